@@ -2572,22 +2572,21 @@ static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *defer
 static void gpusync__sweep(void *context);
 
 /* -------------------------------------------------------------------------------- >>slots --
-   Slots: one per command buffer that gpusync has a hand in. A slot *is* the completion handler: it
-   begins with a block literal that claims to be a global one, so Metal's Block_copy returns the
-   same pointer and no commit allocates. Metal still reads the block's flags when it releases it, at
-   a time that cannot be seen: so slots live in slabs that are never freed, and the block header is
-   written once.
+   Slots: one per command buffer that gpusync handles. A slot *is* the completion handler: it begins
+   with a block literal that claims to be a global one, so that Metal's Block_copy returns the same
+   pointer and no commit allocates. Metal still reads the block's flags when it releases the block, at
+   a time that nothing shows. Therefore slots live in slabs that are never freed, and the block header
+   is written once.
 
-   No message goes out under the queue's lock. So a thread that looks at a command buffer does it in
-   three steps:
-     1. Under the lock it finds the slot, by its ticket, its submission or the list of those in
+   No message is sent under the queue's lock. A thread looks at a command buffer in three steps:
+     1. Under the lock it finds the slot, by the ticket, the submission or the list of slots in
         flight, and counts itself in `looks` (gpusync__ticket_begin, gpusync__next_armed). From here
         on the buffer stays.
-     2. Without the lock it sends its messages. Where the work has ended it ends the ticket
+     2. Without the lock it sends its messages, and ends the ticket if the work has ended
         (gpusync__look_slot).
-     3. Under the lock it counts itself out (gpusync__look_end). Where the handler has left
-        meanwhile, the last look frees the slot, and releases the buffer after the unlock.
-   A handler is not counted: while the state is RUNNING the slot is its own. It leaves in
+     3. Under the lock it counts itself out (gpusync__look_end). If the handler has left meanwhile,
+        the last look frees the slot, and releases the buffer after the unlock.
+   A handler is not counted: while the state is RUNNING it has the slot. It leaves in
    gpusync__leave_slot.
 
    Rules of the locks over slots and tickets. A queue's is over its tickets, slots in flight, room,
@@ -2596,15 +2595,15 @@ static void gpusync__sweep(void *context);
      1. A thread that locks a queue is inside it (`inside`, `owing`), or runs a slot of it, or is
         destroy. A handler counts in `leaving` before it unlocks for the last time, and counts down
         as its last touch of anything.
-     2. A thread that frees a slot, or gives it up, clears in the same hold all that leads to it:
-        the ring's entry or the submission's part, the index, the waits for its handler. Until then
-        the entry of an ended ticket leads to the slot, unless it has gone on to a later ticket.
-     3. A slot is in flight from the hold in which its buffer comes in to that hold. A walk over the
-        list that unlocks is counted in a slot, and goes on behind that one, or from the first where
-        it was given up [gpusync__next_armed].
-     4. To give a slot up takes the global lock inside the queue's. From then on its looks and its
-        handler are under the global lock. The last look releases the buffer, the last of all frees
-        the slot, to all queues [gpusync__orphan_leave].
+     2. A thread that frees a slot, or gives it up, clears in the same hold everything that leads to
+        the slot: the ring's entry or the submission's part, the index, the waits for its handler.
+        Until then the entry of an ended ticket leads to the slot, unless it serves a later ticket.
+     3. A slot is in flight from the hold in which its buffer enters to the hold of rule 2. A walk over
+        the list that unlocks is counted in a slot, and goes on behind that slot, or from the first
+        one if that slot was given up [gpusync__next_armed].
+     4. A thread that gives a slot up takes the global lock inside the queue's. From then on the slot's
+        looks and its handler are under the global lock. The last look releases the buffer, and the
+        last of them all frees the slot, to all queues [gpusync__orphan_leave].
      5. A part of a submission leads to its submission while that has not ended, and the submission
         to the part while that is in flight. The end of either cuts both [gpusync__end_submission,
         gpusync__flight_remove].
@@ -2619,17 +2618,17 @@ static void gpusync__sweep(void *context);
         to the submission, and unlocks [gpusync__forecast_value].
      9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a
         queue that is being destroyed [gpusync__let_out].
-    10. One hold takes off a few of what waits for a ticket, however many there are: others get the
-        queue in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones
-        still listed is listed behind them [gpusync__list_callback]. */
+    10. One hold takes off only a few nodes that wait for a ticket, so that other threads get the lock
+        in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones still
+        listed is listed behind them [gpusync__list_callback]. */
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
 #define GPUSYNC__SLOTS_AT_ONCE 8 /* at most, so that other queues find some, too */
 
-/* A few free slots, as a list: those of queues that are gone, or of a new slab. That comes from
-   malloc, not from the program's allocator, for it outlives every device. NULL: no memory. No lock
-   is held. */
+/* Returns a list of a few free slots: of queues that are gone, or of a new slab. A slab comes from
+   malloc, not from the program's allocator, because it outlives every device. NULL if there is no
+   memory. No lock is held. */
 GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
 {
     gpusync__slot *last, *first;
@@ -2658,8 +2657,8 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
     return first;
 }
 
-/* Nothing leads to the slot any more. What is not written on its way into use is zero in a free
-   slot. Under the lock of the list. */
+/* Puts a slot that nothing leads to on a free list. The fields that gpusync__slot_open does not
+   write are zero in a free slot. Under the lock of the list. */
 static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
 {
     slot->queue = NULL;
@@ -2672,7 +2671,8 @@ static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
     *list = slot;
 }
 
-/* NULL: there is none; gpusync__make_ready makes more. Under the queue's lock. */
+/* Takes a free slot, or returns NULL if there is none; gpusync__make_ready makes more. Under the
+   queue's lock. */
 GPUSYNC__INLINE gpusync__slot *gpusync__slot_take(gpusync_queue *q)
 {
     gpusync__slot *slot = q->free_slots;
@@ -2681,7 +2681,7 @@ GPUSYNC__INLINE gpusync__slot *gpusync__slot_take(gpusync_queue *q)
     return slot;
 }
 
-/* For a slot that was just taken: the buffer that it is for, which the caller retains. No other
+/* Opens a slot, which the caller has just taken, for the buffer, which the caller retains. No other
    thread finds the slot before it is in the table of open buffers, or in flight. */
 GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, void *buffer, uint8_t kind,
                                         uint8_t traits)
@@ -2695,14 +2695,15 @@ GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, v
 
 /* -- in flight. Under the queue's lock */
 
-/* The slot that came in behind this one; of `ends` the first of all. NULL: there is none. */
+/* Returns the slot that entered behind this one, or behind `ends` the first of all. NULL if there
+   is none. */
 static gpusync__slot *gpusync__flight_next(const gpusync_queue *q, const gpusync__slot *slot)
 {
     return slot->flight[1] == &q->ends ? NULL : slot->flight[1];
 }
 
 /* -- the index: lists of slots, by a hash of the buffer. It is made when a call has to know whether
-   a buffer is in flight, and there are many, and has all that is in flight from then on. Under the
+   a buffer is in flight, and there are many, and lists everything in flight from then on. Under the
    queue's lock. */
 
 /* Multiplicative hashing, by the golden ratio (D. Knuth: "The Art of Computer Programming",
@@ -2727,7 +2728,7 @@ GPUSYNC__RARE void gpusync__index_take(gpusync_queue *q, const gpusync__slot *sl
     *link = slot->next;
 }
 
-/* Is the buffer in flight here, or held? */
+/* Returns whether the buffer is in flight on this queue, or held. */
 GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buffer)
 {
     const gpusync__slot *slot =
@@ -2737,9 +2738,9 @@ GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buf
     return slot != NULL;
 }
 
-/* The last to come is the last of the list: by ticket, but for submissions that are UNORDERED. The
-   parts of one stand side by side. The list is what destroy waits for, what the sweep walks, and
-   where waits look for handlers that are late. */
+/* Puts the slot at the end of the list of slots in flight, which is in the order of tickets except
+   for UNORDERED submissions. The parts of a submission stand side by side. Destroy waits for this
+   list, the sweep walks it, and waits for handlers search it. */
 GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot *last = q->ends.flight[0];
@@ -2751,9 +2752,9 @@ GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
         gpusync__index_put(q, slot);
 }
 
-/* With all that leads to the slot: no other thread finds it after the unlock. The slot is
-   freed, given up, open again, or its submission's alone. The entry of a ticket that has ended may
-   lead to a later slot by now. */
+/* Takes the slot out of flight, and clears everything that leads to it, so that no other thread
+   finds the slot after the unlock. The caller frees the slot, gives it up, opens it again, or keeps
+   it for its submission. The entry of a ticket that has ended may lead to a later slot by now. */
 GPUSYNC__INLINE void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
 {
     slot->flight[0]->flight[1] = slot->flight[1];
@@ -2765,10 +2766,10 @@ GPUSYNC__INLINE void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slo
         gpusync__index_take(q, slot);
 }
 
-/* After the handler, or a look, has left: the last of them frees the slot. Returns the buffer then,
-   which the caller releases without the lock; else NULL.
-   Interleaving 2: a poller is about to read the status while the handler leaves the slot: the
-   poller is counted in `looks`, and the buffer stays for it. */
+/* Frees the slot if this was the last of its handler and its looks. Returns the buffer then, which
+   the caller releases after the unlock; else NULL.
+   Interleaving 2: a poller is about to read the status while the handler leaves the slot. The
+   poller is counted in `looks`, and the buffer stays. */
 GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
 {
     if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))
@@ -2786,8 +2787,8 @@ static bool gpusync__is_orphan(const gpusync__slot *slot)
     return gpusync__state_of(slot) == GPUSYNC__ORPHANED;
 }
 
-/* When the slot's scheduled handler ran, or 0. From here on that handler does not find the slot.
-   Under the global lock. */
+/* Returns when the slot's scheduled handler ran, or 0. The scheduled handler does not find the slot
+   after this. Under the global lock. */
 GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
 {
     gpusync__slot **link = &gpusync__global.traced;
@@ -2801,9 +2802,9 @@ GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
     return slot->scheduled.ns;
 }
 
-/* The handler of an orphan, or a look, leaves it. The last look releases the buffer. (Not that of
-   Metal 4, which the GPU may still use, and which nothing else retains: that goes with the
-   handler.) No lock is held. */
+/* Leaves an orphan, as its handler or as a look. The last look releases the buffer. A buffer of
+   Metal 4, which the GPU may still use and nothing else retains, is released by the handler
+   instead. No lock is held. */
 GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
 {
     void *buffer = NULL, *events = NULL;
@@ -2829,7 +2830,7 @@ GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
         gpusync__release_pooled(events);
 }
 
-/* The caller was counted in `looks`. No lock is held. */
+/* Ends a look: the caller was counted in `looks`. No lock is held. */
 static void gpusync__look_end(gpusync_queue *q, gpusync__slot *slot)
 {
     void *buffer = NULL;
@@ -2849,20 +2850,20 @@ static void gpusync__look_end(gpusync_queue *q, gpusync__slot *slot)
 /* --------------------------------------------------------------------------------- >>ring --
    The life of a ticket, under the queue's lock:
 
-     1. gpusync__make_ready has made a place for it, before the order lock was taken.
-     2. gpusync__enter_ring has its entry lead to the slot, and raises `committed`: now it can be
-        asked for.
-     3. gpusync__end_ticket writes how it ended, and moves `completed` over all that has ended up to
-        there.
-     4. Its entry goes to the ticket that is `size` further on. Where `completed` is not there yet,
-        the ring grows: a new one, of twice the size, is for that ticket and all behind it. The
-        older ones keep what they have, as long as the queue, so no ticket changes its place.
+     1. gpusync__make_ready has made a place for the ticket, before the order lock was taken.
+     2. gpusync__enter_ring lets the ticket's entry lead to the slot, and raises `committed`: from here
+        on the program can ask for the ticket.
+     3. gpusync__end_ticket writes how the ticket ended, and moves `completed` over all tickets that
+        have ended up to there.
+     4. The entry serves the ticket that is `size` further on. If `completed` has not come to this one
+        by then, the ring grows: a new ring of twice the size serves that ticket and all behind it.
+        The older rings stay as long as the queue, so that no ticket changes its place.
 
-   An entry has two lives at once. Its `slot` is that of the ticket that entered last, until the
-   slot is free. Its `done` and times are those of the ticket that ended last: until the later one
-   ends, the earlier can still be asked for. */
+   An entry serves two tickets at once. `slot` belongs to the ticket that entered last, until the slot
+   is free. `done` and the times belong to the ticket that ended last: the program can ask for the
+   earlier ticket until the later one ends. */
 
-/* NULL: no memory. */
+/* Returns a new ring, or NULL if there is no memory. */
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
     size_t bytes = sizeof(gpusync__ring) + (size_t)size * sizeof(gpusync__entry);
@@ -2880,7 +2881,7 @@ static void gpusync__ring_free(gpusync_device *dev, gpusync__ring *ring)
         gpusync__free(dev, ring, sizeof *ring + (size_t)(ring->mask + 1) * sizeof(gpusync__entry));
 }
 
-/* Of the ring, or of an older one. */
+/* Returns the ticket's entry, of the ring or of an older one. */
 static inline gpusync__entry *gpusync__entry_in(const gpusync__ring *ring, uint64_t ticket)
 {
     while (ticket < ring->first)
@@ -2888,20 +2889,20 @@ static inline gpusync__entry *gpusync__entry_in(const gpusync__ring *ring, uint6
     return &ring->entries[ticket & ring->mask];
 }
 
-/* Without a lock: older rings stay as long as the queue. */
+/* Returns the ticket's entry. Needs no lock: older rings stay as long as the queue. */
 static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket)
 {
     return gpusync__entry_in(GPUSYNC__LOAD_SEQ(&q->ring), ticket);
 }
 
-/* Of the ticket that ended last of those that have this one's entry: its number, and in bit 0
-   whether it failed. Read with or without the lock. */
+/* Returns the last ticket that ended in this one's entry, shifted left by one, with bit 0 set if it
+   failed. With or without the lock. */
 static uint64_t gpusync__last_end(const gpusync_queue *q, uint64_t ticket)
 {
     return GPUSYNC__LOAD_SEQ(&gpusync__entry_of(q, ticket)->done);
 }
 
-/* Has this ticket ended, and is its outcome on record? With or without the lock. */
+/* Returns whether the ticket has ended, with its outcome on record. With or without the lock. */
 static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
 {
     if (ticket <= gpusync__ended_to(q))
@@ -2911,9 +2912,9 @@ static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
     return ticket <= gpusync__ended_to(q); /* its entry may just have gone on to a later one */
 }
 
-/* Is there a place for the next ticket? In the first lap of a ring there is; after that the entry
-   is that of the ticket one lap earlier until `completed` has passed that. Under the queue's
-   lock. */
+/* Returns whether the ring has a place for the next ticket. In the first lap it has; after that the
+   entry serves the ticket one lap earlier until `completed` has passed that ticket. Under the
+   queue's lock. */
 static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
 {
     const gpusync__ring *ring = q->ring;
@@ -2921,8 +2922,8 @@ static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
     return ticket - ring->first <= ring->mask || ticket - q->head.completed <= ring->mask + 1;
 }
 
-/* More free slots: so many, and some that may be needed next. False: no memory for the first. No
-   lock is held. */
+/* Adds so many free slots, and some that may be needed next. False if there is no memory for the
+   first. No lock is held. */
 GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t more)
 {
     uint32_t count = 0;
@@ -2940,8 +2941,9 @@ GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t
     return true;
 }
 
-/* Where a call has found the index too small (`searched`): at most two slots a list. Without memory
-   calls go on with what there is, until twice as many are in flight. No lock is held. */
+/* Makes a larger index after a call has found the index too small (`searched`): at most two slots a
+   list. Without memory the calls go on with the old one, until twice as many slots are in flight.
+   No lock is held. */
 GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
 {
     uint32_t places = GPUSYNC__FEW_PLACES, shift = 60; /* 16 places: four bits */
@@ -2971,11 +2973,11 @@ GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
     gpusync__free(q->device, made, places * sizeof *made);
 }
 
-/* Calls that need memory of the queue look under its locks whether enough is there, and return
-   ERROR_OUT_OF_MEMORY where it is not, with nothing changed. Then they unlock, come here, and begin
-   again. So nothing is allocated under a lock that a poll, a wait or a handler takes, nor under the
-   order lock. What is made here another thread may take first: then that thread goes on, and this
-   one comes again. slots: free slots; and a place for one ticket. False: no memory. */
+/* Makes so many slots and a place for one ticket ready. False if there is no memory. A call that
+   needs memory of the queue checks under the locks whether enough is there. If not, it changes
+   nothing, unlocks, calls this, and begins again. Therefore nothing is allocated under the order
+   lock, nor under a lock that a poll, a wait or a handler takes. If another thread takes what this
+   call has made, that thread goes on, and this one comes again. */
 static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint32_t slots)
 {
     gpusync__ring *ring = NULL;
@@ -3003,9 +3005,10 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     return ready;
 }
 
-/* The slot gets the next ticket, for which there is a place. gpusync commits the command buffer
-   after that: `completed` must never be seen to run ahead. A slot whose ticket has ended, and whose
-   handler is late, loses its entry to this one. Under the order lock and the queue's. */
+/* Gives the slot the next ticket, for which the ring has a place. The caller commits the command
+   buffer after this, because no thread may see `completed` ahead of `committed`. A slot whose
+   ticket has ended, and whose handler is late, loses its entry to this one. Under the order lock
+   and the queue's. */
 GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *slot, uint8_t state, uint64_t now)
 {
     uint64_t ticket = q->head.committed + 1;
@@ -3019,15 +3022,16 @@ GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *sl
     return ticket;
 }
 
-/* NULL: the ticket has ended, and its slot is free, or was given up. Under the queue's lock. */
+/* Returns the ticket's slot, or NULL if the ticket has ended and its slot is free or given up.
+   Under the queue's lock. */
 static gpusync__slot *gpusync__slot_of(const gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot = gpusync__entry_of(q, ticket)->slot;
     return slot && slot->ticket == ticket ? slot : NULL;
 }
 
-/* The slot of a ticket that has not ended, for a look at its buffer, or its submission:
-   gpusync__ticket_end ends that. NULL: the ticket has ended. No lock is held. */
+/* Begins a look at a ticket, and returns its slot; gpusync__ticket_end ends the look. The buffer,
+   or the submission, stays until then. NULL if the ticket has ended. No lock is held. */
 static gpusync__slot *gpusync__ticket_begin(gpusync_queue *q, uint64_t ticket)
 {
     GPUSYNC__LOCK(q);
@@ -3468,26 +3472,26 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
 }
 
 /* --------------------------------------------------------------------------- >>wait-lists --
-   What is told when something is over. The wait list of a queue or timeline has what waits for its
-   tickets, values, room and handlers.
+   The wait list of a queue or timeline has the waits, callbacks and dependencies for its tickets,
+   values, room and handlers.
 
    A sleeping wait has a wait entry on a wait list:
-     1. gpusync__enlist looks, and lists the entry, in one hold of the lock.
-     2. The thread that ends a ticket, or raises a value, takes the wait entry off in the hold in
-        which it does that, and puts the waiter into a catch. So no waiter misses the change.
-     3. Without the lock gpusync__unpark wakes the waiters of the catch.
-     4. The wait looks. It lists again what is not over (step 1), or takes off what is left of it
-        and returns.
+     1. gpusync__enlist checks the goal, and lists the entry, in one hold of the lock.
+     2. The thread that ends a ticket, or raises a value, takes the entry off in the same hold, and
+        puts the waiter into a catch, so that no waiter misses the change.
+     3. After the unlock gpusync__unpark wakes the waiters of the catch.
+     4. The waiter looks. It lists the entries again that are not over (step 1), or takes off those
+        that are left and returns.
 
-   A callback, or a dependency of the second floor, is on a wait list in the same way:
-     1. It is listed, unless its time has come already, which the caller sees under the same lock.
+   A callback, or a dependency of the second floor, stands on a wait list in the same way:
+     1. The caller lists it, unless it sees under the same lock that the point has been reached.
      2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and
         calls `told`, under the lock.
-     3. A callback is due at once. A dependency goes into the catch, and its submission is told
-        without the lock. */
+     3. A callback is due at once. A dependency goes into the catch, and the thread tells its
+        submission after the unlock. */
 
-/* The first whose number is not below this one, or NULL. At either end of the list it costs no
-   search. */
+/* Returns the first node whose number is not below this one, or NULL. At either end of the list
+   this needs no search. */
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
 {
     gpusync__node *found = NULL;
@@ -3501,7 +3505,7 @@ static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t num
     return found;
 }
 
-/* One rotation: the node goes above the one that it was below. The order by numbers stays. */
+/* Rotates the node above the node that it was below. The order by numbers stays. */
 static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *under = node->above, *top = under->above;
@@ -3518,8 +3522,8 @@ static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
         list->root = node;
 }
 
-/* The node goes behind all that have its number. Invariants: `beside` has the order of the numbers,
-   and no node is heavier than the one above it. */
+/* Adds the node behind all nodes of its number. Invariants: `beside` is in the order of numbers,
+   and no node is heavier than the node above it. */
 static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *at = NULL, *next = list->root;
@@ -3552,7 +3556,8 @@ static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
         gpusync__list_lift(list, node);
 }
 
-/* The node sinks until one side below it is empty; then the other side takes its place. */
+/* Removes the node: it sinks until one side below it is empty, and the other side takes its place.
+   */
 static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
 {
     for (int side = 0; side < 2; side++) {
@@ -3573,8 +3578,7 @@ static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
     node->linked = false;
 }
 
-/* Has it ended, or come true? Whether the handlers have run is another matter: see
-   gpusync__handled. */
+/* Returns whether the goal is met, whether or not the handlers have begun (gpusync__handled). */
 static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
@@ -3587,8 +3591,8 @@ static bool gpusync__met(const gpusync__goal *goal)
     return gpusync__has_ended(q, goal->ticket);
 }
 
-/* The first slot of the ended goal, from this one on, whose handler has still to begin; NULL: there
-   is none. Those of one ticket stand side by side. Under the queue's lock. */
+/* Returns the first slot of an ended goal, from this one on, whose handler has not begun, or NULL.
+   The slots of one ticket stand side by side. Under the queue's lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusync__slot *slot)
 {
     uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
@@ -3598,48 +3602,47 @@ GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusy
     return NULL;
 }
 
-/* Of a queue, or, where that is NULL, of a timeline. */
+/* Returns the flags of the queue, or of the timeline if the queue is NULL. */
 static uint32_t gpusync__flags_at(const gpusync_queue *q, const gpusync_timeline *t)
 {
     return GPUSYNC__LOAD_SEQ(q ? &q->flags : &t->flags);
 }
 
-/* Of what the goal is about. */
+/* Returns the flags of the goal's queue or timeline. */
 static uint32_t gpusync__flags_of(const gpusync__goal *goal)
 {
     return gpusync__flags_at(goal->queue, goal->timeline);
 }
 
-/* Is there nothing left to wait for, whatever becomes of the work? Destroy's own wait (`draining`)
-   goes on while the queue closes. */
+/* Returns whether the goal is given up, because its queue or timeline is lost, failed or closing.
+   Destroy's own wait (`draining`) goes on while the queue closes. */
 static bool gpusync__stopped(const gpusync__goal *goal)
 {
     uint32_t stop = goal->draining ? GPUSYNC__LOST : GPUSYNC__LOST | GPUSYNC__CLOSING;
     return (gpusync__flags_of(goal) & stop) != 0;
 }
 
-/* A waiter for this goal need not sleep: it is met, or never will be. */
+/* Returns whether a waiter need not sleep for the goal: it is met, or given up. */
 static bool gpusync__over(const gpusync__goal *goal)
 {
     return gpusync__met(goal) || gpusync__stopped(goal);
 }
 
-/* Why a stopped goal that is not met will not be. */
+/* Returns why a goal was given up. */
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 {
     return gpusync__flags_of(goal) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
-/* Of a queue's ticket, or, where there is no queue, of a timeline's value. */
+/* Returns the wait list of the queue, or of the timeline if the queue is NULL. */
 static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline *t)
 {
     return q ? &q->waits : &t->waits;
 }
 
-/* Where a wait entry is listed, by what it waits for: a ticket or a value by its number, everything
-   by the last ticket, a handler by the ticket of its slot, room behind all of those.
-   Under the wait list's lock. Those that wait for room stand behind those that wait for handlers:
-   of them the one that needs least comes first. */
+/* Lists a wait entry: for a ticket or a value by its number, for everything by the last ticket, for
+   a handler by the ticket of its slot. Waits for room stand behind those for handlers, and the one
+   that needs the least room comes first. Under the wait list's lock. */
 static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *entry)
 {
     const gpusync__goal *goal = &entry->goal;
@@ -3653,22 +3656,23 @@ static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *
     GPUSYNC__ADD_SEQ(&entry->waiter->entries, 1);
 }
 
-/* Under the wait list's lock. True: no other wait entry of its waiter is listed. */
+/* Takes a wait entry off. True if no other entry of its waiter is listed. Under the wait list's
+   lock. */
 static bool gpusync__unlink_entry(gpusync__wait_entry *entry)
 {
     gpusync__list_remove(entry->list, &entry->node);
     return GPUSYNC__SUB_SEQ(&entry->waiter->entries, 1) == 1;
 }
 
-/* Is anything listed? Under the wait list's lock. */
+/* Returns whether the wait list has a node. Under its lock. */
 static bool gpusync__has_listed(const gpusync__wait_list *waits)
 {
     return waits->lists[GPUSYNC__BY_NUMBER].root || waits->lists[GPUSYNC__BY_PREFIX].root ||
            waits->lists[GPUSYNC__OTHERS].root;
 }
 
-/* The first of what has to be told from this node on: waits are on the same list. Under the wait
-   list's lock. NULL: there is none from here on. */
+/* Returns the first callback or dependency from this node on, or NULL: waits stand on the same
+   list. Under the wait list's lock. */
 static gpusync__node *gpusync__told_from(gpusync__node *node)
 {
     while (node && !node->told)
@@ -3681,7 +3685,8 @@ static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint6
     return gpusync__told_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
 }
 
-/* Under the submission lock. `dev->due` is also read without it, to see whether anything is due. */
+/* Adds a callback to the device's list of due ones. `dev->due` is also read without the lock, to
+   see whether a callback is due. Under the submission lock. */
 static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     due->next = NULL;
@@ -3694,7 +3699,7 @@ static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync_
     deferred->calls = true;
 }
 
-/* Have it called soon. A wait list's lock may be held. */
+/* Makes a callback due. The caller may hold a wait list's lock. */
 static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     gpusync__lock(&dev->submission_lock);
@@ -3702,9 +3707,9 @@ static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__d
     gpusync__unlock(&dev->submission_lock);
 }
 
-/* What was taken off a wait list, for the time without its lock. Waiters are copied out, because
-   one that was taken off may be in another wait by the time it is unparked. That wake-up is then
-   one too many. */
+/* What a thread has taken off a wait list, for the time after the unlock. Waiters are copied out,
+   because a waiter may be in another wait by the time it is unparked; the wake-up is one too many
+   then. */
 #define GPUSYNC__WAKE_BATCH 16
 typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
@@ -3715,7 +3720,8 @@ typedef struct gpusync__catch {
     gpusync__dependency *dependencies, *last_dependency; /* of submissions, in their order, by `next` */
 } gpusync__catch;
 
-/* Before the lock is taken for the first time. What `count` and `ended` speak of needs no value. */
+/* Empties the catch, before the lock is taken for the first time. The fields that depend on `count`
+   and `ended` need no value. */
 static void gpusync__catch_nothing(gpusync__catch *caught)
 {
     caught->count = 0;
@@ -3724,8 +3730,8 @@ static void gpusync__catch_nothing(gpusync__catch *caught)
     caught->dependencies = NULL;
 }
 
-/* Wake the waiters of the catch. No lock is held, for this calls hooks. True: there are more, and
-   the caller takes the lock for another round. */
+/* Wakes the waiters of the catch. No lock is held, because this calls hooks. True if there are
+   more, and the caller has to take the lock for another round. */
 static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 {
     for (unsigned i = 0; i < caught->count; i++)
@@ -3736,7 +3742,7 @@ static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
     return more;
 }
 
-/* From the flags, not from the records of failures: a yes that is wrong costs one wake-up. */
+/* Returns whether the goal may have failed, from the flags alone: a wrong yes costs one wake-up. */
 static bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
     if (goal->kind == GPUSYNC__VALUE)
@@ -3745,11 +3751,12 @@ static bool gpusync__may_have_failed(const gpusync__goal *goal)
            (goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket));
 }
 
-/* Under the wait list's lock. A waiter sleeps on until the last of its wait entries is taken,
-   unless it waits for any of them, or for a failure. always: wake it, whatever else it waits for.
-   Where the batch is full the wait entry stays listed.
-   Interleaving 19: a wait times out as it is told, and its waiter serves another wait: the unpark
-   is one too many, a wait looks again. */
+/* Takes a wait entry off, and its waiter into the catch. A waiter for several points sleeps on
+   until its last entry is taken, unless it waits for any of them, or one has failed. always: the
+   waiter wakes in any case. The entry stays listed if the catch is full. Under the wait list's
+   lock.
+   Interleaving 19: a wait times out as it is told, and its waiter serves another wait. The unpark
+   is one too many, and that wait looks again. */
 static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync__catch *caught)
 {
     if (caught->count == GPUSYNC__WAKE_BATCH) {
@@ -3761,8 +3768,8 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
         caught->waiters[caught->count++] = entry->waiter;
 }
 
-/* Under the wait list's lock. Take off what has to be told, and tell it. error: how its ticket
-   or timeline failed, or what is gone or lost; NULL: it need not fail. */
+/* Takes a callback or a dependency off, and calls its `told`. error: how its ticket or timeline
+   failed, or was destroyed or lost; NULL if it went well. Under the wait list's lock. */
 static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -3770,7 +3777,8 @@ static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, c
     node->told(node, error, caught, deferred);
 }
 
-/* `told` of a callback: it is due at once, before a thread that sees why can register another. */
+/* `told` of a callback: makes the callback due at once, before a thread that sees the end can
+   register another one. */
 static void gpusync__callback_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
                                    gpusync__deferred *deferred)
 {
@@ -3785,8 +3793,8 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
     gpusync__push_due(q ? q->device : callback->timeline->device, &callback->due, deferred);
 }
 
-/* Under the wait list's lock. Take off what is listed with these numbers, but look at no more than
-   `most`, and leave the waiters for which the catch has no place. */
+/* Takes off the nodes with these numbers, but looks at no more than `most`, and leaves the waits
+   for which the catch has no place. Under the wait list's lock. */
 static void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint64_t high, size_t most,
                                   const gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -3802,9 +3810,9 @@ static void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint6
         caught->more = true;
 }
 
-/* Every wait that is given up. With a hint: every wait that was listed before it. The first call
-   with a hint of 0 makes the hint: a wait that lists itself again after that is left alone. Takes
-   the wait list's lock. */
+/* Takes every wait that is given up; with a hint every wait that was listed before the hint. The
+   first call has a hint of 0 and makes it, so that a wait which lists itself again after that is
+   left alone. Takes the wait list's lock. */
 static void gpusync__take_waits(gpusync__wait_list *waits, uint32_t *hint, gpusync__catch *caught)
 {
     gpusync__lock(&waits->lock);
@@ -3821,8 +3829,8 @@ static void gpusync__take_waits(gpusync__wait_list *waits, uint32_t *hint, gpusy
     gpusync__unlock(&waits->lock);
 }
 
-/* Wake the waits that gpusync__take_waits takes: after a flag was set, those for what will not come
-   any more; hint: all that sleep now, so that they look again. No lock is held. */
+/* Wakes the waits that gpusync__take_waits takes: after a flag was set, those that are given up;
+   with hint all that sleep now, so that they look again. No lock is held. */
 GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *waits, bool hint)
 {
     gpusync__catch caught;
@@ -3835,8 +3843,9 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *
 
 #define GPUSYNC__HOLD_MOST 64 /* of a wait list's tickets: so many are looked at in one hold of the lock */
 
-/* The device is lost: call back at once, for what will not end. Of a ticket that has ended the
-   thread that ended it is about to tell. Releases wait: objects stay until destroy. */
+/* Makes the callbacks of tickets and values due that will not end, because the device is lost. For
+   a ticket that has ended the thread that ended it is about to tell. Releases of objects wait until
+   destroy. */
 static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -3861,9 +3870,9 @@ static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred
     }
 }
 
-/* Once for a device whose loss is known (gpusync__read_failure). Every flag is set before any
-   waiter is woken, so each of them sees its own. What is held will never go: gpusync__issue_ready
-   ends it. */
+/* Tells a device's queues and timelines of its loss, once (gpusync__read_failure). Every flag is
+   set before any waiter is woken, so that each waiter sees its own. gpusync__issue_ready ends held
+   work, which will never be issued. */
 GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
@@ -3896,11 +3905,10 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
-/* The caller has ended the ticket, badly with this error, or well (NULL), and that is on record:
-   take off what waits for the ticket, or for all up to it. What waits for other tickets goes with
-   their ends. On the list of waits for everything no wait is over that stands behind one that is
-   not. What one hold leaves is left to gpusync__tell_now of the same caller. Under the queue's
-   lock. */
+/* Takes off what waits for a ticket, or for all tickets up to it. The caller has ended the ticket,
+   with this error or well (NULL), and the end is on record. On the list of waits for everything no
+   wait is over that stands behind one that is not. One hold takes a few, and leaves the rest to
+   gpusync__tell_now of the same caller. Under the queue's lock. */
 static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, uint64_t ticket,
                                                               const gpusync_error *error, gpusync__catch *caught,
                                                               gpusync__deferred *deferred)
@@ -3930,9 +3938,9 @@ static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, const 
         gpusync__take_ended_now(q, ticket, error, caught, deferred);
 }
 
-/* The handler of this slot has begun: a wait entry for it goes on to the next handler that is late,
-   or is over. An entry that is over, and for whose waiter the catch had no place in an earlier
-   round, has no `late`. Under the queue's lock. */
+/* Moves the wait entries for this slot's handler, which has begun, on to the next handler that is
+   late, or takes them off if there is none. An entry that is over, and for whose waiter an earlier
+   catch had no place, has no `late`. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, const gpusync__slot *slot,
                                          gpusync__catch *caught)
 {
@@ -3956,10 +3964,9 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
     }
 }
 
-/* Take off as many waits for room as there is room for. A waiter that is woken, and does not take
-   its room, wakes the next one. Those of an earlier hold are not counted here: when they have taken
-   their room, `outstanding` tells; until then another waiter may wake for nothing. Under the
-   queue's lock. */
+/* Takes off as many waits for room as there is room for. A waiter that does not take its room wakes
+   the next one. Waiters of an earlier hold do not count here: `outstanding` shows the room that
+   they have taken, and until then another waiter may wake for nothing. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
     gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
@@ -3973,11 +3980,10 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
     }
 }
 
-/* The last step of a call that has taken waits off: unpark them, take off what was left, and tell
-   the dependencies. Callbacks and dependencies of a ticket are taken by the call that has ended it
-   alone (`ended`): no other one knows how it ended, nor what is left to tell. ticket: whose handler
-   may have begun;
-   0: none. No lock is held. */
+/* Unparks the waits that the caller has taken off, takes off those that were left, and tells the
+   dependencies. Only the call that has ended a ticket takes its callbacks and dependencies
+   (`ended`), because no other one knows how it ended. ticket: one whose handler may have begun, or
+   0. No lock is held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                      gpusync__deferred *deferred)
 {
@@ -4002,9 +4008,9 @@ static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__cat
         gpusync__tell_now(q, ticket, caught, deferred);
 }
 
-/* Room for so many more command buffers, against Metal's limit. It is given back by the handler,
-   not by a look that found the end: nothing says that Metal counts a buffer as gone before its
-   handlers ran. Where no handler comes, the sweep gives it back. Under the queue's lock. */
+/* Takes room for so many more command buffers, against Metal's limit. The handler gives the room
+   back, not a look that found the end, because Metal may count a buffer until its handlers have
+   run. If no handler comes, the sweep gives the room back. Under the queue's lock. */
 static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
 {
     if (q->outstanding + count > limit)
@@ -4021,9 +4027,9 @@ static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync
         gpusync__take_room_waits(q, caught);
 }
 
-/* Room for so many, and the slot that had it, or NULL: nothing leads to that one, and its buffer is
-   released by now, for a thread that waits for room may have it at once. 0: for a caller that was
-   told of room, and does not take it. No lock is held. */
+/* Gives room for so many buffers back, and frees the slot that had it, which nothing leads to, or
+   NULL. Its buffer is released before, because a waiter may have the room at once. count 0: for a
+   waiter that was woken for room, and does not take it. No lock is held. */
 GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync__slot *slot)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -4037,12 +4043,12 @@ GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync_
     gpusync__tell(q, 0, &caught, &deferred);
 }
 
-/* Waiters are made so many at a time, and stay as long as the device: a late unpark always finds
-   one. */
+/* So many waiters are made at a time. They stay as long as the device, so that a late unpark always
+   finds one. */
 #define GPUSYNC__STORE_WAITERS 16
 
-/* A free waiter, or NULL: no memory. Where none is free the allocator is called under the waiter
-   lock, so that of several threads one makes new ones, and the others find them. */
+/* Returns a free waiter, or NULL if there is no memory. The allocator is called under the waiter
+   lock, so that of several threads one makes new waiters, and the others find them. */
 static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
 {
     gpusync__waiter *w;
@@ -4063,7 +4069,7 @@ static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
     return w;
 }
 
-/* None of its wait entries is listed any more. A permit that is left over ends the next sleep too
+/* Gives back a waiter with no wait entry listed. A permit that is left over ends the next sleep
    early, once. */
 static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 {
@@ -4075,7 +4081,7 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 
 #define GPUSYNC__LINGER_NS 1000000u /* a sleep of gpusync__linger */
 
-/* Wait a little for another thread that is on its way out: yield at first, then sleep for a
+/* Waits a little for another thread that is on its way out: yields at first, then sleeps for a
    millisecond at a time. No lock is held. */
 static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 {
