@@ -2574,9 +2574,9 @@ static void gpusync__sweep(void *context);
 /* -------------------------------------------------------------------------------- >>slots --
    Slots: one per command buffer that gpusync handles. A slot *is* the completion handler: it begins
    with a block literal that claims to be a global one, so that Metal's Block_copy returns the same
-   pointer and no commit allocates. Metal still reads the block's flags when it releases the block, at
-   a time that nothing shows. Therefore slots live in slabs that are never freed, and the block header
-   is written once.
+   pointer and no commit allocates. Metal still reads the block's flags when it releases the block,
+   at a time that nothing shows. Therefore slots live in slabs that are never freed, and the block
+   header is written once.
 
    No message is sent under the queue's lock. A thread looks at a command buffer in three steps:
      1. Under the lock it finds the slot, by the ticket, the submission or the list of slots in
@@ -2598,12 +2598,12 @@ static void gpusync__sweep(void *context);
      2. A thread that frees a slot, or gives it up, clears in the same hold everything that leads to
         the slot: the ring's entry or the submission's part, the index, the waits for its handler.
         Until then the entry of an ended ticket leads to the slot, unless it serves a later ticket.
-     3. A slot is in flight from the hold in which its buffer enters to the hold of rule 2. A walk over
-        the list that unlocks is counted in a slot, and goes on behind that slot, or from the first
-        one if that slot was given up [gpusync__next_armed].
-     4. A thread that gives a slot up takes the global lock inside the queue's. From then on the slot's
-        looks and its handler are under the global lock. The last look releases the buffer, and the
-        last of them all frees the slot, to all queues [gpusync__orphan_leave].
+     3. A slot is in flight from the hold in which its buffer enters to the hold of rule 2. A walk
+        over the list that unlocks is counted in a slot, and goes on behind that slot, or from the
+        first one if that slot was given up [gpusync__next_armed].
+     4. A thread that gives a slot up takes the global lock inside the queue's. From then on the
+        slot's looks and its handler are under the global lock. The last look releases the buffer,
+        and the last of them all frees the slot, to all queues [gpusync__orphan_leave].
      5. A part of a submission leads to its submission while that has not ended, and the submission
         to the part while that is in flight. The end of either cuts both [gpusync__end_submission,
         gpusync__flight_remove].
@@ -2618,9 +2618,9 @@ static void gpusync__sweep(void *context);
         to the submission, and unlocks [gpusync__forecast_value].
      9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a
         queue that is being destroyed [gpusync__let_out].
-    10. One hold takes off only a few nodes that wait for a ticket, so that other threads get the lock
-        in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones still
-        listed is listed behind them [gpusync__list_callback]. */
+    10. One hold takes off only a few nodes that wait for a ticket, so that other threads get the
+        lock in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones
+        still listed is listed behind them [gpusync__list_callback]. */
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
@@ -2851,17 +2851,17 @@ static void gpusync__look_end(gpusync_queue *q, gpusync__slot *slot)
    The life of a ticket, under the queue's lock:
 
      1. gpusync__make_ready has made a place for the ticket, before the order lock was taken.
-     2. gpusync__enter_ring lets the ticket's entry lead to the slot, and raises `committed`: from here
-        on the program can ask for the ticket.
+     2. gpusync__enter_ring lets the ticket's entry lead to the slot, and raises `committed`: from
+        here on the program can ask for the ticket.
      3. gpusync__end_ticket writes how the ticket ended, and moves `completed` over all tickets that
         have ended up to there.
-     4. The entry serves the ticket that is `size` further on. If `completed` has not come to this one
-        by then, the ring grows: a new ring of twice the size serves that ticket and all behind it.
-        The older rings stay as long as the queue, so that no ticket changes its place.
+     4. The entry serves the ticket that is `size` further on. If `completed` has not come to this
+        one by then, the ring grows: a new ring of twice the size serves that ticket and all behind
+        it. The older rings stay as long as the queue, so that no ticket changes its place.
 
-   An entry serves two tickets at once. `slot` belongs to the ticket that entered last, until the slot
-   is free. `done` and the times belong to the ticket that ended last: the program can ask for the
-   earlier ticket until the later one ends. */
+   An entry serves two tickets at once. `slot` belongs to the ticket that entered last, until the
+   slot is free. `done` and the times belong to the ticket that ended last: the program can ask for
+   the earlier ticket until the later one ends. */
 
 /* Returns a new ring, or NULL if there is no memory. */
 static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
@@ -3614,7 +3614,7 @@ static uint32_t gpusync__flags_of(const gpusync__goal *goal)
     return gpusync__flags_at(goal->queue, goal->timeline);
 }
 
-/* Returns whether the goal is given up, because its queue or timeline is lost, failed or closing.
+/* Returns whether the goal is given up, because its queue or timeline is lost or closing.
    Destroy's own wait (`draining`) goes on while the queue closes. */
 static bool gpusync__stopped(const gpusync__goal *goal)
 {
@@ -3769,7 +3769,8 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
 }
 
 /* Takes a callback or a dependency off, and calls its `told`. error: how its ticket or timeline
-   failed, or was destroyed or lost; NULL if it went well. Under the wait list's lock. */
+   failed, or was destroyed or lost; NULL if it did not
+   fail. Under the wait list's lock. */
 static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -4095,17 +4096,17 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 }
 
 /* ---------------------------------------------------------------------------- >>callbacks --
-   Callbacks that are due. Those of a device run one at a time, in the order in which they became due:
-   on its dispatch queue, in gpusync_dispatch, or in the destroy of their queue or timeline.
+   Callbacks that are due. Those of a device run one at a time, in the order in which they became
+   due: on its dispatch queue, in gpusync_dispatch, or in the destroy of their queue or timeline.
 
-     1. gpusync__append_due puts a callback on the device's list, and sets `calls` among the deferred
-        work of the thread that found the end.
+     1. gpusync__append_due puts a callback on the device's list, and sets `calls` among the
+        deferred work of the thread that found the end.
      2. At the end of its call that thread has the dispatch queue run gpusync__answer, or tells the
         program (gpusync__ask_for_calls).
      3. gpusync__pop_due takes the first callback, and sets `calling`: no thread gets another one
         until `calling` is cleared.
-     4. gpusync__run_one_due calls the program. If a thread was turned away meanwhile (`turned_away`),
-        it asks for calls again.
+     4. gpusync__run_one_due calls the program. If a thread was turned away meanwhile
+        (`turned_away`), it asks for calls again.
      5. It counts `owing` of the queue or timeline down, for which destroy waits in gpusync__pay. */
 
 /* Drops a reference; the last one puts the post on the free list of the process. No lock is held.
@@ -4351,13 +4352,13 @@ static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferre
 
      1. The handler begins (ARMED -> RUNNING), or a wait, a poll or a sweep reads a terminal status.
      2. The thread reads the times, and the error of failed work, without a lock.
-     3. In one hold of the queue's lock it records a failure, ends the ticket, moves `completed`, and
-        takes the waits for the ticket off the wait list. For a part of a submission it only sets
-        ENDED, and tells the submission after the unlock.
+     3. In one hold of the queue's lock it records a failure, ends the ticket, moves `completed`,
+        and takes the waits for the ticket off the wait list. For a part of a submission it only
+        sets ENDED, and tells the submission after the unlock.
      4. The handler gives back the room, and leaves the slot. For a plain commit that went well one
         hold does steps 3 and 4, unless the device has a trace.
-     5. After the unlock the thread unparks waiters, calls trace and log, and releases the buffer. The
-        queue stays meanwhile: a look is inside the queue, and a handler counts in `leaving`. */
+     5. After the unlock the thread unparks waiters, calls trace and log, and releases the buffer.
+        The queue stays meanwhile: a look is inside the queue, and a handler counts in `leaving`. */
 
 /* Reads the GPU's times of a command buffer or a feedback. */
 static void gpusync__read_times(void *report, gpusync__outcome *outcome)
@@ -4634,14 +4635,16 @@ static void gpusync__completed(void *block, void *object)
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --
-   A look reads the status of work whose end no handler has told yet. The sweep looks for threads that
-   sleep, so that a lost handler, or a listener that stays silent, costs time and does not hang them.
+   A look reads the status of work whose end no handler has told yet. The sweep looks for threads
+   that sleep, so that a lost handler, or a listener that stays silent, costs time and does not hang
+   them.
 
      1. A wait sleeps, or a callback or held work is listed, and gpusync__arm_sweep starts a timer.
-     2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and then looks at everything in flight.
+     2. gpusync__sweep takes its timer back (`sweep_ns` is 0), and then looks at everything in
+        flight.
      3. The sweep ends work that it finds to have ended, as the handler would have.
-     4. While there is a reason, the sweep starts the next timer: 50 ms ahead if it found an end, else
-        later each time.
+     4. While there is a reason, the sweep starts the next timer: 50 ms ahead if it found an end,
+        else later each time.
      5. Without a reason the next wait that sleeps begins with step 1. */
 
 /* Reads the status of a command buffer, and ends its work if the status is terminal. The caller is
@@ -4852,25 +4855,26 @@ static void gpusync__sweep(void *context)
 }
 
 /* --------------------------------------------------------------------------------- >>wait --
-   Each wait looks at what is known, reads the status, spins if a spin pays, and sleeps, in this order.
+   Each wait looks at what is known, reads the status, spins if a spin pays, and sleeps, in this
+   order.
 
      1. The caller enters the queue or timeline, and makes a goal of the ticket or value.
      2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status
         (waits_status).
-     3. The waiter spins, and looks again and again (waits_spin), for as long as the program has set,
-        or if the end is near by the queue's history (gpusync__worth). In the mode BLOCKING it calls
-        Metal's own wait.
+     3. The waiter spins, and looks again and again (waits_spin), for as long as the program has
+        set, or if the end is near by the queue's history (gpusync__worth). In the mode BLOCKING it
+        calls Metal's own wait.
      4. gpusync__sleep lists a wait entry for each goal, arms the sweep and parks (waits_sleep).
      5. The waiter reads how a goal ended (gpusync__result_of, gpusync__timeline_result), or why it
         did not.
      6. The caller leaves the queue or timeline. A wait that timed out leaves nothing behind.
 
-   With `handlers` the wait for a goal that is met goes on until every handler of its tickets has begun
-   (gpusync__handled).
+   With `handlers` the wait for a goal that is met goes on until every handler of its tickets has
+   begun (gpusync__handled).
 
    A wake-up promises nothing: a waiter that wakes calls gpusync__wait_over, and sleeps again if its
-   wait is not over, so that a wake-up too many costs only time. A callback never sleeps, because the
-   work that it would wait for may need its thread. */
+   wait is not over, so that a wake-up too many costs only time. A callback never sleeps, because
+   the work that it would wait for may need its thread. */
 
 /* Makes the goal of a wait for a ticket. GPUSYNC_EVERYTHING becomes the tickets committed by now;
    `covered` tells which of their failures earlier waits have returned. ERROR_INVALID_TICKET if no
@@ -6796,21 +6800,22 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
 /* ------------------------------------------------------------------------------ >>destroy --
    A queue is destroyed in this order. Each step needs those before it:
      1. CLOSING is set: a later call returns ERROR_DESTROYED, and so does a second destroy.
-     2. Sleeping waits are woken, and calls that are inside leave. From here on no call of the program
-        is inside.
+     2. Sleeping waits are woken, and calls that are inside leave. From here on no call of the
+        program is inside.
      3. Uncommitted work is given up: held work, open and tracked command buffers.
      4. This thread waits for the work in flight, except in gpusync_queue_destroy_now and on a lost
         device.
      5. The queue leaves the device's list: the sweep and the report do not find it any more.
      6. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
-     7. Submissions that are not over end as cancelled. Whatever waits for tickets of the queue is told.
-     8. Callbacks and releases that the queue owes run on this thread. For Metal 4 the last mark keeps
-        what its signals still need.
+     7. Submissions that are not over end as cancelled. Whatever waits for tickets of the queue is
+        told.
+     8. Callbacks and releases that the queue owes run on this thread. For Metal 4 the last mark
+        keeps what its signals still need.
      9. The device keeps the counts. The memory is freed once no slot is the queue's any more.
 
-   A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy checks
-   that first, and otherwise changes nothing. */
+   A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
+   checks that first, and otherwise changes nothing. */
 
 /* Waits until every call has left a closing queue or timeline. A wait for many points may still
    sleep for other points. A hint makes such waits look and leave; it is repeated after ever longer
@@ -7206,8 +7211,8 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
         ABROAD     ABROAD          ABROAD     OVER      OVER     OVER
         OVER       -               -          -         -        -
 
-   A row is the stage before, a column what happens; `-` cannot happen. signal issued: the submission
-   that is to signal the value, or has the ticket, goes to the GPU. expected:
+   A row is the stage before, a column what happens; `-` cannot happen. signal issued: the
+   submission that is to signal the value, or has the ticket, goes to the GPU. expected:
    gpusync_timeline_expect is called. own work over: the command buffers of the submission that
    waits have ended; a value of other code that its event does not show by then will not be waited
    for. A failure also dooms the submission. test_states.c reads this table, and goes through it. */
