@@ -3064,16 +3064,15 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint
 /* ------------------------------------------------------------------------------ >>failure --
    The trace, the log, and the record of a failure:
 
-     1. The thread that finds the end fills in an error: gpusync__read_failure, or
-        gpusync__own_error.
-     2. gpusync__record puts it on the queue's log, in the hold in which the ticket ends: no thread
-        sees that without it.
-     3. Waits find it by its ticket, gpusync_next_error and the log hook each with a cursor of their
-        own.
-     4. The failure that is log_size behind it takes its place. Then only the highest such ticket is
-        known. */
+     1. The thread that finds the end fills in an error (gpusync__read_failure, gpusync__own_error).
+     2. gpusync__record puts the error on the queue's log, in the hold in which the ticket ends, so
+        that no thread sees the end without the record.
+     3. Waits find the record by its ticket. gpusync_next_error and the log function read the log,
+        each with a cursor of its own.
+     4. The failure that is log_size further on takes the record's place. Of the records that were
+        dropped only the highest ticket is known. */
 
-/* Control characters, of labels and of Metal's texts, become blanks. */
+/* Turns control characters in labels and in Metal's texts into blanks. */
 static void gpusync__make_plain(char *text, size_t length)
 {
     for (; length--; text++)
@@ -3081,7 +3080,8 @@ static void gpusync__make_plain(char *text, size_t length)
             *text = ' ';
 }
 
-/* No lock is held. The log function counts as a callback: a wait in it must not sleep. */
+/* Calls the program's log function. No lock is held. The function counts as a callback: a wait in
+   it does not sleep. */
 static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
                                                                const char *format, ...)
 {
@@ -3099,14 +3099,14 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     gpusync__user_end(&call);
 }
 
-/* May gpusync have to wait for room where Metal would not? Metal 4 has no limit that it waits
-   for. */
+/* Returns whether gpusync may have to wait for room where Metal would not. Metal 4 has no limit of
+   its own. */
 static bool gpusync__is_limited(const gpusync_queue *q)
 {
     return q->max_in_flight < (q->metal4 ? UINT32_MAX : q->limit);
 }
 
-/* Two things of a queue depend on the trace: no wait takes the short way, and each commit takes the
+/* Sets what a trace changes in a queue: no wait takes the short path, and each commit takes the
    slow one. */
 static void gpusync__flag_trace(gpusync_queue *q)
 {
@@ -3120,10 +3120,10 @@ static void gpusync__flag_trace(gpusync_queue *q)
 
 static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
 
-/* Metal makes its errors from a number of the driver's, and merges several in one code of its own.
-   The number stands in the text, as eight hexadecimal digits, "(0000000e:...)", or on older systems
-   as "(IOAF code 5)" (seen in logs and in listings of the framework of iOS 26.1). -1: there is
-   none. */
+/* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
+   number, and merges several numbers in one code of its own. The number stands in the text as eight
+   hexadecimal digits, "(0000000e:...)", or on older systems as "(IOAF code 5)" (seen in logs and in
+   listings of the framework of iOS 26.1). */
 static int64_t gpusync__driver_number(const char *message)
 {
     char *end;
@@ -3165,7 +3165,7 @@ static const int64_t gpusync__of_code4[][2] = {
     {0, GPUSYNC_FAILURE_NONE},
 };
 
-/* NONE: the number says nothing. */
+/* Returns the class for a number, or NONE if the table has no row for it. */
 static gpusync_failure gpusync__look_up(const int64_t (*row)[2], int64_t number)
 {
     while ((*row)[1] != GPUSYNC_FAILURE_NONE && (*row)[0] != number)
@@ -3173,10 +3173,10 @@ static gpusync_failure gpusync__look_up(const int64_t (*row)[2], int64_t number)
     return (gpusync_failure)(*row)[1];
 }
 
-/* The class of an error. The driver's number (-1: unknown) says more than the code, and comes
-   first. In Metal 4's domain a number that says nothing leaves nothing to the code, which merges
-   several. The domain comes before the code, for the codes of one mean other things in the
-   other. */
+/* Returns the class of an error. The driver's number (-1: unknown) says more than the code, and
+   comes first. In Metal 4's domain the code does not count if there is a number, because the code
+   merges several numbers. The domain selects the table, because the same code means different
+   things in the two domains. */
 static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t number)
 {
     bool metal4 = strcmp(error->domain, gpusync__domain4) == 0;
@@ -3190,7 +3190,7 @@ static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t num
     return failure == GPUSYNC_FAILURE_NONE ? GPUSYNC_FAILURE_OTHER : failure;
 }
 
-/* Fill in an error without a word of Metal's. message may be NULL. */
+/* Fills in an error of gpusync's own. message may be NULL. */
 static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
 {
     memset(error, 0, sizeof *error);
@@ -3199,14 +3199,14 @@ static void gpusync__own_error(gpusync_error *error, gpusync_result result, cons
     gpusync__copy_text(error->message, sizeof error->message, message);
 }
 
-/* The place for what a wait has to say of its error, or NULL. */
+/* Returns where a wait writes its error, or NULL. */
 static gpusync_error *gpusync__error_of(const gpusync_wait_options *options)
 {
     return options ? options->error : NULL;
 }
 
-/* The wait returns this result, which is about the wait and not about work: an error gets its text.
-   ticket: what was waited for, or 0. error may be NULL. Returns the result. */
+/* Fills in the error of a result that is about the wait and not about work, and returns the result.
+   ticket: of the wait, or 0. error may be NULL. */
 GPUSYNC__RARE gpusync_result gpusync__explain(gpusync_error *error, uint64_t ticket, gpusync_result result)
 {
     if (error && result < GPUSYNC_OK) {
@@ -3216,7 +3216,7 @@ GPUSYNC__RARE gpusync_result gpusync__explain(gpusync_error *error, uint64_t tic
     return result;
 }
 
-/* Code, domain and message of an NSError. Needs a pool. */
+/* Copies code, domain and message of an NSError. Needs a pool. */
 static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
 {
     error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
@@ -3225,8 +3225,8 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
                          gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
 }
 
-/* The label of the command buffer; of several, that of the first. The caller is the handler, or is
-   counted in the slot. */
+/* Copies the label of the slot's command buffer, or of the first of several. The caller is the
+   handler, or is counted in the slot. */
 static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slot, char *label, size_t size)
 {
     void *pool = gpusync__pool_push(), *buffer = slot->buffer;
@@ -3236,10 +3236,10 @@ static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slo
     gpusync__pool_pop(pool);
 }
 
-/* Read the failure off a command buffer in state Error, or off a feedback. Metal puts errors into
-   each other: that of the driver into its own, and with Metal 4 that into one more, which has the
-   same domain and always the code 1 (seen in listings of the framework of iOS 26.1). The innermost
-   of Metal's own has the code and the text. Needs a pool. */
+/* Reads the failure of a command buffer in state Error, or of a feedback. Metal nests errors: its
+   own error has the driver's inside, and Metal 4 puts its own into one more, which has the same
+   domain and always the code 1 (seen in listings of the framework of iOS 26.1). The innermost of
+   Metal's own has the code and the text. Needs a pool. */
 GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
 {
     void *ns_error = gpusync__send_id(report, gpusync__sel.error), *key = gpusync__string("NSUnderlyingError");
@@ -3262,13 +3262,13 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     gpusync__read_label(q, slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error, number);
-    /* Before the end is told: a thread that sees that may ask at once whether the device is
-       lost. */
+    /* Before the end is published, because a thread that sees the end may ask at once whether the
+       device is lost. */
     if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
         gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
 }
 
-/* A copy for others. One of the program's own may have texts without an end. */
+/* Copies an error for other threads. The program's own error may have texts without an end. */
 GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
 {
     *to = *from;
@@ -3277,16 +3277,16 @@ GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *f
     to->dropped = 0;
 }
 
-/* Is it work that was given up by its own queue? Then the program did so, and knows. A submission
-   that was to wait for such work on another queue is a failure of its own: its record says so in
-   `dropped`, which a reader gets filled in. */
+/* Returns whether the record is of work that its own queue gave up, because the program asked for
+   that. A submission that was to wait for such work on another queue is a failure of its own, and
+   its record is marked in `dropped`, which readers get overwritten. */
 static bool gpusync__was_given_up(const gpusync_error *record)
 {
     return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
 }
 
-/* Before the first failure goes on record: memory for the log. Without memory the next failure
-   tries again, and what has no place until then counts as dropped. No lock is held. */
+/* Makes the memory of the log before the first failure is recorded. Without memory the next failure
+   tries again, and records without a place count as dropped. No lock is held. */
 GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
 {
     size_t size = q->log_most * sizeof *q->log;
@@ -3308,7 +3308,8 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
     gpusync__free(q->device, made, size);
 }
 
-/* Record a failure. The caller ends its ticket after that, in the same hold of the queue's lock. */
+/* Records a failure. The caller ends the ticket after this, in the same hold of the queue's lock.
+   */
 GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record = &q->log[q->log_count % q->log_size];
@@ -3328,20 +3329,21 @@ GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error)
         GPUSYNC__COUNT_RELAXED(&q->stats.failures);
 }
 
-/* The first record that is still kept. Under the queue's lock. */
+/* Returns the number of the first record that is still kept. Under the queue's lock. */
 static uint64_t gpusync__log_first(const gpusync_queue *q)
 {
     return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
 }
 
-/* Does the entry of the ticket still say that it ended well? With or without the lock. */
+/* Returns whether the ticket's entry still says that the ticket ended well. With or without the
+   lock. */
 static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
 {
     return gpusync__last_end(q, ticket) == ticket << 1;
 }
 
-/* The next record for this cursor, with the number of those that it has missed. False: there is
-   none. Under the queue's lock. */
+/* Reads the next record for this cursor, with the number of records that the cursor has missed.
+   False if there is none. Under the queue's lock. */
 static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
 {
     uint64_t at = *cursor;
@@ -3355,8 +3357,8 @@ static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusy
     return true;
 }
 
-/* Hand the records that were not logged yet to the log hook. One thread at a time: a hook that
-   finds more failures, by asking for something, would else be called from within itself, again and
+/* Passes the records that were not logged yet to the log function, one thread at a time: otherwise
+   a function that finds more failures, by a poll, would be called from inside itself again and
    again. No lock is held. */
 GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
 {
@@ -3380,8 +3382,8 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     GPUSYNC__UNLOCK(q);
 }
 
-/* The record of the ticket; NULL: there is none. Mostly it is asked for when it is new. Under the
-   queue's lock. */
+/* Returns the ticket's record, or NULL. The search begins at the newest record, which callers want
+   most often. Under the queue's lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
     for (uint64_t n = q->log_count, first = gpusync__log_first(q); n-- > first;)
@@ -3390,8 +3392,8 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
     return NULL;
 }
 
-/* The first record of the tickets after `low` up to `high`, but for work that was given up by its
-   own queue; NULL: there is none. Under the queue's lock. */
+/* Returns the first record of the tickets after `low` up to `high`, or NULL. Work that its own
+   queue gave up does not count. Under the queue's lock. */
 static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high)
 {
     for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
@@ -3404,8 +3406,8 @@ static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_
 
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
 
-/* How an ended ticket ended. Unless OK, the error, where there is a place for it, is filled. Under
-   the queue's lock. */
+/* Returns how an ended ticket ended. Fills the error, which may be NULL, unless the result is OK.
+   Under the queue's lock. */
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket))
@@ -3422,8 +3424,8 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
     return record ? record->result : GPUSYNC_ERROR_RESULT_UNKNOWN;
 }
 
-/* The same, of everything that the goal is for. Of the failures whose records were dropped only the
-   last is known: something up to there failed. */
+/* Returns how everything up to the goal's ticket ended. Of the failures whose records were dropped
+   only the last ticket is known: some work up to there failed. */
 static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const gpusync__goal *goal,
                                                         gpusync_error *error)
 {
@@ -3440,8 +3442,8 @@ static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const 
     return result;
 }
 
-/* How the work of a met goal ended. `tell`: this was a wait, so failures that it covers are
-   told. */
+/* Returns how the work of a goal that is met ended. tell: the caller is a wait, which returns the
+   failures that it covers. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
@@ -5810,34 +5812,35 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
 /* ------------------------------------------------------------------------------- >>commit --
    How a command buffer comes into its queue:
 
-     1. room       gpusync_command_buffer counts it in `outstanding`, against the limits of the
-                   program and of Metal, and takes a slot for it in the same hold.
-     2. open       gpusync has made it, or encoded into it: its slot is in the table `open`.
-     3. taken in   A commit, a submission or a track takes the slot out of the table: it is in
-                   flight. A stranger (a buffer that gpusync did not make) gets its slot here, and
-                   is counted in `outstanding`.
-     4. armed      The slot has a ticket. Then Metal gets it as the completion handler; of external
+     1. room       gpusync_command_buffer counts the buffer in `outstanding`, against the limits of
+                   the program and of Metal, and takes a slot in the same hold.
+     2. open       gpusync has made the buffer, or encoded into it. Its slot is in the table `open`.
+     3. taken in   A commit, a submission or a track takes the slot out of the table, and the slot is
+                   in flight. A stranger (a buffer that gpusync did not make) gets its slot here, and
+                   counts in `outstanding`.
+     4. armed      The slot has a ticket. Metal gets the slot as the completion handler; for external
                    work the watcher gets it.
-     5. committed  gpusync commits it. The program commits a tracked one later, and has committed an
-                   external one.
+     5. committed  gpusync commits the buffer. The program commits a tracked buffer later, and has
+                   committed an external one.
 
-   A commit does 3 to 5 without unlocking the order lock in between, and 3 and 4 in one hold of the
-   queue's lock: so tickets come in the order in which Metal gets the work. Before 3 all is checked
-   that may fail; where memory is missing the call makes it without a lock, and begins again
-   (gpusync__make_ready). From 4 on nothing fails, and the handler gives the room back. */
+   A commit does steps 3 to 5 without unlocking the order lock, and steps 3 and 4 in one hold of the
+   queue's lock, so that tickets are in the order in which Metal gets the work. Before step 3 the
+   call checks everything that may fail; if memory is missing it makes memory without a lock, and
+   begins again (gpusync__make_ready). From step 4 on nothing fails, and the handler gives the room
+   back. */
 
-/* Has a thread asked for held work of this queue to be issued? gpusync__want sets `wanted`, and
-   gpusync__issue_ready tries the order lock after that. The thread that has the lock looks here
-   after unlocking it. So one of the two sees the other. Both sides read, modify and write: nothing
-   is asked of unlock and try_lock but the lock. */
+/* Returns whether a thread has asked for held work of the queue to be issued. gpusync__want sets
+   `wanted`, and gpusync__issue_ready tries the order lock after that. The thread that has the lock
+   calls this after the unlock, so that one of the two sees the other. Both sides use a
+   read-modify-write, because unlock and try_lock order nothing else. */
 static inline bool gpusync__is_wanted(gpusync_queue *q)
 {
     return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0;
 }
 
-/* A callback or a handler that has held work to issue only tries the order lock, and relies on the
-   thread that has the lock to issue it: so commits call this after they unlock it.
-   gpusync__issue_ready looks by itself, and destroy leaves nothing to issue. */
+/* Issues held work for threads that found the order lock taken: a callback or a handler only tries
+   the lock, and relies on the thread that has it. Commits call this after they unlock the order
+   lock. gpusync__issue_ready looks by itself, and destroy leaves nothing to issue. */
 GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
 {
     if (gpusync__is_wanted(q))
@@ -5850,7 +5853,8 @@ static void gpusync__order_end(gpusync_queue *q)
     gpusync__order_ended(q);
 }
 
-/* The same, for a caller with a pool: that ends before the issue, which runs hooks. */
+/* Unlocks the order lock and ends the caller's pool, before held work is issued, which runs hooks.
+   */
 GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
@@ -5861,8 +5865,8 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 /* -- open buffers: lists of slots, by a hash of the buffer. All of this runs under the order
    lock. */
 
-/* The link that leads to the buffer's slot. A buffer that is not open has none: then the link is
-   the last one, which is NULL. */
+/* Returns the link that leads to the buffer's slot; for a buffer that is not open the last link,
+   which is NULL. */
 static gpusync__slot **gpusync__find_open(gpusync_queue *q, const void *buffer)
 {
     gpusync__slot **link = &q->open[gpusync__hash(buffer) >> q->open_shift];
@@ -5871,7 +5875,8 @@ static gpusync__slot **gpusync__find_open(gpusync_queue *q, const void *buffer)
     return link;
 }
 
-/* The buffer is not in the table: every caller has looked, or has just taken it out. */
+/* Puts a slot into the table. Its buffer is not there: every caller has looked, or has just taken
+   the slot out. */
 static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
 {
     gpusync__slot **place = &q->open[gpusync__hash(slot->buffer) >> q->open_shift];
@@ -5879,8 +5884,8 @@ static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
     *place = slot;
 }
 
-/* Where there are more open buffers than lists: four times the lists. Without memory the table
-   stays as it is, and its lists get longer. No lock is held. */
+/* Makes the table four times as large, because there are more open buffers than lists. Without
+   memory the table stays as it is, and its lists get longer. No lock is held. */
 GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
 {
     gpusync__slot **before, **made = NULL, *slot;
@@ -5909,8 +5914,8 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
         gpusync__free(q->device, before, count * sizeof *before);
 }
 
-/* WAS_OPEN stays set: a submission that fails puts the slot back here. True: the table has got too
-   small. */
+/* Adds a slot to the table. WAS_OPEN stays set for good, because a submission that is refused puts
+   the slot back here. True if the table has become too small. */
 static bool gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
     slot->kind = GPUSYNC__WORK;
@@ -5919,7 +5924,7 @@ static bool gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
     return ++q->open_count > q->open_places;
 }
 
-/* Returns the slot, which is the caller's from here on. */
+/* Takes a slot out of the table; it is the caller's from here on. */
 static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
 {
     gpusync__slot *slot = *link;
@@ -5930,8 +5935,9 @@ static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
 
 /* -- room */
 
-/* Is every command buffer that takes room held, or not committed? Then only the program can make
-   room. The program may commit one meanwhile: the caller asks twice. No lock is held. */
+/* Returns whether every command buffer that takes room is held or uncommitted, so that only the
+   program can make room. The program may commit one meanwhile, and therefore the caller asks twice.
+   No lock is held. */
 static bool gpusync__is_stuck(gpusync_queue *q)
 {
     uint64_t last = gpusync__committed(q);
@@ -5950,14 +5956,14 @@ static bool gpusync__is_stuck(gpusync_queue *q)
     return idle >= gpusync__outstanding(q);
 }
 
-/* A queue that is stuck for so long is full: a wait without a deadline would never end. */
+/* A queue that is stuck for so long counts as full: a wait without a deadline would never end. */
 #define GPUSYNC__STUCK_NS 1000000000u
 
-/* Wait until fewer than `limit` command buffers take room. This takes no room. The caller may have
-   been told of some that another waiter would take: it wakes that one, and where the result is not
-   OK this has done so. QUEUE_FULL: the queue is stuck.
-   Interleaving 22: room is given to a waiter that has timed out: one that does not take it passes
-   it on. */
+/* Waits until fewer than `limit` command buffers take room, and takes no room itself. QUEUE_FULL if
+   the queue is stuck. The caller may have been woken for room that it does not take: it wakes
+   another waiter then. If the result is not OK, this call has done so.
+   Interleaving 22: room is given to a waiter that has timed out. A waiter that does not take the
+   room passes it on. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
     gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL};
@@ -5975,8 +5981,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q))
             return GPUSYNC_ERROR_QUEUE_FULL;
     } while (forever); /* else the time is over */
-    /* The program may ask again: until then the sweep looks for room that a lost handler keeps. Its
-       partner is gpusync__sweep_queue, which takes the mark back when there is room. */
+    /* The program may ask again, and until then the sweep looks for room that a lost handler keeps.
+       Partner: gpusync__sweep_queue, which takes the mark back when there is room. */
     GPUSYNC__LOCK(q);
     q->refused = true;
     GPUSYNC__UNLOCK(q);
@@ -5984,8 +5990,9 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     return GPUSYNC_TIMEOUT;
 }
 
-/* Take room for one, within the program's limit, and a slot for it; slot NULL: room alone. Room is
-   not like a ticket: another thread may have taken what ended this sleep. */
+/* Takes room for one buffer, within the program's limit, and a slot for it; with slot NULL only
+   room. Waits if there is none. Another thread may take the room for which this one was woken, so
+   this repeats the wait. */
 static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline, gpusync__slot **slot)
 {
     for (;;) {
@@ -6018,7 +6025,7 @@ GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
     gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
 }
 
-/* +1, or NULL. The caller has taken room for it, and has a pool. */
+/* Makes a command buffer, +1, or returns NULL. The caller has taken room for it, and has a pool. */
 GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const char *label)
 {
     void *buffer = gpusync__send_id(q->metal, sel);
@@ -6030,13 +6037,13 @@ GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const cha
     return buffer;
 }
 
-/* Does the program ask for what only a command buffer descriptor of Metal can say? */
+/* Returns whether the program asks for options that only Metal's command buffer descriptor has. */
 static bool gpusync__wants_options(const gpusync_command_buffer_desc *desc)
 {
     return desc && (desc->error_options || desc->log_state);
 }
 
-/* Does Metal have them? */
+/* Returns whether Metal has these options. */
 GPUSYNC__RARE bool gpusync__has_options(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
     void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
@@ -6044,9 +6051,9 @@ GPUSYNC__RARE bool gpusync__has_options(const gpusync_queue *q, const gpusync_co
            (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
 }
 
-/* Make a command buffer as the desc has it, and open it. The caller has taken room for it, and the
-   slot, and gives both back on an error. A descriptor is made only where the desc needs one: the
-   plain messages cost less. */
+/* Makes a command buffer by the desc, and opens it. The caller has taken room and the slot, and
+   gives both back after an error. A Metal descriptor is made only if the desc needs one, because
+   the plain messages cost less. */
 static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
                                            gpusync__slot *slot, void **out)
 {
@@ -6132,15 +6139,15 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 
 /* -- taking in. All of this runs under the order lock, and needs a pool. */
 
-/* Does a commit have to look whether the buffer is in flight? Only where there are tracked or held
-   ones to mistake it for: else the status tells. */
+/* Returns whether a commit has to search for the buffer among those in flight. Without tracked or
+   held work its status tells. */
 static bool gpusync__searches(const gpusync_queue *q)
 {
     return GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined);
 }
 
-/* ALREADY_TRACKED: the buffer is in flight here. OUT_OF_MEMORY: perhaps it is, and the index is too
-   small to look. */
+/* Searches for the buffer. ALREADY_TRACKED if the buffer is in flight on this queue; OUT_OF_MEMORY
+   if the index is too small for the search. */
 GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
 {
     GPUSYNC__LOCK(q);
@@ -6153,9 +6160,9 @@ GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffe
     return found ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
 }
 
-/* May a stranger come in here? OUT_OF_MEMORY: the index is too small (gpusync__make_ready). Metal 4
-   objects and others lack the methods that are used here, and sending them would end the program:
-   so its class is asked first. */
+/* Checks whether the queue can take a stranger. OUT_OF_MEMORY if the index is too small
+   (gpusync__make_ready). The class is checked first, because Metal 4 objects and others lack the
+   methods that are used here, and a message to them would end the program. */
 GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint8_t kind)
 {
     void *cls = gpusync__class_of(buffer);
@@ -6171,16 +6178,15 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
     }
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal)
         return GPUSYNC_ERROR_WRONG_QUEUE;
-    /* Of a buffer that has ended it is not known whether its slot is gone by now: so it does not
-       count. */
+    /* A buffer that has ended does not count, because its slot may be free by now. */
     if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED)
         return GPUSYNC_OK;
     bool searches = (kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || gpusync__searches(q);
     return searches ? gpusync__search(q, buffer) : GPUSYNC_OK;
 }
 
-/* Metal ends the program when a handler is added to, or a commit sent to, a buffer that is
-   committed. External work has to be committed already. */
+/* Checks the buffer's status. Metal ends the program if a handler is added to a committed buffer,
+   or a commit sent to it. External work has to be committed already. */
 GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint8_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
@@ -6189,7 +6195,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint8_t kind)
     return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_ERROR_NOT_COMMITTED;
 }
 
-/* All that the buffer itself can be refused for. slot: of an open buffer; NULL: it is a
+/* Checks all that the buffer itself can be refused for. slot: of an open buffer; NULL for a
    stranger. */
 GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint8_t kind,
                                                      const gpusync__slot *slot)
@@ -6198,8 +6204,8 @@ GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buf
     return result == GPUSYNC_OK ? gpusync__check_status(buffer, kind) : result;
 }
 
-/* Room for a stranger, without a wait, for it exists already; *admitted: it was taken before. Under
-   the queue's lock. */
+/* Takes room for a stranger without a wait, because the buffer exists already. *admitted: the room
+   was taken before. Under the queue's lock. */
 GPUSYNC__INLINE void gpusync__room_for_stranger(gpusync_queue *q, bool *admitted)
 {
     if (!admitted || !*admitted)
@@ -6208,10 +6214,9 @@ GPUSYNC__INLINE void gpusync__room_for_stranger(gpusync_queue *q, bool *admitted
         *admitted = false;
 }
 
-/* The buffer, which was checked, comes in: its slot is in flight, with the next ticket. Of an open
-   buffer that is where the link leads; a stranger gets a new one, which retains the buffer.
-   admitted: see above; may be NULL. OUT_OF_MEMORY: a slot, or a place for the ticket, is not ready,
-   and nothing has changed. */
+/* Takes in a buffer that was checked: its slot is in flight, with the next ticket. An open buffer
+   has its slot at the link; a stranger gets a new slot, and is retained. admitted: as above, or
+   NULL. OUT_OF_MEMORY, with nothing changed, if no slot or no place for the ticket is ready. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, uint8_t kind, uint8_t traits,
                                                 gpusync__slot **open, bool *admitted, gpusync__slot **out)
 {
@@ -6243,7 +6248,7 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
     return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
-/* Give Metal the slot as a completion handler. */
+/* Gives Metal the slot as a completion handler. */
 GPUSYNC__INLINE void gpusync__add_handler(gpusync_queue *q, gpusync__slot *slot, void *buffer)
 {
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
@@ -6253,18 +6258,18 @@ GPUSYNC__INLINE void gpusync__add_handler(gpusync_queue *q, gpusync__slot *slot,
 
 /* -- the commit */
 
-/* What a commit has to remember where the program has set a limit, or traces (`slow_commit`). Any
-   other commit reads nothing of it but `admitted`. */
+/* What a slow commit remembers, because the program has set a limit or traces (`slow_commit`). Any
+   other commit reads only `admitted`. */
 typedef struct gpusync__commit_extra {
     bool admitted;  /* this commit has taken room for a stranger, which has not come in yet */
     uint64_t began; /* when the commit began; 0: it is not traced */
     uint64_t held;  /* since when its submission is held; 0: it is not */
 } gpusync__commit_extra;
 
-/* The start of a slow commit. Where the program has set a limit a stranger waits for room, if all
-   else is right with it: a buffer that is to be refused must not wait first. NULL: those of a Metal
-   4 commit, which have been looked at. What is taken here, and nothing has come in with, goes back
-   in gpusync__end_commits. No lock is held. */
+/* Begins a slow commit. If the program has set a limit, a stranger waits for room here, after the
+   other checks, because a buffer that is refused must not wait first. buffer NULL: a Metal 4
+   commit, whose buffers were checked. gpusync__end_commits gives back room that the commit did not
+   use. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *extra)
 {
     extra->began = q->device->trace ? gpusync_now_ns() : 0;
@@ -6291,7 +6296,7 @@ GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buff
     return result;
 }
 
-/* The end of a commit that is slow, or could not just be done: that one becomes a submission, or is
+/* Ends a slow commit, or one that could not simply be done, which becomes a submission or is
    refused. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const *buffers, size_t count,
                                                   gpusync_result result, gpusync__commit_extra *extra,
@@ -6315,8 +6320,8 @@ GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const 
     return GPUSYNC_OK;
 }
 
-/* The same for one command buffer of the old kind: not of Metal 4, also where that would have to be
-   held. */
+/* gpusync__end_commits for one command buffer that is not of Metal 4. A Metal 4 queue refuses it,
+   also if the commit would be held. */
 GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result,
                                                  gpusync__commit_extra *extra, gpusync_ticket *ticket)
 {
@@ -6325,10 +6330,10 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
     return gpusync__end_commits(q, &buffer, 1, result, extra, ticket);
 }
 
-/* Ticket, handler and commit are one step in the order of the queue. NOT_READY: earlier work is
-   held, or something is encoded into the buffer. Then the commit may have to be held too, and
-   becomes a submission. Under the order lock. Needs a pool. Its result is a variable of its own:
-   the compiler would keep that of the caller in memory. */
+/* Commits: ticket, handler and commit are one step in the order of the queue. NOT_READY if earlier
+   work is held, or waits or signals are encoded into the buffer: the commit becomes a submission,
+   and may be held. Under the order lock. Needs a pool. The result is a variable of this function's
+   own, because the compiler would keep the caller's in memory. */
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
                                                        gpusync_ticket *ticket)
 {
@@ -6346,7 +6351,7 @@ GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *b
     return GPUSYNC_OK;
 }
 
-/* The caller is inside the queue. */
+/* Commits a command buffer. The caller is inside the queue. */
 static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
     gpusync__commit_extra extra;
@@ -6380,8 +6385,8 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
     return result;
 }
 
-/* This waits for room and does not take it: another waiter may take what ended this wait, so that
-   is told again. */
+/* Waits for room and does not take it. Another waiter may use the room that ended this wait, and is
+   woken for it. */
 GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
 {
     if (!queue || !max_in_flight)
@@ -6399,8 +6404,8 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
 
 /* -- command buffers that the program commits: TRACKED before it does, EXTERNAL after */
 
-/* The watcher waits for external work, and does what the handler does for other work. The watcher
-   is serial: however much external work there is, it takes one thread of the dispatch pool. */
+/* The watcher: waits for external work on a dispatch queue, and does what the handler does for
+   other work. The queue is serial, so that external work takes one thread of the dispatch pool. */
 static void gpusync__external_over(void *context)
 {
     gpusync__slot *slot = (gpusync__slot *)context;
@@ -6411,8 +6416,8 @@ static void gpusync__external_over(void *context)
     gpusync__release_pooled(buffer);
 }
 
-/* Have the watcher wait for the buffer. The first call makes the watcher; where two come at once
-   the swap picks one, and the other is released. No lock is held. */
+/* Has the watcher wait for the buffer. The first call makes the watcher; of two at once the swap
+   picks one, and the other is released. No lock is held. */
 static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void *buffer, gpusync_ticket ticket)
 {
     void *watcher = GPUSYNC__LOAD_SEQ(&q->external_queue);
@@ -6428,9 +6433,9 @@ static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void 
     gpusync__look_ticket(q, ticket, NULL); /* one that has ended is over at once */
 }
 
-/* gpusync_track and gpusync_track_committed, under the order lock. Needs a pool. What is encoded
-   into a buffer needs a commit by gpusync: so such a buffer is refused here. Of an external one the
-   checks come first: that it is not committed says more. */
+/* gpusync_track and gpusync_track_committed, under the order lock. Needs a pool. A buffer with
+   encoded waits or signals is refused, because gpusync has to commit it. For an external buffer the
+   checks come first, because "not committed" says more. */
 GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, bool external, gpusync__slot **slot,
                                                     gpusync_ticket *ticket)
 {
@@ -6488,9 +6493,9 @@ GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *c
     return gpusync__track(queue, command_buffer, true, ticket);
 }
 
-/* Give up a tracked buffer that is not committed: its ticket ends as cancelled. The caller is
-   counted in the slot. The hold in gpusync__cancel decides between this and a handler that comes at
-   the same time. */
+/* Gives up a tracked buffer that is not committed: its ticket ends as cancelled. The caller is
+   counted in the slot. The hold in gpusync__cancel decides between this call and a handler that
+   comes at the same time. */
 static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
 {
     if (slot->kind != GPUSYNC__TRACKED)
@@ -6535,8 +6540,8 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
         sweep, the report and the loss of the device find it.
    What fails on the way is given back by gpusync__queue_free, which takes a queue of any step. */
 
-/* Once for the process. Under the lock: a thread that comes second sends nothing before all of them
-   are there. */
+/* Registers the selectors, once for the process. It holds the lock, so that a second thread sends
+   nothing before all selectors are registered. */
 static void gpusync__init_selectors(void)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -6549,9 +6554,9 @@ static void gpusync__init_selectors(void)
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* The first of MTLCopyAllDevices, +1, or NULL: for machines that have devices and no default one.
-   The function is looked up by name, for iOS has it from 18 on, and a weak reference to it does not
-   link with earlier SDKs. Needs a pool. */
+/* Returns the first of MTLCopyAllDevices, +1, or NULL, for machines that have devices and no
+   default one. The function is looked up by name, because iOS has it from 18 on, and a weak
+   reference to it does not link with earlier SDKs. Needs a pool. */
 static void *gpusync__first_device(void)
 {
     void *symbol = gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices"), *list, *first = NULL;
@@ -6578,7 +6583,7 @@ static bool gpusync__desc_is_valid(const gpusync_device_desc *desc)
            (unsigned)desc->callback_mode <= GPUSYNC_CALLBACKS_MANUAL;
 }
 
-/* The MTLDevice that is given, or else the system's, +1; NULL: there is none. */
+/* Returns the given MTLDevice, or the system's, +1, or NULL if there is none. */
 static void *gpusync__find_device(void *given)
 {
     void *pool = gpusync__pool_push(), *metal = gpusync__retain(given);
@@ -6590,7 +6595,7 @@ static void *gpusync__find_device(void *given)
     return metal;
 }
 
-/* What the program leaves out is the C library's. */
+/* Sets the hooks; the C library's stand in for those that the program leaves out. */
 static void gpusync__set_hooks(gpusync_hooks *hooks, const gpusync_hooks *given)
 {
     if (given)
@@ -6649,7 +6654,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     return GPUSYNC_OK;
 }
 
-/* A new Metal 4 queue, +1, or NULL. It has its label from a descriptor, and from the start. */
+/* Returns a new Metal 4 queue, +1, or NULL. Its label comes from a descriptor. */
 static void *gpusync__new_queue4(void *metal, const char *label)
 {
     void *cls = gpusync__class_of(metal), *desc = NULL, *queue;
@@ -6664,9 +6669,9 @@ static void *gpusync__new_queue4(void *metal, const char *label)
     return queue;
 }
 
-/* May this device be asked for Metal 4 queues? The family is asked, too: the class of a device that
-   lacks Metal 4 may have the method all the same (unverified, of Apple's paravirtual device:
-   README, "Status"). */
+/* Returns whether the device makes Metal 4 queues. The family is checked, too, because the class of
+   a device that lacks Metal 4 may have the method all the same (unverified, of Apple's paravirtual
+   device: README, "Status"). */
 static bool gpusync__has_metal4(void *metal)
 {
     void *cls = gpusync__class_of(metal);
@@ -6675,7 +6680,8 @@ static bool gpusync__has_metal4(void *metal)
            GPUSYNC__AS1(signed char, long)(metal, gpusync__sel.supportsFamily, GPUSYNC__FAMILY_METAL4);
 }
 
-/* Wrappers of validation layers may differ by pointer: so the registry decides. */
+/* Returns whether the queue is of this device, by the registry: wrappers of validation layers may
+   differ by pointer. */
 static bool gpusync__is_of_device(void *queue, void *metal)
 {
     void *device = gpusync__send_id(queue, gpusync__sel.device);
@@ -6683,8 +6689,8 @@ static bool gpusync__is_of_device(void *queue, void *metal)
                                              GPUSYNC__AS(uint64_t)(metal, gpusync__sel.registryID));
 }
 
-/* The Metal queue, +1, and its label. A given one must be of this device. What the system has is
-   asked of classes, never of versions. Needs a pool. */
+/* Makes or retains the Metal queue, and copies its label. A given one must be of this device.
+   Classes, never versions, tell what the system has. Needs a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
     void *given = desc->metal_queue, *metal = q->device->metal, *cls = gpusync__class_of(given ? given : metal);
@@ -6717,8 +6723,8 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
     return GPUSYNC_OK;
 }
 
-/* Gives back what gpusync_queue_create made, however far it came. The log, the open places and the
-   ring may have grown since: the first two begin as fields of the queue, which are not freed by
+/* Frees what gpusync_queue_create made, however far it came. The log, the open places and the ring
+   may have grown since; the first two begin as fields of the queue, which are not freed by
    themselves. */
 GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
 {
@@ -6739,7 +6745,7 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q, sizeof *q);
 }
 
-/* The fields that do not begin with 0. No other thread knows the queue yet. */
+/* Sets the fields that do not begin with 0. No other thread knows the queue yet. */
 static void gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     q->device = dev;
@@ -6781,7 +6787,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     q->max_in_flight = desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     gpusync__lock(&dev->lock);
     /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this
-       finds the loss. */
+       thread finds the loss. */
     if (gpusync_device_is_lost(dev))
         result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result == GPUSYNC_OK) {
@@ -7119,7 +7125,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
     return device && GPUSYNC__LOAD_SEQ(&device->lost);
 }
 
-/* The cursor is the program's: nothing here remembers what was read. */
+/* The program has the cursor: the queue does not remember what was read. */
 GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
     if (!queue || !cursor || !error)
@@ -7130,7 +7136,7 @@ GPUSYNC_API gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cu
     return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
-/* The poll comes first, for it may find the end. *info stays zero unless all of it is known. */
+/* The poll comes first, because it may find the end. *info stays zero unless all of it is known. */
 GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info)
 {
     const gpusync__entry *times = NULL;
@@ -7161,7 +7167,7 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     return result;
 }
 
-/* Takes no lock: each count is read for itself, while others count on. */
+/* Takes no lock: each count is read for itself, while other threads go on counting. */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats)
 {
     if (!queue || !stats)
@@ -7171,8 +7177,9 @@ GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync
     return GPUSYNC_OK;
 }
 
-/* Under the device's lock no queue leaves the list: each counts here, or among those that are gone.
-   One that is just being destroyed counts in neither until its destroy is through. */
+/* No queue leaves the list under the device's lock, so that each queue counts here, or among those
+   that are gone. A queue that is just being destroyed counts in neither until its destroy has
+   ended. */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats)
 {
     gpusync_queue *q;
