@@ -1856,8 +1856,8 @@ static void gpusync__default_release(void *user, void *memory, size_t size)
 }
 
 /* ------------------------------------------------------------------------------ >>objects --
-   The structures. What Metal or a dispatch queue may still touch when its time is over is never
-   freed: slots, registrations, posts. A late touch then finds a state that gives it nothing to
+   The structures. Slots, registrations and posts are never freed, because Metal or a dispatch queue
+   may still touch them when their work is over. A late touch finds a state that leaves nothing to
    do. */
 
 /* What Metal reads of a block, by the Clang Block ABI. */
@@ -1876,8 +1876,8 @@ typedef struct gpusync__block {
 #define GPUSYNC__BLOCK_IS_GLOBAL (1 << 28)
 #define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
 
-/* The life of a slot, which serves one command buffer at a time. All of it is under the queue's
-   lock, but `state`, and what the handler finds written before Metal got it.
+/* The life of a slot, which serves one command buffer at a time. The queue's lock is over all fields,
+   except `state`, and those that are written before Metal gets the slot, which the handler reads.
 
      1. FREE     on a free list, of a queue or of all.
      2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once
@@ -1899,15 +1899,15 @@ typedef struct gpusync__block {
    OPEN while it comes in or is held, ARMED from its issue on. It is not in flight, and nothing is
    counted in it. What object the handler is given does not matter: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
-/* What a slot is for. WORK: a commit of ours, or an open buffer. TRACKED: gpusync_track. EXTERNAL:
-   committed by other code. PART: a command buffer of a submission. SUBMISSION: that of a
-   submission. All but PART have a ticket of their own. */
+/* The kind of a slot. WORK: a commit by gpusync, or an open buffer. TRACKED: gpusync_track.
+   EXTERNAL: committed by other code. PART: a command buffer of a submission. SUBMISSION: the
+   submission's own slot. All except PART have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__SUBMISSION };
-/* What is known of a slot. HAS_ROOM: a command buffer of it is counted in `outstanding`. WAS_OPEN:
-   it is open again when its submission fails. ENDED: a thread has found the end, and tells it.
-   HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue. Its handler gets the
-   feedback, which alone knows how it ended, and Metal retains nothing of it. IS_DELAYED: of a
-   submission that the device gets with a wait in it. */
+/* The traits of a slot. HAS_ROOM: its command buffer counts in `outstanding`. WAS_OPEN: its buffer
+   is open again if its submission is refused. ENDED: a thread has found the end, and ends the
+   ticket. HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue, whose handler gets
+   the feedback, which alone knows how the work ended, and of which Metal retains nothing.
+   IS_DELAYED: a submission with a wait that the GPU does. */
 /* clang-format off */
 enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__WAS_OPEN = 2, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
        GPUSYNC__IS_DELAYED = 32 };
@@ -1948,20 +1948,19 @@ typedef struct gpusync__slab {
 struct gpusync__catch;
 struct gpusync__deferred;
 
-/* What is listed by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search Trees", 1996):
-   putting one on and taking one off cost a logarithm, in whatever order they come; at both ends
-   they cost no search. Of those with one number the first to be listed is the first. */
+/* A node of a list that is sorted by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search
+   Trees", 1996). Adding and removing a node cost a logarithm in any order, and need no search at
+   both ends. Of several nodes with one number the first that was added comes first. */
 typedef struct gpusync__node {
     uint64_t number;                        /* what the list is sorted by */
     struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
     struct gpusync__node *above, *below[2]; /* in the tree; [0]: smaller numbers */
     uint32_t weight;                        /* random: no node has a heavier one below it */
     bool linked, heard;                     /* it is on a list; of a value: the event's listener is to tell */
-    /* Called under the wait list's lock when the number is over, after the node was taken off its
-       list. Of a callback it is gpusync__callback_told, of a dependency a function of the second
-       floor.
-       NULL: a sleeping wait. error: how the ticket or the timeline failed, or what is gone or lost;
-       NULL: the ticket ended well, the value was reached, or it does not matter. */
+    /* Called under the wait list's lock when the number has been reached, after the node was taken off
+       its list: gpusync__callback_told for a callback, gpusync__dependency_told for a dependency, NULL
+       for a sleeping wait. error: how the ticket or the timeline failed, or that it was destroyed or
+       lost; NULL: it ended well, was reached, or its end does not matter. */
     void (*told)(struct gpusync__node *node, const gpusync_error *error, struct gpusync__catch *caught,
                  struct gpusync__deferred *deferred);
 } gpusync__node;
@@ -1971,11 +1970,11 @@ typedef struct gpusync__list {
     uint32_t random;              /* for the next weight */
 } gpusync__list;
 
-/* What a goal asks for. ONE: a ticket to end. ALL: every ticket up to one to end. ROOM: fewer
-   command buffers. VALUE: a timeline to get there. */
+/* The kind of a goal. ONE: a ticket ends. ALL: every ticket up to one ends. ROOM: fewer command
+   buffers take room. VALUE: a timeline reaches a value. */
 enum { GPUSYNC__ONE, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__VALUE };
 
-/* One thing to wait for. */
+/* What a wait is for: one ticket, value or room. */
 typedef struct gpusync__goal {
     gpusync_queue *queue;       /* of the first three, else NULL */
     gpusync_timeline *timeline; /* of VALUE, else NULL */
@@ -1986,7 +1985,7 @@ typedef struct gpusync__goal {
     struct gpusync__slot *late; /* while it is listed: it has ended, and the handler of this slot has still to begin */
 } gpusync__goal;
 
-/* A waiter's goal, on the wait list of what can meet it. */
+/* A waiter's goal, on the wait list of its queue or timeline. */
 typedef struct gpusync__wait_entry {
     gpusync__node node;      /* first; its place on the wait list */
     gpusync__goal goal;      /* what is waited for */
@@ -2004,35 +2003,35 @@ typedef struct gpusync__wait_entry {
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
-/* The waits, callbacks and dependencies that are to be told when something ends or comes, and the
-   lock of the queue or timeline whose wait list it is. Under that lock no message, hook, release or
-   allocation runs. */
+/* The waits, callbacks and dependencies of a queue or timeline, and the lock of that queue or
+   timeline. No message, hook, release or allocation runs under the lock. */
 typedef struct gpusync__wait_list {
     gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
     gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
     uint32_t hints;                      /* how often all waits were made to look again: see gpusync__take_waits */
 } gpusync__wait_list;
 
-/* A callback in progress: known by its thread, not by a flag that a fiber could carry to another
-   one. */
+/* A callback in progress, known by its thread: a fiber could carry a thread-local flag to another
+   thread. */
 typedef struct gpusync__call {
     pthread_t thread;           /* that runs it */
     struct gpusync__call *next; /* of all calls in progress */
 } gpusync__call;
 
-/* A callback, or a release, whose time has come. */
+/* A callback, or a release, that is due. */
 typedef struct gpusync__due {
     struct gpusync__due *next;  /* that became due after it */
     uint32_t *owing;            /* counts what the queue or timeline owes: it must not go before this is done */
     gpusync_done_fn fn;         /* the program's; NULL: an object is to be released */
     void *user;                 /* for that, or the object */
     const gpusync_error *error; /* what the callback gets; NULL: all went well */
-    /* The callback has run: of a submission. NULL: of a callback that was registered. */
+    /* Called after the callback of a submission (gpusync__submission_called). NULL: a registered one. */
     void (*done)(struct gpusync__due *due);
 } gpusync__due;
 
-/* What a device asks a dispatch queue to call it back with. A dispatched function cannot be taken
-   back: so this is never freed, and one that comes after its device is gone finds nothing to do. */
+/* What a device passes to a dispatch queue for a call. A dispatched function cannot be taken back.
+   Therefore a post is never freed, and a call that comes after its device is gone finds no device.
+   */
 typedef struct gpusync__post {
     gpusync_device *device; /* NULL: gone. A call counts itself in, then looks; gpusync__close_post: the reverse */
     /* inside: calls that destroy must let out first. refs: the device, and what was dispatched and
@@ -2043,7 +2042,7 @@ typedef struct gpusync__post {
     struct gpusync__post *next; /* on the free list */
 } gpusync__post;
 
-/* To be done when a value or a ticket is over: gpusync_on_done, gpusync_release_after. */
+/* A callback, or a release, for a ticket or a value: gpusync_on_done, gpusync_release_after. */
 typedef struct gpusync__callback {
     gpusync__node node;             /* first; its place on the wait list, by the ticket or the value */
     gpusync_queue *queue;           /* of a ticket, else NULL */
@@ -2054,7 +2053,7 @@ typedef struct gpusync__callback {
     gpusync_error error;            /* for `due` */
 } gpusync__callback;
 
-/* A submission, and what it waits for: of the second floor. */
+/* Of the second floor: a submission, and its dependencies. */
 typedef struct gpusync__submission gpusync__submission;
 typedef struct gpusync__dependency gpusync__dependency;
 
@@ -2062,11 +2061,11 @@ typedef struct gpusync__line {
     gpusync__submission *first, *last; /* held submissions, by their tickets */
 } gpusync__line;
 
-/* What is left to do, outside of all locks, after something was found or changed. */
+/* Work that a thread does after its locks, because of something that it found or changed. */
 typedef struct gpusync__deferred {
-    gpusync__submission *ended, *last_ended; /* publish how, in this order */
-    gpusync__submission *issued;             /* tell the waits for their signals */
-    gpusync_queue *to_issue;                 /* have held work that can go; entered */
+    gpusync__submission *ended, *last_ended; /* to be published, in this order */
+    gpusync__submission *issued;             /* to be announced */
+    gpusync_queue *to_issue;                 /* have held work that can be issued; entered */
     bool busy, calls, sweep;                 /* there is something on it; a callback is due; sweeps have a new reason */
     uint64_t held_ns;                        /* when this call held its submission back */
 } gpusync__deferred;
@@ -2075,8 +2074,8 @@ typedef struct gpusync__deferred {
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
-/* Spins in vain, one after the other, and how many spins are left out for that. Lossy: nothing but
-   time hangs on it. */
+/* The spins in vain, one after the other, and how many spins are left out for them. A lost update
+   costs only time. */
 typedef struct gpusync__backoff {
     uint32_t misses, skips;
 } gpusync__backoff;
@@ -2120,9 +2119,9 @@ struct gpusync_device {
     void *log_user, *notify_user, *trace_user; /* what those three get */
 };
 
-/* Where a ticket is found while it is in flight and for a while after. `done` says which ticket has
-   ended here: a number instead of a flag, so an entry that went on to a later ticket cannot be
-   mistaken. Written under the queue's lock. `done` alone is read without it. */
+/* The entry of a ticket in the ring, while the ticket is in flight and for a while after. `done`
+   says which ticket has ended here: a number, so that an entry which serves a later ticket cannot
+   be mistaken. The entry is written under the queue's lock; only `done` is read without it. */
 typedef struct gpusync__entry {
     gpusync__slot *slot;       /* NULL: it is free, or was given up */
     uint64_t done;             /* ticket * 2, + 1 when it failed; of an earlier ticket until then */
@@ -2135,8 +2134,8 @@ typedef struct gpusync__outcome {
     const gpusync_error *error; /* how it failed; NULL: it ended well */
 } gpusync__outcome;
 
-/* Entry of ticket t: entries[t & mask]. A ring that became too small keeps the tickets that
-   it has; later ones go to the next, so the place of a ticket never changes. */
+/* Ticket t has the entry entries[t & mask]. A ring that became too small keeps its tickets, and
+   later tickets get their place in the next ring, so that the place of a ticket never changes. */
 typedef struct gpusync__ring {
     struct gpusync__ring *older; /* the one before; NULL: it was the first */
     uint64_t first, mask;        /* its first ticket; the number of its entries, a power of two, less one */
@@ -2145,8 +2144,9 @@ typedef struct gpusync__ring {
 
 #define GPUSYNC__RING_SIZE 256
 
-/* What a Metal 4 queue has from its first commit on. status: of a feedback. gather, leave: of
-   destroy. */
+/* The second floor's functions for a Metal 4 queue, from its first commit on. status: reads a
+   feedback (gpusync__feedback_status). gather, leave: steps of destroy (gpusync__gather_events,
+   gpusync__leave_behind). */
 typedef struct gpusync__metal4 {
     unsigned long (*status)(void *feedback);
     void *(*gather)(gpusync_queue *q);
@@ -2156,9 +2156,9 @@ typedef struct gpusync__metal4 {
 /* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues
    and timelines. */
 enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2 };
-/* Flags of queues and timelines. LOST: the device is. CLOSING: destroy has begun. FAILED: a failure
-   is on record. OUTSIDE: others signal the timeline. TRACED: every wait is told to the trace, of an
-   idle queue too. */
+/* Flags of queues and timelines. LOST: the device is lost. CLOSING: destroy has begun. FAILED: a
+   failure is on record. OUTSIDE: other code signals the timeline. TRACED: the trace gets every
+   wait, even for an idle queue. */
 enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16 };
 
 struct gpusync_queue {
@@ -2197,8 +2197,11 @@ struct gpusync_queue {
     uint64_t marks;
     gpusync__submission *kept;
     uint32_t kept_count;
-    /* wanted: held work can go, or must: the thread that gets the order lock sees to it.
-       is_deferred: it is on one. */
+    /* wanted: held work can be issued, or must end. Set by gpusync__want and gpusync__line_up, cleared by
+       the thread that gets the order lock and issues. Missing: that work is held for good.
+       is_deferred: the queue is among some thread's deferred work. Set by gpusync__want, cleared by
+       gpusync__run before it issues. Wrong: the queue stands on two lists, or its work is held for
+       good. */
     uint32_t wanted, is_deferred;
     gpusync_queue *next_to_issue; /* there */
     gpusync__submission *ready,
@@ -2284,33 +2287,36 @@ struct gpusync_timeline {
     gpusync_error error; /* how it failed; does not change after */
 };
 
-/* When something is expected to end (0: it is not known); how far off that may be; how late its end
-   shows. */
+/* When a goal is expected to be met (0: not known), the deviation, and how late the waiter runs
+   after the GPU's end. */
 typedef struct gpusync__forecast {
     uint64_t end, deviation, lag;
 } gpusync__forecast;
 
-/* How the second floor hooks in: by gpusync__metal4 above, by the three tables below, by `told` of
-   a node and by `done` of a due callback. The ground floor calls nothing of the second in another
-   way, so a program that commits and waits links nothing of it. */
+/* The second floor hooks in by gpusync__metal4 above, by the three tables below, by `told` of a
+   node and by `done` of a due callback. The ground floor does not call the second floor in any
+   other way, so that a program that commits and waits links none of it. */
 
-/* What submissions do on the ground floor. A device has this table from its first submission on,
-   and for good (gpusync__submissions_make); so it is there wherever a submission is. */
+/* The second floor's functions for submissions. A device has this table from its first submission
+   on for good (gpusync__hook_in), so that every submission finds it. Names of the functions in
+   brackets. */
 typedef struct gpusync__upper {
-    /* work: what is among deferred work. over: dependencies that were caught, of tickets of a
-       queue; error NULL: they ended well. keep: a reference to the submission that the ring leads
-       to, under the queue's lock. unkeep: gives it back, without. may_end: a dependency whose
-       ticket has not ended may be told so, for its submission is given up. */
+    /* work: does deferred work [gpusync__run]. over: tells submissions that the caught dependencies are
+       over; error NULL: well [gpusync__dependencies_over]. keep: takes a reference to the submission
+       that the ring leads to, under the queue's lock. unkeep: drops it, without a lock. may_end:
+       whether a dependency may be told before its ticket has ended, because its submission is given
+       up [gpusync__dependency_may_end]. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
     void (*over)(struct gpusync__dependency *dependencies, const gpusync_error *error, gpusync__deferred *deferred);
     void (*keep)(struct gpusync__submission *s);
     void (*unkeep)(struct gpusync__submission *s);
     bool (*may_end)(const gpusync__node *node);
-    /* want: held work of the queue can go, or must end. issue: the order lock was unlocked, and
-       `wanted` is set. commit: a commit that has to go behind held work, or of a buffer with waits
-       or signals.
-       discard: of an open buffer; error NULL: it was the program's wish.
-       ended: a part. look: at a submission's parts; true: sweeps are to go on for its sake. */
+    /* want: requests that held work be issued, or ended [gpusync__want]. issue: issues held work after
+       the order lock was unlocked with `wanted` set [gpusync__issue_for_others]. commit: commits
+       behind held work, or a buffer with waits or signals [gpusync__submit_plain]. discard: drops the
+       submission of an open buffer; error NULL: at the program's call [gpusync__discard_submission].
+       ended: ends a part [gpusync__part_ended]. look: looks at a submission's parts; true if the sweep
+       has to come again for it [gpusync__look_submission]. */
     void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
     void (*issue)(gpusync_queue *q);
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
@@ -2318,9 +2324,11 @@ typedef struct gpusync__upper {
     void (*discard)(struct gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred);
     void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
     bool (*look)(struct gpusync__submission *s);
-    /* Of destroy, in this order. give_up: held work, under the order lock. events: for an orphan,
-       what the device may still use, as an array (+1), or NULL. disown: what is in flight. close:
-       nothing is left but memory. */
+    /* Steps of destroy, in this order. give_up: abandons held work, under the order lock
+       [gpusync__give_up_held]. events: returns what the GPU may still use of an orphan, as an array
+       (+1), or NULL [gpusync__events_of]. disown: ends submissions in flight
+       [gpusync__disown_submissions]. close: frees the queue's submissions
+       [gpusync__close_submissions]. */
     void (*give_up)(gpusync_queue *q, gpusync__deferred *deferred);
     void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
     void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
