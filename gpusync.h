@@ -1880,24 +1880,24 @@ typedef struct gpusync__block {
    except `state`, and those that are written before Metal gets the slot, which the handler reads.
 
      1. FREE     on a free list, of a queue or of all.
-     2. OPEN     for a command buffer that is not committed: in the table of open buffers, or, once
-                 a commit or a submission has taken it from there, in flight with all the others.
+     2. OPEN     its command buffer is not committed. The slot is in the table of open buffers, or,
+                 once a commit or a submission has taken it from there, in flight.
      3. ARMED    the slot has its ticket (a part has that of its submission). After that Metal gets
-                 it as the completion handler, and gpusync or the program commits the buffer.
+                 the slot as the completion handler, and gpusync or the program commits the buffer.
                  (External work is committed already, and the watcher calls the handler.)
-     4. RUNNING  the handler has come (gpusync__completed). It uses the queue: destroy waits for it.
-     5. ORPHANED instead, where the buffer is given up, or the queue goes before the handler has
-                 come (gpusync__give_up). The slot leaves its queue. Its handler, and the looks that
-                 are counted in it, touch nothing but the slot, under the global lock.
-     6. FREE     the last of the handler and the looks has left it (gpusync__slot_leave).
+     4. RUNNING  the handler has come (gpusync__completed). It uses the queue, and destroy waits.
+     5. ORPHANED in place of 4: the buffer was given up, or the queue was destroyed before the
+                 handler came (gpusync__give_up). The slot leaves its queue. Its handler, and the
+                 looks that are counted in it, touch nothing but the slot, under the global lock.
+     6. FREE     the last of the handler and the looks has left (gpusync__slot_leave).
 
-   From 3 on the handler alone swaps ARMED for RUNNING, and a thread that gives the slot up swaps
-   ARMED for ORPHANED: one of them finds the other's value and leaves the queue, or the slot, to the
-   other.
+   From step 3 on only the handler swaps ARMED for RUNNING, and only a thread that gives the slot up
+   swaps ARMED for ORPHANED. One of the two finds the other's value, and leaves the queue, or the
+   slot, to the other.
 
-   A submission has a slot too, inside it and without a buffer, which the ring leads to:
-   OPEN while it comes in or is held, ARMED from its issue on. It is not in flight, and nothing is
-   counted in it. What object the handler is given does not matter: the slot knows its buffer. */
+   A submission has a slot of its own, without a buffer, and the ring leads to it: OPEN while the
+   submission enters or is held, ARMED from its issue on. That slot is not in flight, and no look is
+   counted in it. The handler ignores the object that Metal passes: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 /* The kind of a slot. WORK: a commit by gpusync, or an open buffer. TRACKED: gpusync_track.
    EXTERNAL: committed by other code. PART: a command buffer of a submission. SUBMISSION: the
