@@ -1679,18 +1679,18 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__SWAP_SEQ(p, expected, value) \
     __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
-/* For what few calls do, or handlers: out of the way of the others. */
+/* For functions that few calls need: kept out of the code of the others. */
 #define GPUSYNC__RARE static __attribute__((noinline, cold))
-/* For the steps of a commit. */
+/* For the steps of a commit, which share one function's code. */
 #define GPUSYNC__INLINE static inline __attribute__((always_inline))
 
-/* False: something else was there. */
+/* Compares and swaps; false if another value was there. */
 static bool gpusync__swap32(uint32_t *p, uint32_t from, uint32_t to)
 {
     return GPUSYNC__SWAP_SEQ(p, &from, to);
 }
 
-/* Returns the flags from before. */
+/* Sets the flag, and returns the flags from before. */
 static uint32_t gpusync__set_flag(uint32_t *p, uint32_t flag)
 {
     return __atomic_fetch_or(p, flag, __ATOMIC_SEQ_CST);
@@ -1717,8 +1717,8 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 #endif
 }
 
-/* A timeout as a time; one that reaches beyond the clock ends just before FOREVER, which has no
-   end. */
+/* Returns a timeout as a deadline. A timeout beyond the clock ends just before FOREVER, which has
+   no end. */
 static uint64_t gpusync__deadline(uint64_t timeout_ns)
 {
     if (timeout_ns == GPUSYNC_FOREVER)
@@ -1727,7 +1727,7 @@ static uint64_t gpusync__deadline(uint64_t timeout_ns)
     return timeout_ns < GPUSYNC_FOREVER - 1 - now ? now + timeout_ns : GPUSYNC_FOREVER - 1;
 }
 
-/* A deadline as a timeout: 0 when it has passed. */
+/* Returns a deadline as a timeout: 0 if it has passed. */
 static uint64_t gpusync__time_left(uint64_t deadline)
 {
     if (deadline == GPUSYNC_FOREVER)
@@ -1736,8 +1736,9 @@ static uint64_t gpusync__time_left(uint64_t deadline)
     return now < deadline ? deadline - now : 0;
 }
 
-/* Apple's os_unfair_lock. A thread that waits for it lends its owner its priority: so Rust's
-   standard library prefers it to pthread's. In brackets, so that a macro can stand in for it. */
+/* Apple's os_unfair_lock. A waiting thread lends the owner its priority, which is why Rust's
+   standard library prefers this lock to pthread's. Calls are in brackets, so that a macro can
+   replace them. */
 typedef struct gpusync__mutex {
     uint32_t word; /* 0 while no thread has it */
 } gpusync__mutex;
@@ -1791,7 +1792,7 @@ static void gpusync__cond_init(pthread_cond_t *cond)
 #endif
 }
 
-/* 0, or ETIMEDOUT once the deadline has passed. */
+/* Waits for the condition. Returns 0, or ETIMEDOUT once the deadline has passed. */
 static int gpusync__cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns)
 {
     struct timespec at;
@@ -1819,7 +1820,7 @@ static void gpusync__default_yield(void *user)
     sched_yield();
 }
 
-/* Takes the permit with it: an unpark that came first ends the next park at once. */
+/* Parks until there is a permit, and takes it: an unpark that came first ends the park at once. */
 static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     gpusync__waiter *w = (gpusync__waiter *)(void *)waiter;
@@ -1830,7 +1831,7 @@ static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t d
     pthread_mutex_unlock(&w->mutex);
 }
 
-/* Interleaving 8: unpark comes before park: a permit stays. */
+/* Interleaving 8: unpark comes before park. The permit stays. */
 static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
 {
     gpusync__waiter *w = (gpusync__waiter *)(void *)waiter;
@@ -11180,29 +11181,31 @@ static void gpusync__hook_in(gpusync_device *dev)
 }
 
 /* ------------------------------------------------------------------------------- >>warmup --
-   Metal compiles, and calls back. One function on a dispatch queue of the warm-up's own does all
-   else. A timeline counts what is done: a thread that waits for anything here waits for its next
+   Metal compiles, and calls back. One function on the warm-up's own dispatch queue does the rest. A
+   timeline counts what is done: a thread that waits for anything here waits for the timeline's next
    value, and looks. There is no lock.
 
    A warm-up:
      1. gpusync_warmup_start lists the pipelines and their libraries: a library for each text and
         each library object.
-     2. Libraries that are text go to Metal. When one has come, its functions go. Where the warm-up
-        is disabled, both go when a call asks for the pipeline.
+     2. Metal gets the libraries that are text. When a library has come, Metal gets its functions.
+        In a disabled warm-up Metal gets both when a call asks for the pipeline.
      3. Meanwhile gpusync__warm_up makes the device ready on the dispatch queue, then runs the jobs.
-     4. A pipeline, the device and a job count when they are over, well or badly. At `total` the
-        warm-up is over.
-     5. gpusync_warmup_destroy sets `closing`: nothing new begins. It fails the timeline, which ends
-        the waits. When no call is `inside` and nothing is `pending`, it frees the memory.
+     4. A pipeline, the device and a job count when they are done, well or badly. At `total` the
+        warm-up is done.
+     5. gpusync_warmup_destroy sets `closing`, after which nothing new begins, and fails the
+        timeline, which ends the waits. When no call is `inside` and nothing is `pending`, it frees
+        the memory.
 
    A compilation:
-     1. `started` goes from 0 to 1. The thread that swaps it asks Metal, or ends it where there is
+     1. A thread swaps `started` from 0 to 1. It asks Metal, or ends the compilation if there is
         nothing to ask.
      2. `made` is written, or the error. No thread reads them yet.
-     3. `done` becomes 1. From here on they are read, and written no more. */
+     3. `done` becomes 1. From here on threads read `made` and the error, and no thread writes them.
+        */
 
-/* What Metal compiles: a library, once for all functions in it; or a pipeline, of one of these
-   functions. */
+/* A compilation by Metal: of a library, once for all its functions, or of a pipeline, of one of
+   these functions. */
 typedef struct gpusync__compilation {
     gpusync_warmup *warmup;               /* whose it is: Metal calls back with the compilation alone */
     struct gpusync__compilation *library; /* of a pipeline: has the function. NULL: this is a library */
@@ -11215,7 +11218,7 @@ typedef struct gpusync__compilation {
     gpusync_error error;                  /* why nothing was made; result OK: none */
 } gpusync__compilation;
 
-/* The lists lie behind it, in the same memory. */
+/* The lists lie behind this structure, in the same memory. */
 struct gpusync_warmup {
     gpusync_device *device;             /* outlives it */
     gpusync_timeline *progress;         /* is at `done`, or on its way there */
@@ -11237,34 +11240,34 @@ struct gpusync_warmup {
     gpusync_result device_result;       /* how that went; read when all is done */
 };
 
-/* The end of a library begins its pipelines. The end of a pipeline begins nothing, so this goes no
-   deeper. */
+/* Declared ahead: the end of a library begins its pipelines. The end of a pipeline begins nothing,
+   so that the calls go no deeper. */
 GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c);
 
-/* A pipeline, a job or the device itself is done: signal the next value. Errors are ignored:
-   NOT_RISING means that another thread has signalled a higher value already, and a timeline that
-   has failed, or whose device is lost, has ended its waits. */
+/* Counts a pipeline, a job or the device as done, and signals the next value. Errors are ignored:
+   NOT_RISING means that another thread has signalled a higher value, and a timeline that has
+   failed, or whose device is lost, has ended its waits. */
 static void gpusync__count_done(gpusync_warmup *w)
 {
     gpusync_result result = gpusync_timeline_signal(w->progress, GPUSYNC__ADD_SEQ(&w->done, 1) + 1);
     (void)result;
 }
 
-/* Is the pipeline done (NULL: everything), well or badly? */
+/* Returns whether the pipeline (NULL: everything) is done, well or badly. */
 static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation *c)
 {
     return c ? GPUSYNC__LOAD_SEQ(&c->done) != 0 : GPUSYNC__LOAD_SEQ(&w->done) >= w->total;
 }
 
-/* It is over: `made` or the error is written.
+/* Ends a compilation whose `made` or error is written.
 
-     A pipeline counts. `done` is stored before that, so a thread that is woken finds it.
+     A pipeline counts as done. `done` is stored before, so that a thread that wakes finds it.
 
-     A library has its pipelines compiled; in a warm-up that is disabled, those that are asked for.
+     The end of a library begins its pipelines; in a disabled warm-up those that a call asked for.
 
-   Partner of gpusync_warmup_pipeline: this stores `done`, then reads `asked`; that stores `asked`,
-   then reads `done`. So at least one of the two begins. Where both do, `started` lets one
-   through. */
+   Partner of gpusync_warmup_pipeline: this function stores `done`, then reads `asked`; the other
+   one stores `asked`, then reads `done`, so that at least one of the two begins the pipeline. If
+   both do, `started` lets one through. */
 GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
 {
     gpusync_warmup *w = c->warmup;
@@ -11283,9 +11286,9 @@ GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
     }
 }
 
-/* Metal calls back, on any thread, with what it made, or with an error, or with neither: then the
-   text here is all that there is to say. `pending` falls last, for destroy frees the warm-up after
-   that. */
+/* Metal calls this back, on any thread, with the object that it made, or an error, or neither, for
+   which the text stands here. `pending` is counted down last, because destroy frees the warm-up
+   after that. */
 static void gpusync__came(void *block, void *made, void *ns_error)
 {
     gpusync__compilation *c =
@@ -11304,10 +11307,10 @@ static void gpusync__came(void *block, void *made, void *ns_error)
     GPUSYNC__SUB_SEQ(&w->pending, 1);
 }
 
-/* Compile the pipeline, or the library, once. The library of a pipeline is done. Where there is
-   nothing to ask Metal it is over at once: a library that was given, a text that is no UTF-8, a
-   function that the library has not, no library. The signature says what Metal calls: no result,
-   the block, and two objects behind it. */
+/* Begins the compilation of the pipeline or library, once. The library of a pipeline is done. The
+   compilation ends at once if there is nothing to ask Metal: for a library that was given, a text
+   that is not UTF-8, a function that the library lacks, or without a library. The block's
+   signature: no result, the block, and two objects. */
 GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
 {
     typedef void (*pipeline_later)(void *, void *, void *, void *);
@@ -11340,12 +11343,12 @@ GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
         gpusync__compiled(c); /* with no pool: it wakes others through the program's hooks */
 }
 
-/* The device's own part:
-     1. An event is made, for the first timeline.
-     2. An empty command buffer goes through the queue, after that.
-   The program's hooks may not know this thread. So nothing here waits with them: it asks, and
-   sleeps for a millisecond by itself, until destroy begins. An error of the second step counts
-   before one of the first. */
+/* Makes the device ready:
+     1. makes an event for the first timeline,
+     2. sends an empty command buffer through the queue.
+   The program's hooks may not know this thread, so that this polls, and sleeps for a millisecond
+   without hooks, until destroy begins. An error of the second step counts before one of the first.
+   */
 static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 {
     static const struct timespec ms = {0, 1000000};
@@ -11375,8 +11378,8 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     return result == GPUSYNC_OK ? made : result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
 }
 
-/* On the dispatch queue, once. When the warm-up is destroyed, jobs that have not begun are left
-   out, and count. */
+/* Makes the device ready and runs the jobs, once, on the dispatch queue. When the warm-up is
+   destroyed, jobs that have not begun are left out, and count as done. */
 GPUSYNC__RARE void gpusync__warm_up(void *warmup)
 {
     gpusync_warmup *w = (gpusync_warmup *)warmup;
@@ -11393,16 +11396,16 @@ GPUSYNC__RARE void gpusync__warm_up(void *warmup)
     GPUSYNC__SUB_SEQ(&w->pending, 1); /* last: destroy frees the warm-up then */
 }
 
-/* Is the calling thread in a job of the warm-up? A job must not wait for the warm-up. Not inlined:
-   the C library declares pthread_self constant, so a compiler may reuse its result after a hook in
-   which the fiber moved to another thread. */
+/* Returns whether the calling thread is in a job of the warm-up, which must not wait for the
+   warm-up. Not inlined: the C library declares pthread_self constant, and a compiler may reuse its
+   result after a hook in which the fiber moved to another thread. */
 static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
 {
     return GPUSYNC__LOAD_SEQ(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
-/* The library of pipeline i: that of an earlier one with the same text or library object, else a
-   new one. Needs a pool. */
+/* Returns the library of pipeline i: that of an earlier one with the same text or library object,
+   else a new one. Needs a pool. */
 static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
     for (size_t k = 0; k < i; k++)
@@ -11416,9 +11419,8 @@ static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpus
     return l;
 }
 
-/* The warm-up with its lists; nothing has begun. One that is disabled has no jobs. Pipelines that
-   are listed twice count once: the loop for `same_as` ends at the pipeline itself, if not
-   before. */
+/* Makes the warm-up with its lists, and begins nothing. A disabled one has no jobs. A pipeline that
+   is listed twice counts once: the loop for `same_as` ends at the pipeline itself at the latest. */
 static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_warmup_desc *desc, gpusync_warmup **out)
 {
     static const gpusync_timeline_desc progress = {0, "warm-up", NULL, false};
@@ -11462,8 +11464,8 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
     return GPUSYNC_OK;
 }
 
-/* A pipeline has a text or a library, not both. The counts must be so small that
-   gpusync__warmup_new can multiply. */
+/* Returns whether each pipeline has a text or a library, not both, and the counts are so small that
+   gpusync__warmup_new can multiply them. */
 static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync_warmup_desc *desc)
 {
     bool valid = (desc->pipelines || !desc->pipeline_count) && (desc->jobs || !desc->job_count) &&
@@ -11476,8 +11478,8 @@ static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync
     return valid;
 }
 
-/* *out is set before anything begins: a job may ask for the warm-up. With `blocking` this tells
-   only whether all is done; later waits tell how it went. */
+/* *out is set before anything begins, because a job may use the warm-up. With `blocking` this
+   returns only whether everything is done; later waits return how it went. */
 GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
                                                 gpusync_warmup **out)
 {
@@ -11511,9 +11513,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
 }
 
-/* True: the caller is inside, and takes one off `inside` at the end. Partner of
-   gpusync_warmup_destroy: this counts, then reads `closing`; that sets `closing`, then reads the
-   count. So a call that goes on is waited for. */
+/* Enters the warm-up. True if the caller is inside, and has to take one off `inside` at the end.
+   Partner of gpusync_warmup_destroy: this function counts, then reads `closing`; destroy sets
+   `closing`, then reads the count, and waits for a call that goes on. */
 static bool gpusync__warmup_enter(gpusync_warmup *w)
 {
     GPUSYNC__ADD_SEQ(&w->inside, 1);
@@ -11523,9 +11525,9 @@ static bool gpusync__warmup_enter(gpusync_warmup *w)
     return false;
 }
 
-/* Wait for the pipeline (NULL: everything). OK: it is done, well or badly. The caller is inside.
-   The value is read before the look: whatever is done after the look raises the timeline above it,
-   so no end is slept through. */
+/* Waits for the pipeline (NULL: everything). OK if it is done, well or badly. The caller is inside.
+   The value is read before the look: an end after the look raises the timeline above that value, so
+   that the wait does not sleep through an end. */
 static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
 {
     uint64_t deadline = gpusync__deadline(timeout_ns), value;
@@ -11540,7 +11542,7 @@ static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__comp
     return gpusync__is_warm(w, c) ? GPUSYNC_OK : result;
 }
 
-/* Of one moment: `done` is read once. Of a warm-up that is disabled both are 0. */
+/* Both counts are of one moment: `done` is read once. For a disabled warm-up both are 0. */
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total)
 {
     uint64_t present = warmup ? GPUSYNC__LOAD_SEQ(&warmup->done) : 0;
@@ -11570,8 +11572,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t 
     return result;
 }
 
-/* Of a warm-up that is disabled this begins the compilation. It stores `asked`, then reads the
-   library's `done`: partner of gpusync__compiled. */
+/* For a disabled warm-up this begins the compilation. It stores `asked`, then reads the library's
+   `done`: partner of gpusync__compiled. */
 GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                                    gpusync_error *error)
 {
@@ -11599,9 +11601,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
     return result;
 }
 
-/* The timeline fails first: that ends the waits that are inside. It goes when nothing is pending,
-   for every end is counted there. So does the warm-up's own queue, which gpusync__warm_device uses
-   until then. */
+/* The timeline fails first, which ends the waits inside. It is destroyed when nothing is pending,
+   because every end is counted there; so is the warm-up's own queue, which gpusync__warm_device
+   uses until then. */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
     gpusync_warmup *w = warmup;
@@ -11634,8 +11636,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 /* ------------------------------------------------------------------------------ >>insight --
    The trace and the report. */
 
-/* An event of the trace, of now: number is a ticket of the queue or, where that is NULL, a value of
-   the timeline. label: NULL or empty for that of the queue or timeline. */
+/* Returns an event of the trace with the present time. number: a ticket of the queue, or a value of
+   the timeline if the queue is NULL. label: NULL or empty for that of the queue or timeline. */
 GPUSYNC__RARE gpusync_trace_event gpusync__trace_event(gpusync_trace_kind kind, const gpusync_queue *q,
                                                        const gpusync_timeline *t, uint64_t number, const char *label)
 {
@@ -11653,7 +11655,7 @@ GPUSYNC__RARE gpusync_trace_event gpusync__trace_event(gpusync_trace_kind kind, 
     return event;
 }
 
-/* Of a ticket. */
+/* Traces an event of a ticket. */
 GPUSYNC__RARE void gpusync__trace_ticket(const gpusync_queue *q, gpusync_trace_kind kind, uint64_t ticket,
                                          const char *label, uint64_t time_ns)
 {
@@ -11678,7 +11680,7 @@ GPUSYNC__RARE void gpusync__trace_signal(const gpusync_timeline *t, uint64_t val
     t->device->trace_fn(t->device->trace_user, &event);
 }
 
-/* A callback is about to run: of a submission, or one that was registered. */
+/* Traces a callback that is about to run: of a submission, or a registered one. */
 GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__due *due)
 {
     const gpusync__submission *s = due->done ? (const gpusync__submission *)(const void *)due : NULL;
@@ -11692,8 +11694,8 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__d
     dev->trace_fn(dev->trace_user, &event);
 }
 
-/* A wait for this goal, or for several things where it is NULL. how: the counter of how it ended;
-   NULL: it begins. */
+/* Traces a wait for this goal, or for several points if it is NULL. how: the counter of what ended
+   the wait; NULL: the wait begins. */
 GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal *goal, const gpusync_stats *stats,
                                        const uint64_t *how, gpusync_result result)
 {
@@ -11709,9 +11711,9 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     dev->trace_fn(dev->trace_user, &event);
 }
 
-/* One scheduled handler serves all command buffers: there is nothing to tell apart but the buffer.
-   It looks for that on the list of those that have yet to be scheduled, and touches nothing but the
-   slot: the queue may be gone. Where a tool hands it another object, the trace lacks the time. */
+/* The scheduled handler, one for all command buffers. It finds the slot by the buffer, on the list
+   of those that have yet to be scheduled, and touches nothing but the slot, because the queue may
+   be gone. If a tool passes another object, the trace lacks the time. */
 static void gpusync__scheduled(void *block, void *buffer)
 {
     (void)block;
@@ -11731,8 +11733,8 @@ static gpusync__block gpusync__scheduled_block = {
     &gpusync__descriptor,
 };
 
-/* Metal takes handlers only before the commit. The slot is taken off the list by the first of this
-   handler and the completed one, an orphan's too. */
+/* Adds the scheduled handler, which Metal takes only before the commit. The first of that handler
+   and the completed one, an orphan's too, takes the slot off the list. */
 GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
 {
     GPUSYNC__LOCK_GLOBAL();
@@ -11743,7 +11745,7 @@ GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
     gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
 }
 
-/* Queues that are made later ask the device. */
+/* Queues that are made later read the device's trace. */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     static const gpusync__tracing tracing = {gpusync__trace_ticket,   gpusync__trace_end,  gpusync__trace_signal,
@@ -11772,19 +11774,19 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
          timeline 1 'label': ...              every timeline, under the device's lock
            a wait for ...
 
-   The program goes on meanwhile: each line is true when it is written, no two are of one moment.
-   Labels and states of command buffers are asked of Metal; no message goes out under a lock. */
+   The program goes on meanwhile: each line is true when it is written, and no two are of one
+   moment. Metal gives labels and states of command buffers; no message is sent under a lock. */
 
-/* What gpusync_report writes to. Every piece of text has its only line end, if any, at the end of
-   its format. */
+/* Where gpusync_report writes. Every piece of text has its only line end, if any, at the end of its
+   format. */
 typedef struct gpusync__writer {
     char *text;    /* the program's; may be NULL where `size` is 0 */
     size_t size;   /* of it, with the terminator */
     size_t length; /* of all that was written, also of what had no room */
 } gpusync__writer;
 
-/* Adds a piece. Control characters in it, which labels may have, become blanks: all but the
-   format's line end, unless that was cut off. */
+/* Writes a piece of text. Control characters, which labels may have, become blanks, except the
+   format's line end. */
 static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer *writer, const char *format, ...)
 {
     size_t room = writer->length < writer->size ? writer->size - writer->length : 0;
@@ -11801,14 +11803,14 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer
         gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : room - 1);
 }
 
-/* Since a time of gpusync_now_ns. */
+/* Returns the milliseconds since a time of gpusync_now_ns. */
 static double gpusync__ms_since(uint64_t since_ns)
 {
     return (double)(gpusync_now_ns() - since_ns) / 1e6;
 }
 
-/* A command buffer with a ticket of its own, or, indented once more, of a submission. The caller is
-   counted in it. The names are those of MTLCommandBufferStatus. */
+/* Writes a command buffer with a ticket of its own, or, indented once more, a part of a submission.
+   The caller is counted in the slot. The names are those of MTLCommandBufferStatus. */
 GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
@@ -11824,9 +11826,9 @@ GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue
                        GPUSYNC__LOAD_SEQ(kind == GPUSYNC__PART ? &slot->submission->work.since_ns : &slot->since_ns)));
 }
 
-/* What is to signal the value; `waits` is the submission that waits for it, which may have pending
-   signals of its own on the same timeline. Under the wait list's lock: what stands on the
-   timeline's list stays, with its submission. */
+/* Writes what is to signal the value. waits: the submission that waits for the value, which may
+   have pending signals of its own on the same timeline. Under the wait list's lock, which keeps the
+   pending signals and their submissions. */
 GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
                                          const gpusync__submission *waits)
 {
@@ -11847,8 +11849,8 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
                        t->imported || value <= t->expected ? "others signal it\n" : "no other work is to signal it\n");
 }
 
-/* What a submission still waits for. The caller has a reference to the submission's slot, so the
-   dependency and its timeline stay. */
+/* Writes a dependency that is not over. The caller has a reference to the submission, which keeps
+   the dependency and its timeline. */
 GPUSYNC__RARE void gpusync__write_dependency(gpusync__writer *out, const gpusync__submission *s,
                                              const gpusync__dependency *dep)
 {
@@ -11868,9 +11870,9 @@ GPUSYNC__RARE void gpusync__write_dependency(gpusync__writer *out, const gpusync
     }
 }
 
-/* A submission: held, or on the device with those of its command buffers that have not ended. One
-   that is held and has no label of its own has that of its first command buffer. The caller has a
-   reference to it. */
+/* Writes a submission: held, or submitted with those of its command buffers that have not ended. A
+   held one without a label is written with that of its first command buffer. The caller has a
+   reference. */
 GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__submission *s)
 {
     const gpusync__slot *work = &s->work;
@@ -11897,7 +11899,7 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__write_dependency(out, s, &s->before);
 }
 
-/* A wait that sleeps. The texts are in the order of the kinds of a goal. */
+/* Writes a wait that sleeps. The texts are in the order of the kinds of a goal. */
 GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal *goal, uint64_t since_ns)
 {
     static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
@@ -11913,7 +11915,7 @@ GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal
     GPUSYNC__UNLOCK_TIMELINE(t);
 }
 
-/* The first of the list with this number, or a larger one, behind so many that have it. Under the
+/* Returns the node behind so many nodes of this number, or the first with a larger one. Under the
    wait list's lock. */
 static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint64_t number, size_t seen)
 {
@@ -11923,10 +11925,10 @@ static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint
     return node;
 }
 
-/* The waits that sleep on a wait list. Dependencies and callbacks are on its lists too: a
-   submission tells of its dependencies itself. In each hold of the wait list's lock a few are
-   copied, which are written without it. The next hold goes on behind as many with the last number
-   as were seen. */
+/* Writes the waits that sleep on a wait list. Dependencies and callbacks stand there, too, and are
+   left out: a submission's dependencies are written with it. Each hold of the lock copies a few
+   waits, which are written after the unlock. The next hold goes on behind as many nodes of the last
+   number as were seen. */
 static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits)
 {
     gpusync__goal goals[16];
@@ -11955,8 +11957,8 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
     }
 }
 
-/* A queue, entered, with its tickets that have not ended. One whose slot goes meanwhile has
-   ended. */
+/* Writes a queue, which the caller has entered, with its tickets that have not ended. A ticket
+   without a slot has ended meanwhile. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
     uint64_t done = gpusync__ended_to(q), last = gpusync__committed(q), mean, deviation;
