@@ -883,11 +883,11 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 
 /** Give a ticket to a command buffer that is committed already.
 
-    Metal accepts no handler on a committed buffer. So a dispatch queue of the gpusync_queue waits for such buffers, one
-    at a time, in Metal's waitUntilCompleted. Polls and waits read the status as well. Nothing is sent to the GPU. While
-    it waits it takes a thread of the dispatch pool, which the process shares: some 500 queues with such work take them
-    all, and then no callback comes. After gpusync_queue_destroy_now it waits on until the work ends.
-    Work that gpusync_encode_wait or gpusync_submit has wait for this ticket is held until it has ended.
+    Metal accepts no handler on a committed buffer. Therefore a dispatch queue of the gpusync_queue waits for such
+    buffers, one at a time, in Metal's waitUntilCompleted. Polls and waits read the status, too. Nothing is sent to the
+    GPU. The waiting queue takes a thread of the dispatch pool, which the process shares: some 500 queues with such work
+    take all threads, and then no callback runs. After gpusync_queue_destroy_now it goes on until the work ends.
+    Work that waits for this ticket, by gpusync_encode_wait or gpusync_submit, is held until the ticket has ended.
     Returns  as gpusync_track. ERROR_NOT_COMMITTED: use gpusync_track. ERROR_ALREADY_TRACKED: it has a ticket and has
              not ended. One that has ended gets a ticket that is over at once, even if it had one.
     Threads any   Blocks no   Owns retains the buffer until it ended */
@@ -1013,44 +1013,45 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
                                                                size_t *GPUSYNC_OPT which);
 
 /* --------------------------------------------------------------------------------------------- >>api-submissions --
-   5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into a command buffer.
-   gpusync_commit commits it as any other. gpusync_submit makes one ticket of several command buffers, also of some that
-   were encoded elsewhere. Its waits come first, then the command buffers in order, then its signals.
+   5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into a command buffer,
+   which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, also of
+   buffers that were encoded elsewhere: its waits come first, then the command buffers in order, then its signals.
 
-   From queue to queue use a timeline: the GPU waits for the GPU. A ticket works too: the host tells the GPU of its end.
+   From queue to queue use a timeline: the GPU waits for the GPU. A ticket works, too: the host tells the GPU its end.
 
-   Pending signals. A signal is pending from gpusync_encode_signal, or the submission, on. The value is reached when
-   that work has ended well and no signal below it is pending any more. When the work ends badly, the timeline
-   fails with the error of the work. Then the tickets of all that waits for it fail, and so do the timelines which that
-   was to signal. Danger: work that the device has already is let go, and runs on whatever its input holds; only held
-   work never runs. Where a timeline has failed, work that was to signal it ends well all the same.
+   Pending signals. A signal is pending from gpusync_encode_signal, or from the submission, on. The value is reached
+   when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with the error of
+   the work; then the tickets of the work that waits for the timeline fail, and so do the timelines that this work was
+   to signal. Danger: work that the GPU has already is let go, and runs on whatever its input holds. Only held work
+   never runs. Work that was to signal a timeline which has failed ends well all the same.
 
-   Held. Work goes to the device when, for each of its waits, the value is reached or the work that signals it has gone
-   there. Until then gpusync holds it on the host, where no watchdog of the GPU ends it. Later work of the same queue
-   lines up behind it (not GPUSYNC_UNORDERED, not gpusync_track). So a signal that comes from behind the wait on one
-   queue never comes: gpusync_report shows such a thing, gpusync_cancel_held ends it.
+   Held. gpusync commits work when each value that it waits for is reached, or the work that signals the value is
+   committed. Until then gpusync holds the work on the host, where the GPU's watchdog does not end it. The thread that
+   ends or commits what held work waits for commits it, often Metal's completion thread. Later work of the same queue
+   lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track). Therefore a signal that stands behind its own
+   wait on one queue never comes: gpusync_report shows such work, gpusync_cancel_held ends it.
 
-   Order. The GPU compares numbers: a wait for 3 also passes when the event shows 5. So gpusync holds work that signals
-   5 while another queue has work on the device that will signal 3. It is held until that work has ended, well or badly;
-   not if it waits for 3 or more itself. Where 5 went to the device first, work that waits for 3 is held until 3 is
-   reached. Signal the values of a timeline in rising order.
+   Order. The GPU compares numbers: a wait for 3 also ends when the event shows 5. Therefore gpusync holds work that
+   signals 5 while another queue has committed work that will signal 3, until that work has ended, well or badly; not
+   if the work itself waits for 3 or more. If 5 was committed first, work that waits for 3 is held until 3 is reached.
+   Signal the values of a timeline in rising order.
 
-   Gates. Metal starts the command buffers of a queue in order, but lets those overlap that share no tracked resource.
-   gpusync_submit has to put a wait in a command buffer of its own in front, and a signal in one behind. So work may
-   overlap its wait or its signal where Metal tracks no resource between them. Encode waits and signals into the command
-   buffers where that matters; where these come from elsewhere, pass GPUSYNC_STRICT. */
+   Gates. Metal starts the command buffers of a queue in order, but lets buffers overlap that share no tracked resource.
+   gpusync_submit puts a wait in a command buffer of its own in front, and a signal in one behind, so that work may
+   overlap its wait or its signal if Metal tracks no resource between them. Encode waits and signals into the command
+   buffers where that matters; for buffers that come from elsewhere pass GPUSYNC_STRICT. */
 
-/** Have what comes later in the command buffer wait for the point, on the device.
+/** Encode a wait: what comes later in the command buffer waits for the point, on the GPU.
 
-    command_buffer  Any of the Metal queue that is not committed. One that gpusync did not make is kept from here on.
+    command_buffer  Any uncommitted one of the Metal queue. gpusync keeps one that it did not make from here on.
     point           A value, or a ticket of any queue of the device.
-    Call it between encoders; before the first one, to make everything wait. Commit the buffer only with gpusync_commit
-    or gpusync_submit, never with [buffer commit], or discard it. gpusync_commit holds the whole buffer until every
-    signal that it waits for has gone to the device: so put waits before signals. Nothing is encoded for a point that
-    has been reached. For a ticket the host signals an event at the ticket's end. The buffer is held for a ticket of
-    gpusync_track_committed, and for one of gpusync_track that is not committed yet.
-    When what it waits for fails, its ticket fails with the same error; also when nobody knows any more how that ended
-    (ERROR_RESULT_UNKNOWN). A buffer that is held then never runs; one that the device has by then runs on.
+    Call it between encoders, or before the first one to make everything wait. Commit the buffer only with
+    gpusync_commit or gpusync_submit, never with [buffer commit], or discard it. gpusync_commit holds the whole buffer
+    until the work for every point is committed, so put waits before signals. Nothing is encoded for a point that has
+    been reached. For a ticket the host signals an event at the ticket's end. The buffer is held for a ticket of
+    gpusync_track_committed, and for one of gpusync_track until its owner commits.
+    If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
+    (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on.
     Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
              also: behind a signal of this buffer (commit in between). ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
@@ -1059,15 +1060,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
                                                                  gpusync_point point);
 
-/** Have the device signal the value when it gets here in the command buffer. The signal is pending from now on.
+/** Encode a signal: the GPU signals the value at this place of the command buffer. The signal is pending from now on.
 
     command_buffer  As gpusync_encode_wait.
     point           A value of a timeline.
-    For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails the signal stays
-    pending: commit again, or discard. gpusync_command_buffer_discard takes it back; work that is held for it stays
-    held. If the queue is destroyed before the buffer is committed, the timeline fails with ERROR_CANCELLED.
-    Returns  as gpusync_encode_wait. The result of the failure, when the timeline has failed, through other work:
-             nothing was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why.
+    For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails, the signal stays
+    pending: commit again, or discard. gpusync_command_buffer_discard takes the signal back; work that is held for the
+    value stays held. If the queue is destroyed before the commit, the timeline fails with ERROR_CANCELLED.
+    Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed through other work: nothing
+             was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why.
              ERROR_NOT_RISING: the value is not above what was signalled, is pending already, is waited for by this
              buffer, or is below another that it signals. ERROR_INVALID_ARGUMENT also: the point is a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
@@ -1097,12 +1098,12 @@ typedef struct gpusync_submission {
 
 /** Submit work to the queue, as one ticket.
 
-    The ticket has ended when all command buffers have ended, and it is known how all that they waited for ended. Held
-    work ends with the first failure: what else it waited for may still run. The wait for the ticket returns the first
-    error: that of a wait, in their order, before that of the work. Waits that were encoded into the command buffers
-    count as waits of the submission, after its own; encoded signals before its own.
-    OK does not say that the work ran: where something waited for had failed already, the submission is over at once,
-    and its command buffers are released. The ticket and on_complete tell.
+    The ticket has ended when all command buffers and all points that they waited for have ended. Held work ends with
+    the first failure, while its other points may still be open. A wait for the ticket returns the first error: that of
+    the waits, in their order, before that of the work. Waits that were encoded into the command buffers count as waits
+    of the submission, after its own; encoded signals count before its own.
+    OK does not say that the work ran: if a point had failed already, the submission ends at once, and its command
+    buffers are released. The ticket and on_complete tell.
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
                  called.
              As gpusync_commit, for any of its command buffers.
@@ -1118,7 +1119,7 @@ typedef struct gpusync_submission {
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
-/** End everything that is held on the queue, plain commits included, with ERROR_CANCELLED. What it was to signal fails.
+/** End all held work of the queue, plain commits too, with ERROR_CANCELLED. The timelines that it was to signal fail.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
