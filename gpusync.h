@@ -895,10 +895,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_que
                                                                      gpusync_ticket *GPUSYNC_OPT ticket);
 
 /* ----------------------------------------------------------------------------------------------- >>api-timelines --
-   4: a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with gpusync_timeline_signal, the GPU
-   with encodeSignalEvent. Whoever waits for a value goes on once the number is that or more. A timeline that has failed
-   stays so: every question and every wait gets the first failure, also for a value that was reached before. Work is
-   spared where its wait was over by then: a timeline of its own keeps one event out of another's failure. */
+   4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
+   gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
+   more. A timeline that has failed stays failed: every query and every wait returns the first failure, also for a value
+   that was reached before. Work whose wait was over before the failure is spared. Give work that fails independently a
+   timeline of its own. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -906,8 +907,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_que
 typedef struct gpusync_timeline_desc {
     uint64_t initial_value;        /**< Of a timeline with an event of its own. Up to GPUSYNC_MAX_VALUE. */
     const char *GPUSYNC_OPT label; /**< Shows in reports; NULL: none. */
-    /** An MTLSharedEvent that others signal too, behind gpusync's back; retained. One that stands at UINT64_MAX means
-        failure. NULL: an event of its own. Since 0.2 */
+    /** An MTLSharedEvent that other code signals, too, unseen by gpusync; retained. An event at UINT64_MAX means
+        failure. NULL: the timeline makes its own event. Since 0.2 */
     void *GPUSYNC_OPT shared_event;
     bool fail_writes_event; /**< Imported: gpusync_timeline_fail ends others' device waits, by UINT64_MAX for good. */
 } gpusync_timeline_desc;
@@ -920,10 +921,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
                                                                      const gpusync_timeline_desc *GPUSYNC_OPT desc,
                                                                      gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/** Destroy a timeline. Waits that sleep or spin in it return ERROR_DESTROYED.
+/** Destroy a timeline. Waits that sleep or spin for its values return ERROR_DESTROYED.
 
-    Work that names it goes on with its event, committed or not. What is held, then or later, for a value that no
-    other work is to signal ends with ERROR_DESTROYED.
+    Work that names the timeline goes on with its event, committed or not. Work that is held, now or later, for a value
+    that no other work is to signal ends with ERROR_DESTROYED.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done.
     Threads one, see >>threads   Blocks until waits have left and its callbacks have run   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
@@ -935,45 +936,45 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OP
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
 
-/** Read the present value: up to it all has been signalled.
+/** Read the present value: every value up to it is reached.
 
-    It stays below the lowest value whose signal is pending, whatever was signalled above: so it may be less than the
-    value of the event. When others may signal the event, this reads it.
+    The value stays below the lowest pending signal, even if higher values were signalled, and may be less than that of
+    the event. If other code may signal the event, this call reads the event.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
-/** Raise the timeline from the host. Wakes who waits for it, on the host and on the device.
+/** Raise the timeline from the host. Ends the waits for the value, on the host and on the GPU.
 
     value  Up to GPUSYNC_MAX_VALUE. A value whose signal is pending cannot be signalled.
-    While the signal of a lower value is pending, the timeline rises to just below that, and the rest is kept back, on
-    the host and on the device, until that work has ended well or was discarded. If the work fails, the timeline fails.
-    Held work that waited for the signal is committed here.
-    Returns  OK; ERROR_NOT_RISING: the timeline is unchanged: it is there already (another thread may have been first),
-             or its signal is pending; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    While the signal of a lower value is pending, the timeline rises to just below that value, on the host and on the
+    GPU, and rises further when that work has ended well or was discarded. If the work fails, the timeline fails.
+    This call commits held work that waited for the signal.
+    Returns  OK; ERROR_NOT_RISING: nothing has changed, because the value is reached already (another thread may have
+             been first), or its signal is pending; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
-/** Say that this value will come from somebody that gpusync does not see: work encoded on the event, another process.
+/** Announce that other code will signal this value on the event: work encoded without gpusync, or another process.
 
     value  Up to GPUSYNC_MAX_VALUE.
-    Work that waits for values up to this one is sent to the device, not held. It is not a pending signal: the host may
-    signal the value too, and nothing takes it back but gpusync_timeline_fail. From here on gpusync reads the event
-    itself, as it does for desc->shared_event.
+    Work that waits for values up to this one is committed, not held. The value has no pending signal: the host may
+    signal it, too, and only gpusync_timeline_fail takes the announcement back. From here on gpusync reads the event, as
+    it does for desc->shared_event.
     Returns  OK; ERROR_NOT_RISING: out of range; the result of the failure; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
 
-/** End the timeline in failure. Every wait for a value of it, also for one that was reached, returns its result.
+/** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
 
     reason  Copied: its result, if that is one of the errors above, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
-    Waits on the device go on (of an imported event only with fail_writes_event).
-    Returns  OK; ERROR_DESTROYED. The result of an earlier failure: the timeline had failed already, with that.
+    Waits on the GPU end (for an imported event only with fail_writes_event).
+    Returns  OK; ERROR_DESTROYED. The result of an earlier failure, if the timeline had failed already.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
 
-/** Wait for a value. One load and no message when it is reached. The ticket of the submission that signals it may still
-    be NOT_READY for a moment.
+/** Wait for a value. Takes one load and no message if the value is reached. The ticket of the submission that signals
+    the value may still be NOT_READY for a moment.
     value    Up to GPUSYNC_MAX_VALUE.
     options  As gpusync_wait_ex; NULL: none. Mode BLOCKING works as HANDLER does.
     Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_NOT_RISING: out of range;
@@ -998,10 +999,10 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
              ended when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
-    A point that failed has ended. One that can no longer be reached (destroyed, device lost) ends the wait. Failures of
-    GPUSYNC_EVERYTHING points are reported by this wait, as by gpusync_device_wait, though it returns one result.
-    Danger: at the time limit, and when the device is lost, a failure counts more. So after an error of ALL other points
-    may not have ended: ask for each before you use its memory again.
+    A point that failed has ended. A point that can no longer be reached (destroyed, device lost) ends the wait. This
+    wait reports failures of GPUSYNC_EVERYTHING points, as gpusync_device_wait does, although it returns one result.
+    Danger: at the time limit, and when the device is lost, a failure counts more than a point that has not ended. After
+    an error of ALL other points may not have ended: ask for each before you use its memory again.
     Returns  what a wait for the point of `which` returns. OK: every one ended well; also for a count of 0, but not with
              ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points of two
              devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY;
