@@ -569,7 +569,7 @@ static unsigned split(const char *line, char (*words)[32], unsigned most)
         line++;
     while (*line && *line != '\n' && count < most) {
         const char *end = strstr(line, "  ");
-        size_t length = end ? (size_t)(end - line) : strcspn(line, "\n");
+        size_t length = end ? (size_t)(end - line) : strlen(line) - 1; /* without the line's end */
         size_t kept = length < sizeof words[0] ? length : sizeof words[0] - 1; /* lines of other text */
         memcpy(words[count], line, kept);
         words[count++][kept] = '\0';
