@@ -8761,20 +8761,22 @@ GPUSYNC__INLINE gpusync_result gpusync__check_work(gpusync_queue *q, void *const
     return q->metal4 && result == GPUSYNC_OK ? gpusync__check_classes4(q, buffers, count) : result;
 }
 
+/* Returns whether a submission from this one on has one of the command buffers. Under the order
+   lock. */
+GPUSYNC__RARE bool gpusync__line_holds(const gpusync__submission *s, void *const *buffers, size_t count)
+{
+    for (; s; s = s->next)
+        for (size_t i = 0; i < s->buffer_count * count; i++)
+            if (s->buffers[i / count] == buffers[i % count])
+                return true;
+    return false;
+}
+
 /* Returns whether held work has one of the command buffers. Its recording has still to be
    committed. Under the order lock. */
-GPUSYNC__RARE bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t count)
+static bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t count)
 {
-    const gpusync__submission *s = q->line.first ? q->line.first : q->loose.first;
-    while (s) {
-        for (size_t i = 0; i < s->buffer_count; i++)
-            for (size_t k = 0; k < count; k++)
-                if (s->buffers[i] == buffers[k])
-                    return true;
-        bool last = !s->next && !gpusync__is_loose(s);
-        s = last ? q->loose.first : s->next;
-    }
-    return false;
+    return gpusync__line_holds(q->line.first, buffers, count) || gpusync__line_holds(q->loose.first, buffers, count);
 }
 
 /* +0, for the caller's pool. */
