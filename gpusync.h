@@ -1,10 +1,10 @@
 /* gpusync.h - v0.2.1 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
-   It knows what was committed, and answers "is it done?" from one atomic load. A wait spins briefly when the answer is
-   near, then sleeps until the completion handler wakes it. Every command buffer that failed is reported. Metal is
-   reached through objc_msgSend: no Objective-C compiler, no blocks. Here is a whole program. Link it with -framework
-   Metal -framework CoreGraphics -framework Foundation -lobjc. (Without CoreGraphics a command-line program may get no
-   device.)
+   The library knows what was committed, and answers "is the work done?" from one atomic load. A wait spins briefly when
+   the end is near, then sleeps until the completion handler wakes it. gpusync reports every command buffer that failed.
+   The library calls Metal through objc_msgSend: no Objective-C compiler, no blocks. A whole program follows. Link it
+   with -framework Metal -framework CoreGraphics -framework Foundation -lobjc. (Without CoreGraphics a command-line
+   program may get no device.)
 
        #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
        #include "gpusync.h"
@@ -40,7 +40,7 @@
      >>threads          what may be called from where
      >>ownership        who retains what
      >>caveats          what surprises people
-     >>api-start        1   set up, commit, ask, wait, failures: you can stop reading after it
+     >>api-start        1   set up, commit, ask, wait, failures: a reader may stop after this chapter
      >>api-options      1b  more of chapter 1: descs, spin budgets, wait modes, hooks, allocator, log
      >>api-callbacks    2   callbacks, frames in flight
      >>api-external     3   command buffers that other code commits
@@ -52,14 +52,14 @@
      >>impl             the implementation: how it works, on one page. Then the ground floor, which commits and waits:
          >>objc  >>platform  >>objects    Metal by objc_msgSend; atomics, locks, clock and default hooks; the structures
          >>slots  >>ring  >>failure       what Metal calls back; how a ticket is found; the log and its records
-         >>wait-lists  >>callbacks        what sleeps, or is to be told, and how it is woken; callbacks that are due
+         >>wait-lists  >>callbacks        sleeping waits, nodes to be told, how both are woken; callbacks that are due
          >>end  >>sweep                   the handler, and what follows it; looks, and the sweep
          >>wait  >>on-done  >>commit      the calls
-         >>create  >>destroy  >>ask       the other calls: you can stop reading here
+         >>create  >>destroy  >>ask       the other calls: a reader may stop here
      >>second           the second floor: timelines, submissions, Metal 4, the warm-up, the trace and the report
          >>timeline  >>metal4                  values, events and their listener; what is different with Metal 4
          >>submissions  >>dependencies  >>ended   their memory; what they wait for; how they end
-         >>held  >>making  >>submit  >>encode     the line, and the issue; making, entering; open command buffers
+         >>held  >>making  >>submit  >>encode     the line and the issue; making, entering; open command buffers
          >>upper  >>warmup  >>insight  >>stubs    how submissions hook in; the rest
      >>history          changes, licence
 
@@ -67,103 +67,114 @@
 
      macro                    who defines it      meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: private to this file. So two files, or
-                                                  two versions, can each have a copy of their own.
+     GPUSYNC_STATIC           that file           every function is static: private to the file. Two files, or
+                                                  two versions, can then each have a copy of their own.
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
-     GPUSYNC_OBJC             all files           1: there is an Objective-C runtime with Metal classes.
+     GPUSYNC_OBJC             all files           1: an Objective-C runtime with Metal classes is present.
                                                   0: calls return GPUSYNC_ERROR_UNSUPPORTED, false or 0.
-                                                  Default: 1 on Apple systems, else 0.
+                                                  Default: 1 on Apple systems, else 0. (The tests set 1 on Linux.)
 
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
    200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
 
    >>model ------------------------------------------------------------------------------------------------------------
 
-   Ticket      A gpusync_queue stands for one MTLCommandQueue (or MTL4CommandQueue). Each commit through it gets a
-               ticket (a fence value): the number of that commit, 1, 2, 3, ... Ticket 0 (GPUSYNC_NO_TICKET) is no work:
-               always done.
+   Ticket      A gpusync_queue stands for one MTLCommandQueue (or MTL4CommandQueue). Each commit through the queue gets
+               a ticket (a fence value): the number of the commit, 1, 2, 3, ... Ticket 0 (GPUSYNC_NO_TICKET) stands for
+               no work and is always done.
    End         A command buffer has ended when Metal's status is Completed or Error, seen in the completed handler or by
-               reading the status. One that the system killed ends like any other: no wait here can outlive it.
-   Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work goes on, wait again if you like.
-               ERROR_EXECUTION is about the work: it ended, badly. gpusync_next_error tells what happened.
-   Wait        It looks at a counter, reads Metal's status, and spins where the queue's history lets it expect an end
-               within 250 us, or briefly where nothing is known. Else, or then, it sleeps in one piece until the
-               completed handler wakes it. It sends nothing to the GPU. Its end means that the GPU is finished.
+               reading the status. A command buffer that the system killed ends like any other: no wait outlives such a
+               buffer.
+   Result      TIMEOUT and NOT_READY concern the wait: nothing is cancelled, the work continues, and the caller may wait
+               again. ERROR_EXECUTION concerns the work, which ended with an error. gpusync_next_error tells what
+               happened.
+   Wait        A wait looks at a counter and reads Metal's status. It spins where the queue's history predicts an end
+               within 250 us, or briefly where nothing is known. Otherwise, or after the spin, the wait sleeps in one
+               piece until the completed handler wakes it. A wait sends nothing to the GPU. Once a wait has found the
+               end, the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
-   Pending     A signal that encoded, submitted or committed work is to make, until that work has ended or is discarded.
-   Held        Not committed to Metal yet, though it has its ticket: on the host it waits for a signal that is not
-               committed (wait-before-signal), or behind other held work of its queue: >>api-submissions.
-   External    Committed by other code. gpusync knows such work when it is named: >>api-external.
+   Pending     A signal that encoded, submitted or committed work is to make, until the work has ended or is discarded.
+   Held        Not committed to Metal yet, although the work has its ticket. Held work waits on the host for a signal
+               that is not committed (wait-before-signal), or behind other held work of its queue: >>api-submissions.
+   External    Committed by other code. gpusync knows such work when the program names it: >>api-external.
 
    >>threads ----------------------------------------------------------------------------------------------------------
 
-   Devices, queues, timelines, warm-ups: any call but destroy on any thread, at the same time; destroy on one, once.
+   Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   Destroy ends the waits that spin or sleep in the object, with ERROR_DESTROYED. No other call may be running in it,
-   and none may begin: the program sees to that, as with free(). Destroy waits for a callback that runs, and for
-   completed handlers that are still running. These call the log, trace, notify and unpark functions. So do not hold a
-   lock that a callback or one of these functions takes while you call destroy. Never cancel a thread that is in a call
-   (pthread_cancel): its wait stays listed, on a stack that is gone.
+   Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. Waits apart, no call may be
+   running in the object, and none may begin: the program ensures this, as with free(). Destroy waits for a running
+   callback, and for completed handlers that are still running. Handlers call the log, trace, notify and unpark
+   functions. Therefore never call destroy while holding a lock that a callback or one of these functions takes. Never
+   cancel a thread in a call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
 
      a function of the program   runs on                                           may call
-     callback                    a dispatch queue, or as said: >>api-callbacks     all but destroy
-     log                         any thread that finds the reason, Metal's too     all but destroy
+     callback                    a dispatch queue, or see >>api-callbacks          all except destroy
+     log                         any thread that finds the reason, Metal's too     all except destroy
      notify, trace               any thread that finds the reason, Metal's too     nothing of gpusync
      allocate, release           any thread, Metal's too (at a first failure)      nothing of gpusync
-     yield, park; unpark         the thread that waits; any, Metal's too           all but destroy
+     yield, park; unpark         the thread that waits; any, Metal's too           all except destroy
 
-   In a callback and in the log function a wait that would have to wait returns ERROR_WOULD_DEADLOCK. gpusync holds no
-   lock while it calls one of these, but for the allocator. It has no autorelease pool or thread-local value open while
-   yield, park or unpark runs: a fiber may park on one thread and resume on another. gpusync has no threads of its own.
+   In a callback and in the log function a wait that cannot return at once returns ERROR_WOULD_DEADLOCK. gpusync holds
+   no lock while it calls one of these functions, except the allocator. It has no autorelease pool or thread-local value
+   open while yield, park or unpark runs: a fiber may park on one thread and resume on another. gpusync has no threads
+   of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
    Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
-   never __bridge_transfer.) What you pass in is retained for as long as gpusync uses it. What you get back is borrowed.
-   Descs, arrays and texts are read during the call only. Calls that may get autoreleased objects from Metal have an
-   autorelease pool of their own.
-   gpusync keeps a command buffer alive: of gpusync_command_buffer from there, of yours from gpusync_encode_wait or
-   gpusync_encode_signal, until gpusync_commit, gpusync_track or gpusync_command_buffer_discard. From the commit on it
-   is retained, with what Metal retains for it, until its handler ran. To use it longer retain it yourself.
+   never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
+   Objects that gpusync returns are borrowed. Descs, arrays and texts are read during the call only. Calls that may get
+   autoreleased objects from Metal have an autorelease pool of their own.
+   gpusync keeps an uncommitted command buffer alive until gpusync_commit, gpusync_track or
+   gpusync_command_buffer_discard: its own from gpusync_command_buffer on, one made elsewhere from gpusync_encode_wait
+   or gpusync_encode_signal on. From the commit until its handler has run gpusync retains the buffer, with what Metal
+   retains for the buffer. A program that uses a buffer longer retains the buffer itself.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
    * The program's own completed handlers may run after a wait returned, unless gpusync_wait_options.handlers is set.
-   * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for
-     them (known from Apple's code). gpusync's callbacks run elsewhere. Where a handler has not run 50 to 500 ms
-     after the end, gpusync takes it for lost, though it may be slow, and has room where Metal may not: on a full queue
-     the next call that makes a command buffer may block inside Metal until the handler returns, whatever its limit.
+   * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
+     (known from Apple's code). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has
+     not run 50 to 500 ms after the end, although it may only be slow. gpusync then has room where Metal may not: on a
+     full queue the next call that makes a command buffer may block inside Metal until the handler returns, whatever the
+     limit of the call.
    * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
      done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
-   * If Metal never calls a completed handler, or a listener stays silent (never observed), that costs time, not a hang.
-     While somebody sleeps, waits to be called back, or is held, a timer looks at everything in flight: after 50 ms,
-     then less often, at least every 500 ms (libdispatch may add a tenth). It also finds room for calls that wait for
-     room. A call with timeout 0 has to be repeated. A wait without limit for the handler itself goes on. The command
-     buffer is kept until the queue is destroyed; after gpusync_queue_destroy_now a record of 128 bytes and its events
-     stay. With nobody who waits, is_done and is_idle stay false until a poll or a wait.
-   * Where others signal a timeline's event gpusync asks Metal to be told of the value. Metal raises an NSException when
-     the kernel refuses that (known from Apple's code, never observed): no C code can catch it, and the process ends.
-   * What other code commits is unknown until it is named (>>api-external): is_idle and the waits speak of the rest.
-   * No two gpusync queues for one Metal queue: each would know and count only what went through it.
-   * A commit that failed changed nothing: the buffer is still yours, its signals stay pending. Discard it or commit it
-     later: what gpusync made takes room in the queue.
-   * Tickets count the commit calls. The queue has that order, but enqueued buffers keep theirs, and cannot be held.
-   * When what it waited for fails, work that the device has already runs all the same, on whatever its input holds. Its
-     ticket fails.
-   * Held work is not committed: never call waitUntilCompleted on it. Cancelled or failed, it never is. Then handlers
-     that the program added run when Metal deallocates it (known from Apple's code): use gpusync_on_done.
+   * If Metal never calls a completed handler, or a listener stays silent (never observed), the program loses time but
+     does not hang. While a thread sleeps, a callback is outstanding, or work is held, a timer looks at everything in
+     flight: after 50 ms, then less often, at least every 500 ms (libdispatch may add a tenth). The timer also finds
+     room for calls that wait for room. A call with timeout 0 has to be repeated. A wait without limit for the handler
+     itself goes on. The command buffer is kept until the queue is destroyed; after gpusync_queue_destroy_now a record
+     of 128 bytes and its events stay. Without a waiter is_done and is_idle stay false until a poll or a wait.
+   * Where other code signals a timeline's event, gpusync asks Metal for a notification of the value. Metal raises an
+     NSException when the kernel refuses the request (known from Apple's code, never observed): no C code can catch the
+     exception, and the process ends.
+   * Commits of other code are unknown until they are named (>>api-external): is_idle and the waits cover the rest.
+   * Never make two gpusync queues for one Metal queue: each would know and count only its own commits.
+   * A commit that failed changed nothing: the program still has the buffer, whose signals stay pending. A buffer that
+     gpusync keeps (>>ownership) takes room in the queue: commit it later, or discard it.
+   * Tickets count the commit calls. The queue has the same order, except that enqueued buffers keep their places, and
+     cannot be held.
+   * When a dependency fails, dependent work that is already on the GPU runs all the same, on whatever its input holds.
+     Its ticket fails.
+   * Held work is not committed: never call waitUntilCompleted on it. Held work that is cancelled or fails is never
+     committed. Handlers that the program added then run when Metal deallocates the buffer (known from Apple's code):
+     use gpusync_on_done.
    * In one command buffer waits come before signals.
-   * Signal the values of a timeline in rising order. If work that signals 5 depends, directly or through other work,
-     on 5 or 6 of that timeline, neither is reached, and nothing detects that. gpusync_timeline_fail ends it. Call that
-     before you destroy the timeline: after that gpusync_queue_destroy does not return.
-   * Work that waits for a signal from behind it on its own queue is held for ever, until gpusync_cancel_held.
+   * Signal the values of a timeline in rising order. If work that signals 5 depends, directly or through other work, on
+     5 or 6 of the same timeline, neither value is reached, and gpusync does not detect the cycle. gpusync_timeline_fail
+     ends the cycle. Call gpusync_timeline_fail before you destroy the timeline: once the timeline is destroyed,
+     gpusync_queue_destroy does not return.
+   * Work that waits for a signal of later work on its own queue is held for ever, until gpusync_cancel_held.
    * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
-   * Do not unload code that contains gpusync: Metal and libdispatch may still call into it.
-   * Not there: cancelling one wait from outside, waiting for "scheduled", priorities of parked threads, use in a forked
-     child (but for exec and _exit), MTLIO queues. For what Metal 4 lacks see >>api-metal4. */
+   * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
+   * Not provided: cancelling one wait from outside, waiting for "scheduled", priorities of parked threads, use in a
+     forked child (except exec and _exit), MTLIO queues. For the limits of Metal 4 see >>api-metal4. */
 
-/* To the end of the file. The declarations are marked for NULL, the implementation is not; casts are C's. */
+/* In force to the end of the file. The declarations are marked for NULL, the implementation is not. Casts are C
+   casts. */
 #ifdef __clang__
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunknown-warning-option"
@@ -214,8 +225,8 @@
 #endif
 #endif
 
-/* Symbols by name. Three calls that every program needs have the version in theirs. So files that were compiled with
-   different versions of this header do not link: the linker says which symbol is missing. */
+/* Symbol names. The symbols of three calls that every program needs contain the version. Files compiled with different
+   versions of this header therefore do not link, and the linker names the missing symbol. */
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
@@ -226,10 +237,10 @@
 #define GPUSYNC__VERSIONED(name)
 #endif
 
-/* For Clang's warnings and for Swift. GPUSYNC_OPT: this pointer may be NULL. A pointer without a mark may not: the
-   declarations are a region assume_nonnull, which infers all but the outer one of two (GPUSYNC_REQ). Closed enums have
-   the same values in later versions: what a program chooses from. Open ones may get more, so that a switch needs a
-   default: results, reasons, events, flags. */
+/* Marks for Clang's warnings and for Swift. GPUSYNC_OPT marks a pointer that may be NULL. An unmarked pointer may not
+   be NULL: the declarations are an assume_nonnull region, which infers every pointer except the outer one of two
+   (GPUSYNC_REQ). A closed enum, from which a program chooses, has the same values in later versions. An open enum
+   (results, reasons, events, flags) may get more values, so a switch needs a default. */
 #ifdef __clang__
 #if __has_feature(nullability) && __has_attribute(enum_extensibility)
 #define GPUSYNC__MARKS
@@ -260,17 +271,18 @@ extern "C" {
 /* --------------------------------------------------------------------------------------------------- >>api-start --
    1: set up, commit, ask, wait, failures. In every call:
 
-     GPUSYNC_OPT     may be NULL. Of desc and options that means defaults, as does zero in them.
-     out, ticket     gets the object: NULL unless OK; the ticket: GPUSYNC_NO_TICKET unless OK, which is always done: so
-                     do not pass the variable of a ticket that you still need. ticket may be NULL.
+     GPUSYNC_OPT     may be NULL. A NULL desc or NULL options mean defaults, as does zero in their fields.
+     out             gets the object; NULL after an error.
+     ticket          may be NULL. Gets the ticket; after an error GPUSYNC_NO_TICKET, which is always done: do not pass
+                     the variable of a ticket that is still needed.
      timeout_ns      the longest wait in nanoseconds from the call, by gpusync_now_ns. 0 looks once and does not wait;
                      GPUSYNC_FOREVER: no limit.
      destroy         NULL: OK, nothing to do.
-     Returns         results without GPUSYNC_. "also": besides what gpusync_result says of this one.
-     Threads any     any thread, several at once.    Blocks no   waits for nothing but short locks. */
+     Returns         results without GPUSYNC_. "also": besides what gpusync_result says of the result.
+     Threads any     any thread, several at once.    Blocks no   waits for nothing except short locks. */
 
 /* clang-format off */
-/** Every result, its value and its text. X(NAME, value, text): for programs that want the names, too. */
+/** Every result with its value and its text, as X(NAME, value, text), for programs that want the names too. */
 #define GPUSYNC_RESULTS(X)                                                                                         \
     X(OK, 0, "done")                                                                                               \
     X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
@@ -299,18 +311,19 @@ extern "C" {
     X(ERROR_COMPILE, -22, "a shader does not compile")
 /* clang-format on */
 
-/** What a call returns. Zero: it did what it says. Positive: no error, the answer is "not yet". Negative: an error.
+/** What a call returns. Zero: the call did what it says. Positive: no error, the answer is "not yet". Negative: an
+    error.
 
-    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended. So may ERROR_DESTROYED and
-    ERROR_DEVICE_LOST of a wait. After every other error nothing was changed or lost. Each call names what it returns.
+    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended. ERROR_DESTROYED and ERROR_DEVICE_LOST
+    of a wait may tell so too. After every other error nothing was changed or lost. Each call names what it returns.
     Every call may also return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED (no Metal).
     A call on an object that is being destroyed may return ERROR_DESTROYED. Open: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
-    GPUSYNC_OK = 0,                       /**< The call did what it says; of a wait or poll: the work ended well. */
+    GPUSYNC_OK = 0,                       /**< The call did what it says; for a wait or poll: the work ended well. */
     GPUSYNC_TIMEOUT = 1,                  /**< The time limit passed first. The work goes on. */
     GPUSYNC_NOT_READY = 2,                /**< Not yet, or no more of them. */
     GPUSYNC_ERROR_INVALID_ARGUMENT = -1,  /**< An argument is NULL or makes no sense. */
-    GPUSYNC_ERROR_UNSUPPORTED = -2,       /**< There is no Metal here, or it lacks what is asked for. */
+    GPUSYNC_ERROR_UNSUPPORTED = -2,       /**< Metal is not available, or lacks what is asked for. */
     GPUSYNC_ERROR_OUT_OF_MEMORY = -3,     /**< The allocator returned NULL. */
     GPUSYNC_ERROR_NO_DEVICE = -4,         /**< Metal has no device. */
     GPUSYNC_ERROR_METAL_NIL = -5,         /**< Metal returned nil where it should have made an object. */
@@ -318,13 +331,13 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_WRONG_QUEUE = -7,       /**< The command buffer belongs to another command queue. */
     GPUSYNC_ERROR_ALREADY_COMMITTED = -8, /**< The command buffer is committed already. */
     GPUSYNC_ERROR_NOT_COMMITTED = -9,     /**< The command buffer is not committed yet. */
-    GPUSYNC_ERROR_ALREADY_TRACKED = -10,  /**< It has a ticket already: tracked, held, or (gpusync_track) in flight. */
+    GPUSYNC_ERROR_ALREADY_TRACKED = -10,  /**< Has a ticket already: tracked, held, or (gpusync_track) in flight. */
     GPUSYNC_ERROR_UNKNOWN_BUFFER = -11,   /**< Not a command buffer that gpusync keeps until its commit. */
     GPUSYNC_ERROR_EXECUTION = -12,        /**< The work ended with an error. gpusync_next_error tells which. */
-    GPUSYNC_ERROR_RESULT_UNKNOWN = -13,   /**< It ended: later failures pushed the record of how out. */
-    GPUSYNC_ERROR_CANCELLED = -14,        /**< It was given up: untrack, cancel_held, destroy. */
-    GPUSYNC_ERROR_DEVICE_LOST = -15,      /**< The device is gone or has locked this program out, for good. */
-    GPUSYNC_ERROR_DESTROYED = -16,        /**< What the call is about is being destroyed, or was. */
+    GPUSYNC_ERROR_RESULT_UNKNOWN = -13,   /**< The work ended; later failures pushed its record out. */
+    GPUSYNC_ERROR_CANCELLED = -14,        /**< The work was given up: untrack, cancel_held, destroy. */
+    GPUSYNC_ERROR_DEVICE_LOST = -15,      /**< The GPU is gone or has locked this program out, for good. */
+    GPUSYNC_ERROR_DESTROYED = -16,        /**< The object concerned is being destroyed, or was. */
     GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< In a callback, log function or warm-up job, where nothing may wait. */
     GPUSYNC_ERROR_IN_USE = -18,           /**< The device still has queues, timelines or warm-ups. */
     GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or pending already, or out of range. */
@@ -333,7 +346,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_COMPILE = -22           /**< A shader does not compile. */
 } gpusync_result;
 
-/** The text of a result: short, in English, static.    Returns it, also for unknown values.
+/** The text of a result: short, in English, static.    Returns the text, also for unknown values.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
 
@@ -348,12 +361,12 @@ typedef struct gpusync_command_buffer_desc gpusync_command_buffer_desc; /**< Opt
 /** The number of a commit on its queue: 1, 2, 3, ... in the order of the gpusync_commit calls. */
 typedef uint64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET UINT64_C(0) /**< No work: always done. */
-#define GPUSYNC_EVERYTHING UINT64_MAX /**< All that was committed to the queue up to this call. */
+#define GPUSYNC_EVERYTHING UINT64_MAX /**< All work committed to the queue up to the call. */
 #define GPUSYNC_FOREVER UINT64_MAX    /**< A timeout without a limit. */
 
 /** Make a device object.
     Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, half an
-             allocator, a metal_device that is none.   Threads any   Blocks no   Owns retains the Metal device */
+             allocator, a metal_device that is not one.   Threads any   Blocks no   Owns retains the Metal device */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
@@ -361,15 +374,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
 /** Destroy a device whose queues, timelines and warm-ups are all destroyed.
 
     After OK none of the program's functions is called any more.
-    Returns  OK; ERROR_IN_USE: it still has some; ERROR_WOULD_DEADLOCK: in a callback. After these nothing was done.
+    Returns  OK; ERROR_IN_USE: the device still has some; ERROR_WOULD_DEADLOCK: in a callback. On an error nothing was
+             done.
     Threads one, with no other call on the device in progress
     Blocks until what gpusync runs on dispatch queues has left the device   Owns releases the Metal device */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Make a queue object over a command queue of the device.
     Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
-             no command queue, or metal4 asks for what is not there. ERROR_INVALID_ARGUMENT also: it is a queue of
-             another device.
+             not a command queue, or metal4 is set where Metal 4 is not available. ERROR_INVALID_ARGUMENT also:
+             desc->metal_queue belongs to another device.
     Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
                                                                   const gpusync_queue_desc *GPUSYNC_OPT desc,
@@ -378,31 +392,32 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 
 /** Wait until all work of the queue that Metal has been given has ended, then destroy the queue.
 
-    Held work is given up with ERROR_CANCELLED, also plain commits that are held behind it. So are buffers that were
-    made or tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several
-    points goes on where the point of this queue has ended. Callbacks that are left run here, on this thread: do not
-    hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: where work of another
-    queue waits for a callback, and this queue for that work, this call would not return.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread is at it.
+    Held work is given up with ERROR_CANCELLED, also plain commits behind held work. So are buffers that were made or
+    tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes
+    on where the point of this queue has ended. The remaining callbacks run in this call, on its thread: do not hold a
+    lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: where work of another queue
+    waits for a callback, and this queue waits for the work, destroy would not return.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread destroys the
+             queue.
     Threads one, see >>threads
-    Blocks until the GPU is finished, without limit, in the yield and park hooks: for a GPU that may hang there is
-           gpusync_queue_destroy_now. Submissions in flight may wait for other queues: for these too. On a lost device
-           it waits for nothing: what it leaves may still run.
+    Blocks until the GPU is finished, without limit, in the yield and park hooks. For a GPU that may hang use
+           gpusync_queue_destroy_now. Submissions in flight may wait for other queues: the call waits for those too. On
+           a lost device the call waits for nothing, and the work left behind may still run.
     Owns releases what the queue kept */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Make a command buffer of this queue.
 
-    When the queue is full (max_in_flight or max_command_buffer_count of its desc) the call waits for room, and does not
-    block inside Metal, unless a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue:
-    gpusync counts what went through its own calls, uncommitted buffers included. Buffers that were made elsewhere, and
-    not committed or tracked yet, are unknown to it.
+    When the queue is full (max_in_flight or max_command_buffer_count of its desc) the call waits for room. The call
+    blocks inside Metal only if a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue,
+    because gpusync counts only its own calls, uncommitted buffers included. gpusync does not know buffers that were
+    made elsewhere and are not committed or tracked yet.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
-             ERROR_WOULD_DEADLOCK: in a callback, and there is no room; ERROR_QUEUE_FULL: without a time limit, when for
-             a second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
-             this Metal has none of the desc's options.
+             ERROR_WOULD_DEADLOCK: in a callback, without room; ERROR_QUEUE_FULL: without a time limit, when for a
+             second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
+             this Metal lacks an option of the desc.
     Threads any
-    Blocks up to *desc->timeout_ns, in the park hook; without limit by default: give one where a hang must not stop you
+    Blocks up to *desc->timeout_ns, in the park hook; without limit by default: set one against hangs
     Owns gpusync keeps *out until its commit or discard: >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
                                                                     const gpusync_command_buffer_desc *GPUSYNC_OPT desc,
@@ -411,39 +426,41 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
 
 /** Give back a buffer that will not be committed.
 
-    command_buffer  One of gpusync_command_buffer, or of yours that gpusync_encode_wait or gpusync_encode_signal kept.
-    What it was to signal is pending no more. Work that is held for that stays held until something else signals it, or
-    it is cancelled.
-    Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept
-             here; ERROR_DESTROYED.
+    command_buffer  One of gpusync_command_buffer, or one made elsewhere that gpusync_encode_wait or
+                    gpusync_encode_signal kept.
+    The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
+    value, or the work is cancelled.
+    Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept by this
+             queue; ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer. Call this instead of [buffer commit].
 
     command_buffer  From gpusync_command_buffer or from anywhere else, of the same MTLCommandQueue.
-    After an error gpusync has changed nothing: what it keeps it still keeps, what is yours is yours.
-    Returns  OK: it is committed; or it is held, behind held work or for a wait in it. Held work is not committed yet:
-                 never call waitUntilCompleted on it.
+    After an error gpusync has changed nothing: gpusync keeps what it kept, and the program what it had.
+    Returns  OK: the buffer is committed, or is held, behind held work or for a wait in the buffer. Held work is not
+                 committed yet: never call waitUntilCompleted on it.
              ERROR_OUT_OF_MEMORY: try again.
-             ERROR_ENQUEUED, ERROR_QUEUE_FULL: it would have to be held, and it is enqueued, or too many are held (see
-                 max_command_buffer_count). Try again when what is held has gone.
-             ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside of it.
-             ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: it has a ticket already: its owner commits it, or it is
-                 held. Nothing is left to do.
+             ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held, and is enqueued, or too many are held
+                 (see max_command_buffer_count). Try again when the held work has left the queue's line.
+             ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside the callback.
+             ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or
+                 the buffer is held. Nothing is left to do.
              ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer, which
-                 takes gpusync_commit4. Discard what gpusync made, at the queue that made it.
+                 takes gpusync_commit4. Discard a buffer that gpusync made, at the queue that made it.
     Threads any, one at a time for a command buffer
-    Blocks no. Only a buffer made elsewhere waits while max_in_flight buffers are in use. That wait has no time limit:
-           call gpusync_throttle first, which has one. It ends with ERROR_QUEUE_FULL as in gpusync_command_buffer.
+    Blocks no, except for a buffer made elsewhere, which waits while max_in_flight buffers are in use. The wait has no
+           time limit: call gpusync_throttle first, which has one. The wait ends with ERROR_QUEUE_FULL as in
+           gpusync_command_buffer.
     Owns retains the buffer until its handler ran. Cost: the messages addCompletedHandler:, commit and status (to find a
          second commit); for a buffer made elsewhere also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
 #if GPUSYNC_OBJC
-/* What the two inline calls below read: the start of every gpusync_queue. Not for other use. The pad puts the
-   counters on cache lines of their own (128 bytes on Apple silicon). */
+/* The start of every gpusync_queue, read by the two inline calls below. Not for other use. The pad puts the counters on
+   cache lines of their own (128 bytes on Apple silicon). */
 typedef struct gpusync__head {
     uint64_t completed; /* every ticket up to this one has ended */
     unsigned char pad[120];
@@ -451,7 +468,7 @@ typedef struct gpusync__head {
 } gpusync__head;
 #endif
 
-/** Is everything committed to the queue finished? Two loads, no message to Metal.
+/** True if everything committed to the queue is finished. Two loads, no message to Metal.
     Returns  true or false; false for NULL. May say false for a moment after the GPU is finished, never true too early.
     Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
@@ -461,8 +478,8 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
     uint64_t completed;
     if (!head)
         return false;
-    /* Interleaving 7: completed first. Read the other way round, a commit and its completion in between would make a
-       queue look idle that never was. */
+    /* Interleaving 7: completed is read first. In the other order a commit and its completion between the two loads
+       would make a busy queue look idle. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
     return completed == __atomic_load_n(&head->committed, __ATOMIC_RELAXED);
 #else
@@ -471,7 +488,7 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
 #endif
 }
 
-/** Is this ticket finished, well or badly? One load, no message to Metal.
+/** True if the ticket is finished, well or badly. One load, no message to Metal.
     ticket  GPUSYNC_EVERYTHING: as gpusync_is_idle.
     Returns  true or false; false for NULL and for tickets not issued. May say false for a moment after the GPU is
              finished, and while an earlier ticket is not finished. Never true too early.
@@ -492,77 +509,79 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 #endif
 }
 
-/** Tell from Metal's own status whether a ticket has ended, and how.
+/** Read from Metal's own status whether a ticket has ended, and how.
 
-    ticket  GPUSYNC_EVERYTHING: all of them; a failure then still counts as not reported, see gpusync_queue_wait.
-    This sees an end whose handler did not run yet, and one that an earlier ticket hides from gpusync_is_done.
-    Returns  NOT_READY: not yet, or another thread is just recording its failure. Ended: OK; ERROR_EXECUTION;
-             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of how it ended out of the log. Of
-             work that waited for something: the result of what failed there, also ERROR_DESTROYED (it has ended, then)
-             and the program's own of gpusync_timeline_fail. ERROR_DEVICE_LOST: it has not ended, and may never.
-             ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
+    ticket  GPUSYNC_EVERYTHING: all tickets; a failure then still counts as not reported, see gpusync_queue_wait.
+    gpusync_poll sees an end whose handler did not run yet, and an end that an earlier ticket hides from
+    gpusync_is_done.
+    Returns  NOT_READY: not yet, or another thread is just recording the failure. Ended: OK; ERROR_EXECUTION;
+             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of the result out of the log. For
+             work that waited for something: the result of what failed there, also ERROR_DESTROYED (the work has ended,
+             then) and the program's own result of gpusync_timeline_fail. ERROR_DEVICE_LOST: the work has not ended, and
+             may never end. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
 /** Wait until one ticket has ended.
 
     ticket  GPUSYNC_EVERYTHING: as gpusync_queue_wait.
-    When the work is done at the deadline, done wins. A wait that timed out leaves nothing behind and can be repeated.
-    The program's own completed handlers may run after this returned, see gpusync_wait_options.handlers.
-    Returns  OK: it ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED, ERROR_RESULT_UNKNOWN:
-             it ended, as gpusync_poll tells. ERROR_DEVICE_LOST, ERROR_DESTROYED: it did not end, and this wait is over;
-             or it ended, with that result of what it waited for: gpusync_poll, too, returns this then.
-             ERROR_WOULD_DEADLOCK: in a callback this would have to wait, even if the timeout is 0: use gpusync_poll.
-             ERROR_OUT_OF_MEMORY: no memory to sleep with.
+    Work that is done at the deadline counts before the timeout. A wait that timed out leaves nothing behind and can be
+    repeated. The program's own completed handlers may run after the wait has returned, see
+    gpusync_wait_options.handlers.
+    Returns  OK: the work ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED,
+             ERROR_RESULT_UNKNOWN: the work ended, as gpusync_poll tells. ERROR_DEVICE_LOST, ERROR_DESTROYED: the work
+             did not end, and the wait is over; or the work ended, with this result of what it waited for, which
+             gpusync_poll then returns too. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even
+             if the timeout is 0: use gpusync_poll. ERROR_OUT_OF_MEMORY: no memory to sleep with.
     Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns);
 
 /** Wait until everything that was committed to the queue before this call has ended.
 
-    Held and tracked work counts as committed. One such wait reports a failure, whether it happened before or during the
-    wait; waits that overlap in time each report it. Such waits are this one, gpusync_device_wait, and every wait for
-    GPUSYNC_EVERYTHING. Work that was given up is no failure here; work that waited for it on another queue is one. To
-    see every failure use tickets or gpusync_next_error.
-    Returns  as gpusync_wait. ERROR_EXECUTION: all of it ended, and some failed that was not reported yet.
+    Held and tracked work counts as committed. The waits for everything are gpusync_queue_wait, gpusync_device_wait and
+    every wait for GPUSYNC_EVERYTHING. One of them reports a failure, whether the failure happened before or during the
+    wait; waits that overlap in time each report it. Work that was given up is no failure here; work on another queue
+    that waited for given-up work is one. To see every failure use tickets or gpusync_next_error.
+    Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
              ERROR_DEVICE_LOST: always, once the device is lost.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
-/** Wait for every queue that the device has now, up to what each has committed by now. One limit for all together.
-    A queue that is destroyed during the wait is left out. Work that gpusync_queue_destroy_now left on the GPU is then
-    not waited for.
-    Returns  as gpusync_queue_wait, but not ERROR_DESTROYED. TIMEOUT: something did not end; the next wait reports what
+/** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
+    A queue that is destroyed during the wait is left out. The call then does not wait for work that
+    gpusync_queue_destroy_now left on the GPU.
+    Returns  as gpusync_queue_wait, except ERROR_DESTROYED. TIMEOUT: some work did not end; the next wait reports what
              failed on the other queues. ERROR_EXECUTION reports the failures of all queues.
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/** Why a command buffer failed, and what usually helps. It comes from the number that the driver gives the error: Metal
-    keeps it in an NSError of its own (IOGPUCommandQueueErrorDomain) and in the text. Where there is none it comes from
-    Metal's code (MTLCommandBufferError, MTL4CommandQueueError), which merges several. Known from Apple's code and from
-    logs: see examples/README.md, "How Metal behaves". Open: Metal gets new ones. */
+/** Why a command buffer failed, and what usually helps. The class comes from the number that the driver gives the
+    error: Metal keeps the number in an NSError of its own (IOGPUCommandQueueErrorDomain) and in the text. Without a
+    number the class comes from Metal's code (MTLCommandBufferError, MTL4CommandQueueError), which merges several. Known
+    from Apple's code and from logs: see examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
-    GPUSYNC_FAILURE_TIMEOUT,          /**< It ran or waited too long, or held up the display: split the work. */
+    GPUSYNC_FAILURE_TIMEOUT,          /**< The work ran or waited too long, or held up the display: split the work. */
     GPUSYNC_FAILURE_PAGE_FAULT,       /**< Bad access in a shader: a bug, do not retry. */
     GPUSYNC_FAILURE_INVALID_RESOURCE, /**< A resource was gone: a bug, do not retry. */
     GPUSYNC_FAILURE_NOT_PERMITTED,    /**< iOS in the background: retry in the foreground. */
-    GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< Somebody else's fault reset the GPU: retry. */
+    GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< A fault of other work reset the GPU: retry. */
     GPUSYNC_FAILURE_ACCESS_REVOKED,   /**< Too many faults: the device is lost to this program. */
     GPUSYNC_FAILURE_DEVICE_REMOVED,   /**< Unplugged: the device is lost. */
     GPUSYNC_FAILURE_CANCELLED,        /**< Given up: gpusync_untrack, gpusync_cancel_held, destroy. */
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** One failure. Text is UTF-8, cut to fit, always terminated; empty where there is none. When work failed because of
-    what it waited for, everything but the ticket is that of the first failure, wherever it was. */
+/** One failure. Text is UTF-8, cut to fit, always terminated; empty where unknown. When work failed because of what the
+    work waited for, every field except the ticket describes the first failure, wherever the first failure happened. */
 typedef struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
-    gpusync_ticket ticket;   /**< Of the queue that was asked, which need not be that of queue_label. */
+    gpusync_ticket ticket;   /**< Of the queue that was asked, which may differ from queue_label. */
     int64_t code;            /**< NSError code: look at the domain first. */
-    uint64_t dropped;        /**< Of gpusync_next_error: records dropped since the cursor, before this one. */
+    uint64_t dropped;        /**< Of gpusync_next_error: records dropped since the cursor, before this failure. */
     char domain[64];         /**< NSError domain. */
     char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
     char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
@@ -571,38 +590,39 @@ typedef struct gpusync_error {
 
 /** Read the next failure of this queue that the cursor has not seen.
 
-    cursor  A number of the reader's own. It starts at 0: the oldest failure on record. Each OK moves it on.
-    error   Gets the failure when OK, else stays as it is.
-    Every reader sees every failure on record once, in the order in which they were found, and what was given up
-    (ERROR_CANCELLED) too.
+    cursor  A number of the reader's own. 0 starts at the oldest failure on record. Each OK advances the cursor.
+    error   Gets the failure when OK, else is unchanged.
+    Every reader sees every failure on record once, in the order of discovery, given-up work (ERROR_CANCELLED) included.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
 
-/** The text of a failure class: short, in English, static.    Returns it, also for unknown values.
+/** The text of a failure class: short, in English, static.    Returns the text, also for unknown values.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
-/** Is the device lost? Failures of the classes ACCESS_REVOKED and DEVICE_REMOVED say so, for good. A program that has
-    been told of one gets true; calls for new work fail a moment later.    Returns false for NULL.
+/** True if the device is lost. Failures of the classes ACCESS_REVOKED and DEVICE_REMOVED mark the device lost, for
+    good. A program that has been told of such a failure gets true; calls for new work fail a moment later.
+    Returns  false for NULL.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
 /* ------------------------------------------------------------------------------------------------------------------
-   You can stop reading here: the rest is for who needs more. */
+   A reader may stop here. The rest serves further needs. */
 
 /* ------------------------------------------------------------------------------------------------- >>api-options --
    1b: more of chapter 1. */
 
-/** How long a wait looks again and again before it sleeps: for the iterations or for max_spin_ns, whichever ends first.
-    No iterations, but a time: yields for that time. All zero: sleeps at once.
+/** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. No iterations,
+    but a time: yields for the time. All zero: sleeps at once.
 
-    Without one (NULL) the wait decides. Each queue knows how long its last 16 tickets took, but for failed ones, those
-    of the track calls, and those that waited on the device. If the end, with the usual deviation, is expected within
-    250 us, the wait spins until 50 to 250 us after it; else it sleeps at once. Where nothing is known (no history, a
-    value that no work is to signal, work that is held or not counted) it spins for 20 us. After n >= 2 spins in vain in
-    a row the next 2^n, at most 64, are left out: for a queue, a timeline, or gpusync_wait_many. It looks twice a
-    microsecond at most, and calls the CPU's pause in between, or again and again the program's yield hook. */
+    Without a budget (NULL) the wait decides. Each queue knows how long its last 16 tickets took, except failed tickets,
+    those of the track calls, and those that waited on the GPU. If the end, with the usual deviation, is expected within
+    250 us, the wait spins until 50 to 250 us after the expected end; otherwise it sleeps at once. Where nothing is
+    known (no history, a value that no work is to signal, held work or work that is not counted) the wait spins for 20
+    us. After n >= 2 spins in vain in a row the next 2^n spins, at most 64, are left out: for a queue, a timeline, or
+    gpusync_wait_many. A spinning wait looks twice a microsecond at most, and in between calls the CPU's pause, or
+    repeatedly the program's yield hook. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
@@ -611,29 +631,30 @@ typedef struct gpusync_spin {
 
 /** How a wait sleeps. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_mode {
-    GPUSYNC_WAIT_DEFAULT = 0,       /**< That of the queue, else of the device, else SPIN_THEN_HANDLER. */
+    GPUSYNC_WAIT_DEFAULT = 0,       /**< The queue's, else the device's, else SPIN_THEN_HANDLER. */
     GPUSYNC_WAIT_SPIN_THEN_HANDLER, /**< Spins as gpusync_spin says, then sleeps until the handler. */
     GPUSYNC_WAIT_HANDLER,           /**< Sleeps at once. */
-    /** Parks the thread in Metal's waitUntilCompleted, without a time limit. Device loss and destroy do not end it:
-        they wait for it. Only for waits without limit on committed buffers; every other wait uses HANDLER. */
+    /** Parks the thread in Metal's waitUntilCompleted, without a time limit. Device loss and destroy do not end such a
+        wait: they wait for it. Only for waits without limit on committed buffers; every other wait uses HANDLER. */
     GPUSYNC_WAIT_BLOCKING
 } gpusync_wait_mode;
 
-/** A sleeping wait, as the hooks see it. One wait after another uses it. Valid until gpusync_device_destroy. */
+/** A sleeping wait, as the hooks see it. Successive waits use the same waiter. Valid until gpusync_device_destroy. */
 typedef struct gpusync_waiter {
-    void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL when it is made, never touched by gpusync. */
+    void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL at first, never touched by gpusync. */
 } gpusync_waiter;
 
-/** What a wait does with its thread. A fiber scheduler or a language runtime supplies its own: no thread is blocked. A
-    hook lets no C++ exception and no longjmp out, and does not call gpusync_*_destroy. */
+/** What a wait does with its thread. A fiber scheduler or a language runtime supplies its own hooks, so that no thread
+    is blocked. A hook lets no C++ exception and no longjmp out, and does not call gpusync_*_destroy. */
 typedef struct gpusync_hooks {
     void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield, or
-                                                            in a spin that nobody has set, the CPU's pause. */
+                                                            in a spin not set by the program, the CPU's pause. */
     /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns (GPUSYNC_FOREVER: no deadline). May
-        return early for no reason. When unpark came first, it returns at once: an unpark leaves a permit, one at most.
-        NULL, and then unpark too: a condition variable. */
+        return early for no reason. After an earlier unpark, park returns at once: an unpark leaves a permit, one at
+        most. NULL, and then unpark too: a condition variable. */
     void (*GPUSYNC_OPT park)(void *GPUSYNC_OPT user, gpusync_waiter *waiter, uint64_t deadline_ns);
-    /** Wakes the waiter. Any thread; must not block. May come when its wait is over: the next park returns early. */
+    /** Wakes the waiter. On any thread; must not block. May be called after the wait is over: the next park returns
+        early. */
     void (*GPUSYNC_OPT unpark)(void *GPUSYNC_OPT user, gpusync_waiter *waiter);
     void *GPUSYNC_OPT user; /**< Passed to all three. */
 } gpusync_hooks;
@@ -643,35 +664,36 @@ typedef struct gpusync_hooks {
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
-/** Memory of devices and what belongs to them. Called when objects are made, grow or go, at the first failure of a
-    queue, and in a wait for over 16 queues or points. Never for a commit or a wait in the steady state, and not
-    after the destroy call of the device. Any thread, Metal's too, also with locks held: must not call gpusync. */
+/** Memory of devices and their objects. Called when objects are made, grow or are destroyed, at the first failure of a
+    queue, and in a wait for over 16 queues or points. Never called for a commit or a wait in the steady state, nor
+    after the destroy call of the device. Runs on any thread, Metal's too, also with locks held: must not call
+    gpusync. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
-    void (*release)(void *GPUSYNC_OPT user, void *memory, size_t size); /**< size as it was asked for. */
+    void (*release)(void *GPUSYNC_OPT user, void *memory, size_t size); /**< size as passed to allocate. */
     void *GPUSYNC_OPT user;                                             /**< Passed to both. */
 } gpusync_allocator;
 
-/** How bad it is that the log function is told. */
+/** The severity of what the log function is told. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_log_level {
     GPUSYNC_LOG_INFO,    /**< Not used yet. */
     GPUSYNC_LOG_WARNING, /**< Not used yet. */
     GPUSYNC_LOG_ERROR    /**< A command buffer failed; the device is lost. */
 } gpusync_log_level;
 
-/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep it short. */
+/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep the function short. */
 typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
 
 /** Where callbacks run: >>api-callbacks. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
-    /** On a serial dispatch queue, soon; what is left, when its queue or timeline goes. That of gpusync has the quality
-        of service "user initiated". */
+    /** On a serial dispatch queue, soon; the remaining ones when their queue or timeline is destroyed. gpusync's own
+        dispatch queue has the quality of service "user initiated". */
     GPUSYNC_CALLBACKS_QUEUED = 0,
-    GPUSYNC_CALLBACKS_MANUAL /**< In gpusync_dispatch; what is left, when its queue or timeline goes. */
+    GPUSYNC_CALLBACKS_MANUAL /**< In gpusync_dispatch; the remaining ones when their queue or timeline is destroyed. */
 } gpusync_callback_mode;
 
-/** Something is due: have gpusync_dispatch called soon. Any thread, Metal's too; must not block or call gpusync. */
+/** Callbacks are due: have gpusync_dispatch called soon. Any thread, Metal's too; must not block or call gpusync. */
 typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
 
 /** Options of a device. */
@@ -680,12 +702,12 @@ struct gpusync_device_desc {
     const gpusync_hooks *GPUSYNC_OPT hooks;         /**< NULL: threads. */
     const gpusync_allocator *GPUSYNC_OPT allocator; /**< NULL: malloc. */
     const gpusync_spin *GPUSYNC_OPT spin;           /**< NULL: each wait decides by what it waits for. */
-    gpusync_wait_mode wait_mode;                    /**< Of its queues that name none. */
+    gpusync_wait_mode wait_mode;                    /**< For queues that name none. */
     gpusync_log_fn GPUSYNC_OPT log;                 /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;                     /**< Passed to log. */
     gpusync_callback_mode callback_mode;            /**< Where callbacks run. */
-    /** QUEUED: a serial dispatch_queue_t, retained. Give it a quality of service: without one libdispatch takes that of
-        the thread that asks first. NULL: gpusync's. Since 0.2 */
+    /** QUEUED: a serial dispatch_queue_t, retained. Give the dispatch queue a quality of service: without one
+        libdispatch takes the one of the thread that asks first. NULL: gpusync's. Since 0.2 */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program calls gpusync_dispatch now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
@@ -694,20 +716,21 @@ struct gpusync_device_desc {
 /** Options of a queue. */
 struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
-    const char *GPUSYNC_OPT label; /**< Of a queue that is made; NULL: none. */
-    /** Command buffers that may be uncompleted, gpusync's own included. An eighth, one at the least, is kept free of
-        held ones: with 1 nothing can be held. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass what it
-        was made with: Metal does not tell. */
+    const char *GPUSYNC_OPT label; /**< Of a queue that gpusync makes; NULL: none. */
+    /** Command buffers that may be uncompleted, gpusync's own included. An eighth, at least one, is kept free of held
+        buffers: with 1 nothing can be held. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the count with
+        which the queue was made: Metal does not report it. */
     uint32_t max_command_buffer_count;
-    /** gpusync_command_buffer waits while this many command buffers are in use: made, committed, held or tracked, until
-        the completed handler has run, perhaps a moment after the wait ended; gpusync's own for submissions included.
-        So does gpusync_commit with a buffer made elsewhere.
-        gpusync_submit goes by max_command_buffer_count alone. 0 or more than that: same as that. */
+    /** gpusync_command_buffer waits while this many command buffers are in use, as does gpusync_commit with a buffer
+        made elsewhere. A buffer is in use when made, committed, held or tracked, until its completed handler has run,
+        perhaps a moment after the wait ended; gpusync's own for submissions included. gpusync_submit goes by
+        max_command_buffer_count alone. 0 or more than max_command_buffer_count: the same as
+        max_command_buffer_count. */
     uint32_t max_in_flight;
     /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
-    gpusync_wait_mode wait_mode;          /**< Of its waits that name none. */
+    gpusync_wait_mode wait_mode;          /**< For waits that name none. */
     bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
 };
 
@@ -715,55 +738,57 @@ struct gpusync_queue_desc {
 struct gpusync_command_buffer_desc {
     const uint64_t *GPUSYNC_OPT timeout_ns; /**< How long to wait for room in the queue; NULL: no limit. */
     const char *GPUSYNC_OPT label;          /**< Shows in failures and reports; NULL: none. */
-    bool unretained_references;             /**< Metal does not retain what is encoded: you keep it alive. */
+    bool unretained_references; /**< Metal does not retain encoded resources: the program keeps them alive. */
     /** MTLCommandBufferErrorOption. 1, EncoderExecutionStatus: NSError names encoders. macOS 11, iOS 14. Since 0.2 */
     uint32_t error_options;
-    void *GPUSYNC_OPT log_state; /**< An MTLLogState, for its shaders; NULL: none. macOS 15, iOS 18. Since 0.2 */
+    void *GPUSYNC_OPT log_state; /**< An MTLLogState, for the shaders; NULL: none. macOS 15, iOS 18. Since 0.2 */
 };
 
 /** Options of one wait. */
 typedef struct gpusync_wait_options {
-    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; of a timeline or many points: the device's. */
-    gpusync_wait_mode mode;               /**< DEFAULT: that of the queue or device. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else it stays as it is. */
-    bool handlers; /**< Of tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
+    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
+    gpusync_wait_mode mode;               /**< DEFAULT: the queue's or device's. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
+    bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
 } gpusync_wait_options;
 
 /** gpusync_wait with a spin budget, a mode, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
 
-    options->handlers: never call this in a completed handler of your own, for it would wait for itself. It returns when
-    the program's completed handlers have run. gpusync adds its own handler last, in gpusync_commit and gpusync_submit,
-    and waits until that has begun. (Metal runs them in the order in which they were added: known from Apple's code.)
-      Tracked work                          Handlers that were added before gpusync_track have run.
+    With options->handlers the wait returns when the program's completed handlers have run. Never call it in a completed
+    handler: the handler would wait for itself. gpusync adds its own handler last, in gpusync_commit and gpusync_submit,
+    and waits until this handler has begun. (Metal runs handlers in the order of their addition: known from Apple's
+    code.)
+      Tracked work                          Handlers added before gpusync_track have run.
       Work of gpusync_track_committed       Its waitUntilCompleted has returned.
-      Work that was never committed         There is nothing to wait for.
+      Work that was never committed         Nothing to wait for.
       GPUSYNC_EVERYTHING                    All handlers since the queue was made.
-    Callbacks of gpusync_on_done are not meant. A handler that never comes is a TIMEOUT. Without a limit that wait goes
-    on until the queue is destroyed or the device is lost. Then it returns the failure of the work. For work that ended
-    well it returns ERROR_DESTROYED or ERROR_DEVICE_LOST, because its handlers may still run.
+    Callbacks of gpusync_on_done do not count as handlers. A handler that is never called results in TIMEOUT. Without a
+    limit such a wait goes on until the queue is destroyed or the device is lost. The wait then returns the failure of
+    the work. For work that ended well it returns ERROR_DESTROYED or ERROR_DEVICE_LOST, because the handlers of the work
+    may still run.
     Returns  as gpusync_wait   Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns,
                                                              const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** gpusync_device_wait with options.
-    options  NULL: none. error gets that of the first queue that has one to report; nothing names this queue.
+    options  NULL: none. error gets the failure of the first queue that has one to report; nothing names this queue.
     Returns  as gpusync_device_wait   Threads any   Blocks as gpusync_wait   Owns nothing   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                                     const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for it.
+/** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
 
-    Danger: the GPU goes on with what is in flight, and nobody hears of its real end. The GPU does not wait for tickets
-    of other queues any more, so that work may run before its input is there. Objects of gpusync_release_after are
-    released at once, while the GPU may use them.
-    Callbacks, and work of other queues that waits for a ticket, are told at once. What has ended keeps its result. Of
-    the rest a commit without waits and signals that was never held: ERROR_DESTROYED; submissions, all other commits,
-    what they signal: ERROR_CANCELLED.
+    Danger: the GPU goes on with the work in flight, whose real end is not reported. The GPU no longer waits for tickets
+    of other queues, so work may run before its input is ready. Objects of gpusync_release_after are released at once,
+    while the GPU may use them.
+    Callbacks, and work of other queues that waits for a ticket, are told at once. Ended work keeps its result. Of the
+    rest, a commit without waits and signals that was never held gets ERROR_DESTROYED. Submissions, all other commits
+    and what they signal get ERROR_CANCELLED.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
     Blocks until handlers and waits that are about to return have returned, in the yield and park hooks. A wait in mode
-           BLOCKING keeps it as long as it lasts: nothing can end that.
+           BLOCKING delays the call for as long as the wait lasts: nothing can end such a wait.
     Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -775,38 +800,39 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_device_metal(const gpusync_device *GPUSYNC
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_OPT queue);
 
-/** The version of the implementation that was linked, as GPUSYNC_VERSION. Compare it with the header's.
+/** The version of the linked implementation, as GPUSYNC_VERSION. Compare the number with the header's.
     Returns  major * 10000 + minor * 100 + patch.   Threads any   Blocks no   Owns nothing   Since 0.2 */
 GPUSYNC_API uint32_t gpusync_version(void);
 
 /* ----------------------------------------------------------------------------------------------- >>api-callbacks --
    2: callbacks, and frames in flight.
 
-   Frames in flight: keep a ticket for each set of resources, GPUSYNC_NO_TICKET at first. Wait for it before the set is
-   used again. max_in_flight and gpusync_throttle bound how many frames there are; they do not say which one has ended.
+   Frames in flight: keep a ticket for each set of resources, GPUSYNC_NO_TICKET at first. Wait for the ticket before the
+   set is used again. max_in_flight and gpusync_throttle bound the number of frames; they do not say which frame has
+   ended.
 
    Callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL). They
-   never run on a thread of Metal's, where they would hold up the end of what is behind. What is left runs when its
+   never run on a thread of Metal's, where they would delay the end of later work. The remaining ones run when their
    queue or timeline is destroyed. A wait may return before the callback of its ticket has run. Callbacks of a device
    run one at a time, in the order in which they became due; those of one point in the order of their registration. A
-   slow one delays the others and nothing else. */
+   slow callback delays the others and nothing else. */
 
-/** Something to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. */
+/** A point to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. */
 typedef struct gpusync_point {
     gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
     gpusync_ticket ticket;                  /**< GPUSYNC_EVERYTHING: only in waits on the host. */
-    gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value; NULL: it is a ticket. */
+    gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value; NULL: the point is a ticket. */
     uint64_t value;                         /**< Up to GPUSYNC_MAX_VALUE. */
 } gpusync_point;
 
-/** The point of a ticket. Nothing is checked or retained here: the call that gets the point does that. Since 0.2 */
+/** The point of a ticket. Checks and retains nothing: the call that gets the point does both. Since 0.2 */
 static inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync_point point = {queue, ticket, NULL, 0};
     return point;
 }
 
-/** The point of a value of a timeline. Nothing is checked or retained here, as gpusync_at_ticket. Since 0.2 */
+/** The point of a value of a timeline. Checks and retains nothing, as gpusync_at_ticket. Since 0.2 */
 static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync_point point = {NULL, 0, timeline, value};
@@ -814,69 +840,73 @@ static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_
 }
 
 /** Told how work ended. error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool
-    and no lock. It may call all but destroy. A wait that would have to wait returns ERROR_WOULD_DEADLOCK. It lets no
-    C++ exception and no longjmp out, and does not end the thread: on a dispatch queue pthread_exit ends the process. */
+    and no lock. The function may call everything except destroy. A wait that would have to wait returns
+    ERROR_WOULD_DEADLOCK. The function lets no C++ exception and no longjmp out, and does not end the thread: on a
+    dispatch queue pthread_exit ends the process. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
 /** Have fn called once when the point has ended.
 
-    point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline. One that has ended already counts too.
-    user   Passed to fn: it has to stay until then.
-    When the queue or timeline is destroyed, the callbacks that are left run in that call, on its thread. They get
-    ERROR_CANCELLED for what was never committed, and ERROR_DESTROYED for a value that was not reached. For what
-    gpusync_queue_destroy_now left in flight they get what that call says. When the device is lost they get
-    ERROR_DEVICE_LOST for what did not end. While destroy waits it runs only callbacks of its own queue.
+    point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline. A point that has ended already counts too.
+    user   Passed to fn. Must stay valid until fn has been called.
+    When the queue or timeline is destroyed, the remaining callbacks run in the destroy call, on its thread. They get
+    ERROR_CANCELLED for work that was never committed, and ERROR_DESTROYED for a value that was not reached. For work
+    that gpusync_queue_destroy_now left in flight they get the result that its description names. When the device is
+    lost they get ERROR_DEVICE_LOST for points that did not end. While destroy waits, it runs only callbacks of its own
+    queue.
     Returns  OK; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY;
-             ERROR_DESTROYED. ERROR_UNSUPPORTED also: others signal the timeline, and Metal has no listener. After an
-             error fn is not called.
-    Threads any   Blocks no   Owns nothing; it allocates when more than 8, and more than ever before, are waiting */
+             ERROR_DESTROYED. ERROR_UNSUPPORTED also: other code signals the timeline, and Metal has no listener. After
+             an error fn is not called.
+    Threads any   Blocks no   Owns nothing; allocates when more than 8, and more than ever before, are waiting */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
                                                              void *GPUSYNC_OPT user);
 
-/** Retain an Objective-C object now, and release it when the point has ended: when and where a callback would come.
+/** Retain an Objective-C object now, and release it when the point has ended: when and where a callback would run.
 
-    Destroy releases what is left, gpusync_queue_destroy_now too. On a lost device what has not ended keeps its object
-    until then. The object's dealloc may do what a callback may.
-    Returns  as gpusync_on_done; after an error it is not retained
-    Threads any   Blocks no   Owns retains the object until then */
+    Destroy releases the remaining objects, gpusync_queue_destroy_now too. On a lost device the object of a point that
+    has not ended is kept until destroy. The object's dealloc may do what a callback may.
+    Returns  as gpusync_on_done; after an error the object is not retained
+    Threads any   Blocks no   Owns retains the object until the point has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
 
-/** Run what is due by now, with GPUSYNC_CALLBACKS_MANUAL.
+/** Run the callbacks and releases that are due at the call, with GPUSYNC_CALLBACKS_MANUAL.
     max    Runs at most this many callbacks and releases, the oldest first. 0: none.
-    count  Gets how many have run. May be NULL.
-    What becomes due during the call is left. When something is left after it has run some, it calls notify.
-    Returns  OK, also when nothing is due. When another thread runs a callback it returns at once, and notify comes when
-             that one is over. With GPUSYNC_CALLBACKS_QUEUED it does nothing. ERROR_WOULD_DEADLOCK: in a callback.
+    count  Gets the number that has run. May be NULL.
+    What becomes due during the call is left. When the call has run some and leaves others, it calls notify.
+    Returns  OK, also when nothing is due. When another thread runs a callback the call returns at once, and notify is
+             called when that callback is over. With GPUSYNC_CALLBACKS_QUEUED the call does nothing.
+             ERROR_WOULD_DEADLOCK: in a callback.
     Threads any   Blocks while the callbacks run   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
 /** Wait until fewer than max_in_flight command buffers of the queue are in use: for a program that paces itself.
-    max_in_flight  Not 0. In use is what gpusync_queue_desc.max_in_flight says.
-    Returns  OK: fewer are in use now; nothing is reserved, other threads may take the room, again and again. TIMEOUT;
-             ERROR_QUEUE_FULL: as gpusync_command_buffer; ERROR_WOULD_DEADLOCK: in a callback; ERROR_DEVICE_LOST;
-             ERROR_DESTROYED; ERROR_OUT_OF_MEMORY.
+    max_in_flight  Not 0. gpusync_queue_desc.max_in_flight says which buffers are in use.
+    Returns  OK: fewer are in use now; nothing is reserved, and other threads may take the room, again and again.
+             TIMEOUT; ERROR_QUEUE_FULL: as gpusync_command_buffer; ERROR_WOULD_DEADLOCK: in a callback;
+             ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_OUT_OF_MEMORY.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight,
                                                               uint64_t timeout_ns);
 
 /* ------------------------------------------------------------------------------------------------ >>api-external --
-   3: command buffers that other code commits. A ticket for one counts as committed from the call on: the queue is not
-   idle, and waits wait, until the buffer ends. */
+   3: command buffers that other code commits. A ticket for one counts as committed from the call on: until the buffer
+   ends the queue is not idle, and waits wait. */
 
 /** Give a ticket to a command buffer that its owner commits later, without gpusync.
 
-    Call it before the owner commits. It does not line up behind held work.
+    Call gpusync_track before the owner commits. The buffer does not line up behind held work.
     gpusync_is_done reports tickets in order: later tickets show as done only after this one (gpusync_poll sees them at
     once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
     Returns  OK; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_ARGUMENT also:
-             it has waits or signals of gpusync, so commit it with gpusync.
-    Threads any, not while another thread uses the buffer   Blocks no   Owns retains it until its handler ran */
+             the buffer has waits or signals of gpusync; commit such a buffer with gpusync.
+    Threads any, not while another thread uses the buffer   Blocks no
+    Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *GPUSYNC_OPT ticket);
 
 /** Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED.
-    Returns  OK; ERROR_INVALID_TICKET: not one of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
+    Returns  OK; ERROR_INVALID_TICKET: not a ticket of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns a record of 128 bytes stays until the buffer ends or is deallocated */
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
@@ -905,18 +935,19 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_que
 
 /** Options of a timeline. */
 typedef struct gpusync_timeline_desc {
-    uint64_t initial_value;        /**< Of a timeline with an event of its own. Up to GPUSYNC_MAX_VALUE. */
+    uint64_t initial_value;        /**< Of a timeline with its own event. Up to GPUSYNC_MAX_VALUE. */
     const char *GPUSYNC_OPT label; /**< Shows in reports; NULL: none. */
     /** An MTLSharedEvent that other code signals, too, unseen by gpusync; retained. An event at UINT64_MAX means
         failure. NULL: the timeline makes its own event. Since 0.2 */
     void *GPUSYNC_OPT shared_event;
-    bool fail_writes_event; /**< Imported: gpusync_timeline_fail ends others' device waits, by UINT64_MAX for good. */
+    bool fail_writes_event; /**< Imported: gpusync_timeline_fail ends others' GPU waits, by UINT64_MAX for good. */
 } gpusync_timeline_desc;
 
 /** Make a timeline, with an event of its own or over desc->shared_event.
-    Returns  OK; ERROR_METAL_NIL: Metal has no event to give (it happens in sandboxes); ERROR_OUT_OF_MEMORY;
+    Returns  OK; ERROR_METAL_NIL: Metal has no event to give (as happens in sandboxes); ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value out of range. ERROR_UNSUPPORTED also: shared_event is
-             none.   Threads any   Blocks no   Owns retains the event; the device must outlive the timeline */
+             not a shared event.
+    Threads any   Blocks no   Owns retains the event; the device must outlive the timeline */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
                                                                      const gpusync_timeline_desc *GPUSYNC_OPT desc,
                                                                      gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
@@ -929,9 +960,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
     Threads one, see >>threads   Blocks until waits have left and its callbacks have run   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
 
-/** The MTLSharedEvent. For the GPU to signal it without gpusync, name the value with gpusync_timeline_expect.
-    base  Gets what to add: value v of the timeline is v + *base on the event, which may have lived before. 0 for an
-          imported event. Call this before the expression that uses base.
+/** The MTLSharedEvent. If the GPU signals it without gpusync, name the value with gpusync_timeline_expect.
+    base  Gets the offset: value v of the timeline is v + *base on the event, which may have had an earlier use. 0 for
+          an imported event. Call gpusync_timeline_metal before the expression that uses base.
     Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
@@ -951,7 +982,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_time
     GPU, and rises further when that work has ended well or was discarded. If the work fails, the timeline fails.
     This call commits held work that waited for the signal.
     Returns  OK; ERROR_NOT_RISING: nothing has changed, because the value is reached already (another thread may have
-             been first), or its signal is pending; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+             been first), its signal is pending, or the value is out of range; the result of the failure;
+             ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
@@ -986,17 +1018,17 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
 
 /** When a wait for several points is over. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
-    GPUSYNC_WAIT_ALL,           /**< When every point has ended (or at the time limit, see there). */
-    GPUSYNC_WAIT_ANY,           /**< When one has. */
+    GPUSYNC_WAIT_ALL,           /**< When every point has ended (or at the limit: see gpusync_wait_many). */
+    GPUSYNC_WAIT_ANY,           /**< When one point has. */
     GPUSYNC_WAIT_ALL_OR_FAILURE /**< When every point has ended, or one has failed. Since 0.2 */
 } gpusync_wait_for;
 
 /** Wait for several points of one device.
 
-    points   May be NULL when count is 0. The same point may come several times.
-    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` names, where it names one. More than 16
-             points are not spun for, unless spin says so. Mode BLOCKING works as HANDLER does. handlers: a ticket has
-             ended when its handlers have run, too.
+    points   May be NULL when count is 0. The same point may occur several times.
+    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` names, where `which` names one. A wait for
+             more than 16 points does not spin, unless spin says so. Mode BLOCKING works as HANDLER does. handlers: a
+             ticket has ended only when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
     A point that failed has ended. A point that can no longer be reached (destroyed, device lost) ends the wait. This
@@ -1071,15 +1103,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
     Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed through other work: nothing
              was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why.
              ERROR_NOT_RISING: the value is not above what was signalled, is pending already, is waited for by this
-             buffer, or is below another that it signals. ERROR_INVALID_ARGUMENT also: the point is a ticket.
+             buffer, or is below another value that the buffer signals. ERROR_INVALID_ARGUMENT also: the point is a
+             ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
 
-/** How a submission is done. Open: there may be more. */
+/** Flags of a submission. Open: later versions may have more. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
     GPUSYNC_STRICT = 2,   /**< Waits and signals on the host, for command buffers that were encoded elsewhere. */
-    GPUSYNC_UNORDERED = 4 /**< May pass what is held on the queue, and be passed while it is held itself. */
+    GPUSYNC_UNORDERED = 4 /**< May pass held work of the queue, and be passed while held itself. */
 } gpusync_submit_flags;
 
 /** Work between waits and signals. */
@@ -1090,11 +1123,11 @@ typedef struct gpusync_submission {
     size_t command_buffer_count;                          /**< 0: a barrier; command_buffers may be NULL. */
     const gpusync_point *GPUSYNC_OPT signals;             /**< Values of timelines. */
     size_t signal_count;                                  /**< 0: signals may be NULL. */
-    gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at its end, as if by gpusync_on_done. */
+    gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at the end, as if by gpusync_on_done. */
     void *GPUSYNC_OPT user;                               /**< Passed to on_complete. */
     const char *GPUSYNC_OPT label;                        /**< Shows in failures and reports; NULL: none. */
     uint32_t flags;                                       /**< gpusync_submit_flags. */
-    const uint64_t *GPUSYNC_OPT timeout_ns;               /**< For room for buffers of gpusync's own; NULL: no limit. */
+    const uint64_t *GPUSYNC_OPT timeout_ns;               /**< For room for gpusync's own buffers; NULL: no limit. */
 } gpusync_submission;
 
 /** Submit work to the queue, as one ticket.
@@ -1108,12 +1141,12 @@ typedef struct gpusync_submission {
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
                  called.
              As gpusync_commit, for any of its command buffers.
-             ERROR_NOT_RISING: a signal is not above what was signalled, or is pending already; one of its buffers, or
-                 the submission, waits for a value that it signals itself; its signals of one timeline do not rise.
+             ERROR_NOT_RISING: a signal is not above what was signalled, or is pending already; one of the buffers, or
+                 the submission, waits for a value of its own signals; the signals of one timeline do not rise.
              The result of the failure of a timeline that is to be signalled.
-             ERROR_QUEUE_FULL: it would have to be held, and too many are, whatever timeout_ns says.
-             TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: buffers of gpusync's own got no room, or nil.
-             ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that others signal.
+             ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says.
+             TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: gpusync's own buffers got no room, or nil.
+             ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that other code signals.
              ERROR_INVALID_TICKET.
     Threads any   Blocks for room for command buffers of gpusync's own, up to *timeout_ns
     Owns retains command buffers until their handlers ran, timelines and events until the submission is over */
@@ -1125,9 +1158,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
 /* -------------------------------------------------------------------------------------------------- >>api-warmup --
-   6: the first use of a GPU is slow. Metal makes things when they are first needed, and compiles shaders. A warm-up
-   does that before it hurts, in the background: pipelines through Metal's asynchronous calls, the rest on a dispatch
-   queue of its own. A report and a trace show it as a timeline, whose value is how much is done. */
+   6: the first use of a GPU is slow. Metal makes objects when they are first needed, and compiles shaders. A warm-up
+   does such work in advance, in the background: pipelines through Metal's asynchronous calls, the rest on a dispatch
+   queue of its own. A report and a trace show the warm-up as a timeline, whose value is the amount done. */
 
 /** A compute pipeline to compile ahead: a function of a source text or of a library, one of which is NULL. */
 typedef struct gpusync_pipeline_desc {
@@ -1148,37 +1181,37 @@ typedef struct gpusync_warmup_desc {
     size_t pipeline_count;                              /**< 0: pipelines may be NULL. */
     const gpusync_warmup_job *GPUSYNC_OPT jobs;         /**< To run. */
     size_t job_count;                                   /**< 0: jobs may be NULL. */
-    gpusync_queue *GPUSYNC_OPT queue; /**< Gets an empty command buffer; must outlive it. NULL: its own. */
-    bool blocking;                    /**< All of it before gpusync_warmup_start returns. */
-    bool disabled; /**< Nothing is done, successfully: pipelines are compiled when they are asked for. */
+    gpusync_queue *GPUSYNC_OPT queue; /**< Gets an empty command buffer; must outlive the warm-up. NULL: its own. */
+    bool blocking;                    /**< All is done before gpusync_warmup_start returns. */
+    bool disabled;                    /**< Nothing is done, successfully: pipelines are compiled on request. */
 } gpusync_warmup_desc;
 
 /** Begin a warm-up.
-    desc  NULL: an empty command buffer alone. What it points to is copied or retained.
-    out   Gets the warm-up; NULL after an error, but for the two of desc->blocking.
+    desc  NULL: an empty command buffer alone. The contents of the desc are copied or retained.
+    out   Gets the warm-up; NULL after an error, except for the two of desc->blocking.
     Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST. gpusync_warmup_wait tells what fails later.
              With desc->blocking: OK: all is done, well or badly; ERROR_WOULD_DEADLOCK: in a callback, and
-             ERROR_DEVICE_LOST: meanwhile: the warm-up is there, and not all is done.
-    Threads any   Blocks no; with desc->blocking until all is done   Owns the device must outlive it */
+             ERROR_DEVICE_LOST: meanwhile: the warm-up exists, and not all is done.
+    Threads any   Blocks no; with desc->blocking until all is done   Owns the device must outlive the warm-up */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
                                                                   const gpusync_warmup_desc *GPUSYNC_OPT desc,
                                                                   gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/** Ask how far it is.
-    done, total  Get the numbers. Both 0 when it is disabled.
+/** Read the progress of a warm-up.
+    done, total  Get the numbers. Both 0 when the warm-up is disabled.
     Returns  OK: all is done, well or badly; NOT_READY.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *GPUSYNC_OPT done,
                                                size_t *GPUSYNC_OPT total);
 
-/** Wait until all is done. One failure does not keep the rest from being done.
-    Returns  OK; TIMEOUT; ERROR_COMPILE: some pipeline does not compile, see gpusync_warmup_pipeline; ERROR_METAL_NIL,
+/** Wait until all is done. A failure does not stop the rest.
+    Returns  OK; TIMEOUT; ERROR_COMPILE: a pipeline does not compile, see gpusync_warmup_pipeline; ERROR_METAL_NIL,
              or what the making, the commit or the wait of the empty command buffer returned: the device could not be
              warmed up; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in a callback, or in one of the jobs;
              ERROR_OUT_OF_MEMORY.   Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
 
-/** Get a pipeline: waits for just that one. Joins a compilation in flight; begins it where the warm-up is disabled.
-    i      Its number in the desc, from 0.
+/** Get a pipeline: waits for one pipeline. Joins a compilation in flight; begins one where the warm-up is disabled.
+    i      The pipeline's number in the desc, from 0.
     error  With ERROR_COMPILE: gets Metal's text, and the function's name as its label.
     Returns  OK; ERROR_COMPILE; else as gpusync_warmup_wait.
     Threads any   Blocks as gpusync_wait   Owns *out is borrowed for as long as the warm-up lives */
@@ -1189,7 +1222,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_war
 
 /** Destroy a warm-up. Jobs that did not begin are left out. Waits in progress return ERROR_DESTROYED.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, or in one of its jobs; nothing was done.
-    Threads one, see >>threads   Blocks until what runs is done, which nothing can stop   Owns releases its pipelines */
+    Threads one, see >>threads
+    Blocks until all running parts are done, which nothing can stop   Owns releases its pipelines */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT warmup);
 
 /* ------------------------------------------------------------------------------------------------- >>api-insight --
@@ -1198,13 +1232,13 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT wa
 /** How a ticket ended and when the GPU ran it. */
 typedef struct gpusync_ticket_info {
     gpusync_result result; /**< As gpusync_poll. */
-    double gpu_start_s;    /**< Metal's GPUStartTime: seconds, host clock. 0: not told, or not told yet. */
+    double gpu_start_s;    /**< Metal's GPUStartTime: seconds, host clock. 0: not reported, or not yet. */
     double gpu_end_s;      /**< Metal's GPUEndTime, likewise. */
 } gpusync_ticket_info;
 
-/** Read how a ticket ended. Kept for at least the last 256 tickets of a queue.
+/** Read how a ticket ended. The record is kept for at least the last 256 tickets of a queue.
     Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, perhaps for good;
-             ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: no record: too old, or ticket 0. After these *info is zero.
+             ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: no record: too old, or ticket 0. Unless OK *info is zero.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
@@ -1215,24 +1249,25 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets issued, those of the track calls included. */
     uint64_t completions;      /**< Tickets that ended, well or badly. */
-    uint64_t failures;         /**< Tickets that ended with an error, given up ones left out. */
+    uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
     uint64_t failures_dropped; /**< Records pushed out of the log. */
     uint64_t waits_inline;     /**< Waits that ended by looking at the counter. */
     uint64_t waits_status;     /**< Waits that ended by reading the status. */
     uint64_t waits_spin;       /**< Waits that ended in the spin. */
     uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
-    uint64_t waits_unmet;      /**< Waits without the work being done: timeout, lost, destroyed, deadlock. */
-    uint64_t spins_in_vain;    /**< Waits whose spin, set or not, was over first: they slept then, or timed out. */
-    uint64_t spin_ns;          /**< Nanoseconds that waits have spun, what ran in the yield hook included. */
-    uint64_t spurious_wakes;   /**< Times that park returned early with nothing to show for it. */
+    uint64_t waits_unmet;      /**< Waits that ended before the work was done: timeout, lost, destroyed, deadlock. */
+    uint64_t spins_in_vain;    /**< Waits whose spin, set or not, ended first: they then slept, or timed out. */
+    uint64_t spin_ns;          /**< Nanoseconds that waits have spun, the yield hook included. */
+    uint64_t spurious_wakes;   /**< Times that park returned early without a reason. */
     uint64_t held;             /**< Commits and submissions that were held on the host. */
-    uint64_t waits_skipped;    /**< Waits of submissions for what was reached already. */
-    uint64_t buffers_saved;    /**< Command buffers of gpusync's own that submissions did without. */
-    /** Sleeps by the time from the GPU's end of a ticket to its waiter running: place n below 2^n us, last: more. */
+    uint64_t waits_skipped;    /**< Waits of submissions for points reached already. */
+    uint64_t buffers_saved;    /**< gpusync's own command buffers that submissions did without. */
+    /** Sleeps by the time from the GPU's end of a ticket until its waiter runs: place n below 2^n us, last: more. */
     uint64_t wake_latencies[GPUSYNC_LATENCIES];
 } gpusync_stats;
 
-/** Read the counts of one queue. Each number is exact, but they are not read at one instant.
+/** Read the counts of one queue. Each number is exact. commits and completions belong together: their difference is
+    the number of tickets that have not ended. The other numbers are each read for itself, while threads go on counting.
     Returns  OK.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
 
@@ -1240,32 +1275,32 @@ GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync
     Returns  OK. Not read at one instant, as gpusync_get_stats.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
-/** What a trace tells, each at its own time: events of one thing may arrive in another order. Open. */
+/** The kinds of events. Each event tells its own time: events of one thing may arrive in another order. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMMIT,    /**< queue, ticket: of gpusync_commit and the track calls. */
-    GPUSYNC_TRACE_SUBMIT,    /**< queue, ticket: gpusync_submit has taken it. */
-    GPUSYNC_TRACE_HOLD,      /**< queue, ticket: it is held. */
-    GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or what was held, was committed to Metal. */
-    GPUSYNC_TRACE_SCHEDULED, /**< queue, ticket: Metal has scheduled a buffer of it (unless the queue went). */
-    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s (unless the queue went before). */
+    GPUSYNC_TRACE_SUBMIT,    /**< queue, ticket: gpusync_submit has taken the work. */
+    GPUSYNC_TRACE_HOLD,      /**< queue, ticket: the work is held. */
+    GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or held work, was committed to Metal. */
+    GPUSYNC_TRACE_SCHEDULED, /**< queue, ticket: Metal has scheduled a buffer (unless the queue is destroyed). */
+    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s (unless the queue was destroyed). */
     /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points.
-        gpusync_device_wait waits for each queue. */
+        gpusync_device_wait has an event for each queue. */
     GPUSYNC_TRACE_WAIT_BEGIN,
     GPUSYNC_TRACE_WAIT_END, /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,   /**< timeline, value: signalled on the host, or by a submission that has ended. */
-    GPUSYNC_TRACE_CALLBACK  /**< queue and ticket, or timeline and value, result: it is about to run. */
+    GPUSYNC_TRACE_CALLBACK  /**< queue and ticket, or timeline and value, result: the callback is about to run. */
 } gpusync_trace_kind;
 
-/** How a wait ended: what gpusync_stats counts. */
+/** How a wait ended, as counted by gpusync_stats. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_end {
     GPUSYNC_ENDED_INLINE, /**< By looking at the counter. */
     GPUSYNC_ENDED_STATUS, /**< By reading the status. */
     GPUSYNC_ENDED_SPIN,   /**< In the spin. */
     GPUSYNC_ENDED_SLEEP,  /**< After sleeping. */
-    GPUSYNC_ENDED_UNMET   /**< Without what it was for. */
+    GPUSYNC_ENDED_UNMET   /**< Before the awaited work or value. */
 } gpusync_wait_end;
 
-/** One event. What its kind does not name is zero. */
+/** One event. Fields that its kind does not name are zero. */
 typedef struct gpusync_trace_event {
     gpusync_trace_kind kind;                      /**< What happened. */
     uint64_t time_ns;                             /**< When, by gpusync_now_ns. */
@@ -1280,21 +1315,22 @@ typedef struct gpusync_trace_event {
     const char *label;             /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
 } gpusync_trace_event;
 
-/** Told of an event, on its thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
+/** Told of an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
 typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
 
-/** Have every event of the device told to fn, from now on.
+/** Report every event of the device to fn, from now on.
 
-    fn  NULL: no more.
-    While it is set, each commit adds a scheduled handler. While it is not, an event costs one branch.
+    fn  NULL: ends the trace.
+    While a function is set, each commit adds a scheduled handler. While none is set, an event costs one branch.
     Returns  OK.
     Threads one, while no other call and no warm-up runs on the device, nothing is in flight, and no handler runs: wait
-            with gpusync_wait_options.handlers before this   Blocks no   Owns nothing */
+            with gpusync_wait_options.handlers first   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
                                              void *GPUSYNC_OPT user);
 
-/** Write what to print when a program hangs. Every queue, and what its tickets take; every unfinished command buffer
-    (ticket, label, status, age); what is held or in flight, what it waits for, what is to signal that; every wait.
+/** Write a text to print when a program hangs: every queue, and how long its tickets take; every unfinished command
+    buffer (ticket, label, status, age); work held or in flight, what the work waits for, and what is to signal those
+    points; every wait.
     buffer  Gets the text, cut to size - 1 bytes, terminated. NULL: nothing is written. Empty for a NULL device.
     Returns  the length of the whole text without its terminator, as snprintf does.
     Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
@@ -1302,56 +1338,59 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
 
 /* ------------------------------------------------------------------------------------------------- >>api-metal4 --
    8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue.
-   Commit with gpusync_commit4 or gpusync_submit. Tickets, questions, waits, callbacks, failures, timelines, the report:
-   all else is as with any queue, and both kinds of queue wait for each other. What is different:
+   Commit with gpusync_commit4 or gpusync_submit. Tickets, queries, waits, callbacks, failures, timelines and the report
+   work as with any queue, and both kinds of queue wait for each other. The differences:
 
-   Buffers     The program makes them ([device newCommandBuffer]), begins them with an allocator, and ends them. Several
-               committed together have one ticket, and count as one in max_in_flight and gpusync_throttle. Metal takes
-               a recording once: begin the buffer again before each commit. Metal lets a program do so while the GPU
-               works, with another allocator. gpusync cannot see any of this.
-   Held work   OK is also returned for work that is held (>>api-submissions): to begin such a buffer again takes its
-               recording away. Where work may be held, use other command buffers for what comes next. One that another
-               queue holds is not noticed.
-   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. It keeps the queue and the
-               events of timelines until all signals have come: so it sends the queue signals of its own, one for every
-               4 submissions that signal, and one in destroy, which does not wait for it. If that never comes, or Metal
-               has no event for it, they are kept for good; so is what a lost device has in flight when its queue goes.
-               The rest is the program's, also residency and barriers: gpusync_release_after keeps it until a ticket is
-               done, but see gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with it is
+   Buffers     The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
+               Several committed together have one ticket, and count as one in max_in_flight and gpusync_throttle. Metal
+               takes a recording once: begin the buffer again before each commit. Metal lets a program begin the buffer
+               again while the GPU works, with another allocator. gpusync cannot see any of these calls.
+   Held work   OK is also returned for held work (>>api-submissions): beginning such a buffer again takes its recording
+               away. Where work may be held, use other command buffers for the next work. gpusync does not notice a
+               buffer that another queue holds.
+   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. gpusync keeps the queue and
+               the events of timelines until all signals have been made. To learn of them gpusync sends the queue
+               signals of its own, one for every 4 submissions that signal, and one in destroy, which does not wait for
+               the signal. If the last signal is never made, or Metal has no event for it, the queue and the events are
+               kept for good; so is what a lost device has in flight when its queue is destroyed. The program owns the
+               rest, also residency and barriers: gpusync_release_after keeps an object until a ticket is done, but see
+               gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with the allocator is
                done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or poll. ERROR_DEVICE_LOST
-               and ERROR_DESTROYED do not say that, nor does anything after gpusync_queue_destroy_now: the GPU may still
-               work.
-   End         Metal tells of it in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only after the
-               feedback. Without one the ticket never ends, and gpusync_queue_destroy never returns: there is
-               gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks come on the
-               feedbackQueue of the MTL4CommandQueueDescriptor, which the program keeps: never wait on that queue. Where
-               it is the main queue, do not wait on the main thread.
+               and ERROR_DESTROYED do not mean done, nor does anything after gpusync_queue_destroy_now: the GPU may
+               still work.
+   End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
+               after the feedback. Without a feedback the ticket never ends, and gpusync_queue_destroy never returns:
+               use gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks run on the
+               feedbackQueue of the MTL4CommandQueueDescriptor, which the program keeps: never wait on the
+               feedbackQueue. Where the feedbackQueue is the main queue, do not wait on the main thread.
    Options     MTL4CommitOptions are gpusync's own, one for each commit: Metal takes the handlers out of them. Instead
                of a feedback handler use gpusync_on_done and gpusync_get_info.
    Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them.
-   signals     A wait holds back all that is committed later, GPUSYNC_UNORDERED too. When one takes too long, Metal
-               gives it up, and runs the work, and what is behind it. If the value is still not there at the feedback,
-               the submission has failed with GPUSYNC_FAILURE_TIMEOUT. Its ticket ends when the work that signals the
-               value has ended; for a value that others signal it ends at the feedback.
-               Danger: a value that has come meanwhile hides that. With GPUSYNC_STRICT the host waits and signals.
-   Failures    gpusync_error.label is that of the first command buffer, as it is when the failure is found. The ticket
-               is certain.
+   signals     A wait holds back all later commits, GPUSYNC_UNORDERED too. When a wait takes too long, Metal gives the
+               wait up, and runs the work, and everything behind the work. If the value is still not reached at the
+               feedback, the submission has failed with GPUSYNC_FAILURE_TIMEOUT. Its ticket ends when the work that
+               signals the value has ended; for a value that other code signals the ticket ends at the feedback.
+               Danger: a value reached meanwhile hides the failure. With GPUSYNC_STRICT the host waits and signals.
+   Failures    gpusync_error.label is the label of the first command buffer when the failure is found. The ticket is
+               certain.
    Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, the track calls,
-               GPUSYNC_WAIT_BLOCKING of the queue or in gpusync_wait_ex (elsewhere it works as HANDLER), submissions
-               without command buffers, the queue of a warm-up: ERROR_UNSUPPORTED. The trace has no scheduled times. */
+               GPUSYNC_WAIT_BLOCKING of the queue or in gpusync_wait_ex (elsewhere the mode works as HANDLER),
+               submissions without command buffers, the queue of a warm-up: ERROR_UNSUPPORTED. The trace has no
+               scheduled times. */
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
 
-    command_buffers  count of them, at least one, each once, ended, of the queue's device. Read during the call.
+    command_buffers  count buffers, at least one, each once, ended, of the queue's device. Read during the call.
     After an error nothing was committed.
-    Returns  OK: they are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
-             ERROR_ALREADY_TRACKED: this queue holds one. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST;
-             ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
+    Returns  OK: the buffers are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
+             ERROR_ALREADY_TRACKED: this queue holds one of them. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK;
+             ERROR_DEVICE_LOST; ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is
+             not of Metal 4.
     Threads any, one at a time for a command buffer
-    Blocks no. Only with a max_in_flight or max_command_buffer_count it waits, as gpusync_commit does for a buffer made
-           elsewhere. (gpusync_submit waits for neither.)
+    Blocks no, except with a max_in_flight or max_command_buffer_count: then the call waits, as gpusync_commit does for
+           a buffer made elsewhere. (gpusync_submit waits for neither.)
     Owns retains the buffers until the feedback. Cost: the messages new, addFeedbackHandler: and commit:count:options:;
-         for each buffer a retain; of several also an array.   Since 0.2 */
+         for each buffer a retain; for several also an array.   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
                                                              void *GPUSYNC_REQ const *GPUSYNC_REQ command_buffers,
                                                              size_t count, gpusync_ticket *GPUSYNC_OPT ticket);
@@ -2479,10 +2518,12 @@ static void *gpusync__store_new(gpusync_device *dev, size_t size)
     return store + 1;
 }
 
-/* Calls that may still be running when destroy begins come in here and go out again; destroy waits
-   for them. It sets CLOSING and then looks at `inside`, this does it the other way round: one of
-   the two sees the other. Returns those of the flags `stop` that are set: then the call is not
-   inside. */
+/* Counts a call into `inside`. Between here and gpusync__leave the object and its device live,
+   because destroy waits until nothing is inside; after it the call touches neither. Every wait
+   counts, and every call that may still run when destroy begins; a call that only reads counters
+   does not. destroy sets CLOSING, then reads `inside`; this function counts, then reads CLOSING:
+   one of the two sees the other. Returns those of the flags `stop` that are set: then the call is
+   not inside. */
 GPUSYNC__INLINE uint32_t gpusync__come_in(uint32_t *inside, const uint32_t *flags, uint32_t stop)
 {
     GPUSYNC__ADD_SEQ(inside, 1);
@@ -5342,9 +5383,10 @@ static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *op
     return set;
 }
 
-/* Waits for one goal. OK if the goal is met; the caller, which is inside the queue or timeline,
-   asks how it ended. options may be NULL; the queue's, or for a value the device's, fill what they
-   leave open. *how gets the counter of what ended the wait, for the caller to count. */
+/* Waits for one goal: for waits of one ticket, one queue or one value, for room, and for slices of
+   destroy. OK if the goal is met; the caller, which is inside the queue or timeline, asks how the
+   work ended. options may be NULL; the queue's, or for a value the device's, fill what they leave
+   open. *how gets the counter of what ended the wait, for the caller to count and to trace. */
 static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
                                           const gpusync_wait_options *options, uint64_t **how)
 {
@@ -7011,8 +7053,9 @@ static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
         to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
-/* Adds the counts of a queue. Its commits and completions are not counted: the tickets tell. Some
-   above `completed` may have ended before an earlier one. */
+/* Adds the counts of a queue. No call counts commits and completions: the tickets tell both, read
+   together, so that commits - completions is the number of tickets that have not ended. A ticket
+   above `completed` has ended if its entry says so. */
 GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
     uint64_t ended = gpusync__ended_to(q), last = gpusync__committed(q);
