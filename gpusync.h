@@ -1866,6 +1866,7 @@ static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t d
 {
     gpusync__waiter *w = (gpusync__waiter *)(void *)waiter;
     (void)user;
+
     pthread_mutex_lock(&w->mutex);
     while (!w->permit && gpusync__cond_wait(&w->wake, &w->mutex, deadline_ns) != ETIMEDOUT) {}
     w->permit = false;
@@ -1877,6 +1878,7 @@ static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
 {
     gpusync__waiter *w = (gpusync__waiter *)(void *)waiter;
     (void)user;
+
     pthread_mutex_lock(&w->mutex);
     w->permit = true;
     pthread_cond_signal(&w->wake);
@@ -1965,8 +1967,8 @@ typedef struct gpusync__slot {
     uint64_t ticket, since_ns;       /* 0: none yet; when it got that, or was issued. Not of PART */
     struct gpusync__slot *next;      /* on a free list, among the open buffers, or in the index of those in flight */
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
-    struct gpusync__submission
-        *submission;                /* of PART and SUBMISSION; of an OPEN slot: what is encoded into it, or NULL */
+    /* Of PART and SUBMISSION; of an OPEN slot: what is encoded into the buffer, or NULL. */
+    struct gpusync__submission *submission;
     struct gpusync__slot **back;    /* the ring's entry that led here, or the submission's part; NULL: there is none */
     union {                         /* under the global lock */
         struct gpusync__slot *next; /* traced: on that list */
@@ -2246,8 +2248,8 @@ struct gpusync_queue {
        good. */
     uint32_t wanted, is_deferred;
     gpusync_queue *next_to_issue; /* there */
-    gpusync__submission *ready,
-        *last_ready; /* held ones that may go now, or must end. Under the device's submission lock */
+    /* Held submissions that may be issued now, or must end. Under the device's submission lock. */
+    gpusync__submission *ready, *last_ready;
     /* -- under the order lock: ticket order is queue order. order: that lock. Held work that may
        go is issued by a thread that tries it, and never waits for it. Open buffers are those made,
        or encoded into, and not committed: in lists, by the first bits of a hash. */
@@ -2369,12 +2371,12 @@ typedef struct gpusync__upper {
     /* Steps of destroy, in this order. give_up: abandons held work, under the order lock
        [gpusync__give_up_held]. events: returns what the GPU may still use of an orphan, as an array
        (+1), or NULL [gpusync__events_of]. disown: ends submissions in flight
-       [gpusync__disown_submissions]. close: frees the queue's submissions
-       [gpusync__close_submissions]. */
+       [gpusync__disown_submissions]. close: gives the device the queue's free submissions
+       [gpusync__submissions_return]. */
     void (*give_up)(gpusync_queue *q, gpusync__deferred *deferred);
     void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
     void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
-    void (*close)(gpusync_queue *q);
+    void (*close)(gpusync_device *dev, struct gpusync__submission *free);
 } gpusync__upper;
 
 /* What a wait, a callback or a sweep asks of a timeline, which the caller is inside of. */
@@ -2685,6 +2687,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
 {
     gpusync__slot *last, *first;
     void *memory;
+
     GPUSYNC__LOCK_GLOBAL();
     first = gpusync__global.free;
     if (!first && posix_memalign(&memory, 128, sizeof(gpusync__slab)) == 0) {
@@ -2920,6 +2923,7 @@ static gpusync__ring *gpusync__ring_new(gpusync_device *dev, uint64_t size)
 {
     size_t bytes = sizeof(gpusync__ring) + (size_t)size * sizeof(gpusync__entry);
     gpusync__ring *ring = (gpusync__ring *)gpusync__allocate(dev, bytes, 128);
+
     if (!ring)
         return NULL;
     ring->mask = size - 1;
@@ -2980,7 +2984,8 @@ GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t
 {
     uint32_t count = 0;
     while (count < slots + more) {
-        gpusync__slot *made = gpusync__slots_make(), *last = made;
+        gpusync__slot *made = gpusync__slots_make();
+        gpusync__slot *last = made;
         if (!made)
             return count >= slots;
         for (count++; last->next; count++)
@@ -3034,12 +3039,14 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
 {
     gpusync__ring *ring = NULL;
     gpusync__make_index(q);
+
     GPUSYNC__LOCK(q);
     for (gpusync__slot *slot = q->free_slots; slot && slots; slot = slot->next)
         slots--;
     uint64_t size = gpusync__ring_is_ready(q) ? 0 : 2 * (q->ring->mask + 1);
     uint32_t more = q->in_flight / 2; /* so that a burst comes here a few times only */
     GPUSYNC__UNLOCK(q);
+
     bool ready = !slots || gpusync__add_slots(q, slots, more);
     if (size)
         ring = gpusync__ring_new(q->device, size);
@@ -3065,6 +3072,7 @@ GPUSYNC__INLINE uint64_t gpusync__enter_ring(gpusync_queue *q, gpusync__slot *sl
 {
     uint64_t ticket = q->head.committed + 1;
     gpusync__slot **place = &q->ring->entries[ticket & q->ring->mask].slot;
+
     *place = slot;
     slot->back = place;
     slot->since_ns = now;
@@ -3140,6 +3148,7 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     char text[768];
     gpusync__call call;
     va_list arguments;
+
     if (!dev->log)
         return;
     va_start(arguments, format);
@@ -3180,6 +3189,7 @@ static int64_t gpusync__driver_number(const char *message)
 {
     char *end;
     const char *at = strstr(message, "(IOAF code ");
+
     if (at)
         return (uint32_t)strtol(at + strlen("(IOAF code "), NULL, 10); /* an IOReturn may be negative */
     for (at = strchr(message, '('); at; at = strchr(at + 1, '(')) {
@@ -3281,7 +3291,9 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
    handler, or is counted in the slot. */
 static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slot, char *label, size_t size)
 {
-    void *pool = gpusync__pool_push(), *buffer = slot->buffer;
+    void *pool = gpusync__pool_push();
+    void *buffer = slot->buffer;
+
     if (q->metal4 && !gpusync__class_responds(gpusync__class_of(buffer), gpusync__sel.label))
         buffer = GPUSYNC__AS1(void *, unsigned long)(buffer, gpusync__sel.objectAtIndex, 0);
     gpusync__copy_string(label, size, gpusync__send_id(buffer, gpusync__sel.label));
@@ -3294,8 +3306,10 @@ static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slo
    Metal's own has the code and the text. Needs a pool. */
 GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
 {
-    void *ns_error = gpusync__send_id(report, gpusync__sel.error), *key = gpusync__string("NSUnderlyingError");
+    void *ns_error = gpusync__send_id(report, gpusync__sel.error);
+    void *key = gpusync__string("NSUnderlyingError");
     int64_t number = -1;
+
     memset(error, 0, sizeof *error);
     for (int depth = 0; ns_error && depth < 4; depth++) {
         char domain[sizeof error->domain];
@@ -3307,6 +3321,7 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
         ns_error = info ? GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key) : NULL;
     }
+
     if (number < 0)
         number = gpusync__driver_number(error->message);
     error->result = GPUSYNC_ERROR_EXECUTION;
@@ -3483,6 +3498,7 @@ static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const 
 {
     const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket);
     gpusync_result result = GPUSYNC_OK;
+
     if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
         result = GPUSYNC_ERROR_EXECUTION;
     else if (q->dropped_failed > goal->ticket)
@@ -3500,6 +3516,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
     bool everything = goal->kind == GPUSYNC__ALL;
+
     if (everything && (flags & GPUSYNC__LOST)) {
         if (error)
             gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
@@ -3564,6 +3581,7 @@ static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *under = node->above, *top = under->above;
     int side = under->below[1] == node;
+
     under->below[side] = node->below[!side];
     if (under->below[side])
         under->below[side]->above = under;
@@ -3582,6 +3600,7 @@ static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
 {
     gpusync__node *at = NULL, *next = list->root;
     int side = next && node->number >= list->end[0]->number;
+
     if (next && side == 0)
         at = list->end[0];
     else if (next && node->number >= list->end[1]->number)
@@ -3840,6 +3859,7 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
     gpusync__callback *callback = (gpusync__callback *)(void *)node;
     gpusync_queue *q = callback->queue;
     (void)caught;
+
     if (error)
         gpusync__copy_error(&callback->error, error);
     if (error && q)
@@ -3853,7 +3873,9 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
 static void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint64_t high, size_t most,
                                   const gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], low), *next;
+    gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], low);
+    gpusync__node *next;
+
     for (; node && node->number <= high && most; most--, node = next) {
         next = node->beside[1];
         if (node->told)
@@ -3890,6 +3912,7 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *
 {
     gpusync__catch caught;
     uint32_t number = 0;
+
     gpusync__catch_nothing(&caught);
     do
         gpusync__take_waits(waits, hint ? &number : NULL, &caught);
@@ -3906,6 +3929,7 @@ static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred
     gpusync__catch caught;
     gpusync_error error;
     unsigned left = 0;
+
     gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
     gpusync__catch_nothing(&caught);
     while (left == 0) {
@@ -3933,6 +3957,7 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     gpusync__catch caught;
     gpusync_queue *q;
     gpusync_timeline *t;
+
     if (gpusync__set_flag(&dev->lost, GPUSYNC__TOLD) & GPUSYNC__TOLD)
         return;
     gpusync__lock(&dev->lock);
@@ -3948,6 +3973,7 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     GPUSYNC__EACH_TIMELINE(t, dev)
         gpusync__lose_callbacks(&t->waits, deferred);
     gpusync__unlock(&dev->lock);
+
     gpusync__catch_nothing(&caught);
     do {
         gpusync__lock(&dev->lock);
@@ -3970,6 +3996,7 @@ static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, 
 {
     gpusync__wait_list *waits = &q->waits;
     gpusync__node *node;
+
     caught->ended = ticket;
     caught->error = error;
     gpusync__take_numbers(waits, ticket, ticket, GPUSYNC__HOLD_MOST, error, caught, deferred);
@@ -3999,7 +4026,9 @@ static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, const 
 GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, const gpusync__slot *slot,
                                          gpusync__catch *caught)
 {
-    gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], ticket);
+    gpusync__node *next;
+    gpusync__node *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], ticket);
+
     for (; node && node->number == ticket; node = next) {
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         gpusync__goal *goal = &entry->goal;
@@ -4024,7 +4053,9 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
    they have taken, and until then another waiter may wake for nothing. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
-    gpusync__node *next, *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
+    gpusync__node *next;
+    gpusync__node *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
+
     for (uint32_t told = 0; node && !caught->more; node = next) {
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         next = node->beside[1];
@@ -4087,7 +4118,6 @@ static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync
    waiter that was woken for room, and does not take it. No lock is held. */
 GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync__slot *slot)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
@@ -4095,7 +4125,7 @@ GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync_
         gpusync__slot_free(&q->free_slots, slot);
     gpusync__give_rooms(q, count, &caught);
     GPUSYNC__UNLOCK(q);
-    gpusync__tell(q, 0, &caught, &deferred);
+    gpusync__tell(q, 0, &caught, NULL); /* waits for room alone, which defer no work */
 }
 
 /* So many waiters are made at a time. They stay as long as the device, so that a late unpark always
@@ -4228,6 +4258,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     uint32_t *owing = due->owing;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__call call;
+
     gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
     if (due->fn && dev->trace)
@@ -4238,6 +4269,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
         gpusync__release(due->user);
     gpusync__pool_pop(pool);
     gpusync__user_end(&call);
+
     gpusync__lock(&dev->submission_lock);
     dev->calling = false;
     deferred.calls = dev->turned_away && dev->due;
@@ -4262,6 +4294,7 @@ static size_t gpusync__run_due(gpusync_device *dev, size_t max)
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__due *due;
     size_t n = 0;
+
     gpusync__lock(&dev->submission_lock);
     if (max > dev->due_count)
         max = dev->due_count;
@@ -4426,7 +4459,9 @@ static void gpusync__read_times(void *report, gpusync__outcome *outcome)
    ended now. Work that ended out of order took 1 ns. */
 GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
 {
-    uint64_t now = gpusync_now_ns(), begin = q->ended_ns;
+    uint64_t now = gpusync_now_ns();
+    uint64_t begin = q->ended_ns;
+
     if (begin < issued || begin > now)
         begin = issued;
     if (end <= issued || end > now)
@@ -4444,7 +4479,9 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
 {
     double seconds = outcome->gpu_end;
     uint64_t end = seconds > 0 && seconds < 8e9 ? (uint64_t)(int64_t)(seconds * 1e9) : 0;
-    uint64_t ended = q->ended_ns, begin = issued > ended ? issued : ended;
+    uint64_t ended = q->ended_ns;
+    uint64_t begin = issued > ended ? issued : ended;
+
     if (end <= begin)
         gpusync__learn_otherwise(q, ticket, issued, end);
     if (end <= begin)
@@ -4459,6 +4496,7 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
 {
     const gpusync__ring *ring = q->ring;
     gpusync__entry *entry = gpusync__entry_in(ring, ticket);
+
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
     GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | (outcome->error != NULL));
@@ -4501,6 +4539,7 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
 {
     void *pool = gpusync__pool_push();
     bool failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
+
     if (failed)
         gpusync__read_failure(q, slot, report, error);
     gpusync__pool_pop(pool);
@@ -4524,6 +4563,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     gpusync__outcome outcome;
     gpusync__catch caught;
     gpusync_error error;
+
     if (status != GPUSYNC__STATUS_COMPLETED) {
         failed = gpusync__has_failed(q, slot, report, status, &error);
         if (failed && !is_part)
@@ -4531,6 +4571,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     }
     gpusync__read_times(report, &outcome);
     outcome.error = failed ? &error : NULL;
+
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
@@ -4547,6 +4588,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
         gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);
     }
     GPUSYNC__UNLOCK(q);
+
     if (!first)
         return;
     if (is_part)
@@ -4592,6 +4634,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     gpusync__catch caught;
     gpusync_error error;
     const gpusync__outcome outcome = {0, 0, &error};
+
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
     error.ticket = ticket;
     gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
@@ -4623,6 +4666,7 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
 {
     uint64_t ticket = slot->ticket;
     gpusync__catch caught;
+
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     if (outcome && !(slot->traits & GPUSYNC__ENDED)) {
@@ -4649,6 +4693,7 @@ GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slo
     const gpusync__tracing *trace = q->device->trace;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__settle(q, slot, report, status, &deferred);
+
     if (deferred.busy)
         gpusync__upper_of(q)->work(q->device, &deferred);
     GPUSYNC__LOCK_GLOBAL();
@@ -4670,6 +4715,7 @@ static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
     uint8_t armed = GPUSYNC__ARMED;
+
     if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {
         gpusync__orphan_leave(slot, true);
         return;
@@ -4856,7 +4902,8 @@ GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uin
 {
     gpusync__post *post = dev->post;
     GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
-    uint64_t at = gpusync_now_ns() + delay, next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
+    uint64_t at = gpusync_now_ns() + delay;
+    uint64_t next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
     do
         if (next && next <= at)
             return;
@@ -4885,6 +4932,7 @@ static void gpusync__sweep(void *context)
     gpusync_timeline *t = NULL;
     gpusync_queue *q = NULL;
     bool reason = false, found = false;
+
     GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
     bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
     gpusync_device *dev = gpusync__post_enter(post);
@@ -4901,6 +4949,7 @@ static void gpusync__sweep(void *context)
     while (dev && (q = gpusync__next_queue(dev, q, 0)) != NULL)
         if (gpusync__sweep_queue(q, &found))
             reason = true;
+
     if (reason && last) {
         uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__LOAD_SEQ(&post->pace_ns);
         gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
@@ -4969,6 +5018,7 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
 {
     gpusync__goal *goal = &entry->goal;
     gpusync_queue *q = goal->queue;
+
     if (!gpusync__met(goal))
         return false;
     GPUSYNC__LOCK(q);
@@ -5129,8 +5179,10 @@ static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
    the issue of the first, or from the last end. A last end in the future is of another clock. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t ticket)
 {
-    uint64_t now = gpusync_now_ns(), mean;
+    uint64_t now = gpusync_now_ns();
+    uint64_t mean;
     gpusync__forecast f = {0, 0, 0};
+
     GPUSYNC__LOCK(q);
     uint64_t done = q->head.completed, ended = q->ended_ns;
     uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0;
@@ -5161,8 +5213,11 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
    spin is short. A wait whose deadline comes before the end does not spin. */
 GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
 {
-    uint64_t now = gpusync_now_ns(), first = 0, until = wait->any ? GPUSYNC_FOREVER : 0,
-             skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
+    uint64_t now = gpusync_now_ns();
+    uint64_t first = 0;
+    uint64_t until = wait->any ? GPUSYNC_FOREVER : 0;
+    uint64_t skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
+
     for (size_t i = wait->first_open; i < wait->count; i++) {
         if (wait->entries[i].left)
             continue;
@@ -5210,18 +5265,23 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync__backoff *backoff = gpusync__backoff_of(wait);
-    uint64_t pauses = set ? set->pause_iterations : 0, rounds = set ? pauses + set->yield_iterations : 0;
+    uint64_t pauses = set ? set->pause_iterations : 0;
+    uint64_t rounds = set ? pauses + set->yield_iterations : 0;
     uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, backoff, deadline);
     bool over = false;
+
     if (!rounds && !time)
         return false;
-    uint64_t began = gpusync_now_ns(), now = began, until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER;
+    uint64_t began = gpusync_now_ns();
+    uint64_t now = began;
+    uint64_t until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER;
     if (!rounds)
         rounds = UINT64_MAX; /* by time alone */
     if (!set && hooks->yield == gpusync__default_yield)
         pauses = rounds;
     if (until > deadline)
         until = deadline;
+
     for (uint64_t i = 0; i < rounds && !over && now < until; i++) {
         uint64_t next = set ? 0 : now + GPUSYNC__LOOK_NS;
         do {
@@ -5235,6 +5295,7 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
         gpusync__wait_look(wait);
         over = gpusync__wait_over(wait);
     }
+
     __atomic_fetch_add(&wait->stats->spin_ns, gpusync_now_ns() - began, __ATOMIC_RELAXED);
     if (!over)
         GPUSYNC__COUNT_RELAXED(&wait->stats->spins_in_vain);
@@ -5249,6 +5310,7 @@ static void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
+
     if ((goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) || q->metal4)
         return;
     if (goal->kind == GPUSYNC__ALL)
@@ -5304,6 +5366,7 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync__waiter *w = gpusync__waiter_take(wait->device);
     uint64_t now = gpusync_now_ns();
+
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->any = wait->any;
@@ -5314,6 +5377,7 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     }
     gpusync__enlist(wait);
     gpusync__arm_sweep(wait->device);
+
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
         /* The thread that takes the last entry off its list unparks this one. If this one took it
            off, no thread will: then it has seen what was not over, and is over by now. */
@@ -5326,6 +5390,7 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
         else if (gpusync_now_ns() < deadline)
             GPUSYNC__COUNT_RELAXED(&wait->stats->spurious_wakes);
     }
+
     for (size_t i = 0; i < wait->count; i++) {
         if (!wait->entries[i].left)
             gpusync__delist_one(&wait->entries[i]);
@@ -5396,6 +5461,7 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     gpusync_stats *stats = q ? &q->stats : &dev->stats;
     gpusync__wait_entry entry;
     gpusync__wait wait = {dev, stats, &entry, 1, 0, 1, false, false, false, false, NULL};
+
     entry.goal = *goal;
     entry.waiter = NULL;
     entry.asks = goal->handlers;
@@ -5422,9 +5488,11 @@ static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t 
    the clock of gpusync_now_ns (known from Apple's code). */
 static void gpusync__count_latency(const gpusync__goal *goal)
 {
-    double now = (double)gpusync_now_ns() / 1e9, us = -1;
+    double now = (double)gpusync_now_ns() / 1e9;
+    double us = -1;
     gpusync_queue *q = goal->queue;
     unsigned n = 0;
+
     GPUSYNC__LOCK(q);
     const gpusync__entry *entry = gpusync__times_of(q, goal->ticket);
     if (entry && entry->gpu_end > 0)
@@ -5469,6 +5537,7 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     gpusync_result result = GPUSYNC_OK;
     gpusync__goal goal;
     uint64_t *how = NULL;
+
     if (!queue || !gpusync__mode_is_valid(options))
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else if (queue->metal4 && options && options->mode == GPUSYNC_WAIT_BLOCKING)
@@ -5587,6 +5656,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
     gpusync__target few[16], *targets = few;
     size_t room = sizeof few / sizeof few[0];
     gpusync_result result;
+
     if (!options)
         options = &none;
     if (!device || !gpusync__mode_is_valid(options))
@@ -5679,6 +5749,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
     if (set.mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && set.spin == dev->spin))
         set.mode = GPUSYNC_WAIT_HANDLER;
+
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, &how);
     if (result != GPUSYNC_OK)
         how = &dev->stats.waits_unmet;
@@ -5705,6 +5776,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     gpusync_error *error = gpusync__error_of(options);
     gpusync_device *dev = NULL;
     size_t found = count;
+
     if (which)
         *which = count;
     bool valid = (points || !count) && (count || how != GPUSYNC_WAIT_ANY) && count <= UINT32_MAX / 2 &&
@@ -5798,6 +5870,7 @@ static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
     gpusync__node *node = &callback->node;
     gpusync__wait_list *waits = gpusync__waits_of(callback->queue, callback->timeline);
     uint64_t number = node->number;
+
     gpusync__lock(&waits->lock);
     bool ended = callback->queue ? gpusync__has_ended(callback->queue, number) : callback->timeline->value >= number;
     gpusync__node *before =
@@ -5817,7 +5890,9 @@ static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
 static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
 {
     gpusync__goal goal;
-    gpusync_result result = gpusync__point_enter(point, &goal), end = GPUSYNC_ERROR_DEVICE_LOST;
+    gpusync_result result = gpusync__point_enter(point, &goal);
+    gpusync_result end = GPUSYNC_ERROR_DEVICE_LOST;
+
     if (result != GPUSYNC_OK)
         return result;
     gpusync_timeline *t = goal.timeline;
@@ -6022,8 +6097,10 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL};
     bool forever = deadline == GPUSYNC_FOREVER;
     uint64_t *how;
+
     do {
-        uint64_t left = gpusync__time_left(deadline), committed = gpusync__committed(q);
+        uint64_t left = gpusync__time_left(deadline);
+        uint64_t committed = gpusync__committed(q);
         bool stuck = forever && gpusync__is_stuck(q);
         gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
         if (result == GPUSYNC_OK)
@@ -6053,7 +6130,7 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline
         GPUSYNC__LOCK(q);
         bool room = q->outstanding < q->max_in_flight, ready = !slot || q->free_slots;
         if (room && ready) {
-            gpusync__take_rooms(q, q->max_in_flight, 1);
+            gpusync__count_room(q, 1);
             if (slot)
                 *slot = gpusync__slot_take(q);
         }
@@ -6078,10 +6155,10 @@ GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
     gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
 }
 
-/* Makes a command buffer, +1, or returns NULL. The caller has taken room for it, and has a pool. */
-GPUSYNC__INLINE void *gpusync__new_buffer(gpusync_queue *q, void *sel, const char *label)
+/* Retains and labels a command buffer that Metal has just made, or returns NULL for NULL. The caller
+   has taken room for it, and has a pool. */
+GPUSYNC__INLINE void *gpusync__keep_buffer(void *buffer, const char *label)
 {
-    void *buffer = gpusync__send_id(q->metal, sel);
     if (!buffer)
         return NULL;
     gpusync__retain(buffer);
@@ -6104,30 +6181,35 @@ GPUSYNC__RARE bool gpusync__has_options(const gpusync_queue *q, const gpusync_co
            (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
 }
 
+/* Has Metal make a command buffer by the desc, +0, or returns NULL. A Metal descriptor is made only
+   if the desc needs one, because the plain messages cost less. */
+static void *gpusync__make_buffer(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
+{
+    bool unretained = desc && desc->unretained_references;
+    if (!gpusync__wants_options(desc))
+        return gpusync__send_id(q->metal,
+                                unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer);
+    void *wanted = gpusync__new_object("MTLCommandBufferDescriptor");
+    if (!wanted)
+        return NULL;
+    /* BOOL is a signed char or a bool: 0 or 1 is the same in either type. */
+    GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained);
+    GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
+    if (desc->log_state)
+        gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
+    void *buffer = GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, wanted);
+    gpusync__release(wanted);
+    return buffer;
+}
+
 /* Makes a command buffer by the desc, and opens it. The caller has taken room and the slot, and
-   gives both back after an error. A Metal descriptor is made only if the desc needs one, because
-   the plain messages cost less. */
+   gives both back after an error. */
 static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
                                            gpusync__slot *slot, void **out)
 {
-    bool unretained = desc && desc->unretained_references;
-    void *pool = gpusync__pool_push(), *buffer = NULL, *wanted = NULL;
-    if (!gpusync__wants_options(desc)) {
-        buffer = gpusync__new_buffer(q, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer,
-                                     desc ? desc->label : NULL);
-    } else if ((wanted = gpusync__new_object("MTLCommandBufferDescriptor")) != NULL) {
-        /* BOOL is a signed char or a bool: 0 or 1 is the same in either type. */
-        GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained);
-        GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
-        if (desc->log_state)
-            gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
-        buffer = GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, wanted);
-        if (buffer)
-            gpusync__retain(buffer);
-        if (buffer && desc->label)
-            gpusync__set_label(buffer, desc->label);
-        gpusync__release(wanted);
-    }
+    void *pool = gpusync__pool_push();
+    void *buffer = gpusync__keep_buffer(gpusync__make_buffer(q, desc), desc ? desc->label : NULL);
+
     gpusync__pool_pop(pool);
     if (!buffer)
         return GPUSYNC_ERROR_METAL_NIL;
@@ -6204,7 +6286,8 @@ static bool gpusync__searches(const gpusync_queue *q)
 GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
 {
     GPUSYNC__LOCK(q);
-    bool found = gpusync__is_in_flight(q, buffer), small = !found && q->in_flight >= q->index_most;
+    bool found = gpusync__is_in_flight(q, buffer);
+    bool small = !found && q->in_flight >= q->index_most;
     if (small)
         q->searched = true;
     GPUSYNC__UNLOCK(q);
@@ -6276,6 +6359,7 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
     uint64_t now = gpusync_now_ns();
     gpusync__slot *slot = open ? *open : NULL;
     bool stranger = !slot;
+
     if (stranger)
         gpusync__retain(buffer); /* first: once it has a ticket a look may release it */
     GPUSYNC__LOCK(q);
@@ -6390,7 +6474,9 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
                                                        gpusync_ticket *ticket)
 {
-    gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+    gpusync__slot **open = gpusync__find_open(q, buffer);
+    gpusync__slot *slot = *open;
+
     if (q->lined_ordered || (slot && slot->submission))
         return GPUSYNC_NOT_READY;
     gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot);
@@ -6427,6 +6513,7 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+
     if (queue && command_buffer)
         result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
@@ -6462,7 +6549,8 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
 static void gpusync__external_over(void *context)
 {
     gpusync__slot *slot = (gpusync__slot *)context;
-    void *buffer = slot->buffer, *pool = gpusync__pool_push();
+    void *buffer = slot->buffer;
+    void *pool = gpusync__pool_push();
     gpusync__send_void(buffer, gpusync__sel.waitUntilCompleted);
     gpusync__pool_pop(pool);
     gpusync__completed(slot, buffer);
@@ -6495,6 +6583,7 @@ GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buff
     gpusync__slot **open = gpusync__find_open(q, buffer);
     uint8_t kind = external ? GPUSYNC__EXTERNAL : GPUSYNC__TRACKED;
     bool encoded = *open && (*open)->submission;
+
     if (encoded && !external)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__check_buffer(q, buffer, kind, *open);
@@ -6514,6 +6603,7 @@ static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool extern
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+
     if (q && buffer)
         result = gpusync__enter_working(q);
     if (result == GPUSYNC_OK) {
@@ -6612,8 +6702,10 @@ static void gpusync__init_selectors(void)
    reference to it does not link with earlier SDKs. Needs a pool. */
 static void *gpusync__first_device(void)
 {
-    void *symbol = gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices"), *list, *first = NULL;
+    void *symbol = gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices");
+    void *list, *first = NULL;
     void *(*copy_all)(void);
+
     if (!symbol)
         return NULL;
     memcpy(&copy_all, &symbol, sizeof symbol); /* C has no cast from an object to a function */
@@ -6639,7 +6731,9 @@ static bool gpusync__desc_is_valid(const gpusync_device_desc *desc)
 /* Returns the given MTLDevice, or the system's, +1, or NULL if there is none. */
 static void *gpusync__find_device(void *given)
 {
-    void *pool = gpusync__pool_push(), *metal = gpusync__retain(given);
+    void *pool = gpusync__pool_push();
+    void *metal = gpusync__retain(given);
+
     if (!metal)
         metal = gpusync__default_device();
     if (!metal)
@@ -6666,6 +6760,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
     static const gpusync_device_desc none = {
         NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
+
     if (out)
         *out = NULL;
     if (!desc)
@@ -6691,6 +6786,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
         gpusync__release_pooled(metal);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
+
     dev->metal = metal;
     dev->allocator = *allocator;
     gpusync__set_hooks(&dev->hooks, desc->hooks);
@@ -6710,7 +6806,9 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
 /* Returns a new Metal 4 queue, +1, or NULL. Its label comes from a descriptor. */
 static void *gpusync__new_queue4(void *metal, const char *label)
 {
-    void *cls = gpusync__class_of(metal), *desc = NULL, *queue;
+    void *cls = gpusync__class_of(metal);
+    void *desc = NULL, *queue;
+
     if (label && gpusync__class_responds(cls, gpusync__sel.newQueue4WithDescriptor))
         desc = gpusync__new_object("MTL4CommandQueueDescriptor");
     if (!desc)
@@ -6746,7 +6844,9 @@ static bool gpusync__is_of_device(void *queue, void *metal)
    Classes, never versions, tell what the system has. Needs a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
-    void *given = desc->metal_queue, *metal = q->device->metal, *cls = gpusync__class_of(given ? given : metal);
+    void *given = desc->metal_queue, *metal = q->device->metal;
+    void *cls = gpusync__class_of(given ? given : metal);
+
     q->metal4 = given ? gpusync__class_responds(cls, gpusync__sel.commit4) &&
                             gpusync__class_responds(cls, gpusync__sel.signalEvent) &&
                             gpusync__class_responds(cls, gpusync__sel.waitForEvent)
@@ -6905,6 +7005,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__slot *slot;
     gpusync_error error;
+
     gpusync__lock(&q->order);
     if (q->lined)
         upper->give_up(q, &deferred);
@@ -6935,11 +7036,13 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
 static void gpusync__drain(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    uint64_t slice = gpusync__is_manual(dev) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS, *how;
+    uint64_t slice = gpusync__is_manual(dev) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS;
+    uint64_t *how;
     unsigned rounds = 0;
     gpusync__goal goal;
     bool found;
     gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
+
     goal.draining = true;
     while (!gpusync__over(&goal)) {
         gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
@@ -7005,6 +7108,7 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
     gpusync_error error;
     unsigned rounds = 0;
     bool left = true;
+
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
     while (left) {
         gpusync__catch others;
@@ -7058,8 +7162,10 @@ static void gpusync__add_counts(gpusync_stats *sum, const gpusync_stats *more)
    above `completed` has ended if its entry says so. */
 GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
-    uint64_t ended = gpusync__ended_to(q), last = gpusync__committed(q);
+    uint64_t ended = gpusync__ended_to(q);
+    uint64_t last = gpusync__committed(q);
     gpusync__add_counts(sum, &q->stats);
+
     sum->commits += last;
     for (uint64_t ticket = ended + 1; ticket <= last; ticket++)
         ended += gpusync__has_ended(q, ticket);
@@ -7078,6 +7184,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
         return GPUSYNC_ERROR_DESTROYED;
     gpusync_device *dev = q->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
+
     gpusync__wake_waits(dev, &q->waits, false);
     gpusync__let_out(dev, &q->inside);
     gpusync__give_up_uncommitted(q);
@@ -7086,6 +7193,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
     gpusync__lock(&dev->lock);
     gpusync__list_remove(&dev->queues, &q->place);
     gpusync__unlock(&dev->lock);
+
     const gpusync__upper *upper = gpusync__upper_of(q);
     const gpusync__metal4 *four = q->four;
     void *left = four ? four->gather(q) : NULL;
@@ -7099,7 +7207,8 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
         four->leave(q, left);
     gpusync__pay(dev, &q->owing, NULL);
     if (q->free_submissions)
-        upper->close(q);
+        upper->close(dev, q->free_submissions);
+
     gpusync__lock(&dev->lock);
     gpusync__add_stats(&dev->gone, q);
     gpusync__unlock(&dev->lock);
@@ -7195,6 +7304,7 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
 {
     const gpusync__entry *times = NULL;
     gpusync_result result = GPUSYNC_OK;
+
     if (info)
         memset(info, 0, sizeof *info);
     if (!queue || !info)
@@ -7416,8 +7526,8 @@ struct gpusync__submission {
     void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
     void **buffers;     /* of Metal 4: what it commits, which its one part retains */
     size_t buffer_count;
-    gpusync__dependency *dependencies, **dependencies_end,
-        *own_dependencies; /* what it waits for; where the next is linked; memory for its own */
+    /* What it waits for; where the next is linked; memory for its own. */
+    gpusync__dependency *dependencies, **dependencies_end, *own_dependencies;
     gpusync__pending_signal *signals, **signals_end, *own_signals; /* what it signals; the same for that */
     gpusync__dependency before; /* a pending signal that is to end first; no timeline: none */
     gpusync__slot **parts;      /* in the order of their commits; NULL: it is free. Of an open buffer: its slot */
@@ -7699,6 +7809,7 @@ static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, g
 {
     gpusync__submission *s = dep->submission;
     gpusync__set_stage(dep, stage);
+
     if (!dep->blocks || gpusync__is_order(dep) || s->flags & GPUSYNC_STRICT)
         return;
     dep->blocks = false;
@@ -7816,6 +7927,7 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferr
     uint64_t value = t->kept;
     gpusync__catch caught;
     bool writes = false;
+
     gpusync__catch_nothing(&caught);
     if (t->signal_count && t->signals.end[0]->number <= value)
         value = t->signals.end[0]->number - 1;
@@ -7941,6 +8053,7 @@ static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     (void)event;
     (void)raw;
+
     if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING))
         return;
     gpusync__read_event(listening->timeline, &deferred);
@@ -8193,6 +8306,7 @@ GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpus
 {
     gpusync_timeline *t = signal->timeline;
     const gpusync__node *below = signal->node.beside[0];
+
     signal->stage = GPUSYNC__ISSUED;
     if (!gpusync__comes(signal)) {
         gpusync__let_come_below(signal);
@@ -8233,6 +8347,7 @@ GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusy
 {
     gpusync_timeline *t = signal->timeline;
     uint64_t after = t->mixed && signal->node.beside[0] ? gpusync__goes_after(signal) : 0;
+
     if (after)
         return after;
     signal->stage = GPUSYNC__GOING;
@@ -8286,8 +8401,10 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
 GPUSYNC__RARE gpusync__dependency *gpusync__take_followers(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync__wait_list *waits = &signal->timeline->waits;
-    gpusync__dependency *dep = gpusync__first_dependency(waits, signal->node.number), *next;
+    gpusync__dependency *dep = gpusync__first_dependency(waits, signal->node.number);
+    gpusync__dependency *next;
     gpusync__catch caught;
+
     gpusync__catch_nothing(&caught);
     for (; dep && dep->node.number == signal->node.number; dep = next) {
         next = gpusync__dependency_after(dep);
@@ -8319,6 +8436,7 @@ static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *def
 {
     gpusync__catch caught;
     gpusync_error error;
+
     gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK_TIMELINE(t);
@@ -8342,6 +8460,7 @@ static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpus
     gpusync_timeline *t = signal->timeline;
     uint64_t value = signal->node.number;
     gpusync__dependency *followers = NULL;
+
     GPUSYNC__LOCK_TIMELINE(t);
     if (signal->node.linked) {
         gpusync__list_remove(&t->signals, &signal->node);
@@ -8377,6 +8496,7 @@ static void gpusync__look_value(const gpusync__goal *goal)
     gpusync_timeline *t = goal->timeline;
     gpusync__submission *s, *last = NULL;
     gpusync__look_timeline(t);
+
     for (bool again = true; again && GPUSYNC__LOAD_SEQ(&t->signal_count); last = s) {
         GPUSYNC__LOCK_TIMELINE(t);
         s = t->signal_count ? gpusync__cover(t, 0)->submission : NULL;
@@ -8403,6 +8523,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goa
 {
     gpusync_timeline *t = goal->timeline;
     gpusync__forecast f = {0, 0, 0};
+
     GPUSYNC__LOCK_TIMELINE(t);
     const gpusync__pending_signal *cover = gpusync__cover(t, goal->ticket);
     gpusync__submission *s = cover ? cover->submission : NULL;
@@ -8447,6 +8568,7 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
 {
     gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128);
     bool lost = false;
+
     if (t) {
         t->calls = &gpusync__values;
         t->device = dev;
@@ -8537,6 +8659,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_timeline *t = timeline;
     gpusync__listening *listening;
+
     if (!t)
         return GPUSYNC_OK;
     if (gpusync__in_callback())
@@ -8630,6 +8753,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, u
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__node *node;
     uint64_t from = 0;
+
     if (!timeline)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE)
@@ -8687,6 +8811,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
     gpusync_device *dev = t->device;
     uint64_t *how;
     gpusync_result result = gpusync__timeline_enter(t);
+
     if (result != GPUSYNC_OK)
         return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
     if (dev->trace)
@@ -8764,6 +8889,7 @@ GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *c
     void *few[32] = {NULL}, **table = few;
     size_t size = sizeof few / sizeof few[0];
     gpusync_result result = GPUSYNC_OK;
+
     while (size < 2 * count)
         size *= 2;
     if (size > sizeof few / sizeof few[0])
@@ -8879,8 +9005,11 @@ static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
    flight still use, in an array (+1), or NULL if every ticket has ended. */
 GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 {
-    uint64_t ticket = gpusync__ended_to(q), last = gpusync__committed(q);
-    void *pool = gpusync__pool_push(), *array = ticket == last ? NULL : gpusync__new_object("NSMutableArray");
+    uint64_t ticket = gpusync__ended_to(q);
+    uint64_t last = gpusync__committed(q);
+    void *pool = gpusync__pool_push();
+    void *array = ticket == last ? NULL : gpusync__new_object("NSMutableArray");
+
     while (ticket++ < last) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot)
@@ -8899,8 +9028,10 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
    and has nothing in flight needs none of them. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
-    void *pool = gpusync__pool_push(), *listener = gpusync__listener(q->device);
+    void *pool = gpusync__pool_push();
+    void *listener = gpusync__listener(q->device);
     void *array = left ? left : gpusync__new_object("NSMutableArray");
+
     for (const gpusync__submission *s = q->kept; s; s = s->next)
         gpusync__add_events(array, s);
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
@@ -8968,6 +9099,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
 {
     gpusync__commit_extra extra;
     gpusync__slot *slot = NULL;
+
     extra.admitted = false;
     gpusync_result result = buffers[0] ? gpusync__check_work(q, buffers, count) : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result == GPUSYNC_OK && q->slow_commit)
@@ -8975,7 +9107,8 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     if (result != GPUSYNC_OK)
         return result;
     do {
-        void *pool = gpusync__pool_push(), *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
+        void *pool = gpusync__pool_push();
+        void *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
         void *all = gpusync__all_of(buffers, count);
         gpusync__lock(&q->order);
         if (!options || !all)
@@ -9004,6 +9137,7 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+
     if (queue && command_buffers && count && count <= UINT32_MAX / 2)
         result = gpusync__enter_working(queue);
     if (result == GPUSYNC_OK) {
@@ -9025,6 +9159,7 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
 {
     uint64_t raw;
     void *event = gpusync__event_take(q->device, &raw);
+
     if (!event)
         return false;
     gpusync__lock(&q->order);
@@ -9085,6 +9220,7 @@ GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
     gpusync_queue *q = s->work.queue;
     gpusync__send4(q, s->parts[0], s->options, s->buffers, s->buffer_count);
     gpusync__release(s->options);
+
     s->options = NULL;
     if (s->flags & GPUSYNC_STRICT)
         return;
@@ -9126,6 +9262,7 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission
     uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
     gpusync__submission **link = &q->kept, *gone = NULL;
     uint32_t more = 1;
+
     gpusync__lock(&dev->submission_lock);
     s->next = q->kept;
     q->kept = s;
@@ -9238,6 +9375,7 @@ GPUSYNC__RARE void gpusync__store_submissions(gpusync_device *dev)
 {
     gpusync__submission *s =
         (gpusync__submission *)gpusync__store_new(dev, GPUSYNC__STORE_SUBMISSIONS * sizeof(gpusync__submission));
+
     for (uint32_t i = 0; s && i < GPUSYNC__STORE_SUBMISSIONS; i++, s++) {
         s->device = dev;
         s->due.done = gpusync__submission_called;
@@ -9256,6 +9394,7 @@ GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     gpusync__submission *s, *taken = NULL;
+
     gpusync__lock(&dev->submission_lock);
     gpusync__hook_in(dev);
     if (!dev->free_submissions)
@@ -9301,8 +9440,8 @@ static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
 {
     /* The list is taken whole, so that a list which another thread has taken from and given back to
        is not mistaken for the old one. */
-    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST),
-                        *rest = NULL;
+    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST);
+    gpusync__submission *rest = NULL;
     if (s && s->next)
         rest = __atomic_exchange_n(&q->free_submissions, s->next, __ATOMIC_SEQ_CST);
     if (rest)
@@ -9400,6 +9539,7 @@ static void gpusync__submission_free(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
     gpusync_queue *q = s->work.queue;
+
     while (s->joined) {
         gpusync__submission *joined = s->joined;
         s->joined = joined->next;
@@ -9444,6 +9584,7 @@ static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
 {
     const gpusync_timeline *t = dep->timeline;
     uint64_t number = dep->node.number;
+
     if (!t) { /* OPEN with a ticket: held */
         bool held = gpusync__is_submission(dep->queue, number, GPUSYNC__OPEN);
         return dep->far || held ? GPUSYNC__AWAITED : GPUSYNC__COMING;
@@ -9488,6 +9629,7 @@ static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool is
     const gpusync_timeline *t = dep->timeline;
     gpusync__submission *s = dep->submission;
     gpusync__found found = GPUSYNC__FOUND_OPEN;
+
     gpusync__lock(gpusync__dependency_lock(dep));
     GPUSYNC__ADD_SEQ(&s->unresolved, 1);
     gpusync__link_dependency(dep);
@@ -9516,6 +9658,7 @@ GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found 
     gpusync__submission *s = dep->submission;
     gpusync_error error;
     bool failed = true;
+
     if (found == GPUSYNC__FOUND_FAILED)
         error = dep->timeline->error; /* written once, before the value that tells of the failure */
     else if (found == GPUSYNC__FOUND_ABANDONED)
@@ -9536,6 +9679,7 @@ static void gpusync__seek(gpusync__dependency *dep)
 {
     gpusync__submission *s = dep->submission;
     gpusync_queue *q = dep->queue ? gpusync__next_queue(s->device, NULL, dep->queue_number) : NULL;
+
     if (dep->queue && !(q && q->place.number == dep->queue_number)) {
         gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
@@ -9625,9 +9769,8 @@ GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred 
     }
     if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
         gpusync__push_ended(s, deferred);
-    else
-        deferred->busy = deferred->sweep =
-            true; /* its dependencies are listed from here on, and the sweep looks at them */
+    else /* its dependencies are listed from here on, and the sweep looks at them */
+        deferred->busy = deferred->sweep = true;
 }
 
 /* Ends a part: keeps its error, and extends the submission's times to its start and end. The thread
@@ -9639,6 +9782,7 @@ static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync
     double start = outcome->gpu_start, end = outcome->gpu_end;
     const gpusync_error *error = outcome->error;
     gpusync_error own;
+
     if (!error && report != slot->buffer && gpusync__wait_was_cut(s->work.queue, slot, &own))
         error = &own;
     if (error)
@@ -9665,6 +9809,7 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
 {
     gpusync_queue *q = s->work.queue;
     uint64_t ticket = s->work.ticket;
+
     if (error) {
         error->dropped = s->rank != GPUSYNC__RANK_OWN; /* read by gpusync__was_given_up */
         gpusync__record(q, error);
@@ -9729,21 +9874,21 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     gpusync_error *error = s->rank != GPUSYNC__RANK_NONE ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
     uint32_t rest = gpusync__is_issued(s) ? s->first_part : s->part_count; /* were not committed */
-    gpusync__outcome outcome;
+    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error};
     gpusync__catch caught;
+
     if (error) {
         gpusync__name_failure(s);
         gpusync__make_log(q);
     }
     gpusync__end_signals(s, error, deferred);
-    outcome.gpu_start = s->gpu_start;
-    outcome.gpu_end = s->gpu_end;
-    outcome.error = error;
+
     if (q->device->trace)
         q->device->trace->end(q, ticket, s->label, &outcome);
     s->due.error = error;
     if (s->due.fn)
         gpusync__submission_keep(s); /* gpusync__submission_called takes it back */
+
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     gpusync__slot *parts = gpusync__end_submission(s, error, rest, &outcome, &caught, deferred);
@@ -9962,6 +10107,7 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
 {
     gpusync__submission *s;
     gpusync_error error;
+
     if (!q->lined)
         return;
     gpusync__own_error(&error, result, why);
@@ -10079,6 +10225,7 @@ static bool gpusync__look_submission(gpusync__submission *s)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_queue *q = s->work.queue;
+
     if (gpusync__is_issued(s)) {
         for (uint32_t i = s->first_part; i < s->part_count; i++) {
             gpusync__slot *slot = gpusync__part_begin(q, s, i);
@@ -10120,6 +10267,7 @@ GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, con
     gpusync_queue *q = point->queue;
     gpusync__goal goal;
     bool well = false;
+
     if (!q || q->device != dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (point->ticket == GPUSYNC_EVERYTHING)
@@ -10149,6 +10297,7 @@ GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, con
     dep->queue = q;
     dep->queue_number = q->place.number;
     dep->node.number = point->ticket;
+
     /* A tracked buffer may be committed later, even behind the work that waits for it. No handler tells
        the end of an external one. The GPU must not wait for either: its watchdog would end the wait. */
     gpusync__slot *slot = gpusync__ticket_begin(q, point->ticket);
@@ -10168,6 +10317,7 @@ static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusy
 {
     gpusync_timeline *t = point->timeline;
     uint64_t value = point->value;
+
     dep->stage = GPUSYNC__OVER;
     dep->timeline = NULL;
     dep->queue = NULL;
@@ -10304,7 +10454,8 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission
         return gpusync__make_options4(q, s, desc);
     if (desc->flags & GPUSYNC_STRICT)
         return GPUSYNC_OK;
-    bool front = s->dependency_count != 0, back = desc->signal_count && (!front || desc->command_buffer_count);
+    bool front = s->dependency_count != 0;
+    bool back = desc->signal_count && (!front || desc->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
     if (!front && desc->wait_count)
         GPUSYNC__COUNT_RELAXED(&q->stats.buffers_saved);
@@ -10317,9 +10468,9 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission
     }
     void *pool = gpusync__pool_push();
     if (front)
-        s->front = gpusync__new_buffer(q, gpusync__sel.commandBuffer, desc->label);
+        s->front = gpusync__keep_buffer(gpusync__make_buffer(q, NULL), desc->label);
     if (back)
-        s->back = gpusync__new_buffer(q, gpusync__sel.commandBuffer, desc->label);
+        s->back = gpusync__keep_buffer(gpusync__make_buffer(q, NULL), desc->label);
     gpusync__pool_pop(pool);
     uint32_t made = (uint32_t)(s->front != NULL) + (s->back != NULL);
     if (made < count)
@@ -10463,8 +10614,10 @@ GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpus
    an error, OUT_OF_MEMORY too, leaves everything as it was. Needs a pool. */
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
-    size_t first = s->front != NULL, needed = first + (s->back != NULL);
+    size_t first = s->front != NULL;
+    size_t needed = first + (s->back != NULL);
     gpusync__submission *encoded = NULL, **end = &encoded, *next;
+
     if (s->options)
         return gpusync__take_parts4(q, s, desc);
     gpusync_result result = gpusync__check_parts(q, desc, &needed);
@@ -10475,7 +10628,8 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission 
     if (ready && s->front)
         gpusync__add_new_part(q, s, s->front, GPUSYNC__HAS_ROOM);
     for (size_t i = 0; i < desc->command_buffer_count && ready; i++) {
-        gpusync__slot **open = gpusync__find_open(q, desc->command_buffers[i]), *slot = *open;
+        gpusync__slot **open = gpusync__find_open(q, desc->command_buffers[i]);
+        gpusync__slot *slot = *open;
         if (!slot) {
             gpusync__add_new_part(q, s, desc->command_buffers[i], GPUSYNC__HAS_ROOM);
             gpusync__room_for_stranger(q, NULL);
@@ -10528,6 +10682,7 @@ static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
     gpusync__forget_dependencies(s);
+
     while (GPUSYNC__LOAD_SEQ(&s->unresolved) > 1) { /* gpusync__dependencies_over counts it down */
         gpusync__run(s->device, deferred);
         gpusync__linger(s->device, &rounds);
@@ -10593,12 +10748,13 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
 {
     gpusync_queue *q = s->work.queue;
     bool came_in = s->part_count != 0;
-    gpusync__deferred nothing = GPUSYNC__NOTHING;
     gpusync__catch caught;
+
     for (uint32_t i = s->signal_count; i--;)
         if (s->own_signals[i].node.linked)
             gpusync__take_back(&s->own_signals[i], deferred);
     gpusync__unseek(s, deferred);
+
     gpusync__catch_nothing(&caught);
     gpusync__lock(&q->order);
     GPUSYNC__LOCK(q);
@@ -10607,7 +10763,7 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
     gpusync__unjoin(s);
     gpusync__order_end(q);
     gpusync__parts_free(q, parts);
-    gpusync__tell(q, 0, &caught, &nothing);
+    gpusync__tell(q, 0, &caught, deferred);
     if (!came_in) { /* else their slots had them */
         gpusync__drop_own(q, s->front);
         gpusync__drop_own(q, s->back);
@@ -10659,8 +10815,8 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stay
         stays = true; /* others wait in the line before it */
     deferred->busy = deferred->sweep = true;
     gpusync__seek_dependencies(s);
-    bool goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) ==
-                              1; /* read first: a thread that fails a dependency dooms, and then counts */
+    /* `missing` is read first: a thread that fails a dependency dooms, and then counts down. */
+    bool goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) == 1;
     if (gpusync__has_fate(s, GPUSYNC__DOOMED))
         return GPUSYNC_NOT_READY;
     if (goes)
@@ -10702,6 +10858,7 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
 {
     gpusync_queue *q = s->work.queue;
     gpusync_result result = gpusync__list_signals(s, false, deferred);
+
     if (result != GPUSYNC_OK)
         return result;
     GPUSYNC__LOCK(q);
@@ -10766,6 +10923,7 @@ static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submis
 {
     gpusync__submission *s =
         gpusync__submission_new(q, desc->wait_count, desc->signal_count, desc->command_buffer_count);
+
     if (!s)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (desc->on_complete)
@@ -10836,10 +10994,12 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
     gpusync_result result = GPUSYNC_OK;
     gpusync__submission *s;
     bool ready;
+
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        gpusync__slot **open = gpusync__find_open(q, buffer), *slot = *open;
+        gpusync__slot **open = gpusync__find_open(q, buffer);
+        gpusync__slot *slot = *open;
         s = slot ? slot->submission : NULL;
         result = s ? gpusync__check_status(buffer, GPUSYNC__PART) : GPUSYNC_OK;
         if (s && result == GPUSYNC_OK)
@@ -10854,8 +11014,8 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
     if (s && result == GPUSYNC_OK) {
         gpusync__announce(s, &deferred);
     } else if (s && result < GPUSYNC_OK) {
-        gpusync__unseek(
-            s, &deferred); /* the command buffer is open again, its submission as it was. Its pending signals stand */
+        /* The command buffer is open again, and its submission as it was. Its pending signals stand. */
+        gpusync__unseek(s, &deferred);
         gpusync__reopen(q, s);
     } else if (!s && result == GPUSYNC_OK) {
         gpusync_submission desc;
@@ -10888,6 +11048,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     const gpusync_submission *desc = submission;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_ticket nobodys;
+
     if (!ticket)
         ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
@@ -10959,6 +11120,7 @@ static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__d
     gpusync__submission *s = slot->submission ? slot->submission : made;
     gpusync__submission *place = made ? made : s->joined ? s->joined : s;
     gpusync_result result = GPUSYNC_OK;
+
     if (s == made)
         s->open_buffer = slot->buffer; /* first: a report that finds the pending signal reads it */
     if (dep)
@@ -11002,9 +11164,12 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, co
                                               bool *full, bool *ready)
 {
     gpusync__slot *slot = *gpusync__find_open(q, buffer);
-    gpusync__submission *s = slot ? slot->submission : NULL, *place = s && s->joined ? s->joined : s, *made = NULL;
+    gpusync__submission *s = slot ? slot->submission : NULL;
+    gpusync__submission *place = s && s->joined ? s->joined : s;
+    gpusync__submission *made = NULL;
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
     bool skips = dep && dep->stage == GPUSYNC__OVER;
+
     *ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK && dep && s && s->signals)
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -11038,6 +11203,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync__pending_signal signal;
     gpusync__slot *stranger = NULL;
     bool full = false, ready;
+
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(q);
@@ -11130,7 +11296,8 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *sl
     GPUSYNC__UNLOCK(q);
     if (!s)
         return NULL;
-    void *pool = gpusync__pool_push(), *events = gpusync__new_object("NSMutableArray");
+    void *pool = gpusync__pool_push();
+    void *events = gpusync__new_object("NSMutableArray");
     gpusync__add_events(events, s);
     gpusync__pool_pop(pool);
     gpusync__submission_unref(s);
@@ -11155,6 +11322,7 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
 {
     uint32_t open = GPUSYNC__LOAD_SEQ(&s->unresolved);
     gpusync_error error;
+
     do
         if (open == 0)
             return;
@@ -11171,6 +11339,7 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
     }
     gpusync__seek_dependencies(s);
     gpusync__forget_dependencies(s);
+
     if (__atomic_exchange_n(&s->running, 0, __ATOMIC_SEQ_CST))
         GPUSYNC__SUB_SEQ(&s->unresolved, 1);
     if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
@@ -11199,11 +11368,6 @@ GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *de
     gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", deferred);
 }
 
-GPUSYNC__RARE void gpusync__close_submissions(gpusync_queue *q)
-{
-    gpusync__submissions_return(q->device, q->free_submissions);
-}
-
 /* Gives the device the table, the same one each time. Under the submission lock. */
 static void gpusync__hook_in(gpusync_device *dev)
 {
@@ -11222,7 +11386,7 @@ static void gpusync__hook_in(gpusync_device *dev)
         gpusync__give_up_held,
         gpusync__events_of,
         gpusync__disown_submissions,
-        gpusync__close_submissions,
+        gpusync__submissions_return,
     };
     GPUSYNC__STORE_SEQ(&dev->upper, &submissions);
 }
@@ -11338,10 +11502,11 @@ GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
    after that. */
 static void gpusync__came(void *block, void *made, void *ns_error)
 {
-    gpusync__compilation *c =
-        (gpusync__compilation *)((gpusync__context_block *)block)->context; /* stays while `pending` */
+    /* `pending` keeps it. */
+    gpusync__compilation *c = (gpusync__compilation *)((gpusync__context_block *)block)->context;
     gpusync_warmup *w = c->warmup;
     void *pool = gpusync__pool_push();
+
     c->made = gpusync__retain(made);
     if (!made) {
         gpusync__own_error(&c->error, GPUSYNC_ERROR_COMPILE,
@@ -11365,7 +11530,9 @@ GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
     static const gpusync__block_descriptor descriptor = {0, sizeof(gpusync__context_block), "v24@?0@8@16", NULL};
     gpusync__context_block block = {{gpusync__stack_block, GPUSYNC__BLOCK_HAS_SIGNATURE, 0, NULL, &descriptor}, c};
     gpusync__compilation *l = c->library;
-    void *metal = c->warmup->device->metal, *input = l ? NULL : c->text;
+    void *metal = c->warmup->device->metal;
+    void *input = l ? NULL : c->text;
+
     if (!gpusync__swap32(&c->started, 0, 1) || GPUSYNC__LOAD_SEQ(&c->warmup->closing))
         return;
     block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__came;
@@ -11403,8 +11570,10 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     static const gpusync_command_buffer_desc desc = {&at_once, NULL, false, 0, NULL};
     gpusync_ticket ticket;
     uint64_t raw;
-    void *buffer, *event = gpusync__event_take(w->device, &raw);
-    gpusync_result made = event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL, result = GPUSYNC_OK;
+    void *buffer;
+    void *event = gpusync__event_take(w->device, &raw);
+    gpusync_result made = event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+    gpusync_result result = GPUSYNC_OK;
     if (event)
         gpusync__event_keep(w->device, event, true);
     if (w->own_queue)
@@ -11472,9 +11641,11 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
 {
     static const gpusync_timeline_desc progress = {0, "warm-up", NULL, false};
     const gpusync_pipeline_desc *wish = desc->pipelines;
-    size_t jobs = desc->disabled ? 0 : desc->job_count, count = desc->pipeline_count;
+    size_t jobs = desc->disabled ? 0 : desc->job_count;
+    size_t count = desc->pipeline_count;
     size_t size = sizeof(gpusync_warmup) + 2 * count * sizeof(gpusync__compilation) + jobs * sizeof(gpusync_warmup_job);
     gpusync_warmup *w = (gpusync_warmup *)gpusync__allocate(dev, size, 128);
+
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync_result result = gpusync_timeline_create(dev, &progress, &w->progress);
@@ -11518,6 +11689,7 @@ static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync
     bool valid = (desc->pipelines || !desc->pipeline_count) && (desc->jobs || !desc->job_count) &&
                  (!desc->queue || desc->queue->device == device) && desc->pipeline_count <= SIZE_MAX / 4096 &&
                  desc->job_count <= SIZE_MAX / 4096;
+
     for (size_t i = 0; valid && i < desc->pipeline_count; i++)
         valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
     for (size_t i = 0; valid && i < desc->job_count; i++)
@@ -11532,6 +11704,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
 {
     static const gpusync_warmup_desc none = {NULL, 0, NULL, 0, NULL, false, false};
     gpusync_warmup *w;
+
     if (out)
         *out = NULL;
     if (!desc)
@@ -11577,8 +11750,10 @@ static bool gpusync__warmup_enter(gpusync_warmup *w)
    that the wait does not sleep through an end. */
 static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
 {
-    uint64_t deadline = gpusync__deadline(timeout_ns), value;
+    uint64_t deadline = gpusync__deadline(timeout_ns);
+    uint64_t value;
     gpusync_result result;
+
     do {
         result = gpusync_timeline_query(w->progress, &value);
         if (gpusync__is_warm(w, c))
@@ -11656,6 +11831,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     gpusync_warmup *w = warmup;
     gpusync_error gone;
     unsigned rounds = 0;
+
     if (!w)
         return GPUSYNC_OK;
     if (gpusync__in_callback() || gpusync__in_job(w))
@@ -11750,6 +11926,7 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     gpusync_trace_event event = goal ? gpusync__trace_event(kind, goal->queue, goal->timeline, goal->ticket, NULL)
                                      : gpusync__trace_event(kind, NULL, NULL, 0, NULL);
     uint64_t end = goal && !how ? gpusync__forecast_goal(goal).end : 0;
+
     if (end > event.time_ns)
         event.expected_ns = end - event.time_ns;
     event.result = result;
@@ -11798,6 +11975,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     static const gpusync__tracing tracing = {gpusync__trace_ticket,   gpusync__trace_end,  gpusync__trace_signal,
                                              gpusync__trace_callback, gpusync__trace_wait, gpusync__trace_schedule};
     gpusync_queue *q;
+
     if (!device)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__lock(&device->lock);
@@ -11840,6 +12018,7 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer
     char *text = room ? writer->text + writer->length : NULL;
     bool ends_line = format[strlen(format) - 1] == '\n';
     va_list arguments;
+
     va_start(arguments, format);
     int length = vsnprintf(text, room, format, arguments);
     va_end(arguments);
@@ -11863,6 +12042,7 @@ GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
     static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, SUBMISSION */
     uint8_t kind = slot->kind;
+
     /* of Metal 4 nothing more is known */
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
     char label[64];
@@ -11882,6 +12062,7 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
     bool kept = value <= t->kept && t->signal_count; /* signalled; the lowest pending signal keeps it back */
     const gpusync__pending_signal *cover = gpusync__cover(t, kept ? 0 : value);
     const gpusync__submission *s = cover ? cover->submission : NULL;
+
     if (kept)
         gpusync__write(out, "signalled, but kept back by value %llu, ", (unsigned long long)cover->node.number);
     if (s && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&s->work.ticket))
@@ -11903,6 +12084,7 @@ GPUSYNC__RARE void gpusync__write_dependency(gpusync__writer *out, const gpusync
 {
     gpusync_timeline *t = GPUSYNC__LOAD_SEQ(&dep->timeline);
     unsigned long long number = GPUSYNC__LOAD_SEQ(&dep->node.number);
+
     if (gpusync__is_over(dep) || (t && gpusync__value_of(t) >= number))
         return;
     if (t) {
@@ -11927,6 +12109,7 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
     char label[64];
     gpusync__copy_text(label, sizeof label, s->label);
     gpusync__slot *part = !issued && !label[0] && s->part_count ? gpusync__part_begin(work->queue, s, 0) : NULL;
+
     if (part) {
         gpusync__read_label(work->queue, part, label, sizeof label);
         gpusync__look_end(work->queue, part);
@@ -11952,6 +12135,7 @@ GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal
     static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
     gpusync_timeline *t = goal->timeline;
     gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", what[goal->kind]);
+
     if (goal->kind != GPUSYNC__ROOM)
         gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
     gpusync__write(out, t ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n", gpusync__ms_since(since_ns));
@@ -11981,6 +12165,7 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
     gpusync__goal goals[16];
     uint64_t since_ns[16], number = 0;
     size_t count, seen = 0;
+
     for (int list = 0; list < GPUSYNC__LISTS;) {
         count = 0;
         gpusync__lock(&waits->lock);
@@ -12008,8 +12193,11 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
    without a slot has ended meanwhile. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
-    uint64_t done = gpusync__ended_to(q), last = gpusync__committed(q), mean, deviation;
+    uint64_t done = gpusync__ended_to(q);
+    uint64_t last = gpusync__committed(q);
+    uint64_t mean, deviation;
     char most[16] = "";
+
     if (q->max_in_flight != UINT32_MAX)
         snprintf(most, sizeof most, " of %u", q->max_in_flight);
     gpusync__write(out, "  queue %llu '%s': %scommitted %llu, completed %llu, failed %llu, buffers %u%s%s%s\n",
@@ -12045,10 +12233,12 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     gpusync__writer out = {buffer, buffer ? size : 0, 0};
     gpusync_queue *q = NULL;
     gpusync_timeline *t;
+
     if (out.size)
         buffer[0] = '\0';
     if (!device)
         return 0;
+
     gpusync__write(&out, "gpusync %d.%d.%d device%s\n", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH, gpusync_device_is_lost(device) ? ", lost" : "");
     while ((q = gpusync__next_queue(device, q, 0)) != NULL)
