@@ -1445,23 +1445,28 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    order of events between threads, and what answers it; tests/test_interleavings*.c force each, under its number.
 
    TWO FLOORS
-     The ground floor commits, looks, waits, calls back, keeps failures and destroys. It ends at >>second: you can stop
-     reading there, and a program that calls nothing of what follows links nothing of it. On the second floor are
-     timelines, submissions, Metal 4, the warm-up, the trace and the report. The ground floor calls them through `told`
-     of a node, `done` of a callback, and four tables: gpusync__upper of a device, from its first submission on;
-     gpusync__metal4 of a queue, from its first commit on; gpusync__tracing of a device, while it traces; and
-     gpusync__valued of a timeline.
+     The ground floor commits, looks, waits, calls back, keeps failures and destroys. You can stop reading at >>second:
+     a program that calls nothing of what follows links nothing of it. The second floor has timelines, submissions,
+     Metal 4, the warm-up, the trace and the report. The ground floor calls it through `told` of a node, `done` of a
+     callback, and four tables: gpusync__upper of a device, from its first submission on; gpusync__metal4 of a queue,
+     from its first commit on; gpusync__tracing of a device, while it traces; gpusync__valued of a timeline.
+
+   WHERE TO LOOK: each of these sections opens with the whole answer.
+     what holds a submission back, what lets it go, on which thread     >>held
+     what becomes of everything when a queue is destroyed               >>destroy
+     where the error of a failed command buffer goes                    >>failure
+     what is different with Metal 4, and where                          >>metal4
 
    OBJECTS, AND WHO OWNS WHAT
      device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, what is due.
      queue      a ring of entries, one for each ticket in flight; open command buffers; its line of held submissions.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
-                handler: from the commit on it is in flight until the handler has come, and each look at its buffer has
-                ended. Slabs of slots are never freed. Rules of the lock over slots and tickets: >>slots.
+                handler: it is in flight from the commit until the handler has come and each look has ended. Slabs of
+                slots are never freed. Rules of the lock over slots and tickets: >>slots.
      submission what it waits for (dependencies), what it signals (pending signals), its command buffers. The ring's
                 entry leads to a slot inside the submission. It owns a reference to each timeline that it names.
-     wait list  of a queue or timeline: what is to be told when something is over. Wait entries (sleeping waits),
-                dependencies and callbacks are listed by ticket or value. The thread that lists a node owns it.
+     wait list  of a queue or timeline. Wait entries (sleeping waits), dependencies and callbacks are listed by ticket
+                or value. The thread that lists a node owns the node; the thread that takes it off tells its owner.
      listening  one registration with a shared event, for all waits for that value. Metal's block has a reference.
      deferred   work that a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
      post       what a device has asked a dispatch queue for. It outlives the device.
@@ -1471,24 +1476,21 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      2. gpusync_commit takes the order lock. In one hold of the queue's lock the slot gets its ticket and turns ARMED.
         Then Metal gets the slot as the completed handler, and commits the buffer [gpusync__commit].
      3. The handler finds the end [gpusync__completed], or a look does: a poll, a wait or a sweep reads the status
-        [gpusync__look_slot], which Metal 4 has not.
-     4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: a failure goes on
-        record, the ring's entry tells how it ended, `completed` moves over all that has ended up to there
-        [gpusync__end_ticket], and what waits for that is taken off the wait list [gpusync__take_ended].
-     5. Without the lock waiters are unparked, and dependencies count their submissions down [gpusync__tell]. Callbacks
-        run on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
+        [gpusync__look_slot]. Metal 4 has no status.
+     4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: it records a
+        failure, writes into the ring's entry how the ticket ended, moves `completed` over all that has ended up to
+        there [gpusync__end_ticket], and takes what waits for that off the wait list [gpusync__take_ended].
+     5. Without the lock it unparks waiters, and counts dependencies of submissions down [gpusync__tell]. Callbacks run
+        on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
      6. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
 
    THE LIFE OF A SUBMISSION (its steps in full: gpusync__submission)
-     1. gpusync_submit makes one of its description; gpusync_commit does, too, behind held work. gpusync_encode_wait and
-        _signal give one to an open buffer, whose signals are pending at once: a commit goes on with it, a submission
-        joins it to its own.
-     2. It comes in under the order lock [gpusync__enter_submission], and gets its ticket. It is held, in the queue's
-        line, where a dependency is not on its way, an earlier one of the line is held, a pending signal follows one of
-        another queue, or the host is to wait (STRICT) [gpusync__enter_held].
-     3. Otherwise its command buffers are committed, each as a part [gpusync__issue_submission]. A held one is issued
-        once the last dependency that keeps it has changed [gpusync__mark_ready, gpusync__issue_ready].
-     4. When its parts and its dependencies are over it ends: first its signals do, then its ticket [gpusync__publish].
+     1. gpusync_submit makes one; so does gpusync_commit behind held work. gpusync_encode_wait and _signal make one for
+        an open buffer, and its signals are pending at once: a commit goes on with it, a submission joins it to its own.
+     2. It enters its queue under the order lock [gpusync__enter_submission], and gets its ticket. It is held in the
+        queue's line [gpusync__enter_held], or issued: its command buffers are committed, each as a part
+        [gpusync__issue_submission]. The thread that ends what holds it back issues it later [gpusync__issue_ready].
+     3. When its parts and its dependencies are over it ends: first its signals do, then its ticket [gpusync__publish].
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
      order    of a queue: ticket order is queue order. Commits wait for it; gpusync__issue_ready tries it.
@@ -1497,11 +1499,10 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
               Of a timeline: its values, its pending signals, and what waits for them.
      submission, waiter   of a device: free ones, what is due, held submissions that may go
      global   slabs, registrations, selectors, calls in progress
-
-     No message, hook, callback, log or trace function, release or dispatch call comes under any of them, with two
-     exceptions: the messages and releases of a commit, or of an encoded wait or signal, come under the order lock, and
-     the listener is made under the device's [gpusync__listener]. The allocator is called under the submission and the
-     waiter lock, malloc under the global one and a timeline's; neither under a queue's [gpusync__make_ready].
+     No message, hook, callback, log or trace function, release or dispatch call comes under a lock, with two
+     exceptions: messages and releases of a commit, an encoded wait or signal come under the order lock, and the
+     listener is made under the device's. The allocator is called under the submission and the waiter lock, malloc
+     under the global one and a timeline's; neither under a queue's [gpusync__make_ready].
 
    READ WITHOUT THE QUEUE'S LOCK, each written under it; `completed` and `committed` with sequential consistency.
      completed       is_done, the waits                every record of a failure up to there was written before
@@ -1517,8 +1518,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
      held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
                           [gpusync__want, gpusync__issue_ready]             read-modify-write [gpusync__order_end]
-     an issue is deferred set `wanted`, then `is_deferred` [gpusync__want]  clear `is_deferred`, then issue
-                                                                            [gpusync__run]
+     an issue is deferred set `wanted`, then `is_deferred` [gpusync__want]  clear `is_deferred`, issue [gpusync__run]
      a device is lost     set LOST, then read `upper`, and want each queue  set `upper`, line up, then read LOST
                           [gpusync__lose]                                   [gpusync__enter_held]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
@@ -3122,14 +3122,25 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint
 }
 
 /* ------------------------------------------------------------------------------ >>failure --
-   The trace, the log, and the record of a failure:
+   Where the error of a failed command buffer goes:
 
-     1. The thread that finds the end fills in an error (gpusync__read_failure, gpusync__own_error).
-     2. gpusync__record puts the error on the queue's log, in the hold in which the ticket ends, so
-        that no thread sees the end without the record.
-     3. Waits find the record by its ticket. gpusync_next_error and the log function read the log,
-        each with a cursor of its own.
-     4. The failure that is log_size further on takes the record's place. Of the records that were
+     1. The thread that finds the end, the handler or a look, reads the NSError of the buffer, of
+        Metal 4 that of the feedback, and classes it (gpusync__read_failure).
+     2. A commit: gpusync__settle puts the error into the failure log of the queue
+        (gpusync__record), in the hold in which the ticket ends, so that no thread sees the end
+        without the record.
+     3. A part of a submission: the submission keeps the error, unless it has one of a dependency
+        (gpusync__blame). When all its parts and dependencies are over, gpusync__publish first fails
+        the timelines that the submission was to signal (gpusync__end_signals), and then records the
+        error and ends the ticket in one hold (gpusync__end_submission).
+     4. What waits for the ticket, or for a timeline that failed, gets the error: a callback keeps a
+        copy (gpusync__callback_told), a dependency dooms its submission (gpusync__dependencies_over),
+        which goes through step 3 with that error.
+     5. A wait finds the record by its ticket, a wait for everything by a range of tickets
+        (gpusync__result_of). gpusync_next_error reads the failure log, with the program's cursor;
+        the program's log function is told of each record (gpusync__log_failures).
+     6. A class that means a lost device ends every wait of the device (gpusync__lose).
+     7. The failure that is log_size further on takes the record's place. Of the records that were
         dropped only the highest ticket is known. */
 
 /* Turns control characters in labels and in Metal's texts into blanks. */
@@ -6967,11 +6978,27 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      5. The queue leaves the device's list: the sweep and the report do not find it any more.
      6. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
-     7. Submissions that are not over end as cancelled. Whatever waits for tickets of the queue is
-        told.
+     7. Submissions that are not over end with ERROR_CANCELLED (gpusync__disown, at >>upper). What
+        waits for tickets of the queue is told (gpusync__end_listed).
      8. Callbacks and releases that the queue owes run on this thread. For Metal 4 the last mark
-        keeps what its signals still need.
+        keeps what its signals still need (gpusync__leave_behind, at >>metal4).
      9. The device keeps the counts. The memory is freed once no slot is the queue's any more.
+
+   What becomes of                       gpusync_queue_destroy          where the GPU is not waited for: destroy_now,
+                                                                        or the device is lost
+     waits that sleep or spin       [2]  return ERROR_DESTROYED         the same; ERROR_DEVICE_LOST came before
+     held work, commits behind it   [3]  ends with ERROR_CANCELLED      the same
+     open command buffers           [3]  are released; timelines that   the same
+                                         they were to signal fail
+     tracked ones, not committed    [3]  end with ERROR_CANCELLED       the same
+     plain commits in flight     [4, 6]  are waited for                 their slots become orphans; what waits for
+                                                                        the ticket gets ERROR_DESTROYED [7]
+     submissions in flight       [4, 7]  are waited for                 end with ERROR_CANCELLED, and so do the
+                                                                        timelines they signal (gpusync__disown)
+     their command buffers          [6]                                 stay until their handlers have come, with
+                                                                        the events that they use (late.events)
+     callbacks and releases         [8]  run in the call                the same
+     Metal 4: queue and events      [8]  stay until the GPU has passed the queue's last mark, a signal behind all work
 
    A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
    checks that first, and otherwise changes nothing. */
@@ -8852,7 +8879,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    What else knows of Metal 4, and why. `make check` compares this list with the code.
 
      gpusync__orphan_leave      Metal 4 retains nothing: the handler releases the buffer, not the last look
-     gpusync__is_limited        max_in_flight is a limit of its own: Metal 4 has none
+     gpusync__is_limited        Metal 4 has no limit, so that each max_in_flight can make a commit wait
      gpusync__classify          its errors have a domain and codes of their own
      gpusync__read_label        several command buffers are an array: the first has the label
      gpusync__completed         the status is read from the feedback
@@ -8869,7 +8896,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync__queue_free        releases `mark`
      gpusync__orphan_slots      keeps no events for an orphan: `gather` keeps those of the queue
      gpusync__destroy           calls `gather` and `leave`: what the GPU still uses is kept
-     gpusync__submission_clear  nothing is left for its commit, and of its mark
+     gpusync__submission_clear  a free submission has no options, and no number of the queue's mark
      gpusync__submission_new    the command buffers are noted in its memory, beside its parts
      gpusync__submission_free   releases the options of a commit that was never made
      gpusync__publish           what it signals is kept until the mark has come
@@ -9937,13 +9964,31 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
 }
 
 /* --------------------------------------------------------------------------------- >>held --
-   Held submissions, and their issue. Under the order lock.
-
    A held submission stands in its queue's line, or in the line of the loose ones if it is
-   UNORDERED. Of the first line only the first submission may be issued. A thread that changes a
-   held submission must not wait for the order lock: it lists the submission as ready, under the
-   submission lock, and sets `wanted`. The thread that has the order lock, or gets it, issues the
-   work. */
+   UNORDERED. Of the first line only the first submission may be issued. The functions of this
+   section run under the order lock.
+
+     what holds it back [gpusync__enter_submission]     what lets it go
+     a dependency is AWAITED: the GPU has not got       that work is issued (gpusync__announce_ticket,
+     the work that ends the ticket or signals the       gpusync__issue_signal), or other code is to
+     value                                              signal it (gpusync_timeline_expect), or the
+                                                        ticket ends, or the value is reached
+     STRICT: a dependency is not over                   it is over (gpusync__dependencies_over)
+     one of its signals must stay behind a lower one    that one ends, or is not issued after all
+     of another queue (gpusync__goes_after)             (gpusync__take_followers)
+     an earlier submission of the line is held          that one is issued or abandoned
+
+   Each of the first two counts in `missing`. The thread that makes the change counts it down, and
+   the one that counts to 0 lists the submission as ready and wants the queue (gpusync__mark_ready).
+   It must not wait for the order lock: with its other locks released, at the end of its call or
+   handler, it tries the lock and issues the work (gpusync__run, gpusync__issue_ready). If another
+   thread has the lock, that thread issues the work after its unlock (gpusync__order_end). So it is
+   the thread that signals on the host or commits, or, where work ended, the thread that found the
+   end: most often Metal's completion thread. The sweep finds what was missed
+   (gpusync__look_submission).
+
+   A held submission also ends without being issued (gpusync__abandon): when a dependency fails, by
+   gpusync_cancel_held, when the device is lost, and when its queue is destroyed. */
 
 /* Puts the submission at the end of its line. This call sees a change that came before `lined` was
    set; a later change lists the submission as ready (gpusync__mark_ready). Under the order lock. */
