@@ -556,10 +556,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
 
-/** Why a command buffer failed, and what usually helps. The class comes from the number that the driver gives the
-    error: Metal keeps the number in an NSError of its own (IOGPUCommandQueueErrorDomain) and in the text. Without a
-    number the class comes from Metal's code (MTLCommandBufferError, MTL4CommandQueueError), which merges several. Known
-    from Apple's code and from logs: see examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
+/** Why a command buffer failed, and what usually helps. The class of a Metal error comes from the number that the
+    driver gives the error. Metal keeps this number in an underlying NSError (IOGPUCommandQueueErrorDomain) and in the
+    text. If there is no number, or gpusync does not know it, the class comes from Metal's code (MTLCommandBufferError;
+    MTL4CommandQueueError, whose code counts only if there is no number, except 11). One code stands for several
+    numbers. An error of another domain is OTHER. The meanings are known from Apple's code and from logs: see
+    examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -754,19 +756,20 @@ typedef struct gpusync_wait_options {
 
 /** gpusync_wait with a spin budget, a mode, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
 
-    With options->handlers the wait returns when the program's completed handlers have run. Never call it in a completed
-    handler: the handler would wait for itself. gpusync adds its own handler last, in gpusync_commit and gpusync_submit,
-    and waits until this handler has begun. (Metal runs handlers in the order of their addition: known from Apple's
-    code.)
+    With options->handlers the wait returns when the program's completed handlers have run. Never make such a wait in a
+    completed handler: the handler would wait for itself. gpusync_commit and gpusync_submit add gpusync's own handler
+    last, and the wait ends when this handler has begun. (Metal runs handlers in the order of their addition: known from
+    Apple's code.)
       Tracked work                          Handlers added before gpusync_track have run.
-      Work of gpusync_track_committed       Its waitUntilCompleted has returned.
+      Work of gpusync_track_committed       waitUntilCompleted of the buffer has returned.
       Work that was never committed         Nothing to wait for.
       GPUSYNC_EVERYTHING                    All handlers since the queue was made.
-    Callbacks of gpusync_on_done do not count as handlers. A handler that is never called results in TIMEOUT. Without a
-    limit such a wait goes on until the queue is destroyed or the device is lost. The wait then returns the failure of
-    the work. For work that ended well it returns ERROR_DESTROYED or ERROR_DEVICE_LOST, because the handlers of the work
-    may still run.
-    Returns  as gpusync_wait   Threads any   Blocks as gpusync_wait   Owns nothing */
+    Callbacks of gpusync_on_done do not count as handlers. If a handler is never called, the wait returns TIMEOUT at its
+    limit. Destroying the queue, or losing the device, also ends the wait. If the work failed, the wait then returns
+    that failure. If the work ended well, the wait returns ERROR_DESTROYED or ERROR_DEVICE_LOST, because handlers of the
+    work may still run.
+    Returns  as gpusync_wait. ERROR_UNSUPPORTED also: mode BLOCKING on a queue of Metal 4.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns,
                                                              const gpusync_wait_options *GPUSYNC_OPT options);
@@ -1153,7 +1156,8 @@ typedef struct gpusync_submission {
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
-/** End all held work of the queue, plain commits too, with ERROR_CANCELLED. The timelines that it was to signal fail.
+/** End all held work of the queue with ERROR_CANCELLED, also plain commits that are held behind other work. The
+    timelines that this work was to signal fail. Work that failed before keeps its failure.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
@@ -1688,8 +1692,8 @@ static void gpusync__copy_string(char *to, size_t size, void *string)
 static unsigned long gpusync__status(void *buffer)
 {
     unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
-    /* What the GPU wrote must be read after its end was seen. Metal does not say that reading the
-       status orders anything, so this does. */
+    /* The program reads what the GPU wrote after it sees the end of the work. Metal does not say
+       that reading the status orders these reads, so the fence does. */
     if (status >= GPUSYNC__STATUS_COMPLETED)
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return status;
@@ -2048,7 +2052,8 @@ enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS }
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
 /* The waits, callbacks and dependencies of a queue or timeline, and the lock of that queue or
-   timeline. No message, hook, release or allocation runs under the lock. */
+   timeline. No message, hook or release runs under the lock, and no call of the program's
+   allocator. Under a timeline's lock gpusync__listening_new may call calloc. */
 typedef struct gpusync__wait_list {
     gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
     gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
@@ -2118,8 +2123,8 @@ typedef struct gpusync__deferred {
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
-/* The spins in vain, one after the other, and how many spins are left out for them. A lost update
-   costs only time. */
+/* misses: how many spins in a row were in vain. skips: how many of the next spins are still to be
+   left out because of that. Threads write both without a lock: a lost update costs only time. */
 typedef struct gpusync__backoff {
     uint32_t misses, skips;
 } gpusync__backoff;
@@ -3124,18 +3129,21 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint
 /* ------------------------------------------------------------------------------ >>failure --
    Where the error of a failed command buffer goes:
 
-     1. The thread that finds the end, the handler or a look, reads the NSError of the buffer, of
-        Metal 4 that of the feedback, and classes it (gpusync__read_failure).
+     1. The thread that finds the end, the handler or a look, reads the NSError of the buffer, or of
+        the feedback of Metal 4, and finds its class (gpusync__read_failure).
      2. A commit: gpusync__settle puts the error into the failure log of the queue
         (gpusync__record), in the hold in which the ticket ends, so that no thread sees the end
         without the record.
-     3. A part of a submission: the submission keeps the error, unless it has one of a dependency
+     3. A part of a submission: the submission keeps the error, unless a dependency has failed
         (gpusync__blame). When all its parts and dependencies are over, gpusync__publish first fails
         the timelines that the submission was to signal (gpusync__end_signals), and then records the
         error and ends the ticket in one hold (gpusync__end_submission).
-     4. What waits for the ticket, or for a timeline that failed, gets the error: a callback keeps a
-        copy (gpusync__callback_told), a dependency dooms its submission (gpusync__dependencies_over),
-        which goes through step 3 with that error.
+     4. What waits for the ticket, or for a timeline that failed, gets the error. A callback keeps a
+        copy (gpusync__callback_told). A dependency, of a submission of any queue of the device,
+        dooms that submission (gpusync__dependencies_over): if it is held, it is never issued; if
+        the GPU has it, it runs on whatever its input holds. Either way it goes through step 3 with
+        that error. Only a dependency for the order of two signals passes no error on, and a
+        submission that is given up takes none.
      5. A wait finds the record by its ticket, a wait for everything by a range of tickets
         (gpusync__result_of). gpusync_next_error reads the failure log, with the program's cursor;
         the program's log function is told of each record (gpusync__log_failures).
@@ -3279,7 +3287,7 @@ static gpusync_error *gpusync__error_of(const gpusync_wait_options *options)
 }
 
 /* Fills in the error of a result that is about the wait and not about work, and returns the result.
-   ticket: of the wait, or 0. error may be NULL. */
+   TIMEOUT is no error, and leaves *error as it is. ticket: of the wait, or 0. error may be NULL. */
 GPUSYNC__RARE gpusync_result gpusync__explain(gpusync_error *error, uint64_t ticket, gpusync_result result)
 {
     if (error && result < GPUSYNC_OK) {
@@ -3413,8 +3421,8 @@ static uint64_t gpusync__log_first(const gpusync_queue *q)
     return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
 }
 
-/* Returns whether the ticket's entry still says that the ticket ended well. With or without the
-   lock. */
+/* Returns whether the ticket's entry says that the ticket ended well. False also if the entry
+   serves a later ticket by now. With or without the queue's lock. */
 static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
 {
     return gpusync__last_end(q, ticket) == ticket << 1;
@@ -3484,8 +3492,8 @@ static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_
 
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
 
-/* Returns how an ended ticket ended. Fills the error, which may be NULL, unless the result is OK.
-   Under the queue's lock. */
+/* Returns how a ticket that has ended did so. RESULT_UNKNOWN if its record may have been dropped.
+   Fills the error, which may be NULL, unless the result is OK. Under the queue's lock. */
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket))
@@ -3853,8 +3861,7 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
 }
 
 /* Takes a callback or a dependency off, and calls its `told`. error: how its ticket or timeline
-   failed, or was destroyed or lost; NULL if it did not
-   fail. Under the wait list's lock. */
+   failed, or was destroyed or lost; NULL if it did not fail. Under the wait list's lock. */
 static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -3862,8 +3869,9 @@ static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, c
     node->told(node, error, caught, deferred);
 }
 
-/* `told` of a callback: makes the callback due at once, before a thread that sees the end can
-   register another one. */
+/* `told` of a callback: keeps a copy of the error, and makes the callback due at once. A thread
+   that sees the end has to take the wait list's lock to register another callback, which therefore
+   becomes due later. Under the wait list's lock; takes the submission lock. */
 static void gpusync__callback_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
                                    gpusync__deferred *deferred)
 {
@@ -3898,9 +3906,10 @@ static void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint6
         caught->more = true;
 }
 
-/* Takes every wait that is given up; with a hint every wait that was listed before the hint. The
-   first call has a hint of 0 and makes it, so that a wait which lists itself again after that is
-   left alone. Takes the wait list's lock. */
+/* Takes waits off into the catch: without a hint those that are given up, with a hint those that
+   were listed before the hint. If the catch is full, the rest stays listed, and the caller unparks
+   the caught waiters and calls again. *hint is 0 in the first call, which sets it, so that later
+   calls leave a wait alone that has listed itself again since. Takes the wait list's lock. */
 static void gpusync__take_waits(gpusync__wait_list *waits, uint32_t *hint, gpusync__catch *caught)
 {
     gpusync__lock(&waits->lock);
@@ -4060,8 +4069,9 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
 }
 
 /* Takes off as many waits for room as there is room for. A waiter that does not take its room wakes
-   the next one. Waiters of an earlier hold do not count here: `outstanding` shows the room that
-   they have taken, and until then another waiter may wake for nothing. Under the queue's lock. */
+   the next one (gpusync__give_room). Waiters that an earlier hold took off are not counted here: as
+   long as such a waiter has not taken its room, and so raised `outstanding`, another waiter may
+   wake for the same room, in vain. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
     gpusync__node *next;
@@ -5390,8 +5400,10 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     gpusync__arm_sweep(wait->device);
 
     while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
-        /* The thread that takes the last entry off its list unparks this one. If this one took it
-           off, no thread will: then it has seen what was not over, and is over by now. */
+        /* The thread that takes the waiter's last entry off a list unparks the waiter. If this
+           thread took the last one off (gpusync__many_over), no thread unparks it. But then other
+           threads have taken off every entry whose goal gpusync__wait_over saw open: those goals
+           have to be looked at again, and this thread must not park. */
         if (GPUSYNC__LOAD_SEQ(&w->entries))
             hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait))
@@ -6001,8 +6013,8 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
     gpusync__order_ended(q);
 }
 
-/* -- open buffers: lists of slots, by a hash of the buffer. All of this runs under the order
-   lock. */
+/* -- open buffers: lists of slots, by a hash of the buffer. Under the order lock, except
+   gpusync__more_places. */
 
 /* Returns the link that leads to the buffer's slot; for a buffer that is not open the last link,
    which is NULL. */
@@ -6023,8 +6035,9 @@ static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
     *place = slot;
 }
 
-/* Makes the table four times as large, because there are more open buffers than lists. Without
-   memory the table stays as it is, and its lists get longer. No lock is held. */
+/* Makes the table of open buffers four times as large, after gpusync__add_open has found more open
+   buffers than lists. Without memory the table stays as it is, and its lists get longer. No lock is
+   held; this function takes the order lock. */
 GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
 {
     gpusync__slot **before, **made = NULL, *slot;
@@ -6122,8 +6135,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q))
             return GPUSYNC_ERROR_QUEUE_FULL;
     } while (forever); /* else the time is over */
-    /* The program may ask again, and until then the sweep looks for room that a lost handler keeps.
-       Partner: gpusync__sweep_queue, which takes the mark back when there is room. */
+    /* The program may ask again. While the mark is set, the sweep looks for room that a lost
+       handler keeps. gpusync__sweep_queue clears the mark when there is room. */
     GPUSYNC__LOCK(q);
     q->refused = true;
     GPUSYNC__UNLOCK(q);
@@ -6332,8 +6345,9 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
     return searches ? gpusync__search(q, buffer) : GPUSYNC_OK;
 }
 
-/* Checks the buffer's status. Metal ends the program if a handler is added to a committed buffer,
-   or a commit sent to it. External work has to be committed already. */
+/* Checks the buffer's status: ALREADY_COMMITTED, or NOT_COMMITTED for external work, which must be
+   committed. Metal ends the program if it is sent a commit of, or a handler for, a buffer that is
+   committed already. */
 GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint8_t kind)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
@@ -6342,8 +6356,9 @@ GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint8_t kind)
     return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_ERROR_NOT_COMMITTED;
 }
 
-/* Checks all that the buffer itself can be refused for. slot: of an open buffer; NULL for a
-   stranger. */
+/* Checks everything about the buffer that gpusync may refuse it for, except encoded waits and
+   signals: the status, and of a stranger also the class, the queue, and whether it is in flight.
+   slot: of an open buffer; NULL for a stranger. OUT_OF_MEMORY: as gpusync__check_stranger. */
 GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint8_t kind,
                                                      const gpusync__slot *slot)
 {
@@ -6361,9 +6376,11 @@ GPUSYNC__INLINE void gpusync__room_for_stranger(gpusync_queue *q, bool *admitted
         *admitted = false;
 }
 
-/* Takes in a buffer that was checked: its slot is in flight, with the next ticket. An open buffer
-   has its slot at the link; a stranger gets a new slot, and is retained. admitted: as above, or
-   NULL. OUT_OF_MEMORY, with nothing changed, if no slot or no place for the ticket is ready. */
+/* Takes in a buffer that was checked: its slot is in flight, with the next ticket. *open: the slot
+   of an open buffer, which leaves the table and keeps its traits. For a stranger *open or `open` is
+   NULL: the stranger gets a new slot and room, and is retained. admitted: as in
+   gpusync__room_for_stranger, or NULL. OUT_OF_MEMORY, with nothing changed, if no slot or no place
+   for the ticket is ready. Takes the queue's lock. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, uint8_t kind, uint8_t traits,
                                                 gpusync__slot **open, bool *admitted, gpusync__slot **out)
 {
@@ -6984,9 +7001,11 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
         keeps what its signals still need (gpusync__leave_behind, at >>metal4).
      9. The device keeps the counts. The memory is freed once no slot is the queue's any more.
 
-   What becomes of                       gpusync_queue_destroy          where the GPU is not waited for: destroy_now,
-                                                                        or the device is lost
-     waits that sleep or spin       [2]  return ERROR_DESTROYED         the same; ERROR_DEVICE_LOST came before
+   What becomes of everything, by step. The right column is gpusync_queue_destroy_now, and every destroy on a
+   lost device. An orphan is a slot that its queue has left to the handler (gpusync__give_up).
+
+     waits that sleep or spin       [2]  return ERROR_DESTROYED         the same (on a lost device they have
+                                                                        returned ERROR_DEVICE_LOST before)
      held work, commits behind it   [3]  ends with ERROR_CANCELLED      the same
      open command buffers           [3]  are released; timelines that   the same
                                          they were to signal fail
@@ -6994,18 +7013,24 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      plain commits in flight     [4, 6]  are waited for                 their slots become orphans; what waits for
                                                                         the ticket gets ERROR_DESTROYED [7]
      submissions in flight       [4, 7]  are waited for                 end with ERROR_CANCELLED, and so do the
-                                                                        timelines they signal (gpusync__disown)
-     their command buffers          [6]                                 stay until their handlers have come, with
-                                                                        the events that they use (late.events)
-     callbacks and releases         [8]  run in the call                the same
-     Metal 4: queue and events      [8]  stay until the GPU has passed the queue's last mark, a signal behind all work
+                                                                        timelines they signal; their command
+                                                                        buffers stay until the handlers have come,
+                                                                        with the events that the GPU may still use
+     work of other queues that   [4, 7]  gets how the ticket ended      gets the results above at once; the GPU
+     waits for a ticket of this one                                     waits no longer, so that work may run
+                                                                        before its input is ready
+     callbacks and releases         [8]  run in the call                the same; a released object may still be
+                                                                        in use by the GPU
+     Metal 4: queue and events      [8]  stay until the GPU has passed the queue's last mark (>>metal4)
 
    A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
    checks that first, and otherwise changes nothing. */
 
-/* Waits until every call has left a closing queue or timeline. A wait for many points may still
-   sleep for other points. A hint makes such waits look and leave; it is repeated after ever longer
-   times, because a wait that is just going to sleep may miss one. */
+/* Waits until every call has left a closing queue or timeline, whose count is `inside`. A wait for
+   many points may still be inside, although this point has ended, and sleep for its other points.
+   Therefore this thread hints: it wakes all waits of the device's other queues and timelines, so
+   that such a wait looks at all its points, and leaves. It hints again after ever longer times, as
+   a precaution: no order of events is known in which a wait misses a hint. */
 static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
 {
     unsigned rounds = 0;
@@ -7497,9 +7522,9 @@ enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3, GPUSYNC__DISOWNED = 7 };
         with step 3; gpusync_submit joins the buffer's submission to its own, and a joined
         submission keeps no more than the memory of its dependencies and pending signals.
      3. It enters its queue, as one step under the order lock (gpusync__enter_submission). Its
-        command buffers become parts. Its dependencies are listed, unless the GPU has the work for
-        all of them. Its signals are listed, and it gets its ticket. If nothing keeps it back, it is
-        issued.
+        command buffers become parts. Its dependencies are listed, unless all of them are values
+        that the GPU is about to signal. Its signals are listed, and it gets its ticket. If nothing
+        keeps it back, it is issued.
      4. Otherwise it is held, in its queue's line; so is a submission behind a held one. The thread
         that ends a dependency, or issues the work for it, counts `missing` down. The thread that
         counts to 0 marks the submission ready, and gpusync__issue_ready issues it.
@@ -8271,8 +8296,8 @@ static gpusync__pending_signal *gpusync__cover(const gpusync_timeline *t, uint64
     return (gpusync__pending_signal *)(void *)gpusync__list_from(&t->signals, value);
 }
 
-/* Returns whether a submission is to signal the value, other than the one that waits for it. Under
-   the wait list's lock. */
+/* Returns whether a signal of another submission than the dependency's own decides about the
+   dependency's value: the lowest pending signal at or above it. Under the timeline's lock. */
 static bool gpusync__is_pending(const gpusync__dependency *dep)
 {
     const gpusync__pending_signal *cover = gpusync__cover(dep->timeline, dep->node.number);
@@ -8874,7 +8899,16 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    A command buffer of Metal 4 has no status, no handler and no queue, and Metal retains nothing.
    What is committed in one go is one slot, and that is the feedback handler. Metal takes the
    handlers out of the options at the commit (seen in listings of the framework of iOS 26.1; the
-   headers do not say so): so each commit has options of its own.
+   headers do not say so): so each commit has options of its own. A signal of the queue may come
+   after the feedback of the work in front of it. Therefore each queue has a mark, an event that the
+   queue signals with rising numbers behind its other signals: a number that has come tells that the
+   signals before it have, and that their events may go.
+
+   In this section stand the checks of command buffers, the commit (gpusync__commit4), the ends
+   (gpusync__feedback_status), the mark and what it keeps (gpusync__make_mark, gpusync__set_mark,
+   gpusync__keep_signaller; in destroy gpusync__gather_events and gpusync__leave_behind, which the
+   ground floor calls as `gather` and `leave` of gpusync__metal4), and waits and signals of
+   submissions (gpusync__encode_waits4, gpusync__send_parts4, gpusync__wait_was_cut).
 
    What else knows of Metal 4, and why. `make check` compares this list with the code.
 
@@ -8885,24 +8919,24 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync__completed         the status is read from the feedback
      gpusync__look_slot         there is no status to look at: only the feedback tells
      gpusync__block_goal        there is no waitUntilCompleted
-     gpusync_wait_ex            the same, where a wait asks for it
+     gpusync_wait_ex            refuses the mode BLOCKING: there is no waitUntilCompleted
      gpusync_command_buffer     such buffers come from the device, not from a queue
      gpusync__check_stranger    gpusync_commit, gpusync_track and others are for other queues
-     gpusync__end_commit        the same, where such a commit would be held
+     gpusync__end_commit        gpusync_commit is for other queues, also where the commit would be held
      gpusync__new_queue4        makes the queue
      gpusync__has_metal4        does the device have such queues?
      gpusync__metal_queue       takes or makes the queue
      gpusync_queue_create       its limit, where the program sets none, is the largest number
-     gpusync__queue_free        releases `mark`
+     gpusync__queue_free        releases the mark
      gpusync__orphan_slots      keeps no events for an orphan: `gather` keeps those of the queue
      gpusync__destroy           calls `gather` and `leave`: what the GPU still uses is kept
      gpusync__submission_clear  a free submission has no options, and no number of the queue's mark
      gpusync__submission_new    the command buffers are noted in its memory, beside its parts
      gpusync__submission_free   releases the options of a commit that was never made
-     gpusync__publish           what it signals is kept until the mark has come
+     gpusync__publish           the events that the submission signals stay until the mark has come
      gpusync__issue_submission  waits and signals are operations of the queue
      gpusync__own_buffers       none are needed: the options are made instead
-     gpusync__take_parts        calls the next
+     gpusync__take_parts        calls gpusync__take_parts4
      gpusync__take_parts4       all command buffers are one part
      gpusync__seek_all          held ones cannot be enqueued
      gpusync_warmup_start       the warm-up commits a buffer of the queue's own kind, which Metal 4 has not
@@ -9213,8 +9247,8 @@ GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__s
     return s->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Encodes a wait of the queue for each dependency that is not over. Returns whether there is one.
-   Under the order lock, with a pool. */
+/* Encodes a wait into the Metal 4 queue for each dependency that is not over. Returns whether it
+   encoded any. Under the order lock, with a pool. */
 GPUSYNC__RARE bool gpusync__encode_waits4(gpusync__submission *s)
 {
     bool waits = false;
@@ -9309,22 +9343,24 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission
 }
 
 /* -------------------------------------------------------------------------- >>submissions --
-   A submission waits for its dependencies and signals its pending signals. Each of them stands on a
-   list of its timeline or queue.
+   A submission waits for its dependencies and signals its pending signals. While it is listed, a
+   dependency stands on the wait list of its queue or timeline, and a pending signal on the list of
+   its timeline.
 
-   The life of a submission stands above gpusync__submission. If the GPU has the work for all
-   dependencies when a submission is issued, the submission lists its dependencies only when its own
-   work is over, so that such an issue takes no lock of another wait list. The submission of an open
-   command buffer lists its pending signals at once, and its dependencies with the commit, because
-   the program may discard the buffer.
+   The life of a submission stands above gpusync__submission. A submission lists its dependencies
+   when it enters its queue. If all of them are values that the GPU is about to signal
+   (gpusync__all_coming), and nothing else holds the submission, it lists them only when its own
+   work is over: such an issue takes no wait list's lock for its dependencies. The submission of an
+   open command buffer lists its pending signals at once, but its dependencies not before the
+   commit, because the program may discard the buffer.
 
-   A change puts the work that follows among the caller's deferred work, and gpusync__run does that
-   work without a lock. No submission ends or issues another one from inside its own end, so a long
-   chain of submissions fits Metal's small stacks. */
+   A thread that ends or issues a submission puts the work that follows among its call's deferred
+   work, and gpusync__run does that work without a lock. No submission ends or issues another one
+   from inside its own end, so a long chain of submissions fits Metal's small stacks. */
 
-/* -- the pool of submissions The memory of submissions comes from stores of the device. A free
-   submission stands on the list of a queue, which needs no lock, or on the list of the device,
-   under the submission lock. */
+/* -- the pool of submissions. Their memory comes from stores of the device. A free submission stands
+   on the list of a queue, which needs no lock, or on the list of the device, under the submission
+   lock. */
 
 #define GPUSYNC__STORE_SUBMISSIONS 8   /* made at once; also the most that a queue takes from the device at once */
 #define GPUSYNC__QUEUE_SUBMISSIONS 128 /* the most that stay on the free list of a queue */
@@ -9978,14 +10014,15 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
      of another queue (gpusync__goes_after)             (gpusync__take_followers)
      an earlier submission of the line is held          that one is issued or abandoned
 
-   Each of the first two counts in `missing`. The thread that makes the change counts it down, and
-   the one that counts to 0 lists the submission as ready and wants the queue (gpusync__mark_ready).
-   It must not wait for the order lock: with its other locks released, at the end of its call or
-   handler, it tries the lock and issues the work (gpusync__run, gpusync__issue_ready). If another
-   thread has the lock, that thread issues the work after its unlock (gpusync__order_end). So it is
-   the thread that signals on the host or commits, or, where work ended, the thread that found the
-   end: most often Metal's completion thread. The sweep finds what was missed
-   (gpusync__look_submission).
+   Each of the first three is a dependency (the third is `before`), and counts in `missing`. The
+   thread that makes the change counts `missing` down. At 0 it lists the submission as ready, and
+   sets `wanted` of the queue (gpusync__mark_ready). That thread must not wait for the order lock. At
+   the end of its call or handler, when it holds no lock, it tries the order lock, and issues the
+   work with whatever stood behind it in the line (gpusync__run, gpusync__issue_ready). If another
+   thread has the order lock, that other thread issues the work after its unlock
+   (gpusync__order_end). So the issuing thread is one that signals on the host or commits, or one
+   that found the end of work: most often Metal's completion thread. The sweep finds what was
+   missed (gpusync__look_submission).
 
    A held submission also ends without being issued (gpusync__abandon): when a dependency fails, by
    gpusync_cancel_held, when the device is lost, and when its queue is destroyed. */
@@ -10112,8 +10149,9 @@ GPUSYNC__INLINE void gpusync__send_parts(gpusync__submission *s)
     }
 }
 
-/* Issues the submission: encodes, arms and commits. ticket: see gpusync__arm_submission. The caller
-   has a pool, and announces the submission after the unlock. Under the order lock. */
+/* Issues the submission: encodes, arms and commits. ticket: see gpusync__arm_submission. Under the
+   order lock, with a pool. Once the order lock is unlocked, the caller or its deferred work
+   announces the submission (gpusync__announce). */
 static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
                                       gpusync__deferred *deferred)
 {
@@ -10251,8 +10289,9 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
     }
 }
 
-/* Begins a look at the buffer of a part, and returns its slot; gpusync__look_end ends the look.
-   NULL if the part's handler has run. No lock is held. */
+/* Begins a look at the buffer of a part, and returns the part's slot; gpusync__look_end ends the
+   look. NULL if the submission does not lead to the slot any more: the part has left flight, or the
+   submission has ended. No lock is held. */
 static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__submission *s, uint32_t part)
 {
     GPUSYNC__LOCK(q);
@@ -10850,9 +10889,11 @@ static bool gpusync__all_coming(const gpusync__submission *s)
     return true;
 }
 
-/* Lists the dependencies, and decides whether the submission is issued. stays: a pending signal
-   keeps the submission back, whatever its dependencies say. OK: the submission is to be issued.
-   NOT_READY: it is to be held, or is doomed. */
+/* Lists the dependencies, unless they are listed already, and decides whether the submission is
+   issued. stays: a pending signal keeps the submission back, whatever its dependencies say; so does
+   held work before it in the line. OK: the submission is to be issued. NOT_READY: it is to be held,
+   or is doomed. QUEUE_FULL, ENQUEUED: it would have to be held, and cannot be. Under the order
+   lock. */
 GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stays, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
@@ -10934,8 +10975,8 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
 /* Enters a submission that has its command buffers, and a place for its ticket, as one step of the
    queue's order:
 
-       1. Its dependencies are listed, unless the GPU has the work for all of them. A dependency may
-          doom the submission or keep it back.
+       1. Its dependencies are listed, unless all of them are values that the GPU is about to signal
+          (gpusync__all_coming). A dependency may doom the submission or keep it back.
        2. Its signals are listed. A signal that must stay behind that of another queue keeps the
           submission back, too.
        3. The submission gets its ticket. Up to here the caller can undo everything after an error.
@@ -11311,8 +11352,9 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 
 /* How submissions hook in: see gpusync__upper. */
 
-/* Issues held work for the threads that found the order lock taken and left the work to this one,
-   which has unlocked it. No lock is held, because this runs hooks. */
+/* Issues the queue's held work for other threads: they found the order lock taken, and left the
+   work to the thread that had the lock. That thread calls this after its unlock. No lock is held,
+   because this runs hooks. */
 GPUSYNC__RARE void gpusync__issue_for_others(gpusync_queue *q)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -11665,8 +11707,8 @@ static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
     return GPUSYNC__LOAD_SEQ(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
-/* Returns the library of pipeline i: that of an earlier one with the same text or library object,
-   else a new one. Needs a pool. */
+/* Returns the library's compilation for pipeline i: that of an earlier pipeline with the same text
+   or library object, else a new one, which is not begun here. Needs a pool. */
 static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
     for (size_t k = 0; k < i; k++)
@@ -11778,9 +11820,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
 }
 
-/* Enters the warm-up. True if the caller is inside, and has to take one off `inside` at the end.
-   Partner of gpusync_warmup_destroy: this function counts, then reads `closing`; destroy sets
-   `closing`, then reads the count, and waits for a call that goes on. */
+/* Enters the warm-up. True: the caller is inside, and takes one off `inside` at the end. False: the
+   warm-up is being destroyed, and the caller is not counted. Partner of gpusync_warmup_destroy:
+   this function counts, then reads `closing`; destroy sets `closing`, then reads `inside`, and
+   waits until it is 0. */
 static bool gpusync__warmup_enter(gpusync_warmup *w)
 {
     GPUSYNC__ADD_SEQ(&w->inside, 1);

@@ -129,7 +129,7 @@ int main(void)
     check(ticks > 0 || real_device, "the timer ticked while the GPU worked");
     check(threads_blocked == 0 && stats.waits_sleep + stats.waits_unmet == 0, "nothing of gpusync's blocked the loop");
 
-    check(!gpusync_queue_destroy(queue) && !gpusync_device_destroy(device), "destroy"); /* nobody notifies any more */
+    check(!gpusync_queue_destroy(queue) && !gpusync_device_destroy(device), "destroy"); /* no callback comes any more */
     uv_close((uv_handle_t *)&async, NULL);
     uv_close((uv_handle_t *)&timer, NULL);
     uv_run(&loop, UV_RUN_DEFAULT);

@@ -40,12 +40,12 @@ typedef struct fiber_context {
     ucontext_t registers;
     void (*body)(void *);
     void *argument;
-    struct fiber_context *from; /* who switched to it last */
+    struct fiber_context *from; /* the context that switched to it last */
     void *stack, *fake_stack, *tsan;
     size_t size;
 } fiber_context;
 
-/* Not inlined, so that nobody keeps the thread's own variables over a switch: it may return on another thread. */
+/* Not inlined, so that no caller keeps the thread's own variables over a switch: it may return on another thread. */
 __attribute__((noinline)) static void fiber_switch(fiber_context *from, fiber_context *to)
 {
     to->from = from;

@@ -15,7 +15,7 @@ enum { DEPTH = 3, FRAMES = 90, WORDS = 4096, SLOT = WORDS * 4, FAILING_FRAME = 4
 static gpusync_device *device;
 static gpusync_queue *queue;
 static void *ring[DEPTH];             /* what the CPU writes and the GPU reads */
-static gpusync_ticket in_use[DEPTH];  /* the frame that reads the slot; 0 at first: nobody, done */
+static gpusync_ticket in_use[DEPTH];  /* the frame that reads the slot; 0 at first: no frame, done */
 static unsigned frame_of[DEPTH];
 static void *screen;                  /* shows the newest frame */
 static void *history;                 /* the GPU copies every frame here: evidence for the end */

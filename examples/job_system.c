@@ -6,7 +6,7 @@
 //
 //     yield                let the others run, and go on after them
 //     park                 leave the thread to the others, until ...
-//     unpark               ... somebody makes the fiber ready; any thread may go on with it
+//     unpark               ... gpusync makes the fiber ready; any thread may go on with it
 
 #include "fiber.h" /* ucontext */
 #include <pthread.h>
@@ -180,7 +180,7 @@ static gpusync_queue *queues[QUEUES];
 static void *memory; /* SIZE bytes for each job */
 static unsigned next_job, jobs_done;
 
-/* Have the GPU write something, wait until it has, and look. This is code as anybody would write it. */
+/* Have the GPU write something, wait until it has, and look. This code is the same without fibers. */
 static void job(unsigned n)
 {
     gpusync_queue *queue = queues[n % QUEUES];

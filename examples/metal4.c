@@ -91,7 +91,7 @@ static void draw(unsigned frame)
     check(!gpusync_commit4(queue, &command_buffer, 1, &it->in_use), "gpusync_commit4");
     it->frame = frame;
 
-    /* Nobody else keeps the note until the GPU has read it. */
+    /* gpusync alone keeps the note until the GPU has read it. */
     gpusync_point done = gpusync_at_ticket(queue, it->in_use);
     check(!gpusync_release_after(done, note), "gpusync_release_after");
     check(!resident || !gpusync_release_after(done, resident), "gpusync_release_after");

@@ -155,7 +155,7 @@ int main(void)
     check(real_device || m.told > 0, "the times of the GPU");
     check(m.most <= DEPTH, "never more than three in flight");
     check(all.commits == all.completions && !all.failures, "every frame has ended well");
-    check(late <= all.waits_sleep, "only who slept can be late");
+    check(late <= all.waits_sleep, "only a wait that slept can be late");
 
     check(!gpusync_queue_destroy(queue) && !gpusync_device_destroy(device), "destroy");
     metal_release(screen);

@@ -77,7 +77,7 @@ static gpusync_ticket commit(void *command_buffer)
 {
     gpusync_ticket ticket;
     check(!gpusync_commit(queue, command_buffer, &ticket), "gpusync_commit");
-    return ticket; /* the buffer is gpusync's from here on: who goes on using it retains it before */
+    return ticket; /* the buffer is gpusync's from here on: a program that goes on using it retains it before */
 }
 
 static void check_bytes(size_t offset, size_t size, unsigned char expected)
@@ -172,7 +172,7 @@ static void others_commit(void)
         gpusync_ticket ticket;
         check(command_buffer != NULL, "Metal makes a command buffer");
         encode(command_buffer, 0, SIZE);
-        if (late) { /* nobody told us before; tickets count on their own */
+        if (late) { /* we learn of it after its commit; tickets count on their own */
             metal_commit(command_buffer);
             check(!gpusync_track_committed(queue, command_buffer, &ticket), "gpusync_track_committed");
             WAIT("gpusync_wait after gpusync_track_committed", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));

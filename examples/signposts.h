@@ -257,7 +257,7 @@ static __attribute__((unused)) void signposts_os(signposts *s, bool begins, sign
         if (!s->log) s->log = os_log_create("gpusync", "signposts"); /* the same object for each signposts */
         if (!os_signpost_enabled(s->log)) return;
         if (begins) i->os_id = os_signpost_id_generate(s->log);
-        if (!i->os_id) return; /* began while nobody recorded */
+        if (!i->os_id) return; /* began while no tool recorded */
         signposts_outcome(i, ended_as, sizeof ended_as);
 #define SIGNPOSTS__EMIT(name)                                                               \
     do {                                                                                    \

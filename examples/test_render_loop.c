@@ -182,7 +182,7 @@ static void test_a_hang(void)
     CHECK(run(&loop, 30) == GPUSYNC_TIMEOUT); /* it does not freeze */
     CHECK(gpusync_now_ns() - began < 10 * LIMIT);
     CHECK(loop.frame == 10);                       /* three frames in flight, and no more */
-    CHECK(strstr(loop.report, "frame 7") != NULL); /* the report names who it is */
+    CHECK(strstr(loop.report, "frame 7") != NULL); /* the report names the frame */
     softmetal_unhang(hung);
     metal_release(hung);
     CHECK(run(&loop, 20) == GPUSYNC_OK); /* a timeout has lost nothing */

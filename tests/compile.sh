@@ -474,7 +474,7 @@ apart() {
     copies_of "$3" "$4" "$5" && linked "$dir/program.o" "$dir/library.o" && run "$dir/program"
 }
 
-# An archive, as libraries come: the linker takes the implementation out of it only where somebody needs it.
+# An archive, as libraries come: the linker takes the implementation out of it only where the program needs it.
 archive() { "${ar[@]}" rcs "$dir/library.a" "$@"; }
 
 # told WANT COMMAND...: it has to fail, with that in what it says

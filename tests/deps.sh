@@ -218,7 +218,7 @@ if [ -n "$wants_root" ]; then
     if [ "$(id -u)" -ne 0 ]; then
         have sudo || fail "neither root nor sudo"
         as_root="sudo"
-        sudo -n true 2>/dev/null || [ -t 0 ] || fail "sudo asks for a password, and nobody is here to answer"
+        sudo -n true 2>/dev/null || [ -t 0 ] || fail "sudo asks for a password, and there is no terminal to answer on"
     fi
 fi
 

@@ -13,7 +13,7 @@
 # BUILD CC                   as make has them
 # JOBS                       how many programs run at a time; default 2
 # TESTS BOTH EXAMPLES        names of programs; those of BOTH also run on queues of Metal 4
-# UPDATE=1                   writes who saw each fault into list.txt
+# UPDATE=1                   writes the program that saw each fault into list.txt
 #
 # Prints a line for each, and which of them ran out of time. Ends with exactly one line "N passed, N failed". Passed are
 # those that a program has seen, and those that list.txt calls green, with a reason, and that no program has seen. A race

@@ -26,7 +26,7 @@ build=${BUILD:-$root/build}
 out=${OUT:-$build/readme}
 read -r -a flags <<<"-I$root -I$root/examples -I$root/tests/softmetal -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
 read -r -a link <<<"${SOFTMETAL_LINK:-}"
-# a result that nobody looks at counts, a name that a block leaves for the reader does not
+# a result that a block ignores counts, a name that it leaves for the reader does not
 warnings=(-Wall -Wextra -Wno-unused -Wunused-result -Werror)
 passed=0 failed=0
 

@@ -18,7 +18,7 @@
 # LOGS         where the outputs are kept; default: next to each program
 # TOTAL_LIMIT  seconds after which no further program begins; each that is left out is a failure. Default: none
 #
-# Says at the end once more what failed: who sees only the last lines of a long run sees that.
+# Says at the end once more what failed: the last lines of a long run show that.
 # Ends with exactly one line "N passed, N failed".
 
 set -u

@@ -871,7 +871,7 @@ static MAYBE_UNUSED void close_foreign(foreign_stage *f)
     close_stage(&f->stage);
 }
 
-/* Work of somebody else: writes a byte, then signals. */
+/* Work of other code: writes a byte, then signals. */
 static MAYBE_UNUSED void signal_abroad(foreign_stage *f, void *memory, unsigned char byte, uint64_t value)
 {
     void *buffer = metal_queue_command_buffer(f->queue);
@@ -959,7 +959,7 @@ typedef struct audience {
     gpusync_queue *queue;
     guest guests[AUDIENCE];
     unsigned asleep, woken, in;
-    bool one_by_one;                 /* nobody is woken before the last one who was is in */
+    bool one_by_one;                 /* the next guest is woken only when the last woken one is in */
     void (*between)(void *argument); /* runs once, when the next one is about to be woken; NULL: nothing does */
     void *argument;
 } audience;
@@ -1029,7 +1029,7 @@ static MAYBE_UNUSED void keep_out(audience *a, stage *s)
     while (GET(&a->asleep) < AUDIENCE) sched_yield();
 }
 
-/* Whoever is in gives the room back, and so lets those in who are not. */
+/* Each guest that is in gives the room back, and so lets in those that are not. */
 static MAYBE_UNUSED void send_home(audience *a)
 {
     unsigned left = AUDIENCE, i;

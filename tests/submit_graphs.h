@@ -2,20 +2,22 @@
 
    A program is a list of steps in an order in which it could run one by one: submissions, plain commits, and steps of
    the host, which waits and signals. It is submitted in another order, in which waits come before their signals. Each
-   step copies a byte of everybody it waited for and then writes its own, so lost order shows as a wrong byte. Nobody
-   signals a timeline without waiting for the value before his own; so the model can say what fails, and with whose
-   error. Its signals may be in any of a step's command buffers; then who waits for them goes on while the rest runs.
+   step copies a byte of each step it waited for and then writes its own, so lost order shows as a wrong byte. No step
+   signals a timeline without waiting for the value before its own; so the model can say what fails, and with which
+   step's error. The signals may be in any of a step's command buffers; then the steps that wait for them go on while
+   the rest runs.
 
    Some queues are of Metal 4. Their steps wait and signal in the submission alone, have command buffers, and are one run of
    the device; their commits neither wait nor signal.
 
    Between the steps come mishaps: what is held on a queue is cancelled, a queue or a timeline is destroyed, while work
-   that names it is made, held or in flight. What names it later is left out, and whoever relies on that is told. The
-   model knows whom a mishap may touch, and with which result; everything else has to end as if there were none.
+   that names it is made, held or in flight. What names it later is left out, and each step that relies on that is told.
+   The model knows the steps that a mishap may touch, and with which result; everything else has to end as if there were
+   none.
 
-   Who includes this has the implementation in the same file, draws a program, opens it, runs it in his own way (submit,
-   run_on_host), asks how it went (ask_steps, ask_timelines), and has check_program judge that. Whatever is wrong prints
-   the program and fails as an assertion of cmocka's does. */
+   A test that includes this has the implementation in the same file, draws a program, opens it, runs it in its own way
+   (submit, run_on_host), asks how it went (ask_steps, ask_timelines), and has check_program judge that. Whatever is
+   wrong prints the program and fails as an assertion of cmocka's does. */
 #ifndef SUBMIT_GRAPHS_H
 #define SUBMIT_GRAPHS_H
 
@@ -43,9 +45,9 @@
 
 /* What a step writes to its memory, at these offsets. */
 enum {
-    SEEN = 0,             /* by edge: the stamp of who was waited for */
-    CELLS = SEEN + EDGES, /* by timeline: who signalled last before this step */
-    LINE = CELLS + TIMELINES, /* the stamp of who is before this step on the queue */
+    SEEN = 0,             /* by edge: the stamp of the step that was waited for */
+    CELLS = SEEN + EDGES, /* by timeline: the stamp of the step that signalled last before this one */
+    LINE = CELLS + TIMELINES, /* the stamp of the step before this one on the queue */
     MARKS,                /* by command buffer: it ran */
     LINKS = MARKS + STEP_BUFFERS, /* by command buffer: the mark of the one before */
     STAMP = LINKS + STEP_BUFFERS,
@@ -118,17 +120,17 @@ typedef struct step {
 
 typedef struct line {
     gpusync_timeline *timeline;
-    void *cell; /* a Metal buffer of one byte: the stamp of the last who signalled */
+    void *cell; /* a Metal buffer of one byte: the stamp of the last step that signalled */
     uint64_t initial, last, value;
     int signaller;         /* the last; -1: none */
     bool gone;             /* destroyed, or about to be */
-    unsigned calls;        /* of who asked to be told of the last value */
+    unsigned calls;        /* of the callback for the last value */
     gpusync_result told;   /* ... with this */
     gpusync_result result; /* of one that is gone: of the first step that did not signal it */
     gpusync_error error;
 } line;
 
-/* Who calls besides the thread that submits, and destroys. */
+/* The callers besides the thread that submits and destroys. */
 enum { BY_HOST, BY_CALLBACK, CALLERS };
 
 struct program {
@@ -399,7 +401,7 @@ static void draw_places(program *p, step *s)
         made->at = first + (spread ? number(p, last - first + 1) : 0);
         made->ended = s->before | (uint64_t)1 << s->index;
         if (made->at >= s->buffers - 1) continue;
-        made->ended = 0; /* who waits for it goes on when that command buffer has ended */
+        made->ended = 0; /* a step that waits for it goes on when that command buffer has ended */
         for (k = 0; k < s->edges; k++)
             if (s->edge[k].head <= made->at) made->ended |= ended_by(p, &s->edge[k]);
     }
@@ -628,7 +630,7 @@ static void end_use(program *p, int caller)
     PUT(&p->used[caller], NULL);
 }
 
-/* Nobody begins a call with it from here on. Who is in one sleeps, and is waked by the destroy, or gets through. */
+/* No caller begins a call with it from here on. A caller in one gets through, or sleeps until destroy wakes it. */
 static void take_away(program *p, const void *object, bool *gone)
 {
     PUT(gone, true);
@@ -656,8 +658,8 @@ static bool names_gone(const step *s)
 
 /* -- running it --------------------------------------------------------------------------------------- */
 
-/* The step that has left a byte when the wait is over, and where: who was waited for or, where that writes nothing,
-   what it waited for itself. */
+/* The step that has left a byte when the wait is over, and where: the step that was waited for or, where that writes
+   nothing, what it waited for itself. */
 static const step *witness(const program *p, const edge *e, size_t *at)
 {
     const step *s = &p->step[e->step];
@@ -681,7 +683,7 @@ static bool is_first_of_its_timeline(const step *s, const pending_signal *made)
     return other == made;
 }
 
-/* Who signals in this command buffer writes to the cell of the timeline. */
+/* For each timeline that the step signals in this command buffer, it writes to the timeline's cell. */
 static void encode_cells(const step *s, int k, void *blit)
 {
     program *p = s->program;
@@ -830,7 +832,7 @@ static void fail_signals(step *s)
     }
 }
 
-/* The submission was not taken, or a ticket that it needs does not exist: whoever relies on it has to be told. */
+/* The submission was not taken, or a ticket that it needs does not exist: steps that rely on it have to be told. */
 static void refuse(step *s, const gpusync_error *error)
 {
     int k;
@@ -1108,7 +1110,7 @@ static void lose_held(program *p, int queue)
     for (i = 0; i < p->steps; i++) p->step[i].lost = p->step[i].lost || (held[i] && p->step[i].queue == queue);
 }
 
-/* Everybody has been called back, and what had ended before has not changed. */
+/* Every step has been called back, and what had ended before has not changed. */
 static void read_ends(program *p, int queue)
 {
     int i;
@@ -1175,7 +1177,7 @@ static void open_program(program *p, softmetal_clock clock)
     int i;
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
-    queue_desc.max_command_buffer_count = 256; /* so that whoever submits everything never waits for room */
+    queue_desc.max_command_buffer_count = 256; /* so that a thread that submits everything never waits for room */
     queue_desc.label = "queue 0";
     device_desc.hooks = p->hooks;
     rig_open_on(&p->r, clock, p->metal4[0] ? QUEUE_OF_METAL4 : QUEUE_OF_GPUSYNC, device_desc, queue_desc);
@@ -1256,8 +1258,8 @@ static bool has_labels(const gpusync_error *error)
     return error->label[0] || error->queue_label[0];
 }
 
-/* The same failure, whoever tells it: all but the ticket. What befell a timeline, or command buffers that were not
-   committed, has no labels, and gets those of the first work that fails of it. */
+/* The same failure, whichever call tells it: all but the ticket. What befell a timeline, or command buffers that were
+   not committed, has no labels, and gets those of the first work that fails of it. */
 static bool same(const gpusync_error *a, const gpusync_error *b)
 {
     bool labels = !has_labels(a) || !has_labels(b) ||
@@ -1320,8 +1322,8 @@ static bool was_cut_short(const step *s)
     return m && m->kind == END_QUEUE_NOW;
 }
 
-/* Can the timeline have failed before `s` had asked it, through `culprit`? Not through somebody who waited for s and
-   then died in his own work. */
+/* Can the timeline have failed before `s` had asked it, through `culprit`? Not through a step that waited for s and
+   then failed in its own work. */
 static bool may_have_broken(const step *culprit, const line *l, const step *s)
 {
     return culprit != s && culprit->result && (l->gone || is_told_of(culprit, &l->error)) &&
@@ -1406,7 +1408,7 @@ static verdict judge(const program *p, const step *s, const edge *e)
     return v;
 }
 
-/* Of a timeline that is gone nobody knows who broke it first: may it have been somebody with the step's error? */
+/* Of a timeline that is gone it is not known which step broke it first: may it have been one with this step's error? */
 static bool is_broken_by_others(const program *p, const step *s, int timeline)
 {
     int i;
@@ -1425,7 +1427,7 @@ static bool is_from(const program *p, const step *s, const edge *e)
 }
 
 /* Every failure begins with work that failed by itself, and that the step depends on or shares a timeline with; or with
-   somebody whom a mishap has touched. */
+   a step that a mishap has touched. */
 static bool is_origin(const program *p, const step *s, const gpusync_error *error)
 {
     int i;
@@ -1444,7 +1446,7 @@ static void check_origin(program *p, const gpusync_error *error, int by)
     int i;
     for (i = 0; i < p->steps; i++)
         if (is_origin(p, &p->step[i], error)) return;
-    wrong(p, __LINE__, "somebody's failure", "%d has \"%s\"", by, error->message);
+    wrong(p, __LINE__, "the failure of a step", "%d has \"%s\"", by, error->message);
 }
 
 static void count_failed(const program *p, const step *s, bool ended)
@@ -1506,7 +1508,8 @@ static void check_bytes(program *p, const step *s)
         expect(p, bytes[LINE] == stamp_of(&p->step[s->line]), "step %d ran before step %d", s->index, s->line);
 }
 
-/* Who signalled a timeline before has written there, and nobody else since: unless it failed, which lets all go. */
+/* The step that signalled a timeline before has written there, and no other step since: unless the timeline failed,
+   which lets all go. */
 static void check_cells(program *p, const step *s)
 {
     int i;
@@ -1645,7 +1648,7 @@ static void check_program(program *p)
     int i;
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
-        /* of what its queue left in flight not everybody has a record */
+        /* not all that its queue left in flight has a record */
         if (s->state == ISSUED && s->result && !(s->result == GPUSYNC_ERROR_DESTROYED && was_ended(s)))
             expect(p, s->error.ticket == s->ticket, "step %d: the error is of ticket %llu", i,
                    (unsigned long long)s->error.ticket);
@@ -1685,7 +1688,7 @@ static void destroy_timelines(program *p)
         if (!p->line[i].gone) assert_ok(gpusync_timeline_destroy(p->line[i].timeline));
 }
 
-/* Of one that went there is nobody to ask: but nothing fails after its last value was reached. */
+/* A timeline that went cannot be asked: but nothing fails after its last value was reached. */
 static void check_line_callback(program *p, int timeline)
 {
     const line *l = &p->line[timeline];
@@ -1721,7 +1724,7 @@ static void await_callbacks(program *p)
     }
 }
 
-/* Everything is given back: the events to the pool, all else to whom it came from. */
+/* Everything is given back: the events to the pool, all else to where it came from. */
 static void close_program(program *p)
 {
     bool queues_first = p->seed % 2;

@@ -87,7 +87,7 @@ static void turn_deaf_device(softmetal_quirks *quirks)
     set_watchdog(100);
 }
 
-/* The signal is there long before the work, so that nobody misses it. */
+/* The signal is there long before the work, so that no probe misses it. */
 static void turn_early_signals(softmetal_quirks *quirks)
 {
     softmetal_timing timing;

@@ -1,7 +1,7 @@
 /* test_callbacks.c - callbacks: how often, when, where, in which order and with what they are called
 
    gpusync_on_done, on_complete of submissions, and gpusync_dispatch. On the manual clock, so that the end of the work,
-   its handler and whoever looks meanwhile are separate steps; with threads and the real clock where only numbers count.
+   its handler and a look meanwhile are separate steps; with threads and the real clock where only numbers count.
    What a callback may do is in test_callbacks_inside.c.
 
    It also runs on queues of Metal 4. */
@@ -405,7 +405,7 @@ static void live(const life *l, gpusync_callback_mode mode)
     l->end(&s, buffer, ticket);
     if (mode == GPUSYNC_CALLBACKS_MANUAL && s.q[1] && s.t[0]) { /* destroy runs what is left */
         assert_int_equal(calls_of(&o[0]) + calls_of(&o[1]) + calls_of(&o[2]), 0);
-        if (!notified.count) fail_msg("%s: nobody was told that it is due", l->name);
+        if (!notified.count) fail_msg("%s: notify was not called when it was due", l->name);
     }
     assert_ok(gpusync_dispatch(s.device, SIZE_MAX, &n));
     for (i = 0; i < held; i++) {
@@ -611,8 +611,8 @@ static void give_spare_room(void *argument)
     g->given = true;
 }
 
-/* The held submission gives its room back, and the spare room comes while many are still to be told of that: so whoever
-   gives it back needs two holds, too. */
+/* The held submission gives its room back, and the spare room comes while many are still to be told of that: so the
+   thread that gives it back needs two holds, too. */
 static void give_room_to_many(void *argument)
 {
     giver *g = (giver *)argument;
@@ -621,7 +621,7 @@ static void give_room_to_many(void *argument)
     g->audience.argument = g;
     PUT(&g->audience.between, give_spare_room);
     must(gpusync_cancel_held(g->stage->q[0]) == GPUSYNC_OK, "cancel");
-    must(g->given, "nobody was woken");
+    must(g->given, "no waiter was woken");
     must(gpusync_dispatch(g->stage->device, SIZE_MAX, &g->meanwhile) == GPUSYNC_OK, "dispatch");
 }
 
@@ -668,7 +668,7 @@ static bool give_room_at(int n, bool fails, bool *left)
     return came;
 }
 
-/* Who gives it back takes no callback off, nor what is held for the ticket: the poll tells those, in its second hold. */
+/* The giver takes no callback off, nor what is held for the ticket: the poll tells those, in its second hold. */
 static void test_room_that_is_given_back_between_two_holds_tells_nothing_of_the_ticket(void **state)
 {
     unsigned between = 0;
@@ -975,7 +975,7 @@ static void *register_at_once(void *argument)
     return NULL;
 }
 
-/* The handler finds a callback of its queue running in a call of the program: whoever runs that sees to the rest. */
+/* The handler finds a callback of its queue running in a call of the program: that call sees to the rest. */
 static void test_what_had_to_wait_for_its_turn_is_run(void **state)
 {
     outcome busy = {0}, o[2] = {0};
@@ -1049,8 +1049,8 @@ static void *destroy_meanwhile(void *queue)
     return NULL;
 }
 
-/* Destroy calls back by itself. Who dispatches meanwhile gets nothing, and is told again behind it. */
-static void test_who_comes_while_a_destroy_calls_back_is_told_again(void **state)
+/* Destroy calls back by itself. A dispatch meanwhile runs nothing, and notify is called again behind the destroy. */
+static void test_a_dispatch_while_a_destroy_calls_back_is_told_again(void **state)
 {
     outcome busy = {0}, other = {0};
     pthread_t thread;
@@ -1192,7 +1192,7 @@ static void test_no_callback_comes_inside_a_wait(void **state)
     close_stage(&s);
 }
 
-/* Nobody but a wait finds the end, and no handler is to come: one is made to. */
+/* Only a wait finds the end, and no handler is to come: one is made to. */
 static void test_a_callback_that_a_wait_found_due_comes_although_no_handler_does(void **state)
 {
     gpusync_ticket ticket;
@@ -1289,7 +1289,7 @@ static void test_destroying_a_queue_settles_every_callback(void **state)
     close_stage(&s);
 }
 
-static void test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told(void **state)
+static void test_destroying_a_queue_now_ends_what_is_in_flight_for_its_callbacks(void **state)
 {
     gpusync_ticket ticket;
     gpusync_error error;
@@ -1467,7 +1467,7 @@ static bool expect_while_it_is_registered(probe_place place, int n, bool by_devi
         metal_event_signal(event, base + 5);
     }
     assert_true(softmetal_settle_listeners(SECONDS(20)));
-    assert_int_equal(calls_of(&o), 1); /* no timer has fired: nobody but the listener can have told */
+    assert_int_equal(calls_of(&o), 1); /* no timer has fired: only the listener can have told */
     assert_ok(o.result);
     close_idle_stage(&s);
     assert_int_equal(probe_registrations(), registrations);
@@ -1486,7 +1486,7 @@ static void test_a_callback_is_listened_for_though_its_value_becomes_expected_wh
     }
 }
 
-/* Nobody tells of the value: a registration is refused, or it is called all the same. */
+/* No listener tells of the value: a registration is refused, or it is called all the same. */
 static void test_without_listeners_no_registration_is_forgotten(void **state)
 {
     gpusync_timeline *abroad;
@@ -1509,7 +1509,7 @@ static void test_without_listeners_no_registration_is_forgotten(void **state)
     close_idle_stage(&s);
 }
 
-/* The listener is late, and somebody reads the event first: the callback runs all the same, and not in the reading. */
+/* The listener is late, and a call reads the event first: the callback runs all the same, and not in that call. */
 static void test_a_foreign_value_that_is_read_first_calls_back_without_the_listener(void **state)
 {
     softmetal_timing timing;
@@ -1669,7 +1669,7 @@ static void test_by_hand_nothing_runs_until_dispatch(void **state)
     assert_in_order(o, 6);
 }
 
-/* There is a call of notify after whatever was pushed last: who dispatches after each call misses nothing. */
+/* There is a call of notify after whatever was pushed last: a dispatch after each call misses nothing. */
 static void test_every_callback_is_announced(void **state)
 {
     outcome o[3] = {0};
@@ -2096,7 +2096,7 @@ static void test_the_steady_state_takes_no_memory(void **state)
     assert_int_equal(calls_of(&o), 2 * 300 * 6);
 }
 
-/* The device is removed with work in flight, held, and a value that nobody will signal. */
+/* The device is removed with work in flight, held, and a value that no thread will signal. */
 static void test_the_loss_of_the_device_calls_back(void **state)
 {
     outcome flying = {0}, held = {0}, over = {0}, after = {0}, value = {0}, stuck = {0};
@@ -2761,7 +2761,7 @@ int main(void)
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap),
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),
-        cmocka_unit_test(test_who_comes_while_a_destroy_calls_back_is_told_again),
+        cmocka_unit_test(test_a_dispatch_while_a_destroy_calls_back_is_told_again),
         cmocka_unit_test(test_an_object_is_released_between_the_callbacks_around_it),
         cmocka_unit_test(test_a_callback_comes_once_on_a_dispatch_queue_with_the_result),
         cmocka_unit_test(test_no_callback_comes_inside_a_wait),
@@ -2769,7 +2769,7 @@ int main(void)
         cmocka_unit_test(test_of_a_held_submission_the_callback_comes_when_a_call_has_ended_it),
         cmocka_unit_test(test_a_callback_of_work_whose_handlers_have_run_comes_on_a_dispatch_queue),
         cmocka_unit_test(test_destroying_a_queue_settles_every_callback),
-        cmocka_unit_test(test_destroying_a_queue_now_ends_what_is_in_flight_for_those_who_asked_to_be_told),
+        cmocka_unit_test(test_destroying_a_queue_now_ends_what_is_in_flight_for_its_callbacks),
         cmocka_unit_test(test_a_host_signal_calls_back_outside_of_the_call),
         cmocka_unit_test(test_those_of_one_value_are_called_in_the_order_of_their_registration),
         cmocka_unit_test(test_a_pending_value_calls_back_when_its_work_has_ended),

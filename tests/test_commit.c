@@ -1,4 +1,4 @@
-/* test_commit.c - making, committing and tracking command buffers: who owns what, the order of tickets, what a commit
+/* test_commit.c - making, committing and tracking command buffers: their owners, the order of tickets, what a commit
    costs, work committed behind gpusync's back, room in the queue, and every mistake that is refused
 
    It also runs on queues of Metal 4. */
@@ -805,7 +805,7 @@ static void test_work_committed_elsewhere_gets_the_next_ticket_and_nothing_is_se
     (void)state;
     NOT_ON_METAL4("no track");
     rig_open(&r, SOFTMETAL_MANUAL);
-    softmetal_set_dispatch_threads(0); /* nobody sees its end but who asks */
+    softmetal_set_dispatch_threads(0); /* only a call that asks sees its end */
     foreign = own_committed_buffer(&r);
     ticket = track_committed(&r, foreign);
     assert_int_equal(ticket, 1);
@@ -841,7 +841,7 @@ static void test_work_committed_elsewhere_gets_the_next_ticket_and_nothing_is_se
     rig_close(&r);
 }
 
-/* by_poll: somebody reads the status; else Metal lets go who waits for it. */
+/* by_poll: a poll reads the status; else Metal lets the watcher go, which waits for it. */
 static void six_wait_for_work_committed_elsewhere(bool by_poll)
 {
     wait_job jobs[6];
@@ -1146,7 +1146,7 @@ static void deaf_init(deaf_hooks *deaf)
     deaf->hooks.user = deaf;
 }
 
-static void test_a_poll_wakes_who_sleeps_for_work_committed_elsewhere(void **state)
+static void test_a_poll_wakes_a_sleeper_for_work_committed_elsewhere(void **state)
 {
     deaf_hooks deaf;
     wait_job job;
@@ -1222,7 +1222,7 @@ static void test_a_thread_that_waits_for_room_is_woken_by_a_completion_and_by_a_
     rig_close(&r);
 }
 
-static void test_room_that_somebody_else_took_is_waited_for_again_and_woken_for_again(void **state)
+static void test_room_that_another_thread_took_is_waited_for_again_and_woken_for_again(void **state)
 {
     deaf_hooks deaf;
     maker makers[2];
@@ -1243,7 +1243,7 @@ static void test_room_that_somebody_else_took_is_waited_for_again_and_woken_for_
     assert_ok(make_within(&r, 0, &second)); /* before the one that was woken for it */
     __atomic_store_n(&deaf.closed, false, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&deaf.parks, __ATOMIC_SEQ_CST) < 2 + __atomic_load_n(&deaf.woken, __ATOMIC_SEQ_CST))
-        sched_yield(); /* who was woken in vain is asleep again */
+        sched_yield(); /* the maker that was woken in vain is asleep again */
     assert_ok(gpusync_command_buffer_discard(r.queue, second));
     join(makers[0].thread);
     join(makers[1].thread);
@@ -1310,8 +1310,8 @@ static void stay_inside(void *user, gpusync_result result, const gpusync_error *
     (void)comes_true(&s->leave);
 }
 
-/* Metal counts a buffer until its handlers have returned, and a callback may take its time. Who gets a buffer in its
-   place meanwhile is not blocked inside Metal, where softmetal aborts. */
+/* Metal counts a buffer until its handlers have returned, and a callback may take its time. A call that gets a buffer
+   in its place meanwhile is not blocked inside Metal, where softmetal aborts. */
 static void test_making_a_buffer_does_not_block_while_a_callback_runs(void **state)
 {
     stay s = {false, false};
@@ -1923,10 +1923,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded),
         cmocka_unit_test(test_finished_tracked_work_is_let_go_when_metal_lets_go),
         cmocka_unit_test(test_waits_for_tracked_work_end_on_the_real_clock_in_every_mode),
-        cmocka_unit_test(test_a_poll_wakes_who_sleeps_for_work_committed_elsewhere),
+        cmocka_unit_test(test_a_poll_wakes_a_sleeper_for_work_committed_elsewhere),
         cmocka_unit_test(test_a_full_queue_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_a_thread_that_waits_for_room_is_woken_by_a_completion_and_by_a_discard),
-        cmocka_unit_test(test_room_that_somebody_else_took_is_waited_for_again_and_woken_for_again),
+        cmocka_unit_test(test_room_that_another_thread_took_is_waited_for_again_and_woken_for_again),
         cmocka_unit_test(test_many_threads_share_a_short_queue),
         cmocka_unit_test(test_metal_is_never_asked_for_more_buffers_than_its_queue_holds),
         cmocka_unit_test(test_making_a_buffer_does_not_block_while_a_callback_runs),

@@ -53,7 +53,7 @@ static void test_a_signal_is_pending_at_once_and_is_reached_when_its_buffer_has_
 }
 
 /* Work of two queues signals 7 before 5. What needs 5 is held until 5 is kept, also when a pending signal below is taken back. */
-static void test_a_pending_signal_that_is_taken_back_lets_nobody_past_one_that_is_overtaken(void **state)
+static void test_a_pending_signal_that_is_taken_back_lets_no_work_past_one_that_is_overtaken(void **state)
 {
     void *lowest, *larger, *smaller, *last;
     gpusync_ticket ticket;
@@ -254,7 +254,7 @@ static void test_a_discard_takes_the_pending_signal_back(void **state)
     given_up = signaller(p.q[0], at(p.a, 5));
     waiting = kept_buffer_after(p.q[1], at(p.a, 5));
     ticket = commit_to(p.q[1], waiting);
-    assert_int_equal(metal_status(waiting), 0); /* held: nobody has committed the signal */
+    assert_int_equal(metal_status(waiting), 0); /* held: the signal is not committed */
     assert_ok(gpusync_timeline_signal(p.a, 3));
     assert_int_equal(value_of(p.a), 3);
     discard(p.q[0], given_up);
@@ -284,7 +284,7 @@ static void test_a_value_hidden_by_an_open_signal_comes_with_its_discard(void **
     close_idle_stage(&p);
 }
 
-/* Whoever waits goes when the commit comes, in whatever order the two are committed. */
+/* Work that waits goes when the commit comes, in whatever order the two are committed. */
 static void test_held_work_goes_with_the_commit_of_the_signal(void **state)
 {
     void *producer, *consumer, *last;
@@ -401,7 +401,7 @@ static void test_work_that_is_killed_fails_what_it_was_to_signal(void **state)
     close_idle_stage(&p);
 }
 
-/* The timeline has failed meanwhile: the work goes, nobody hears of the signal. */
+/* The timeline has failed meanwhile: the work goes, and no waiter hears of the signal. */
 static void test_a_pending_signal_outlives_the_failure_of_its_timeline(void **state)
 {
     void *buffer, *late;
@@ -1000,7 +1000,7 @@ static void test_an_open_signal_goes_with_its_queue(void **state)
     open_signal_goes_with_its_queue(gpusync_queue_destroy_now);
 }
 
-/* The timeline goes first: the commit comes all the same, and lets go who waits; a discard ends who waits. */
+/* The timeline goes first: the commit comes all the same, and lets go the work that waits; a discard ends that work. */
 static void timeline_goes_before(bool commits)
 {
     void *buffer, *waiting;
@@ -1037,7 +1037,7 @@ static void test_a_timeline_may_go_while_open_buffers_name_it(void **state)
 }
 
 /* Work waits for 1 of a timeline and signals 2 of it; with `chained` other work waits for 2. No work is to signal 1, and
-   nobody can any more. inside: the signal is in the work's own buffer, which is committed after the timeline went. */
+   no call can any more. inside: the signal is in the work's own buffer, which is committed after the timeline went. */
 static void timeline_goes_under(bool chained, bool commit_behind, bool inside)
 {
     gpusync_ticket first = 0, second = 0;
@@ -1185,13 +1185,13 @@ static void finish_in_park(void *user, gpusync_waiter *waiter, uint64_t deadline
     if (room_sleep.parks++ == 0) softmetal_finish(room_sleep.buffer);
 }
 
-static void unpark_nobody(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+static void unpark_nothing(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
 
 /* A queue of eight: seven held, which is all that may be, and one that is running. */
 static void test_what_cannot_be_held_is_told_so_at_once(void **state)
 {
     static const uint64_t none = 0;
-    gpusync_hooks hooks = {NULL, finish_in_park, unpark_nobody, NULL};
+    gpusync_hooks hooks = {NULL, finish_in_park, unpark_nothing, NULL};
     gpusync_timeline *timeline;
     gpusync_result result;
     gpusync_ticket ticket;
@@ -1243,7 +1243,7 @@ static void sleep_for_room(void *argument)
     await_sleepers(s->p.device, 1);
 }
 
-/* While it is found that the value is taken, the buffer has room: who falls asleep over that is woken. */
+/* While it is found that the value is taken, the buffer has room: a waiter that falls asleep over that is woken. */
 static void test_a_refused_signal_gives_back_its_room(void **state)
 {
     void *stranger, *first;
@@ -1300,7 +1300,7 @@ static void test_what_comes_before_work_is_in_the_line_is_seen_there(void **stat
 
 static void finish_it(void *buffer) { softmetal_finish(buffer); }
 
-/* So is the loss of the device, wherever it comes: whoever told of that did not see the work yet. */
+/* So is the loss of the device, wherever it comes: the thread that told of that did not see the work yet. */
 static void test_a_loss_before_work_is_in_the_line_is_seen_there(void **state)
 {
     bool acted = true;
@@ -1327,7 +1327,7 @@ static void test_a_loss_before_work_is_in_the_line_is_seen_there(void **state)
         if (result == GPUSYNC_OK) {
             taken++;
             assert_result(gpusync_wait(p.q[0], ticket, 0), GPUSYNC_ERROR_DEVICE_LOST);
-            assert_int_equal(held_on(p.device, p.q[0]), 0); /* ended, not left where nobody comes by */
+            assert_int_equal(held_on(p.device, p.q[0]), 0); /* ended, not left where no thread comes by */
             drop(buffer);
         } else {
             assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
@@ -1367,7 +1367,8 @@ static void test_a_buffer_that_comes_twice_is_refused_however_many_there_are(voi
 
 /* -- afterwards ------------------------------------------------------------------------------------------ */
 
-/* Who has an old pointer to what is spare may count a reference to it, and give it back: that must not be the last. */
+/* A thread with an old pointer to what is spare may count a reference to it, and give it back: that must not be the
+   last. */
 static void assert_spare(gpusync_queue *queue)
 {
     uint32_t references = 99;
@@ -1484,7 +1485,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_signal_is_pending_at_once_and_is_reached_when_its_buffer_has_ended),
-        cmocka_unit_test(test_a_pending_signal_that_is_taken_back_lets_nobody_past_one_that_is_overtaken),
+        cmocka_unit_test(test_a_pending_signal_that_is_taken_back_lets_no_work_past_one_that_is_overtaken),
         cmocka_unit_test(test_what_needs_a_value_that_a_lower_pending_signal_hides_is_held),
         cmocka_unit_test(test_a_wait_counts_after_a_commit_that_was_refused),
         cmocka_unit_test(test_what_needs_a_value_that_is_told_later_is_held),

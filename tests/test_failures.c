@@ -1,4 +1,4 @@
-/* test_failures.c - command buffers that fail: what is recorded, who is told and how often, what the log hook may do,
+/* test_failures.c - command buffers that fail: what is recorded, what is told and how often, what the log hook may do,
    and what the loss of a device ends
 
    It also runs on queues of Metal 4. */
@@ -935,7 +935,7 @@ static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **s
     assert_ok(gpusync_submit(other, &first, NULL));
     assert_ok(gpusync_submit(r.queue, &second, NULL));
     assert_ok(gpusync_cancel_held(other));
-    assert_ok(gpusync_queue_wait(other, 0)); /* whoever cancelled knows */
+    assert_ok(gpusync_queue_wait(other, 0)); /* the program cancelled it, and knows */
     memset(&options, 0, sizeof options);
     options.error = &error;
     assert_result(gpusync_wait_ex(r.queue, 1, 0, &options), GPUSYNC_ERROR_CANCELLED);
@@ -1027,7 +1027,7 @@ static void test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_
     if (!metal4_run()) {
         assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(book.lines, 2);
-        assert_true(pthread_equal(book.thread, pthread_self())); /* whoever looked first */
+        assert_true(pthread_equal(book.thread, pthread_self())); /* the thread that looked first */
     }
     softmetal_finish(buffer);
     assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
@@ -1128,7 +1128,7 @@ static void test_inside_the_log_hook_waits_that_would_have_to_wait_return_at_onc
         else assert_result(gpusync_poll(r.queue, book.failed), GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(book.lines, round + 1);
         for (i = 0; i < sizeof expected / sizeof expected[0] - 1; i++) assert_result(book.answers[i], expected[i]);
-        /* the failed buffer's place may be free by then; what counts is that nobody waited */
+        /* the failed buffer's place may be free by then; what counts is that no call waited */
         if (book.answers[10] == GPUSYNC_OK) assert_ok(either_discard(r.queue, book.open));
         else assert_result(book.answers[10], expected[10]);
         assert_ok(either_discard(r.queue, filler));
@@ -1563,7 +1563,8 @@ static void test_a_removed_device_ends_waits_and_calls_on_the_real_clock(void **
     rig_close(&r);
 }
 
-/* Who sees that the work failed with the device may ask at once whether it is lost. The log is told in between. */
+/* A thread that sees that the work failed with the device may ask at once whether it is lost. The log is told in
+   between. */
 static struct {
     gpusync_device *device;
     bool lost;
@@ -1593,7 +1594,7 @@ static void note_result(void *user, gpusync_result result, const gpusync_error *
     *(gpusync_result *)user = result;
 }
 
-/* Nobody has heard of the failure, and destroy_now waits for no handler: the status tells. */
+/* The failure is not known yet, and destroy_now waits for no handler: the status tells. */
 static void test_destroy_now_tells_how_work_ended_whose_handler_has_not_come(void **state)
 {
     gpusync_result told = GPUSYNC_NOT_READY;

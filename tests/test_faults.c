@@ -153,7 +153,8 @@ static void pass_time(void)
     softmetal_fire_timer();
 }
 
-/* ... and what comes of that, with the callbacks. Who is told by nobody looks by itself: a few looks are enough. */
+/* ... and what comes of that, with the callbacks. Where no handler or listener tells, timers look: a few looks are
+   enough. */
 static void settle_all(scenario *s)
 {
     unsigned looks = 0;
@@ -815,7 +816,7 @@ static void use_again(scenario *s)
     assert_ok(gpusync_timeline_destroy(timeline));
 }
 
-/* With work in flight, held work and a command buffer that nobody commits. */
+/* With work in flight, held work and a command buffer that is never committed. */
 static void tear_down(scenario *s)
 {
     int i;
@@ -991,7 +992,7 @@ static void test_a_device_that_is_lost_at_any_step_loses_nothing_else(void **sta
     assert_true(s.steps > 100);
 }
 
-/* What nobody tells of is found all the same. */
+/* What no handler or listener tells of is found all the same. */
 static void test_lost_handlers_and_deaf_listeners_lose_nothing(void **state)
 {
     static scenario s;
@@ -1142,7 +1143,7 @@ static struct {
 static void say_so(void)
 {
     if (__atomic_exchange_n(&stopped.tells, false, __ATOMIC_SEQ_CST))
-        must(write(stopped.says, "w", 1) == 1, "nobody hears the child");
+        must(write(stopped.says, "w", 1) == 1, "the parent does not hear the child");
 }
 
 static void tell_and_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)

@@ -114,7 +114,7 @@ struct scheduler {
     bool moves;                            /* a fiber goes on on the next worker */
     void (*idle)(scheduler *);             /* called where the worker would block; it must make progress */
     void (*before_switch)(fiber *);        /* in the park hook, */
-    void (*before_publish)(fiber *);       /* ... when the context is saved and nobody knows it, */
+    void (*before_publish)(fiber *);       /* ... when the context is saved and no thread knows it, */
     void (*after_publish)(fiber *);        /* ... when an unpark can find the fiber */
     void *user;
     unsigned long turns, permits;
@@ -535,7 +535,7 @@ static void assert_never_blocked(void)
 static void idle_finishes_one(scheduler *s)
 {
     unsigned *next = (unsigned *)s->user;
-    if (*next == 0) { /* the first time that nothing can run: everybody waits, and this thread is free */
+    if (*next == 0) { /* the first time that nothing can run: every fiber waits, and this thread is free */
         assert_int_equal(s->suspended, TASKS);
         assert_int_equal(stats_of(s->fibers[0].rig->queue).commits, TASKS);
     }

@@ -623,7 +623,7 @@ static void test_without_max_in_flight_a_commit_never_waits(void **state)
     close_flow(&f);
 }
 
-/* There is no room. A buffer that is to be refused is told so at once: nobody has to make room for that. */
+/* There is no room. A buffer that is to be refused is told so at once: no thread has to make room for that. */
 static void test_what_is_to_be_refused_does_not_wait_for_room_first(void **state)
 {
     gpusync_device_desc device_desc;
@@ -818,7 +818,7 @@ static void test_with_a_time_limit_it_is_a_timeout(void **state)
     close_flow(&f);
 }
 
-static void test_who_makes_room_within_the_second_ends_the_wait(void **state)
+static void test_room_that_comes_within_the_second_ends_the_wait(void **state)
 {
     size_t k;
     (void)state;
@@ -915,7 +915,7 @@ static void fill_beyond_the_limit(flow *f)
     metal_release(buffer);
 }
 
-/* Due by a handler, due at once, and by gpusync_dispatch: nobody may wait in a callback. */
+/* Due by a handler, due at once, and by gpusync_dispatch: no call may wait in a callback. */
 static void test_in_a_callback_it_would_be_a_deadlock(void **state)
 {
     int place;
@@ -1024,10 +1024,10 @@ static void test_destroy_ends_the_wait(void **state)
 /* == several threads ============================================================================================ */
 
 /* They compete for a few rooms, with command buffers of both kinds, discards and throttles: never more in flight than
-   the limit, nobody starves, nothing is lost. */
+   the limit, no thread starves, nothing is lost. */
 enum { THREADS = 4 };
 
-/* What they have made, kept until the end, so that anybody can ask for its status. */
+/* What they have made, kept until the end, so that any thread can ask for its status. */
 typedef struct contest {
     rig r;
     uint32_t limit;
@@ -1043,7 +1043,7 @@ static bool flies(void *buffer)
 }
 
 /* Committed and not ended: of the newest, which is where those are. The statuses are read one after another, so those
-   found are asked again: who flies both times flew in between, when all of them had been found. */
+   found are asked again: a buffer that flies both times flew in between, when all of them had been found. */
 static unsigned in_flight(contest *race)
 {
     void *found[32];
@@ -1151,7 +1151,7 @@ static void wake_and_count(void *user, gpusync_waiter *waiter)
     thread_unpark(waiter);
 }
 
-/* Many wait for one room: each that ends lets one more in, and wakes nobody else. */
+/* Many wait for one room: each that ends lets one more in, and wakes no other. */
 static void test_each_end_lets_one_in(void **state)
 {
     enum { WAITERS = 5 };
@@ -1199,8 +1199,8 @@ static void test_each_end_lets_one_in(void **state)
     rig_close(&r);
 }
 
-/* Room for all of them comes at once. Those who are told first have taken theirs when the next hold begins: what they
-   took does not count twice. */
+/* Room for all of them comes at once. The waiters that are told first have taken theirs when the next hold begins: what
+   they took does not count twice. */
 static void test_room_for_many_lets_all_of_them_in(void **state)
 {
     unsigned came;
@@ -1300,7 +1300,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_that_nothing_can_end_is_an_error_after_a_second),
         cmocka_unit_test(test_a_buffer_that_track_refused_is_in_the_way_once),
         cmocka_unit_test(test_with_a_time_limit_it_is_a_timeout),
-        cmocka_unit_test(test_who_makes_room_within_the_second_ends_the_wait),
+        cmocka_unit_test(test_room_that_comes_within_the_second_ends_the_wait),
         cmocka_unit_test(test_a_commit_within_the_second_makes_it_an_ordinary_wait),
         cmocka_unit_test(test_the_second_begins_again_when_something_has_moved),
         cmocka_unit_test(test_in_a_callback_it_would_be_a_deadlock),

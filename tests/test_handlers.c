@@ -36,7 +36,7 @@ static void commit_three(rig *r, void *buffers[3], gpusync_ticket tickets[3])
     for (i = 0; i < 3; i++) assert_ok(gpusync_poll(r->queue, tickets[i]));
 }
 
-/* Until somebody sleeps for the handler of ticket 1. */
+/* Until a wait sleeps for the handler of ticket 1. */
 static void await_the_handler_wait(gpusync_device *device)
 {
     bool there = false;
@@ -79,8 +79,8 @@ static void test_work_that_has_ended_still_owes_its_handler(void **state)
     rig_close(&r);
 }
 
-/* The end wakes the sleeper, who then sleeps on for the handler. */
-static void test_who_sleeps_before_the_end_sleeps_on_for_the_handler(void **state)
+/* The end wakes the sleeper, which then sleeps on for the handler. */
+static void test_a_sleeper_before_the_end_sleeps_on_for_the_handler(void **state)
 {
     gpusync_ticket ticket;
     wait_job job, other;
@@ -116,7 +116,7 @@ static void test_a_handler_that_was_taken_for_lost_is_waited_for(void **state)
     wait_handled(&job, r.queue, ticket, GPUSYNC_FOREVER);
     while (rooms_taken(r.queue)) sched_yield();
     must_return_within(20);
-    await_the_handler_wait(r.device); /* it was woken with those who wait for the room, and sleeps on */
+    await_the_handler_wait(r.device); /* it was woken with the waiters for the room, and sleeps on */
     has_returned();
     run_handler(buffer);
     assert_ok(wait_job_join(&job));
@@ -452,7 +452,7 @@ static void begin_to_wait(void *argument)
 
 /* Another thread begins to wait while the ticket is cancelled, at each point of the call. Until the slot is the handler's
    own, that handler is still to come. From then on no wait is for it. */
-static void test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go(void **state)
+static void test_a_wait_for_the_handler_of_what_is_being_untracked_is_let_go(void **state)
 {
     bool acted = true;
     int place;
@@ -573,7 +573,7 @@ static void test_a_callback_does_not_wait_for_a_handler(void **state)
     rig_close(&r);
 }
 
-/* Callbacks are not Metal's handlers: nobody runs them here, and the wait does not mind. */
+/* Callbacks are not Metal's handlers: no thread runs them here, and the wait does not mind. */
 static void test_handlers_are_not_callbacks(void **state)
 {
     gpusync_ticket ticket;
@@ -881,7 +881,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_that_has_ended_still_owes_its_handler),
-        cmocka_unit_test(test_who_sleeps_before_the_end_sleeps_on_for_the_handler),
+        cmocka_unit_test(test_a_sleeper_before_the_end_sleeps_on_for_the_handler),
         cmocka_unit_test(test_a_handler_that_was_taken_for_lost_is_waited_for),
         cmocka_unit_test(test_all_waits_for_one_handler_are_woken_however_many_there_are),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_wait),
@@ -893,7 +893,7 @@ int main(void)
         cmocka_unit_test(test_a_failure_is_told_when_the_handler_has_run),
         cmocka_unit_test(test_external_work_counts_when_its_wait_until_completed_returns),
         cmocka_unit_test(test_work_that_was_never_committed_owes_nothing),
-        cmocka_unit_test(test_who_waits_for_the_handler_of_what_is_being_untracked_is_let_go),
+        cmocka_unit_test(test_a_wait_for_the_handler_of_what_is_being_untracked_is_let_go),
         cmocka_unit_test(test_no_wait_begins_for_the_handler_of_what_is_given_up_just_then),
         cmocka_unit_test(test_a_callback_does_not_wait_for_a_handler),
         cmocka_unit_test(test_handlers_are_not_callbacks),

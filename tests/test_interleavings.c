@@ -42,7 +42,7 @@ static void trap_hook(void *user, softmetal_phase phase, void *object, const cha
 
 /* -- 1 ------------------------------------------------------------------------------------------ */
 
-/* Rule: a slot stays with its ticket until its handler ran, and the handler looks at nobody else's buffer. */
+/* Rule: a slot stays with its ticket until its handler ran, and the handler looks at no other buffer. */
 static void test_interleaving_01_late_handler_does_not_end_a_later_ticket(void **state)
 {
     void *first, *later[8];
@@ -62,20 +62,20 @@ static void test_interleaving_01_late_handler_does_not_end_a_later_ticket(void *
     assert_int_equal(stats_of(r.queue).completions, 1);
     for (i = 0; i < 8; i++) softmetal_finish(later[i]);
     assert_ok(gpusync_queue_wait(r.queue, 0));
-    assert_int_equal(stats_of(r.queue).waits_inline, 1); /* every handler did its work: nobody had to look */
+    assert_int_equal(stats_of(r.queue).waits_inline, 1); /* every handler did its work: no wait had to look */
     rig_close(&r);
 }
 
 /* -- 2 ------------------------------------------------------------------------------------------ */
 
-/* Rule: who sends `status` holds the slot, so the handler does not release the buffer under its feet. */
+/* Rule: a thread that sends `status` holds the slot, so the handler does not release the buffer under its feet. */
 static void test_interleaving_02_handler_drops_the_buffer_while_a_poller_sends_status(void **state)
 {
     trap t = {NULL, "status", SOFTMETAL_BEFORE, 1, finish_buffer};
     gpusync_ticket ticket;
     rig r;
     (void)state;
-    NOT_ON_METAL4("nobody reads a status");
+    NOT_ON_METAL4("no call reads a status");
     rig_open(&r, SOFTMETAL_MANUAL);
     ticket = commit_empty(&r, &t.buffer);
     softmetal_set_message_hook(trap_hook, &t);
@@ -88,7 +88,7 @@ static void test_interleaving_02_handler_drops_the_buffer_while_a_poller_sends_s
 
 /* -- 3 ------------------------------------------------------------------------------------------ */
 
-/* Rule: who sees the end first claims it. */
+/* Rule: the first thread that sees the end claims it. */
 static void test_interleaving_03_poller_and_handler_both_see_the_error(void **state)
 {
     trap t = {NULL, "status", SOFTMETAL_AFTER, 1, finish_buffer};
@@ -242,7 +242,7 @@ static void test_interleaving_05_handler_comes_after_destroy_now(void **state)
 
 /* -- 6 ------------------------------------------------------------------------------------------ */
 
-/* Rule: who marks a ticket moves the prefix over every mark that follows. */
+/* Rule: a thread that marks a ticket moves the prefix over every mark that follows. */
 static void test_interleaving_06_prefix_goes_on_over_tickets_that_ended_early(void **state)
 {
     void *buffers[6];
@@ -546,7 +546,7 @@ static void open_counting(rig *r, counted_park *count)
     rig_open_with(r, SOFTMETAL_MANUAL, device_desc, queue_desc);
 }
 
-/* Rule: a waiter looks again after it has registered. The handler ran when nobody was registered, so nobody will wake it. */
+/* Rule: a waiter looks again after it has registered. The handler ran when none was registered, so it wakes none. */
 static void test_interleaving_11_handler_runs_before_the_waiter_registers(void **state)
 {
     bool slept = false;
@@ -606,7 +606,7 @@ static void test_interleaving_11_waiter_registers_before_the_handler_looks(void 
     ticket = commit_empty(&r, &t.buffer);
     early.buffer = t.buffer;
     softmetal_set_message_hook(trap_hook, &t); /* completes just after the waiter has read "scheduled" */
-    if (metal4_run()) softmetal_complete(t.buffer); /* which nobody can read there */
+    if (metal4_run()) softmetal_complete(t.buffer); /* which no thread can read there */
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     softmetal_set_message_hook(NULL, NULL);
     assert_int_equal(early.left_early, 1);
@@ -699,7 +699,7 @@ static void late_unpark(void *user, gpusync_waiter *waiter)
 
 static void *expect_one(void *timeline)
 {
-    assert_ok(gpusync_timeline_expect((gpusync_timeline *)timeline, 1)); /* has everybody look again */
+    assert_ok(gpusync_timeline_expect((gpusync_timeline *)timeline, 1)); /* has every waiter look again */
     return NULL;
 }
 
@@ -718,8 +718,8 @@ static void *wait_twice(void *argument)
     return NULL;
 }
 
-/* Rule: a waiter is type-stable, and an unpark that comes late is one too many, no more. Somebody has taken the waiter off
-   its list; its wait times out; the waiter is used again; then the unpark comes. */
+/* Rule: a waiter is type-stable, and an unpark that comes late is one too many, no more. Another thread has taken the
+   waiter off its list; its wait times out; the waiter is used again; then the unpark comes. */
 static void test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again(void **state)
 {
     gpusync_hooks hooks = {NULL, late_park, late_unpark, NULL};
@@ -802,7 +802,7 @@ static bool check_ask_in_the_handler(unsigned n, bool waits)
     return asked.countdown == 0;
 }
 
-static void test_work_whose_status_is_completed_has_ended_for_who_asks(void **state)
+static void test_work_whose_status_is_completed_has_ended_for_every_look(void **state)
 {
     unsigned n;
     (void)state;
@@ -864,7 +864,7 @@ static gpusync_ticket use_the_ring_up(rig *r, gpusync_ticket_info *info)
     return ticket;
 }
 
-/* Who came late has written nothing into the place that has gone on to a later ticket. */
+/* The thread that came late has written nothing into the place that has gone on to a later ticket. */
 static void close_untouched(rig *r, gpusync_ticket later, const gpusync_ticket_info *before)
 {
     gpusync_ticket_info after;
@@ -908,18 +908,18 @@ static bool check_held_up(unsigned n)
     return stopped;
 }
 
-static void test_interleaving_20_a_poller_that_is_held_up_holds_nobody_up(void **state)
+static void test_interleaving_20_a_poller_that_is_held_up_holds_no_thread_up(void **state)
 {
     unsigned n;
     (void)state;
-    NOT_ON_METAL4("nobody reads a status");
+    NOT_ON_METAL4("no call reads a status");
     for (n = 1; check_held_up(n); n++) {
     }
     assert_true(n > 1);
 }
 
-/* Untracked while somebody reads its status: the buffer stays for that reader, and no longer. */
-static void test_an_untracked_buffer_stays_for_who_reads_its_status(void **state)
+/* Untracked while another thread reads its status: the buffer stays for that reader, and no longer. */
+static void test_an_untracked_buffer_stays_while_its_status_is_read(void **state)
 {
     pthread_t thread;
     void *buffer;
@@ -1157,7 +1157,7 @@ static void unpark_in_the_crowd(void *user, gpusync_waiter *waiter)
     COUNT(&crowded.unparked);
 }
 
-static void test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on(void **state)
+static void test_interleaving_22_room_that_cannot_be_used_is_passed_on(void **state)
 {
     gpusync_hooks hooks = {NULL, park_in_the_crowd, unpark_in_the_crowd, NULL};
     gpusync_allocator allocator = {crowded_allocate, memory_release, &crowded.memory};
@@ -1268,7 +1268,7 @@ static void park_for_room(void *user, gpusync_waiter *waiter, uint64_t deadline_
     (void)user;
     (void)waiter;
     (void)deadline_ns;
-    if (room.second) { /* while it sleeps, the room comes back: whoever is listed is told */
+    if (room.second) { /* while it sleeps, the room comes back: each listed waiter is told */
         void *second = room.second;
         room.second = NULL;
         room.unparks = 0;
@@ -1314,7 +1314,7 @@ static void wait_for_room_at(int n, int m)
     rig_close(&room.r);
 }
 
-static void test_interleaving_22_who_waits_for_room_is_told_though_it_was_there_a_moment_ago(void **state)
+static void test_interleaving_22_a_waiter_for_room_is_told_though_it_was_there_a_moment_ago(void **state)
 {
     unsigned slept = 0;
     int n, m;
@@ -1404,8 +1404,8 @@ static bool check_going(int n, bool alone)
     return acted;
 }
 
-/* Rule: a callback is in one place at a time, listed, due or running; who destroys runs what is due of its own. */
-static void test_interleaving_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list(void **state)
+/* Rule: a callback is in one place at a time, listed, due or running; a destroy runs what is due of its own. */
+static void test_interleaving_23_a_timeline_goes_while_a_signal_takes_a_callback_off_its_list(void **state)
 {
     int alone, n;
     (void)state;
@@ -1624,7 +1624,7 @@ static void break_vow(void *user, softmetal_phase phase, void *object, const cha
     softmetal_finish(object);
 }
 
-static void test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold(void **state)
+static void test_the_handler_of_an_untracked_buffer_drops_no_other_hold(void **state)
 {
     void *buffer;
     rig r;
@@ -1700,7 +1700,7 @@ static void return_at_once(void *user, gpusync_waiter *waiter, uint64_t deadline
     else sched_yield();
 }
 
-static void wake_nobody(void *user, gpusync_waiter *waiter)
+static void stop_in_unpark(void *user, gpusync_waiter *waiter)
 {
     (void)user, (void)waiter;
     if (COUNT(&alone.unparks) != 0) return;
@@ -1727,12 +1727,12 @@ static void all_but_one_come(void *unused)
     probe_at(PROBE_WAITER_LEAVES, alone.s.b, 1, the_last_one_comes, NULL); /* it has seen that b has come */
 }
 
-/* Rule: who waits for many parks only while one of its watches is listed. It looks at a, which has not come. Then a
-   comes, whose signal wakes nobody: another entry is listed. The wait sees that this one is met, and takes it off by
-   itself; nobody is left who would wake it for a. */
+/* Rule: a wait for many parks only while one of its watches is listed. It looks at a, which has not come. Then a comes,
+   whose signal wakes no waiter: another entry is listed. The wait sees that this one is met, and takes it off by
+   itself; no thread is left that would wake it for a. */
 static void test_a_wait_for_many_never_sleeps_with_nothing_listed(void **state)
 {
-    gpusync_hooks hooks = {NULL, return_at_once, wake_nobody, NULL};
+    gpusync_hooks hooks = {NULL, return_at_once, stop_in_unpark, NULL};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     gpusync_wait_options options;
@@ -1834,8 +1834,8 @@ static bool check_given_up(int place, void (*act)(void *buffer))
     return acted;
 }
 
-/* Rule: work that can be given up is claimed by who finds its end, also where it ended well. A ticket that a poll has
-   called done is never given up, and one that was is never done. */
+/* Rule: the thread that finds the end of work that can be given up claims it, also where it ended well. A ticket that a
+   poll has called done is never given up, and one that was is never done. */
 static void test_a_ticket_is_given_up_or_done_and_never_first_one_and_then_the_other(void **state)
 {
     int place;
@@ -1868,12 +1868,12 @@ int main(void)
         cmocka_unit_test(test_interleaving_11_waiter_registers_before_the_handler_looks),
         cmocka_unit_test(test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket),
         cmocka_unit_test(test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again),
-        cmocka_unit_test(test_interleaving_20_a_poller_that_is_held_up_holds_nobody_up),
+        cmocka_unit_test(test_interleaving_20_a_poller_that_is_held_up_holds_no_thread_up),
         cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_mark),
         cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_tell),
-        cmocka_unit_test(test_interleaving_22_who_takes_room_and_cannot_use_it_passes_it_on),
-        cmocka_unit_test(test_interleaving_22_who_waits_for_room_is_told_though_it_was_there_a_moment_ago),
-        cmocka_unit_test(test_interleaving_23_a_timeline_goes_while_somebody_takes_a_callback_of_it_off_its_list),
+        cmocka_unit_test(test_interleaving_22_room_that_cannot_be_used_is_passed_on),
+        cmocka_unit_test(test_interleaving_22_a_waiter_for_room_is_told_though_it_was_there_a_moment_ago),
+        cmocka_unit_test(test_interleaving_23_a_timeline_goes_while_a_signal_takes_a_callback_off_its_list),
         cmocka_unit_test(test_timed_out_waiter_is_not_there_for_a_late_handler),
         cmocka_unit_test(test_done_at_the_deadline_wins),
         cmocka_unit_test(test_no_success_before_the_record),
@@ -1881,10 +1881,10 @@ int main(void)
         cmocka_unit_test(test_a_ticket_has_ended_when_its_waiter_is_woken),
         cmocka_unit_test(test_completion_before_commit_returns),
         cmocka_unit_test(test_a_handler_that_gets_another_object_ends_its_ticket),
-        cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_who_asks),
-        cmocka_unit_test(test_an_untracked_buffer_stays_for_who_reads_its_status),
+        cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_every_look),
+        cmocka_unit_test(test_an_untracked_buffer_stays_while_its_status_is_read),
         cmocka_unit_test(test_an_untracked_buffer_goes_though_its_last_reader_came_first),
-        cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_nobody_elses_hold),
+        cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_no_other_hold),
         cmocka_unit_test(test_a_wait_for_many_never_sleeps_with_nothing_listed),
         cmocka_unit_test(test_a_ticket_is_given_up_or_done_and_never_first_one_and_then_the_other),
     };

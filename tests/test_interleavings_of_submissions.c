@@ -105,7 +105,7 @@ static void run_handler(job *j)
     softmetal_release_block(j->buffer, 0);
 }
 
-/* The work ends, and whoever asks sees it. With Metal 4 that is when its handler has run. */
+/* The work ends, and a call that asks sees it. With Metal 4 that is when its handler has run. */
 static void end_job(job *j)
 {
     softmetal_complete(j->buffer);
@@ -197,14 +197,14 @@ static void permutation_first(permutation *p, unsigned count)
 
 /* Rule: a pending value is reached when the work that was to signal it has ended well, whatever the event stands at, and
    only after every smaller pending signal. S2 is to signal 6, then S1 on another queue 5. Steps: S1 completes, its handler; S2
-   completes, its handler; then, in the fifth place of the order, somebody asks (5: nobody does). */
+   completes, its handler; then, in the fifth place of the order, the test asks (5: it does not). */
 enum { S1_COMPLETES, S1_HANDLER, S2_COMPLETES, S2_HANDLER };
 
 static void check_two_signals(const permutation *p, bool killed, bool ask)
 {
     gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
     const unsigned s1_ends = metal4_run() ? S1_HANDLER : S1_COMPLETES, s2_ends = metal4_run() ? S2_HANDLER : S2_COMPLETES;
-    bool s1_over = false, s2_over = false; /* for who asks */
+    bool s1_over = false, s2_over = false; /* for a call that asks */
     job s1, s2;
     unsigned i;
     stage s;
@@ -224,7 +224,7 @@ static void check_two_signals(const permutation *p, bool killed, bool ask)
         if (!s1_over) assert_true(believed(s.t[0]) < 5);
         if (killed) assert_true(believed(s.t[0]) < 5 || believed(s.t[0]) == FAILED);
         if (!ask) continue;
-        if (i % 2) (void)poll_job(&s2); /* by the ticket first: it may not hide anything from who asks for the value */
+        if (i % 2) (void)poll_job(&s2); /* by the ticket first: it may not hide anything from a query of the value */
         assert_result(value_result(s.t[0], 5), s1_over ? expected : GPUSYNC_TIMEOUT);
         assert_result(value_result(s.t[0], 6), s1_over && (killed || s2_over) ? expected : GPUSYNC_TIMEOUT);
         assert_result(poll_job(&s1), s1_over ? expected : GPUSYNC_NOT_READY);
@@ -289,7 +289,7 @@ static void test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_pendi
 
 /* -- 13 ----------------------------------------------------------------------------------------- */
 
-/* Somebody who is not gpusync raises the event of the timeline. */
+/* Other code than gpusync raises the event of the timeline. */
 static void raise_behind_its_back(gpusync_timeline *timeline, uint64_t value)
 {
     uint64_t base;
@@ -298,7 +298,7 @@ static void raise_behind_its_back(gpusync_timeline *timeline, uint64_t value)
 }
 
 /* Rule: a result is published only after the producers of its waits are over. The consumer's wait for 5 passes on the
-   device, because somebody has raised the event to 6; its producer was killed, or is about to be. */
+   device, because other code has raised the event to 6; its producer was killed, or is about to be. */
 typedef struct late_producer {
     stage s;
     job producer, consumer;
@@ -352,7 +352,7 @@ static void check_13_producer_tells_by_its_handler(bool killed)
     late_producer_close(&l, killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
 }
 
-/* Who polls the producer sees the end whose handler has not come, and the consumer's with it. */
+/* A poll of the producer sees the end whose handler has not come, and the consumer's with it. */
 static void check_13_producer_is_seen_by_its_status(bool killed, bool wait)
 {
     gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
@@ -379,7 +379,7 @@ static void test_interleaving_13_a_consumer_that_ends_first_is_published_after_i
     (void)state;
     for (i = 0; i < 2; i++) {
         check_13_producer_tells_by_its_handler(i == 1);
-        if (metal4_run()) continue; /* nobody can see it by that */
+        if (metal4_run()) continue; /* no call can see it by that */
         check_13_producer_is_seen_by_its_status(i == 1, false);
         check_13_producer_is_seen_by_its_status(i == 1, true);
     }
@@ -436,7 +436,7 @@ static void plain_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 }
 
 /* Rule: a wait takes its registration back before it returns. The signal that comes late, from a handler or from the
-   host, finds nobody, and the wait can be repeated. */
+   host, finds no waiter, and the wait can be repeated. */
 static void test_interleaving_14_a_signal_after_the_wait_has_timed_out(void **state)
 {
     gpusync_hooks hooks = {NULL, plain_park, counting_unpark, NULL};
@@ -515,7 +515,7 @@ static void *submit_body(void *argument)
     return NULL;
 }
 
-/* Rule: no handler waits for the order lock; who has it sees to the rest when it lets go. */
+/* Rule: no handler waits for the order lock; the thread that has it sees to the rest when it lets go. */
 static void test_interleaving_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock(void **state)
 {
     job producer, consumer, passing;
@@ -833,9 +833,9 @@ static void destroy_it_after_this(void *argument)
     probe_amid_each(((doomed *)argument)->n, destroy_it_up_to_the_timeline, argument);
 }
 
-/* A commit is held for a value that nobody is to signal, and registers with the timeline's event. The timeline goes when
-   the commit comes to the place of that timeline for the n-th time; NOWHERE: at its n-th point, also in the middle of a
-   step. Returns whether there was such a time. */
+/* A commit is held for a value that no work is to signal, and registers with the timeline's event. The timeline goes
+   when the commit comes to the place of that timeline for the n-th time; NOWHERE: at its n-th point, also in the middle
+   of a step. Returns whether there was such a time. */
 static bool goes_at(probe_place place, int n)
 {
     gpusync_point wait;
@@ -886,7 +886,8 @@ static void test_interleaving_17_a_timeline_goes_while_held_work_registers_with_
 
 /* -- 24 ----------------------------------------------------------------------------------------- */
 
-/* Rule: who waits on the device for a ticket is looked after though its handler is lost and nobody sleeps. */
+/* Rule: the sweep looks after work that waits on the device for a ticket, though the handler is lost and no thread
+   sleeps. */
 static void test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends(void **state)
 {
     softmetal_timing timing;
@@ -920,7 +921,7 @@ static void test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lo
 
 /* -- registering, and failing to ---------------------------------------------------------------- */
 
-/* A thread that yields, or parks, says so: it is waiting for somebody. */
+/* A thread that yields, or parks, says so: it is waiting for another one. */
 static uint32_t yields;
 
 static void counting_yield(void *user)
@@ -957,9 +958,9 @@ static void *destroy_body(void *argument)
     return NULL;
 }
 
-/* Rule: a submission that is refused does not go before those who are about to tell it something have. Another thread
-   has taken its wait off the list; if it told the submission after the refusal, it would tell the one that has its
-   place. */
+/* Rule: a submission that is refused does not go before all threads that are about to tell it something have told it.
+   Another thread has taken its wait off the list; if it told the submission after the refusal, it would tell the one
+   that has its place. */
 static struct {
     stage *s;
     job refused, next;
@@ -1172,7 +1173,7 @@ static void finish_at_commit(void *user, softmetal_phase phase, void *object, co
 }
 
 /* Rule: a submission is not over before it was announced. This one ends inside its own commit, under the order lock of
-   its queue, and somebody is held for its signal. */
+   its queue, and other work is held for its signal. */
 static void check_end_inside_commit(bool held, bool killed)
 {
     gpusync_result expected = killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
@@ -1367,7 +1368,7 @@ static void test_nothing_is_told_between_the_claim_and_the_record(void **state)
     close_stage(&s);
 }
 
-/* Rule: first its signals, then the ticket: whoever knows that the ticket is over finds the value reached. */
+/* Rule: first its signals, then the ticket: a thread that knows that the ticket is over finds the value reached. */
 static struct {
     gpusync_timeline *timeline;
     job *job;
@@ -1500,7 +1501,7 @@ static void test_cancel_comes_while_a_signal_is_about_to_tell(void **state)
 
 /* -- destroying --------------------------------------------------------------------------------- */
 
-/* Rule: destroy waits for whoever is about to tell one of its submissions something. */
+/* Rule: destroy waits for each thread that is about to tell one of its submissions something. */
 static void check_destroy_against_a_signal(bool now)
 {
     gpusync_hooks hooks = {counting_yield, yielding_park, plain_unpark, NULL};
@@ -1541,7 +1542,7 @@ static void test_destroy_waits_for_a_signal_that_is_about_to_tell(void **state)
     check_destroy_against_a_signal(false);
 }
 
-/* The producer's handler comes after its queue, or the consumer's, was destroyed: it finds nobody to tell. */
+/* The producer's handler comes after its queue, or the consumer's, was destroyed: it finds nothing to tell. */
 static void check_destroy_before_the_handler(bool of_producer)
 {
     job producer, consumer;
@@ -1566,7 +1567,7 @@ static void check_destroy_before_the_handler(bool of_producer)
     close_stage(&s);
 }
 
-static void test_handlers_that_come_after_destroy_now_tell_nobody(void **state)
+static void test_handlers_that_come_after_destroy_now_tell_nothing(void **state)
 {
     (void)state;
     check_destroy_before_the_handler(true);
@@ -1795,7 +1796,7 @@ static void shape_make(shape *sh)
         if (random_below(4)) sh->signal_value[i] = ++next[sh->signal_timeline[i]];
         if (sh->signal_value[i] && sh->wait_timeline[i] == sh->signal_timeline[i] &&
             sh->wait_value[i] >= sh->signal_value[i])
-            sh->wait_value[i] = 0; /* nobody waits for itself */
+            sh->wait_value[i] = 0; /* no job waits for itself */
     }
     sh->submit_order = random_below(16);
 }
@@ -1947,17 +1948,17 @@ static bool run_is_knowable(const run *r, unsigned i, unsigned depth)
 static void run_check_timeline(const run *r, unsigned t)
 {
     uint64_t reached = believed(r->s->t[t]);
-    bool somebody_failed = false;
+    bool one_failed = false;
     unsigned k;
     for (k = 0; k < JOBS; k++) {
         if (!run_signals(r, k, t, ~(uint64_t)0) || !is_marked(&r->jobs[k])) continue;
-        somebody_failed |= poll_job(&r->jobs[k]) != GPUSYNC_OK;
+        one_failed |= poll_job(&r->jobs[k]) != GPUSYNC_OK;
     }
     if (reached == FAILED) {
-        run_check(r, somebody_failed, t, "failed, and no work that was to signal it has");
+        run_check(r, one_failed, t, "failed, and no work that was to signal it has");
         return;
     }
-    run_check(r, !somebody_failed, t, "has not failed, though work that was to signal it has");
+    run_check(r, !one_failed, t, "has not failed, though work that was to signal it has");
     for (k = 0; k < JOBS; k++)
         if (run_signals(r, k, t, reached))
             run_check(r, is_marked(&r->jobs[k]), t, "has reached a value before the work that was to signal it has ended");
@@ -1976,15 +1977,15 @@ static void run_check_good(const run *r, unsigned i)
 
 static void run_check_bad(const run *r, unsigned i, const gpusync_error *error)
 {
-    int64_t who = error->code - 100;
+    int64_t culprit = error->code - 100;
     if (error->result == GPUSYNC_ERROR_CANCELLED) {
         run_check(r, r->given_up[i], i, "is cancelled, but was not held then");
         return;
     }
-    run_check(r, error->result == GPUSYNC_ERROR_EXECUTION && who >= 0 && who < JOBS, i, "has a strange error");
-    run_check(r, r->sh->killed[who] && r->complete[who], i, "has an error that did not happen");
-    run_check(r, who == i || believed(r->s->t[r->sh->wait_timeline[i]]) == FAILED, i,
-              "has the error of somebody it does not depend on");
+    run_check(r, error->result == GPUSYNC_ERROR_EXECUTION && culprit >= 0 && culprit < JOBS, i, "has a strange error");
+    run_check(r, r->sh->killed[culprit] && r->complete[culprit], i, "has an error that did not happen");
+    run_check(r, culprit == i || believed(r->s->t[r->sh->wait_timeline[i]]) == FAILED, i,
+              "has the error of a job it does not depend on");
     if (!r->commit_number[i]) return;
     run_check(r, r->complete[i], i, "is told to have failed while it is on the device");
 }
@@ -2066,7 +2067,7 @@ static void run_submit_all(run *r)
     }
 }
 
-/* In flight at the end may be only who waits for a value below which held work is to signal another ... */
+/* In flight at the end may be only a job that waits for a value below which held work is to signal another ... */
 static bool run_waits_for_held(const run *r, unsigned i, unsigned depth)
 {
     unsigned k;
@@ -2077,8 +2078,8 @@ static bool run_waits_for_held(const run *r, unsigned i, unsigned depth)
     return false;
 }
 
-/* ... or where such a pending signal waits for somebody who waits for the value above it, or is behind one on its queue: the
-   program's mistake. Does i need k to end? */
+/* ... or where such a pending signal waits for a job that waits for the value above it, or is behind one on its queue:
+   the program's mistake. Does i need k to end? */
 static bool run_needs(const run *r, unsigned i, unsigned k)
 {
     bool in_front = k == (i ^ 1u) && r->commit_number[k] && r->commit_number[k] < r->commit_number[i];
@@ -2174,7 +2175,7 @@ static void test_every_order_of_four_submissions(void **state)
 }
 
 /* More shapes, with the calls of the program in between. */
-static void test_many_orders_of_four_submissions_and_who_asks_for_them(void **state)
+static void test_many_orders_of_four_submissions_and_calls_in_between(void **state)
 {
     unsigned k, most = stressed(3000);
     path p;
@@ -2222,12 +2223,12 @@ int main(void)
         cmocka_unit_test(test_cancel_comes_while_the_line_is_being_issued),
         cmocka_unit_test(test_cancel_comes_while_a_signal_is_about_to_tell),
         cmocka_unit_test(test_destroy_waits_for_a_signal_that_is_about_to_tell),
-        cmocka_unit_test(test_handlers_that_come_after_destroy_now_tell_nobody),
+        cmocka_unit_test(test_handlers_that_come_after_destroy_now_tell_nothing),
         cmocka_unit_test(test_a_queue_goes_while_a_signal_has_its_line_issued),
         cmocka_unit_test(test_destroy_waits_for_a_handler_that_is_on_its_way_out),
         cmocka_unit_test(test_destroy_now_lets_a_handler_out_that_has_ended_a_submission),
         cmocka_unit_test(test_every_order_of_four_submissions),
-        cmocka_unit_test(test_many_orders_of_four_submissions_and_who_asks_for_them),
+        cmocka_unit_test(test_many_orders_of_four_submissions_and_calls_in_between),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

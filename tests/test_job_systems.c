@@ -39,7 +39,7 @@ typedef struct program {
     gpusync_ticket second;
     pthread_t io_thread; /* the only one that may do the I/O */
     int pipe[2];
-    bool rescued;        /* somebody else did it all the same */
+    bool rescued;        /* another thread did it all the same */
 } program;
 
 static void do_the_io(void *user, gpusync_result result, const gpusync_error *error)

@@ -239,7 +239,7 @@ typedef struct long_call {
     bool inside;
 } long_call;
 
-/* Until who waits for it has parked 200 times; or for 400 ms, should it need fewer. */
+/* Until the thread that waits for it has parked 200 times; or for 400 ms, should it need fewer. */
 static void last_long(void *user, gpusync_result result, const gpusync_error *error)
 {
     long_call *call = (long_call *)user;
@@ -302,7 +302,7 @@ static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothi
     r.queue = NULL;
     if (tracked) {
         assert_int_equal(softmetal_retain_count(tracked), 1);
-        assert_int_equal(softmetal_retain_count(foreign), 3); /* ours, Metal's, and of who waits for Metal to let go */
+        assert_int_equal(softmetal_retain_count(foreign), 3); /* ours, Metal's, and the watcher's */
         assert_int_equal(softmetal_live("command_buffer"), 5); /* three commits and these two: the open one is gone */
     }
     assert_ok(gpusync_device_destroy(r.device));
@@ -313,7 +313,7 @@ static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothi
     metal_release(tracked);
     metal_release(foreign);
     metal_release(metal);
-    assert_true(softmetal_dispatched(SECONDS(20))); /* who waited for Metal to let go */
+    assert_true(softmetal_dispatched(SECONDS(20))); /* the watcher, which waited for Metal to let go */
     assert_true(softmetal_settle_listeners(SECONDS(20))); /* with Metal 4 one of them lets go of the queue */
     drop_recordings();
     assert_int_equal(w.too_late, 0);
@@ -1262,7 +1262,7 @@ static void outlived_close(outlived *o, void *buffer, void *event)
     metal_release(buffer);
     assert_true(softmetal_settle_listeners(SECONDS(20))); /* with Metal 4 one of them lets go of the event */
     drop_recordings();
-    assert_int_equal(softmetal_retain_count(event), 1); /* nobody keeps it for longer */
+    assert_int_equal(softmetal_retain_count(event), 1); /* nothing keeps it for longer */
     metal_release(event);
     metal_release(o->metal);
     metal_release(o->metal_other);
@@ -1335,7 +1335,7 @@ static void test_an_event_stays_for_work_that_waits_for_a_ticket(void **state)
     outlived_close(&o, waiting, event);
 }
 
-/* -- who is told what, when a queue goes -------------------------------------------------------------- */
+/* -- what is told when a queue goes ------------------------------------------------------------------- */
 
 typedef struct told {
     unsigned calls;
@@ -1453,7 +1453,7 @@ static void test_what_waits_for_its_own_queue_goes_with_it(void **state)
 }
 
 /* The end of a ticket is known, and its queue is destroyed (which waits for what is in flight), before another thread,
-   which ends it, has told who waits for it. */
+   which ends it, has told the waiters for it. */
 static gpusync_queue *going;
 static pthread_t destroying;
 static bool is_destroying, is_gone;
@@ -1508,7 +1508,7 @@ static bool goes_at(int place, gpusync_result *callback, gpusync_result *later)
         c = SUBMIT(other, BUFFERS(third));
         softmetal_schedule(first);
         softmetal_execute(first);
-    } /* the device has signalled, and nobody knows */
+    } /* the device has signalled, and gpusync does not know */
     softmetal_finish(second);
     probe_at_each(place, goes, NULL);
     softmetal_finish(first);
@@ -1529,7 +1529,7 @@ static bool goes_at(int place, gpusync_result *callback, gpusync_result *later)
     return acted;
 }
 
-static void test_who_waits_for_a_ticket_is_told_its_end_though_the_queue_goes(void **state)
+static void test_a_waiter_for_a_ticket_is_told_its_end_though_the_queue_goes(void **state)
 {
     gpusync_result callback, later;
     int place = 1, wrong = 0;
@@ -1578,7 +1578,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_what_waits_for_a_ticket_that_ended_with_its_timeline_ends_so_too),
         cmocka_unit_test(test_the_info_of_a_ticket_that_ended_with_its_timeline),
         cmocka_unit_test(test_what_waits_for_its_own_queue_goes_with_it),
-        cmocka_unit_test(test_who_waits_for_a_ticket_is_told_its_end_though_the_queue_goes),
+        cmocka_unit_test(test_a_waiter_for_a_ticket_is_told_its_end_though_the_queue_goes),
         cmocka_unit_test(test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed),
         cmocka_unit_test(test_destroy_now_gives_back_the_slots_of_buffers_that_are_never_committed),
     };

@@ -97,7 +97,7 @@ static void park_until_it_is_over(void *user, gpusync_waiter *waiter, uint64_t d
     await_relaxed(&throttling.over, 1);
 }
 
-static void unpark_nobody(void *user, gpusync_waiter *waiter)
+static void unpark_nothing(void *user, gpusync_waiter *waiter)
 {
     (void)user;
     (void)waiter;
@@ -110,9 +110,9 @@ static void *throttle(void *unused)
     return NULL;
 }
 
-static void test_an_open_buffer_is_tracked_after_somebody_has_looked_at_it(void **state)
+static void test_an_open_buffer_is_tracked_after_a_look_at_it(void **state)
 {
-    gpusync_hooks hooks = {NULL, park_until_it_is_over, unpark_nobody, NULL};
+    gpusync_hooks hooks = {NULL, park_until_it_is_over, unpark_nothing, NULL};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     gpusync_ticket first, second;
@@ -179,7 +179,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_report_reads_a_warm_up_that_is_disabled),
         cmocka_unit_test(test_the_report_reads_the_open_buffer_that_is_to_signal_a_value),
-        cmocka_unit_test(test_an_open_buffer_is_tracked_after_somebody_has_looked_at_it),
+        cmocka_unit_test(test_an_open_buffer_is_tracked_after_a_look_at_it),
         cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

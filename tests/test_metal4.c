@@ -398,7 +398,7 @@ static void test_the_limit_counts_commits(void **state)
     close_stage(&s);
 
     queue_desc.max_in_flight = 0;
-    queue_desc.max_command_buffer_count = 2; /* nobody else holds it to that */
+    queue_desc.max_command_buffer_count = 2; /* only gpusync holds it to that */
     open_stage_on(&s, SOFTMETAL_REAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
     for (i = 0; i < 6; i++) end_recording(buffers[i] = buffer_of(s.q[0]));
     softmetal_hang(buffers[0]);
@@ -531,14 +531,14 @@ static void test_an_error_with_nothing_inside_is_told_as_it_is(void **state)
     (void)state;
     open_four(&s, SOFTMETAL_MANUAL, 1);
     end_recording(buffer = OPEN(s.q[0], .label = "the culprit"));
-    softmetal_fail(buffer, "MTL4CommandQueueErrorDomain", 1, "nobody knows");
+    softmetal_fail(buffer, "MTL4CommandQueueErrorDomain", 1, "the reason is not known");
     ticket = commit_four(&s, &buffer, 1);
     finish(&s, 0);
     error = error_of(s.q[0], ticket);
     assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.code, 1);
     assert_string_equal(error.domain, "MTL4CommandQueueErrorDomain");
-    assert_string_equal(error.message, "nobody knows");
+    assert_string_equal(error.message, "the reason is not known");
     close_stage(&s);
 }
 
@@ -707,8 +707,8 @@ static void test_an_error_counts_more_than_a_wait_that_was_given_up(void **state
     close_stage(&s);
 }
 
-/* Whether signals fire behind failed work is not known. Nobody hangs either way. (Where they do not, what gpusync keeps
-   for them is kept for good, if the queue goes before its next commit.) */
+/* Whether signals fire behind failed work is not known. No work hangs either way. (Where they do not, what gpusync
+   keeps for them is kept for good, if the queue goes before its next commit.) */
 static void test_a_failed_producer_lets_its_consumers_go(void **state)
 {
     softmetal_quirks quirks;
@@ -950,7 +950,7 @@ static void hold_signals(bool held)
     softmetal_set_quirks(&quirks);
 }
 
-/* The feedback comes before the signal. Who goes then keeps the event all the same: Metal does not. */
+/* The feedback comes before the signal. A timeline that goes then keeps the event all the same: Metal does not. */
 static void test_an_event_outlives_its_timeline_and_its_queue_until_the_signal(void **state)
 {
     gpusync_timeline *first, *second;
@@ -972,7 +972,7 @@ static void test_an_event_outlives_its_timeline_and_its_queue_until_the_signal(v
     hold_signals(true);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(second, 1)));
     finish(&s, 0);
-    assert_int_equal(softmetal_retain_count(events[1]), 2); /* the test and the timeline: nobody else */
+    assert_int_equal(softmetal_retain_count(events[1]), 2); /* the test and the timeline: nothing else */
     assert_ok(gpusync_timeline_destroy(second));
     metal_release(events[1]);
     take_down_queue(&s, 0, false); /* which does not wait for it */
@@ -1078,7 +1078,7 @@ static void test_events_outlive_a_queue_that_went_at_once(void **state)
     hold_signals(false); /* the first has come */
     assert_int_equal(softmetal_first_in_line(metal) != NULL, 1);
     hold_signals(true);
-    softmetal_finish(buffer); /* nobody else retains the queue */
+    softmetal_finish(buffer); /* nothing else retains the queue */
     assert_int_equal(softmetal_live("queue_operation"), 2); /* the second, and gpusync's own behind it */
     hold_signals(false);
     assert_true(softmetal_settle_listeners(SECONDS(20)));

@@ -1,4 +1,4 @@
-/* test_release_after.c - gpusync_release_after: an object is released once, after its ticket's end, and in nobody's call
+/* test_release_after.c - gpusync_release_after: an object is released once, after its ticket's end, and inside no call
 
    Proved for tickets of every kind, with late and lost handlers, with a queue that is destroyed and a device that is
    lost; and that nothing is retained where the call refuses.
@@ -141,7 +141,7 @@ static void test_destroying_the_queue_releases_what_is_left(void **state)
     close_stage(&s);
 }
 
-/* Nobody can say any more when the GPU is through with it. */
+/* gpusync cannot know any more when the GPU is through with it. */
 static void test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed(void **state)
 {
     gpusync_ticket ticket;

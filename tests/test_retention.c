@@ -251,7 +251,7 @@ static void is_destroyed_while_it_waits(cargo *s)
 {
     assert_ok(gpusync_queue_destroy_now(s->r.queue));
     s->r.queue = NULL;
-    assert_int_equal(events_kept(s->r.device), 0); /* nobody else may have them */
+    assert_int_equal(events_kept(s->r.device), 0); /* no other work may have them */
     finish_both(s);
 }
 
@@ -725,7 +725,7 @@ static void test_an_object_of_an_ended_or_held_ticket_is_released(void **state)
     cargo_close(&s);
 }
 
-/* Nobody is left to tell the device of the ticket's end: it does not wait for it any longer. */
+/* Nothing is left to tell the device of the ticket's end: it does not wait for it any longer. */
 static void test_what_waits_for_a_ticket_goes_on_without_its_queue(void **state)
 {
     (void)state;
@@ -993,8 +993,8 @@ static void order_done(void *user, gpusync_result result, const gpusync_error *e
     __atomic_fetch_add(&o->calls, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The next value of a timeline, after the one before it, and others that somebody has drawn already: so nobody waits in
-   a circle, though those who signal may come later. */
+/* The next value of a timeline, after the one before it, and others that a worker has drawn already: so no work waits
+   in a circle, though the work that signals may come later. */
 static size_t draw_points(worker *w, order *o, gpusync_point *waits)
 {
     crowd *c = w->c;

@@ -285,7 +285,7 @@ static void test_waits(void **state)
     close_notes(1, 0, 7);
 }
 
-/* Nobody tells how its work ends. A queue that is made later may have the same address, and has tickets from 1 on. */
+/* No event tells how its work ends. A queue that is made later may have the same address, and has tickets from 1 on. */
 static void test_a_queue_goes_at_once(void **state)
 {
     rig r;

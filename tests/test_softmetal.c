@@ -1487,7 +1487,7 @@ static void an_unlock_may_look_again(void **state)
     stage_open(&s, SOFTMETAL_REAL, 64);
     softmetal_set_quirks(&(softmetal_quirks){.late_unlock = true});
     os_unfair_lock_lock(&lock);
-    lock |= 1; /* somebody may be asleep */
+    lock |= 1; /* a thread may be asleep */
     uint64_t begin = now_ns();
     os_unfair_lock_unlock(&lock);
     assert_true(now_ns() - begin >= MS); /* a sleep is never too short */
@@ -3128,7 +3128,7 @@ static void race_of_dispatchers(race_stage *r)
     pthread_join(thread, NULL);
 }
 
-/* A function, and who gave it to its queue, afterwards. */
+/* A function, and the thread that gave it to its queue, afterwards. */
 static void stay(void *user)
 {
     race_stage *r = user;

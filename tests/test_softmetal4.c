@@ -771,7 +771,7 @@ static void operations_alone_go_on_by_themselves(void **state)
         assert_true(event_value(event) == 0);
         set_event(event, 1);
         assert_true(event_wait(event, 3, 10000));
-        objc_release(event); /* who sees the signal may */
+        objc_release(event); /* a thread that sees the signal may */
         assert_true(softmetal_settle(10 * SECOND));
         assert_int_equal(softmetal_live("queue_operation"), 0);
         assert_int_equal(softmetal_live("shared_event"), 0);
@@ -1499,7 +1499,7 @@ static void case_allocator_gone_while_recording(stage4 *s)
 static void case_allocator_gone_before_commit(stage4 *s)
 {
     record_nothing(s->buffer, s->allocator);
-    metal4_allocator_reset(s->allocator); /* which nobody may look at */
+    metal4_allocator_reset(s->allocator); /* which no call may look at */
     objc_release(s->allocator);
     metal4_commit(s->queue, &s->buffer, 1, NULL);
 }

@@ -325,7 +325,7 @@ static void the_workers_can_be_used_up(void **state)
     assert_true(comes_to(&g.inside, 4));
     softmetal_set_dispatch_threads(0);
     open_gate(&g);
-    assert_true(comes_to(&g.passed, 4)); /* who is inside comes out, nobody goes in */
+    assert_true(comes_to(&g.passed, 4)); /* what is inside comes out, nothing goes in */
     assert_false(softmetal_settle(20 * MS));
     assert_int_equal(get(&g.passed), 4);
     assert_int_equal(get(&g.most), 4);
@@ -563,7 +563,7 @@ static void a_timer_waits_for_a_worker(void **state)
     after_ms(1, queue, &one, add);
     after_ms(2, queue, &two, add);
     softmetal_set_dispatch_threads(0);
-    softmetal_fire_timer(); /* returns: nobody can take it up */
+    softmetal_fire_timer(); /* returns: no worker can take it up */
     assert_int_equal(softmetal_timers(), 1);
     softmetal_set_dispatch_threads(1);
     assert_true(softmetal_settle(10 * SECOND));

@@ -407,7 +407,7 @@ static void test_room_is_spun_for_as_its_tickets_are(void **state)
     gpusync_stats before;
     int i;
     (void)state;
-    world_open(&w, NULL, NULL, true); /* who looks for room sends no message */
+    world_open(&w, NULL, NULL, true); /* a look for room sends no message */
     teach(&w, US(100), TAKEN);
     for (i = 1; i <= 3; i++) (void)commit_for(&w, US(100) * (uint64_t)i);
     before = all_stats(&w);
@@ -567,7 +567,7 @@ static void test_the_wait_learns_how_late_an_end_shows(void **state)
     world_close(&w);
 }
 
-/* -- hooks, and who says otherwise ----------------------------------------------------------------------------------- */
+/* -- hooks, and what overrides the history ------------------------------------------------------------------------- */
 
 static void test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept(void **state)
 {
@@ -726,7 +726,7 @@ static void test_of_many_points_the_last_or_of_any_the_first_counts(void **state
 }
 
 /* A ticket, or a value that says "stop", which no work is to signal. */
-static void test_of_any_what_nobody_knows_counts_alone(void **state)
+static void test_of_any_an_unexpected_value_does_not_count(void **state)
 {
     world w;
     gpusync_point points[2];
@@ -766,7 +766,7 @@ static void test_what_one_timeline_has_cost_in_vain_another_does_not_pay(void **
     world_close(&w);
 }
 
-static void test_of_all_one_that_nobody_knows_makes_it_sleep(void **state)
+static void test_of_all_an_unexpected_value_makes_it_sleep(void **state)
 {
     world w;
     gpusync_point points[2];
@@ -1260,10 +1260,10 @@ int main(void)
         cmocka_unit_test(test_a_value_that_no_work_is_to_signal_is_spun_for_as_the_unknown_is),
         cmocka_unit_test(test_of_many_points_the_last_or_of_any_the_first_counts),
         cmocka_unit_test(test_of_any_what_is_overdue_does_not_count),
-        cmocka_unit_test(test_of_all_one_that_nobody_knows_makes_it_sleep),
+        cmocka_unit_test(test_of_all_an_unexpected_value_makes_it_sleep),
         cmocka_unit_test(test_an_end_that_was_only_seen_counts_from_now),
         cmocka_unit_test(test_of_more_than_64_all_count),
-        cmocka_unit_test(test_of_any_what_nobody_knows_counts_alone),
+        cmocka_unit_test(test_of_any_an_unexpected_value_does_not_count),
         cmocka_unit_test(test_what_one_timeline_has_cost_in_vain_another_does_not_pay),
         cmocka_unit_test(test_the_trace_and_the_report_show_what_is_expected),
         cmocka_unit_test(test_held_work_is_measured_from_its_issue),

@@ -475,7 +475,7 @@ static uint64_t compare_rows(arena *s, ledger *l)
     uint64_t n;
     for (n = 1; n <= l->last; n++) {
         unsigned char truth = l->truth[n];
-        check(truth != UNKNOWN, "nobody had ticket %llu", (unsigned long long)n);
+        check(truth != UNKNOWN, "no thread had ticket %llu", (unsigned long long)n);
         failures += truth == FAILED;
         for (k = 0; k < 2 && !s->small_log; k++)
             check(l->seen[k][n] == (truth == WELL ? UNKNOWN : truth), "ticket %llu: cursor %u saw %u, truth %u",

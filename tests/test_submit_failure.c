@@ -1,7 +1,7 @@
-/* test_submit_failure.c - submissions that fail: who is told, of which failure, and what is never sent to the device
+/* test_submit_failure.c - submissions that fail: what is told, of which failure, and what is never sent to the device
 
-   Proved: the failure of a pending signal reaches whoever waits for it, on the host, on the device and held; the error is that of
-   the first wait that failed, and says which ticket is the origin; what was reached before stays reached.
+   Proved: the failure of a pending signal reaches all that waits for it, on the host, on the device and held; the error
+   is that of the first wait that failed, and says which ticket is the origin; what was reached before stays reached.
 
    This also runs on queues of Metal 4. */
 #define GPUSYNC_IMPLEMENTATION
@@ -10,7 +10,7 @@
 
 /* == failures ================================================================================================== */
 
-static void test_the_failure_of_a_pending_signal_reaches_who_waits_on_the_host(void **state)
+static void test_the_failure_of_a_pending_signal_reaches_waits_on_the_host(void **state)
 {
     gpusync_error error;
     gpusync_ticket ticket;
@@ -181,7 +181,7 @@ static void test_a_failure_by_the_host_ends_what_is_held_in_the_call(void **stat
     close_stage(&s);
 }
 
-/* Nobody writes the imported event of a failed timeline: the watchdog ends the wait, but the error is the first one. */
+/* No code writes the imported event of a failed timeline: the watchdog ends the wait, but the error is the first. */
 static void test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behind_it(void **state)
 {
     softmetal_timing timing;
@@ -436,7 +436,7 @@ static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
     softmetal_lose_handlers(buffers[0]);
     for (i = 0; i < LINKS; i++) softmetal_finish(buffers[i]);
     assert_result(gpusync_poll(s.q[(LINKS - 1) % 4], ticket), GPUSYNC_NOT_READY); /* not as far as that */
-    assert_true(softmetal_timers() > 0); /* nobody sleeps */
+    assert_true(softmetal_timers() > 0); /* no thread sleeps */
     softmetal_fire_timer();
     assert_ok(gpusync_poll(s.q[(LINKS - 1) % 4], ticket));
     for (i = 0; i < LINKS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
@@ -449,7 +449,7 @@ static void test_a_lost_handler_far_up_a_chain_costs_time_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_failure_of_a_pending_signal_reaches_who_waits_on_the_host),
+        cmocka_unit_test(test_the_failure_of_a_pending_signal_reaches_waits_on_the_host),
         cmocka_unit_test(test_the_failure_of_a_pending_signal_reaches_work_that_waits_on_the_device),
         cmocka_unit_test(test_the_failure_of_a_pending_signal_ends_what_is_held_for_it_and_for_that),
         cmocka_unit_test(test_the_error_is_that_of_the_first_wait_that_failed_and_the_works_own_comes_last),

@@ -58,7 +58,7 @@ static void run_program(program *p)
     ask_timelines(p);
 }
 
-/* 0: none. For who does not know what he belongs to: an alarm, an assertion. */
+/* 0: none. For code that does not know its program: an alarm, an assertion. */
 static uint64_t running;
 
 static void tell_seed(int number)

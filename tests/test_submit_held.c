@@ -449,7 +449,7 @@ static void test_strict_work_waits_for_what_passes_it_on_its_own_queue(void **st
     close_stage(&s);
 }
 
-/* Nobody could end it: the value is reached when the submission has ended well. */
+/* No thread could end it: the value is reached when the submission has ended well. */
 static void test_a_submission_cannot_wait_for_its_own_signal(void **state)
 {
     gpusync_point wait;
@@ -525,9 +525,9 @@ static void test_an_expected_value_lets_held_work_go_to_the_device(void **state)
     assert_ok(gpusync_wait(s.q[0], in_reach, 0));
     assert_int_equal(value_of(s.t[0]), 5);
     assert_result(gpusync_wait(s.q[1], beyond, 0), GPUSYNC_TIMEOUT);
-    metal_event_signal(event, base + 6); /* nobody has said that it would come, but it did */
+    metal_event_signal(event, base + 6); /* no call has said that it would come, but it did */
     assert_int_equal(value_of(s.t[0]), 6);
-    assert_true(softmetal_settle_listeners(SECONDS(20))); /* who may have seen it first, and has the work issued */
+    assert_true(softmetal_settle_listeners(SECONDS(20))); /* one may have seen it first, and has the work issued */
     softmetal_finish_queue(gpusync_queue_metal(s.q[1]));
     assert_ok(gpusync_wait(s.q[1], beyond, 0));
     close_idle_stage(&s);
@@ -552,7 +552,7 @@ static void test_work_for_a_timeline_that_others_signal_is_not_held(void **state
            TELL(&strict)); /* waits on the host */
     assert_int_equal(held_on(s.device, s.q[1]), 1);
     metal_event_signal(event, 1);
-    assert_ended(&strict, GPUSYNC_OK); /* told by the event's listener: nobody asks for anything here */
+    assert_ended(&strict, GPUSYNC_OK); /* told by the event's listener: no call asks for anything here */
     assert_ok(gpusync_wait(s.q[0], ticket, GPUSYNC_FOREVER));
     assert_ok(gpusync_timeline_destroy(imported));
     metal_release(event);
@@ -845,7 +845,7 @@ static void test_a_command_buffer_that_is_held_is_refused_everywhere(void **stat
         assert_int_equal(stats_of(s.q[0]).commits, 1);
         assert_ok(gpusync_timeline_signal(s.t[0], 1));
         assert_ok(gpusync_wait(s.q[0], held, GPUSYNC_FOREVER));
-        if (!metal4_run()) /* of Metal 4 nobody can tell */
+        if (!metal4_run()) /* of Metal 4 no call can tell */
             assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
         metal_release(buffer);
         if (strange) metal_release(buffer);

@@ -363,8 +363,8 @@ static void test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went(v
     }
 }
 
-/* The larger value is signalled, only a smaller one, to be signalled by work in flight, keeps it from being reached: whoever
-   waits for it has not lost anything with the timeline. */
+/* The larger value is signalled, only a smaller one, to be signalled by work in flight, keeps it from being reached:
+   work that waits for it has not lost anything with the timeline. */
 static void check_signalled_value_counts_as_pending(bool by_host)
 {
     outcome consumer = {0};
@@ -394,7 +394,7 @@ static void test_held_work_for_a_signalled_value_behind_a_pending_signal_outlive
 
 /* -- queues that go --------------------------------------------------------------------------------------- */
 
-static void test_destroy_gives_up_what_is_held_and_who_waits_for_it(void **state)
+static void test_destroy_gives_up_what_is_held_and_what_waits_for_it(void **state)
 {
     static const bool now[] = {false, true};
     outcome first, behind, other, by_ticket;
@@ -457,7 +457,7 @@ static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
     close_idle_stage(&s);
 }
 
-/* The consumer's queue goes, and the producer is still in flight: it has nobody to tell any more. */
+/* The consumer's queue goes, and the producer is still in flight: it has nothing to tell any more. */
 static void test_destroy_now_of_the_waiting_side_takes_its_waits_back(void **state)
 {
     outcome flying = {0}, held = {0}, later = {0};
@@ -570,7 +570,7 @@ int main(void)
         cmocka_unit_test(test_held_work_outlives_the_timeline_of_a_value_that_is_pending),
         cmocka_unit_test(test_work_in_flight_goes_on_with_the_event_of_a_timeline_that_went),
         cmocka_unit_test(test_held_work_for_a_signalled_value_behind_a_pending_signal_outlives_the_timeline),
-        cmocka_unit_test(test_destroy_gives_up_what_is_held_and_who_waits_for_it),
+        cmocka_unit_test(test_destroy_gives_up_what_is_held_and_what_waits_for_it),
         cmocka_unit_test(test_destroy_now_ends_what_depends_on_work_in_flight),
         cmocka_unit_test(test_destroy_now_of_the_waiting_side_takes_its_waits_back),
         cmocka_unit_test(test_destroy_waits_for_work_whose_waits_are_on_their_way),

@@ -1,8 +1,8 @@
 /* test_submit_order.c - what of a submission goes to the device, in which order, and at what price
 
-   Proved: bytes in real buffers tell that work sees what it waited for, whoever overlaps; waits for what is reached cost
-   nothing, and no shape makes more command buffers than it needs; a value counts when every signal below it is kept, so
-   that what signals more goes after what other queues have on the device.
+   Proved: bytes in real buffers tell that work sees what it waited for, whatever overlaps; waits for what is reached
+   cost nothing, and no shape makes more command buffers than it needs; a value counts when every signal below it is
+   kept, so that what signals more goes after what other queues have on the device.
 
    This also runs on queues of Metal 4, where waits and signals need no command buffers. */
 #define GPUSYNC_IMPLEMENTATION
@@ -170,7 +170,7 @@ static void test_every_shape_ends_and_makes_no_more_command_buffers_than_it_need
     }
 }
 
-static void test_a_submission_of_nothing_waits_for_nobody(void **state)
+static void test_a_submission_of_nothing_waits_for_nothing(void **state)
 {
     gpusync_ticket before, ticket;
     stage s;
@@ -520,7 +520,7 @@ static void test_two_timelines_cross(void **state)
     }
 }
 
-/* A plain counter that two queues raise by turns: whoever comes out of turn sees the wrong one. */
+/* A plain counter that two queues raise by turns: a queue that comes out of turn sees the wrong one. */
 typedef struct rally {
     uint64_t count, faults;
 } rally;
@@ -695,7 +695,7 @@ static void check_signals_in_and_out_of_order(bool below)
     close_stage(&s);
 }
 
-static void test_a_pending_signal_that_is_held_holds_who_waits_for_it_whatever_is_pending_above(void **state)
+static void test_a_pending_signal_that_is_held_holds_its_waiters_whatever_is_pending_above(void **state)
 {
     (void)state;
     check_signals_in_and_out_of_order(false);
@@ -729,7 +729,7 @@ static void test_work_is_held_for_a_value_that_the_event_passes_too_early(void *
     close_stage(&s);
 }
 
-/* The device might signal the larger value first, and let go who waits there for the smaller: so that work goes after. */
+/* The device might signal the larger value first, and let go a wait there for the smaller: so that work goes after. */
 static void check_larger_goes_after(bool encoded, bool killed, bool gone)
 {
     gpusync_ticket ticket = 0;
@@ -828,8 +828,8 @@ static void test_work_goes_after_other_work_and_not_after_what_that_value_waits_
     close_stage(&s);
 }
 
-/* What was refused because it would have to go after other work is not on its way: nobody goes after it. */
-static void test_nobody_goes_after_work_that_was_refused(void **state)
+/* What was refused because it would have to go after other work is not on its way: no work goes after it. */
+static void test_no_work_goes_after_work_that_was_refused(void **state)
 {
     void *refused, *larger;
     stage s;
@@ -878,7 +878,7 @@ static void test_what_waits_for_the_smaller_value_need_not_go_after_it(void **st
 }
 
 /* What one timeline keeps on the host is not on its way on another. */
-static void test_work_that_goes_after_other_work_keeps_nobody_else_from_going(void **state)
+static void test_work_that_goes_after_other_work_keeps_no_other_work_from_going(void **state)
 {
     void *larger, *consumer;
     stage s;
@@ -974,7 +974,7 @@ static void test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come(
     for (i = 0; i < LENGTH(orders); i++) check_two_queues_that_one_lets_go(orders[i]);
 }
 
-/* The first of its pending signals stays behind that of another queue, and so does the second, which nobody else has. */
+/* The first of its pending signals stays behind that of another queue. So does the second, which no other work has. */
 static void test_a_submission_that_stays_lets_none_of_its_values_go(void **state)
 {
     void *ahead, *behind, *last;
@@ -1007,7 +1007,7 @@ int main(void)
         cmocka_unit_test(test_of_several_waits_only_those_not_reached_are_encoded),
         cmocka_unit_test(test_a_wait_that_is_reached_while_held_is_not_encoded),
         cmocka_unit_test(test_every_shape_ends_and_makes_no_more_command_buffers_than_it_needs),
-        cmocka_unit_test(test_a_submission_of_nothing_waits_for_nobody),
+        cmocka_unit_test(test_a_submission_of_nothing_waits_for_nothing),
         cmocka_unit_test(test_several_command_buffers_run_in_their_order_and_end_as_one),
         cmocka_unit_test(test_command_buffers_may_come_from_anywhere),
         cmocka_unit_test(test_many_waits_and_signals_of_one_submission),
@@ -1022,15 +1022,15 @@ int main(void)
         cmocka_unit_test(test_waits_at_the_head_and_open_signals_gate_work_that_overlaps),
         cmocka_unit_test(test_strict_submissions_gate_work_that_overlaps),
         cmocka_unit_test(test_a_wait_whose_signal_is_on_the_device_is_listed_when_the_work_is_over),
-        cmocka_unit_test(test_a_pending_signal_that_is_held_holds_who_waits_for_it_whatever_is_pending_above),
+        cmocka_unit_test(test_a_pending_signal_that_is_held_holds_its_waiters_whatever_is_pending_above),
         cmocka_unit_test(test_work_is_held_for_a_value_that_the_event_passes_too_early),
         cmocka_unit_test(test_what_signals_more_goes_after_what_other_queues_have_on_the_device),
         cmocka_unit_test(test_what_signals_more_goes_after_what_a_destroyed_queue_has_on_the_device),
         cmocka_unit_test(test_work_that_goes_after_other_work_is_cancelled_and_let_go_by_a_failure),
         cmocka_unit_test(test_work_goes_after_other_work_and_not_after_what_that_value_waits_for),
-        cmocka_unit_test(test_nobody_goes_after_work_that_was_refused),
+        cmocka_unit_test(test_no_work_goes_after_work_that_was_refused),
         cmocka_unit_test(test_what_waits_for_the_smaller_value_need_not_go_after_it),
-        cmocka_unit_test(test_work_that_goes_after_other_work_keeps_nobody_else_from_going),
+        cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
     };

@@ -309,8 +309,8 @@ static void test_no_room_for_command_buffers_of_our_own(void **state)
     close_stage(&s);
 }
 
-/* Four have room, and so many may not be held. A ticket holds nothing back: room may come. For a value that nobody has
-   to be signalled it would have to be held. */
+/* Four have room, and so many may not be held. A ticket holds nothing back: room may come. For a value that no
+   work is to signal it would have to be held. */
 static void test_without_room_the_kind_of_wait_tells_whether_room_may_come(void **state)
 {
     uint64_t none = 0;
@@ -413,7 +413,7 @@ static void submit_without_room(outcome *o)
     o->answers[1] = either_submit(o->stage->q[1], &submission, &o->ticket);
 }
 
-static void test_in_a_callback_nobody_waits_for_room(void **state)
+static void test_in_a_callback_no_call_waits_for_room(void **state)
 {
     outcome told;
     unsigned i;
@@ -634,7 +634,7 @@ static void test_a_buffer_that_is_refused_is_what_it_was(void **state)
     close_stage(&s);
 }
 
-/* Nobody has looked at the event since. */
+/* No call has looked at the event since. */
 static void test_a_value_that_others_have_signalled_is_no_pending_signal(void **state)
 {
     gpusync_ticket ticket;
@@ -671,7 +671,7 @@ int main(void)
         cmocka_unit_test(test_without_room_the_kind_of_wait_tells_whether_room_may_come),
         cmocka_unit_test(test_without_a_place_for_the_ticket_nothing_is_submitted),
         cmocka_unit_test(test_more_command_buffers_of_our_own_than_the_queue_has_are_refused),
-        cmocka_unit_test(test_in_a_callback_nobody_waits_for_room),
+        cmocka_unit_test(test_in_a_callback_no_call_waits_for_room),
         cmocka_unit_test(test_what_metal_or_memory_does_not_give_changes_nothing),
         cmocka_unit_test(test_a_lost_device_takes_no_submission_and_ends_what_is_held),
         cmocka_unit_test(test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it),

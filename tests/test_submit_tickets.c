@@ -8,7 +8,7 @@
 #include "probe.h"
 #include "stage.h"
 
-/* Work that nobody has named has no name: not that of a submission before it. */
+/* Work without a label has no name: not that of a submission before it. */
 static void test_a_label_is_that_of_one_submission(void **state)
 {
     char *report;
@@ -239,7 +239,7 @@ static void test_sleeping_waits_for_any_and_all_are_woken_by_the_end_of_submissi
     close_stage(&s);
 }
 
-/* Who raises it does not matter to who sleeps: a thread, the device, another queue. */
+/* What raises the value does not matter to the sleeper: a thread, the device, another queue. */
 static void signal_by_host(stage *s) { assert_ok(gpusync_timeline_signal(s->a, 1)); }
 
 static void signal_by_work(stage *s)
@@ -280,7 +280,7 @@ static void signal_by_others(stage *s)
     assert_true(softmetal_dispatched(SECONDS(20)));
 }
 
-static void test_it_does_not_matter_who_signals(void **state)
+static void test_it_does_not_matter_what_signals(void **state)
 {
     static void (*const ways[])(stage *) = {signal_by_host,           signal_by_work,         signal_by_barrier,
                                             signal_by_strict_barrier, signal_by_larger_value, signal_by_others};
@@ -382,7 +382,7 @@ static void test_work_that_waits_for_a_tracked_buffer_goes_after_its_owner_has_c
     }
 }
 
-static void test_a_ticket_that_is_taken_back_fails_who_waits_for_it(void **state)
+static void test_a_ticket_that_is_taken_back_fails_what_waits_for_it(void **state)
 {
     gpusync_ticket tracked, held, ticket = 0, behind;
     void *buffer = NULL;
@@ -751,7 +751,7 @@ static void test_a_strict_submission_is_told_by_the_event_when_others_signal(voi
             bytes_of(memory)[0] = (unsigned char)value;
             metal_event_signal(f.event, value); /* from the host, but behind gpusync's back */
         }
-        await_status(buffer, COMMITTED); /* nobody asks gpusync anything meanwhile */
+        await_status(buffer, COMMITTED); /* no call asks gpusync anything meanwhile */
         assert_ok(gpusync_wait(f.stage.q[0], ticket, SECONDS(20)));
         assert_int_equal(bytes_of(memory)[1], (unsigned char)value);
         metal_release(buffer);
@@ -818,7 +818,7 @@ static void test_what_waits_above_a_pending_signal_is_held_wherever_the_event_of
     if (!metal4_run()) check_an_event_that_stands_above_a_pending_signal(true);
 }
 
-/* Others signal 5, which lets the work run. A pending signal of 3 is open, so nobody sees 5: nor that the work has ended. */
+/* Others signal 5, which lets the work run. A pending signal of 3 is open, so no call sees 5, nor the work's end. */
 static void test_work_that_others_let_go_ends_with_the_pending_signal_that_hides_its_value(void **state)
 {
     gpusync_ticket hiding, hidden;
@@ -851,7 +851,7 @@ static void test_a_value_signalled_by_others_before_the_call_is_not_waited_for(v
     close_foreign(&f);
 }
 
-static void test_the_value_of_failure_on_an_event_of_others_fails_who_waits_on_the_device(void **state)
+static void test_the_value_of_failure_on_an_event_of_others_fails_work_that_waits_on_the_device(void **state)
 {
     gpusync_ticket ticket;
     foreign_stage f;
@@ -912,7 +912,7 @@ static void test_an_expected_value_lets_held_work_go_to_the_device(void **state)
     softmetal_finish(theirs);
     metal_release(theirs);
     metal_release(queue);
-    await_status(buffers[1], COMMITTED); /* told by the event, though it was held before anybody expected anything */
+    await_status(buffers[1], COMMITTED); /* told by the event, though it was held before anything was expected */
     finish(&s, 0);
     assert_ok(gpusync_wait(s.q[0], ticket, 0));
     finish(&s, 2);
@@ -1053,7 +1053,7 @@ static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void
     finish(&s, 0);
     assert_ok(gpusync_timeline_signal(s.a, 1));
     assert_false(reports(s.device, "waits for ticket"));
-    assert_false(reports(s.device, "timeline 1 'a': nobody"));
+    assert_false(reports(s.device, "timeline 1 'a': no other work"));
     assert_true(reports(s.device, "waits for value 1 of timeline 2 'b': no other work is to signal it\n"));
     assert_ok(gpusync_timeline_signal(s.b, 1));
     finish(&s, 1);
@@ -1104,10 +1104,10 @@ int main(void)
         cmocka_unit_test(test_waits_for_any_and_all_of_pending_values_and_tickets),
         cmocka_unit_test(test_waits_for_any_and_all_where_some_fail),
         cmocka_unit_test(test_sleeping_waits_for_any_and_all_are_woken_by_the_end_of_submissions),
-        cmocka_unit_test(test_it_does_not_matter_who_signals),
+        cmocka_unit_test(test_it_does_not_matter_what_signals),
         cmocka_unit_test(test_tickets_of_every_kind_can_be_waited_for),
         cmocka_unit_test(test_work_that_waits_for_a_tracked_buffer_goes_after_its_owner_has_committed_it),
-        cmocka_unit_test(test_a_ticket_that_is_taken_back_fails_who_waits_for_it),
+        cmocka_unit_test(test_a_ticket_that_is_taken_back_fails_what_waits_for_it),
         cmocka_unit_test(test_a_wait_for_a_ticket_of_the_same_queue_that_is_held),
         cmocka_unit_test(test_the_end_of_a_ticket_of_a_destroyed_queue_is_known),
         cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_can_simply_be_committed),
@@ -1126,7 +1126,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_above_a_pending_signal_is_held_wherever_the_event_of_others_stands),
         cmocka_unit_test(test_work_that_others_let_go_ends_with_the_pending_signal_that_hides_its_value),
         cmocka_unit_test(test_a_value_signalled_by_others_before_the_call_is_not_waited_for),
-        cmocka_unit_test(test_the_value_of_failure_on_an_event_of_others_fails_who_waits_on_the_device),
+        cmocka_unit_test(test_the_value_of_failure_on_an_event_of_others_fails_work_that_waits_on_the_device),
         cmocka_unit_test(test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed),
         cmocka_unit_test(test_an_expected_value_lets_held_work_go_to_the_device),
         cmocka_unit_test(test_the_info_of_a_submission_spans_its_command_buffers),

@@ -6,7 +6,7 @@
 #define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
-/* -- who sleeps ----------------------------------------------------------------------------------------------------- */
+/* -- sleepers ------------------------------------------------------------------------------------------------------ */
 
 /* Threads that sleep until the test has time pass. */
 #define SLEEPERS 50
@@ -103,7 +103,7 @@ static void test_sleepers_that_nothing_happens_to_do_not_wake(void **state)
     rig_close(&r);
 }
 
-/* -- behind held work whose event nobody tells of ---------------------------------------------------------------- */
+/* -- behind held work whose event no listener tells of ----------------------------------------------------------- */
 
 typedef struct deaf {
     rig r;
@@ -294,7 +294,7 @@ static void test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason
         softmetal_fire_timer();
     }
     hold_for(&r, timeline, 2);
-    assert_int_equal(softmetal_timers(), 2); /* nobody can take one back */
+    assert_int_equal(softmetal_timers(), 2); /* no call can take one back */
     assert_int_equal(next_in_ms(), 50);
     hold_for(&r, timeline, 3);
     assert_int_equal(softmetal_timers(), 2); /* one is on its way that comes as early */
@@ -309,7 +309,7 @@ static void test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason
     rig_close(&r);
 }
 
-static void test_plain_work_that_nobody_waits_for_is_no_reason(void **state)
+static void test_plain_work_without_a_waiter_is_no_reason(void **state)
 {
     rig r;
     (void)state;
@@ -328,7 +328,7 @@ static void count_call(void *user, gpusync_result result, const gpusync_error *e
     if (result == GPUSYNC_OK) __atomic_fetch_add((unsigned *)user, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Each by itself: nobody sleeps, nobody asks, and the handler is lost. */
+/* Each by itself: no thread sleeps or asks, and the handler is lost. */
 static void test_a_callback_is_reason_enough(void **state)
 {
     unsigned by_note, calls;
@@ -430,8 +430,8 @@ static void test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing(void 
     }
 }
 
-/* Nobody sleeps for it: who is refused asks again. */
-static void test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting(void **state)
+/* No thread sleeps for it: the call that was refused is made again. */
+static void test_room_of_lost_handlers_comes_back_to_calls_that_do_not_wait(void **state)
 {
     static const uint64_t none = 0;
     gpusync_command_buffer_desc desc;
@@ -464,7 +464,7 @@ static void test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting(vo
     rig_close(&r);
 }
 
-/* The sweeps look for the room of who was refused until there is some, and not any longer. */
+/* The sweeps look for the room of the refused call until there is some, and not any longer. */
 static void test_room_that_has_come_ends_the_sweeps(void **state)
 {
     static const uint64_t none = 0;
@@ -501,11 +501,11 @@ int main(void)
         cmocka_unit_test(test_a_sweep_looks_behind_a_queue_that_is_being_destroyed),
         cmocka_unit_test(test_a_sweep_looks_behind_work_that_has_not_ended),
         cmocka_unit_test(test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew),
-        cmocka_unit_test(test_plain_work_that_nobody_waits_for_is_no_reason),
+        cmocka_unit_test(test_plain_work_without_a_waiter_is_no_reason),
         cmocka_unit_test(test_a_callback_is_reason_enough),
         cmocka_unit_test(test_a_new_reason_needs_no_timer_where_one_comes_as_early),
         cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),
-        cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_who_asks_without_waiting),
+        cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_calls_that_do_not_wait),
         cmocka_unit_test(test_room_that_has_come_ends_the_sweeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

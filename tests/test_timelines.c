@@ -228,7 +228,7 @@ static void test_a_signal_that_does_not_raise_the_timeline_is_refused_and_change
     close_rig(&r);
 }
 
-static void test_asking_for_the_value_sends_no_message_where_nobody_else_signals(void **state)
+static void test_asking_for_the_value_sends_no_message_where_no_other_code_signals(void **state)
 {
     gpusync_timeline *timeline;
     uint64_t messages;
@@ -310,7 +310,7 @@ static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
 
 typedef struct duel {
     gpusync_timeline *timeline;
-    uint64_t turn; /* DUELS + 1 is added by who has signalled */
+    uint64_t turn; /* a thread that has signalled adds DUELS + 1 */
     uint64_t accepted;
     bool over;
 } duel;
@@ -496,7 +496,7 @@ static void test_every_mode_and_budget_keeps_its_time_limit_and_leaves_nothing(v
     imported = timeline_over(r.device, &event);
     wait_in_vain(&r, made);
     wait_in_vain(&r, imported);
-    assert_ok(gpusync_timeline_signal(made, 6)); /* nobody is there to be woken */
+    assert_ok(gpusync_timeline_signal(made, 6)); /* no waiter is there to be woken */
     metal_event_signal(event, 6);
     assert_true(softmetal_settle(SECONDS(10)));
     assert_int_equal(log.unparks, 0);
@@ -565,7 +565,7 @@ static void test_a_value_reached_at_the_deadline_is_reached(void **state)
     close_rig(&r);
 }
 
-static void test_a_signal_seen_while_spinning_parks_nobody(void **state)
+static void test_a_signal_seen_while_spinning_parks_no_thread(void **state)
 {
     gpusync_wait_options options;
     gpusync_timeline *timeline;
@@ -641,7 +641,7 @@ static __attribute__((noinline)) void wait_a_little(gpusync_timeline *timeline, 
     assert_result(gpusync_timeline_wait(timeline, value, 1, NULL), GPUSYNC_TIMEOUT);
 }
 
-static void test_a_signal_after_a_timeout_finds_nobody(void **state)
+static void test_a_signal_after_a_timeout_finds_no_waiter(void **state)
 {
     gpusync_timeline *timelines[2];
     sleep_log log;
@@ -969,7 +969,7 @@ static void test_expecting_a_value_out_of_range_is_refused(void **state)
     close_rig(&r);
 }
 
-static void test_who_sleeps_when_a_value_becomes_expected_is_told_by_the_event_as_well(void **state)
+static void test_a_sleeper_whose_value_becomes_expected_is_told_by_the_event_as_well(void **state)
 {
     gpusync_timeline *timeline;
     sleep_log log;
@@ -1071,7 +1071,7 @@ static void *signal_event(void *event)
     return NULL;
 }
 
-static void test_the_listener_wakes_who_waits_for_an_event_that_another_thread_signals(void **state)
+static void test_the_listener_wakes_waiters_for_an_event_that_another_thread_signals(void **state)
 {
     gpusync_timeline *timeline;
     sleep_log log;
@@ -1099,7 +1099,7 @@ static void test_the_listener_wakes_who_waits_for_an_event_that_another_thread_s
     close_rig(&r);
 }
 
-static void test_encoded_signals_of_other_queues_wake_who_waits(void **state)
+static void test_encoded_signals_of_other_queues_wake_a_waiter(void **state)
 {
     void *queue, *event, *buffer;
     gpusync_timeline *timeline;
@@ -1128,7 +1128,7 @@ static void test_encoded_signals_of_other_queues_wake_who_waits(void **state)
 
 static uint64_t notifications(void) { return softmetal_message_count("notifyListener:atValue:block:"); }
 
-static void test_one_registration_serves_all_who_wait_for_a_value(void **state)
+static void test_one_registration_serves_all_waiters_for_a_value(void **state)
 {
     value_job jobs[9];
     gpusync_timeline *timeline;
@@ -1231,7 +1231,7 @@ static void test_a_registration_for_a_value_that_never_comes_goes_with_the_event
     assert_int_equal(probe_registrations(), 40);
     assert_in_range(probe_memory.taken - taken, 1, 4); /* many at a time */
     assert_ok(gpusync_timeline_destroy(timeline));
-    assert_int_equal(probe_registrations(), 40); /* nobody can take them back from the event */
+    assert_int_equal(probe_registrations(), 40); /* no call can take them back from the event */
     metal_release(event);
     assert_int_equal(softmetal_live("block"), 0);
     assert_int_equal(probe_registrations(), 0);
@@ -1551,7 +1551,7 @@ static void test_the_loss_of_the_device_ends_every_wait(void **state)
 
 /* -- insight --------------------------------------------------------------------------------------------- */
 
-static void test_the_report_tells_of_timelines_and_who_waits_for_what(void **state)
+static void test_the_report_tells_of_timelines_and_their_waiters(void **state)
 {
     gpusync_timeline_desc desc;
     gpusync_timeline *made, *imported;
@@ -1950,7 +1950,7 @@ static void *wait_for_one(void *timeline)
     return NULL;
 }
 
-/* Who sleeps for a value has not asked the event's listener; from gpusync_timeline_expect on it has to. */
+/* A sleeper for a value has not asked the event's listener; from gpusync_timeline_expect on it has to. */
 static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
 {
     gpusync_hooks hooks = {NULL, park_by_default, unpark_and_note, NULL};
@@ -2003,7 +2003,7 @@ static void test_a_reason_for_failure_is_cut_to_fit(void **state)
     assert_int_equal(strlen(told.message), sizeof told.message - 1);
     assert_int_equal(strlen(told.label), sizeof told.label - 1);
     assert_int_equal(strlen(told.queue_label), sizeof told.queue_label - 1);
-    assert_int_equal(told.dropped, 0); /* that is for who reads records */
+    assert_int_equal(told.dropped, 0); /* that is for a reader of records */
     assert_ok(gpusync_timeline_destroy(timeline));
     rig_close(&r);
 }
@@ -2016,7 +2016,7 @@ int main(void)
         cmocka_unit_test(test_a_label_shows_in_the_report_and_on_the_event_of_its_own_timeline_only),
         cmocka_unit_test(test_calls_without_a_timeline_are_refused),
         cmocka_unit_test(test_a_signal_that_does_not_raise_the_timeline_is_refused_and_changes_nothing),
-        cmocka_unit_test(test_asking_for_the_value_sends_no_message_where_nobody_else_signals),
+        cmocka_unit_test(test_asking_for_the_value_sends_no_message_where_no_other_code_signals),
         cmocka_unit_test(test_of_signals_at_a_time_the_larger_value_counts),
         cmocka_unit_test(test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_larger),
         cmocka_unit_test(test_a_signal_reaches_work_that_waits_on_the_device),
@@ -2025,10 +2025,10 @@ int main(void)
         cmocka_unit_test(test_every_mode_and_budget_keeps_its_time_limit_and_leaves_nothing),
         cmocka_unit_test(test_every_mode_and_budget_waits_for_a_signal),
         cmocka_unit_test(test_a_value_reached_at_the_deadline_is_reached),
-        cmocka_unit_test(test_a_signal_seen_while_spinning_parks_nobody),
+        cmocka_unit_test(test_a_signal_seen_while_spinning_parks_no_thread),
         cmocka_unit_test(test_a_signal_wakes_every_sleeper_itself_and_once),
         cmocka_unit_test(test_a_sleeper_is_woken_for_its_own_value_only),
-        cmocka_unit_test(test_a_signal_after_a_timeout_finds_nobody),
+        cmocka_unit_test(test_a_signal_after_a_timeout_finds_no_waiter),
         cmocka_unit_test(test_a_wait_without_memory_to_sleep_with_says_so_and_leaves_nothing),
         cmocka_unit_test(test_the_first_failure_stays_and_answers_every_call),
         cmocka_unit_test(test_a_failure_without_an_error_is_a_failed_execution),
@@ -2038,13 +2038,13 @@ int main(void)
         cmocka_unit_test(test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_all),
         cmocka_unit_test(test_an_expected_value_is_seen_on_the_event_whatever_its_base),
         cmocka_unit_test(test_expecting_a_value_out_of_range_is_refused),
-        cmocka_unit_test(test_who_sleeps_when_a_value_becomes_expected_is_told_by_the_event_as_well),
+        cmocka_unit_test(test_a_sleeper_whose_value_becomes_expected_is_told_by_the_event_as_well),
         cmocka_unit_test(test_an_imported_timeline_shows_the_event_as_it_is),
         cmocka_unit_test(test_only_shared_events_can_be_imported),
         cmocka_unit_test(test_the_failure_that_another_wrote_to_an_event_is_a_failure),
-        cmocka_unit_test(test_the_listener_wakes_who_waits_for_an_event_that_another_thread_signals),
-        cmocka_unit_test(test_encoded_signals_of_other_queues_wake_who_waits),
-        cmocka_unit_test(test_one_registration_serves_all_who_wait_for_a_value),
+        cmocka_unit_test(test_the_listener_wakes_waiters_for_an_event_that_another_thread_signals),
+        cmocka_unit_test(test_encoded_signals_of_other_queues_wake_a_waiter),
+        cmocka_unit_test(test_one_registration_serves_all_waiters_for_a_value),
         cmocka_unit_test(test_registrations_that_have_served_do_not_pile_up),
         cmocka_unit_test(test_a_listener_that_comes_after_the_timeline_touches_nothing),
         cmocka_unit_test(test_a_registration_for_a_value_that_never_comes_goes_with_the_event),
@@ -2060,7 +2060,7 @@ int main(void)
         cmocka_unit_test(test_destroy_ends_a_wait_that_spins),
         cmocka_unit_test(test_a_device_stays_while_it_has_timelines),
         cmocka_unit_test(test_the_loss_of_the_device_ends_every_wait),
-        cmocka_unit_test(test_the_report_tells_of_timelines_and_who_waits_for_what),
+        cmocka_unit_test(test_the_report_tells_of_timelines_and_their_waiters),
         cmocka_unit_test(test_every_wait_is_counted_once_with_the_device),
         cmocka_unit_test(test_inside_the_log_hook_a_wait_that_would_have_to_wait_says_so),
         cmocka_unit_test(test_a_report_sees_a_timeline_as_it_was_made_or_not_at_all),

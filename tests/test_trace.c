@@ -291,7 +291,7 @@ static void test_commit_is_before_its_end(void **state)
     close_traced(&r, &t);
 }
 
-/* A commit that fails is told by nobody. */
+/* No event tells of a commit that fails. */
 static void test_no_event_of_what_did_not_happen(void **state)
 {
     rig r;
@@ -614,7 +614,7 @@ static void test_callbacks(void **state)
     assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_end, &first));
     metal_release(object);
     softmetal_finish(buffer);
-    assert_int_equal(told(&t, GPUSYNC_TRACE_CALLBACK), 0); /* due, but nobody has dispatched */
+    assert_int_equal(told(&t, GPUSYNC_TRACE_CALLBACK), 0); /* due, but not dispatched */
     assert_ok(gpusync_dispatch(r.device, SIZE_MAX, &ran));
     assert_int_equal(ran, 3);
     assert_int_equal(first.ended, 2);
@@ -947,7 +947,7 @@ static void test_set_unset_and_set_again(void **state)
     close_traced(&r, &t);
 }
 
-/* What is left at the end of a queue is told before its destroy returns; what ends later than that, to nobody. */
+/* What is left at the end of a queue is told before its destroy returns; what ends later than that is not told. */
 static void test_destroy(void **state)
 {
     rig r;
@@ -1027,7 +1027,7 @@ static void check_end_without_a_handler(bool polls)
     close_traced(&r, &t);
 }
 
-static void test_who_finds_an_end_tells_of_it(void **state)
+static void test_a_call_that_finds_an_end_tells_of_it(void **state)
 {
     (void)state;
     NOT_ON_METAL4("no look sees an end before the handler");
@@ -1252,7 +1252,7 @@ int main(void)
         cmocka_unit_test(test_unset_leaves_the_limit_of_a_queue),
         cmocka_unit_test(test_set_unset_and_set_again),
         cmocka_unit_test(test_destroy),
-        cmocka_unit_test(test_who_finds_an_end_tells_of_it),
+        cmocka_unit_test(test_a_call_that_finds_an_end_tells_of_it),
         cmocka_unit_test(test_every_event_once),
         cmocka_unit_test(test_wake_latencies),
         cmocka_unit_test(test_other_waits_have_no_latency),

@@ -27,7 +27,7 @@ static uint64_t waits_counted(const gpusync_stats *s)
     return s->waits_inline + s->waits_status + s->waits_spin + s->waits_sleep + s->waits_unmet;
 }
 
-static bool somebody_sleeps(gpusync_device *device)
+static bool a_wait_sleeps(gpusync_device *device)
 {
     char text[4096];
     gpusync_report(device, text, sizeof text);
@@ -328,7 +328,7 @@ static void wait_without_success(const wait_case *c)
     begun = gpusync_now_ns();
     assert_result(case_wait(&r, c, ticket, MS(1)), GPUSYNC_TIMEOUT);
     assert_true(gpusync_now_ns() - begun >= MS(1));
-    assert_false(somebody_sleeps(r.device));
+    assert_false(a_wait_sleeps(r.device));
     assert_int_equal(stats_of(r.queue).waits_unmet, 3);
     show_end(buffer);
     assert_ok(case_wait(&r, c, ticket, 0));
@@ -651,7 +651,7 @@ static void test_the_error_of_a_wait_that_makes_no_sense_is_filled(void **state)
 
 /* -- how a wait ended ------------------------------------------------------------------------------- */
 
-static void test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody(void **state)
+static void test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_no_thread(void **state)
 {
     static const gpusync_spin spin = {2, 100, 0};
     hook_log log;
@@ -899,10 +899,10 @@ static void test_a_wait_that_timed_out_changes_nothing_and_can_be_repeated(void 
     assert_int_equal(after.waits_unmet, before.waits_unmet + 5);
     assert_int_equal(after.commits, before.commits);
     assert_int_equal(after.completions, before.completions);
-    assert_false(somebody_sleeps(r.device));
+    assert_false(a_wait_sleeps(r.device));
     assert_false(gpusync_is_done(r.queue, ticket));
     softmetal_finish(buffer);
-    assert_int_equal(log.unparks, 0); /* nobody is left to be woken */
+    assert_int_equal(log.unparks, 0); /* no waiter is left to be woken */
     assert_ok(gpusync_wait(r.queue, ticket, 0));
     rig_close(&r);
 }
@@ -1422,13 +1422,13 @@ static void keep_waiter(void *user, gpusync_waiter *waiter, uint64_t deadline_ns
     softmetal_finish(kept.buffer);
 }
 
-static void unpark_nobody(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+static void unpark_nothing(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
 
 static void test_an_unpark_before_the_park_is_not_lost(void **state)
 {
     /* The default hooks: unpark leaves a permit, one at most. With a waiter that a wait has used. */
     gpusync_hooks hooks = probe_default_hooks();
-    gpusync_hooks keeping = {NULL, keep_waiter, unpark_nobody, NULL};
+    gpusync_hooks keeping = {NULL, keep_waiter, unpark_nothing, NULL};
     gpusync_ticket ticket;
     uint64_t deadline;
     rig r;
@@ -1483,7 +1483,7 @@ static void park_not_at_all(void *user, gpusync_waiter *waiter, uint64_t deadlin
 
 static void test_a_park_that_returns_early_does_not_put_off_the_look_at_the_status(void **state)
 {
-    gpusync_hooks hooks = {NULL, park_not_at_all, unpark_nobody, NULL};
+    gpusync_hooks hooks = {NULL, park_not_at_all, unpark_nothing, NULL};
     gpusync_ticket ticket;
     uint64_t begin;
     void *buffer;
@@ -1522,7 +1522,7 @@ static void park_and_be_disturbed(void *user, gpusync_waiter *waiter, uint64_t d
 
 static void test_other_ends_do_not_put_off_the_look_at_the_status(void **state)
 {
-    gpusync_hooks hooks = {NULL, park_and_be_disturbed, unpark_nobody, NULL};
+    gpusync_hooks hooks = {NULL, park_and_be_disturbed, unpark_nothing, NULL};
     gpusync_ticket ticket;
     uint64_t begin;
     void *buffer;
@@ -1717,7 +1717,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_that_has_one),
         cmocka_unit_test(test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone),
         cmocka_unit_test(test_the_error_of_a_wait_that_makes_no_sense_is_filled),
-        cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_nobody),
+        cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_no_thread),
         cmocka_unit_test(test_the_spin_budget_is_spent_before_the_first_park_and_not_more),
         cmocka_unit_test(test_a_queue_has_a_mode_of_its_own),
         cmocka_unit_test(test_a_wait_for_the_device_has_the_mode_and_the_spin_of_its_options),

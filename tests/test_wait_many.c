@@ -84,7 +84,7 @@ static gpusync_stats device_stats(rig *r)
     return stats;
 }
 
-static bool somebody_sleeps(rig *r)
+static bool a_wait_sleeps(rig *r)
 {
     char text[8192];
     gpusync_report(r->device, text, sizeof text);
@@ -392,7 +392,7 @@ static void test_a_failure_wins_over_a_timeout(void **state)
     expect_many(points, 4, GPUSYNC_WAIT_ANY, 0, GPUSYNC_OK, 0);
     softmetal_finish(never);
     expect_many(points, 4, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_EXECUTION, 1);
-    assert_false(somebody_sleeps(&r));
+    assert_false(a_wait_sleeps(&r));
     assert_ok(gpusync_timeline_destroy(pending));
     assert_ok(gpusync_timeline_destroy(failed));
     close_rig(&r);
@@ -664,7 +664,7 @@ static void test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everythi
 
 /* -- sleeping -------------------------------------------------------------------------------------------- */
 
-static void test_who_waits_for_all_is_woken_once_by_the_last(void **state)
+static void test_a_wait_for_all_is_woken_once_by_the_last(void **state)
 {
     enum { POINTS = 30 };
     gpusync_timeline *timelines[3];
@@ -699,7 +699,7 @@ static void test_who_waits_for_all_is_woken_once_by_the_last(void **state)
     close_rig(&r);
 }
 
-static void test_who_waits_for_any_is_woken_by_the_first(void **state)
+static void test_a_wait_for_any_is_woken_by_the_first(void **state)
 {
     enum { POINTS = 20 };
     gpusync_timeline *timelines[POINTS];
@@ -734,7 +734,7 @@ static void test_who_waits_for_any_is_woken_by_the_first(void **state)
     softmetal_finish(buffer);
     assert_ok(many_job_join(&job));
     assert_int_equal(job.which, POINTS);
-    assert_false(somebody_sleeps(&r));
+    assert_false(a_wait_sleeps(&r));
     for (i = 0; i < POINTS; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
     close_rig(&r);
 }
@@ -763,7 +763,7 @@ static void test_a_timeout_leaves_no_watch_behind(void **state)
                 expect_many(points, count, (gpusync_wait_for)how, limits[i], GPUSYNC_TIMEOUT, count);
                 assert_true(gpusync_now_ns() - begun >= limits[i]);
                 assert_int_equal(device_stats(&r).waits_unmet, unmet + 1);
-                assert_false(somebody_sleeps(&r));
+                assert_false(a_wait_sleeps(&r));
             }
     log.unparks = 0;
     assert_ok(gpusync_timeline_signal(made, 100));
@@ -808,7 +808,7 @@ static void test_what_ends_at_the_deadline_has_ended(void **state)
     close_rig(&r);
 }
 
-static void test_many_who_share_points_are_all_woken(void **state)
+static void test_many_waits_that_share_points_are_all_woken(void **state)
 {
     enum { WAITERS = 24, POINTS = 6 };
     gpusync_timeline *timelines[POINTS];
@@ -840,7 +840,7 @@ static void test_many_who_share_points_are_all_woken(void **state)
     close_rig(&r);
 }
 
-static void test_signals_of_others_wake_who_waits_for_many(void **state)
+static void test_signals_of_others_wake_waits_for_many(void **state)
 {
     gpusync_timeline *timelines[3];
     gpusync_point points[3];
@@ -1194,7 +1194,7 @@ static void test_every_answer_is_that_of_a_simple_model(void **state)
 
 typedef struct crowd {
     gpusync_timeline *timelines[CROWD_TIMELINES];
-    uint64_t begun[CROWD_TIMELINES];   /* the largest value that anybody has begun to signal */
+    uint64_t begun[CROWD_TIMELINES];   /* the largest value that a thread has begun to signal */
     uint64_t reached[CROWD_TIMELINES]; /* the largest that is known to be reached */
     void *event; /* of the last timeline */
     int through; /* so many have done their part */
@@ -1317,7 +1317,7 @@ static void wait_with_faults(rig *r, gpusync_timeline *const *timelines)
         assert_int_equal(which, count);
         result = gpusync_wait_many(points, count, GPUSYNC_WAIT_ANY, 1, NULL, &which);
         assert_true(result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_false(somebody_sleeps(r));
+        assert_false(a_wait_sleeps(r));
     }
     assert_ok(gpusync_timeline_signal(timelines[0], 3));
     assert_ok(gpusync_timeline_signal(timelines[1], 3));
@@ -1688,12 +1688,12 @@ int main(void)
         cmocka_unit_test(test_a_queue_whose_work_has_ended_goes_while_a_wait_for_many_sleeps_on),
         cmocka_unit_test(test_the_loss_of_the_device_ends_a_wait_for_many),
         cmocka_unit_test(test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everything),
-        cmocka_unit_test(test_who_waits_for_all_is_woken_once_by_the_last),
-        cmocka_unit_test(test_who_waits_for_any_is_woken_by_the_first),
+        cmocka_unit_test(test_a_wait_for_all_is_woken_once_by_the_last),
+        cmocka_unit_test(test_a_wait_for_any_is_woken_by_the_first),
         cmocka_unit_test(test_a_timeout_leaves_no_watch_behind),
         cmocka_unit_test(test_what_ends_at_the_deadline_has_ended),
-        cmocka_unit_test(test_many_who_share_points_are_all_woken),
-        cmocka_unit_test(test_signals_of_others_wake_who_waits_for_many),
+        cmocka_unit_test(test_many_waits_that_share_points_are_all_woken),
+        cmocka_unit_test(test_signals_of_others_wake_waits_for_many),
         cmocka_unit_test(test_real_work_on_several_queues_is_waited_for),
         cmocka_unit_test(test_inside_the_log_hook_it_says_that_it_would_have_to_wait),
         cmocka_unit_test(test_more_than_16_points_take_memory_and_give_it_back),

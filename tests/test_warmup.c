@@ -36,7 +36,7 @@ static int counted_yield(void)
 static const char both[] = "kernel void add() {} kernel void scale() {}";
 static const char other[] = "kernel void copy() {}";
 
-/* -- hooks of the program: they count, and tell who is asleep --------------------------------------- */
+/* -- hooks of the program: they count, and tell which threads are asleep ---------------------------- */
 
 typedef struct inn {
     pthread_mutex_t lock;
@@ -137,7 +137,7 @@ typedef struct door {
     pthread_cond_t changed;
     bool open;
     int before_it;
-    pthread_t who; /* came last */
+    pthread_t last; /* the thread that came last */
 } door;
 
 static void door_init(door *d)
@@ -158,7 +158,7 @@ static void door_pass(void *user)
     door *d = (door *)user;
     pthread_mutex_lock(&d->lock);
     d->before_it++;
-    d->who = pthread_self();
+    d->last = pthread_self();
     pthread_cond_broadcast(&d->changed);
     while (!d->open) pthread_cond_wait(&d->changed, &d->lock);
     pthread_mutex_unlock(&d->lock);
@@ -233,7 +233,7 @@ static void place_close(place *p)
     p->warmup = NULL;
     calls = inn_read(&p->inn, &p->inn.calls);
     assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(inn_read(&p->inn, &p->inn.calls), calls); /* destroy has left nobody behind */
+    assert_int_equal(inn_read(&p->inn, &p->inn.calls), calls); /* destroy has left no thread behind */
     softmetal_set_message_hook(NULL, NULL);
     rig_close(&p->r);
     assert_nothing_left();
@@ -251,7 +251,7 @@ static void stop_at_door(void *user, softmetal_phase phase, void *object, const 
     door_pass(&p->door);
 }
 
-/* From here on whoever sends this message waits until the door is open. */
+/* From here on a thread that sends this message waits until the door is open. */
 static void close_door(place *p, const char *selector)
 {
     p->stop_at = selector;
@@ -666,7 +666,7 @@ typedef struct trial {
     place *p;
     gpusync_result result;
     void *pipeline;
-    long sleepers; /* the job, and who waits for all, if anybody does */
+    long sleepers; /* the job, and the waiter for all, if there is one */
     long over;     /* under the inn's lock */
 } trial;
 
@@ -793,7 +793,7 @@ static void test_blocking_without_memory_to_sleep(void **state)
     place p;
     (void)state;
     memset(&device_desc, 0, sizeof device_desc);
-    device_desc.spin = &no_spin; /* so who yields lingers */
+    device_desc.spin = &no_spin; /* so a thread that yields lingers */
     place_open_with(&p, device_desc);
     job.run = see_it_linger;
     job.user = &p;
@@ -894,8 +894,8 @@ static void *ask_and_go(void *argument)
     return NULL;
 }
 
-/* Who asks a disabled warm-up first begins the pipeline, if Metal has made the library by then; else Metal's thread
-   begins it. Whichever does stands before the door. So a thread of its own asks first. */
+/* The thread that asks a disabled warm-up first begins the pipeline, if Metal has made the library by then; else
+   Metal's thread begins it. Whichever does stands before the door. So a thread of its own asks first. */
 static pthread_t asked_by_another(place *p)
 {
     pthread_t thread = start(ask_and_go, p);
@@ -903,7 +903,7 @@ static pthread_t asked_by_another(place *p)
     return thread;
 }
 
-/* A time limit is about the wait; the compilation goes on and is joined by the next who asks. */
+/* A time limit is about the wait; the compilation goes on, and the next call that asks joins it. */
 static void test_disabled_with_a_time_limit(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add")};
@@ -1292,7 +1292,7 @@ static void test_a_crowd_asks_a_disabled_one(void **state)
     for (i = 0; i < rounds; i++) crowd(true);
 }
 
-/* Who asks while it is compiled joins: asleep, in the program's own hooks, until Metal is through. */
+/* A thread that asks while it is compiled joins: asleep, in the program's own hooks, until Metal is through. */
 static void test_askers_join_the_compilation_in_flight(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"), from_source(other, "copy")};
@@ -1307,7 +1307,7 @@ static void test_askers_join_the_compilation_in_flight(void **state)
     close_door(&p, PIPELINE_LATER);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
-    assert_false(pthread_equal(p.door.who, pthread_self()));
+    assert_false(pthread_equal(p.door.last, pthread_self()));
     memset(askers, 0, sizeof askers);
     for (i = 0; i < CROWD; i++) {
         askers[i].p = &p;
@@ -1350,7 +1350,7 @@ static void test_a_pipeline_does_not_wait_for_others(void **state)
     place_close(&p);
 }
 
-static void *open_once_somebody_sleeps(void *user)
+static void *open_once_a_waiter_sleeps(void *user)
 {
     place *p = (place *)user;
     inn_await(&p->inn, &p->inn.parks, 1);
@@ -1358,8 +1358,8 @@ static void *open_once_somebody_sleeps(void *user)
     return NULL;
 }
 
-/* Park and yield are called by those who wait, never where the warm-up works: a fiber scheduler does not know that
-   thread, nor Metal's. */
+/* Threads that wait call park and yield. The threads where the warm-up works never do: a fiber scheduler does not know
+   them, nor Metal's. */
 static void test_hooks_are_for_the_programs_threads(void **state)
 {
     int own_queue;
@@ -1378,7 +1378,7 @@ static void test_hooks_are_for_the_programs_threads(void **state)
         inn_watch(&p.inn);
         if (!own_queue) desc.queue = p.r.queue;
         assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-        opener = start(open_once_somebody_sleeps, &p);
+        opener = start(open_once_a_waiter_sleeps, &p);
         assert_ok(gpusync_warmup_wait(p.warmup, SECONDS(20))); /* which is not over before it has parked */
         join(opener);
         assert_false(p.inn.stranger_came);
@@ -1588,7 +1588,7 @@ static void await_destroy(sleeper *s)
     assert_result(s->result, GPUSYNC_ERROR_DESTROYED);
 }
 
-/* Another thread is in the destroy of the warm-up, and has told who slept there. It waits for what has begun. */
+/* Another thread is in the destroy of the warm-up, and has woken the sleeper there. It waits for what has begun. */
 static void destroy_begins(place *p, destroyer *d)
 {
     sleeper s;
@@ -2152,7 +2152,7 @@ static void test_a_lost_device(void **state)
     place_close(&p);
 }
 
-/* The device goes while the warm-up is at work. Who sleeps is woken once gpusync knows: Metal may never call back. */
+/* The device goes while the warm-up is at work. A sleeper is woken once gpusync knows: Metal may never call back. */
 static void test_a_device_lost_meanwhile(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add")};
@@ -2392,7 +2392,7 @@ static void test_traced(void **state)
     assert_ok(gpusync_set_trace(p.r.device, count_events, &e));
     close_door(&p, PIPELINE_LATER);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-    opener = start(open_once_somebody_sleeps, &p);
+    opener = start(open_once_a_waiter_sleeps, &p);
     assert_non_null(pipeline_of(p.warmup, 0)); /* which sleeps */
     join(opener);
     assert_ok(gpusync_warmup_wait(p.warmup, SECONDS(20)));

@@ -34,7 +34,7 @@ folders=${*:-$all}
 passed=0 failed=0
 page=$root/examples/with/README.md
 
-# A copy without what somebody may have built there
+# A copy without what may have been built there
 rm -rf "$out"
 mkdir -p "$out/tree/examples" "$out/tree/.cargo"
 cp "$root/gpusync.h" "$out/tree/"

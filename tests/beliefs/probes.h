@@ -478,7 +478,7 @@ static void notify(void *event, void *listener, uint64_t value, heard *h)
 
 typedef enum raiser { BY_CPU, BY_GPU, BEFORE_IT_WAS_ASKED } raiser;
 
-static void listen_to(const char *row, raiser who)
+static void listen_to(const char *row, raiser by)
 {
     enum { ROUNDS = 20 };
     heard *h = (heard *)calloc(ROUNDS, sizeof *h); /* not freed: a block may come late */
@@ -495,11 +495,11 @@ static void listen_to(const char *row, raiser who)
     }
     for (i = 0; i < ROUNDS; i++) {
         uint64_t begin;
-        if (who == BEFORE_IT_WAS_ASKED) metal_wait_until_completed(signal_from(queue, event, i + 1));
+        if (by == BEFORE_IT_WAS_ASKED) metal_wait_until_completed(signal_from(queue, event, i + 1));
         begin = now_ns();
         notify(event, listener, i + 1, &h[i]);
-        if (who == BY_CPU) metal_event_signal(event, i + 1);
-        if (who == BY_GPU) signal_from(queue, event, i + 1);
+        if (by == BY_CPU) metal_event_signal(event, i + 1);
+        if (by == BY_GPU) signal_from(queue, event, i + 1);
         if (!comes_within(&h[i].count, 1, came == i ? help.patience_ms : help.absence_ms)) continue;
         late[came++] = (double)(h[i].at - begin) / 1e3;
         early += h[i].value < i + 1;
@@ -663,7 +663,7 @@ static void say_number(void *error)
         domain, number, shown);
 }
 
-/* A wait for a value that nobody signals: Metal's own time-out ends the command buffer. No other way to a killed one
+/* A wait for a value that no thread signals: Metal's own time-out ends the command buffer. No other way to a killed one
    is known to leave the machine usable. */
 static void probe_killed(void)
 {
@@ -842,7 +842,7 @@ static unsigned complaints(void (*act)(void *), void *object)
     char text[8192];
     size_t length = 0;
     ssize_t got;
-    int ends[2], kept = dup2(2, 60); /* a number that nobody has in so young a process */
+    int ends[2], kept = dup2(2, 60); /* a number that is free in so young a process */
     unsigned count = 0;
     const char *at;
     if (kept < 0 || pipe(ends)) return 0;
@@ -928,7 +928,7 @@ static void probe_locks(void)
         say("lock", NOT_SEEN, "mmap failed");
         return;
     }
-    for (i = 0; i < LOCKS; i++) lock_at[i] = (struct locked *)(memory + i * page); /* zeros: a lock that nobody has */
+    for (i = 0; i < LOCKS; i++) lock_at[i] = (struct locked *)(memory + i * page); /* zeros: a lock that is free */
     if (pthread_create(&thread, NULL, unlocker, NULL)) {
         say("lock", NOT_SEEN, "no thread");
         return;

@@ -4,9 +4,9 @@
    printed are medians over the rounds and ratios of them. softmetal is no GPU: the ratios say how the
    algorithms compare under the settings that are printed with them, nothing about Apple's hardware.
 
-   With two processors the program runs on one and softmetal, its completion threads included, on the other: who spins
-   must not keep the thread from running that ends the wait. Where that is allowed, all threads have one real-time
-   priority. The duels and the warm-up, which have threads of their own, have neither.
+   With two processors the program runs on one and softmetal, its completion threads included, on the other: a waiter
+   that spins must not keep the thread that ends its wait from running. Where that is allowed, all threads have one
+   real-time priority. The duels and the warm-up, which have threads of their own, have neither.
 
    BENCH_ROUNDS         rounds of every case, default 31
    BENCH_ONLY           cases to run, patterns of the shell with commas in between: BENCH_ONLY='150 us x 1,mix *'
@@ -139,7 +139,7 @@ static void start_threads(void *metal_queue)
     metal_release(buffer);
 }
 
-/* The first wait on each of several queues, never used or drained. Nobody has waited on them before. */
+/* The first wait on each of several queues, never used or drained. No contestant has waited on them before. */
 static double idle(const contestant *c, bool used)
 {
     void *metal_queues[IDLE_QUEUES];

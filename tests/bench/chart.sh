@@ -70,7 +70,7 @@ lay_out() { # lines "CPU LATENCY NAME"
             box(x[i] - 6, y[i] - 6, x[i] + 6, y[i] + 6)
         }
         for (i = 1; i <= n; i++) { crowd[i] = 0; away_of[i] = away(i) }
-        for (done = 1; done <= n; done++) { # who stands most alone has the first choice
+        for (done = 1; done <= n; done++) { # the point that stands most alone has the first choice
             i = 0
             for (j = 1; j <= n; j++) if (!has[j] && (!i || crowd[j] < crowd[i])) i = j
             has[i] = 1

@@ -203,7 +203,7 @@ handler_row() { # TITLE SCENARIO LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" - - "$allocs" "$system" "$verdict"
 }
 
-handler_row "handler, nobody waits" handler 215
+handler_row "handler, no waiter" handler 215
 
 # From gpusync_command_buffer to the return of a wait that has slept, with the handler. The same program counts 2,225 on
 # version 0.2.

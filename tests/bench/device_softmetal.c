@@ -52,7 +52,7 @@ static bool schedule_all(int policy)
     return good;
 }
 
-/* A GPU takes a processor from nobody. Threads that play it would, where they share one with completion threads: so all
+/* A GPU takes no thread's processor. Threads that play it would, where they share one with completion threads: so all
    have the same real-time priority, where that is allowed, and none ousts another. Nor does another program then. */
 static void pin(void)
 {

@@ -19,7 +19,7 @@
 
 static json_t *rows, *others;
 
-/* Tenths of a nanosecond: nobody reads more. */
+/* Tenths of a nanosecond: no reader needs more. */
 static json_t *number(double value)
 {
     char text[40];

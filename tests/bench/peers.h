@@ -1,6 +1,6 @@
 /* peers.h - the ways of waiting that gpusync is raced against
 
-   Each is written from a description of the algorithm, not from anybody's code. A contestant has one peer object for
+   Each is written from a description of the algorithm, not from existing code. A contestant has one peer object for
    each Metal queue. It makes its command buffers and commits them in its own way, and waits until everything that it
    committed has ended. */
 #ifndef PEERS_H

@@ -29,22 +29,22 @@ static double seen_by_status(void *metal_queue, void **buffer, uint64_t ns)
 /* The contestant does what is to be measured. */
 static double seen_by_handler(void *metal_queue, void **buffer, uint64_t ns)
 {
-    const contestant *who = contestants;
+    const contestant *way = contestants;
     double seen;
     peer *p;
-    while (strcmp(who->name, "handler + condvar") != 0) must(++who < contestants + CONTESTANTS, "handler + condvar");
-    p = who->open(the_bench.device, metal_queue);
-    *buffer = metal_retain(who->make(p));
+    while (strcmp(way->name, "handler + condvar") != 0) must(++way < contestants + CONTESTANTS, "handler + condvar");
+    p = way->open(the_bench.device, metal_queue);
+    *buffer = metal_retain(way->make(p));
     the_device->set_length(*buffer, ns);
-    who->commit(p, *buffer, true);
-    who->wait(p);
+    way->commit(p, *buffer, true);
+    way->wait(p);
     seen = wall_us();
     the_device->settle(metal_queue);
-    who->close(p);
+    way->close(p);
     return seen;
 }
 
-/* The times are read when all is over: who sees the status may not see them yet. */
+/* The times are read when all is over: a thread that sees the status may not see them yet. */
 static void measure_seeing(double (*see)(void *, void **, uint64_t), const char *how, double kernel_us)
 {
     void *metal_queue = metal_queue_new(the_bench.metal_device, 64), *pool = metal_pool_push(), *buffer;

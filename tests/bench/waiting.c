@@ -5,8 +5,8 @@
    alike and none keeps an unlucky place in memory for a whole case. Four command buffers at least, and 1 ms, come before
    what is measured. gpusync learns from them, and the processors forget the contestant before.
 
-   The order changes from round to round: who begins, and who comes after whom. What a contestant leaves behind, such as
-   a processor that has gone to sleep, is not always the same one's burden.
+   The order changes from round to round: which contestant begins, and which comes after which. What a contestant leaves
+   behind, such as a processor that has gone to sleep, is not always the same one's burden.
 
    Latency is from the GPU's end of a turn's last command buffer to the return of the wait. The benchmark keeps that buffer
    and asks for its time when the device has come to rest. The processor time is that of the process. It includes what is
@@ -55,30 +55,30 @@ static uint64_t next_kernel_ns(const waiting_case *c)
 }
 
 /* Returns the last buffer, +1. */
-static void *take_turn(const waiting_case *c, const contestant *who, peer *p)
+static void *take_turn(const waiting_case *c, const contestant *way, peer *p)
 {
     void *buffer = NULL;
     unsigned i;
     for (i = 1; i <= c->commits; i++) {
-        buffer = who->make(p);
+        buffer = way->make(p);
         the_device->set_length(buffer, next_kernel_ns(c));
         if (i == c->commits) metal_retain(buffer);
-        who->commit(p, buffer, i == c->commits);
+        way->commit(p, buffer, i == c->commits);
     }
-    who->wait(p);
+    way->wait(p);
     return buffer;
 }
 
 static void measure(const waiting_case *c, unsigned n, unsigned round)
 {
-    const contestant *who = &contestants[n];
+    const contestant *way = &contestants[n];
     void *pool = metal_pool_push(), *metal_queue = metal_queue_new(the_bench.metal_device, 64), *last[MAX_TURNS];
-    peer *p = who->open(the_bench.device, metal_queue);
+    peer *p = way->open(the_bench.device, metal_queue);
     double returned[MAX_TURNS], begin, cpu, engine, own, turns = c->turns;
     struct rusage before, after;
     unsigned i;
     mix_state = 0x9e3779b97f4a7c15u + round;
-    for (i = 0; i < c->warm_turns; i++) metal_release(take_turn(c, who, p));
+    for (i = 0; i < c->warm_turns; i++) metal_release(take_turn(c, way, p));
     the_device->settle(metal_queue);
 
     getrusage(RUSAGE_SELF, &before);
@@ -86,11 +86,11 @@ static void measure(const waiting_case *c, unsigned n, unsigned round)
     cpu = now_us(CLOCK_PROCESS_CPUTIME_ID);
     begin = wall_us();
     for (i = 0; i < c->turns; i++) {
-        last[i] = take_turn(c, who, p);
+        last[i] = take_turn(c, way, p);
         returned[i] = wall_us();
     }
     getrusage(RUSAGE_SELF, &after);
-    /* Who returns early leaves work to the completion thread. That counts, but not this thread's way of waiting for it. */
+    /* A wait that returns early leaves work to the completion thread. That work counts; this thread's wait does not. */
     own = now_us(CLOCK_THREAD_CPUTIME_ID);
     the_device->settle(metal_queue);
     own = now_us(CLOCK_THREAD_CPUTIME_ID) - own;
@@ -110,7 +110,7 @@ static void measure(const waiting_case *c, unsigned n, unsigned round)
         seen.gpu[n][round * c->turns + i] = end - gpu_us(last[i], "GPUStartTime");
         metal_release(last[i]);
     }
-    who->close(p);
+    way->close(p);
     metal_release(metal_queue);
     metal_pool_pop(pool);
 }
@@ -213,7 +213,7 @@ static void beaten_in_both(const waiting_case *c, double share, double us)
     memset(&worst, 0, sizeof worst);
     for (n = 1; n < CONTESTANTS; n++) {
         memset(&r, 0, sizeof r);
-        r.name = "nobody better in both";
+        r.name = "none better in both";
         r.against = contestants[n].name;
         memcpy(r.title, c->title, sizeof r.title);
         r.by_time = r.by_cpu = true;
@@ -288,8 +288,8 @@ static waiting_case new_case(double kernel_us, unsigned commits)
     return c;
 }
 
-/* Who has the k-th turn of a round. The stride is never a multiple of the number of contestants, which is a prime: so
-   everybody has a turn, and after CONTESTANTS - 1 rounds has come after each of the others once. */
+/* The contestant that has the k-th turn of a round. The stride is never a multiple of the number of contestants, which
+   is a prime: so each has a turn, and after CONTESTANTS - 1 rounds has come after each of the others once. */
 static unsigned in_order(unsigned k, unsigned round)
 {
     unsigned stride = 1 + round % (CONTESTANTS - 1);

@@ -18,7 +18,7 @@ int library_round(void);
 }
 #endif
 
-static int round_of(const char *who)
+static int round_of(const char *part)
 {
     gpusync_device *device = NULL;
     gpusync_queue *queue = NULL;
@@ -33,7 +33,7 @@ static int round_of(const char *who)
     gpusync_report(device, text, sizeof text);
     snprintf(want, sizeof want, "gpusync %d.%d.%d ", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
              GPUSYNC_VERSION_PATCH);
-    printf("%s: compiled with %s: runs on %.16s\n", who, want, text);
+    printf("%s: compiled with %s: runs on %.16s\n", part, want, text);
     if (strncmp(text, want, strlen(want)) != 0) return 4;
     if (gpusync_queue_destroy(queue) || gpusync_device_destroy(device)) return 5;
     return 0;

@@ -19,7 +19,7 @@ static void expect(int condition, int line, const char *text)
 
 int main(void)
 {
-    int thing = 0; /* stands for the objects that nobody can have here */
+    int thing = 0; /* stands for the objects that no program can have here */
     gpusync_device *device = (gpusync_device *)(void *)&thing;
     gpusync_queue *queue = (gpusync_queue *)(void *)&thing;
     gpusync_ticket ticket = 7;

@@ -626,8 +626,9 @@ static void make_timeline(void)
 }
 
 /* Work that waits for a value that it is to signal itself, perhaps through other work, or for one above it, is the
-   program's mistake, too: it ends when the timeline fails, and who has destroyed that cannot. So may any work that waits
-   for a value above one that is pending; and for that one, where others signal as well: then it need not be held. */
+   program's mistake, too: it ends when the timeline fails, and a program that has destroyed that cannot let it fail. So
+   may any work that waits for a value above one that is pending; and for that one, where others signal as well: then it
+   need not be held. */
 static bool may_need_a_failure(const tide *t)
 {
     static char text[16384];
@@ -1229,7 +1230,7 @@ static void warm_up(void)
     desc.queue = how & 8 ? l->queue : NULL;
     desc.blocking = how & 16;
     desc.disabled = how & 32;
-    if (!desc.queue) return; /* its own Metal queue is nobody's to step */
+    if (!desc.queue) return; /* the fuzzer cannot step the warm-up's own Metal queue */
     /* it waits for room, and behind what is held, however long that takes */
     if (!gpusync_is_idle(l->queue) || gpusync_throttle(l->queue, 1, 0) != GPUSYNC_OK) return;
     l->warming = true;

@@ -19,7 +19,7 @@
 static uint64_t fuzz_reached[128];
 #define FUZZ_THREADS 8
 static const char *fuzz_doing[FUZZ_THREADS] = {"nothing"}; /* for the watchdog: the calls in progress */
-static _Thread_local int fuzz_me;                          /* 0: nobody in particular */
+static _Thread_local int fuzz_me;                          /* 0: no thread in particular */
 static bool fuzz_tells;                                    /* every call, by its name */
 static void fuzz_call(int number, const char *name)
 {
@@ -92,7 +92,7 @@ static bool one_in(unsigned n) { return byte() % n == 1; }
 
 /* -- what calls may answer ---------------------------------------------------------------------------- */
 
-/* How work may end, for whoever asks. */
+/* How work may end, for any call that asks. */
 #define ENDS \
     GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION, GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_RESULT_UNKNOWN, GPUSYNC_ERROR_DESTROYED
 

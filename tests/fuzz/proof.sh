@@ -75,7 +75,7 @@ faults=(
     '    gpusync__let_out(dev, &q->inside);'
     ''
 
-    late_look threads "the look for callbacks comes before the callback that somebody asked is taken back"
+    late_look threads "the look for callbacks comes before the note that a thread asked is taken back"
     '    GPUSYNC__STORE_SEQ(&post->asked, 0);'
     '    GPUSYNC__ADD_SEQ(&post->inside, 1);
     if (GPUSYNC__LOAD_SEQ(&post->device)) (void)gpusync__run_due(GPUSYNC__LOAD_SEQ(&post->device), SIZE_MAX);

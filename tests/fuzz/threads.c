@@ -4,10 +4,10 @@
    bytes: the first says which thread it is for, the others what this thread does. Each thread goes through its own,
    again and again. All use the same devices, queues, timelines and warm-up. A command buffer belongs to one thread.
 
-   The rules of >>threads are kept. Who uses an object is counted in its place. Who destroys it takes it out, and waits
-   until nobody is in a call of it, but for waits that sleep. Counting orders no memory between those who use the
-   object: so ThreadSanitizer sees the order that gpusync makes, and no other. (A fence, which it does not know, makes
-   the counting right.)
+   The rules of >>threads are kept. The place of an object counts the calls in it. The thread that destroys the object
+   takes it out, and waits until no thread is in a call of it, but for waits that sleep. Counting orders no memory
+   between the threads that use the object: so ThreadSanitizer sees the order that gpusync makes, and no other. (A
+   fence, which ThreadSanitizer does not know, makes the counting right.)
 
    There is no model. Judged is what holds in every order: tickets end, or their queue goes; a callback comes once, and
    not after destroy; is_done, counts and values do not go back; counts add up; no memory and no object is left.
@@ -41,8 +41,8 @@
 
 typedef struct place {
     void *object; /* NULL: there is none, or it goes */
-    void *self;   /* the same, for who is in */
-    int taken;    /* by who makes it, until it is gone */
+    void *self;   /* the same, for threads that are in a call */
+    int taken;    /* by the thread that makes it, until it is gone */
     int uses;     /* calls in it, but for waits that sleep */
     unsigned life;
     struct place *of; /* the device's */
@@ -98,13 +98,13 @@ static void leave_to(unsigned count)
 }
 static void leave(void) { leave_to(0); }
 
-/* The object is taken out, once, and nobody is in a call of it. */
+/* The object is taken out, once, and no thread is in a call of it. */
 static void *take_out(place *p)
 {
     void *object = __atomic_exchange_n(&p->object, NULL, __ATOMIC_ACQ_REL);
     if (!object) return NULL;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    __atomic_store_n(&fuzz_doing[fuzz_me], "waits until nobody uses what it destroys", __ATOMIC_RELAXED);
+    __atomic_store_n(&fuzz_doing[fuzz_me], "waits until no thread uses what it destroys", __ATOMIC_RELAXED);
     while (__atomic_load_n(&p->uses, __ATOMIC_ACQUIRE) > 0) sched_yield();
     return object;
 }
@@ -134,7 +134,7 @@ static bool claim(place *p, place *of)
 }
 static void publish(place *p, void *object)
 {
-    if (p->self != object) p->self = object; /* who is in a queue may be reading that of its device */
+    if (p->self != object) p->self = object; /* a thread in a call of a queue may be reading that of its device */
     __atomic_store_n(&p->object, object, __ATOMIC_RELEASE);
 }
 static void vacate(place *p) { __atomic_store_n(&p->taken, 0, __ATOMIC_RELEASE); }
@@ -250,7 +250,7 @@ static void on_trace(void *user, const gpusync_trace_event *event)
 
 /* -- numbers to draw ---------------------------------------------------------------------------------- */
 
-/* Without a limit only where a wait that sleeps keeps nobody from destroying. */
+/* Without a limit only where a wait that sleeps keeps no thread from destroying. */
 static uint64_t some_time(const place *device)
 {
     static const uint64_t times[] = {0, 0, 1000, 100000, MS(1), MS(3)};
@@ -273,7 +273,7 @@ static uint64_t some_value(place *t)
     return highest > back ? highest - back : highest;
 }
 
-/* Nobody else promises or signals it. Drawn after all that its work waits for: so none of that waits for it. */
+/* No other thread promises or signals it. Drawn after all that its work waits for: so none of that waits for it. */
 static uint64_t new_value(place *t) { return __atomic_add_fetch(&t->highest, 1 + (byte() % 8 == 0), __ATOMIC_RELAXED); }
 
 static size_t some_points(const place *device, gpusync_point *points, size_t most)
@@ -499,7 +499,7 @@ typedef struct opened {
     place *queue;
     unsigned life;
     bool made, signals, was_tracked;
-    gpusync_ticket tracked; /* whoever takes the number out commits or untracks */
+    gpusync_ticket tracked; /* the thread that takes the number out commits or untracks */
     uint32_t locked;        /* queue and life: of the main thread, which untracks what is stuck, and of the owner */
 } opened;
 
@@ -793,7 +793,7 @@ static void move_timeline(void)
             keep_event(metal_retain(event));
             if (!one_in(2)) break;
             metal_event_signal(event, base + value);
-            if (one_in(4)) { /* while those who listen are told */
+            if (one_in(4)) { /* while the listeners are told */
                 leave();
                 destroy_timeline(t);
             }

@@ -2,7 +2,7 @@
 # build.sh - what macho.sh and mutants.sh share: the runner, softmetal and the programs, built for one processor
 #
 # Sourced. Wants `set -u`; BUILD and SOFTMETAL_LDLIBS as the Makefile gives them. Sets root, here, out.
-# shellcheck disable=SC2034 # some of it is for who sources it
+# shellcheck disable=SC2034 # some of it is for the script that sources it
 
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

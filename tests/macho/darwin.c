@@ -179,7 +179,7 @@ static void check_cond(const darwin_cond *c, const char *call)
 static int darwin_mutex_init(darwin_mutex *m, const void *attributes)
 {
     if (attributes) broken("pthread_mutex_init: attributes are not handled");
-    memset(m, 0xA5, sizeof *m); /* whoever keeps something in its 64 bytes loses it */
+    memset(m, 0xA5, sizeof *m); /* a program that keeps something in its 64 bytes loses it */
     m->word = m->owner = 0;
     __atomic_store_n(&m->signature, MUTEX_MADE, __ATOMIC_RELEASE);
     return 0;
@@ -241,7 +241,7 @@ static int darwin_cond_destroy(darwin_cond *c)
 {
     check_cond(c, "pthread_cond_destroy");
     if (__atomic_load_n(&c->waiters, __ATOMIC_SEQ_CST))
-        broken("pthread_cond_destroy: somebody waits for %p", (void *)c);
+        broken("pthread_cond_destroy: a thread waits for %p", (void *)c);
     c->signature = GONE;
     return 0;
 }
@@ -816,8 +816,8 @@ static void *darwin_dlsym(void *handle, const char *name)
 
 /* -------------------------------------------------------------------------------------------------- contexts */
 
-/* Apple's ucontext_t has `data` only for who defines _XOPEN_SOURCE. For all others getcontext writes past the end of
-   theirs; here too. */
+/* Apple's ucontext_t has `data` only for a program that defines _XOPEN_SOURCE. For all others getcontext writes past
+   the end of theirs; here too. */
 typedef struct darwin_context {
     int on_stack;
     uint32_t signals;

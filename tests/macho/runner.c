@@ -267,7 +267,7 @@ static void *resolve(const char *name, int library, bool weak)
         from = "this program";
     }
     if (tracing)
-        fprintf(stderr, "macho-run: %s = %p, of %s%s\n", name, found, found ? from : "nobody", weak ? ", weak" : "");
+        fprintf(stderr, "macho-run: %s = %p, of %s%s\n", name, found, found ? from : "no image", weak ? ", weak" : "");
     if (found || weak) return found;
     fprintf(stderr, "macho-run: %s: %s %s\n", image.path, name,
             library > 0 ? "of libSystem is not in darwin.c"

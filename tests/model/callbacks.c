@@ -8,7 +8,7 @@ static void count_call(void *user, gpusync_result result, const gpusync_error *e
     assert(result == GPUSYNC_OK);
     __atomic_fetch_add(&called, 1, __ATOMIC_RELAXED);
 }
-/* What the dispatch queue was asked for, in a thread that is joined with whoever asked. */
+/* What the dispatch queue was asked for, in a thread that is joined with the thread that asked. */
 static void dispatch(void)
 {
     for (int i = LOAD(&calls_asked); i > 0; i--) gpusync__answer(&post);
@@ -96,8 +96,8 @@ static void paid_meanwhile(void)
     assert(called == 1 && Q.owing == 0 && !D.due && post.refs == 1 && !D.calling);
 }
 
-/* Somebody falls asleep for work whose handler is lost, while the last sweep looks for a reason to go on: a timer is on
-   its way for as long as somebody sleeps. */
+/* A waiter falls asleep for work whose handler is lost, while the last sweep looks for a reason to go on: a timer is on
+   its way for as long as the waiter sleeps. */
 static void *sleeps(void *unused)
 {
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);

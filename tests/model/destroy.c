@@ -1,4 +1,4 @@
-/* destroy.c - nobody touches what was destroyed
+/* destroy.c - no thread touches what was destroyed
 
    When a queue or timeline is freed, its memory is written here: plain, so that this races with every access that is
    not ordered before it. */
@@ -40,7 +40,7 @@ static void overwrite(void *user, void *memory, size_t size)
 }
 
 /* A queue goes (HOW: gpusync_queue_destroy, gpusync_queue_destroy_now), while the handler of its command buffer runs or
-   comes. WITH: also while somebody polls or waits, who was inside before. Every slot is free in the end. */
+   comes. WITH: also while another thread polls or waits; it was inside before. Every slot is free in the end. */
 #ifndef HOW
 #define HOW gpusync_queue_destroy_now
 #endif
@@ -120,7 +120,7 @@ static void tracked(void)
     all_slots_are_free();
 }
 
-/* A queue goes, while somebody sleeps in it for work whose handler comes only after that: destroy wakes the sleeper. */
+/* A queue goes, while a waiter sleeps in it for work whose handler comes only after that: destroy wakes the waiter. */
 static void *waiter_in_vain(void *unused)
 {
     gpusync_result result = gpusync_wait_ex(&Q, 1, GPUSYNC_FOREVER, NULL);
@@ -130,7 +130,7 @@ static void *waiter_in_vain(void *unused)
 static void queue_with_sleeper(void)
 {
     D.allocator.release = overwrite;
-    nobody_else_wakes = true;
+    only_waker_lingers = true;
     commit(0);
     pthread_t one = start(waiter_in_vain, 0), two = start(destroyer, 1);
     join(one);
@@ -161,8 +161,8 @@ static void swept(void)
     all_slots_are_free();
 }
 
-/* A commit of Metal 4, whose feedback comes while the queue goes. Nobody but the slot retains the command buffer, and
-   what the device may still use is kept. */
+/* A commit of Metal 4, whose feedback comes while the queue goes. The slot alone retains the command buffer, and what
+   the device may still use is kept. */
 static void *feedback(void *unused)
 {
     gpusync__completed(B[0].handler, &B[4]);
@@ -224,7 +224,7 @@ static void kept_submissions(void)
 }
 
 /* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)
-   for a sweep. After that nobody touches the device. */
+   for a sweep. After that no thread touches the device. */
 #ifndef ASKED
 #define ASKED answers
 #endif
@@ -254,8 +254,8 @@ static void closed_post(void)
     assert(gpusync__global.posts == &post && post.refs == 0);
 }
 
-/* A timeline goes, while the block of its listener runs or comes: the value is signalled by others. Who has the last
-   reference puts the registration on the free list. */
+/* A timeline goes, while the block of its listener runs or comes: the value is signalled by others. The thread with the
+   last reference puts the registration on the free list. */
 static gpusync__listening listening;
 static void *block_runs(void *unused)
 {
@@ -284,7 +284,7 @@ static void listened(void)
     assert(freed == 1 && listening.refs == 0 && gpusync__global.listenings == &listening && !listening.next);
 }
 
-/* A timeline goes, while a wait sleeps in it, or (WITH_TIMELINE=signals) while somebody signals. */
+/* A timeline goes, while a wait sleeps in it, or (WITH_TIMELINE=signals) while a thread signals. */
 #ifndef WITH_TIMELINE
 #define WITH_TIMELINE waits
 #endif
@@ -303,7 +303,7 @@ static void *signals(void *unused)
 static void timeline(void)
 {
     D.allocator.release = overwrite;
-    nobody_else_wakes = true;
+    only_waker_lingers = true;
     pthread_t one = start(WITH_TIMELINE, 0), two = start(timeline_destroyer, 1);
     join(one);
     join(two);

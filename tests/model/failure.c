@@ -1,4 +1,4 @@
-/* failure.c - a failure is known before the end is, once, and to everybody */
+/* failure.c - a failure is known before the end is, once, and to every thread */
 
 #include "rig.h"
 
@@ -8,8 +8,8 @@ static void *handler(void *i)
     return NULL;
 }
 
-/* A command buffer fails. Its handler, one who looks at the status too, and one who asks: whoever sees the ticket done
-   finds the failure on record. It is recorded once. */
+/* A command buffer fails. There are its handler, a thread that looks at the status too, and a thread that asks: each
+   that sees the ticket done finds the failure on record. It is recorded once. */
 static void *looks(void *unused)
 {
     gpusync_result result = gpusync_wait(&Q, 1, 0);
@@ -37,8 +37,8 @@ static void known_first(void)
     assert(Q.log_count == 1 && B[0].live == 0 && gpusync_is_idle(&Q));
 }
 
-/* The second of two command buffers fails, and the first still runs. `completed` says nothing of that, so who asks
-   reads `done` of the ring's entry. Whoever finds the end there finds how it ended. */
+/* The second of two command buffers fails, and the first still runs. `completed` says nothing of that, so the thread
+   that asks reads `done` of the ring's entry. When it finds the end there, it finds how the work ended. */
 static void *asks_of_second(void *unused)
 {
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 2);

@@ -9,7 +9,7 @@ Only what a model checker cannot run is exchanged: messages to Metal, the clock,
 that no answer depends on (statistics, times for the spin). No other atomic access, and no fence, is touched.
 
 Each text that is to be exchanged has to be in the header exactly as often as it says here. If it is not, this says
-which one and fails: then the header has changed, and whoever changed it decides what the model has instead.
+which one and fails: then the header has changed, and the author of the change decides what the model has instead.
 """
 
 import sys

@@ -1,4 +1,4 @@
-/* held.c - held work goes, or ends, whoever comes first
+/* held.c - held work goes, or ends, whichever thread comes first
 
    gpusync__issue_ready tries the order lock: so these run with WEAK_LOCK, which is acquire and release and no more. */
 
@@ -41,7 +41,7 @@ static void against_signal(void)
     pthread_t one = start(submits, (long)&strict), other = start(signals, 0);
     join(one);
     join(other);
-    assert(B[0].status == 2 && !gpusync_is_idle(&Q)); /* issued: nobody has to look for it */
+    assert(B[0].status == 2 && !gpusync_is_idle(&Q)); /* issued: no thread has to look for it */
     finish(0, WELL);
     assert(B[0].live == 0);
     nothing_is_left();
@@ -105,8 +105,9 @@ static void against_loss(void)
     nothing_is_left();
 }
 
-/* Something about a held submission changes. Whoever changes it has what is held issued, while another thread has the order
-   lock, or does the same for another submission. In the end gpusync__issue_ready has looked at each, and nothing is wanted. */
+/* Something about a held submission changes. The thread that changes it has what is held issued, while another thread
+   has the order lock, or does the same for another submission. In the end gpusync__issue_ready has looked at each, and
+   nothing is wanted. */
 static void *stirs(void *i)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;

@@ -111,7 +111,7 @@ property() { # COLOUR NAME FILE CASE FLAG...
     tell "$1" "$2" "$3.c${why:+: $why}"
 }
 green() { property green "$@"; }
-known() { property red "$@"; } # a defect that is not mended yet: green is a failure, so that who mends it moves the line
+known() { property red "$@"; } # a defect that is not mended yet: green is a failure, so that the fix moves the line
 mutant() { # NAME PROPERTY
     [ "$model" = rc11 ] && is_wanted "$1" || return 0
     case ${colour[$2]:-} in

@@ -2,8 +2,8 @@
 
 Each name has texts of gpusync.h, and what stands there instead. A text has to be in the header once, or as often as
 the third value says. model.sh says which property has to be red with it. Comments name rows of the table "WHO WRITES,
-THEN READS WHAT THE OTHER WROTE" in gpusync.h, or what the queue's lock leaves open: what is read without it, and who
-touches what is about to go.
+THEN READS WHAT THE OTHER WROTE" in gpusync.h, or what the queue's lock leaves open: what is read without it, and
+which threads touch what is about to go.
 """
 
 

@@ -2,7 +2,7 @@
 
 #include "rig.h"
 
-/* Two command buffers, their handlers in any order, and one who asks. `ended` is written before the end is told. */
+/* Two command buffers, their handlers in any order, and an asker. `ended` is written before the end is told. */
 static int ended[3];
 static void *handler(void *i)
 {
@@ -47,7 +47,8 @@ static void between(void)
     join(other);
 }
 
-/* Who sees the queue idle sees what was written before the end: a plain access, which races if that is not so. */
+/* A thread that sees the queue idle sees what was written before the end: a plain access, which races if that is not
+   so. */
 static int written;
 static void *writes_then_ends(void *unused)
 {
@@ -67,7 +68,7 @@ static void seen_after(void)
     join(start(writes_then_ends, 0));
 }
 
-/* The same for one who reads the status: Metal stores it, and the header's fence orders what is read after it. */
+/* The same for a thread that reads the status: Metal stores it, and the header's fence orders what is read after it. */
 static void *gpu(void *unused)
 {
     written = 1;
@@ -87,7 +88,7 @@ static void seen_in_status(void)
     join(start(gpu, 0));
 }
 
-/* Work that others have committed: the watcher of the queue ends it, or one who asks reads its status. */
+/* Work that others have committed: the watcher of the queue ends it, or a thread that asks reads its status. */
 static void *watcher(void *unused)
 {
     written = 1;

@@ -1,4 +1,4 @@
-/* reuse.c - slots, submissions and rings are used again, and nobody takes them for what they were */
+/* reuse.c - slots, submissions and rings are used again, and no thread takes them for what they were */
 
 #include "rig.h"
 
@@ -42,8 +42,8 @@ static void slot(void)
     assert(free_slots(Q.free_slots) == 1);
 }
 
-/* The ring grows, for a third ticket comes while the first is in flight: somebody who asks for the first finds it where
-   it was. RING=2, MODEL_SLOTS=3. */
+/* The ring grows, for a third ticket comes while the first is in flight: a poll of the first finds it where it was.
+   RING=2, MODEL_SLOTS=3. */
 static struct {
     gpusync__ring ring;
     gpusync__entry entries[4];
@@ -87,7 +87,7 @@ static void *takes(void *gives)
     gpusync__submission *s = gpusync__submission_new(&Q, 0, 0, 0);
     if (!s) return NULL;
     assert(__atomic_exchange_n(&owned[s - submissions], 1, __ATOMIC_RELAXED) == 0);
-    s->dependency_count++; /* plain: nobody else has it */
+    s->dependency_count++; /* plain: no other thread has it */
     if (gives) {
         STORE(&owned[s - submissions], 0);
         gpusync__submission_put(&Q, s);
@@ -116,7 +116,7 @@ static void submission_list(void)
     assert(there + owned[0] + owned[1] + owned[2] == 3);
 }
 
-/* A tracked command buffer is given up, while the program commits it after all: its handler comes, and somebody looks
+/* A tracked command buffer is given up, while the program commits it after all: its handler comes, and a thread looks
    at its status. It is released once by us and once by Metal, and not read after that. The slot is free in the end, and
    the ticket has ended. */
 static void *gives_up(void *unused)

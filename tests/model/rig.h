@@ -33,7 +33,7 @@
 
 /* ---------------------------------------------------------------- what the header asks of libc
 
-   GenMC knows no condition variables. Nobody waits on one: there are hooks. */
+   GenMC knows no condition variables. No thread waits on one: there are hooks. */
 
 typedef int pthread_cond_t;
 typedef int pthread_condattr_t;
@@ -233,7 +233,7 @@ static bool is_buffer(const void *object)
 {
     return (const command_buffer *)object >= B && (const command_buffer *)object < B + BUFFERS;
 }
-/* A message to a command buffer that nobody has any more is a use after it was freed. */
+/* A message to a command buffer after its last release is a use after it was freed. */
 static void check_live(const void *object)
 {
     if (is_buffer(object)) assert(LOAD(&((const command_buffer *)object)->live) > 0);
@@ -377,13 +377,13 @@ void gpusync__unlock(gpusync__mutex *m) { pthread_mutex_unlock((pthread_mutex_t 
 #define NOW 1000
 static uint64_t model_now(void) { return NOW; }
 
-/* Who lingers is not looked at any more: there is an order in which what it lingers for comes first. Unless that never
-   comes: where nobody but the thread that lingers could have woken a sleeper, none may sleep now. */
-static bool nobody_else_wakes;
+/* A thread that lingers is not looked at any more: there is an order in which what it lingers for comes first. Unless
+   that never comes: where only the thread that lingers could have woken a sleeper, none may sleep now. */
+static bool only_waker_lingers;
 static bool lost(int waiter);
 static void model_yield(void *user)
 {
-    if (nobody_else_wakes) assert(!lost(0) && !lost(1));
+    if (only_waker_lingers) assert(!lost(0) && !lost(1));
     __VERIFIER_assume(false);
 }
 
@@ -405,7 +405,7 @@ static void model_unpark(void *user, gpusync_waiter *waiter)
 {
     __atomic_fetch_or(bed_of(waiter), PERMIT, __ATOMIC_ACQ_REL);
 }
-/* Whoever could wake it has been joined: does this waiter sleep without a permit? Then it sleeps for good. */
+/* All threads that could wake it have been joined: does this waiter sleep without a permit? Then it sleeps for good. */
 static bool lost(int waiter) { return __atomic_load_n(&beds[waiter], __ATOMIC_ACQUIRE) == ASLEEP; }
 
 static void *no_memory(void *user, size_t size, size_t alignment) { return NULL; }
@@ -417,7 +417,7 @@ extern struct gpusync_device D;
 extern struct gpusync_queue Q;
 extern struct gpusync_timeline T;
 
-/* A sweep is on its way, so that nobody has to ask for one. */
+/* A sweep is on its way, so that no thread has to ask for one. */
 static gpusync__post post = {.device = &D, .refs = 1, .timers = 1, .sweep_ns = 1, .pace_ns = GPUSYNC__SWEEP_NS};
 static gpusync__callback callbacks[2] = {{.next = &callbacks[1]}};
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
@@ -515,7 +515,7 @@ static gpusync_ticket commit(int i)
     return ticket;
 }
 
-/* The slots that the queue, or everybody, can take. Only what was joined with all who give any may ask. */
+/* The slots that the queue, or every queue, can take. Only a thread that has joined all that give any may ask. */
 static int free_slots(const gpusync__slot *s)
 {
     int count = 0;

@@ -21,7 +21,7 @@ static void *failer(void *unused)
     return unused;
 }
 
-/* One who asks twice: the second answer is not below the first. A failure has its reason and the value before it. */
+/* A thread asks twice: the second answer is not below the first. A failure has its reason and the value before it. */
 static void *asks_twice(void *unused)
 {
     uint64_t first, second;
@@ -47,7 +47,7 @@ static void fails(void)
     assert(T.value == GPUSYNC__FAILED_VALUE && event_value == GPUSYNC__FAILED_VALUE);
 }
 
-/* One who sleeps for 2, while 1 and 2 are signalled, or 2 is signalled and the timeline fails. */
+/* A waiter sleeps for 2, while 1 and 2 are signalled, or 2 is signalled and the timeline fails. */
 static void *sleeps(void *unused)
 {
     gpusync_error error;
@@ -73,8 +73,8 @@ static void sleeper_of_failed(void)
     assert(!lost(0));
 }
 
-/* The listener's block runs, while somebody else begins to listen for another value: that takes registrations which are
-   through off the timeline's list. Each registration is on one list in the end, and nobody has a reference too many. */
+/* The listener's block runs, while another thread begins to listen for another value: that takes registrations which
+   are through off the timeline's list. Each registration is on one list in the end, and has no reference too many. */
 static gpusync__listening pair[2] = {{0}, {.next = NULL}};
 static void *block_runs(void *unused)
 {

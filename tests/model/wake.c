@@ -1,6 +1,6 @@
 /* wake.c - no wake-up is lost
 
-   Whoever sleeps has a permit when everybody who could wake it is through. Each case says what is slept for. */
+   A sleeping waiter has a permit when all threads that could wake it are through. Each case says what it sleeps for. */
 
 #include "rig.h"
 
@@ -83,8 +83,8 @@ static void value(void)
     assert(!lost(0));
 }
 
-/* A value that others signal, of whom nobody knew: gpusync_timeline_expect comes while somebody falls asleep. The
-   listener is to tell then: the sleeper has asked for it. */
+/* A value that others signal, which was not known: gpusync_timeline_expect comes while a waiter falls asleep. The
+   listener is to tell then: the waiter has asked for it. */
 static void *expecter(void *unused)
 {
     gpusync_result result = gpusync_timeline_expect(&T, 1);
@@ -146,10 +146,10 @@ static void room(void)
     Q.outstanding = 1;
     start(wait_for_room, 0);
     join(start(give_and_take, 0));
-    assert(!lost(0)); /* nobody else comes */
+    assert(!lost(0)); /* no other thread comes */
 }
 
-/* Room once, and two who wait for it. gpusync_throttle takes none: it passes on what it was told of. */
+/* Room once, and two waiters for it. gpusync_throttle takes none: it passes on what it was told of. */
 static int throttled;
 static void *throttle(void *unused)
 {
@@ -245,7 +245,7 @@ static void waiter_again(void)
     assert(!lost(0));
 }
 
-/* A ring's entry used again: ticket 2 has ended, and 1 has not. Somebody falls asleep for 2, while 1 ends and the entry
+/* A ring's entry used again: ticket 2 has ended, and 1 has not. A waiter falls asleep for 2, while 1 ends and the entry
    of 2 goes on to ticket 4, which ends. RING=2, MODEL_SLOTS=4. */
 static void *reuse_entry(void *unused)
 {
@@ -271,7 +271,7 @@ static void entry_again(void)
     assert(!lost(0));
 }
 
-/* Who has seen that ticket 2 has ended sees so again, whatever became of its entry meanwhile. */
+/* A thread that has seen that ticket 2 has ended sees so again, whatever became of its entry meanwhile. */
 static void *asks_twice(void *unused)
 {
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 2);

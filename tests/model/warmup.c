@@ -32,8 +32,8 @@ static void have_warmup(bool disabled)
     library->text = pipeline->text = &metal_object;
 }
 
-/* Of one that is disabled the pipeline is asked for, while Metal brings the library: somebody has the pipeline
-   compiled, once. */
+/* Of one that is disabled the pipeline is asked for, while Metal brings the library: one of the two threads has the
+   pipeline compiled, once. */
 static int begun;
 static void *asks(void *unused)
 {
@@ -101,7 +101,7 @@ static void destroyed(void)
 static void destroyed_with(void)
 {
     have_warmup(false);
-    nobody_else_wakes = true;
+    only_waker_lingers = true;
     pthread_t one = start(WITH, 0), other = start(destroys, 1);
     join(one);
     join(other);

@@ -4,10 +4,10 @@
     plant.py GPUSYNC_H --check          every text against the header; writes nothing
     plant.py GPUSYNC_H --list           number, kind, reason, test, function and words of each, with tabs in between
     plant.py GPUSYNC_H OUT              the header with all of them. The environment variable MUTANT chooses one
-    plant.py GPUSYNC_H --seen FILE      writes into list.txt who saw each: lines "NUMBER TEST"
+    plant.py GPUSYNC_H --seen FILE      writes into list.txt what saw each: lines "NUMBER TEST"
 
 Each text has to be in the header exactly as often as list.txt says. If it is not, this says which one and fails: then
-the header has changed, and whoever changed it decides what becomes of the fault.
+the header has changed, and the author of the change decides what becomes of the fault.
 """
 
 import bisect

@@ -1,6 +1,6 @@
 /* linux_lock.m - os_unfair_lock, which Linux lacks
 
-   The word is 0, or the owner's thread number times two, plus one when somebody may be asleep. As Apple's it ends the
+   The word is 0, or the owner's thread number times two, plus one when a thread may be asleep. As Apple's it ends the
    program when its owner takes it again or another thread lets go of it. Linux only. */
 #include "softmetal_internal.h"
 #include <linux/futex.h>

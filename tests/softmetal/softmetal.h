@@ -44,8 +44,8 @@ extern "C" {
    So a slow handler delays all of this for the later buffers of its queue. It delays no other queue. Scheduled
    handlers run on the thread as well. Events go past it: they rise while the GPU works.
 
-   Who reads a terminal status sees what the GPU wrote. No other order is promised: not with handlers of earlier
-   buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
+   A thread that reads a terminal status sees what the GPU wrote. No other order is promised: not with handlers of
+   earlier buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
 
    A buffer that was never committed runs its completed handlers when it is deallocated: on the thread that
    releases it, with status NotEnqueued. The handler cannot retain the buffer any more. */
@@ -85,8 +85,8 @@ typedef struct softmetal_quirks {
     bool bare_errors;           /* an error has no number of the driver's: not in its text, and no error below it  */
     bool ioaccel_errors;        /* as of Intel's and AMD's drivers: "(00000005:kIOAccel...)", and no error below   */
     bool ioaf_errors;           /* as of older systems: "(IOAF code 5)", in decimal, and no error below            */
-    bool late_unlock;           /* Linux: who lets go of an os_unfair_lock that somebody may wait for reads it again, a
-                                   millisecond later                                                               */
+    bool late_unlock;           /* Linux: an unlock reads the os_unfair_lock again, a millisecond later, when a thread
+                                   may wait for it                                                                 */
     /* Of Metal 4; see there. */
     bool no_metal4_family;         /* supportsFamily: denies Metal 4, though the classes have its methods             */
     bool bare_feedback_errors;     /* a feedback has the error itself, with its code, and no wrapper               */

@@ -116,7 +116,7 @@ static void count_uses(SoftMetalCommandBuffer *buffer)
     }
 }
 
-/* Before the status is set: who sees the buffer terminal may destroy what it named. */
+/* Before the status is set: a thread that sees the buffer terminal may destroy what it named. */
 void sm_end_uses(SoftMetalCommandBuffer *buffer)
 {
     for (unsigned i = 0; !buffer->recorded.retains && i < buffer->recorded.reference_count; i++)
@@ -618,7 +618,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     SM_REQUIRE(buffer->committed, WAIT_BEFORE_COMMIT, "%s", what);
     SM_REQUIRE(*flag || sm_engine_of_running_handler() != engine, WAIT_IN_HANDLER, "%s", what);
     if (flag == &buffer->handlers_done && !*flag && sm_in_dispatched()) {
-        buffer->dispatched_waits++; /* until whoever sets the flag */
+        buffer->dispatched_waits++; /* until the thread that sets the flag takes them off */
         sm_dispatch_rest(1);
     }
     while (!*flag) pthread_cond_wait(&buffer->changed, &engine->lock);

@@ -72,7 +72,7 @@ static struct {
     uint64_t manual_now;
     bool timers_run; /* also those of the manual clock */
     uint64_t dispatches, armed; /* atomic */
-    char ended;                 /* the edge from every function to who waits for rest */
+    char ended;                 /* the edge from every function to a wait for rest */
 } pool = {.once = PTHREAD_ONCE_INIT,
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .most = SOFTMETAL_DISPATCH_THREADS,
@@ -238,7 +238,7 @@ static void *worker_main(void *unused)
                 [last dealloc];
                 enter();
             }
-            pool.unfinished--; /* who waits for rest finds the queue gone */
+            pool.unfinished--; /* a thread that waits for rest finds the queue gone */
             pthread_cond_broadcast(&pool.rest);
             idle_until = 0;
             continue;

@@ -2,7 +2,7 @@
 
    A recording is in its command buffer from begin to commit; the run takes it then. So a buffer may be recorded
    again, with another allocator, while its earlier runs are in flight. An allocator holds no commands here: it
-   knows who records into it, which runs need it (`uses`), and how often it was reset. */
+   knows the buffer that records into it, the runs that need it (`uses`), and how often it was reset. */
 #import "softmetal_internal.h"
 #include <stdlib.h>
 

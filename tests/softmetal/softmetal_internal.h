@@ -2,7 +2,7 @@
 
    Objective-C without ARC (-fno-objc-arc): every reference here is counted by hand.
 
-   Who guards what
+   What guards what
      sm_engine.lock         the state of a queue and of its command buffers: order, counters, handlers
      SoftMetalEvent.lock    an event's value and its listeners
      sm_postbox.lock        the blocks a shared event listener has yet to run

@@ -338,7 +338,7 @@ bool sm_for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *user
     return go_on;
 }
 
-/* Removal ends every latency, so that nobody waits for a schedule that is far away. */
+/* Removal ends every latency, so that no thread waits for a schedule that is far away. */
 static bool wake_everything(sm_engine *engine, void *device)
 {
     if (engine->device != device || engine->dying) return true;

@@ -118,7 +118,7 @@ void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run)
 
 /* ----------------------------------------------------------- signals and waits of a queue -- */
 
-/* Queues of the manual clock: without one there is nothing to advance, and nobody takes a lock to see that. */
+/* Queues of the manual clock: without one there is nothing to advance, and no caller takes a lock to see that. */
 static unsigned stepped_queues;
 
 static bool is_removed(SoftMetalCommandBuffer *entry)
@@ -132,7 +132,7 @@ bool sm_wait_is_over(SoftMetalCommandBuffer *operation)
     return operation->executed || is_removed(operation) || sm_event_value(wait->object) >= wait->value;
 }
 
-/* Who sees a signal may destroy the event: from there on the operation has a reference. */
+/* A thread that sees a signal may destroy the event: from there on the operation has a reference. */
 static void take_effect(SoftMetalCommandBuffer *operation)
 {
     const sm_command *command = &operation->recorded.commands[0];

@@ -68,7 +68,7 @@ static void dispatch(SoftMetalCommandBuffer *buffer, const sm_command *command)
     kernel.fn(kernel.user, &args);
 }
 
-/* Where nobody keeps them, the event may be gone. */
+/* Where the command buffer does not keep its events, the event may be gone. */
 static void check_event(const sm_command *command)
 {
     if (SM_QUIRK(events_not_kept)) sm_check_argument(command->object, [SoftMetalEvent class], "event of a command");

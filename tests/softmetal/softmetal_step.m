@@ -68,7 +68,7 @@ static void execute(SoftMetalCommandBuffer *buffer, const char *what)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static bool nobody_waits_for_handlers(SoftMetalCommandBuffer *buffer)
+static bool runs_no_handlers(SoftMetalCommandBuffer *buffer)
 {
     return buffer->lose || buffer->completed_blocks.count == 0;
 }
@@ -86,7 +86,7 @@ static void complete(SoftMetalCommandBuffer *buffer, const char *what)
     if (status_of(buffer) < SM_SCHEDULED) schedule(buffer, what);
     if (!buffer->executed) execute(buffer, what);
     sm_finish(buffer);
-    if (nobody_waits_for_handlers(buffer)) end_buffer(buffer);
+    if (runs_no_handlers(buffer)) end_buffer(buffer);
 }
 
 void softmetal_schedule(void *command_buffer)

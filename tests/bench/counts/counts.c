@@ -385,7 +385,7 @@ void count_by_hand(pair *p, shape how, void *work)
     if (how == IN_THE_WORK) metal_release(work);
 }
 
-/* Messages by selector, those of this thread alone: nobody else sends any. */
+/* Messages by selector, those of this thread alone: no other thread sends any. */
 static struct tally {
     char name[40];
     unsigned long count;
@@ -546,7 +546,7 @@ static void run_manies(void)
     }
 }
 
-/* -- handlers of good work, with nobody waiting --------------------------------------------------------- */
+/* -- handlers of good work, without a waiter ------------------------------------------------------------ */
 
 static void run_handlers(void)
 {

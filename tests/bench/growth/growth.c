@@ -295,7 +295,7 @@ static gpusync_ticket *tickets;
 static gpusync_point *points;
 static size_t called, called_badly; /* callbacks */
 
-/* Every command buffer that anybody committed, in that order, retained. */
+/* Every command buffer that the program or gpusync committed, in that order, retained. */
 static void **committed;
 static size_t committed_count, committed_room, ended_count;
 
@@ -889,8 +889,8 @@ static void make_queue_wait(void)
 }
 
 /* One ticket before those that are waited for. */
-/* The one that is to end, then n others, and as many more as there are in flight at the larger size: with or without
-   who waits for them, that is the same. */
+/* The one that is to end, then n others, and as many more as there are in flight at the larger size: the same with
+   waiters and without. */
 static void commit_first(void)
 {
     void *buffer;
@@ -1205,7 +1205,7 @@ static void check_value_called(void)
 static void check_one_ended(void)
 {
     must(gpusync_is_done(queue, 1), "the first has ended");
-    must(living == n && called == 0, "nobody else was told");
+    must(living == n && called == 0, "no other waiter was told, and no callback has run");
     tickets_are(GPUSYNC_NOT_READY);
     act_end_all();
     all_tasks_over();
@@ -1214,14 +1214,14 @@ static void check_one_ended(void)
 
 static void check_one_called(void)
 {
-    must(gpusync_is_done(queue, 1) && called == 0, "the first has ended, and nobody was told");
+    must(gpusync_is_done(queue, 1) && called == 0, "the first has ended, and no callback has run");
     act_end_all();
     must(called == n, "every callback has run");
 }
 
 static void check_one_signalled(void)
 {
-    must(living == n, "nobody else was told");
+    must(living == n, "no other waiter was told");
     ok(gpusync_timeline_signal(timeline, n + 2));
     all_tasks_over();
 }
@@ -1321,7 +1321,7 @@ static void sleep_idle(task *t)
     else wait_for_value_in_vain(t);
 }
 
-/* The command buffers hang, and nobody signals. */
+/* The command buffers hang, and no thread signals. */
 static void make_idle(void)
 {
     size_t i;
