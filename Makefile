@@ -338,14 +338,14 @@ how-to-%: $(BUILD)/fuzz/%
 ##  HOURS SEED      of make soak: how long, 0.1 or 24; where its seeds begin, default from the clock
 ##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm. ONLY also of fuzz-proof
 ##  ONLY JOBS       of make test-with: folders of examples/with; what is done at a time
-##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list who saw each; programs at a time (2)
+##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list which program saw each; programs at a time (2)
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
 ##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c
 ##  RUNS            of make bench-five; default 5
 ##  RECORD=1        of make pictures: run examples/trace.c and overlap.c, and draw what they measure
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
-##  YES=1           install what is missing without asking; without a terminal nobody is asked
+##  YES=1           install what is missing without asking; without a terminal there is no question
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
 .PHONY: help run test check check-long bench bench-device bench-five bench-chart examples install clean deps loop \

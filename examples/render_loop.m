@@ -35,7 +35,7 @@ static NSString *const source =
 @implementation FrameView {
     gpusync_device *_device;
     gpusync_queue *_queue;
-    gpusync_ticket _tickets[DEPTH]; /* of the frame that reads the slot; 0 at first: nobody */
+    gpusync_ticket _tickets[DEPTH]; /* of the frame that reads the slot; 0 at first: no frame */
     id<MTLBuffer> _slots[DEPTH];    /* what the CPU writes and the GPU reads */
     id<MTLRenderPipelineState> _pipeline;
     CADisplayLink *_link;

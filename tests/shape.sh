@@ -6,7 +6,7 @@
 #   tests/shape.sh --functions [HEADER]   the functions of the implementation, the longest first
 #   tests/shape.sh --limits [HEADER]      says which limits are broken, or nothing
 #   tests/shape.sh --check [HEADER]       says what else is wrong with the header, or nothing:
-#       a function that a comment names and nobody defines; a function of the implementation that is declared ahead and
+#       a function that a comment names and that is not defined; a function of the implementation that is declared ahead and
 #       not listed in >>objects, nor has a comment that says why; a function that knows of Metal 4, stands outside of
 #       >>metal4, and is not in the list there; a relaxed store that does not say what publishes it
 #

@@ -71,8 +71,8 @@ MUTANTS = {
         ("    return ticket <= gpusync__ended_to(q); /* its entry may", "    return false; /* its entry may"),
     ],
     "submissions-taken-one-by-one": [
-        ("    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST),\n"
-         "                        *rest = NULL;",
+        ("    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST);\n"
+         "    gpusync__submission *rest = NULL;",
          "    gpusync__submission *s = GPUSYNC__LOAD_SEQ(&q->free_submissions), *rest = NULL;\n"
          "    while (s && !GPUSYNC__SWAP_SEQ(&q->free_submissions, &s, s->next)) {}\n    if (s) return s;"),
     ],
@@ -295,7 +295,7 @@ MUTANTS = {
          "        gpusync__learn", "        gpusync__learn"),
         ("        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
          "    }\n"
-         "    GPUSYNC__UNLOCK(q);\n"
+         "    GPUSYNC__UNLOCK(q);\n\n"
          "    if (!first)\n"
          "        return;",
          "        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
