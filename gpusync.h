@@ -1,4 +1,4 @@
-/* gpusync.h - v0.2.1 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
+/* gpusync.h - v0.3.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
    The library knows what was committed, and answers "is the work done?" from one atomic load. A wait spins briefly when
    the end is near, then sleeps until the completion handler wakes it. gpusync reports every command buffer that failed.
@@ -55,7 +55,7 @@
          >>wait-lists  >>callbacks        sleeping waits, nodes to be told, how both are woken; callbacks that are due
          >>end  >>sweep                   the handler, and what follows it; looks, and the sweep
          >>wait  >>on-done  >>commit      the calls
-         >>create  >>destroy  >>ask       the other calls: a reader may stop here
+         >>create  >>destroy  >>ask       the other calls: you can stop reading here
      >>second           the second floor: timelines, submissions, Metal 4, the warm-up, the trace and the report
          >>timeline  >>metal4                  values, events and their listener; what is different with Metal 4
          >>submissions  >>dependencies  >>ended   their memory; what they wait for; how they end
@@ -86,8 +86,8 @@
    End         A command buffer has ended when Metal's status is Completed or Error, seen in the completed handler or by
                reading the status. A command buffer that the system killed ends like any other: no wait outlives such a
                buffer.
-   Result      TIMEOUT and NOT_READY concern the wait: nothing is cancelled, the work continues, and the caller may wait
-               again. ERROR_EXECUTION concerns the work, which ended with an error. gpusync_next_error tells what
+   Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work continues, and the caller may
+               wait again. ERROR_EXECUTION is about the work, which ended with an error. gpusync_next_error tells what
                happened.
    Wait        A wait looks at a counter and reads Metal's status. It spins where the queue's history predicts an end
                within 250 us, or briefly where nothing is known. Otherwise, or after the spin, the wait sleeps in one
@@ -103,11 +103,13 @@
 
    Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. Waits apart, no call may be
-   running in the object, and none may begin: the program ensures this, as with free(). Destroy waits for a running
-   callback, and for completed handlers that are still running. Handlers call the log, trace, notify and unpark
-   functions. Therefore never call destroy while holding a lock that a callback or one of these functions takes. Never
-   cancel a thread in a call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
+   "Destroy" below means the calls that block: a gpusync_*_destroy_later call may be made everywhere.
+   Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other call may be running in
+   the object, a wait that has just begun included, and no call may start: the program ensures this, as with free().
+   (gpusync_report shows the waits that sleep.) Destroy waits for a running callback, and for completed handlers that
+   are still running. Handlers call the program's log, trace, notify and unpark functions: never call destroy while
+   holding a lock that one of these functions or a callback takes. Never cancel a thread in a call (pthread_cancel): its
+   wait stays listed, on a stack that no longer exists.
 
      a function of the program   runs on                                           may call
      callback                    a dispatch queue, or see >>api-callbacks          all except destroy
@@ -135,6 +137,8 @@
    >>caveats ----------------------------------------------------------------------------------------------------------
 
    * The program's own completed handlers may run after a wait returned, unless gpusync_wait_options.handlers is set.
+   * Never wait in a completed handler of the program's own. gpusync does not notice such a wait: on Metal's completion
+     thread it waits for handlers that cannot run before it returns, and hangs, or times out.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
      (known from Apple's code). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has
      not run 50 to 500 ms after the end, although it may only be slow. gpusync then has room where Metal may not: on a
@@ -152,21 +156,22 @@
      NSException when the kernel refuses the request (known from Apple's code, never observed): no C code can catch the
      exception, and the process ends.
    * Commits of other code are unknown until they are named (>>api-external): is_idle and the waits cover the rest.
-   * Never make two gpusync queues for one Metal queue: each would know and count only its own commits.
+   * Never make two gpusync queues for one Metal queue: each would know and count only its own commits. Several gpusync
+     devices of one MTLDevice do not know each other: work of one cannot wait for points of another.
    * A commit that failed changed nothing: the program still has the buffer, whose signals stay pending. A buffer that
      gpusync keeps (>>ownership) takes room in the queue: commit it later, or discard it.
    * Tickets count the commit calls. The queue has the same order, except that enqueued buffers keep their places, and
      cannot be held.
    * When a dependency fails, dependent work that is already on the GPU runs all the same, on whatever its input holds.
      Its ticket fails.
-   * Held work is not committed: never call waitUntilCompleted on it. Held work that is cancelled or fails is never
-     committed. Handlers that the program added then run when Metal deallocates the buffer (known from Apple's code):
-     use gpusync_on_done.
+   * Held work is not committed: never call waitUntilCompleted on it. The thread that ends what held work waits for
+     commits it, often Metal's completion thread. Held work that is cancelled or fails is never committed. Handlers that
+     the program added then run when Metal deallocates the buffer (known from Apple's code): use gpusync_on_done.
    * In one command buffer waits come before signals.
    * Signal the values of a timeline in rising order. If work that signals 5 depends, directly or through other work, on
      5 or 6 of the same timeline, neither value is reached, and gpusync does not detect the cycle. gpusync_timeline_fail
      ends the cycle. Call gpusync_timeline_fail before you destroy the timeline: once the timeline is destroyed,
-     gpusync_queue_destroy does not return.
+     gpusync_queue_destroy does not return while such work is on the GPU.
    * Work that waits for a signal of later work on its own queue is held for ever, until gpusync_cancel_held.
    * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
@@ -196,8 +201,8 @@
 #include <stdint.h>
 
 #define GPUSYNC_VERSION_MAJOR 0
-#define GPUSYNC_VERSION_MINOR 2
-#define GPUSYNC_VERSION_PATCH 1
+#define GPUSYNC_VERSION_MINOR 3
+#define GPUSYNC_VERSION_PATCH 0
 /** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
 #define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
 
@@ -226,7 +231,8 @@
 #endif
 
 /* Symbol names. The symbols of three calls that every program needs contain the version. Files compiled with different
-   versions of this header therefore do not link, and the linker names the missing symbol. */
+   versions of this header therefore do not link, and the linker names the missing symbol. For other languages each of
+   the three has a plain symbol, too: compare gpusync_version and gpusync_struct_sizes at the start. */
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
@@ -373,8 +379,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
 
 /** Destroy a device whose queues, timelines and warm-ups are all destroyed.
 
-    After OK none of the program's functions is called any more.
-    Returns  OK; ERROR_IN_USE: the device still has some; ERROR_WOULD_DEADLOCK: in a callback. On an error nothing was
+    After OK, gpusync calls none of the program's functions again.
+    Returns  OK; ERROR_IN_USE: the device still has some, perhaps on their way by gpusync_queue_destroy_later;
+             ERROR_WOULD_DEADLOCK: in a callback. On an error nothing was
              done.
     Threads one, with no other call on the device in progress
     Blocks until what gpusync runs on dispatch queues has left the device   Owns releases the Metal device */
@@ -394,11 +401,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 
     Held work is given up with ERROR_CANCELLED, also plain commits behind held work. So are buffers that were made or
     tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes
-    on where the point of this queue has ended. The remaining callbacks run in this call, on its thread: do not hold a
-    lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: where work of another queue
-    waits for a callback, and this queue waits for the work, destroy would not return.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another thread destroys the
-             queue.
+    on where the point of this queue has ended. The remaining callbacks run before this call returns, on its thread or
+    where callbacks run: do not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch
+    first: if a callback of another queue that has still to run would release work that this queue waits for, destroy
+    would wait for ever.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys the queue
+             (a mistake of the program that gpusync sometimes notices).
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit, in the yield and park hooks. For a GPU that may hang use
            gpusync_queue_destroy_now. Submissions in flight may wait for other queues: the call waits for those too. On
@@ -443,7 +451,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
                  committed yet: never call waitUntilCompleted on it.
              ERROR_OUT_OF_MEMORY: try again.
              ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held, and is enqueued, or too many are held
-                 (see max_command_buffer_count). Try again when the held work has left the queue's line.
+                 (see max_command_buffer_count). Try again when the held work has left the queue's line; never
+                 discard an enqueued buffer, which would block its Metal queue.
              ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside the callback.
              ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or
                  the buffer is held. Nothing is left to do.
@@ -509,16 +518,37 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 #endif
 }
 
+/** The number of tickets that have not ended, or a little more. Two loads, no message to Metal.
+    Returns  committed tickets less those that gpusync_is_done tells; 0 for NULL. More than that by tickets that have
+             ended behind one that has not, never less.
+    Threads any   Blocks no, wait-free   Owns nothing   Since 0.3 */
+GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
+{
+#if GPUSYNC_OBJC
+    const gpusync__head *head = (const gpusync__head *)(const void *)queue;
+    uint64_t completed;
+    if (!head)
+        return 0;
+    /* completed is read first: in the other order tickets that end in between would make the number too small. */
+    completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&head->committed, __ATOMIC_RELAXED) - completed;
+#else
+    (void)queue;
+    return 0;
+#endif
+}
+
 /** Read from Metal's own status whether a ticket has ended, and how.
 
-    ticket  GPUSYNC_EVERYTHING: all tickets; a failure then still counts as not reported, see gpusync_queue_wait.
+    ticket  GPUSYNC_EVERYTHING: all tickets. A failure is told again by each poll, until gpusync_queue_wait reports it.
     gpusync_poll sees an end whose handler did not run yet, and an end that an earlier ticket hides from
     gpusync_is_done.
     Returns  NOT_READY: not yet, or another thread is just recording the failure. Ended: OK; ERROR_EXECUTION;
-             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of the result out of the log. For
-             work that waited for something: the result of what failed there, also ERROR_DESTROYED (the work has ended,
-             then) and the program's own result of gpusync_timeline_fail. ERROR_DEVICE_LOST: the work has not ended, and
-             may never end. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
+             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of a failure out of the log,
+             perhaps of this one: old work that ended well may get this, too. For work that waited for something: the
+             result of what failed there, also ERROR_DESTROYED (the work has ended, then) and the program's own result
+             of gpusync_timeline_fail. ERROR_DEVICE_LOST: the work has not ended, and may never end; or it was held when
+             the device was lost, and never ran. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
@@ -542,7 +572,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
     Held and tracked work counts as committed. The waits for everything are gpusync_queue_wait, gpusync_device_wait and
     every wait for GPUSYNC_EVERYTHING. One of them reports a failure, whether the failure happened before or during the
     wait; waits that overlap in time each report it. Work that was given up is no failure here; work on another queue
-    that waited for given-up work is one. To see every failure use tickets or gpusync_next_error.
+    that waited for given-up work is one (ERROR_EXECUTION here, ERROR_CANCELLED of its ticket). To see every failure use
+    tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
              ERROR_DEVICE_LOST: always, once the device is lost.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -610,7 +641,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
 /* ------------------------------------------------------------------------------------------------------------------
-   A reader may stop here. The rest serves further needs. */
+   You can stop reading here. The rest serves further needs. */
 
 /* ------------------------------------------------------------------------------------------------- >>api-options --
    1b: more of chapter 1. */
@@ -622,7 +653,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     those of the track calls, and those that waited on the GPU. If the end, with the usual deviation, is expected within
     250 us, the wait spins until 50 to 250 us after the expected end; otherwise it sleeps at once. Where nothing is
     known (no history, a value that no work is to signal, held work or work that is not counted) the wait spins for 20
-    us. After n >= 2 spins in vain in a row the next 2^n spins, at most 64, are left out: for a queue, a timeline, or
+    us. After n >= 2 useless spins in a row, the next 2^n waits, at most 64, do not spin: for a queue, a timeline, or
     gpusync_wait_many. A spinning wait looks twice a microsecond at most, and in between calls the CPU's pause, or
     repeatedly the program's yield hook. */
 typedef struct gpusync_spin {
@@ -678,14 +709,17 @@ typedef struct gpusync_allocator {
 } gpusync_allocator;
 
 /** The severity of what the log function is told. */
-typedef enum GPUSYNC__CLOSED_ENUM gpusync_log_level {
-    GPUSYNC_LOG_INFO,    /**< Not used yet. */
-    GPUSYNC_LOG_WARNING, /**< Not used yet. */
-    GPUSYNC_LOG_ERROR    /**< A command buffer failed; the device is lost. */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
+    GPUSYNC_LOG_WARNING = 1, /**< A wait with a limit timed out; a completed handler has not come. */
+    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed; the device is lost. */
 } gpusync_log_level;
 
-/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep the function short. */
+/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep the function short. A
+    wait may return a failure before the function is told of the failure. */
 typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
+
+/** Writes the report of one queue: gpusync_queue_report, or NULL. */
+typedef size_t (*gpusync_report_fn)(gpusync_queue *queue, char *GPUSYNC_OPT buffer, size_t size);
 
 /** Where callbacks run: >>api-callbacks. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
@@ -713,15 +747,18 @@ struct gpusync_device_desc {
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program calls gpusync_dispatch now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
+    /** gpusync_queue_report: when a wait timed out, the lines of the report of its queue go to log, behind the warning.
+        NULL: the warning alone, and a program that calls no report links none. Since 0.3 */
+    gpusync_report_fn GPUSYNC_OPT log_report;
 };
 
 /** Options of a queue. */
 struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that gpusync makes; NULL: none. */
-    /** Command buffers that may be uncompleted, gpusync's own included. An eighth, at least one, is kept free of held
-        buffers: with 1 nothing can be held. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the count with
-        which the queue was made: Metal does not report it. */
+    /** Command buffers that may be uncompleted, gpusync's own included: a submission with waits may need one, and one
+        with signals, too. Held buffers may use at most seven eighths: with 1 nothing can be held. 0: 64, or with Metal
+        4 no limit. For an MTLCommandQueue pass the count with which the queue was made: Metal does not report it. */
     uint32_t max_command_buffer_count;
     /** gpusync_command_buffer waits while this many command buffers are in use, as does gpusync_commit with a buffer
         made elsewhere. A buffer is in use when made, committed, held or tracked, until its completed handler has run,
@@ -734,6 +771,7 @@ struct gpusync_queue_desc {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     gpusync_wait_mode wait_mode;          /**< For waits that name none. */
     bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
+    bool sticky_failure;                  /**< A failure fails all later work: gpusync_queue_clear_failure. Since 0.3 */
 };
 
 /** Options of a command buffer. */
@@ -751,7 +789,8 @@ typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
     gpusync_wait_mode mode;               /**< DEFAULT: the queue's or device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
-    bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
+    bool handlers;     /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
+    bool through_loss; /**< For tickets: goes on when the device is lost, see gpusync_wait_ex. Since 0.3 */
 } gpusync_wait_options;
 
 /** gpusync_wait with a spin budget, a mode, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
@@ -768,6 +807,17 @@ typedef struct gpusync_wait_options {
     limit. Destroying the queue, or losing the device, also ends the wait. If the work failed, the wait then returns
     that failure. If the work ended well, the wait returns ERROR_DESTROYED or ERROR_DEVICE_LOST, because handlers of the
     work may still run.
+
+    With options->through_loss the loss of the device does not end the wait. The wait goes on until Metal has reported
+    the end of every command buffer of the ticket (with Metal 4: the feedback), so that the program can free memory that
+    the GPU used. On a lost device every result except ERROR_DEVICE_LOST, ERROR_DESTROYED and ERROR_WOULD_DEADLOCK means
+    that the GPU is finished with the work:
+      OK, ERROR_EXECUTION, ...    The ticket ended so. GPUSYNC_EVERYTHING: the worst result that was not reported yet.
+      ERROR_CANCELLED             The work was never committed: it was held when the device was lost.
+      ERROR_RESULT_UNKNOWN        The work ended or was never committed, and the ticket will have no result: what it
+                                  waited for does not come.
+      ERROR_DEVICE_LOST           The limit came first: the GPU may still use the memory.
+      ERROR_DESTROYED             The queue is being destroyed: the GPU may still use the memory.
     Returns  as gpusync_wait. ERROR_UNSUPPORTED also: mode BLOCKING on a queue of Metal 4.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
@@ -779,6 +829,28 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
     Returns  as gpusync_device_wait   Threads any   Blocks as gpusync_wait   Owns nothing   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                                     const gpusync_wait_options *GPUSYNC_OPT options);
+
+/** Let a queue with gpusync_queue_desc.sticky_failure take new work after a failure.
+
+    With sticky_failure, work that comes after failed work on its queue fails, too, as in a stream of CUDA: later work
+    needs no timeline to learn of the failure, and a signal in a later command buffer does not hide it.
+      Order       A ticket ends when its work and all earlier tickets of the queue have ended.
+      Later work  Once a ticket ends with an error, every later ticket ends with the same error. Held work is never
+                  committed. Work that the GPU has runs to its end; then its ticket and the timelines that it was to
+                  signal fail. Work of gpusync_track_committed is included.
+      New work    gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION, and change nothing. When
+                  such a command buffer is discarded, the timelines that it was to signal fail.
+      Reports     gpusync_next_error and the log have one record for all these tickets, of the first. Every wait for
+                  everything returns the error.
+    Which errors stick: those of failed command buffers, and those that a submission takes over from what it waited for.
+    ERROR_CANCELLED of work that the queue itself gave up does not stick. GPUSYNC_UNORDERED and gpusync_track need other
+    rules of order: on such a queue they return ERROR_INVALID_ARGUMENT.
+    This call ends all that for tickets that are issued after it. Tickets issued before keep their error, also those
+    that have not ended. Timelines that failed stay failed.
+    Returns  OK, also when nothing has failed. ERROR_INVALID_ARGUMENT also: a queue without sticky_failure.
+             ERROR_DESTROYED.
+    Threads any   Blocks no   Owns nothing   Since 0.3 */
+GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
 
@@ -794,6 +866,38 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
            BLOCKING delays the call for as long as the wait lasts: nothing can end such a wait.
     Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
+
+/** Told that an object is destroyed, by one of the calls below. Runs as a callback does. */
+typedef void (*gpusync_destroyed_fn)(void *GPUSYNC_OPT user);
+
+/** Destroy a queue as gpusync_queue_destroy does, without blocking: for an owner that lets go in a callback.
+
+    destroyed  Called when the work of the queue has ended, its callbacks have run, and nothing of it is left; where
+               callbacks run. NULL: none. After an error, and for a NULL queue, it is not called.
+    user       Passed to destroyed.
+    The queue is being destroyed from the call on, and the pointer is not to be used any more. What the call does not
+    find over is looked at again by a timer, after a millisecond at first and 500 ms at most. With
+    GPUSYNC_CALLBACKS_MANUAL go on calling gpusync_dispatch.
+    Danger: a GPU that hangs keeps the queue, its memory and its device for good. Where that must not be, use
+    gpusync_queue_destroy_now, outside of callbacks.
+    Returns  OK; ERROR_DESTROYED: another call destroys the queue.
+    Threads one, see >>threads; in callbacks and in the log function, too   Blocks no   Owns nothing   Since 0.3 */
+GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
+                                                       gpusync_destroyed_fn GPUSYNC_OPT destroyed,
+                                                       void *GPUSYNC_OPT user);
+
+/** Destroy a device when its queues, timelines and warm-ups are destroyed, without blocking.
+
+    destroyed  As in gpusync_queue_destroy_later. When it is called the device is gone, its memory has been given back
+               to the allocator, and none of the program's functions is called any more.
+    The queues, timelines and warm-ups that the device still has stay usable until they are destroyed, by whichever
+    call. No call takes the device any more, except gpusync_dispatch with GPUSYNC_CALLBACKS_MANUAL: go on calling it, on
+    one thread at a time, until it has called `destroyed`, and not after that.
+    Returns  OK; ERROR_DESTROYED: this was called before.
+    Threads one, also in callbacks and in the log function   Blocks no   Owns nothing   Since 0.3 */
+GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *GPUSYNC_OPT device,
+                                                        gpusync_destroyed_fn GPUSYNC_OPT destroyed,
+                                                        void *GPUSYNC_OPT user);
 
 /** The MTLDevice.    Returns the object, borrowed; NULL for NULL.
     Threads any   Blocks no   Owns nothing */
@@ -817,8 +921,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
    Callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL). They
    never run on a thread of Metal's, where they would delay the end of later work. The remaining ones run when their
    queue or timeline is destroyed. A wait may return before the callback of its ticket has run. Callbacks of a device
-   run one at a time, in the order in which they became due; those of one point in the order of their registration. A
-   slow callback delays the others and nothing else. */
+   run one at a time, in the order in which they became due; callbacks of one point in the order in which they were
+   registered. A slow callback delays the others and nothing else. */
 
 /** A point to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. */
 typedef struct gpusync_point {
@@ -828,24 +932,26 @@ typedef struct gpusync_point {
     uint64_t value;                         /**< Up to GPUSYNC_MAX_VALUE. */
 } gpusync_point;
 
-/** The point of a ticket. Checks and retains nothing: the call that gets the point does both. Since 0.2 */
-static inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
+/** The point of a ticket. Checks and retains nothing: the call that gets the point does both.
+    Returns  the point.   Threads any   Blocks no   Owns nothing   Since 0.2 */
+GPUSYNC_API inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync_point point = {queue, ticket, NULL, 0};
     return point;
 }
 
-/** The point of a value of a timeline. Checks and retains nothing, as gpusync_at_ticket. Since 0.2 */
-static inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
+/** The point of a value of a timeline. Checks and retains nothing, as gpusync_at_ticket.
+    Returns  the point.   Threads any   Blocks no   Owns nothing   Since 0.2 */
+GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync_point point = {NULL, 0, timeline, value};
     return point;
 }
 
 /** Told how work ended. error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool
-    and no lock. The function may call everything except destroy. A wait that would have to wait returns
-    ERROR_WOULD_DEADLOCK. The function lets no C++ exception and no longjmp out, and does not end the thread: on a
-    dispatch queue pthread_exit ends the process. */
+    and no lock. The function may call everything except destroy; gpusync_queue_destroy_later and the like are allowed.
+    A wait that would have to wait returns ERROR_WOULD_DEADLOCK. The function lets no C++ exception and no longjmp out,
+    and does not end the thread: on a dispatch queue pthread_exit ends the process. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
 /** Have fn called once when the point has ended.
@@ -931,8 +1037,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_que
    4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
    gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
    more. A timeline that has failed stays failed: every query and every wait returns the first failure, also for a value
-   that was reached before. Work whose wait was over before the failure is spared. Give work that fails independently a
-   timeline of its own. */
+   that was reached before. Work is spared if it was committed and its value was reached, or if the value was reached
+   when the wait was encoded. Give work that fails independently a timeline of its own. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -958,10 +1064,18 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
 /** Destroy a timeline. Waits that sleep or spin for its values return ERROR_DESTROYED.
 
     Work that names the timeline goes on with its event, committed or not. Work that is held, now or later, for a value
-    that no other work is to signal ends with ERROR_DESTROYED.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done.
+    that has not been signalled, and that no other work is to signal, ends with ERROR_DESTROYED.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys the
+             timeline.
     Threads one, see >>threads   Blocks until waits have left and its callbacks have run   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
+
+/** Destroy a timeline as gpusync_timeline_destroy does, without blocking: as gpusync_queue_destroy_later.
+    Returns  OK; ERROR_DESTROYED: another call destroys the timeline.
+    Threads one, see >>threads; in callbacks and in the log function, too   Blocks no   Owns nothing   Since 0.3 */
+GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUSYNC_OPT timeline,
+                                                          gpusync_destroyed_fn GPUSYNC_OPT destroyed,
+                                                          void *GPUSYNC_OPT user);
 
 /** The MTLSharedEvent. If the GPU signals it without gpusync, name the value with gpusync_timeline_expect.
     base  Gets the offset: value v of the timeline is v + *base on the event, which may have had an earlier use. 0 for
@@ -1087,7 +1201,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     been reached. For a ticket the host signals an event at the ticket's end. The buffer is held for a ticket of
     gpusync_track_committed, and for one of gpusync_track until its owner commits.
     If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
-    (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on.
+    (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on. If the queue of
+    a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED.
     Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
              also: behind a signal of this buffer (commit in between). ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
@@ -1104,10 +1219,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
     pending: commit again, or discard. gpusync_command_buffer_discard takes the signal back; work that is held for the
     value stays held. If the queue is destroyed before the commit, the timeline fails with ERROR_CANCELLED.
     Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed through other work: nothing
-             was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why.
-             ERROR_NOT_RISING: the value is not above what was signalled, is pending already, is waited for by this
-             buffer, or is below another value that the buffer signals. ERROR_INVALID_ARGUMENT also: the point is a
-             ticket.
+             was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why. ERROR_NOT_RISING: the
+             value is not above what was signalled, is pending already, is below another value that the buffer signals,
+             or the buffer waits for this value or a higher one. ERROR_INVALID_ARGUMENT also: the point is a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
@@ -1145,7 +1259,8 @@ typedef struct gpusync_submission {
                  called.
              As gpusync_commit, for any of its command buffers.
              ERROR_NOT_RISING: a signal is not above what was signalled, or is pending already; one of the buffers, or
-                 the submission, waits for a value of its own signals; the signals of one timeline do not rise.
+                 the submission, waits for a value of its own signals or a higher one; the signals of one timeline do
+                 not rise.
              The result of the failure of a timeline that is to be signalled.
              ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says.
              TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: gpusync's own buffers got no room, or nil.
@@ -1340,6 +1455,11 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
 GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
+/** Write the lines of gpusync_report that are about one queue. Empty for NULL, and for a queue that is being destroyed.
+    buffer  As in gpusync_report.
+    Returns  as gpusync_report   Threads any   Blocks no, but takes locks and asks Metal   Owns nothing   Since 0.3 */
+GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *GPUSYNC_OPT buffer, size_t size);
+
 /* ------------------------------------------------------------------------------------------------- >>api-metal4 --
    8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue.
    Commit with gpusync_commit4 or gpusync_submit. Tickets, queries, waits, callbacks, failures, timelines and the report
@@ -1356,12 +1476,12 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
                the events of timelines until all signals have been made. To learn of them gpusync sends the queue
                signals of its own, one for every 4 submissions that signal, and one in destroy, which does not wait for
                the signal. If the last signal is never made, or Metal has no event for it, the queue and the events are
-               kept for good; so is what a lost device has in flight when its queue is destroyed. The program owns the
-               rest, also residency and barriers: gpusync_release_after keeps an object until a ticket is done, but see
-               gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with the allocator is
-               done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or poll. ERROR_DEVICE_LOST
-               and ERROR_DESTROYED do not mean done, nor does anything after gpusync_queue_destroy_now: the GPU may
-               still work.
+               kept for good; so is whatever a lost device still has in flight when its queue is destroyed. The program
+               owns the rest, also residency and barriers: gpusync_release_after keeps an object until a ticket is done,
+               but see gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with the
+               allocator is done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or poll.
+               ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
+               gpusync_queue_destroy_now: the GPU may still work.
    End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
                after the feedback. Without a feedback the ticket never ends, and gpusync_queue_destroy never returns:
                use gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks run on the
@@ -1398,6 +1518,21 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUS
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
                                                              void *GPUSYNC_REQ const *GPUSYNC_REQ command_buffers,
                                                              size_t count, gpusync_ticket *GPUSYNC_OPT ticket);
+
+/* clang-format off */
+/** Every public struct, as X(name): what gpusync_struct_sizes tells of. Later versions add to the end. */
+#define GPUSYNC_STRUCTS(X)                                                                                            \
+    X(gpusync_error) X(gpusync_spin) X(gpusync_waiter) X(gpusync_hooks) X(gpusync_allocator) X(gpusync_device_desc)   \
+    X(gpusync_queue_desc) X(gpusync_command_buffer_desc) X(gpusync_wait_options) X(gpusync_point)                     \
+    X(gpusync_timeline_desc) X(gpusync_submission) X(gpusync_pipeline_desc) X(gpusync_warmup_job)                     \
+    X(gpusync_warmup_desc) X(gpusync_ticket_info) X(gpusync_stats) X(gpusync_trace_event)
+/* clang-format on */
+
+/** Read the sizes of all public structs: a binding that declares them again compares them with its own, once.
+    sizes  Gets the sizes in bytes, in the order of GPUSYNC_STRUCTS. NULL: none.
+    count  The places of sizes: no more are written.
+    Returns  the number of structs.   Threads any   Blocks no   Owns nothing   Since 0.3 */
+GPUSYNC_API size_t gpusync_struct_sizes(size_t *GPUSYNC_OPT sizes, size_t count);
 
 #ifdef GPUSYNC__MARKS
 #pragma clang assume_nonnull end
@@ -1443,6 +1578,16 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
     return "unknown failure";
 }
 
+GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
+{
+#define GPUSYNC__SIZE(name) sizeof(name),
+    static const size_t all[] = {GPUSYNC_STRUCTS(GPUSYNC__SIZE)};
+#undef GPUSYNC__SIZE
+    for (size_t i = 0; sizes && i < count && i < sizeof all / sizeof all[0]; i++)
+        sizes[i] = all[i];
+    return sizeof all / sizeof all[0];
+}
+
 #if GPUSYNC_OBJC
 
 /* How it works, on one page. Names of functions in brackets. `Interleaving N:` in a comment further down names an
@@ -1458,11 +1603,11 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
    WHERE TO LOOK: each of these sections opens with the whole answer.
      what holds a submission back, what lets it go, on which thread     >>held
      what becomes of everything when a queue is destroyed               >>destroy
-     where the error of a failed command buffer goes                    >>failure
-     what is different with Metal 4, and where                          >>metal4
+     where the error of a failed command buffer goes    >>failure       what is different with Metal 4    >>metal4
 
    OBJECTS, AND WHO OWNS WHAT
-     device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, what is due.
+     device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, what is due,
+                and what the sweep destroys.
      queue      a ring of entries, one for each ticket in flight; open command buffers; its line of held submissions.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
                 handler: it is in flight from the commit until the handler has come and each look has ended. Slabs of
@@ -1528,7 +1673,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
                           [gpusync__destroy, gpusync_timeline_destroy]      [gpusync__enter]
      a device goes        clear the post's device, then read `inside`       count into `inside`, then read the device
-                          [gpusync__close_post]                             [gpusync__answer, gpusync__sweep]
+                          [gpusync__close_post, gpusync__device_goes]       [gpusync__answer, gpusync__sweep]
      a sweep begins       clear `sweep_ns`, then look for reasons           list the reason, then read `sweep_ns`
                           [gpusync__sweep]                                  [gpusync__arm_sweep]
      callbacks are due    clear `asked`, then look at them                  append, then set `asked`
@@ -1955,10 +2100,12 @@ enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYN
    is open again if its submission is refused. ENDED: a thread has found the end, and ends the
    ticket. HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue, whose handler gets
    the feedback, which alone knows how the work ended, and of which Metal retains nothing.
-   IS_DELAYED: a submission with a wait that the GPU does. */
+   IS_DELAYED: a submission with a wait that the GPU does. AWAITS_TURN: a submission with nothing
+   left open, which is published when its turn comes (gpusync__end_in_turn). WAS_REFUSED: an open buffer whose
+   commit was refused because of a failure that sticks. */
 /* clang-format off */
 enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__WAS_OPEN = 2, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
-       GPUSYNC__IS_DELAYED = 32 };
+       GPUSYNC__IS_DELAYED = 32, GPUSYNC__AWAITS_TURN = 64, GPUSYNC__WAS_REFUSED = 128 };
 /* clang-format on */
 
 typedef struct gpusync__slot {
@@ -2027,7 +2174,9 @@ typedef struct gpusync__goal {
     gpusync_queue *queue;       /* of the first three, else NULL */
     gpusync_timeline *timeline; /* of VALUE, else NULL */
     uint32_t kind;              /* GPUSYNC__ONE and the others */
-    bool draining, handlers;    /* destroy's own wait, though the queue closes; ONE, ALL: wait for the handlers, too */
+    uint32_t stops;             /* which of the flags LOST and CLOSING of the queue or timeline give the goal up */
+    bool handlers;              /* ONE, ALL: its handlers have to begin, too */
+    bool asks;                  /* for more than the end: handlers, or through_loss, where LOST is not in `stops` */
     uint64_t ticket;            /* ONE: this. ALL: up to this. VALUE: the value. ROOM: fewer buffers than this */
     uint64_t covered;           /* ALL: what earlier queue-wide waits have told of */
     struct gpusync__slot *late; /* while it is listed: it has ended, and the handler of this slot has still to begin */
@@ -2040,7 +2189,6 @@ typedef struct gpusync__wait_entry {
     gpusync__waiter *waiter; /* that sleeps; it may have other wait entries */
     gpusync__list *list;     /* of that wait list, where this is */
     uint32_t hints;          /* that the wait list had when this was listed */
-    bool asks;               /* the options ask for the handlers, too: the goal says whether it still waits for them */
     bool left;               /* of many: it is over, and what it was about may be gone */
     gpusync_result result;   /* of one that has left: how it went */
     uint64_t since_ns;       /* when the sleep began; for a report */
@@ -2069,14 +2217,29 @@ typedef struct gpusync__call {
 
 /* A callback, or a release, that is due. */
 typedef struct gpusync__due {
-    struct gpusync__due *next;  /* that became due after it */
-    uint32_t *owing;            /* counts what the queue or timeline owes: it must not go before this is done */
-    gpusync_done_fn fn;         /* the program's; NULL: an object is to be released */
-    void *user;                 /* for that, or the object */
+    struct gpusync__due *next; /* that became due after it */
+    uint32_t *owing;           /* counts what the queue or timeline owes: it must not go before this is done. Or NULL */
+    gpusync_done_fn fn;        /* the program's; NULL: an object is to be released */
+    void *user;                /* for that, or the object */
     const gpusync_error *error; /* what the callback gets; NULL: all went well */
-    /* Called after the callback of a submission (gpusync__submission_called). NULL: a registered one. */
+    /* Called after the callback of a submission (gpusync__submission_called), or of an object that was
+       destroyed (gpusync__going_called). NULL: a registered one. */
     void (*done)(struct gpusync__due *due);
 } gpusync__due;
+
+/* An object that is being destroyed. By a call that blocks, or by gpusync_queue_destroy_later and the
+   like: then it stands on the device's list, the sweep takes the steps (gpusync__go_on), and the
+   last step makes the program's callback due. */
+typedef struct gpusync__going {
+    gpusync__due due;              /* first: of `destroyed` */
+    void (*destroyed)(void *user); /* the program's; or NULL */
+    void *user;                    /* what that gets */
+    /* Goes on as far as it can. True: nothing is left but `end`. waits: it blocks until it is. */
+    bool (*step)(struct gpusync__going *going, bool waits);
+    void (*end)(struct gpusync__going *going); /* frees the object */
+    struct gpusync__going *next;               /* on the device's list */
+    uint32_t stage;                            /* how far it has come */
+} gpusync__going;
 
 /* What a device passes to a dispatch queue for a call. A dispatched function cannot be taken back.
    Therefore a post is never freed, and a call that comes after its device is gone finds no device.
@@ -2087,8 +2250,10 @@ typedef struct gpusync__post {
        has not ended. asked: a call is on its way, and has not looked at what is due. timers: sweeps
        that are on their way. */
     uint32_t inside, refs, asked, timers;
-    uint64_t sweep_ns, pace_ns; /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
-    struct gpusync__post *next; /* on the free list */
+    uint64_t sweep_ns, pace_ns;    /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
+    void (*destroyed)(void *user); /* of gpusync_device_destroy_later, when the device is gone; or NULL */
+    void *user;                    /* what that gets */
+    struct gpusync__post *next;    /* on the free list */
 } gpusync__post;
 
 /* A callback, or a release, for a ticket or a value: gpusync_on_done, gpusync_release_after. */
@@ -2144,9 +2309,11 @@ struct gpusync_device {
     uint32_t lost;                        /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
     gpusync__mutex lock;                  /* over what follows, but for `stats` and `inside`, down to event_count */
     gpusync__list queues, timelines;      /* by their numbers */
+    uint32_t objects;                     /* queues and timelines that are not freed, also those that are going */
+    gpusync__going *leaving;              /* objects that the sweep destroys; a list */
     uint64_t queue_count, timeline_count; /* ever made: the last number */
     gpusync_stats gone, stats;            /* of destroyed queues; of waits for timelines, and for many points */
-    uint32_t inside;                      /* waits for many points, which destroy must let out first */
+    uint32_t inside;                      /* waits for many points, and others that destroy must let out first */
     void *listener;                       /* MTLSharedEventListener, made when first needed, under the lock */
     void *events[GPUSYNC__EVENT_POOL];    /* that nothing refers to any more */
     uint32_t event_count;                 /* how many of them there are */
@@ -2159,13 +2326,20 @@ struct gpusync_device {
     uint32_t due_count;                          /* of that list */
     bool calling, turned_away; /* a callback runs, the only one; a thread that was to run more has gone since */
     gpusync__post *post;       /* what dispatch queues get */
-    void *callback_queue, *sweep_queue;        /* serial dispatch queues. callback_queue: not of MANUAL */
-    gpusync_callback_mode callback_mode;       /* runs callbacks */
-    gpusync_notify_fn notify;                  /* of MANUAL: something is due. Or NULL */
+    void *callback_queue, *sweep_queue;  /* serial dispatch queues. callback_queue: not of MANUAL */
+    gpusync_callback_mode callback_mode; /* runs callbacks */
+    gpusync_notify_fn notify;            /* of MANUAL: something is due. Or NULL */
+    bool goes;                           /* gpusync_device_destroy_later was called. Under the device's lock */
+    /* Of gpusync_queue_destroy_later and the like, else NULL. go_on: takes steps of objects that go by
+       the sweep (gpusync__go_on). end: of MANUAL, when nothing uses the device any more: frees it, in
+       gpusync_dispatch (gpusync__end_manual). */
+    bool (*go_on)(gpusync_device *dev, bool *reason);
+    void (*end)(gpusync_device *dev);
     const struct gpusync__upper *upper;        /* NULL: no submission was made yet */
     const struct gpusync__tracing *trace;      /* NULL: the program does not trace */
     gpusync_trace_fn trace_fn;                 /* where it does */
     void *log_user, *notify_user, *trace_user; /* what those three get */
+    gpusync_report_fn log_report;              /* for waits that timed out; or NULL */
 };
 
 /* The entry of a ticket in the ring, while the ticket is in flight and for a while after. `done`
@@ -2193,6 +2367,21 @@ typedef struct gpusync__ring {
 
 #define GPUSYNC__RING_SIZE 256
 
+/* A record of the failure log. */
+typedef struct gpusync__failed {
+    gpusync_error error;
+    uint64_t last; /* the last ticket that failed so: the error's own, or by sticky_failure a later one */
+    bool given_up; /* its own queue gave the work up, because the program asked for that */
+} gpusync__failed;
+
+/* What a queue with sticky_failure has more than others (gpusync__end_in_turn). Under the queue's lock. */
+typedef struct gpusync__sticky {
+    gpusync_error first; /* the failure that sticks, or stuck; its ticket is 0 before the first */
+    gpusync_error early; /* of work that failed before its turn: of the lowest ticket. Its ticket 0: none */
+    uint64_t last;       /* tickets after the first up to this fail, too: GPUSYNC_EVERYTHING until it is cleared */
+    bool ends_freely;    /* destroy does not wait for what is in flight: no ticket waits for its turn any more */
+} gpusync__sticky;
+
 /* The second floor's functions for a Metal 4 queue, from its first commit on. status: reads a
    feedback (gpusync__feedback_status). gather, leave: steps of destroy (gpusync__gather_events,
    gpusync__leave_behind). */
@@ -2207,8 +2396,11 @@ typedef struct gpusync__metal4 {
 enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2 };
 /* Flags of queues and timelines. LOST: the device is lost. CLOSING: destroy has begun. FAILED: a
    failure is on record. OUTSIDE: other code signals the timeline. TRACED: the trace gets every
-   wait, even for an idle queue. */
-enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16 };
+   wait, even for an idle queue. STUCK: a failure sticks, and commits are refused. */
+/* clang-format off */
+enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16,
+       GPUSYNC__STUCK = 32 };
+/* clang-format on */
 
 struct gpusync_queue {
     gpusync__head head;     /* first: read by the inline calls */
@@ -2220,7 +2412,8 @@ struct gpusync_queue {
        limit, max_in_flight: uncompleted command buffers that Metal allows; that the program allows
        itself. */
     uint32_t flags, limit, max_in_flight, log_most;
-    bool slow_commit, metal4;     /* commits are traced, or limited; it is a Metal 4 queue */
+    bool slow_commit, slow_end;   /* commits are traced, or limited; ends are traced, or in order (`sticky`) */
+    bool metal4;                  /* it is a Metal 4 queue */
     void *options_class;          /* of that: MTL4CommitOptions */
     const gpusync__metal4 *four;  /* of that, once something was committed; else NULL */
     gpusync__ring *ring;          /* of the next ticket; the older ones behind it */
@@ -2238,6 +2431,9 @@ struct gpusync_queue {
     gpusync_stats stats;                   /* but for commits and completions: they are counted by their tickets */
     gpusync__backoff backoff;              /* of waits for its tickets, or for room */
     uint32_t owing;                        /* submissions and callbacks that are not over: destroy waits for them */
+    gpusync__going going;                  /* its destroy; with the next two by the thread that destroys */
+    bool drains;                           /* destroy waits for the work in flight */
+    void *left;                            /* of Metal 4: events in use at step 6, +1, or NULL */
     gpusync__submission *free_submissions; /* a list, which is taken whole */
     /* Of Metal 4, see gpusync__keep_signaller. mark: an event, +1, made before the first signal.
        marks: the last number that a submission has of it. Under the order lock. kept: submissions
@@ -2288,7 +2484,8 @@ struct gpusync_queue {
        dropped, dropped_failed: largest ticket whose record was dropped; of those that ran.
        last_failed: largest ticket that has a record. Read without the lock, as `covered`, by
        gpusync__went_well. */
-    gpusync_error *log, last_failure;
+    gpusync__failed *log, last_failure;
+    gpusync__sticky *sticky; /* NULL: failures do not stick */
     uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed, last_failed;
     uint32_t log_size;
     bool logging;
@@ -2307,6 +2504,7 @@ struct gpusync_timeline {
     /* flags: GPUSYNC__LOST and the others. inside: calls that destroy must let out first. owing:
        callbacks that are not done. */
     uint32_t flags, inside, owing;
+    gpusync__going going;     /* its destroy */
     gpusync__node place;      /* on the device's list; has the number */
     gpusync__wait_list waits; /* with the lock over all that changes */
     gpusync__backoff backoff; /* of waits for its values. Without the lock */
@@ -2364,14 +2562,16 @@ typedef struct gpusync__upper {
        the order lock was unlocked with `wanted` set [gpusync__issue_for_others]. commit: commits
        behind held work, or a buffer with waits or signals [gpusync__submit_plain]. discard: drops the
        submission of an open buffer; error NULL: at the program's call [gpusync__discard_submission].
-       ended: ends a part [gpusync__part_ended]. look: looks at a submission's parts; true if the sweep
-       has to come again for it [gpusync__look_submission]. */
+       ended: ends a part [gpusync__part_ended]. turn: the turn of a submission with nothing left open
+       has come [gpusync__push_ended]. look: looks at a submission's parts; true if the sweep has to
+       come again for it [gpusync__look_submission]. */
     void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
     void (*issue)(gpusync_queue *q);
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
                              uint64_t *held_ns);
     void (*discard)(struct gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred);
     void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
+    void (*turn)(struct gpusync__submission *s, gpusync__deferred *deferred);
     bool (*look)(struct gpusync__submission *s);
     /* Steps of destroy, in this order. give_up: abandons held work, under the order lock
        [gpusync__give_up_held]. events: returns what the GPU may still use of an orphan, as an array
@@ -2551,13 +2751,16 @@ static void gpusync__leave(gpusync_queue *q)
     GPUSYNC__SUB_SEQ(&q->inside, 1);
 }
 
-/* For calls that need a working queue. OK: inside. */
-GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q)
+/* For calls that need a working queue. stuck: GPUSYNC__STUCK for those that bring work, else 0. OK:
+   inside. EXECUTION: a failure sticks. */
+GPUSYNC__INLINE gpusync_result gpusync__enter_working(gpusync_queue *q, uint32_t stuck)
 {
-    uint32_t stop = gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING | GPUSYNC__LOST);
+    uint32_t stop = gpusync__come_in(&q->inside, &q->flags, GPUSYNC__CLOSING | GPUSYNC__LOST | stuck);
     if (!stop)
         return GPUSYNC_OK;
-    return stop & GPUSYNC__CLOSING ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST;
+    if (stop & GPUSYNC__CLOSING)
+        return GPUSYNC_ERROR_DESTROYED;
+    return stop & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_EXECUTION;
 }
 
 /* OK: inside. */
@@ -3186,8 +3389,8 @@ static bool gpusync__is_limited(const gpusync_queue *q)
     return q->max_in_flight < (q->metal4 ? UINT32_MAX : q->limit);
 }
 
-/* Sets what a trace changes in a queue: no wait takes the short path, and each commit takes the
-   slow one. */
+/* Sets what a trace changes in a queue: no wait takes the short path, and each commit and each end
+   takes the slow one. */
 static void gpusync__flag_trace(gpusync_queue *q)
 {
     bool on = q->device->trace != NULL;
@@ -3196,6 +3399,7 @@ static void gpusync__flag_trace(gpusync_queue *q)
     else
         __atomic_fetch_and(&q->flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
     q->slow_commit = on || gpusync__is_limited(q);
+    q->slow_end = on || q->sticky;
 }
 
 static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
@@ -3363,14 +3567,6 @@ GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *f
     to->dropped = 0;
 }
 
-/* Returns whether the record is of work that its own queue gave up, because the program asked for
-   that. A submission that was to wait for such work on another queue is a failure of its own, and
-   its record is marked in `dropped`, which readers get overwritten. */
-static bool gpusync__was_given_up(const gpusync_error *record)
-{
-    return record->result == GPUSYNC_ERROR_CANCELLED && record->dropped == 0;
-}
-
 /* Makes the memory of the log before the first failure is recorded. Without memory the next failure
    tries again, and records without a place count as dropped. No lock is held. */
 GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
@@ -3378,7 +3574,7 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
     size_t size = q->log_most * sizeof *q->log;
     if (GPUSYNC__LOAD_SEQ(&q->log) != &q->last_failure)
         return;
-    gpusync_error *made = (gpusync_error *)gpusync__allocate(q->device, size, 16);
+    gpusync__failed *made = (gpusync__failed *)gpusync__allocate(q->device, size, 16);
     if (!made)
         return;
     GPUSYNC__LOCK(q);
@@ -3394,25 +3590,58 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
     gpusync__free(q->device, made, size);
 }
 
-/* Records a failure. The caller ends the ticket after this, in the same hold of the queue's lock.
-   */
-GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error)
+/* Returns whether the ticket fails because an earlier failure sticks: gpusync__sticky.first, or one
+   that was cleared after the ticket was given. Under the queue's lock. */
+static bool gpusync__is_stuck_at(const gpusync_queue *q, uint64_t ticket)
 {
-    gpusync_error *record = &q->log[q->log_count % q->log_size];
-    if (q->log_count - q->log_begin >= q->log_size) {
-        if (record->ticket > q->dropped)
-            q->dropped = record->ticket;
-        if (!gpusync__was_given_up(record) && record->ticket > q->dropped_failed)
-            q->dropped_failed = record->ticket;
-        GPUSYNC__COUNT_RELAXED(&q->stats.failures_dropped);
-    }
-    *record = *error;
+    return q->sticky && ticket > q->sticky->first.ticket && ticket <= q->sticky->last;
+}
+
+/* Copies the failure that sticks, or stuck. Returns the last ticket that fails so. */
+GPUSYNC__RARE uint64_t gpusync__read_first(gpusync_queue *q, gpusync_error *error)
+{
+    GPUSYNC__LOCK(q);
+    uint64_t last = q->sticky->last;
+    gpusync__copy_error(error, &q->sticky->first);
+    GPUSYNC__UNLOCK(q);
+    return last;
+}
+
+/* Makes room for a record in a log that is full, whose oldest record goes. Under the queue's lock. */
+GPUSYNC__RARE void gpusync__drop_record(gpusync_queue *q, const gpusync__failed *record)
+{
+    uint64_t last = record->last < q->head.committed ? record->last : q->head.committed;
+    if (last > q->dropped)
+        q->dropped = last;
+    if (!record->given_up && last > q->dropped_failed)
+        q->dropped_failed = last;
+    GPUSYNC__COUNT_RELAXED(&q->stats.failures_dropped);
+}
+
+/* Records a failure, unless the ticket fails because of one that is on record and sticks. given_up:
+   its own queue gave the work up, because the program asked for that. The caller ends the ticket
+   after this, in the same hold of the queue's lock. */
+GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error, bool given_up)
+{
+    gpusync__failed *record = &q->log[q->log_count % q->log_size];
     if (error->ticket > q->last_failed)
         GPUSYNC__STORE_SEQ(&q->last_failed, error->ticket);
-    q->log_count++;
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
-    if (!gpusync__was_given_up(error))
+    if (!given_up)
         GPUSYNC__COUNT_RELAXED(&q->stats.failures);
+    if (gpusync__is_stuck_at(q, error->ticket))
+        return;
+    if (q->log_count - q->log_begin >= q->log_size)
+        gpusync__drop_record(q, record);
+    record->error = *error;
+    record->last = error->ticket;
+    record->given_up = given_up;
+    q->log_count++;
+    if (!q->sticky || given_up)
+        return;
+    q->sticky->first = *error;
+    q->sticky->last = record->last = GPUSYNC_EVERYTHING;
+    gpusync__set_flag(&q->flags, GPUSYNC__STUCK);
 }
 
 /* Returns the number of the first record that is still kept. Under the queue's lock. */
@@ -3437,7 +3666,7 @@ static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusy
         return false;
     if (at < gpusync__log_first(q))
         at = gpusync__log_first(q);
-    *error = q->log[at % q->log_size];
+    *error = q->log[at % q->log_size].error;
     error->dropped = at - *cursor;
     *cursor = at + 1;
     return true;
@@ -3468,13 +3697,18 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Returns the ticket's record, or NULL. The search begins at the newest record, which callers want
-   most often. Under the queue's lock. */
+/* Returns the record of a ticket that failed, or NULL. The failure that sticks may have left the
+   log. The search begins at the newest record, which callers want most often. Under the queue's
+   lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
-    for (uint64_t n = q->log_count, first = gpusync__log_first(q); n-- > first;)
-        if (q->log[n % q->log_size].ticket == ticket)
-            return &q->log[n % q->log_size];
+    if (gpusync__is_stuck_at(q, ticket))
+        return &q->sticky->first;
+    for (uint64_t n = q->log_count, first = gpusync__log_first(q); n-- > first;) {
+        const gpusync__failed *record = &q->log[n % q->log_size];
+        if (ticket >= record->error.ticket && ticket <= record->last)
+            return &record->error;
+    }
     return NULL;
 }
 
@@ -3483,9 +3717,9 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
 static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high)
 {
     for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
-        const gpusync_error *e = &q->log[n % q->log_size];
-        if (e->ticket > low && e->ticket <= high && !gpusync__was_given_up(e))
-            return e;
+        const gpusync__failed *record = &q->log[n % q->log_size];
+        if (record->last > low && record->error.ticket <= high && !record->given_up)
+            return &record->error;
     }
     return NULL;
 }
@@ -3529,27 +3763,72 @@ static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const 
     return result;
 }
 
+/* Returns the ticket of the goal, or 0. */
+static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
+{
+    return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
+}
+
+/* Returns the result of a wait with through_loss on a lost device, from that of its work. Work that
+   was held at the loss has ended with DEVICE_LOST, which would say that the GPU may still use it.
+   Work that has not ended is not on the GPU, but has no result. */
+GPUSYNC__RARE gpusync_result gpusync__result_through(const gpusync__goal *goal, gpusync_result result,
+                                                     gpusync_error *error)
+{
+    bool ended = goal->kind == GPUSYNC__ALL ? gpusync__ended_to(goal->queue) >= goal->ticket
+                                            : gpusync__has_ended(goal->queue, goal->ticket);
+    gpusync_result other = result;
+    if (!ended && (result == GPUSYNC_OK || goal->kind == GPUSYNC__ONE))
+        other = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    else if (result == GPUSYNC_ERROR_DEVICE_LOST)
+        other = GPUSYNC_ERROR_CANCELLED;
+    return other == result ? result : gpusync__explain(error, gpusync__ticket_of(goal), other);
+}
+
 /* Returns how the work of a goal that is met ended. tell: the caller is a wait, which returns the
    failures that it covers. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
     bool everything = goal->kind == GPUSYNC__ALL;
-
-    if (everything && (flags & GPUSYNC__LOST)) {
+    if (!(flags & (GPUSYNC__FAILED | GPUSYNC__LOST)))
+        return GPUSYNC_OK;
+    if (everything && flags & goal->stops & GPUSYNC__LOST) {
         if (error)
             gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
         return GPUSYNC_ERROR_DEVICE_LOST;
     }
-    if (!(flags & GPUSYNC__FAILED))
-        return GPUSYNC_OK;
     GPUSYNC__LOCK(q);
     gpusync_result result = everything ? gpusync__everything_result_locked(q, goal, error)
                                        : gpusync__ticket_result_locked(q, goal->ticket, error);
     if (everything && tell && goal->ticket > q->covered)
         GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
     GPUSYNC__UNLOCK(q);
-    return result;
+    return flags & ~goal->stops & GPUSYNC__LOST ? gpusync__result_through(goal, result, error) : result;
+}
+
+/* The record of a failure that was cleared keeps its range. Where it has left the log, the tickets up
+   to there count as dropped. */
+GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
+{
+    gpusync__sticky *sticky = queue ? queue->sticky : NULL;
+    if (!sticky)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(queue))
+        return GPUSYNC_ERROR_DESTROYED;
+    GPUSYNC__LOCK(queue);
+    if (sticky->last == GPUSYNC_EVERYTHING) {
+        sticky->last = queue->head.committed;
+        if (sticky->last > queue->dropped && sticky->first.ticket <= queue->dropped)
+            queue->dropped = sticky->last;
+        for (uint64_t n = gpusync__log_first(queue); n < queue->log_count; n++)
+            if (queue->log[n % queue->log_size].last == GPUSYNC_EVERYTHING)
+                queue->log[n % queue->log_size].last = sticky->last;
+        __atomic_fetch_and(&queue->flags, ~(uint32_t)GPUSYNC__STUCK, __ATOMIC_SEQ_CST);
+    }
+    GPUSYNC__UNLOCK(queue);
+    gpusync__leave(queue);
+    return GPUSYNC_OK;
 }
 
 /* gpusync__ticket_result_locked for a caller without that lock. */
@@ -3706,12 +3985,16 @@ static uint32_t gpusync__flags_of(const gpusync__goal *goal)
     return gpusync__flags_at(goal->queue, goal->timeline);
 }
 
-/* Returns whether the goal is given up, because its queue or timeline is lost or closing.
-   Destroy's own wait (`draining`) goes on while the queue closes. */
+/* Returns whether the goal is given up, because its queue or timeline is lost or closing. */
 static bool gpusync__stopped(const gpusync__goal *goal)
 {
-    uint32_t stop = goal->draining ? GPUSYNC__LOST : GPUSYNC__LOST | GPUSYNC__CLOSING;
-    return (gpusync__flags_of(goal) & stop) != 0;
+    return (gpusync__flags_of(goal) & goal->stops) != 0;
+}
+
+/* Returns whether the device of a wait with through_loss is lost, and the wait goes on. */
+static bool gpusync__goes_through(const gpusync__goal *goal)
+{
+    return gpusync__flags_of(goal) & ~goal->stops & GPUSYNC__LOST;
 }
 
 /* Returns whether a waiter need not sleep for the goal: it is met, or given up. */
@@ -3723,7 +4006,7 @@ static bool gpusync__over(const gpusync__goal *goal)
 /* Returns why a goal was given up. */
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 {
-    return gpusync__flags_of(goal) & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+    return gpusync__flags_of(goal) & goal->stops & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
 /* Returns the wait list of the queue, or of the timeline if the queue is NULL. */
@@ -3969,6 +4252,34 @@ static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred
     }
 }
 
+/* Enters and returns the device's next queue that is not closing: behind `before`, which it leaves,
+   or the first with at least this number if `before` is NULL. `before` keeps its place until it is
+   left, because destroy lets the calls inside out before it takes a queue off the list. */
+static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before, uint64_t number)
+{
+    gpusync__lock(&dev->lock);
+    gpusync_queue *q = gpusync__queue_at(before ? before->place.beside[1] : gpusync__list_from(&dev->queues, number));
+    while (q && !gpusync__enter(q))
+        q = gpusync__queue_at(q->place.beside[1]);
+    gpusync__unlock(&dev->lock);
+    if (before)
+        gpusync__leave(before);
+    return q;
+}
+
+/* Enters and returns the device's next timeline that is not closing, and leaves the one before. */
+static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before)
+{
+    gpusync__lock(&dev->lock);
+    gpusync_timeline *t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
+    while (t && gpusync__timeline_enter(t) != GPUSYNC_OK)
+        t = gpusync__timeline_at(t->place.beside[1]);
+    gpusync__unlock(&dev->lock);
+    if (before)
+        gpusync__timeline_leave(before);
+    return t;
+}
+
 /* Tells a device's queues and timelines of its loss, once (gpusync__read_failure). Every flag is
    set before any waiter is woken, so that each waiter sees its own. gpusync__issue_ready ends held
    work, which will never be issued. */
@@ -4003,6 +4314,8 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
             gpusync__take_waits(&t->waits, NULL, &caught);
         gpusync__unlock(&dev->lock);
     } while (gpusync__unpark(dev, &caught));
+    for (q = NULL; (q = gpusync__next_queue(dev, q, 0)) != NULL;)
+        gpusync__wake_waits(dev, &q->waits, true); /* those with through_loss look whether they are over */
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
 }
 
@@ -4282,7 +4595,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 
     gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
-    if (due->fn && dev->trace)
+    if (due->fn && due->owing && dev->trace)
         dev->trace->callback(dev, due);
     if (due->fn)
         due->fn(due->user, due->error ? due->error->result : GPUSYNC_OK, due->error);
@@ -4404,16 +4717,18 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 
 /* Runs the callbacks of a queue or timeline that is being destroyed, until it owes none. While
    another thread runs a callback, which may be the last, this one lingers. kept: counts submissions
-   that are not waited for, or NULL.
+   that are not waited for, or NULL. waits false: runs nothing. Returns whether it owes none.
    Interleaving 23: a timeline is destroyed while a handler has taken a callback off its list.
    Destroy waits until the timeline owes no callback. */
-static void gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept)
+static bool gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept, bool waits)
 {
     unsigned rounds = 0;
     for (;;) {
         uint32_t left = GPUSYNC__LOAD_SEQ(owing); /* before `kept`, which may fall as well */
         if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))
-            return;
+            return true;
+        if (!waits)
+            return false;
         gpusync__due *due = gpusync__pop_due(dev, owing);
         if (due)
             gpusync__run_one_due(dev, due);
@@ -4436,6 +4751,9 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
     size_t n = gpusync__run_due(device, max);
     if (count)
         *count = n;
+    void (*end)(gpusync_device * dev) = GPUSYNC__LOAD_SEQ(&device->end);
+    if (end && n < max)
+        end(device);
     return GPUSYNC_OK;
 }
 
@@ -4567,6 +4885,114 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
     return failed;
 }
 
+/* -- sticky failures: the tickets of a queue with sticky_failure end in their order
+     1. Work ends in any order. The end of a commit is noted in the ticket's entry, with EARLY in
+        `done`, which no other function takes for the end of a ticket (gpusync__end_early). Of the
+        errors only that of the lowest ticket is kept: it will stick, and cover the others. A
+        submission with nothing left open gets AWAITS_TURN (gpusync__awaits_turn).
+     2. The ticket behind `completed` has its turn. Each thread that has ended a ticket, or noted an
+        end, ends what has its turn, one ticket in a hold (gpusync__end_in_turn), or publishes the
+        submission.
+     3. A failure that has its turn sticks (gpusync__record). From here on each ticket that has its
+        turn ends with that failure, up to `last`, which gpusync_queue_clear_failure sets, and held
+        work is given up (gpusync__issue_ready). */
+
+#define GPUSYNC__EARLY ((uint64_t)1 << 63) /* of an entry's `done` */
+
+/* Notes the end of a commit, before or in its turn. Under the queue's lock. */
+GPUSYNC__RARE void gpusync__end_early(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
+{
+    gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    gpusync_error *early = &q->sticky->early;
+    entry->gpu_start = outcome->gpu_start;
+    entry->gpu_end = outcome->gpu_end;
+    GPUSYNC__STORE_SEQ(&entry->done, GPUSYNC__EARLY | ticket << 1 | (outcome->error != NULL));
+    if (outcome->error && (!early->ticket || ticket < early->ticket))
+        *early = *outcome->error;
+}
+
+/* Returns whether the ticket fails that has its turn now, with the error: that of a failure that
+   sticks, or its own, which is recorded, and sticks. Under the queue's lock. */
+GPUSYNC__RARE bool gpusync__fails_in_turn(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+{
+    gpusync__sticky *sticky = q->sticky;
+    bool stuck = gpusync__is_stuck_at(q, ticket), own = sticky->early.ticket == ticket;
+    if (stuck || own)
+        gpusync__copy_error(error, stuck ? &sticky->first : &sticky->early);
+    if (own)
+        sticky->early.ticket = 0;
+    if (!stuck && !own)
+        return false;
+    error->ticket = ticket;
+    gpusync__record(q, error, false);
+    return true;
+}
+
+/* Ends the ticket that has its turn, if the end of its commit is noted, and returns it; else 0. If it
+   is the turn of a submission with nothing left open, the deferred work publishes that. *error is
+   the outcome's, if the ticket has failed. */
+GPUSYNC__RARE uint64_t gpusync__end_next(gpusync_queue *q, gpusync__outcome *outcome, gpusync_error *error,
+                                         gpusync__catch *caught, gpusync__deferred *deferred)
+{
+    gpusync__catch_nothing(caught);
+    GPUSYNC__LOCK(q);
+    uint64_t ticket = q->head.completed + 1;
+    gpusync__slot *slot = gpusync__slot_of(q, ticket);
+    const gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    bool ends = entry->done >> 1 == (GPUSYNC__EARLY >> 1 | ticket);
+    if (ends) {
+        outcome->gpu_start = entry->gpu_start;
+        outcome->gpu_end = entry->gpu_end;
+        outcome->error = gpusync__fails_in_turn(q, ticket, error) ? error : NULL;
+        gpusync__end_ticket(q, ticket, outcome, caught, deferred);
+    } else if (slot && slot->traits & GPUSYNC__AWAITS_TURN) {
+        slot->traits &= (uint8_t)~GPUSYNC__AWAITS_TURN;
+        gpusync__upper_of(q)->turn(slot->submission, deferred);
+    }
+    GPUSYNC__UNLOCK(q);
+    return ends ? ticket : 0;
+}
+
+/* Ends the tickets that have their turn, one in a hold. The deferred work goes on behind a
+   submission (gpusync__publish). No lock is held. */
+GPUSYNC__RARE void gpusync__end_in_turn(gpusync_queue *q, gpusync__deferred *deferred)
+{
+    gpusync__outcome outcome;
+    gpusync__catch caught;
+    gpusync_error error;
+    uint64_t ticket;
+
+    while ((ticket = gpusync__end_next(q, &outcome, &error, &caught, deferred)) != 0) {
+        if (q->device->trace)
+            q->device->trace->end(q, ticket, NULL, &outcome);
+        gpusync__tell(q, ticket, &caught, deferred);
+        if (!outcome.error)
+            continue;
+        if (gpusync__upper_of(q))
+            gpusync__upper_of(q)->want(q, deferred); /* held work is given up */
+        gpusync__log_failures(q);
+    }
+}
+
+/* Ends the ticket of a commit or of a buffer that the program commits, or notes the end where tickets
+   end in order. Under the queue's lock. */
+static void gpusync__settle_ticket(gpusync_queue *q, const gpusync__slot *slot, const gpusync__outcome *outcome,
+                                   gpusync__catch *caught, gpusync__deferred *deferred)
+{
+    gpusync__learn(q, slot->ticket, slot->since_ns, outcome);
+    if (outcome->error || slot->kind != GPUSYNC__WORK)
+        q->took_ns[slot->ticket % GPUSYNC__TAKEN] = 0;
+    if (slot->kind == GPUSYNC__TRACKED)
+        gpusync__count_tracked(q, false);
+    if (q->sticky) {
+        gpusync__end_early(q, slot->ticket, outcome);
+        return;
+    }
+    if (outcome->error)
+        gpusync__record(q, outcome->error, false);
+    gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred);
+}
+
 /* Ends the slot's work: its buffer is terminal, or its handler runs, which means the same. report:
    the buffer or the feedback, which has the error and the times. The caller is the handler, or is
    counted in the slot, and does the deferred work. No lock is held.
@@ -4598,22 +5024,16 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
     if (first)
         slot->traits |= GPUSYNC__ENDED;
-    if (first && !is_part) {
-        if (failed)
-            gpusync__record(q, &error);
-        gpusync__learn(q, ticket, slot->since_ns, &outcome);
-        if (failed || slot->kind != GPUSYNC__WORK)
-            q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
-        if (slot->kind == GPUSYNC__TRACKED)
-            gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);
-    }
+    if (first && !is_part)
+        gpusync__settle_ticket(q, slot, &outcome, &caught, deferred);
     GPUSYNC__UNLOCK(q);
 
     if (!first)
         return;
     if (is_part)
         gpusync__upper_of(q)->ended(slot, report, &outcome, deferred);
+    else if (q->sticky)
+        gpusync__end_in_turn(q, deferred);
     else if (q->device->trace)
         q->device->trace->end(q, ticket, NULL, &outcome);
     gpusync__tell(q, ticket, &caught, deferred);
@@ -4665,7 +5085,7 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
     if (first) {
         slot->traits |= GPUSYNC__ENDED;
-        gpusync__record(q, &error);
+        gpusync__record(q, &error, true);
         gpusync__count_tracked(q, false);
         gpusync__end_ticket(q, ticket, &outcome, &caught, &deferred);
         gpusync__give_up(q, slot, NULL, &caught);
@@ -4744,7 +5164,7 @@ static void gpusync__completed(void *block, void *object)
     gpusync_queue *q = slot->queue;
     void *report = q->metal4 ? object : slot->buffer;
     unsigned long status = q->metal4 ? q->four->status(report) : gpusync__status(report);
-    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || q->device->trace) {
+    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || q->slow_end) {
         gpusync__complete_slowly(q, slot, report, status);
     } else {
         gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -4786,19 +5206,38 @@ static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
     return true;
 }
 
+/* Declared ahead: the two call each other, one level deep. */
+static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason);
+
+/* Looks at the tickets before one whose work has ended, and whose turn has not come (gpusync__end_in_turn). True
+   if the ticket has ended by that. Goes no deeper than once, because the first of them has its
+   turn. */
+GPUSYNC__RARE bool gpusync__look_before(gpusync_queue *q, uint64_t ticket)
+{
+    uint64_t before = gpusync__ended_to(q) + 1;
+    while (before < ticket && gpusync__look_ticket(q, before, NULL))
+        before++;
+    return gpusync__has_ended(q, ticket);
+}
+
 /* Looks at a ticket, and ends it if its work has ended. True if the ticket has ended. Sets *reason,
    which may be NULL, if the sweep has to come again for the ticket. */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason)
 {
     gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-    if (!slot)
-        return true;
-    bool is_submission = slot->kind == GPUSYNC__SUBMISSION;
-    if (is_submission && gpusync__upper_of(q)->look(slot->submission) && reason)
-        *reason = true;
-    bool ended = is_submission ? gpusync__has_ended(q, ticket) : gpusync__look_slot(q, slot);
-    gpusync__ticket_end(q, slot);
-    return ended;
+    bool ended = true;
+    if (slot && slot->kind == GPUSYNC__SUBMISSION) {
+        if (gpusync__upper_of(q)->look(slot->submission) && reason)
+            *reason = true;
+        ended = gpusync__has_ended(q, ticket);
+        gpusync__ticket_end(q, slot);
+    } else if (slot) {
+        ended = gpusync__look_slot(q, slot);
+        gpusync__look_end(q, slot);
+        if (!ended)
+            return false;
+    }
+    return q->sticky ? gpusync__has_ended(q, ticket) || gpusync__look_before(q, ticket) : ended;
 }
 
 /* Looks at what the goal waits for. For everything it looks at ticket by ticket, up to the first
@@ -4840,7 +5279,7 @@ static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *befor
 }
 
 /* Gives back the room of buffers whose handlers may never come. The first sweep that sees the end
-   notes the time; a sweep GPUSYNC__LOST_HANDLER_NS later gives the room back. */
+   notes the time; a sweep GPUSYNC__LOST_HANDLER_NS later gives the room back, and tells the log. */
 static void gpusync__sweep_slots(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
@@ -4858,35 +5297,12 @@ static void gpusync__sweep_slots(gpusync_queue *q)
         GPUSYNC__UNLOCK(q);
         if (lost)
             gpusync__give_room(q, 1, NULL);
+        if (lost)
+            gpusync__log(
+                q->device, GPUSYNC_LOG_WARNING,
+                "queue '%s', ticket %llu: Metal has not called the completed handler for %.0f ms after the end",
+                q->label, (unsigned long long)slot->ticket, (double)(now - slot->late.ended_ns) / 1e6);
     }
-}
-
-/* Enters and returns the device's next queue that is not closing: behind `before`, which it leaves,
-   or the first with at least this number if `before` is NULL. `before` keeps its place until it is
-   left, because destroy lets the calls inside out before it takes a queue off the list. */
-static gpusync_queue *gpusync__next_queue(gpusync_device *dev, gpusync_queue *before, uint64_t number)
-{
-    gpusync__lock(&dev->lock);
-    gpusync_queue *q = gpusync__queue_at(before ? before->place.beside[1] : gpusync__list_from(&dev->queues, number));
-    while (q && !gpusync__enter(q))
-        q = gpusync__queue_at(q->place.beside[1]);
-    gpusync__unlock(&dev->lock);
-    if (before)
-        gpusync__leave(before);
-    return q;
-}
-
-/* Enters and returns the device's next timeline that is not closing, and leaves the one before. */
-static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_timeline *before)
-{
-    gpusync__lock(&dev->lock);
-    gpusync_timeline *t = gpusync__timeline_at(before ? before->place.beside[1] : dev->timelines.end[0]);
-    while (t && gpusync__timeline_enter(t) != GPUSYNC_OK)
-        t = gpusync__timeline_at(t->place.beside[1]);
-    gpusync__unlock(&dev->lock);
-    if (before)
-        gpusync__timeline_leave(before);
-    return t;
 }
 
 /* Looks at everything in flight. Sets *found if some work had ended. True if the sweep has a reason
@@ -4907,6 +5323,8 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     }
     if (looks_late)
         gpusync__sweep_slots(q);
+    if (looks_late && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
+        gpusync__wake_waits(q->device, &q->waits, true); /* those with through_loss look whether they are over */
     GPUSYNC__LOCK(q);
     if (q->outstanding < q->max_in_flight)
         q->refused = false;
@@ -4916,6 +5334,7 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 
 #define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
 #define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
+#define GPUSYNC__GOING_NS 1000000u        /* at first, for an object that goes by the sweep */
 
 /* Starts a timer, unless one that comes no later is on its way. pace: the delay from that sweep to
    the next, which is set in both cases. */
@@ -4952,8 +5371,7 @@ static void gpusync__sweep(void *context)
     gpusync__post *post = (gpusync__post *)context;
     gpusync_timeline *t = NULL;
     gpusync_queue *q = NULL;
-    bool reason = false, found = false;
-
+    bool reason = false, found = false, gone = false;
     GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
     bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
     gpusync_device *dev = gpusync__post_enter(post);
@@ -4971,7 +5389,9 @@ static void gpusync__sweep(void *context)
         if (gpusync__sweep_queue(q, &found))
             reason = true;
 
-    if (reason && last) {
+    if (dev && GPUSYNC__LOAD_SEQ(&dev->go_on))
+        gone = dev->go_on(dev, &reason);
+    if (!gone && reason && last) {
         uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__LOAD_SEQ(&post->pace_ns);
         gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
     }
@@ -5008,6 +5428,7 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     uint64_t committed = gpusync__committed(q);
     memset(goal, 0, sizeof *goal);
     goal->queue = q;
+    goal->stops = GPUSYNC__LOST | GPUSYNC__CLOSING;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket == GPUSYNC_EVERYTHING ? committed : ticket;
     if (goal->kind == GPUSYNC__ALL)
@@ -5059,26 +5480,55 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
     return handled;
 }
 
-/* Returns whether the goal is met, with its handlers if the options ask for them. */
+/* On a lost device: returns whether no command buffer of the goal's tickets is on the GPU. Ends what
+   has ended. A tracked buffer that is not committed is not on the GPU; with Metal 4 a buffer is until
+   its feedback. A handler that runs is about to end its ticket. */
+GPUSYNC__RARE bool gpusync__is_off_gpu(const gpusync__goal *goal)
+{
+    gpusync_queue *q = goal->queue;
+    uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
+    gpusync__slot *slot = NULL;
+    bool off = true;
+    while ((slot = gpusync__next_armed(q, slot)) != NULL) {
+        if (slot->ticket < first || slot->ticket > goal->ticket)
+            continue;
+        if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
+            continue;
+        if (!gpusync__look_slot(q, slot) || goal->handlers)
+            off = false;
+    }
+    GPUSYNC__LOCK(q);
+    for (slot = gpusync__flight_next(q, &q->ends); slot; slot = gpusync__flight_next(q, slot))
+        if (gpusync__state_of(slot) == GPUSYNC__RUNNING && !(slot->traits & GPUSYNC__ENDED))
+            off = false;
+    GPUSYNC__UNLOCK(q);
+    return off;
+}
+
+/* gpusync__reached for a wait that asks for more than the end of the goal. */
+GPUSYNC__RARE bool gpusync__reached_slowly(gpusync__wait_entry *entry)
+{
+    const gpusync__goal *goal = &entry->goal;
+    if (!gpusync__met(goal))
+        return gpusync__goes_through(goal) && gpusync__is_off_gpu(goal);
+    return !goal->handlers || gpusync__handled(entry);
+}
+
+/* Returns whether the goal is met, with its handlers if the options ask for them; with through_loss
+   also whether the device is lost, and the GPU is finished with it. */
 static inline bool gpusync__reached(gpusync__wait_entry *entry)
 {
-    return entry->asks ? gpusync__handled(entry) : gpusync__met(&entry->goal);
+    return entry->goal.asks ? gpusync__reached_slowly(entry) : gpusync__met(&entry->goal);
 }
 
 /* Returns how a goal that is met ended. For a queue's goal this returns failures to the caller, and
    `covered` moves on. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
-    GPUSYNC_ASSERT(gpusync__met(goal));
+    GPUSYNC_ASSERT(gpusync__met(goal) || gpusync__goes_through(goal));
     if (goal->kind == GPUSYNC__VALUE)
         return goal->timeline->calls->result(goal, error);
     return gpusync__result_of(goal->queue, goal, true, error);
-}
-
-/* Returns the ticket of the goal, or 0. */
-static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
-{
-    return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
 }
 
 /* Returns how a goal that is over ended. If the wait for its handlers was cut short, work that
@@ -5459,7 +5909,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
 static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *options, const gpusync_spin *spin,
                                                   gpusync_wait_mode mode)
 {
-    gpusync_wait_options set = {spin, mode, NULL, false};
+    gpusync_wait_options set = {spin, mode, NULL, false, false};
     if (!options)
         return set;
     if (options->spin)
@@ -5468,6 +5918,7 @@ static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *op
         set.mode = options->mode;
     set.error = options->error;
     set.handlers = options->handlers;
+    set.through_loss = options->through_loss;
     return set;
 }
 
@@ -5487,12 +5938,13 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
 
     entry.goal = *goal;
     entry.waiter = NULL;
-    entry.asks = goal->handlers;
     entry.node.linked = entry.left = false; /* all else has a value when it is listed */
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
     if (gpusync__reached(&entry))
         return GPUSYNC_OK;
     *how = &stats->waits_unmet;
+    if (result == GPUSYNC_TIMEOUT && gpusync__goes_through(goal))
+        result = GPUSYNC_ERROR_DEVICE_LOST; /* the GPU may still use what the work uses */
     if (!gpusync__stopped(goal))
         return gpusync__explain(set.error, gpusync__ticket_of(goal), result);
     gpusync__look(goal); /* it closes, or the device is lost: what ended before says so, though no call has read it */
@@ -5531,6 +5983,31 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n < GPUSYNC_LATENCIES ? n : GPUSYNC_LATENCIES - 1]);
 }
 
+/* What a wait is for, by the kind of its goal. */
+static const char *const gpusync__what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
+
+/* Tells the log function that a wait timed out, with the report of its queue, line by line, if the
+   program has given gpusync_queue_report. The caller is inside the queue or timeline. */
+GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__goal *goal)
+{
+    const gpusync_queue *q = goal->queue;
+    char text[4096];
+
+    if (!dev->log)
+        return;
+    gpusync__log(dev, GPUSYNC_LOG_WARNING, "%s '%s': a wait for %s %llu timed out", q ? "queue" : "timeline",
+                 q ? q->label : goal->timeline->label, gpusync__what[goal->kind], (unsigned long long)goal->ticket);
+    if (!q || !dev->log_report)
+        return;
+    dev->log_report(goal->queue, text, sizeof text);
+    for (char *line = text, *end; *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = '\0';
+        gpusync__log(dev, GPUSYNC_LOG_WARNING, "%s", line);
+    }
+}
+
 /* Waits for the goal of a queue, with trace and counts. OK if the goal is met. *how gets the
    counter of what ended the wait. */
 static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
@@ -5543,7 +6020,20 @@ static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t time
     GPUSYNC__COUNT_RELAXED(*how);
     if (*how == &q->stats.waits_sleep)
         gpusync__count_latency(goal);
+    if (result == GPUSYNC_TIMEOUT && timeout_ns)
+        gpusync__warn_of_timeout(q->device, goal);
     return result;
+}
+
+/* Sets what the options change in the goal of a ticket. options may be NULL. */
+static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_options *options)
+{
+    if (!options)
+        return;
+    goal->handlers = options->handlers;
+    goal->asks = options->handlers || options->through_loss;
+    if (options->through_loss)
+        goal->stops = GPUSYNC__CLOSING;
 }
 
 static bool gpusync__mode_is_valid(const gpusync_wait_options *options)
@@ -5570,7 +6060,7 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     if (result != GPUSYNC_OK)
         return gpusync__explain(error, GPUSYNC_NO_TICKET, result);
     result = gpusync__goal_of(queue, ticket, &goal);
-    goal.handlers = options && options->handlers;
+    gpusync__take_options(&goal, options);
     if (result == GPUSYNC_OK)
         result = gpusync__wait_met(&goal, timeout_ns, options, &how);
     else
@@ -5675,7 +6165,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gp
 GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
                                                   const gpusync_wait_options *options)
 {
-    static const gpusync_wait_options none = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false};
+    static const gpusync_wait_options none = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false, false};
     gpusync__target few[16], *targets = few;
     size_t room = sizeof few / sizeof few[0];
     gpusync_result result;
@@ -5694,7 +6184,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
                 continue;
             targets[count - 1].number = q->place.number;
             gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
-            targets[count - 1].goal.handlers = options->handlers;
+            gpusync__take_options(&targets[count - 1].goal, options);
         }
         gpusync__unlock(&device->lock);
         if (count <= room) {
@@ -5710,7 +6200,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
     }
     if (targets != few)
         gpusync__free(device, targets, room * sizeof *targets);
-    if (!gpusync_device_is_lost(device))
+    if (!gpusync_device_is_lost(device) || options->through_loss)
         return result;
     if (result >= GPUSYNC_OK)
         gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
@@ -5729,6 +6219,7 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
     if (point->timeline) {
         memset(goal, 0, sizeof *goal);
         goal->kind = GPUSYNC__VALUE;
+        goal->stops = GPUSYNC__LOST | GPUSYNC__CLOSING;
         goal->timeline = point->timeline;
         goal->ticket = point->value;
         return point->value > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : gpusync__timeline_enter(point->timeline);
@@ -5743,9 +6234,38 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
     return result;
 }
 
-/* gpusync_wait_many, with a wait entry for each point. After an error nothing is entered, and
-   *which tells the point. The wait does not spin for more than a few points, because looking at
-   them again and again costs more than it gains. */
+/* Makes the goals of the points, and enters the queue or timeline of each. After an error nothing is
+   entered, and *which tells the point. */
+GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points, size_t count,
+                                                     const gpusync_wait_options *set, gpusync__wait_entry *entries,
+                                                     size_t *which)
+{
+    bool asks = set->handlers || set->through_loss;
+    for (size_t i = 0; i < count; i++) {
+        gpusync__goal *goal = &entries[i].goal;
+        gpusync_result result = gpusync__point_enter(&points[i], goal);
+        if (asks && goal->queue)
+            gpusync__take_options(goal, set);
+        if (result == GPUSYNC_OK)
+            continue;
+        *which = i;
+        while (i--)
+            gpusync__goal_leave(&entries[i].goal);
+        return result;
+    }
+    return GPUSYNC_OK;
+}
+
+/* Tells the log function of each point that has not ended at the limit. */
+GPUSYNC__RARE void gpusync__warn_of_points(const gpusync__wait *wait)
+{
+    for (size_t i = wait->first_open; i < wait->count; i++)
+        if (!wait->entries[i].left)
+            gpusync__warn_of_timeout(wait->device, &wait->entries[i].goal);
+}
+
+/* gpusync_wait_many, with a wait entry for each point. The wait does not spin for more than a few
+   points, because looking at them again and again costs more than it gains. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for for_what, uint64_t timeout_ns,
                                            const gpusync_wait_options *options, gpusync__wait_entry *entries,
@@ -5757,23 +6277,20 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
                           for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, set.error};
     /* clang-format on */
     uint64_t *how;
-    for (size_t i = 0; i < count; i++) {
-        gpusync__goal *goal = &entries[i].goal;
-        gpusync_result result = gpusync__point_enter(&points[i], goal);
-        entries[i].asks = goal->handlers = set.handlers && goal->queue;
-        if (result == GPUSYNC_OK)
-            continue;
-        *which = i;
-        while (i--)
-            gpusync__goal_leave(&entries[i].goal);
+
+    gpusync_result result = gpusync__enter_points(points, count, &set, entries, which);
+    if (result != GPUSYNC_OK)
         return gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
-    }
     if (dev->trace)
         dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
     if (set.mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && set.spin == dev->spin))
         set.mode = GPUSYNC_WAIT_HANDLER;
 
-    gpusync_result result = gpusync__await(&wait, timeout_ns, &set, &how);
+    result = gpusync__await(&wait, timeout_ns, &set, &how);
+    if (result == GPUSYNC_TIMEOUT && timeout_ns)
+        gpusync__warn_of_points(&wait);
+    if (result == GPUSYNC_TIMEOUT && set.through_loss && gpusync_device_is_lost(dev))
+        result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result != GPUSYNC_OK)
         how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT_RELAXED(how);
@@ -6118,12 +6635,12 @@ static bool gpusync__is_stuck(gpusync_queue *q)
    room passes it on. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
-    gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, false, false, limit, 0, NULL};
+    gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, GPUSYNC__LOST | GPUSYNC__CLOSING, false, false, limit, 0, NULL};
     bool forever = deadline == GPUSYNC_FOREVER;
+    uint64_t left = gpusync__time_left(deadline);
     uint64_t *how;
 
     do {
-        uint64_t left = gpusync__time_left(deadline);
         uint64_t committed = gpusync__committed(q);
         bool stuck = forever && gpusync__is_stuck(q);
         gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
@@ -6135,6 +6652,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
         if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q))
             return GPUSYNC_ERROR_QUEUE_FULL;
     } while (forever); /* else the time is over */
+    if (left)
+        gpusync__warn_of_timeout(q->device, &goal);
     /* The program may ask again. While the mark is set, the sweep looks for room that a lost
        handler keeps. gpusync__sweep_queue clears the mark when there is room. */
     GPUSYNC__LOCK(q);
@@ -6256,7 +6775,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (queue->metal4)
         return GPUSYNC_ERROR_UNSUPPORTED;
-    gpusync_result result = gpusync__enter_working(queue);
+    gpusync_result result = gpusync__enter_working(queue, 0);
     if (result != GPUSYNC_OK)
         return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
@@ -6286,8 +6805,12 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     gpusync__order_end(queue);
     if (slot) {
         gpusync__deferred deferred = GPUSYNC__NOTHING;
+        bool refused = slot->traits & GPUSYNC__WAS_REFUSED;
+        gpusync_error error;
+        if (slot->submission && refused)
+            gpusync__read_first(queue, &error);
         if (slot->submission)
-            gpusync__upper_of(queue)->discard(slot->submission, NULL, &deferred);
+            gpusync__upper_of(queue)->discard(slot->submission, refused ? &error : NULL, &deferred);
         gpusync__release_pooled(slot->buffer);
         gpusync__give_room(queue, 1, slot);
         gpusync__do_deferred(queue->device, &deferred);
@@ -6537,17 +7060,42 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ti
     return result;
 }
 
+/* Marks a command buffer that was refused because a failure sticks, if it is open: when it is
+   discarded, the timelines that it was to signal fail. */
+GPUSYNC__RARE void gpusync__note_refused(gpusync_queue *q, const void *buffer)
+{
+    if (!gpusync__enter(q))
+        return;
+    gpusync__lock(&q->order);
+    gpusync__slot *slot = *gpusync__find_open(q, buffer);
+    if (slot)
+        slot->traits |= GPUSYNC__WAS_REFUSED;
+    gpusync__order_end(q);
+    gpusync__leave(q);
+}
+
+/* Ends a commit that has not entered the queue. Returns the result. */
+GPUSYNC__RARE gpusync_result gpusync__refuse_commit(gpusync_queue *q, const void *buffer, gpusync_result result,
+                                                    gpusync_ticket *ticket)
+{
+    if (result == GPUSYNC_ERROR_EXECUTION)
+        gpusync__note_refused(q, buffer);
+    if (ticket)
+        *ticket = GPUSYNC_NO_TICKET;
+    return result;
+}
+
 GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
 
     if (queue && command_buffer)
-        result = gpusync__enter_working(queue);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__commit(queue, command_buffer, &issued);
-        gpusync__leave(queue);
-    }
+        result = gpusync__enter_working(queue, GPUSYNC__STUCK);
+    if (result != GPUSYNC_OK)
+        return gpusync__refuse_commit(queue, command_buffer, result, ticket);
+    result = gpusync__commit(queue, command_buffer, &issued);
+    gpusync__leave(queue);
     if (ticket)
         *ticket = issued;
     return result;
@@ -6559,7 +7107,7 @@ GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_i
 {
     if (!queue || !max_in_flight)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__enter_working(queue);
+    gpusync_result result = gpusync__enter_working(queue, 0);
     if (result != GPUSYNC_OK)
         return result;
     if (gpusync__outstanding(queue) >= max_in_flight) {
@@ -6632,8 +7180,8 @@ static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool extern
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
 
-    if (q && buffer)
-        result = gpusync__enter_working(q);
+    if (q && buffer && (external || !q->sticky))
+        result = gpusync__enter_working(q, 0);
     if (result == GPUSYNC_OK) {
         uint64_t began = q->device->trace ? gpusync_now_ns() : 0;
         gpusync__slot *slot = NULL;
@@ -6787,7 +7335,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
     static const gpusync_device_desc none = {
-        NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
+        NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL, NULL};
 
     if (out)
         *out = NULL;
@@ -6823,6 +7371,7 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->wait_mode = desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     dev->log = desc->log;
     dev->log_user = desc->log_user;
+    dev->log_report = desc->log_report;
     dev->notify = desc->notify;
     dev->notify_user = desc->notify_user;
     /* The first callbacks need no memory then. Where there is none for this, they ask again. */
@@ -6916,6 +7465,7 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
         gpusync__release_pooled(q->mark);
     if (q->log != &q->last_failure)
         gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
+    gpusync__free(dev, q->sticky, sizeof *q->sticky);
     gpusync__free(dev, q->index, q->index_places * sizeof *q->index);
     if (q->open != q->few_open)
         gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
@@ -6926,8 +7476,9 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q, sizeof *q);
 }
 
-/* Sets the fields that do not begin with 0. No other thread knows the queue yet. */
-static void gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
+/* Sets the fields that do not begin with 0. No other thread knows the queue yet. False if there is no
+   memory. */
+static bool gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     q->device = dev;
     q->open = q->few_open;
@@ -6943,12 +7494,16 @@ static void gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpu
     if (desc->spin)
         *(q->spin = &q->own_spin) = *desc->spin;
     q->wait_mode = desc->wait_mode ? desc->wait_mode : dev->wait_mode;
+    q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
+    if (desc->sticky_failure)
+        q->sticky = (gpusync__sticky *)gpusync__allocate(dev, sizeof *q->sticky, 16);
+    return q->ring && (q->sticky || !desc->sticky_failure);
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
                                                 gpusync_queue **out)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false};
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false, false};
     if (out)
         *out = NULL;
     if (!desc)
@@ -6958,10 +7513,9 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     gpusync_queue *q = (gpusync_queue *)gpusync__allocate(dev, sizeof *q, 128);
     if (!q)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    gpusync__queue_fill(q, dev, desc);
-    q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
+    bool made = gpusync__queue_fill(q, dev, desc);
     void *pool = gpusync__pool_push();
-    gpusync_result result = q->ring ? gpusync__metal_queue(q, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync_result result = made ? gpusync__metal_queue(q, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync__pool_pop(pool);
     if (q->metal4 && !desc->max_command_buffer_count)
         q->limit = UINT32_MAX; /* Metal 4 has no limit */
@@ -6974,6 +7528,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     if (result == GPUSYNC_OK) {
         q->place.number = ++dev->queue_count;
         gpusync__list_add(&dev->queues, &q->place);
+        dev->objects++;
         gpusync__flag_trace(q);
     }
     gpusync__unlock(&dev->lock);
@@ -6990,8 +7545,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      2. Sleeping waits are woken, and calls that are inside leave. From here on no call of the
         program is inside.
      3. Uncommitted work is given up: held work, open and tracked command buffers.
-     4. This thread waits for the work in flight, except in gpusync_queue_destroy_now and on a lost
-        device.
+     4. The work in flight ends, except in gpusync_queue_destroy_now and on a lost device.
      5. The queue leaves the device's list: the sweep and the report do not find it any more.
      6. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
@@ -7023,28 +7577,36 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
                                                                         in use by the GPU
      Metal 4: queue and events      [8]  stay until the GPU has passed the queue's last mark (>>metal4)
 
+   The calls that block take the steps on their own thread. For gpusync_queue_destroy_later the sweep
+   takes them, each as far as it comes without waiting (gpusync__close_queue).
+
    A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
    checks that first, and otherwise changes nothing. */
 
-/* Waits until every call has left a closing queue or timeline, whose count is `inside`. A wait for
+/* Waits until every call has left a closing queue or timeline, whose count is `inside`; with waits
+   false it returns whether that is so. A wait for
    many points may still be inside, although this point has ended, and sleep for its other points.
    Therefore this thread hints: it wakes all waits of the device's other queues and timelines, so
    that such a wait looks at all its points, and leaves. It hints again after ever longer times, as
    a precaution: no order of events is known in which a wait misses a hint. */
-static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside)
+static bool gpusync__let_out(gpusync_device *dev, const uint32_t *inside, bool waits)
 {
     unsigned rounds = 0;
     while (GPUSYNC__LOAD_SEQ(inside)) {
         gpusync_timeline *t = NULL;
         gpusync_queue *q = NULL;
-        gpusync__linger(dev, &rounds);
+        if (waits)
+            gpusync__linger(dev, &rounds);
         if (rounds & (rounds - 1))
             continue; /* no power of two */
         while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
             gpusync__wake_waits(dev, &q->waits, true);
         while ((t = gpusync__next_timeline(dev, t)) != NULL)
             gpusync__wake_waits(dev, &t->waits, true);
+        if (!waits)
+            return false;
     }
+    return true;
 }
 
 /* Step 3. Ends held work, whose signals fail, and then discards the open command buffers: their
@@ -7084,8 +7646,8 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
    this queue run here, because one of them may end what this thread waits for, and because no other
    thread may run them: the program may have stopped dispatching, or this may be the thread of its
    callback queue. Therefore the wait sleeps in slices. The sweep does not enter a closing queue, so
-   this thread looks by itself. */
-static void gpusync__drain(gpusync_queue *q)
+   this thread looks by itself. waits false: it looks once, and returns whether the work has ended. */
+static bool gpusync__drain(gpusync_queue *q, bool waits)
 {
     gpusync_device *dev = q->device;
     uint64_t slice = gpusync__is_manual(dev) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS;
@@ -7095,23 +7657,27 @@ static void gpusync__drain(gpusync_queue *q)
     bool found;
     gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
 
-    goal.draining = true;
-    while (!gpusync__over(&goal)) {
+    goal.stops = GPUSYNC__LOST; /* this thread goes on though the queue closes */
+    for (; !gpusync__over(&goal); gpusync__sweep_queue(q, &found)) {
+        if (!waits) {
+            gpusync__sweep_queue(q, &found);
+            return gpusync__over(&goal);
+        }
         gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
         if (due)
             gpusync__run_one_due(dev, due);
         else if (gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(dev, &rounds); /* no memory to sleep with */
-        gpusync__sweep_queue(q, &found);
     }
+    return true;
 }
 
 /* Step 6. Gives every slot in flight up to its handler, which touches nothing else then, and may
    come long after the queue is freed. A handler that has begun uses the queue, and this thread
-   waits for it.
+   waits for it; with waits false it returns whether all have left.
    Interleaving 4: a handler ends the last ticket, and destroy sees an idle queue. Destroy waits
    until no slot is in flight, and then until no handler is on its way out. */
-GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
+GPUSYNC__RARE bool gpusync__orphan_slots(gpusync_queue *q, bool waits)
 {
     unsigned rounds = 0;
     for (;;) {
@@ -7124,8 +7690,10 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
         if (armed)
             slot->looks++;
         GPUSYNC__UNLOCK(q);
-        if (!slot)
-            break;
+        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))
+            return true;
+        if (!armed && !waits)
+            return false;
         if (!armed) {
             gpusync__linger(q->device, &rounds);
             continue;
@@ -7141,8 +7709,6 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
         if (events && !orphan)
             gpusync__release_pooled(events);
     }
-    while (GPUSYNC__LOAD_SEQ(&q->leaving))
-        gpusync__linger(q->device, &rounds);
 }
 
 /* Step 7. The queue is off the device's list: tell every callback and every dependency that is
@@ -7154,7 +7720,7 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
        ... for a given-up submission   It is told at once, for the result does not matter to it. Two
                                        queues that go at the same time would wait for each other.
        any other                       It fails: the queue was destroyed. */
-GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred)
+GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred, bool waits)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
     gpusync_error error;
@@ -7182,9 +7748,12 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
             upper->over(others.dependencies, &error, deferred);
         if (deferred->busy)
             upper->work(q->device, deferred);
+        if (left && !taken && !waits)
+            return false;
         if (left && !taken)
             gpusync__linger(q->device, &rounds);
     }
+    return true;
 }
 
 /* Puts a list of slots on the free list of all queues. Takes the global lock. */
@@ -7224,43 +7793,101 @@ GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q
     sum->completions += ended;
 }
 
-/* The steps of >>destroy. A callback must not destroy a queue, because step 8 would wait for that
-   callback. */
-static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
+/* The rest of step 2, and step 3. */
+static bool gpusync__step_calls(gpusync_queue *q, bool waits)
 {
-    if (!q)
-        return GPUSYNC_OK;
-    if (gpusync__in_callback())
-        return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
-        return GPUSYNC_ERROR_DESTROYED;
-    gpusync_device *dev = q->device;
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-
-    gpusync__wake_waits(dev, &q->waits, false);
-    gpusync__let_out(dev, &q->inside);
+    if (!gpusync__let_out(q->device, &q->inside, waits))
+        return false;
     gpusync__give_up_uncommitted(q);
-    if (drain)
-        gpusync__drain(q);
+    return true;
+}
+
+/* Steps 4 and 5. */
+static bool gpusync__step_work(gpusync_queue *q, bool waits)
+{
+    if (q->drains && !gpusync__drain(q, waits))
+        return false;
+    gpusync__lock(&q->device->lock);
+    gpusync__list_remove(&q->device->queues, &q->place);
+    gpusync__unlock(&q->device->lock);
+    q->left = q->four ? q->four->gather(q) : NULL;
+    return true;
+}
+
+/* Step 6, and the first half of step 7. */
+static bool gpusync__step_handlers(gpusync_queue *q, bool waits)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    if (!gpusync__orphan_slots(q, waits))
+        return false;
+    if (gpusync__upper_of(q))
+        gpusync__upper_of(q)->disown(q, &deferred);
+    gpusync__do_deferred(q->device, &deferred);
+    return true;
+}
+
+/* The rest of step 7. */
+static bool gpusync__step_waits(gpusync_queue *q, bool waits)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    bool ended = gpusync__end_listed(q, &deferred, waits);
+    gpusync__do_deferred(q->device, &deferred);
+    return ended;
+}
+
+/* Step 8, but for the callbacks of submissions that are kept: all that is left after this is kept,
+   and no thread changes the list. */
+static bool gpusync__step_callbacks(gpusync_queue *q, bool waits)
+{
+    if (!gpusync__pay(q->device, &q->owing, &q->kept_count, waits))
+        return false;
+    if (q->left || q->kept)
+        q->four->leave(q, q->left);
+    return true;
+}
+
+/* The rest of step 8. */
+static bool gpusync__step_kept(gpusync_queue *q, bool waits)
+{
+    return gpusync__pay(q->device, &q->owing, NULL, waits);
+}
+
+/* Takes the steps 2 to 8 of >>destroy, from the stage on where it stopped. waits: this is the program's
+   call, which does not return before all are done. */
+static bool gpusync__close_queue(gpusync__going *going, bool waits)
+{
+    static bool (*const steps[])(gpusync_queue * q, bool waits) = {
+        gpusync__step_calls, gpusync__step_work,      gpusync__step_handlers,
+        gpusync__step_waits, gpusync__step_callbacks, gpusync__step_kept,
+    };
+    gpusync_queue *q = (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
+    const uint32_t last = sizeof steps / sizeof steps[0];
+    while (going->stage < last && steps[going->stage](q, waits))
+        going->stage++;
+    return going->stage == last;
+}
+
+/* Notes that an object is gone. The last one lets the sweep free a device that is to go. `inside`
+   keeps the device meanwhile. No lock is held. */
+static void gpusync__object_gone(gpusync_device *dev)
+{
+    GPUSYNC__ADD_SEQ(&dev->inside, 1);
     gpusync__lock(&dev->lock);
-    gpusync__list_remove(&dev->queues, &q->place);
+    bool last = --dev->objects == 0 && dev->goes;
     gpusync__unlock(&dev->lock);
+    if (last)
+        gpusync__start_sweep(dev, 0, GPUSYNC__GOING_NS);
+    GPUSYNC__SUB_SEQ(&dev->inside, 1);
+}
 
-    const gpusync__upper *upper = gpusync__upper_of(q);
-    const gpusync__metal4 *four = q->four;
-    void *left = four ? four->gather(q) : NULL;
-    gpusync__orphan_slots(q);
-    if (upper)
-        upper->disown(q, &deferred);
-    gpusync__end_listed(q, &deferred);
-    gpusync__do_deferred(dev, &deferred);
-    gpusync__pay(dev, &q->owing, &q->kept_count); /* all that is left then is kept, and no thread changes the list */
-    if (left || q->kept)
-        four->leave(q, left);
-    gpusync__pay(dev, &q->owing, NULL);
+/* Step 9 of >>destroy. */
+static void gpusync__end_queue(gpusync__going *going)
+{
+    gpusync_queue *q = (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
+    gpusync_device *dev = q->device;
+
     if (q->free_submissions)
-        upper->close(dev, q->free_submissions);
-
+        gpusync__upper_of(q)->close(dev, q->free_submissions);
     gpusync__lock(&dev->lock);
     gpusync__add_stats(&dev->gone, q);
     gpusync__unlock(&dev->lock);
@@ -7268,6 +7895,30 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
         gpusync__dispatch_release(q->external_queue);
     gpusync__return_slots(q->free_slots);
     gpusync__queue_free(q);
+    gpusync__object_gone(dev);
+}
+
+/* Step 1 of >>destroy, and the first half of step 2. False: the queue is being destroyed already. */
+static bool gpusync__begin_destroy(gpusync_queue *q, bool drain)
+{
+    if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
+        return false;
+    q->drains = drain;
+    gpusync__wake_waits(q->device, &q->waits, false);
+    return true;
+}
+
+/* A callback must not destroy a queue, because step 8 would wait for that callback. */
+static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
+{
+    if (!q)
+        return GPUSYNC_OK;
+    if (gpusync__in_callback())
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!gpusync__begin_destroy(q, drain))
+        return GPUSYNC_ERROR_DESTROYED;
+    gpusync__close_queue(&q->going, true);
+    gpusync__end_queue(&q->going);
     return GPUSYNC_OK;
 }
 
@@ -7281,9 +7932,28 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
     return gpusync__destroy(queue, false);
 }
 
-/* Calls that no queue and no timeline counts leave first. The post is closed before anything is
-   freed: no dispatch queue finds the device after that. The allocator is copied, because it frees
-   the device that it stands in. */
+/* Frees a device whose post is closed: no dispatch queue finds it any more. The allocator is copied,
+   because it frees the device that it stands in. */
+static void gpusync__device_free(gpusync_device *dev)
+{
+    while (dev->event_count)
+        gpusync__release_pooled(dev->events[--dev->event_count]);
+    if (dev->listener)
+        gpusync__release_pooled(dev->listener);
+    gpusync__release_pooled(dev->metal);
+    for (gpusync__waiter *w = dev->free_waiters; w; w = w->next) { /* their memory is that of the stores */
+        pthread_mutex_destroy(&w->mutex);
+        pthread_cond_destroy(&w->wake);
+    }
+    for (gpusync__store *store = dev->stores, *next; store; store = next) {
+        next = store->next;
+        gpusync__free(dev, store, store->size);
+    }
+    gpusync_allocator allocator = dev->allocator;
+    allocator.release(allocator.user, dev, sizeof *dev);
+}
+
+/* Calls that no queue and no timeline counts leave first. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
 {
     if (!device)
@@ -7291,7 +7961,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     if (gpusync__in_callback())
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__lock(&device->lock);
-    bool in_use = device->queues.root || device->timelines.root; /* a warm-up has a timeline */
+    bool in_use = device->objects != 0; /* a warm-up has a timeline */
     gpusync__unlock(&device->lock);
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
@@ -7299,22 +7969,179 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     while (GPUSYNC__LOAD_SEQ(&device->inside))
         gpusync__linger(device, &rounds);
     gpusync__close_post(device);
-    while (device->event_count)
-        gpusync__release_pooled(device->events[--device->event_count]);
-    if (device->listener)
-        gpusync__release_pooled(device->listener);
-    gpusync__release_pooled(device->metal);
-    for (gpusync__waiter *w = device->free_waiters; w; w = w->next) { /* their memory is that of the stores */
-        pthread_mutex_destroy(&w->mutex);
-        pthread_cond_destroy(&w->wake);
-    }
-    for (gpusync__store *store = device->stores, *next; store; store = next) {
-        next = store->next;
-        gpusync__free(device, store, store->size);
-    }
-    gpusync_allocator allocator = device->allocator;
-    allocator.release(allocator.user, device, sizeof *device);
+    gpusync__device_free(device);
     return GPUSYNC_OK;
+}
+
+/* -- later: objects whose steps the sweep takes
+     1. gpusync_queue_destroy_later sets CLOSING, and puts the queue on the device's list `leaving`.
+     2. The sweep takes its steps, as far as they go (gpusync__go_on), and comes again while one is
+        left.
+     3. Behind the last step the program's callback is due. When it has run, the object is freed
+        (gpusync__going_called).
+     4. A device goes by the sweep that finds no object left, and nothing that is due or inside. With
+        MANUAL the program's next gpusync_dispatch frees it, because that calls `destroyed`. */
+
+/* `done` of the callback of an object that was destroyed. */
+static void gpusync__going_called(gpusync__due *due)
+{
+    gpusync__going *going = (gpusync__going *)(void *)due;
+    going->end(going);
+}
+
+static void gpusync__call_destroyed(void *user, gpusync_result result, const gpusync_error *error)
+{
+    gpusync__going *going = (gpusync__going *)user;
+    (void)result;
+    (void)error;
+    if (going->destroyed)
+        going->destroyed(going->user);
+}
+
+/* Calls `destroyed` of a device that is gone, on its callback queue. */
+static void gpusync__device_gone(void *context)
+{
+    gpusync__post *post = (gpusync__post *)context;
+    gpusync__call call;
+    gpusync__user_begin(&call);
+    void *pool = gpusync__pool_push();
+    if (post->destroyed)
+        post->destroyed(post->user);
+    gpusync__pool_pop(pool);
+    gpusync__user_end(&call);
+    gpusync__post_unref(post);
+}
+
+/* `end` of a device of MANUAL, in gpusync_dispatch. */
+static void gpusync__end_manual(gpusync_device *dev)
+{
+    gpusync__post *post = dev->post;
+    GPUSYNC__ADD_SEQ(&post->refs, 1);
+    gpusync__close_post(dev);
+    gpusync__device_free(dev);
+    gpusync__device_gone(post);
+}
+
+/* Frees a device that is to go, and that nothing uses any more, or has the program's next
+   gpusync_dispatch do so. True: it is gone, and its callback is on its way. Partner of
+   gpusync__post_enter: this clears the post's device, and then reads `inside`, where this sweep
+   counts itself. */
+static bool gpusync__device_goes(gpusync_device *dev, bool *reason)
+{
+    gpusync__post *post = dev->post;
+    gpusync__lock(&dev->lock);
+    bool goes = dev->objects == 0 && dev->goes && !dev->end;
+    gpusync__unlock(&dev->lock);
+    if (!goes)
+        return false;
+    gpusync__lock(&dev->submission_lock);
+    bool busy = dev->calling || dev->due;
+    gpusync__unlock(&dev->submission_lock);
+    if (busy || GPUSYNC__LOAD_SEQ(&dev->inside)) {
+        *reason = true;
+        return false;
+    }
+    if (gpusync__is_manual(dev)) {
+        GPUSYNC__STORE_SEQ(&dev->end, &gpusync__end_manual);
+        if (dev->notify)
+            dev->notify(dev->notify_user);
+        return false;
+    }
+    GPUSYNC__STORE_SEQ(&post->device, NULL);
+    if (GPUSYNC__LOAD_SEQ(&post->inside) != 1) {
+        GPUSYNC__STORE_SEQ(&post->device, dev);
+        *reason = true;
+        return false;
+    }
+    void *callback_queue = dev->callback_queue, *sweep_queue = dev->sweep_queue;
+    gpusync__device_free(dev);
+    gpusync__dispatch_async(callback_queue, post, gpusync__device_gone);
+    gpusync__dispatch_release(callback_queue);
+    gpusync__dispatch_release(sweep_queue);
+    return true;
+}
+
+/* Takes the steps of the objects that go by the sweep. Sets *reason if the sweep has to come again.
+   True: the device is gone. */
+static bool gpusync__go_on(gpusync_device *dev, bool *reason)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__going *going, *next, *left = NULL;
+    gpusync__lock(&dev->lock);
+    going = dev->leaving;
+    dev->leaving = NULL;
+    gpusync__unlock(&dev->lock);
+    for (; going; going = next) {
+        next = going->next;
+        if (going->step(going, false)) {
+            gpusync__push_due(dev, &going->due, &deferred);
+            gpusync__ask_for_calls(dev, &deferred);
+            continue;
+        }
+        going->next = left;
+        left = going;
+        *reason = true;
+    }
+    gpusync__lock(&dev->lock);
+    for (; left; left = next) {
+        next = left->next;
+        left->next = dev->leaving;
+        dev->leaving = left;
+    }
+    gpusync__unlock(&dev->lock);
+    return gpusync__device_goes(dev, reason);
+}
+
+/* Hands an object that is closing to the sweep, which may free it, and the device, before this
+   returns: `inside` keeps the device. */
+static void gpusync__go_later(gpusync_device *dev, gpusync__going *going, gpusync_destroyed_fn destroyed, void *user)
+{
+    going->due.fn = gpusync__call_destroyed;
+    going->due.user = going;
+    going->due.done = gpusync__going_called;
+    going->destroyed = destroyed;
+    going->user = user;
+    GPUSYNC__ADD_SEQ(&dev->inside, 1);
+    gpusync__lock(&dev->lock);
+    going->next = dev->leaving;
+    dev->leaving = going;
+    gpusync__unlock(&dev->lock);
+    GPUSYNC__STORE_SEQ(&dev->go_on, &gpusync__go_on);
+    gpusync__start_sweep(dev, 0, GPUSYNC__GOING_NS);
+    GPUSYNC__SUB_SEQ(&dev->inside, 1);
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user)
+{
+    if (!queue)
+        return GPUSYNC_OK;
+    if (!gpusync__begin_destroy(queue, true))
+        return GPUSYNC_ERROR_DESTROYED;
+    queue->going.step = gpusync__close_queue;
+    queue->going.end = gpusync__end_queue;
+    gpusync__go_later(queue->device, &queue->going, destroyed, user);
+    return GPUSYNC_OK;
+}
+
+/* `inside` keeps the device until the last line: from the unlock on the sweep may free it. */
+GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *device, gpusync_destroyed_fn destroyed,
+                                                        void *user)
+{
+    if (!device)
+        return GPUSYNC_OK;
+    GPUSYNC__ADD_SEQ(&device->inside, 1);
+    gpusync__lock(&device->lock);
+    bool first = !device->goes;
+    device->goes = true;
+    if (first) {
+        device->post->destroyed = destroyed;
+        device->post->user = user;
+    }
+    gpusync__unlock(&device->lock);
+    GPUSYNC__STORE_SEQ(&device->go_on, &gpusync__go_on);
+    gpusync__start_sweep(device, 0, GPUSYNC__GOING_NS);
+    GPUSYNC__SUB_SEQ(&device->inside, 1);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
 
 /* ---------------------------------------------------------------------------------- >>ask --
@@ -8224,7 +9051,7 @@ static void gpusync__listen(const gpusync__goal *goal)
 /* Registers for a callback or for held work. No thread sleeps for the value. */
 static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL};
+    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, GPUSYNC__LOST | GPUSYNC__CLOSING, false, false, value, 0, NULL};
     gpusync__listen(&goal);
 }
 
@@ -8643,6 +9470,7 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         if (!lost) {
             t->place.number = ++dev->timeline_count;
             gpusync__list_add(&dev->timelines, &t->place);
+            dev->objects++;
         }
         gpusync__unlock(&dev->lock);
     }
@@ -8696,50 +9524,105 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
     return GPUSYNC_OK;
 }
 
-/* In this order:
-
-     1. No call comes in any more, and sleepers are woken.
+/* A timeline is destroyed in this order:
+     1. CLOSING is set, and sleeping waits are woken (gpusync__begin_timeline_destroy).
      2. Every call that is inside leaves.
-     3. The device's list does not lead here any more: no sweep comes.
+     3. The timeline leaves the device's list: no sweep comes any more.
      4. The listener's blocks do not touch the timeline any more. One that runs is waited for.
-     5. What is held for it fails, and callbacks are due.
+     5. What is held for the timeline fails, and callbacks are due.
      6. The callbacks are called.
+     7. The program's reference goes. Submissions may have references still: the last reference
+        frees the memory. */
+enum { GPUSYNC__TIMELINE_LET_OUT, GPUSYNC__TIMELINE_UNLISTED, GPUSYNC__TIMELINE_SILENT };
 
-   Submissions may have references still: the last reference frees the memory. */
+/* Step 4. With waits false it returns whether no block runs. */
+static bool gpusync__end_listenings(gpusync_timeline *t, bool waits)
+{
+    gpusync__listening *listening;
+    unsigned rounds = 0;
+    for (gpusync__listening **list = t->listenings; list != t->listenings + GPUSYNC__LISTENINGS; list++)
+        while ((listening = *list) != NULL) {
+            gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
+            while (waits && GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
+                gpusync__linger(t->device, &rounds);
+            if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
+                return false;
+            *list = listening->next;
+            gpusync__listening_unref(listening);
+        }
+    return true;
+}
+
+/* Steps 2 to 6: goes on with them from the stage where it stopped, as gpusync__close_queue. */
+static bool gpusync__close_timeline(gpusync__going *going, bool waits)
+{
+    gpusync_timeline *t = (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
+    gpusync_device *dev = t->device;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+
+    if (going->stage == GPUSYNC__TIMELINE_LET_OUT) {
+        if (!gpusync__let_out(dev, &t->inside, waits))
+            return false;
+        /* A thread that listens for held work is not inside: it has this lock, or sees under it that
+           the timeline goes. */
+        GPUSYNC__LOCK_TIMELINE(t);
+        GPUSYNC__UNLOCK_TIMELINE(t);
+        gpusync__lock(&dev->lock);
+        gpusync__list_remove(&dev->timelines, &t->place);
+        gpusync__unlock(&dev->lock);
+        going->stage = GPUSYNC__TIMELINE_UNLISTED;
+    }
+    if (going->stage == GPUSYNC__TIMELINE_UNLISTED) {
+        if (!gpusync__end_listenings(t, waits))
+            return false;
+        gpusync__end_unsignalled(t, &deferred);
+        gpusync__do_deferred(dev, &deferred);
+        going->stage = GPUSYNC__TIMELINE_SILENT;
+    }
+    return gpusync__pay(dev, &t->owing, NULL, waits);
+}
+
+/* Step 7. */
+static void gpusync__end_timeline(gpusync__going *going)
+{
+    gpusync_timeline *t = (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
+    gpusync_device *dev = t->device;
+    gpusync__timeline_unref(t);
+    gpusync__object_gone(dev);
+}
+
+/* Step 1. False: the timeline is being destroyed already. */
+static bool gpusync__begin_timeline_destroy(gpusync_timeline *t)
+{
+    if (gpusync__set_flag(&t->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
+        return false;
+    gpusync__wake_waits(t->device, &t->waits, false);
+    return true;
+}
+
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync_timeline *t = timeline;
-    gpusync__listening *listening;
-
-    if (!t)
+    if (!timeline)
         return GPUSYNC_OK;
     if (gpusync__in_callback())
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync_device *dev = t->device;
-    gpusync__set_flag(&t->flags, GPUSYNC__CLOSING);
-    gpusync__wake_waits(dev, &t->waits, false);
-    gpusync__let_out(dev, &t->inside);
-    /* A thread that listens for held work is not inside: it has this lock, or sees under it that
-       the timeline goes. */
-    GPUSYNC__LOCK_TIMELINE(t);
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    gpusync__lock(&dev->lock);
-    gpusync__list_remove(&dev->timelines, &t->place);
-    gpusync__unlock(&dev->lock);
-    for (gpusync__listening **list = t->listenings; list != t->listenings + GPUSYNC__LISTENINGS; list++)
-        while ((listening = *list) != NULL) {
-            unsigned rounds = 0;
-            *list = listening->next;
-            gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
-            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
-                gpusync__linger(dev, &rounds);
-            gpusync__listening_unref(listening);
-        }
-    gpusync__end_unsignalled(t, &deferred);
-    gpusync__do_deferred(dev, &deferred);
-    gpusync__pay(dev, &t->owing, NULL);
-    gpusync__timeline_unref(t);
+    if (!gpusync__begin_timeline_destroy(timeline))
+        return GPUSYNC_ERROR_DESTROYED;
+    gpusync__close_timeline(&timeline->going, true);
+    gpusync__end_timeline(&timeline->going);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline, gpusync_destroyed_fn destroyed,
+                                                          void *user)
+{
+    if (!timeline)
+        return GPUSYNC_OK;
+    if (!gpusync__begin_timeline_destroy(timeline))
+        return GPUSYNC_ERROR_DESTROYED;
+    timeline->going.step = gpusync__close_timeline;
+    timeline->going.end = gpusync__end_timeline;
+    gpusync__go_later(timeline->device, &timeline->going, destroyed, user);
     return GPUSYNC_OK;
 }
 
@@ -8859,7 +9742,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
 GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, false, false, value, 0, NULL};
+    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, GPUSYNC__LOST | GPUSYNC__CLOSING, false, false, value, 0, NULL};
     gpusync_device *dev = t->device;
     uint64_t *how;
     gpusync_result result = gpusync__timeline_enter(t);
@@ -8869,6 +9752,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
     if (dev->trace)
         dev->trace->wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
     result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
+    if (result == GPUSYNC_TIMEOUT && timeout_ns)
+        gpusync__warn_of_timeout(dev, &goal);
     if (result == GPUSYNC_OK)
         result = gpusync__goal_result(&goal, gpusync__error_of(options));
     GPUSYNC__COUNT_RELAXED(how);
@@ -8929,7 +9814,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync_queue_create       its limit, where the program sets none, is the largest number
      gpusync__queue_free        releases the mark
      gpusync__orphan_slots      keeps no events for an orphan: `gather` keeps those of the queue
-     gpusync__destroy           calls `gather` and `leave`: what the GPU still uses is kept
+     gpusync__step_work         calls `gather`: what the GPU still uses is kept
+     gpusync__step_callbacks    calls `leave` for that
      gpusync__submission_clear  a free submission has no options, and no number of the queue's mark
      gpusync__submission_new    the command buffers are noted in its memory, beside its parts
      gpusync__submission_free   releases the options of a commit that was never made
@@ -9200,7 +10086,7 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
 
     if (queue && command_buffers && count && count <= UINT32_MAX / 2)
-        result = gpusync__enter_working(queue);
+        result = gpusync__enter_working(queue, GPUSYNC__STUCK);
     if (result == GPUSYNC_OK) {
         result = queue->metal4 ? gpusync__commit4(queue, command_buffers, count, &issued) : GPUSYNC_ERROR_UNSUPPORTED;
         gpusync__leave(queue);
@@ -9873,11 +10759,8 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     gpusync_queue *q = s->work.queue;
     uint64_t ticket = s->work.ticket;
 
-    if (error) {
-        error->dropped = s->rank != GPUSYNC__RANK_OWN; /* read by gpusync__was_given_up */
-        gpusync__record(q, error);
-        error->dropped = 0;
-    }
+    if (error)
+        gpusync__record(q, error, s->rank == GPUSYNC__RANK_OWN && error->result == GPUSYNC_ERROR_CANCELLED);
     if (gpusync__is_issued(s))
         gpusync__learn(q, ticket, s->work.since_ns, outcome);
     if (error || s->work.traits & GPUSYNC__IS_DELAYED)
@@ -9929,11 +10812,31 @@ static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *er
     }
 }
 
+/* On a queue with sticky_failure: returns whether the submission has to await its turn.
+   gpusync__end_in_turn has it published then. If it has its turn and a failure sticks, that failure
+   becomes the submission's. */
+GPUSYNC__RARE bool gpusync__awaits_turn(gpusync_queue *q, gpusync__submission *s)
+{
+    GPUSYNC__LOCK(q);
+    bool waits = !q->sticky->ends_freely && s->work.ticket != q->head.completed + 1;
+    if (waits)
+        s->work.traits |= GPUSYNC__AWAITS_TURN;
+    bool stuck = !waits && gpusync__is_stuck_at(q, s->work.ticket);
+    if (stuck) {
+        s->rank = 0; /* no other thread writes the error any more */
+        s->error = q->sticky->first;
+    }
+    GPUSYNC__UNLOCK(q);
+    return waits;
+}
+
 /* Publishes how a submission ended that has nothing left open. The pending signals end before the
    ticket, so that a thread which sees the ticket ended sees the values reached. No lock is held. */
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
+    if (q->sticky && gpusync__awaits_turn(q, s))
+        return;
     gpusync_error *error = s->rank != GPUSYNC__RANK_NONE ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
     uint32_t rest = gpusync__is_issued(s) ? s->first_part : s->part_count; /* were not committed */
@@ -9961,6 +10864,10 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     gpusync__tell(q, ticket, &caught, deferred);
     if (error)
         gpusync__log_failures(q);
+    if (q->sticky) {
+        gpusync__want(q, deferred); /* if it has failed, held work is given up */
+        gpusync__end_in_turn(q, deferred);
+    }
     /* Last: with its last submission the queue may go. */
     if (s->mark && !gpusync__has_fate(s, GPUSYNC__DISOWNED))
         gpusync__keep_signaller(q, s);
@@ -10200,6 +11107,19 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
     }
 }
 
+/* Dooms and abandons the held submissions that fail because a failure sticks: those of the tickets up
+   to `last`, which are the first of the line. Under the order lock. */
+GPUSYNC__RARE void gpusync__give_up_stuck(gpusync_queue *q, gpusync__deferred *deferred)
+{
+    gpusync__submission *s;
+    gpusync_error first;
+    uint64_t last = gpusync__read_first(q, &first);
+    while ((s = q->line.first) != NULL && s->work.ticket <= last) {
+        gpusync__doom(s, GPUSYNC__RANK_OWN, &first);
+        gpusync__abandon(q, s, deferred);
+    }
+}
+
 /* Issues the held submission if nothing keeps it back, and leaves the announcement to the deferred
    work. True if the submission was issued. If one of its signals must stay behind a lower one of
    another queue (gpusync__goes_after), all its signals turn back to PENDING, and the end of the
@@ -10244,6 +11164,8 @@ static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
         (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* first: gpusync__want may set it again */
         if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
             gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", deferred);
+        if (q->sticky)
+            gpusync__give_up_stuck(q, deferred);
         do {
             gpusync__lock(&q->device->submission_lock);
             if ((s = q->ready) != NULL)
@@ -10552,9 +11474,9 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission
     }
     void *pool = gpusync__pool_push();
     if (front)
-        s->front = gpusync__keep_buffer(gpusync__make_buffer(q, NULL), desc->label);
+        s->front = gpusync__keep_buffer(gpusync__send_id(q->metal, gpusync__sel.commandBuffer), desc->label);
     if (back)
-        s->back = gpusync__keep_buffer(gpusync__make_buffer(q, NULL), desc->label);
+        s->back = gpusync__keep_buffer(gpusync__send_id(q->metal, gpusync__sel.commandBuffer), desc->label);
     gpusync__pool_pop(pool);
     uint32_t made = (uint32_t)(s->front != NULL) + (s->back != NULL);
     if (made < count)
@@ -10967,8 +11889,8 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
         if (listens)
             gpusync__listen_for_value(t, dep->node.number);
     }
-    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
-        gpusync__want(q, deferred); /* gpusync__lose came first */
+    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))
+        gpusync__want(q, deferred); /* the loss of the device, or the failure, came first */
     return GPUSYNC_NOT_READY;
 }
 
@@ -11128,6 +12050,17 @@ GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc
            (desc->wait_count | desc->signal_count | desc->command_buffer_count) <= UINT32_MAX / 2;
 }
 
+/* Ends a submission that has not entered the queue. Returns the result. */
+GPUSYNC__RARE gpusync_result gpusync__refuse_submission(gpusync_queue *q, const gpusync_submission *desc,
+                                                        gpusync_result result)
+{
+    if (result == GPUSYNC_ERROR_EXECUTION && !gpusync__submission_is_valid(desc))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    for (size_t i = 0; result == GPUSYNC_ERROR_EXECUTION && i < desc->command_buffer_count; i++)
+        gpusync__note_refused(q, desc->command_buffers[i]);
+    return result;
+}
+
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                           gpusync_ticket *ticket)
 {
@@ -11140,10 +12073,10 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     *ticket = GPUSYNC_NO_TICKET;
     if (!queue || !desc)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__enter_working(queue);
+    gpusync_result result = gpusync__enter_working(queue, GPUSYNC__STUCK);
     if (result != GPUSYNC_OK)
-        return result;
-    if (!gpusync__submission_is_valid(desc))
+        return gpusync__refuse_submission(queue, desc, result);
+    if (!gpusync__submission_is_valid(desc) || (desc->flags & GPUSYNC_UNORDERED && queue->sticky))
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else
         result = gpusync__check_work(queue, desc->command_buffers, desc->command_buffer_count);
@@ -11292,7 +12225,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
 
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__enter_working(q);
+    gpusync_result result = gpusync__enter_working(q, 0);
     if (result != GPUSYNC_OK)
         return result;
     result = waits ? gpusync__dependency_point(q->device, point, false, &dep)
@@ -11433,11 +12366,29 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
         gpusync__push_ended(s, deferred);
 }
 
+/* On a queue with sticky_failure: lets submissions that await their turn be published without it,
+   because tickets before theirs may never end. */
+GPUSYNC__RARE void gpusync__end_freely(gpusync_queue *q, gpusync__deferred *deferred)
+{
+    GPUSYNC__LOCK(q);
+    q->sticky->ends_freely = true;
+    for (uint64_t ticket = q->head.completed + 1; ticket <= q->head.committed; ticket++) {
+        gpusync__slot *slot = gpusync__slot_of(q, ticket);
+        if (!slot || !(slot->traits & GPUSYNC__AWAITS_TURN))
+            continue;
+        slot->traits &= (uint8_t)~GPUSYNC__AWAITS_TURN;
+        gpusync__push_ended(slot->submission, deferred);
+    }
+    GPUSYNC__UNLOCK(q);
+}
+
 /* Step 7 of >>destroy: disowns each submission in flight, and publishes those that end by that. No
    other thread looks at their command buffers any more. */
 GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
+    if (q->sticky)
+        gpusync__end_freely(q, deferred);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot)
@@ -11469,6 +12420,7 @@ static void gpusync__hook_in(gpusync_device *dev)
         gpusync__submit_plain,
         gpusync__discard_submission,
         gpusync__part_ended,
+        gpusync__push_ended,
         gpusync__look_submission,
         gpusync__give_up_held,
         gpusync__events_of,
@@ -12078,7 +13030,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
 
 /* The report, from the outside in:
 
-       gpusync 0.2.0 device
+       gpusync 0.3.0 device
          queue 1 'label': ...                 every queue that does not close, one after the other,
                                               entered
            ticket 7 'label': ...              what has not ended, counted in its slot
@@ -12147,8 +13099,10 @@ GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue
 GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
                                          const gpusync__submission *waits)
 {
-    bool kept = value <= t->kept && t->signal_count; /* signalled; the lowest pending signal keeps it back */
-    const gpusync__pending_signal *cover = gpusync__cover(t, kept ? 0 : value);
+    const gpusync__pending_signal *cover = gpusync__cover(t, value);
+    bool kept = value <= t->kept && t->signal_count && !(cover && cover->node.number == value);
+    if (kept)
+        cover = gpusync__cover(t, 0); /* the value is signalled, and the lowest pending signal keeps it back */
     const gpusync__submission *s = cover ? cover->submission : NULL;
 
     if (kept)
@@ -12217,12 +13171,11 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__write_dependency(out, s, &s->before);
 }
 
-/* Writes a wait that sleeps. The texts are in the order of the kinds of a goal. */
+/* Writes a wait that sleeps. */
 GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal *goal, uint64_t since_ns)
 {
-    static const char *const what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
     gpusync_timeline *t = goal->timeline;
-    gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", what[goal->kind]);
+    gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", gpusync__what[goal->kind]);
 
     if (goal->kind != GPUSYNC__ROOM)
         gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
@@ -12348,6 +13301,18 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     return out.length;
 }
 
+GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *queue, char *buffer, size_t size)
+{
+    gpusync__writer out = {buffer, buffer ? size : 0, 0};
+    if (out.size)
+        buffer[0] = '\0';
+    if (!queue || !gpusync__enter(queue))
+        return 0;
+    gpusync__write_queue(&out, queue);
+    gpusync__leave(queue);
+    return out.length;
+}
+
 #ifdef __cplusplus
 }
 #endif
@@ -12379,6 +13344,14 @@ GPUSYNC__STUB_DESTROY(gpusync_device_destroy(gpusync_device *device), device)
 GPUSYNC__STUB_OUT(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out))
 GPUSYNC__STUB_DESTROY(gpusync_queue_destroy(gpusync_queue *queue), queue)
 GPUSYNC__STUB_DESTROY(gpusync_queue_destroy_now(gpusync_queue *queue), queue)
+GPUSYNC__STUB(gpusync_queue_clear_failure(gpusync_queue *queue))
+GPUSYNC__STUB_DESTROY(gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user),
+                      queue)
+GPUSYNC__STUB_DESTROY(gpusync_device_destroy_later(gpusync_device *device, gpusync_destroyed_fn destroyed, void *user),
+                      device)
+GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy_later(gpusync_timeline *timeline, gpusync_destroyed_fn destroyed,
+                                                     void *user),
+                      timeline)
 GPUSYNC__STUB_OUT(gpusync_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc, void **out))
 GPUSYNC__STUB(gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer))
 GPUSYNC__STUB_OUT(gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
@@ -12457,6 +13430,10 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
         buffer[0] = '\0';
     return 0;
 }
+GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *queue, char *buffer, size_t size)
+{
+    return gpusync_report(0, buffer, size);
+}
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
@@ -12472,11 +13449,53 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 #ifdef __cplusplus
 extern "C" bool (*const gpusync__inline_is_idle)(const gpusync_queue *);
 extern "C" bool (*const gpusync__inline_is_done)(const gpusync_queue *, gpusync_ticket);
+extern "C" uint64_t (*const gpusync__inline_in_flight)(const gpusync_queue *);
+extern "C" gpusync_point (*const gpusync__inline_at_ticket)(gpusync_queue *, gpusync_ticket);
+extern "C" gpusync_point (*const gpusync__inline_at_value)(gpusync_timeline *, uint64_t);
 bool (*const gpusync__inline_is_idle)(const gpusync_queue *) = gpusync_is_idle;
 bool (*const gpusync__inline_is_done)(const gpusync_queue *, gpusync_ticket) = gpusync_is_done;
+uint64_t (*const gpusync__inline_in_flight)(const gpusync_queue *) = gpusync_in_flight;
+gpusync_point (*const gpusync__inline_at_ticket)(gpusync_queue *, gpusync_ticket) = gpusync_at_ticket;
+gpusync_point (*const gpusync__inline_at_value)(gpusync_timeline *, uint64_t) = gpusync_at_value;
 #else
 extern inline bool gpusync_is_idle(const gpusync_queue *queue);
 extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket);
+extern inline uint64_t gpusync_in_flight(const gpusync_queue *queue);
+extern inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket);
+extern inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value);
+#endif
+
+/* Plain symbols of the calls whose symbols contain the version. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifdef __GNUC__
+gpusync_result gpusync__plain_device_create(const gpusync_device_desc *desc, gpusync_device **out)
+    GPUSYNC__SYMBOL("gpusync_device_create");
+gpusync_result gpusync__plain_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out)
+    GPUSYNC__SYMBOL("gpusync_queue_create");
+gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc, void **out)
+    GPUSYNC__SYMBOL("gpusync_command_buffer");
+
+GPUSYNC_API gpusync_result gpusync__plain_device_create(const gpusync_device_desc *desc, gpusync_device **out)
+{
+    return gpusync_device_create(desc, out);
+}
+
+GPUSYNC_API gpusync_result gpusync__plain_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
+                                                       gpusync_queue **out)
+{
+    return gpusync_queue_create(device, desc, out);
+}
+
+GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                                         void **out)
+{
+    return gpusync_command_buffer(queue, desc, out);
+}
+#endif
+#ifdef __cplusplus
+}
 #endif
 #endif
 
@@ -12489,8 +13508,23 @@ extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ti
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.3   Not released yet. What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked
-           where they are called: a program that commits and waits links 29 KB of code, not 52.
+     0.3   Not released yet.
+           1. What a 0.2 program has to change; the compiler points at most of it:
+             GPUSYNC_LOG_INFO                            gone: the levels are GPUSYNC_LOG_WARNING and _ERROR
+             a log function                              gets warnings, too: look at the level
+             positional initialisers of descs            by name: gpusync_device_desc.log_report,
+                                                         gpusync_queue_desc.sticky_failure and
+                                                         gpusync_wait_options.through_loss are at the end
+             gpusync_device_create_0_2 by its symbol     gpusync_device_create, or _0_3; so for the two others
+           2. New: gpusync_queue_desc.sticky_failure, gpusync_queue_clear_failure: a failure fails all later work.
+             gpusync_wait_options.through_loss: a wait that goes on when the device is lost, until memory may be freed.
+             gpusync_queue_destroy_later, gpusync_timeline_destroy_later, gpusync_device_destroy_later: the last owner
+             may let go in a callback. gpusync_in_flight. gpusync_queue_report; with gpusync_device_desc.log_report the
+             log gets it when a wait timed out. The log is told of lost handlers. For bindings:
+             gpusync_struct_sizes, GPUSYNC_STRUCTS, plain symbols, gpusync_at_ticket and gpusync_at_value as symbols.
+           3. What means something else, and compiles as before: gpusync_timeline_destroy may return ERROR_DESTROYED.
+           What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked where they are
+           called: a program that commits and waits links 32 KB of code, not 52.
            The report says of a submission that was held for how long the device has had it, not since its call.
            gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
            also where a poll or a wait has found it, and the completed handler has not come yet.
