@@ -3211,7 +3211,8 @@ GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t
    No lock is held. */
 GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
 {
-    uint32_t places = GPUSYNC__FEW_PLACES, shift = 60; /* 16 places: four bits */
+    uint32_t places = GPUSYNC__FEW_PLACES;
+    uint32_t shift = 60; /* 16 places: four bits */
     GPUSYNC__LOCK(q);
     bool needed = q->searched;
     for (; places <= q->in_flight; places *= 4)
@@ -3343,15 +3344,17 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint
         error and ends the ticket in one hold (gpusync__end_submission).
      4. What waits for the ticket, or for a timeline that failed, gets the error. A callback keeps a
         copy (gpusync__callback_told). A dependency, of a submission of any queue of the device,
-        dooms that submission (gpusync__dependencies_over): if it is held, it is never issued; if
-        the GPU has it, it runs on whatever its input holds. Either way it goes through step 3 with
-        that error. Only a dependency for the order of two signals passes no error on, and a
-        submission that is given up takes none.
+        dooms that submission (gpusync__dependencies_over). If the submission is held, it is never
+        issued. If the GPU has it, this library first sets the event for which the GPU waits, and
+        the work runs on whatever its input holds. Either way the submission goes through step 3
+        with that error. Two take no error from a dependency: a submission that waits only for the
+        order of two signals, and one that the program has cancelled or whose queue is destroyed.
      5. A wait finds the record by its ticket, a wait for everything by a range of tickets
         (gpusync__result_of). gpusync_next_error reads the failure log, with the program's cursor;
         the program's log function is told of each record (gpusync__log_failures).
      6. A class that means a lost device ends every wait of the device (gpusync__lose).
-     7. The failure that is log_size further on takes the record's place. Of the records that were
+     7. With sticky_failure, the error also becomes that of the later tickets (gpusync__end_in_turn).
+     8. The failure that is log_size further on takes the record's place. Of the records that were
         dropped only the highest ticket is known. */
 
 /* Turns control characters in labels and in Metal's texts into blanks. */
@@ -4916,7 +4919,9 @@ GPUSYNC__RARE void gpusync__end_early(gpusync_queue *q, uint64_t ticket, const g
 GPUSYNC__RARE bool gpusync__fails_in_turn(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     gpusync__sticky *sticky = q->sticky;
-    bool stuck = gpusync__is_stuck_at(q, ticket), own = sticky->early.ticket == ticket;
+    bool stuck = gpusync__is_stuck_at(q, ticket);
+    bool own = sticky->early.ticket == ticket;
+
     if (stuck || own)
         gpusync__copy_error(error, stuck ? &sticky->first : &sticky->early);
     if (own)
@@ -5006,7 +5011,8 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
                             gpusync__deferred *deferred)
 {
     uint64_t ticket = slot->ticket;
-    bool failed = false, is_part = slot->kind == GPUSYNC__PART;
+    bool is_part = slot->kind == GPUSYNC__PART;
+    bool failed = false;
     gpusync__outcome outcome;
     gpusync__catch caught;
     gpusync_error error;
@@ -5554,29 +5560,36 @@ static void gpusync__delist_one(gpusync__wait_entry *entry)
     gpusync__unlock(&waits->lock);
 }
 
-/* For a wait for many: keeps the results of the goals that are over now, and leaves their queues
-   and timelines. Each goal is asked only once whether it is reached, so that the goal that ends the
-   wait is also the one that the wait returns. In a wait for any, one goal is enough: the others are
-   not left here, and their failures are not returned. */
+/* Keeps the result of goal `i` of a wait for many, which is over, and leaves its queue or timeline. */
+static void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
+{
+    gpusync__wait_entry *entry = &wait->entries[i];
+    gpusync_error error;
+    gpusync__delist_one(entry);
+    entry->result = gpusync__end_of(&entry->goal, met, &error);
+
+    bool failed = entry->result != GPUSYNC_OK;
+    if (wait->any || !met || (wait->failures && failed))
+        wait->broken = true;
+    if (failed && i < wait->which && wait->error)
+        *wait->error = error;
+    if (i < wait->which && (wait->any || failed))
+        wait->which = i;
+    entry->left = true;
+    gpusync__goal_leave(&entry->goal);
+}
+
+/* For a wait for many: looks for goals that are over now. Each goal is asked only once whether it
+   is reached, so that the goal that ends the wait is also the one that the wait returns. In a wait
+   for any, one goal is enough: the wait does not leave the others here, and does not return their
+   failures. */
 static bool gpusync__many_over(gpusync__wait *wait)
 {
     for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
-        gpusync_error error;
         bool met = !entry->left && gpusync__reached(entry);
-        if (entry->left || (!met && !gpusync__stopped(&entry->goal)))
-            continue;
-        gpusync__delist_one(entry);
-        entry->result = gpusync__end_of(&entry->goal, met, &error);
-        bool failed = entry->result != GPUSYNC_OK;
-        if (wait->any || !met || (wait->failures && failed))
-            wait->broken = true;
-        if (failed && i < wait->which && wait->error)
-            *wait->error = error;
-        if (i < wait->which && (wait->any || failed))
-            wait->which = i;
-        entry->left = true;
-        gpusync__goal_leave(&entry->goal);
+        if (!entry->left && (met || gpusync__stopped(&entry->goal)))
+            gpusync__keep_end(wait, i, met);
     }
     while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
         wait->first_open++;
@@ -5655,7 +5668,8 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t 
     gpusync__forecast f = {0, 0, 0};
 
     GPUSYNC__LOCK(q);
-    uint64_t done = q->head.completed, ended = q->ended_ns;
+    uint64_t done = q->head.completed;
+    uint64_t ended = q->ended_ns;
     uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0;
     f.lag = q->lag_ns;
     if (issued && gpusync__usual(q, &mean, &f.deviation)) {
@@ -6607,7 +6621,7 @@ static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
 /* Returns whether every command buffer that takes room is held or uncommitted, so that only the
    program can make room. The program may commit one meanwhile, and therefore the caller asks twice.
    No lock is held. */
-static bool gpusync__is_stuck(gpusync_queue *q)
+static bool gpusync__is_full_for_good(gpusync_queue *q)
 {
     uint64_t last = gpusync__committed(q);
     gpusync__lock(&q->order);
@@ -6625,11 +6639,12 @@ static bool gpusync__is_stuck(gpusync_queue *q)
     return idle >= gpusync__outstanding(q);
 }
 
-/* A queue that is stuck for so long counts as full: a wait without a deadline would never end. */
-#define GPUSYNC__STUCK_NS 1000000000u
+/* A queue that only the program can empty, for so long, counts as full: a wait without a deadline
+   would never end. */
+#define GPUSYNC__FULL_NS 1000000000u
 
 /* Waits until fewer than `limit` command buffers take room, and takes no room itself. QUEUE_FULL if
-   the queue is stuck. The caller may have been woken for room that it does not take: it wakes
+   only the program can make room. The caller may have been woken for room that it does not take: it wakes
    another waiter then. If the result is not OK, this call has done so.
    Interleaving 22: room is given to a waiter that has timed out. A waiter that does not take the
    room passes it on. */
@@ -6642,14 +6657,14 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
 
     do {
         uint64_t committed = gpusync__committed(q);
-        bool stuck = forever && gpusync__is_stuck(q);
-        gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__STUCK_NS : left, NULL, &how);
+        bool full = forever && gpusync__is_full_for_good(q);
+        gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__FULL_NS : left, NULL, &how);
         if (result == GPUSYNC_OK)
             return GPUSYNC_OK;
         gpusync__give_room(q, 0, NULL);
         if (result != GPUSYNC_TIMEOUT)
             return result;
-        if (stuck && committed == gpusync__committed(q) && gpusync__is_stuck(q))
+        if (full && committed == gpusync__committed(q) && gpusync__is_full_for_good(q))
             return GPUSYNC_ERROR_QUEUE_FULL;
     } while (forever); /* else the time is over */
     if (left)
@@ -6671,7 +6686,8 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline
     for (;;) {
         gpusync_result result = GPUSYNC_OK;
         GPUSYNC__LOCK(q);
-        bool room = q->outstanding < q->max_in_flight, ready = !slot || q->free_slots;
+        bool room = q->outstanding < q->max_in_flight;
+        bool ready = !slot || q->free_slots;
         if (room && ready) {
             gpusync__count_room(q, 1);
             if (slot)
@@ -7421,7 +7437,8 @@ static bool gpusync__is_of_device(void *queue, void *metal)
    Classes, never versions, tell what the system has. Needs a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
-    void *given = desc->metal_queue, *metal = q->device->metal;
+    void *given = desc->metal_queue;
+    void *metal = q->device->metal;
     void *cls = gpusync__class_of(given ? given : metal);
 
     q->metal4 = given ? gpusync__class_responds(cls, gpusync__sel.commit4) &&
@@ -7563,16 +7580,18 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      held work, commits behind it   [3]  ends with ERROR_CANCELLED      the same
      open command buffers           [3]  are released; timelines that   the same
                                          they were to signal fail
-     tracked ones, not committed    [3]  end with ERROR_CANCELLED       the same
+     tracked ones, not committed    [3]  end with ERROR_CANCELLED,      the same
+                                         their slots become orphans
      plain commits in flight     [4, 6]  are waited for                 their slots become orphans; what waits for
                                                                         the ticket gets ERROR_DESTROYED [7]
      submissions in flight       [4, 7]  are waited for                 end with ERROR_CANCELLED, and so do the
                                                                         timelines they signal; their command
                                                                         buffers stay until the handlers have come,
                                                                         with the events that the GPU may still use
-     work of other queues that   [4, 7]  gets how the ticket ended      gets the results above at once; the GPU
-     waits for a ticket of this one                                     waits no longer, so that work may run
-                                                                        before its input is ready
+     work of other queues that   [4, 7]  gets how the ticket ended      gets ERROR_DESTROYED or ERROR_CANCELLED of
+     waits for a ticket of this one                                     the ticket, in this call; the GPU waits no
+                                                                        longer, and may run that work before its
+                                                                        input is ready
      callbacks and releases         [8]  run in the call                the same; a released object may still be
                                                                         in use by the GPU
      Metal 4: queue and events      [8]  stay until the GPU has passed the queue's last mark (>>metal4)
@@ -8053,7 +8072,8 @@ static bool gpusync__device_goes(gpusync_device *dev, bool *reason)
         *reason = true;
         return false;
     }
-    void *callback_queue = dev->callback_queue, *sweep_queue = dev->sweep_queue;
+    void *callback_queue = dev->callback_queue;
+    void *sweep_queue = dev->sweep_queue;
     gpusync__device_free(dev);
     gpusync__dispatch_async(callback_queue, post, gpusync__device_gone);
     gpusync__dispatch_release(callback_queue);
@@ -8991,7 +9011,10 @@ static void *gpusync__listener(gpusync_device *dev)
    one for any time. Under the wait list's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS], **link = first, *listening, *slab = NULL;
+    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS];
+    gpusync__listening **link = first;
+    gpusync__listening *listening, *slab = NULL;
+
     while ((listening = *link) != NULL) {
         if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__FREE) {
             *link = listening->next;
@@ -9806,8 +9829,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync__block_goal        there is no waitUntilCompleted
      gpusync_wait_ex            refuses the mode BLOCKING: there is no waitUntilCompleted
      gpusync_command_buffer     such buffers come from the device, not from a queue
-     gpusync__check_stranger    gpusync_commit, gpusync_track and others are for other queues
-     gpusync__end_commit        gpusync_commit is for other queues, also where the commit would be held
+     gpusync__check_stranger    gpusync_commit, gpusync_track, gpusync_encode_wait and _signal refuse such queues
+     gpusync__end_commit        gpusync_commit refuses such queues, also where the commit would be held
      gpusync__new_queue4        makes the queue
      gpusync__has_metal4        does the device have such queues?
      gpusync__metal_queue       takes or makes the queue
@@ -9821,11 +9844,11 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync__submission_free   releases the options of a commit that was never made
      gpusync__publish           the events that the submission signals stay until the mark has come
      gpusync__issue_submission  waits and signals are operations of the queue
-     gpusync__own_buffers       none are needed: the options are made instead
+     gpusync__own_buffers       makes options: no command buffers of this library's own carry waits and signals
      gpusync__take_parts        calls gpusync__take_parts4
      gpusync__take_parts4       all command buffers are one part
-     gpusync__seek_all          held ones cannot be enqueued
-     gpusync_warmup_start       the warm-up commits a buffer of the queue's own kind, which Metal 4 has not
+     gpusync__seek_all          has no buffer that is enqueued to refuse: Metal 4 has no enqueue
+     gpusync_warmup_start       refuses such queues: the touching buffer comes from [queue commandBuffer]
      gpusync__write_slot        the report knows no status
      gpusync__write_queue       the report says which kind the queue is */
 
@@ -10207,7 +10230,8 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission
 {
     gpusync_device *dev = q->device;
     uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
-    gpusync__submission **link = &q->kept, *gone = NULL;
+    gpusync__submission **link = &q->kept;
+    gpusync__submission *gone = NULL;
     uint32_t more = 1;
 
     gpusync__lock(&dev->submission_lock);
@@ -10921,8 +10945,9 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
      of another queue (gpusync__goes_after)             (gpusync__take_followers)
      an earlier submission of the line is held          that one is issued or abandoned
 
-   Each of the first three is a dependency (the third is `before`), and counts in `missing`. The
-   thread that makes the change counts `missing` down. At 0 it lists the submission as ready, and
+   Each of the first three is a dependency, and counts in `missing` of the submission. The third is
+   the dependency `before`, which gpusync__try_issue makes. The thread that makes the change counts
+   `missing` down. At 0 it lists the submission as ready, and
    sets `wanted` of the queue (gpusync__mark_ready). That thread must not wait for the order lock. At
    the end of its call or handler, when it holds no lock, it tries the order lock, and issues the
    work with whatever stood behind it in the line (gpusync__run, gpusync__issue_ready). If another
