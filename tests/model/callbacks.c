@@ -78,7 +78,7 @@ static void alone(void *user, gpusync_result result, const gpusync_error *error)
 }
 static void *pays(void *unused)
 {
-    gpusync__pay(&D, &Q.owing, NULL);
+    gpusync__pay(&D, &Q.owing, NULL, true);
     return unused;
 }
 static void paid_meanwhile(void)

@@ -202,7 +202,7 @@ static void kept_submissions(void)
     Q.mark = &event_value;
     STORE(&event_value, 1);
     have_submissions(SUBMISSIONS);
-    Q.four = &gpusync__fours;
+    gpusync__hook_in4(&Q);
     for (int i = 0; i < SUBMISSIONS; i++) {
         submissions[i].refs = 1;
         submissions[i].work.queue = &Q;

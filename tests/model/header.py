@@ -45,17 +45,20 @@ EDITS = [
     ("#define GPUSYNC__PAUSE() __builtin_ia32_pause()", "#define GPUSYNC__PAUSE() ((void)0)"),
     ("#define GPUSYNC__PAUSE() __asm__ __volatile__(\"isb\")", "#define GPUSYNC__PAUSE() ((void)0)"),
     # Copies of structures: field by field, without the texts.
-    ("    *record = *error;", "    copy_error(record, error);"),
+    ("    record->error = *error;", "    copy_error(&record->error, error);"),
+    ("    q->sticky->first = *error;", "    copy_error(&q->sticky->first, error);"),
     ("        made[q->log_begin % q->log_most] = q->last_failure;",
-     "        copy_error(&made[q->log_begin % q->log_most], &q->last_failure);"),
+     "        copy_failed(&made[q->log_begin % q->log_most], &q->last_failure);"),
     ("    *to = *from;", "    copy_error(to, from);"),
-    ("    *error = q->log[at % q->log_size];", "    copy_error(error, &q->log[at % q->log_size]);"),
+    ("    *error = q->log[at % q->log_size].error;", "    copy_error(error, &q->log[at % q->log_size].error);"),
+    ("        *early = *outcome->error;", "        copy_error(early, outcome->error);"),
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
     ("        s->error = *error;", "        copy_error(&s->error, error);"),
+    ("        s->error = q->sticky->first;", "        copy_error(&s->error, &q->sticky->first);"),
     ("        error = dep->timeline->error;", "        copy_error(&error, &dep->timeline->error);"),
     ("wait->error)\n"
-     "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
+     "        *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
@@ -70,8 +73,8 @@ EDITS = [
      "#define GPUSYNC__COUNT_RELAXED(p) ((void)(p))"),
     ("    double seconds = outcome->gpu_end;\n",
      "    double seconds = 0;\n    return;\n"),
-    ("        if (failed || slot->kind != GPUSYNC__WORK)\n"
-     "            q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
+    ("    if (outcome->error || slot->kind != GPUSYNC__WORK)\n"
+     "        q->took_ns[slot->ticket % GPUSYNC__TAKEN] = 0;\n", ""),
     ("    if (error || s->work.traits & GPUSYNC__IS_DELAYED)\n"
      "        q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
     # Smaller, so that loops end soon.

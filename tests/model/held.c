@@ -179,10 +179,10 @@ static void on_the_device(void)
     nothing_is_left();
 }
 
-/* gpusync__is_stuck counts what is tracked and not committed, while an open command buffer is committed. */
+/* gpusync__is_full_for_good counts what is tracked and not committed, while an open command buffer is committed. */
 static void *counts(void *unused)
 {
-    (void)gpusync__is_stuck(&Q);
+    (void)gpusync__is_full_for_good(&Q);
     return unused;
 }
 static void *commits_open(void *unused)
@@ -205,7 +205,7 @@ static void stuck(void)
     pthread_t one = start(counts, 0), other = start(commits_open, 0);
     join(one);
     join(other);
-    assert(!gpusync__is_stuck(&Q) && Q.outstanding == 2);
+    assert(!gpusync__is_full_for_good(&Q) && Q.outstanding == 2);
 }
 
 int main(void)

@@ -145,8 +145,8 @@ MUTANTS = {
     ],
     # -- a device is lost
     "loss-not-looked-at": [
-        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)\n"
-         "        gpusync__want(q, deferred); /* gpusync__lose came first */\n", ""),
+        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n"
+         "        gpusync__want(q, deferred); /* the loss of the device, or the failure, came first */\n", ""),
     ],
     # -- an object goes
     "inside-counted-relaxed": [
@@ -166,17 +166,14 @@ MUTANTS = {
          "static void gpusync__leave(gpusync_queue *q) { __atomic_fetch_sub(&q->inside, 1, __ATOMIC_RELAXED); }"),
     ],
     "running-handler-not-waited-for": [
-        ("        if (!slot)\n"
-         "            break;\n"
-         "        if (!armed) {\n"
-         "            gpusync__linger(q->device, &rounds);\n"
-         "            continue;\n"
-         "        }\n",
-         "        if (!armed) break;\n"),
+        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n"
+         "            return true;\n",
+         "        if (!armed && !GPUSYNC__LOAD_SEQ(&q->leaving)) return true;\n"),
     ],
     "leaving-not-waited-for": [
-        ("    while (GPUSYNC__LOAD_SEQ(&q->leaving))\n"
-         "        gpusync__linger(q->device, &rounds);\n", ""),
+        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n"
+         "            return true;\n",
+         "        if (!slot) return true;\n"),
     ],
     "leaving-counted-after-the-lock": [
         ("    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n    void *buffer = gpusync__slot_leave(q, slot);\n"
@@ -200,17 +197,19 @@ MUTANTS = {
         ("    gpusync__return_slots(q->free_slots);\n", ""),
     ],
     "sleepers-not-woken": [
-        ("    gpusync__wake_waits(dev, &q->waits, false);\n", ""),
+        ("    gpusync__wake_waits(q->device, &q->waits, false);\n", ""),
     ],
     "sleepers-of-values-not-woken": [
-        ("    gpusync__wake_waits(dev, &t->waits, false);\n", ""),
+        ("    gpusync__wake_waits(t->device, &t->waits, false);\n", ""),
     ],
     "listening-not-orphaned": [
         ("            gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
     ],
     "listening-not-waited-for": [
-        ("            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
-         "                gpusync__linger(dev, &rounds);\n",
+        ("            while (waits && GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
+         "                gpusync__linger(t->device, &rounds);\n"
+         "            if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
+         "                return false;\n",
          "            (void)rounds;\n"),
     ],
     "listening-let-go-relaxed": [
@@ -233,7 +232,8 @@ MUTANTS = {
     # -- a sweep begins
     "timer-taken-back-late": [
         ("    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    bool last = ", "    bool last = "),
-        ("    if (reason && last) {\n", "    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    if (reason && last) {\n"),
+        ("    if (!gone && reason && last) {\n",
+         "    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    if (!gone && reason && last) {\n"),
     ],
     "refused-after-the-timer": [
         ("    GPUSYNC__LOCK(q);\n    q->refused = true;\n    GPUSYNC__UNLOCK(q);\n"
@@ -281,8 +281,8 @@ MUTANTS = {
          "    return completed == __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);"),
     ],
     "idle-read-relaxed": [
-        ("    completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);\n    return",
-         "    completed = __atomic_load_n(&head->completed, __ATOMIC_RELAXED);\n    return"),
+        ("    completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);\n    return completed ==",
+         "    completed = __atomic_load_n(&head->completed, __ATOMIC_RELAXED);\n    return completed =="),
     ],
     "no-fence-behind-a-status": [
         ("    if (status >= GPUSYNC__STATUS_COMPLETED)\n"
@@ -290,17 +290,11 @@ MUTANTS = {
     ],
     # -- a failure comes before the end
     "recorded-after-the-end": [
-        ("        if (failed)\n"
-         "            gpusync__record(q, &error);\n"
-         "        gpusync__learn", "        gpusync__learn"),
-        ("        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
-         "    }\n"
-         "    GPUSYNC__UNLOCK(q);\n\n"
-         "    if (!first)\n"
-         "        return;",
-         "        gpusync__end_ticket(q, ticket, &outcome, &caught, deferred);\n"
-         "        if (failed) gpusync__record(q, &error);\n    }\n"
-         "    GPUSYNC__UNLOCK(q);\n    if (!first) return;"),
+        ("    if (outcome->error)\n"
+         "        gpusync__record(q, outcome->error, false);\n"
+         "    gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred);\n",
+         "    gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred);\n"
+         "    if (outcome->error) gpusync__record(q, outcome->error, false);\n"),
     ],
     "failed-flag-left-out": [
         ("    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);\n", ""),
@@ -345,7 +339,7 @@ MUTANTS = {
         ("        uint32_t left = GPUSYNC__LOAD_SEQ(owing);",
          "        uint32_t settled = kept ? GPUSYNC__LOAD_SEQ(kept) : 0, left = GPUSYNC__LOAD_SEQ(owing);"),
         ("        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))\n"
-         "            return;", "        if (left <= settled) return;"),
+         "            return true;", "        if (left <= settled) return true;"),
     ],
     "pending-falls-first": [
         ("    gpusync__pool_pop(pool);\n    gpusync__compiled(c);\n    GPUSYNC__SUB_SEQ(&w->pending, 1);\n",

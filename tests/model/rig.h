@@ -52,6 +52,7 @@ typedef int pthread_condattr_t;
    of the same place. One that is not known here ends the run, if it is ever reached. */
 struct gpusync__goal;
 struct gpusync__wait_entry;
+struct gpusync__failed;
 struct gpusync_error;
 struct gpusync_submission;
 static void zero_goal(struct gpusync__goal *goal, size_t size);
@@ -130,6 +131,7 @@ static void model_library(void *device, void *sel, void *text, void *options, vo
 
 static void copy_goal(struct gpusync__goal *to, const struct gpusync__goal *from);
 static void copy_error(struct gpusync_error *to, const struct gpusync_error *from);
+static void copy_failed(struct gpusync__failed *to, const struct gpusync__failed *from);
 
 #define GPUSYNC_ASSERT(condition) assert(condition)
 #define GPUSYNC_IMPLEMENTATION
@@ -144,7 +146,8 @@ static void zero_goal(gpusync__goal *g, size_t size)
     g->queue = NULL;
     g->timeline = NULL;
     g->kind = 0;
-    g->draining = g->handlers = false;
+    g->stops = 0;
+    g->handlers = g->asks = false;
     g->ticket = g->covered = 0;
     g->late = NULL;
 }
@@ -153,8 +156,9 @@ static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
     to->queue = from->queue;
     to->timeline = from->timeline;
     to->kind = from->kind;
-    to->draining = from->draining;
+    to->stops = from->stops;
     to->handlers = from->handlers;
+    to->asks = from->asks;
     to->ticket = from->ticket;
     to->covered = from->covered;
     to->late = from->late;
@@ -168,7 +172,7 @@ static void zero_watches(gpusync__wait_entry *w, size_t size)
         w[i].waiter = NULL;
         w[i].list = NULL;
         w[i].hints = 0;
-        w[i].asks = w[i].left = false;
+        w[i].left = false;
         w[i].result = GPUSYNC_OK;
         w[i].since_ns = 0;
     }
@@ -188,6 +192,12 @@ static void copy_error(gpusync_error *to, const gpusync_error *from)
     to->ticket = from->ticket;
     to->code = from->code;
     to->dropped = from->dropped;
+}
+static void copy_failed(gpusync__failed *to, const gpusync__failed *from)
+{
+    copy_error(&to->error, &from->error);
+    to->last = from->last;
+    to->given_up = from->given_up;
 }
 static void zero_submission(gpusync_submission *s, size_t size)
 {
@@ -428,6 +438,7 @@ struct gpusync_device D = {
     .wait_mode = GPUSYNC_WAIT_HANDLER,
     .queues = {.root = &Q.place, .end = {&Q.place, &Q.place}},
     .timelines = {.root = &T.place, .end = {&T.place, &T.place}},
+    .objects = 2,
     .queue_count = 1,
     .timeline_count = 1,
     .listener = &metal_object,
@@ -477,7 +488,7 @@ static void begin(void)
 }
 
 /* A log that has a place for two failures, not for the last one alone. */
-static gpusync_error records[2];
+static gpusync__failed records[2];
 static void have_log(void)
 {
     Q.log = records;
@@ -530,7 +541,6 @@ static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
     gpusync__wait wait = {&D, &Q.stats, &entry, 1, 0, 1, false, false, false, false, NULL};
     zero_watches(&entry, sizeof entry);
     copy_goal(&entry.goal, goal);
-    entry.asks = goal->handlers;
     return gpusync__sleep(&wait, deadline);
 }
 static gpusync__goal goal_of(gpusync_queue *q, gpusync_timeline *t, uint32_t kind, uint64_t number)
@@ -540,6 +550,7 @@ static gpusync__goal goal_of(gpusync_queue *q, gpusync_timeline *t, uint32_t kin
     goal.queue = q;
     goal.timeline = t;
     goal.kind = kind;
+    goal.stops = GPUSYNC__LOST | GPUSYNC__CLOSING;
     goal.ticket = number;
     return goal;
 }
