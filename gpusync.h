@@ -810,14 +810,15 @@ typedef struct gpusync_wait_options {
 
     With options->through_loss the loss of the device does not end the wait. The wait goes on until Metal has reported
     the end of every command buffer of the ticket (with Metal 4: the feedback), so that the program can free memory that
-    the GPU used. On a lost device every result except ERROR_DEVICE_LOST, ERROR_DESTROYED and ERROR_WOULD_DEADLOCK means
-    that the GPU is finished with the work:
+    the GPU used. On a lost device the first four results mean that the GPU is finished with the work. No other result
+    means that:
       OK, ERROR_EXECUTION, ...    The ticket ended so. GPUSYNC_EVERYTHING: the worst result that was not reported yet.
       ERROR_CANCELLED             The work was never committed: it was held when the device was lost.
-      ERROR_RESULT_UNKNOWN        The work ended or was never committed, and the ticket will have no result: what it
-                                  waited for does not come.
+      ERROR_RESULT_UNKNOWN        The work ended or was never committed, and the ticket has no result: what it waits for
+                                  may never come.
       ERROR_DEVICE_LOST           The limit came first: the GPU may still use the memory.
       ERROR_DESTROYED             The queue is being destroyed: the GPU may still use the memory.
+      Another error               There was no wait: ERROR_INVALID_TICKET, ERROR_OUT_OF_MEMORY and others.
     Returns  as gpusync_wait. ERROR_UNSUPPORTED also: mode BLOCKING on a queue of Metal 4.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
@@ -1907,23 +1908,23 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 #endif
 }
 
-/* Returns a timeout as a deadline. A timeout beyond the clock ends just before FOREVER, which has
-   no end. */
+/* Returns a timeout as a deadline: 0 for no wait at all. A timeout beyond the clock ends just before
+   FOREVER, which has no end. */
 static uint64_t gpusync__deadline(uint64_t timeout_ns)
 {
-    if (timeout_ns == GPUSYNC_FOREVER)
-        return GPUSYNC_FOREVER;
+    if (timeout_ns == 0 || timeout_ns == GPUSYNC_FOREVER)
+        return timeout_ns;
     uint64_t now = gpusync_now_ns();
     return timeout_ns < GPUSYNC_FOREVER - 1 - now ? now + timeout_ns : GPUSYNC_FOREVER - 1;
 }
 
-/* Returns a deadline as a timeout: 0 if it has passed. */
+/* Returns a deadline as a timeout: 1 if it has passed, so that a wait which had a limit warns. */
 static uint64_t gpusync__time_left(uint64_t deadline)
 {
-    if (deadline == GPUSYNC_FOREVER)
-        return GPUSYNC_FOREVER;
+    if (deadline == 0 || deadline == GPUSYNC_FOREVER)
+        return deadline;
     uint64_t now = gpusync_now_ns();
-    return now < deadline ? deadline - now : 0;
+    return now < deadline ? deadline - now : 1;
 }
 
 /* Apple's os_unfair_lock. A waiting thread lends the owner its priority, which is why Rust's
@@ -2379,6 +2380,7 @@ typedef struct gpusync__sticky {
     gpusync_error first; /* the failure that sticks, or stuck; its ticket is 0 before the first */
     gpusync_error early; /* of work that failed before its turn: of the lowest ticket. Its ticket 0: none */
     uint64_t last;       /* tickets after the first up to this fail, too: GPUSYNC_EVERYTHING until it is cleared */
+    uint32_t abandoned;  /* submissions that were not issued, and are not published yet: they stop the line */
     bool ends_freely;    /* destroy does not wait for what is in flight: no ticket waits for its turn any more */
 } gpusync__sticky;
 
@@ -2564,7 +2566,8 @@ typedef struct gpusync__upper {
        submission of an open buffer; error NULL: at the program's call [gpusync__discard_submission].
        ended: ends a part [gpusync__part_ended]. turn: the turn of a submission with nothing left open
        has come [gpusync__push_ended]. look: looks at a submission's parts; true if the sweep has to
-       come again for it [gpusync__look_submission]. */
+       come again for it [gpusync__look_submission]. moves: looks so on a lost device; true if the GPU has
+       command buffers of it, or a thread is about to issue, end or publish it [gpusync__moves]. */
     void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
     void (*issue)(gpusync_queue *q);
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
@@ -2573,6 +2576,7 @@ typedef struct gpusync__upper {
     void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
     void (*turn)(struct gpusync__submission *s, gpusync__deferred *deferred);
     bool (*look)(struct gpusync__submission *s);
+    bool (*moves)(struct gpusync__submission *s);
     /* Steps of destroy, in this order. give_up: abandons held work, under the order lock
        [gpusync__give_up_held]. events: returns what the GPU may still use of an orphan, as an array
        (+1), or NULL [gpusync__events_of]. disown: ends submissions in flight
@@ -3705,7 +3709,7 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
    lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
-    if (gpusync__is_stuck_at(q, ticket))
+    if (gpusync__is_stuck_at(q, ticket) || (q->sticky && ticket == q->sticky->first.ticket))
         return &q->sticky->first;
     for (uint64_t n = q->log_count, first = gpusync__log_first(q); n-- > first;) {
         const gpusync__failed *record = &q->log[n % q->log_size];
@@ -3775,11 +3779,9 @@ static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
 /* Returns the result of a wait with through_loss on a lost device, from that of its work. Work that
    was held at the loss has ended with DEVICE_LOST, which would say that the GPU may still use it.
    Work that has not ended is not on the GPU, but has no result. */
-GPUSYNC__RARE gpusync_result gpusync__result_through(const gpusync__goal *goal, gpusync_result result,
+GPUSYNC__RARE gpusync_result gpusync__result_through(const gpusync__goal *goal, bool ended, gpusync_result result,
                                                      gpusync_error *error)
 {
-    bool ended = goal->kind == GPUSYNC__ALL ? gpusync__ended_to(goal->queue) >= goal->ticket
-                                            : gpusync__has_ended(goal->queue, goal->ticket);
     gpusync_result other = result;
     if (!ended && (result == GPUSYNC_OK || goal->kind == GPUSYNC__ONE))
         other = GPUSYNC_ERROR_RESULT_UNKNOWN;
@@ -3788,8 +3790,8 @@ GPUSYNC__RARE gpusync_result gpusync__result_through(const gpusync__goal *goal, 
     return other == result ? result : gpusync__explain(error, gpusync__ticket_of(goal), other);
 }
 
-/* Returns how the work of a goal that is met ended. tell: the caller is a wait, which returns the
-   failures that it covers. */
+/* Returns how the work of a goal that is met ended; on a lost device the goal may be open. tell: the
+   caller is a wait, which returns the failures that it covers: those of tickets that have ended. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
@@ -3802,16 +3804,18 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
         return GPUSYNC_ERROR_DEVICE_LOST;
     }
     GPUSYNC__LOCK(q);
+    bool ended = everything ? gpusync__ended_to(q) >= goal->ticket : gpusync__has_ended(q, goal->ticket);
     gpusync_result result = everything ? gpusync__everything_result_locked(q, goal, error)
                                        : gpusync__ticket_result_locked(q, goal->ticket, error);
-    if (everything && tell && goal->ticket > q->covered)
-        GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
+    uint64_t covered = ended ? goal->ticket : gpusync__ended_to(q);
+    if (everything && tell && covered > q->covered)
+        GPUSYNC__STORE_SEQ(&q->covered, covered);
     GPUSYNC__UNLOCK(q);
-    return flags & ~goal->stops & GPUSYNC__LOST ? gpusync__result_through(goal, result, error) : result;
+    return flags & ~goal->stops & GPUSYNC__LOST ? gpusync__result_through(goal, ended, result, error) : result;
 }
 
-/* The record of a failure that was cleared keeps its range. Where it has left the log, the tickets up
-   to there count as dropped. */
+/* The record of a failure that was cleared keeps its range. It is the last one, because no ticket
+   behind it is recorded while it sticks. */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
 {
     gpusync__sticky *sticky = queue ? queue->sticky : NULL;
@@ -3822,11 +3826,7 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
     GPUSYNC__LOCK(queue);
     if (sticky->last == GPUSYNC_EVERYTHING) {
         sticky->last = queue->head.committed;
-        if (sticky->last > queue->dropped && sticky->first.ticket <= queue->dropped)
-            queue->dropped = sticky->last;
-        for (uint64_t n = gpusync__log_first(queue); n < queue->log_count; n++)
-            if (queue->log[n % queue->log_size].last == GPUSYNC_EVERYTHING)
-                queue->log[n % queue->log_size].last = sticky->last;
+        queue->log[(queue->log_count - 1) % queue->log_size].last = sticky->last;
         __atomic_fetch_and(&queue->flags, ~(uint32_t)GPUSYNC__STUCK, __ATOMIC_SEQ_CST);
     }
     GPUSYNC__UNLOCK(queue);
@@ -4891,7 +4891,8 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
 /* -- sticky failures: the tickets of a queue with sticky_failure end in their order
      1. Work ends in any order. The end of a commit is noted in the ticket's entry, with EARLY in
         `done`, which no other function takes for the end of a ticket (gpusync__end_early). Of the
-        errors only that of the lowest ticket is kept: it will stick, and cover the others. A
+        errors only that of the lowest ticket is kept: it will stick, and cover the others. An error
+        that an earlier failure covers does not count, because a clear may have come since. A
         submission with nothing left open gets AWAITS_TURN (gpusync__awaits_turn).
      2. The ticket behind `completed` has its turn. Each thread that has ended a ticket, or noted an
         end, ends what has its turn, one ticket in a hold (gpusync__end_in_turn), or publishes the
@@ -4910,7 +4911,8 @@ GPUSYNC__RARE void gpusync__end_early(gpusync_queue *q, uint64_t ticket, const g
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
     GPUSYNC__STORE_SEQ(&entry->done, GPUSYNC__EARLY | ticket << 1 | (outcome->error != NULL));
-    if (outcome->error && (!early->ticket || ticket < early->ticket))
+    bool none = !early->ticket || gpusync__is_stuck_at(q, early->ticket);
+    if (outcome->error && !gpusync__is_stuck_at(q, ticket) && (none || ticket < early->ticket))
         *early = *outcome->error;
 }
 
@@ -4966,6 +4968,7 @@ GPUSYNC__RARE void gpusync__end_in_turn(gpusync_queue *q, gpusync__deferred *def
     gpusync__catch caught;
     gpusync_error error;
     uint64_t ticket;
+    bool failed = false;
 
     while ((ticket = gpusync__end_next(q, &outcome, &error, &caught, deferred)) != 0) {
         if (q->device->trace)
@@ -4973,10 +4976,12 @@ GPUSYNC__RARE void gpusync__end_in_turn(gpusync_queue *q, gpusync__deferred *def
         gpusync__tell(q, ticket, &caught, deferred);
         if (!outcome.error)
             continue;
+        failed = true;
         if (gpusync__upper_of(q))
             gpusync__upper_of(q)->want(q, deferred); /* held work is given up */
-        gpusync__log_failures(q);
     }
+    if (failed)
+        gpusync__log_failures(q); /* last: no ticket waits for the log function */
 }
 
 /* Ends the ticket of a commit or of a buffer that the program commits, or notes the end where tickets
@@ -5303,7 +5308,7 @@ static void gpusync__sweep_slots(gpusync_queue *q)
         GPUSYNC__UNLOCK(q);
         if (lost)
             gpusync__give_room(q, 1, NULL);
-        if (lost)
+        if (lost && slot->kind != GPUSYNC__EXTERNAL) /* that has a watcher, which may be late, and no handler */
             gpusync__log(
                 q->device, GPUSYNC_LOG_WARNING,
                 "queue '%s', ticket %llu: Metal has not called the completed handler for %.0f ms after the end",
@@ -5367,6 +5372,15 @@ static inline void gpusync__arm_sweep(gpusync_device *dev)
     const gpusync__post *post = dev->post;
     if (GPUSYNC__LOAD_SEQ(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&post->sweep_ns))
         gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
+}
+
+/* Starts a timer for a reason that is listed again, unless one is on its way: a sweep that came
+   meanwhile has found no reason to come again. The sweeps keep their pace. No lock is held. */
+static void gpusync__rearm_sweep(gpusync_device *dev)
+{
+    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->post->pace_ns);
+    if (!GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
+        gpusync__start_sweep(dev, pace, pace);
 }
 
 /* The sweep, on the dispatch queue. It looks at timelines first, because a value that is reached
@@ -5486,29 +5500,62 @@ GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
     return handled;
 }
 
-/* On a lost device: returns whether no command buffer of the goal's tickets is on the GPU. Ends what
-   has ended. A tracked buffer that is not committed is not on the GPU; with Metal 4 a buffer is until
-   its feedback. A handler that runs is about to end its ticket. */
+/* Returns whether the program tracks the buffer, and has not committed it. */
+static bool gpusync__is_uncommitted(const gpusync__slot *slot)
+{
+    return slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED;
+}
+
+/* On a lost device: ends the ticket if its work has ended. Returns whether the GPU is finished with
+   the ticket, and no thread is about to issue, end or publish it. With Metal 4 the feedback tells,
+   which ENDED remembers until it is the ticket's turn. */
+GPUSYNC__RARE bool gpusync__is_ticket_off_gpu(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
+    if (!slot)
+        return true;
+    if (slot->kind == GPUSYNC__SUBMISSION) {
+        bool moves = gpusync__upper_of(q)->moves(slot->submission);
+        gpusync__ticket_end(q, slot);
+        return !moves;
+    }
+    bool off = gpusync__is_uncommitted(slot) || gpusync__look_slot(q, slot);
+    GPUSYNC__LOCK(q);
+    if (slot->queue && slot->traits & GPUSYNC__ENDED)
+        off = true;
+    GPUSYNC__UNLOCK(q);
+    gpusync__look_end(q, slot);
+    return off;
+}
+
+/* Returns whether a thread is about to end the ticket that has its turn (gpusync__end_in_turn), and
+   then perhaps those behind. */
+GPUSYNC__RARE bool gpusync__turn_comes(gpusync_queue *q)
+{
+    GPUSYNC__LOCK(q);
+    uint64_t ticket = q->head.completed + 1;
+    const gpusync__slot *slot = gpusync__slot_of(q, ticket);
+    bool comes = slot && slot->traits & (GPUSYNC__ENDED | GPUSYNC__AWAITS_TURN);
+    GPUSYNC__UNLOCK(q);
+    return comes;
+}
+
+/* On a lost device: returns whether the GPU is finished with the goal's tickets; with `handlers` also
+   whether their handlers have begun. */
 GPUSYNC__RARE bool gpusync__is_off_gpu(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
     uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
+    uint64_t ended_to = gpusync__ended_to(q);
     gpusync__slot *slot = NULL;
     bool off = true;
-    while ((slot = gpusync__next_armed(q, slot)) != NULL) {
-        if (slot->ticket < first || slot->ticket > goal->ticket)
-            continue;
-        if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
-            continue;
-        if (!gpusync__look_slot(q, slot) || goal->handlers)
+
+    for (uint64_t ticket = first > ended_to ? first : ended_to + 1; ticket <= goal->ticket; ticket++)
+        off = gpusync__is_ticket_off_gpu(q, ticket) && off;
+    while (goal->handlers && (slot = gpusync__next_armed(q, slot)) != NULL)
+        if (slot->ticket >= first && slot->ticket <= goal->ticket && !gpusync__is_uncommitted(slot))
             off = false;
-    }
-    GPUSYNC__LOCK(q);
-    for (slot = gpusync__flight_next(q, &q->ends); slot; slot = gpusync__flight_next(q, slot))
-        if (gpusync__state_of(slot) == GPUSYNC__RUNNING && !(slot->traits & GPUSYNC__ENDED))
-            off = false;
-    GPUSYNC__UNLOCK(q);
-    return off;
+    return off && !(q->sticky && gpusync__turn_comes(q));
 }
 
 /* gpusync__reached for a wait that asks for more than the end of the goal. */
@@ -5872,9 +5919,10 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
             hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait))
             break;
-        if (gpusync__enlist(wait))
+        if (gpusync__enlist(wait)) {
+            gpusync__rearm_sweep(wait->device);
             gpusync__wait_look(wait); /* a hint, or room that went to another thread */
-        else if (gpusync_now_ns() < deadline)
+        } else if (gpusync_now_ns() < deadline)
             GPUSYNC__COUNT_RELAXED(&wait->stats->spurious_wakes);
     }
 
@@ -6005,7 +6053,6 @@ static const char *const gpusync__what[] = {"ticket", "everything up to ticket",
 GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
-    char text[4096];
 
     if (!dev->log)
         return;
@@ -6013,13 +6060,19 @@ GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__
                  q ? q->label : goal->timeline->label, gpusync__what[goal->kind], (unsigned long long)goal->ticket);
     if (!q || !dev->log_report)
         return;
-    dev->log_report(goal->queue, text, sizeof text);
+
+    size_t size = dev->log_report(goal->queue, NULL, 0) + 1;
+    char *text = (char *)gpusync__allocate(dev, size, 1);
+    if (!text)
+        return;
+    dev->log_report(goal->queue, text, size);
     for (char *line = text, *end; *line; line = end) {
         end = line + strcspn(line, "\n");
         if (*end)
             *end++ = '\0';
         gpusync__log(dev, GPUSYNC_LOG_WARNING, "%s", line);
     }
+    gpusync__free(dev, text, size);
 }
 
 /* Waits for the goal of a queue, with trace and counts. OK if the goal is met. *how gets the
@@ -6034,7 +6087,8 @@ static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t time
     GPUSYNC__COUNT_RELAXED(*how);
     if (*how == &q->stats.waits_sleep)
         gpusync__count_latency(goal);
-    if (result == GPUSYNC_TIMEOUT && timeout_ns)
+    bool late = result == GPUSYNC_TIMEOUT || (result == GPUSYNC_ERROR_DEVICE_LOST && gpusync__goes_through(goal));
+    if (late && timeout_ns)
         gpusync__warn_of_timeout(q->device, goal);
     return result;
 }
@@ -6632,7 +6686,7 @@ static bool gpusync__is_full_for_good(gpusync_queue *q)
             gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
             if (!slot)
                 continue;
-            if (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED)
+            if (gpusync__is_uncommitted(slot))
                 idle++;
             gpusync__ticket_end(q, slot);
         }
@@ -10694,6 +10748,16 @@ static void gpusync__unlist_dependency(gpusync__dependency *dep)
         GPUSYNC__SUB_SEQ(&dep->submission->unresolved, 1); /* never the last: the caller keeps one open */
 }
 
+/* Returns whether the wait list of the dependency still exists: a queue may be gone, and has told the
+   dependency then. Under the device's lock, for which also a closing queue stays. */
+static bool gpusync__has_list(const gpusync_device *dev, const gpusync__dependency *dep)
+{
+    if (dep->timeline)
+        return true;
+    const gpusync__node *place = gpusync__list_from(&dev->queues, dep->queue_number);
+    return place && place->number == dep->queue_number;
+}
+
 /* Takes the submission's dependencies off their lists, so that no thread ends them any more. A
    dependency that another thread is ending stays counted until that thread counts it down. So does
    one of a queue that has left the device's list: gpusync__end_listed ends it. */
@@ -10701,9 +10765,8 @@ GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        gpusync__lock(&dev->lock); /* what is on its list stays meanwhile, also a closing queue */
-        const gpusync__node *place = dep->queue ? gpusync__list_from(&dev->queues, dep->queue_number) : NULL;
-        if (dep->timeline || (place && place->number == dep->queue_number))
+        gpusync__lock(&dev->lock);
+        if (gpusync__has_list(dev, dep))
             gpusync__unlist_dependency(dep);
         gpusync__unlock(&dev->lock);
     }
@@ -10787,6 +10850,8 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
         gpusync__record(q, error, s->rank == GPUSYNC__RANK_OWN && error->result == GPUSYNC_ERROR_CANCELLED);
     if (gpusync__is_issued(s))
         gpusync__learn(q, ticket, s->work.since_ns, outcome);
+    else if (q->sticky)
+        q->sticky->abandoned--;
     if (error || s->work.traits & GPUSYNC__IS_DELAYED)
         q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
     gpusync__slot *parts = rest ? gpusync__parts_out(q, s, rest, caught) : NULL;
@@ -10886,12 +10951,12 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     if (parts)
         gpusync__parts_free(q, parts);
     gpusync__tell(q, ticket, &caught, deferred);
-    if (error)
-        gpusync__log_failures(q);
     if (q->sticky) {
-        gpusync__want(q, deferred); /* if it has failed, held work is given up */
+        gpusync__want(q, deferred); /* if it has failed, held work is given up; if it was abandoned, the line goes on */
         gpusync__end_in_turn(q, deferred);
     }
+    if (error)
+        gpusync__log_failures(q);
     /* Last: with its last submission the queue may go. */
     if (s->mark && !gpusync__has_fate(s, GPUSYNC__DISOWNED))
         gpusync__keep_signaller(q, s);
@@ -11102,6 +11167,29 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
     gpusync__send_parts(s);
 }
 
+/* On a queue with sticky_failure: counts a submission that is abandoned. What stands behind it in the
+   line is not issued before it is published, because its failure may stick. */
+static void gpusync__count_abandoned(gpusync_queue *q)
+{
+    if (!q->sticky)
+        return;
+    GPUSYNC__LOCK(q);
+    q->sticky->abandoned++;
+    GPUSYNC__UNLOCK(q);
+}
+
+/* Returns whether a submission was abandoned that is not published yet, on a queue with
+   sticky_failure. Its publication wants the line to go on (gpusync__publish). */
+static bool gpusync__line_stops(gpusync_queue *q)
+{
+    if (!q->sticky)
+        return false;
+    GPUSYNC__LOCK(q);
+    bool stops = q->sticky->abandoned != 0;
+    GPUSYNC__UNLOCK(q);
+    return stops;
+}
+
 /* Abandons a submission that will not be issued: its work is over, and the submission is published
    once no other thread is ending one of its dependencies. Under the order lock. */
 GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
@@ -11109,6 +11197,7 @@ GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gp
     if (s->lined)
         gpusync__leave_line(q, s); /* `lined` changes under the order lock only */
     gpusync__set_flag(&s->fate, GPUSYNC__GIVEN_UP);
+    gpusync__count_abandoned(q);
     gpusync__forget_dependencies(s);
     GPUSYNC__STORE_SEQ(&s->running, 0);
     gpusync__submission_unref(s); /* it is not announced. Not the last reference: that goes when it is published */
@@ -11201,7 +11290,7 @@ static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
             else if (s && gpusync__is_loose(s))
                 gpusync__try_issue(q, s, deferred);
         } while (s);
-        while ((s = q->line.first) != NULL && gpusync__try_issue(q, s, deferred)) {}
+        while ((s = q->line.first) != NULL && !gpusync__line_stops(q) && gpusync__try_issue(q, s, deferred)) {}
         gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
     }
@@ -11270,6 +11359,37 @@ static bool gpusync__look_submission(gpusync__submission *s)
         gpusync__do_deferred(s->device, &deferred);
     }
     return s->due.fn != NULL;
+}
+
+/* On a lost device: looks at a submission. Returns whether the GPU has command buffers of it, or a
+   thread is about to issue, abandon, end or publish it. Otherwise it waits for its turn, or for
+   dependencies that may never be over, and counts those alone in `unresolved`. The dependencies are
+   counted after `unresolved` was read, and become fewer: they are as many only if the work was
+   counted down before. The caller has a reference. */
+GPUSYNC__RARE bool gpusync__moves(gpusync__submission *s)
+{
+    gpusync_queue *q = s->work.queue;
+    uint32_t open = 0;
+    gpusync__look_submission(s);
+    GPUSYNC__LOCK(q);
+    bool rests = s->work.traits & GPUSYNC__AWAITS_TURN || gpusync__has_ended(q, s->work.ticket);
+    GPUSYNC__UNLOCK(q);
+    if (rests)
+        return false;
+    if (!gpusync__is_issued(s) || GPUSYNC__LOAD_SEQ(&s->running))
+        return true;
+
+    uint32_t unresolved = GPUSYNC__LOAD_SEQ(&s->unresolved);
+    GPUSYNC__EACH_DEPENDENCY(dep, s) {
+        gpusync__lock(&s->device->lock);
+        if (gpusync__has_list(s->device, dep)) {
+            gpusync__lock(gpusync__dependency_lock(dep));
+            open += dep->node.linked;
+            gpusync__unlock(gpusync__dependency_lock(dep));
+        }
+        gpusync__unlock(&s->device->lock);
+    }
+    return !open || open != unresolved;
 }
 
 /* ------------------------------------------------------------------------------- >>making --
@@ -11914,8 +12034,8 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
         if (listens)
             gpusync__listen_for_value(t, dep->node.number);
     }
-    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))
-        gpusync__want(q, deferred); /* the loss of the device, or the failure, came first */
+    if (q->sticky || GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
+        gpusync__want(q, deferred); /* the loss of the device, or a failure that sticks, came first */
     return GPUSYNC_NOT_READY;
 }
 
@@ -12064,14 +12184,14 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
 
 /* Returns whether the description is well formed, without a look at its points. The counts have to
    fit those of gpusync__submission. */
-GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc)
+GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_queue *q, const gpusync_submission *desc)
 {
     if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
         (!desc->command_buffers && desc->command_buffer_count))
         return false;
     if (desc->command_buffer_count == 1 && !desc->command_buffers[0])
         return false;
-    return !(desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
+    return !(desc->flags & ~(uint32_t)(q->sticky ? GPUSYNC_STRICT : GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
            (desc->wait_count | desc->signal_count | desc->command_buffer_count) <= UINT32_MAX / 2;
 }
 
@@ -12079,7 +12199,7 @@ GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc
 GPUSYNC__RARE gpusync_result gpusync__refuse_submission(gpusync_queue *q, const gpusync_submission *desc,
                                                         gpusync_result result)
 {
-    if (result == GPUSYNC_ERROR_EXECUTION && !gpusync__submission_is_valid(desc))
+    if (result == GPUSYNC_ERROR_EXECUTION && !gpusync__submission_is_valid(q, desc))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     for (size_t i = 0; result == GPUSYNC_ERROR_EXECUTION && i < desc->command_buffer_count; i++)
         gpusync__note_refused(q, desc->command_buffers[i]);
@@ -12101,7 +12221,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result = gpusync__enter_working(queue, GPUSYNC__STUCK);
     if (result != GPUSYNC_OK)
         return gpusync__refuse_submission(queue, desc, result);
-    if (!gpusync__submission_is_valid(desc) || (desc->flags & GPUSYNC_UNORDERED && queue->sticky))
+    if (!gpusync__submission_is_valid(queue, desc))
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else
         result = gpusync__check_work(queue, desc->command_buffers, desc->command_buffer_count);
@@ -12447,6 +12567,7 @@ static void gpusync__hook_in(gpusync_device *dev)
         gpusync__part_ended,
         gpusync__push_ended,
         gpusync__look_submission,
+        gpusync__moves,
         gpusync__give_up_held,
         gpusync__events_of,
         gpusync__disown_submissions,
@@ -13182,7 +13303,8 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__look_end(work->queue, part);
     }
     gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
-                   issued ? "submitted" : "held", gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
+                   issued ? "submitted" : gpusync__has_fate(s, GPUSYNC__GIVEN_UP) ? "given up" : "held",
+                   gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
     for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
         part = gpusync__part_begin(work->queue, s, i);
         if (!part)
