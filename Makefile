@@ -114,6 +114,14 @@ on_softmetal := $(basename $(notdir $(shell grep -l '^ *\# *include "softmetal.h
 # the system's libdispatch: it may use more of that than softmetal has.
 softmetal_for_users := $(top)/softmetal$(if $(sanitizers),-$(subst $(comma),-,$(sanitizers)))/libsoftmetal.$(if $(darwin),a,so)
 
+# A sanitizer of clang's has to be in the program, too: in what it is compiled and in what it is linked with. GNUstep needs the
+# suppressions.
+for_sanitizer := $(if $(sanitizers), -fsanitize=$(sanitizers))
+suppress = "export $(1)='suppressions=$(CURDIR)/tests/softmetal/$(2)'"
+tell_sanitizer = $(if $(sanitizers),'export CC=$(OBJCC) CXX=$(subst clang,clang++,$(OBJCC))') $(if $(darwin),, \
+	$(if $(findstring thread,$(sanitizers)),$(call suppress,TSAN_OPTIONS,tsan.supp)) \
+	$(if $(findstring address,$(sanitizers))$(findstring leak,$(sanitizers)),$(call suppress,LSAN_OPTIONS,lsan.supp:print_suppressions=0)))
+
 compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ $<
 
 # The fuzzer is clang's, and so is everything it is linked with. Its objects are those of the sanitizers' tests.
@@ -212,8 +220,9 @@ examples: $(example_programs) ## build the examples
 	echo 'built: $(example_programs)'
 
 softmetal: $(softmetal_for_users) ## build softmetal for programs of your own; prints what to compile and link with
-	printf '%s\n' "export SOFTMETAL='$(abspath $(<D))'" 'export CPPFLAGS="-DGPUSYNC_OBJC=1 -I$$SOFTMETAL"' \
-		'export LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)"'
+	printf '%s\n' "export SOFTMETAL='$(abspath $(<D))'" $(tell_sanitizer) \
+		'export CPPFLAGS="-DGPUSYNC_OBJC=1 -I$$SOFTMETAL$(for_sanitizer)$(if $(sanitizers), -fno-omit-frame-pointer -g)"' \
+		'export LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)$(for_sanitizer)"'
 
 install: ## copy gpusync.h to $(DESTDIR)$(PREFIX)/include
 	mkdir -p '$(DESTDIR)$(PREFIX)/include'
@@ -403,7 +412,7 @@ impl_of = $(if $(filter $(1),$(complete)),,$(BUILD)/$(2)gpusync_impl.o)
 
 define test_rule
 $(BUILD)/tests/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1),tests/) $(SOFTMETAL_LIB)
-	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(SOFTMETAL_LDLIBS) $$(cmocka_libs) -lpthread -lm
+	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(SOFTMETAL_LDLIBS) $$(cmocka_libs) -lpthread -lm $$(test_ldflags)
 $(BUILD)/device/$(1): $(BUILD)/tests/$(1).o $(helpers:%=$(BUILD)/tests/%.o) $(call impl_of,$(1),tests/)
 	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(frameworks) $$(cmocka_libs) -lpthread -lm
 endef
@@ -418,6 +427,8 @@ $(BUILD)/examples/event_loop.o: example_flags += $(call include_of,$(uv))
 $(BUILD)/examples/event_loop $(BUILD)/pretended/event_loop: example_link += $(call library_of,$(uv),uv)
 $(BUILD)/tests/test_trace_json.o: test_flags += $(call include_of,$(jansson))
 $(BUILD)/bench/json.o: test_flags += $(call include_of,$(jansson))
+# Its functions are found by dlsym. A Mac's programs export theirs.
+$(BUILD)/tests/test_bindings: test_ldflags := $(if $(darwin),,-rdynamic -ldl)
 $(BUILD)/tests/test_trace_json: cmocka_libs += $(call library_of,$(jansson),jansson)
 
 # A pretended GPU: softmetal in a library that hides its functions from programs

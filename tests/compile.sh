@@ -176,9 +176,21 @@ exported() { nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | unversione
 version=$(sed -n 's/^#define GPUSYNC_VERSION_M[AI][JN]OR *//p' "$root/gpusync.h" | paste -s -d_ -)
 unversioned() { sed "s/^\(.*gpusync_.*\)_$version\$/\1/" | sort -u; }
 
+# What bindings call by its name: three calls, which have a symbol with the version besides, and those that are inline in C.
+# stdin: the names that nm tells
+for_bindings() {
+    local name names
+    names=$(cat)
+    for name in gpusync_{device_create,queue_create,command_buffer}{,_"$version"} \
+        gpusync_{is_idle,is_done,in_flight,at_ticket,at_value}; do
+        grep -qx "$name" <<<"$names" || { echo "there is no symbol $name"; return 1; }
+    done
+}
+
 symbols_of() { # COMPILER LANGUAGE OPTIMISE METAL: exactly the declared functions
     "$1" "$3" -I"$root" -D_GNU_SOURCE -DGPUSYNC_OBJC="$4" -x "$2" -c "$src/implementation.c" -o "$dir/i.o" || return 1
     exported "$dir/i.o" >"$dir/exported"
+    nm -g --defined-only "$dir/i.o" | awk 'NF == 3 { print $3 }' | for_bindings || return 1
     declared "$4" >"$dir/declared"
     [ "$(wc -l <"$dir/declared")" -gt 20 ] || { echo "found too few declarations"; return 1; }
     if grep -v '^gpusync_' "$dir/exported"; then
@@ -211,7 +223,9 @@ symbols_api() { # GPUSYNC_API as for a shared library: exactly the declared func
     "$1" -O2 -fPIC -shared -fvisibility=hidden -I"$root" "${metal[@]}" \
         '-DGPUSYNC_API=__attribute__((visibility("default")))' -x "$2" "$src/implementation.c" -x none \
         -Wl,--unresolved-symbols=ignore-all -o "$dir/lib.so" || return 1
-    nm -D -g --defined-only "$dir/lib.so" | awk 'NF == 3 && $3 !~ /^_/ { print $3 }' | unversioned >"$dir/exported"
+    nm -D -g --defined-only "$dir/lib.so" | awk 'NF == 3 && $3 !~ /^_/ { print $3 }' >"$dir/names"
+    for_bindings <"$dir/names" || return 1
+    unversioned <"$dir/names" >"$dir/exported"
     declared 1 | diff - "$dir/exported"
 }
 
@@ -232,6 +246,7 @@ symbols() {
     check "GPUSYNC_API of a shared library, gcc" symbols_api "$gcc" c
     check "GPUSYNC_API of a shared library, clang" symbols_api "$clang" c
     check "GPUSYNC_API of a shared library, g++" symbols_api "$gxx" c++
+    check "GPUSYNC_API of a shared library, clang++" symbols_api "$clangxx" c++
 }
 
 # ---------------------------------------------------------------- stubs

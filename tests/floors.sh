@@ -3,7 +3,8 @@
 #
 # Links a program that calls all of the ground floor, as a linker does that drops what nothing refers to, with gcc and with
 # clang, at -O0 (where nothing is inlined) and -O2. Names each function behind >>second in gpusync.h that is left. Prints
-# nothing when there is none. BUILD: where the programs are made.
+# nothing when there is none. The program has a log function. The report, which goes there with log_report, is of the second
+# floor: it is linked where a program names gpusync_queue_report. BUILD: where the programs are made.
 
 set -euo pipefail
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -18,10 +19,12 @@ cat >"$dir/head.c" <<'EOF'
 #define GPUSYNC_IMPLEMENTATION
 #include "gpusync.h"
 static void done(void *user, gpusync_result result, const gpusync_error *error) { *(gpusync_result *)user = result; (void)error; }
+static void line(void *user, gpusync_log_level level, const char *text) { *(const char **)user = level ? text : 0; }
 EOF
 cat "$dir/head.c" - >"$dir/ground.c" <<'EOF'
 int main(void)
 {
+    gpusync_device_desc desc = {0};
     gpusync_device *device;
     gpusync_queue *queue;
     gpusync_ticket ticket;
@@ -33,7 +36,9 @@ int main(void)
     uint64_t cursor = 0;
     size_t count;
     void *buffer;
-    if (gpusync_device_create(NULL, &device) || gpusync_queue_create(device, NULL, &queue)) return 1;
+    desc.log = line; /* waits that time out write to it; log_report is NULL */
+    desc.log_user = &device;
+    if (gpusync_device_create(&desc, &device) || gpusync_queue_create(device, NULL, &queue)) return 1;
     if (gpusync_command_buffer(queue, NULL, &buffer) || gpusync_command_buffer_discard(queue, buffer)) return 1;
     if (gpusync_commit(queue, buffer, &ticket) || gpusync_throttle(queue, 1, 0)) return 1;
     if (gpusync_track(queue, buffer, &ticket) || gpusync_untrack(queue, ticket)) return 1;
@@ -46,12 +51,26 @@ int main(void)
     if (gpusync_dispatch(device, 1, &count) || gpusync_next_error(queue, &cursor, &error)) return 1;
     if (gpusync_get_info(queue, ticket, &info) || gpusync_get_stats(queue, &stats)) return 1;
     if (gpusync_device_get_stats(device, &stats) || gpusync_device_is_lost(device)) return 1;
+    if (gpusync_queue_clear_failure(queue) || gpusync_in_flight(queue)) return 1;
     if (gpusync_queue_destroy_now(queue) || gpusync_queue_destroy(queue)) return 1;
+    if (gpusync_queue_destroy_later(queue, NULL, NULL) || gpusync_device_destroy_later(device, NULL, NULL)) return 1;
     return gpusync_device_destroy(device);
 }
 EOF
 cat "$dir/head.c" - >"$dir/second.c" <<'EOF'
 int main(void) { return gpusync_submit(NULL, NULL, NULL) || gpusync_timeline_create(NULL, NULL, NULL); }
+EOF
+
+cat "$dir/head.c" - >"$dir/report.c" <<'EOF'
+int main(void)
+{
+    gpusync_device_desc desc = {0};
+    gpusync_device *device;
+    desc.log = line;
+    desc.log_user = &device;
+    desc.log_report = gpusync_queue_report;
+    return gpusync_device_create(&desc, &device);
+}
 EOF
 
 # What is defined behind the border, but for the stubs, which are for programs without Metal.
@@ -73,4 +92,11 @@ for compiler in gcc clang; do
     for name in gpusync_submit gpusync_timeline_create 'gpusync__.*'; do
         grep -qx "$name" "$dir/reached" || echo "$compiler: $name is linked, and not seen"
     done
+    # The report is linked by its name alone, and brings no call that makes, submits or signals.
+    reached report "$compiler" -O0 >"$dir/reached"
+    for name in gpusync_queue_report gpusync__write_queue gpusync__write_submission; do
+        grep -qx "$name" "$dir/reached" || echo "$compiler: $name is linked by gpusync_queue_report, and not seen"
+    done
+    grep -E '^gpusync_[a-z]' "$dir/reached" | grep -vx gpusync_queue_report |
+        sed "s/\$/ is linked by $compiler with gpusync_queue_report/" || true
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""public.py - what each public function of gpusync.h needs besides its code
+"""public.py - what each public function, and each public struct, of gpusync.h needs besides its code
 
     python3 -B tests/public.py [ROOT]           says what one lacks, or nothing; ROOT: the repository
     python3 -B tests/public.py --list [ROOT]    their names: released.txt, once a version is released
@@ -9,6 +9,7 @@
     fuzzers         a place in the list that tests/fuzz/calls.sh makes, and a call in either fuzzer. Those of common.h do
                     not count: their arguments make no sense
     stub            a body where GPUSYNC_OBJC is 0, and a call in tests/compile/stubs.c
+    struct          its name in GPUSYNC_STRUCTS, for gpusync_struct_sizes; and none there is of another
     change          of one that tests/released.txt does not have: Since in its documentation, its name in "Changes"
 
 Linux only. CC: the compiler (gcc).
@@ -88,6 +89,12 @@ def lacks(root):
                                                        for name in ("calls.h", "calls4.h", "programs.h"))),
         "threads.c": called_in(os.path.join(fuzz, "threads.c")),
     }
+
+    structs = set(re.findall(r"^(?:typedef )?struct (gpusync_[a-z0-9]\w*) \{", public, re.M))
+    in_list = re.search(r"#define GPUSYNC_STRUCTS\(X\)(.*?)\n/\*", public, re.S)
+    in_list = set(re.findall(r"X\((\w+)\)", in_list[1] if in_list else ""))
+    for name in sorted(structs ^ in_list):
+        yield f"{name}: " + ("GPUSYNC_STRUCTS does not name it" if name in structs else "is no public struct")
 
     for name in sorted(names):
         begins, comment = documentation(public, name)

@@ -1393,6 +1393,145 @@ static void test_work_committed_elsewhere_gives_its_room_back(void **state)
     rig_close(&r);
 }
 
+/* -- how many are in flight --------------------------------------------------------------------------- */
+
+static void test_in_flight_is_the_number_of_tickets_that_have_not_ended(void **state)
+{
+    void *buffers[5];
+    uint64_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    assert_int_equal(gpusync_in_flight(NULL), 0);
+    assert_int_equal(gpusync_in_flight(r.queue), 0);
+    for (i = 0; i < 5; i++) {
+        buffers[i] = open_buffer(&r);
+        assert_int_equal(gpusync_in_flight(r.queue), i); /* one that is made is not committed */
+        (void)commit_to(r.queue, buffers[i]);
+        assert_int_equal(gpusync_in_flight(r.queue), i + 1);
+    }
+    for (i = 0; i < 5; i++) {
+        if (i == 2) softmetal_fail(buffers[i], NULL, 1, NULL); /* badly is an end, too */
+        softmetal_finish(buffers[i]);
+        assert_int_equal(gpusync_in_flight(r.queue), 4 - i);
+    }
+    assert_true(gpusync_is_idle(r.queue));
+    rig_close(&r);
+}
+
+static void test_in_flight_counts_what_has_ended_behind_a_ticket_that_has_not(void **state)
+{
+    void *buffers[4];
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 4; i++) commit_empty(&r, &buffers[i]);
+    softmetal_finish(buffers[3]);
+    softmetal_finish(buffers[1]);
+    assert_ok(gpusync_poll(r.queue, 4));
+    assert_int_equal(gpusync_in_flight(r.queue), 4);
+    softmetal_finish(buffers[0]);
+    assert_int_equal(gpusync_in_flight(r.queue), 2); /* the third, and the fourth behind it */
+    softmetal_finish(buffers[2]);
+    assert_int_equal(gpusync_in_flight(r.queue), 0);
+    rig_close(&r);
+}
+
+static void test_in_flight_counts_held_work(void **state)
+{
+    gpusync_timeline *timeline;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    timeline = timeline_new(r.device);
+    (void)hold_on(r.queue, timeline, 1, NULL);
+    (void)commit_empty(&r, NULL); /* held behind it */
+    assert_int_equal(gpusync_in_flight(r.queue), 2);
+    assert_ok(gpusync_cancel_held(r.queue));
+    assert_int_equal(gpusync_in_flight(r.queue), 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+}
+
+static void test_in_flight_counts_tracked_work(void **state)
+{
+    gpusync_ticket tracked;
+    void *own, *committed;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("nothing can be tracked");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    tracked = track_a_buffer(&r, &own);
+    assert_int_equal(gpusync_in_flight(r.queue), 1);
+    committed = metal_queue_command_buffer(r.metal_queue);
+    metal_commit(committed);
+    assert_ok(gpusync_track_committed(r.queue, committed, NULL));
+    assert_int_equal(gpusync_in_flight(r.queue), 2);
+    assert_ok(gpusync_untrack(r.queue, tracked));
+    assert_int_equal(gpusync_in_flight(r.queue), 1);
+    softmetal_finish(committed);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_int_equal(gpusync_in_flight(r.queue), 0);
+    metal_release(own);
+    metal_release(committed);
+    rig_close(&r);
+}
+
+enum { FLIERS = 2, FLIGHTS = 1000 };
+
+typedef struct airport {
+    rig r;
+    uint64_t begun, committed; /* commits that have begun, and those that have returned */
+    unsigned landed;           /* committers that are done */
+} airport;
+
+static void *commit_many(void *argument)
+{
+    airport *a = (airport *)argument;
+    unsigned i;
+    for (i = 0; i < FLIGHTS / SLOW; i++) {
+        void *buffer = NULL;
+        must(either_buffer(a->r.queue, NULL, &buffer) == GPUSYNC_OK, "a buffer");
+        COUNT(&a->begun);
+        must(either_commit(a->r.queue, buffer, NULL) == GPUSYNC_OK, "a commit");
+        COUNT(&a->committed);
+    }
+    COUNT(&a->landed);
+    return NULL;
+}
+
+/* Between the two loads tickets are issued, and others end. The number is never less than that of the tickets which were
+   in flight all the time, and never more than that of the tickets which may have been. */
+static void test_in_flight_is_never_too_small_while_threads_commit_and_work_ends(void **state)
+{
+    pthread_t threads[FLIERS];
+    gpusync_ticket done = 0; /* is_done has said yes to it */
+    bool last = false;
+    airport a;
+    unsigned i;
+    (void)state;
+    memset(&a, 0, sizeof a);
+    rig_open(&a.r, SOFTMETAL_REAL);
+    for (i = 0; i < FLIERS; i++) threads[i] = start(commit_many, &a);
+    while (!last) {
+        uint64_t committed, ended, number, begun;
+        last = GET(&a.landed) == FLIERS;
+        while (gpusync_is_done(a.r.queue, done + 1)) done++;
+        committed = GET(&a.committed);
+        number = gpusync_in_flight(a.r.queue);
+        ended = stats_of(a.r.queue).completions;
+        begun = GET(&a.begun);
+        if (committed > ended) assert_true(number >= committed - ended);
+        assert_true(number <= begun - done);
+    }
+    for (i = 0; i < FLIERS; i++) join(threads[i]);
+    assert_ok(gpusync_queue_wait(a.r.queue, SECONDS(60)));
+    while (!gpusync_is_idle(a.r.queue)) sched_yield();
+    assert_int_equal(gpusync_in_flight(a.r.queue), 0);
+    rig_close(&a.r);
+}
+
 /* -- mistakes --------------------------------------------------------------------------------------- */
 
 typedef struct snapshot {
@@ -1887,6 +2026,11 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_commit_waits_for_one_that_takes_memory),
+        cmocka_unit_test(test_in_flight_is_the_number_of_tickets_that_have_not_ended),
+        cmocka_unit_test(test_in_flight_counts_what_has_ended_behind_a_ticket_that_has_not),
+        cmocka_unit_test(test_in_flight_counts_held_work),
+        cmocka_unit_test(test_in_flight_counts_tracked_work),
+        cmocka_unit_test(test_in_flight_is_never_too_small_while_threads_commit_and_work_ends),
         cmocka_unit_test(test_info_that_is_ok_never_has_a_result_that_is_not_ready),
         cmocka_unit_test(test_queues_that_come_and_go_leave_their_slots),
         cmocka_unit_test(test_an_open_buffer_is_kept_alive_until_it_is_discarded),

@@ -278,16 +278,21 @@ static void test_interleaving_06_prefix_goes_on_over_tickets_that_ended_early(vo
 
 #ifdef CAN_SINGLE_STEP
 
-/* gpusync_is_idle, one machine instruction at a time: before instruction number `at` the other side acts. */
+/* One call, one machine instruction at a time: before instruction number `at` the other side acts. */
 static struct {
     rig *r;
     void *buffer;
     int at, steps;
 } stepper;
 
-__attribute__((noinline)) static bool is_idle_call(const gpusync_queue *queue)
+__attribute__((noinline)) static uint64_t is_idle_call(const gpusync_queue *queue)
 {
     return gpusync_is_idle(queue);
+}
+
+__attribute__((noinline)) static uint64_t in_flight_call(const gpusync_queue *queue)
+{
+    return gpusync_in_flight(queue);
 }
 
 static void on_step(int signal_number, siginfo_t *info, void *context)
@@ -303,10 +308,10 @@ static void on_step(int signal_number, siginfo_t *info, void *context)
     stepper.buffer = next;
 }
 
-static bool is_idle_stepped(rig *r, void **buffer, int at)
+static uint64_t ask_stepped(uint64_t (*ask)(const gpusync_queue *), rig *r, void **buffer, int at)
 {
     struct sigaction action, old;
-    bool idle;
+    uint64_t answer;
     stepper.r = r;
     stepper.buffer = *buffer;
     stepper.at = at;
@@ -316,11 +321,11 @@ static bool is_idle_stepped(rig *r, void **buffer, int at)
     action.sa_flags = SA_SIGINFO;
     sigaction(SIGTRAP, &action, &old);
     __asm__ __volatile__("pushfq\n\torq $0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
-    idle = is_idle_call(r->queue);
+    answer = ask(r->queue);
     __asm__ __volatile__("pushfq\n\tandq $~0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
     sigaction(SIGTRAP, &old, NULL);
     *buffer = stepper.buffer;
-    return idle;
+    return answer;
 }
 
 /* Rule: is_idle loads `completed` first, then `committed`. The queue below always has one buffer in flight, so there is no
@@ -334,12 +339,34 @@ static void test_interleaving_07_is_idle_against_commit_and_completion_in_betwee
     rig_open(&r, SOFTMETAL_MANUAL);
     commit_empty(&r, &buffer);
     for (at = 0; at < 40; at++) {
-        assert_false(is_idle_stepped(&r, &buffer, at));
+        assert_false(ask_stepped(is_idle_call, &r, &buffer, at));
         if (stepper.steps > at) acted++;
     }
     assert_true(acted >= 4); /* at least the call, two loads and the return were cut open */
     softmetal_finish(buffer);
     assert_true(gpusync_is_idle(r.queue));
+    rig_close(&r);
+}
+
+/* The same rule for the number. One is in flight all the time, and two for a moment: none is too few, and three were never. */
+static void test_interleaving_07_in_flight_against_commit_and_completion_in_between(void **state)
+{
+    void *buffer;
+    int at, acted = 0, twos = 0;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &buffer);
+    for (at = 0; at < 40; at++) {
+        uint64_t number = ask_stepped(in_flight_call, &r, &buffer, at);
+        assert_in_range(number, 1, 2);
+        if (number == 2) twos++;
+        if (stepper.steps > at) acted++;
+    }
+    assert_true(acted >= 4);
+    assert_true(twos > 0); /* the other side has acted between the two loads */
+    softmetal_finish(buffer);
+    assert_int_equal(gpusync_in_flight(r.queue), 0);
     rig_close(&r);
 }
 
@@ -350,6 +377,11 @@ static void test_interleaving_07_is_idle_against_commit_and_completion_in_betwee
     (void)state;
     print_message("skip: machine instructions are stepped through on x86-64 Linux alone, and without sanitizers\n");
     skip();
+}
+
+static void test_interleaving_07_in_flight_against_commit_and_completion_in_between(void **state)
+{
+    test_interleaving_07_is_idle_against_commit_and_completion_in_between(state);
 }
 
 #endif
@@ -1861,6 +1893,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_05_handler_comes_after_destroy_now),
         cmocka_unit_test(test_interleaving_06_prefix_goes_on_over_tickets_that_ended_early),
         cmocka_unit_test(test_interleaving_07_is_idle_against_commit_and_completion_in_between),
+        cmocka_unit_test(test_interleaving_07_in_flight_against_commit_and_completion_in_between),
         cmocka_unit_test(test_interleaving_08_unpark_before_park),
         cmocka_unit_test(test_interleaving_09_a_fiber_goes_on_on_another_thread),
         cmocka_unit_test(test_interleaving_10_handler_after_the_wait_has_returned),

@@ -131,6 +131,35 @@ testing() { # examples/testing.md, in a directory that looks like the project's 
     done
 }
 
+# With what `make softmetal SANITIZE=` prints a program finds its own mistakes, and none of GNUstep's.
+sanitized() { # SANITIZERS FLAW: a line of C with a mistake
+    local dir=$out/sanitized-$1 flaw=$2 program
+    mkdir -p "$dir" || return
+    printf '%s\n' '#include <pthread.h>' '#include <stdlib.h>' 'static int shared;' \
+        'static void *race(void *memory) { shared++; return memory; }' \
+        '__attribute__((constructor)) static void err(void) { pthread_t thread;' \
+        '    if (pthread_create(&thread, NULL, race, NULL)) exit(2);' "    $flaw" \
+        '    if (pthread_join(thread, NULL)) exit(2); }' >"$dir/flaw.c"
+    (
+        unset CC CXX CPPFLAGS LDLIBS SOFTMETAL ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS
+        cd "$root" || exit
+        text=$(make -s --no-print-directory softmetal SANITIZE="$1" BUILD="$build") || exit
+        echo "$text"
+        eval "$text"
+        for program in "$root/examples/test_render_loop.c" "$root/examples/test_render_loop.c $dir/flaw.c"; do
+            # shellcheck disable=SC2086 # lists of words
+            "$CC" -I"$root" $program $CPPFLAGS $LDLIBS -o "$dir/program" || exit
+            timeout -k 5 100 "$dir/program" >"$dir/output" 2>&1
+            case $?$program in
+            0*flaw.c) echo "it does not see: $flaw" && exit 1 ;;
+            0* | *flaw.c) ;;
+            *) cat "$dir/output" && exit 1 ;;
+            esac
+            case $program in *flaw.c) grep -E 'Sanitizer' "$dir/output" || { cat "$dir/output" && exit 1; } ;; esac
+        done
+    )
+}
+
 # The faults come side by side, as one of them takes a second
 runs() { # FOLDER
     local fault
@@ -170,6 +199,49 @@ no_metal() { # the header where there is no Metal: the programs say so
         c++ "$with/cpp/main.cc" -I"$out/tree" -o "$dir/main++" &&
         cc -shared -fPIC "$with/gpusync.c" -I"$out/tree" -o "$dir/libgpusync.so" || return 1
     says_unsupported "$dir/main" && says_unsupported "$dir/main++" && says_unsupported python3 "$dir/main.py"
+}
+
+# The bindings of other languages link with a library of any version: the program has to see at its start that its own
+# declarations are of another header. A later one, and one of the same version with another struct.
+refuses() { # FOLDER HEADER-DIRECTORY
+    local text dir=$out/refuses/$1-${2##*/} status
+    mkdir -p "$dir" || return 1
+    case $1 in
+    python)
+        # shellcheck disable=SC2086 # lists of words
+        cc -shared -fPIC "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS $LDLIBS -o "$dir/libgpusync.so" || return 1
+        cp "$with"/python/*.py "$dir/"
+        set -- python3 "$dir/main.py"
+        ;;
+    zig)
+        # shellcheck disable=SC2086
+        "$zig" cc "$with/zig/main.o" "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS $LDLIBS -o "$dir/main" || return 1
+        set -- "$dir/main"
+        ;;
+    rust)
+        # shellcheck disable=SC2086
+        cc -c "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS -o "$dir/gpusync.o" && ar rcs "$dir/libgpusync.a" "$dir/gpusync.o" &&
+            rustc --edition 2021 "$with/rust/main.rs" -L "$dir" -l static=gpusync -L "$SOFTMETAL" -l softmetal \
+                -C link-arg="-Wl,-rpath,$SOFTMETAL" -o "$dir/main" || return 1
+        set -- "$dir/main"
+        ;;
+    esac
+    text=$(timeout -k 5 60 "$@" 2>&1)
+    status=$?
+    echo "$text"
+    [ $status -ne 0 ] || { echo "it does not mind another header" && return 1; }
+    grep -qF 'of another gpusync.h' <<<"$text" || { echo "it does not say why" && return 1; }
+}
+
+binding() { # FOLDER
+    runs "$1" && refuses "$1" "$out/later" && refuses "$1" "$out/larger"
+}
+
+other_headers() {
+    mkdir -p "$out/later" "$out/larger" &&
+        sed 's/^#define GPUSYNC_VERSION_MINOR .*/#define GPUSYNC_VERSION_MINOR 99/' "$out/tree/gpusync.h" >"$out/later/gpusync.h" &&
+        sed 's,^    char queue_label\[64\];,    char queue_label[80];,' "$out/tree/gpusync.h" >"$out/larger/gpusync.h" &&
+        ! cmp -s "$out/tree/gpusync.h" "$out/later/gpusync.h" && ! cmp -s "$out/tree/gpusync.h" "$out/larger/gpusync.h"
 }
 
 static() {
@@ -246,10 +318,12 @@ clean() { # C99 and C++11, without a warning of either compiler
 # Side by side: Zig translates C with a program that it compiles first
 clang -shared -fPIC -Wall -Wextra -Werror -I"$SOFTMETAL" "$here/faults.c" -L"$SOFTMETAL" -lsoftmetal \
     -Wl,-rpath,"$SOFTMETAL" -o "$out/faults.so" || { echo "0 passed, 1 failed" && exit 1; }
+other_headers || { echo "0 passed, 1 failed" && exit 1; }
 for folder in $folders; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     case $folder in
-    zig | rust | python | plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
+    zig | rust | python) check "$folder: built, run, and with faults; refuses a library of another header" binding "$folder" ;;
+    plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
     static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
     cpp) check "cpp: built, run, and with faults; moves and does not copy" cpp ;;
     metal-cpp) check "metal-cpp: built with a stand-in, run, and with faults; compiled for macOS" metal_cpp ;;
@@ -262,6 +336,8 @@ check "plain, cpp, python where there is no Metal" no_metal
 check "C and C++ without warnings" clean
 check "examples/overlap.c with the library of make softmetal" linked
 check "examples/testing.md: its commands in zsh and bash" testing
+check "what make softmetal SANITIZE=thread prints" sanitized thread 'shared--;'
+check "what make softmetal SANITIZE=address,undefined prints" sanitized address,undefined 'free(malloc(1)), shared = ((volatile char *)malloc(1))[shared + 1];'
 check "files: 40 lines at most, and on the page" files
 wait
 for ((i = 1; i <= number; i++)); do

@@ -2,5 +2,5 @@
 #define GPUSYNC_IMPLEMENTATION
 #include "gpusync.h"
 
-/* The bindings in rust/ and python/ write down how large this is, too: a change of one alone fails in the other. */
+/* The bindings in rust/ and python/ declare this again. A change of it is noticed here, and when they start. */
 typedef char gpusync_error_has_480_bytes[sizeof(gpusync_error) == 480 ? 1 : -1];

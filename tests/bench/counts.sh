@@ -63,6 +63,7 @@ if ! timeout 120 valgrind --tool=callgrind --callgrind-out-file="$build/callgrin
     --toggle-collect=gpusync_wait --toggle-collect=gpusync_queue_wait --toggle-collect=gpusync_commit \
     --toggle-collect=gpusync_commit4 --toggle-collect=gpusync__completed \
     --toggle-collect=count_inline_is_idle --toggle-collect=count_inline_is_done \
+    --toggle-collect=count_inline_in_flight \
     --toggle-collect=gpusync_timeline_query --toggle-collect=gpusync_timeline_wait --toggle-collect=gpusync_wait_many \
     --toggle-collect=count_submit --toggle-collect=count_by_hand \
     "$build/counts" callgrind >"$build/valgrind.log" 2>&1; then
@@ -162,6 +163,7 @@ idle_row "queue_wait, 1 failure" queue_wait_1_failure gpusync_queue_wait 20
 idle_row "... 64 failures" queue_wait_64_failures gpusync_queue_wait 20
 idle_row "gpusync_is_idle inlined" is_idle count_inline_is_idle 8
 idle_row "gpusync_is_done inlined" is_done count_inline_is_done 14
+idle_row "gpusync_in_flight inlined" in_flight count_inline_in_flight 7
 idle_row "timeline_query" timeline_query gpusync_timeline_query 30
 idle_row "timeline_wait, reached" timeline_wait gpusync_timeline_wait 30
 

@@ -14,6 +14,11 @@ static void expect(int condition, int line, const char *text)
         failures++;
     }
 }
+static void gone(void *user)
+{
+    ++*(int *)user;
+}
+
 #define EXPECT(condition) expect((condition) ? 1 : 0, __LINE__, #condition)
 #define UNSUPPORTED(call) EXPECT((call) == GPUSYNC_ERROR_UNSUPPORTED)
 
@@ -33,6 +38,8 @@ int main(void)
     uint64_t cursor = 0;
     void *buffer = &thing;
     char text[64];
+    size_t sizes[2] = {0, 0};
+    int calls = 0;
 
     UNSUPPORTED(gpusync_device_create(NULL, &device));
     EXPECT(device == NULL);
@@ -45,6 +52,11 @@ int main(void)
     UNSUPPORTED(gpusync_queue_destroy_now(queue));
     EXPECT(gpusync_queue_destroy(NULL) == GPUSYNC_OK && gpusync_queue_destroy_now(NULL) == GPUSYNC_OK);
     EXPECT(gpusync_device_destroy(NULL) == GPUSYNC_OK && gpusync_timeline_destroy(NULL) == GPUSYNC_OK);
+    UNSUPPORTED(gpusync_device_destroy_later(device, gone, &calls));
+    UNSUPPORTED(gpusync_queue_destroy_later(queue, gone, &calls));
+    EXPECT(gpusync_device_destroy_later(NULL, gone, &calls) == GPUSYNC_OK);
+    EXPECT(gpusync_queue_destroy_later(NULL, gone, &calls) == GPUSYNC_OK);
+    UNSUPPORTED(gpusync_queue_clear_failure(queue));
     EXPECT(gpusync_device_metal(device) == NULL);
     EXPECT(gpusync_queue_metal(queue) == NULL);
 
@@ -62,6 +74,7 @@ int main(void)
     EXPECT(!gpusync_is_idle(queue));
     EXPECT(!gpusync_is_done(queue, 1));
     EXPECT(!gpusync_is_done(queue, GPUSYNC_EVERYTHING));
+    EXPECT(gpusync_in_flight(queue) == 0);
 
     UNSUPPORTED(gpusync_wait(queue, 1, GPUSYNC_FOREVER));
     UNSUPPORTED(gpusync_wait_ex(queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
@@ -99,6 +112,9 @@ int main(void)
     UNSUPPORTED(gpusync_warmup_destroy((gpusync_warmup *)(void *)&thing));
     UNSUPPORTED(gpusync_timeline_fail(timeline, NULL));
     UNSUPPORTED(gpusync_timeline_destroy(timeline));
+    UNSUPPORTED(gpusync_timeline_destroy_later(timeline, gone, &calls));
+    EXPECT(gpusync_timeline_destroy_later(NULL, gone, &calls) == GPUSYNC_OK);
+    EXPECT(calls == 0); /* after an error, and for NULL, no object goes */
 
     UNSUPPORTED(gpusync_next_error(queue, &cursor, &error));
     EXPECT(!gpusync_device_is_lost(device));
@@ -108,8 +124,14 @@ int main(void)
     EXPECT(gpusync_report(device, NULL, 0) < sizeof text);
     (void)gpusync_report(device, text, sizeof text);
     EXPECT(memchr(text, 0, sizeof text) != NULL);
+    text[0] = 'x';
+    EXPECT(gpusync_queue_report(queue, text, sizeof text) == 0 && text[0] == 0);
+    EXPECT(gpusync_queue_report(queue, NULL, sizeof text) == 0);
+    text[0] = 'x';
+    EXPECT(gpusync_queue_report(queue, text, 0) == 0 && text[0] == 'x');
     (void)gpusync_now_ns();
     EXPECT(gpusync_version() == GPUSYNC_VERSION);
+    EXPECT(gpusync_struct_sizes(sizes, 1) > 1 && sizes[0] == sizeof(gpusync_error) && sizes[1] == 0);
 
     EXPECT(strcmp(gpusync_result_string(GPUSYNC_OK), gpusync_result_string(GPUSYNC_TIMEOUT)) != 0);
     EXPECT(gpusync_result_string((gpusync_result)-19) != NULL);

@@ -118,7 +118,8 @@ headers() {
     done
 }
 
-# Zig defines NDEBUG for every -O but -O0. `archive`: where another libsoftmetal.a is.
+# Zig defines NDEBUG for every -O but -O0, and drops what nothing refers to, which Apple's linker does when it is told to: test_bindings
+# looks for such symbols. `archive`: where another libsoftmetal.a is.
 program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TREE
     local arch=$1 tree=$2 source=$2/$3 target=$4 standard=$5 implementation=()
     shift 5
@@ -127,6 +128,6 @@ program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TR
     "$zig" cc -target "$arch-macos" -std="$standard" -O2 -UNDEBUG -g "${program_warnings[@]}" -D_XOPEN_SOURCE=700 \
         -D_DARWIN_C_SOURCE= "$@" \
         -I"$tree" -I"$tree/tests" -I"$root/tests/softmetal" -I"$tree/examples" \
-        -isystem "$out/include" -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" \
+        -isystem "$out/include" -Wl,--no-gc-sections -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" \
         "${archive:-$out/$arch}/libsoftmetal.a" -o "$target"
 }

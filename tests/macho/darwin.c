@@ -1013,7 +1013,7 @@ static const struct { const char *name; void *address; } names[] = {
 
     SAME(malloc), SAME(calloc), SAME(realloc), SAME(free), SAME(posix_memalign),
     SAME(memcpy), SAME(memmove), SAME(memset), SAME(memcmp), SAME(memchr), SAME(bzero), OURS(__bzero, bzero),
-    SAME(strlen), SAME(strnlen), SAME(strcmp), SAME(strncmp), SAME(strstr), SAME(strchr), SAME(strrchr), SAME(strpbrk),
+    SAME(strlen), SAME(strnlen), SAME(strcmp), SAME(strncmp), SAME(strstr), SAME(strchr), SAME(strcspn), SAME(strrchr), SAME(strpbrk),
     SAME(strcpy), SAME(strncpy), SAME(strcat), SAME(strtok_r), SAME(strtol), SAME(strtoul),
     SAME(strtoull), SAME(strtod), SAME(atoi), SAME(atof), SAME(strdup), SAME(strndup), SAME(isspace), SAME(isalnum),
     SAME(qsort),

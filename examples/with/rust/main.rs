@@ -21,14 +21,14 @@ impl Queue<'_> {
         let (mut cursor, mut error): (u64, Error) = (0, unsafe { zeroed() });
         let result = unsafe { gpusync_wait(self.0, ticket, limit.as_nanos() as u64) };
         while unsafe { gpusync_next_error(self.0, &mut cursor, &mut error) } == 0 {
-            let message = unsafe { CStr::from_ptr(error.message.as_ptr()) };
-            println!("ticket {}: {}", error.ticket, message.to_string_lossy());
+            println!("ticket {}: {:?}", error.ticket, unsafe { CStr::from_ptr(error.message.as_ptr()) });
         }
         check("gpusync_wait", result)
     }
 }
 
 fn main() -> Result<(), String> {
+    assert!(fits(), "the library is of another gpusync.h than gpusync.rs");
     let (mut device, mut queue, mut buffer, mut ticket) = (null_mut(), null_mut(), null_mut(), 0);
     check("gpusync_device_create", unsafe { gpusync_device_create(null(), &mut device) })?;
     let device = Device(device);

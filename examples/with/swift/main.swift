@@ -8,7 +8,16 @@ func check(_ call: String, _ result: gpusync_result) throws {
     if result.rawValue != 0 { throw Failed(text: "\(call): \(String(cString: gpusync_result_string(result)))") }
 }
 
+/// Does the library have the version and the structs of the header that the module map names?
+func fits() -> Bool {
+    var size = 0 // of gpusync_error, the first of GPUSYNC_STRUCTS
+    _ = gpusync_struct_sizes(&size, 1)
+    let version = GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH
+    return size == MemoryLayout<gpusync_error>.size && gpusync_version() == UInt32(version)
+}
+
 func run() throws {
+    precondition(fits(), "the library is of another gpusync.h than the module map names")
     var device: OpaquePointer?
     var queue: OpaquePointer?
     var raw: UnsafeMutableRawPointer?

@@ -172,6 +172,11 @@ bool count_inline_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
 {
     return gpusync_is_done(queue, ticket);
 }
+__attribute__((noinline)) uint64_t count_inline_in_flight(const gpusync_queue *queue);
+uint64_t count_inline_in_flight(const gpusync_queue *queue)
+{
+    return gpusync_in_flight(queue);
+}
 
 static void ask_wait(gpusync_queue *queue, gpusync_ticket ticket)
 {
@@ -190,6 +195,11 @@ static void ask_is_idle(gpusync_queue *queue, gpusync_ticket ticket)
 static void ask_is_done(gpusync_queue *queue, gpusync_ticket ticket)
 {
     must(count_inline_is_done(queue, ticket), "done");
+}
+static void ask_in_flight(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    (void)ticket;
+    must(count_inline_in_flight(queue) == 0, "none in flight");
 }
 static void ask_value(gpusync_queue *queue, gpusync_ticket ticket)
 {
@@ -237,6 +247,7 @@ static const scenario scenarios[] = {
     {"queue_wait_64_failures", ask_queue_wait, true, 0, 64},
     {"is_idle", ask_is_idle, true, 0},
     {"is_done", ask_is_done, true, 5},
+    {"in_flight", ask_in_flight, true, 0},
     {"timeline_query", ask_value, true, 0},
     {"timeline_wait", ask_value_wait, true, 0},
     {"commit", do_commit, true, 0},
