@@ -1,0 +1,2701 @@
+/* test_through_loss.c - gpusync_wait_options.through_loss: a wait that goes on when the device is lost, until Metal has
+   reported the end of every command buffer that the wait is for
+
+   On the manual clock work that no test steps hangs. After each such wait the test asks softmetal for the command
+   buffers of the ticket: when the result says that the GPU is finished with them, none of them may be unfinished.
+   Time is a number of the test's: a limit passes when a test says so.
+
+   It also runs on queues of Metal 4. */
+#include <pthread.h>
+
+#include "clock.h"
+#define GPUSYNC_IMPLEMENTATION
+#include "probe.h"
+#include "stage.h"
+#undef clock_gettime
+#undef clock_gettime_nsec_np
+
+static const gpusync_wait_options through_loss = {.through_loss = true};
+
+/* -- the stage, and its work ------------------------------------------------------------------------------------- */
+
+static stage s;
+static unsigned culprit; /* the last queue: its work takes the device with it */
+static long loss_lines;  /* of the log */
+
+#define MOST_PARTS 8u
+#define MOST_WORKS 64u
+
+/* A ticket, and all command buffers of it; those that gpusync has made are among them. */
+typedef struct work {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffers[MOST_PARTS]; /* +1. With Metal 4 the first stands for the commit, and is alone */
+    unsigned count;
+} work;
+
+static work works[MOST_WORKS];
+static unsigned work_count;
+
+static work *work_new(unsigned i)
+{
+    work *w = &works[work_count++];
+    must(work_count <= MOST_WORKS, "too much work");
+    memset(w, 0, sizeof *w);
+    w->queue = s.q[i];
+    return w;
+}
+
+static void *work_add(work *w, void *buffer)
+{
+    must(w->count < MOST_PARTS, "too many parts");
+    return w->buffers[w->count++] = metal_retain(buffer);
+}
+
+static work *commit_work(unsigned i)
+{
+    work *w = work_new(i);
+    w->ticket = commit_to(w->queue, work_add(w, buffer_of(w->queue)));
+    return w;
+}
+
+/* The newest of the queue, down to this one, of those that the work does not have yet. */
+static void add_buffers_of_gpusync(work *w, void *metal_queue, const void *before)
+{
+    unsigned k, i;
+    void *buffer;
+    for (k = 0; (buffer = softmetal_buffer_at(metal_queue, k)) != NULL && buffer != before; k++) {
+        for (i = 0; i < w->count && w->buffers[i] != buffer; i++) {}
+        if (i == w->count) work_add(w, buffer);
+    }
+}
+
+/* A submission of so many command buffers; wait and signal may be NULL. */
+static work *submit_work(unsigned i, unsigned parts, const gpusync_point *wait, const gpusync_point *signal)
+{
+    gpusync_submission submission;
+    work *w = work_new(i);
+    void *before = metal_retain(softmetal_last_buffer(s.metal[i]));
+    unsigned k;
+    memset(&submission, 0, sizeof submission);
+    for (k = 0; k < parts; k++) work_add(w, buffer_of(w->queue));
+    submission.waits = wait;
+    submission.wait_count = wait != NULL;
+    submission.command_buffers = w->buffers;
+    submission.command_buffer_count = parts;
+    submission.signals = signal;
+    submission.signal_count = signal != NULL;
+    w->ticket = submit_well(w->queue, &submission);
+    if (!is_metal4(w->queue)) add_buffers_of_gpusync(w, s.metal[i], before);
+    else
+        while (w->count > 1) metal_release(w->buffers[--w->count]);
+    metal_release(before);
+    return w;
+}
+
+static work *track_work(unsigned i)
+{
+    work *w = work_new(i);
+    void *buffer = metal_queue_command_buffer(s.metal[i]);
+    assert_ok(gpusync_track(w->queue, work_add(w, buffer), &w->ticket));
+    metal_release(buffer);
+    return w;
+}
+
+/* Other code has committed it. */
+static work *external_work(unsigned i)
+{
+    work *w = work_new(i);
+    void *buffer = metal_queue_command_buffer(s.metal[i]);
+    metal_commit(work_add(w, buffer));
+    assert_ok(gpusync_track_committed(w->queue, buffer, &w->ticket));
+    metal_release(buffer);
+    return w;
+}
+
+/* No work is to signal what it waits for. */
+static work *hold_work(unsigned i)
+{
+    gpusync_point never = at(s.d, 1000);
+    return submit_work(i, 1, &never, NULL);
+}
+
+static void finish_work(const work *w)
+{
+    unsigned i;
+    for (i = 0; i < w->count; i++) softmetal_finish(w->buffers[i]);
+}
+
+/* For the GPU; its handlers have not run. */
+static void complete_work(const work *w)
+{
+    unsigned i;
+    for (i = 0; i < w->count; i++) softmetal_complete(w->buffers[i]);
+}
+
+static void fail_work(const work *w, const char *text)
+{
+    softmetal_fail(w->buffers[0], "TestDomain", 42, text);
+}
+
+static bool gpu_has(void *buffer)
+{
+    unsigned long status = status_of(buffer);
+    return status >= COMMITTED && status < COMPLETED;
+}
+
+static bool gpu_has_work(const work *w)
+{
+    unsigned i;
+    for (i = 0; i < w->count; i++)
+        if (gpu_has(w->buffers[i])) return true;
+    return false;
+}
+
+/* The device goes with work of the last queue. */
+static void lose(void)
+{
+    void *buffer;
+    commit_empty_to(s.q[culprit], &buffer);
+    fail_with_the_device(buffer);
+    softmetal_finish(buffer);
+    assert_true(gpusync_device_is_lost(s.device));
+}
+
+/* -- what happens while a wait sleeps, or spins ------------------------------------------------------------------- */
+
+/* One step of a plan, and whether it wakes the sleeper. */
+typedef struct step {
+    void (*act)(void);
+    bool wakes;
+} step;
+
+/* The wait of the test's own thread: its park hook takes a step, and the next one, until the sleeper has been woken; its
+   yield hook takes one step. */
+static struct {
+    step steps[16];
+    unsigned count, done;
+    bool runs;
+    void (*more)(void); /* behind the last step, as often as it takes; NULL: nothing */
+    bool yields;
+    uint64_t deadline;
+    gpusync_waiter *waiter;
+    pthread_t thread;
+} plan;
+
+static bool is_permitted(const gpusync_waiter *waiter)
+{
+    bool permitted;
+    pthread_mutex_lock(&asleep.lock);
+    permitted = waiter->scheduler_data[0] != NULL;
+    pthread_mutex_unlock(&asleep.lock);
+    return permitted;
+}
+
+static bool is_planned(void) { return plan.runs && pthread_equal(plan.thread, pthread_self()); }
+
+static void plan_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    if (!is_planned()) {
+        thread_park(waiter, deadline_ns);
+        return;
+    }
+    assert_false(plan.yields);
+    plan.waiter = waiter;
+    plan.deadline = deadline_ns;
+    while (!is_permitted(waiter)) {
+        const step *now;
+        if (plan.done == plan.count && plan.more) {
+            plan.more();
+            continue;
+        }
+        if (plan.done == plan.count) fail_msg("the wait sleeps on behind the last step");
+        now = &plan.steps[plan.done++];
+        now->act();
+        if (is_permitted(waiter) != now->wakes)
+            fail_msg("step %u has %swoken the sleeper", plan.done, now->wakes ? "not " : "");
+    }
+    thread_park(waiter, deadline_ns); /* takes the permit */
+}
+
+static void plan_yield(void *user)
+{
+    (void)user;
+    if (!is_planned() || !plan.yields) {
+        sched_yield();
+        return;
+    }
+    if (plan.done == plan.count) fail_msg("the wait spins on behind the last step");
+    plan.steps[plan.done++].act();
+}
+
+static void plan_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+static const gpusync_hooks plan_hooks = {plan_yield, plan_park, plan_unpark, NULL};
+
+static void set_plan(const step *steps, unsigned count, bool yields)
+{
+    memset(&plan, 0, sizeof plan);
+    assert_true(count <= LENGTH(plan.steps));
+    memcpy(plan.steps, steps, count * sizeof *steps);
+    plan.runs = true;
+    plan.count = count;
+    plan.yields = yields;
+    plan.thread = pthread_self();
+}
+#define STEPS(...) (const step[]){__VA_ARGS__}, sizeof((const step[]){__VA_ARGS__}) / sizeof(step)
+#define WHILE_IT_SLEEPS(...) set_plan(STEPS(__VA_ARGS__), false)
+#define WHILE_IT_SPINS(...) set_plan(STEPS(__VA_ARGS__), true)
+
+/* The wait has gone on until the last step, and no further. */
+static void assert_played(void)
+{
+    unsigned left = plan.count - plan.done;
+    memset(&plan, 0, sizeof plan);
+    assert_int_equal(left, 0);
+}
+
+/* Steps. The work is that of the test, by its number. */
+static void nothing(void) {}
+static void finish_0(void) { finish_work(&works[0]); }
+static void finish_1(void) { finish_work(&works[1]); }
+static void complete_0(void) { complete_work(&works[0]); }
+static void fail_and_finish_0(void)
+{
+    fail_work(&works[0], "it broke behind the loss");
+    finish_work(&works[0]);
+}
+static void end_unheard_0(void)
+{
+    softmetal_lose_handlers(works[0].buffers[0]);
+    finish_work(&works[0]);
+}
+static void commit_0(void) { metal_commit(works[0].buffers[0]); }
+static void sweep(void) { softmetal_fire_timer(); }
+
+/* The sleeper wakes for no reason, well before its limit. (The clock moves by 100 ns at each look.) */
+static void nearly_reach_the_limit(void)
+{
+    PUT(&clock_now, plan.deadline - 100000);
+    thread_unpark(plan.waiter);
+}
+
+static void reach_the_limit(void)
+{
+    PUT(&clock_now, plan.deadline);
+    thread_unpark(plan.waiter);
+}
+
+/* -- opening and closing ------------------------------------------------------------------------------------------ */
+
+static void note_line(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user, (void)level;
+    if (strstr(text, "device lost")) COUNT(&loss_lines);
+}
+
+static void open_play_logging(unsigned queues, softmetal_clock clock, gpusync_log_fn log)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = &plan_hooks;
+    device_desc.spin = &no_spin;
+    device_desc.log = log;
+    culprit = queues;
+    work_count = 0;
+    loss_lines = 0;
+    open_stage_on(&s, clock, QUEUE_OF_GPUSYNC, queues + 1, device_desc, queue_desc);
+}
+
+/* So many queues, and that of the culprit. */
+static void open_play(unsigned queues) { open_play_logging(queues, SOFTMETAL_MANUAL, note_line); }
+
+static void release_works(void)
+{
+    while (work_count > 0) {
+        work *w = &works[--work_count];
+        while (w->count > 0) metal_release(w->buffers[--w->count]);
+    }
+}
+
+static void close_play(void)
+{
+    release_works();
+    close_stage(&s);
+}
+
+/* -- the waits ---------------------------------------------------------------------------------------------------- */
+
+static bool was_lost; /* the device, when the wait began */
+
+/* Does the result say that the GPU is finished? TIMEOUT is for a device that is not lost. */
+static bool says_over(gpusync_result result)
+{
+    if (result == GPUSYNC_TIMEOUT) assert_false(was_lost);
+    return result != GPUSYNC_TIMEOUT && result != GPUSYNC_ERROR_DEVICE_LOST && result != GPUSYNC_ERROR_DESTROYED &&
+           result != GPUSYNC_ERROR_WOULD_DEADLOCK;
+}
+
+/* The error is that of the result; without one nothing was written. */
+static void assert_error(const gpusync_error *error, gpusync_result result, gpusync_ticket ticket)
+{
+    if (result >= GPUSYNC_OK) {
+        assert_int_equal(error->code, -99);
+        return;
+    }
+    assert_result(error->result, result);
+    assert_int_equal(error->ticket, ticket);
+    assert_true(error->message[0] != '\0');
+}
+
+static gpusync_error last_error; /* of the waits below */
+
+static gpusync_wait_options options_with(const gpusync_wait_options *more)
+{
+    gpusync_wait_options options = *more;
+    memset(&last_error, 0, sizeof last_error);
+    last_error.code = -99;
+    options.error = &last_error;
+    was_lost = gpusync_device_is_lost(s.device);
+    return options;
+}
+
+static gpusync_result through_with(const work *w, uint64_t timeout_ns, const gpusync_wait_options *more)
+{
+    gpusync_wait_options options = options_with(more);
+    gpusync_result result = gpusync_wait_ex(w->queue, w->ticket, timeout_ns, &options);
+    if (says_over(result)) assert_false(gpu_has_work(w));
+    assert_error(&last_error, result, w->ticket);
+    return result;
+}
+
+static gpusync_result through(const work *w, uint64_t timeout_ns) { return through_with(w, timeout_ns, &through_loss); }
+
+/* Everything of the queue. */
+static gpusync_result through_all(unsigned i, uint64_t timeout_ns)
+{
+    gpusync_wait_options options = options_with(&through_loss);
+    gpusync_result result = gpusync_wait_ex(s.q[i], GPUSYNC_EVERYTHING, timeout_ns, &options);
+    if (says_over(result)) assert_null(softmetal_first_in_line(s.metal[i]));
+    if (result < 0) assert_true(last_error.result < 0);
+    else assert_int_equal(last_error.code, -99);
+    return result;
+}
+
+static gpusync_result through_device(uint64_t timeout_ns)
+{
+    gpusync_wait_options options = options_with(&through_loss);
+    gpusync_result result = gpusync_device_wait_ex(s.device, timeout_ns, &options);
+    unsigned i;
+    for (i = 0; i < STAGE_QUEUES && says_over(result); i++)
+        if (s.q[i]) assert_null(softmetal_first_in_line(s.metal[i]));
+    if (result < 0) assert_true(last_error.result < 0);
+    else assert_int_equal(last_error.code, -99);
+    return result;
+}
+
+static gpusync_point point_of(const work *w) { return after(w->queue, w->ticket); }
+
+static size_t which; /* of the waits below */
+
+/* For so many works from this one on. OK, and what `which` names, say that the work is over. */
+static gpusync_result through_these(const work *first, unsigned count, gpusync_wait_for how, uint64_t timeout_ns)
+{
+    gpusync_wait_options options = options_with(&through_loss);
+    gpusync_point points[MOST_WORKS];
+    gpusync_result result;
+    unsigned i;
+    for (i = 0; i < count; i++) points[i] = point_of(&first[i]);
+    result = gpusync_wait_many(points, count, how, timeout_ns, &options, &which);
+    if (says_over(result) && which < count) assert_false(gpu_has_work(&first[which]));
+    for (i = 0; i < count && result == GPUSYNC_OK && how != GPUSYNC_WAIT_ANY; i++) assert_false(gpu_has_work(&first[i]));
+    assert_error(&last_error, result, which < count ? first[which].ticket : GPUSYNC_NO_TICKET);
+    return result;
+}
+
+static gpusync_result through_many(unsigned count, gpusync_wait_for how, uint64_t timeout_ns)
+{
+    return through_these(works, count, how, timeout_ns);
+}
+
+/* A wait on a thread of its own. */
+static void start_through(wait_job *job, const work *w, const gpusync_wait_options *options)
+{
+    memset(job, 0, sizeof *job);
+    job->queue = w->queue;
+    job->ticket = w->ticket;
+    job->timeout_ns = GPUSYNC_FOREVER;
+    job->options = options;
+    job->thread = start(wait_job_body, job);
+}
+
+static gpusync_result plain_wait(const work *w, uint64_t timeout_ns)
+{
+    return gpusync_wait(w->queue, w->ticket, timeout_ns);
+}
+
+/* -- one ticket --------------------------------------------------------------------------------------------------- */
+
+static void test_a_wait_begun_before_the_loss_goes_on_until_the_work_has_ended(void **state)
+{
+    static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_DEFAULT, GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(modes); i++) {
+        gpusync_wait_options options = {.mode = modes[i], .through_loss = true};
+        open_play(1);
+        commit_work(0);
+        WHILE_IT_SLEEPS({lose, true}, {finish_0, true});
+        assert_ok(through_with(&works[0], GPUSYNC_FOREVER, &options));
+        assert_played();
+        assert_int_equal(stats_of(s.q[0]).waits_sleep, 1);
+        close_play();
+    }
+}
+
+static void test_a_wait_begun_after_the_loss_goes_on_until_the_work_has_ended(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    lose();
+    WHILE_IT_SLEEPS({finish_0, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    assert_ok(plain_wait(&works[0], 0)); /* it has ended */
+    close_play();
+}
+
+static void test_work_that_fails_after_the_loss_returns_its_own_error(void **state)
+{
+    int begun_after;
+    (void)state;
+    for (begun_after = 0; begun_after < 2; begun_after++) {
+        open_play(1);
+        commit_work(0);
+        if (begun_after) lose();
+        if (begun_after) WHILE_IT_SLEEPS({fail_and_finish_0, true});
+        else WHILE_IT_SLEEPS({lose, true}, {fail_and_finish_0, true});
+        assert_result(through(&works[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+        assert_played();
+        assert_int_equal(last_error.code, 42);
+        assert_string_equal(last_error.message, "it broke behind the loss");
+        assert_result(through(&works[0], 0), GPUSYNC_ERROR_EXECUTION); /* and again */
+        close_play();
+    }
+}
+
+/* That of the culprit, too. */
+static void test_the_work_that_took_the_device_with_it_returns_its_error(void **state)
+{
+    work *w;
+    (void)state;
+    open_play(1);
+    w = commit_work(culprit);
+    fail_with_the_device(w->buffers[0]);
+    WHILE_IT_SLEEPS({finish_0, true});
+    assert_result(through(w, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    assert_played();
+    assert_true(gpusync_device_is_lost(s.device));
+    assert_int_equal(last_error.failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
+    assert_int_equal(last_error.code, 11);
+    close_play();
+}
+
+static void test_the_limit_comes_first_and_says_device_lost(void **state)
+{
+    uint64_t began;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    began = gpusync_now_ns();
+    WHILE_IT_SLEEPS({lose, true}, {nearly_reach_the_limit, true}, {reach_the_limit, true});
+    assert_result(through(&works[0], SECONDS(3)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(gpusync_now_ns() - began >= SECONDS(3));
+    assert_played();
+    assert_true(gpu_has_work(&works[0]));
+    began = gpusync_now_ns(); /* and once more */
+    WHILE_IT_SLEEPS({nearly_reach_the_limit, true}, {reach_the_limit, true});
+    assert_result(through(&works[0], MS(200)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(gpusync_now_ns() - began >= MS(200));
+    assert_played();
+    close_play();
+}
+
+/* Found by the wait's last look: with Metal 4 there is none. */
+static void test_what_has_ended_at_the_limit_counts_before_the_limit(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
+    open_play(1);
+    commit_work(0);
+    lose();
+    WHILE_IT_SLEEPS({complete_0, false}, {reach_the_limit, true});
+    assert_ok(through(&works[0], SECONDS(3)));
+    assert_played();
+    close_play();
+}
+
+static void test_a_limit_of_zero_looks_once(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    assert_result(through(&works[0], 0), GPUSYNC_TIMEOUT);
+    lose();
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
+    show_end(works[0].buffers[0]);
+    assert_ok(through(&works[0], 0));
+    close_play();
+}
+
+static void test_a_spinning_wait_goes_on_through_the_loss(void **state)
+{
+    static const gpusync_spin endless = {0, UINT32_MAX, 0};
+    gpusync_wait_options options = {.spin = &endless, .through_loss = true};
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SPINS({nothing, false}, {lose, false}, {nothing, false}, {finish_0, false});
+    assert_ok(through_with(&works[0], GPUSYNC_FOREVER, &options));
+    assert_played();
+    assert_int_equal(stats_of(s.q[0]).waits_spin, 1);
+    close_play();
+}
+
+/* ... and sees by the status that the work has ended, whose handler is late. */
+static void test_a_spinning_wait_reads_the_status_on_a_lost_device(void **state)
+{
+    static const gpusync_spin endless = {0, UINT32_MAX, 0};
+    gpusync_wait_options options = {.spin = &endless, .through_loss = true};
+    (void)state;
+    NOT_ON_METAL4("no status to read");
+    open_play(1);
+    commit_work(0);
+    lose();
+    WHILE_IT_SPINS({nothing, false}, {complete_0, false});
+    assert_ok(through_with(&works[0], GPUSYNC_FOREVER, &options));
+    assert_played();
+    close_play();
+}
+
+static void await_blocked(uint64_t before)
+{
+    while (softmetal_message_count("waitUntilCompleted") == before) sched_yield();
+}
+
+static void test_a_blocking_wait_on_a_lost_device_waits_in_metal(void **state)
+{
+    gpusync_wait_options options = {.mode = GPUSYNC_WAIT_BLOCKING, .through_loss = true};
+    uint64_t before;
+    wait_job job;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    lose();
+    if (metal4_run()) {
+        assert_result(gpusync_wait_ex(s.q[0], works[0].ticket, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_UNSUPPORTED);
+        close_play();
+        return;
+    }
+    before = softmetal_message_count("waitUntilCompleted");
+    start_through(&job, &works[0], &options);
+    await_blocked(before);
+    finish_work(&works[0]);
+    assert_ok(wait_job_join(&job));
+    assert_int_equal(softmetal_timers(), 0); /* none for a sleeper */
+    close_play();
+}
+
+/* Metal's wait is for plain commits. */
+static void test_a_blocking_wait_for_a_submission_or_with_a_limit_sleeps_through_the_loss(void **state)
+{
+    gpusync_wait_options options = {.mode = GPUSYNC_WAIT_BLOCKING, .through_loss = true};
+    uint64_t before;
+    int limited;
+    (void)state;
+    NOT_ON_METAL4("no mode BLOCKING");
+    for (limited = 0; limited < 2; limited++) {
+        open_play(1);
+        if (limited) commit_work(0);
+        else submit_work(0, 1, NULL, NULL);
+        before = softmetal_message_count("waitUntilCompleted");
+        WHILE_IT_SLEEPS({lose, true}, {finish_0, true});
+        assert_ok(through_with(&works[0], limited ? SECONDS(5) : GPUSYNC_FOREVER, &options));
+        assert_played();
+        assert_count("waitUntilCompleted", before, 0);
+        close_play();
+    }
+}
+
+static void test_no_ticket_is_done_and_a_ticket_not_given_yet_is_invalid_on_a_lost_device(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    lose();
+    assert_ok(gpusync_wait_ex(s.q[0], GPUSYNC_NO_TICKET, GPUSYNC_FOREVER, &through_loss));
+    assert_result(gpusync_wait_ex(s.q[0], works[0].ticket + 1, GPUSYNC_FOREVER, &through_loss),
+                  GPUSYNC_ERROR_INVALID_TICKET);
+    finish_work(&works[0]);
+    close_play();
+}
+
+/* What a callback asks: three waits, each for as long as it takes. */
+static void ask_in_callback(outcome *o)
+{
+    unsigned i;
+    for (i = 0; i < work_count; i++) {
+        answer(o, gpusync_wait_ex(works[i].queue, works[i].ticket, GPUSYNC_FOREVER, &through_loss));
+        answer(o, gpusync_wait_ex(works[i].queue, works[i].ticket, 0, &through_loss));
+    }
+    answer(o, gpusync_device_wait_ex(s.device, GPUSYNC_FOREVER, &through_loss));
+}
+
+static void test_in_a_callback_a_wait_returns_what_is_over_and_refuses_the_rest(void **state)
+{
+    static const gpusync_result expected[] = {
+        GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_OK, GPUSYNC_OK,
+        GPUSYNC_ERROR_EXECUTION,      GPUSYNC_ERROR_EXECUTION,      GPUSYNC_ERROR_CANCELLED,
+        GPUSYNC_ERROR_CANCELLED,      GPUSYNC_ERROR_WOULD_DEADLOCK,
+    };
+    outcome o;
+    size_t i;
+    (void)state;
+    memset(&o, 0, sizeof o);
+    open_play(2);
+    commit_work(0);
+    commit_work(0);
+    fail_work(commit_work(1), "it broke");
+    hold_work(1);
+    lose();
+    finish_work(&works[1]);
+    finish_work(&works[2]);
+    o.then = ask_in_callback;
+    on_done(works[1].queue, works[1].ticket, &o); /* it has ended */
+    assert_ended(&o, GPUSYNC_OK);
+    assert_int_equal(o.answered, LENGTH(expected));
+    for (i = 0; i < LENGTH(expected); i++) assert_result(o.answers[i], expected[i]);
+    close_play();
+}
+
+/* -- waits without the option ------------------------------------------------------------------------------------- */
+
+static void ask_without(void)
+{
+    gpusync_point point = point_of(&works[0]);
+    assert_result(plain_wait(&works[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_poll(s.q[0], works[0].ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(s.device, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL),
+                  GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_throttle(s.q[0], 1, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+}
+
+static void test_waits_without_the_option_return_at_once_beside_one_with_it(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {ask_without, false}, {finish_0, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+}
+
+static void test_sleepers_without_the_option_are_woken_by_the_loss_beside_one_with_it(void **state)
+{
+    wait_job with, without;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    start_through(&with, &works[0], &through_loss);
+    start_through(&without, &works[0], NULL);
+    await_sleepers(s.device, 2);
+    lose();
+    assert_result(wait_job_join(&without), GPUSYNC_ERROR_DEVICE_LOST);
+    must_return_within(20);
+    await_sleepers(s.device, 1); /* the other one sleeps again */
+    has_returned();
+    assert_true(gpu_has_work(&works[0]));
+    finish_work(&works[0]);
+    assert_ok(wait_job_join(&with));
+    close_play();
+}
+
+static void test_a_wait_for_a_value_takes_no_notice_of_the_option(void **state)
+{
+    gpusync_point value;
+    (void)state;
+    open_play(1);
+    value = at(s.a, 1);
+    submit_work(0, 1, NULL, &value);
+    WHILE_IT_SLEEPS({lose, true});
+    assert_result(gpusync_timeline_wait(s.a, 1, GPUSYNC_FOREVER, &through_loss), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_played();
+    assert_result(gpusync_timeline_wait(s.a, 1, 0, &through_loss), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ok(gpusync_timeline_wait(s.a, 0, 0, &through_loss));
+    close_play();
+}
+
+/* -- everything --------------------------------------------------------------------------------------------------- */
+
+static void test_everything_goes_through_until_all_work_of_the_queue_has_ended(void **state)
+{
+    (void)state;
+    open_play(2);
+    commit_work(0);
+    commit_work(0);
+    commit_work(1); /* of another queue: it is not waited for */
+    WHILE_IT_SLEEPS({lose, true}, {finish_1, false}, {finish_0, true});
+    assert_ok(through_all(0, GPUSYNC_FOREVER));
+    assert_played();
+    assert_result(gpusync_queue_wait(s.q[0], 0), GPUSYNC_ERROR_DEVICE_LOST); /* without the option: always */
+    assert_result(through_all(1, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_work(&works[2]);
+    assert_ok(through_all(1, 0));
+    close_play();
+}
+
+static void test_everything_of_a_queue_without_work_is_done_on_a_lost_device(void **state)
+{
+    (void)state;
+    open_play(2);
+    finish_work(commit_work(0));
+    lose();
+    assert_ok(through_all(0, 0));
+    assert_ok(through_all(1, GPUSYNC_FOREVER));
+    close_play();
+}
+
+static void test_everything_is_device_lost_at_the_limit(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {finish_0, false}, {nearly_reach_the_limit, true}, {reach_the_limit, true});
+    assert_result(through_all(0, SECONDS(1)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_played();
+    assert_result(last_error.result, GPUSYNC_ERROR_DEVICE_LOST);
+    close_play();
+}
+
+/* Work that failed before the loss, or behind it, and that no wait for everything has told of. */
+static void test_everything_returns_a_failure_once(void **state)
+{
+    int failed_after;
+    (void)state;
+    for (failed_after = 0; failed_after < 2; failed_after++) {
+        open_play(1);
+        commit_work(0);
+        commit_work(0);
+        commit_work(0);
+        fail_work(&works[0], "the first one");
+        if (!failed_after) finish_work(&works[0]);
+        lose();
+        if (failed_after) finish_work(&works[0]);
+        assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST); /* tells of nothing: the rest is on the GPU */
+        finish_work(&works[2]);
+        WHILE_IT_SLEEPS({finish_1, true});
+        assert_result(through_all(0, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+        assert_played();
+        assert_string_equal(last_error.message, "the first one");
+        assert_int_equal(last_error.ticket, works[0].ticket);
+        assert_ok(through_all(0, 0));
+        assert_result(through(&works[0], 0), GPUSYNC_ERROR_EXECUTION);
+        close_play();
+    }
+}
+
+static void test_everything_of_the_culprit_returns_the_loss_as_a_failure(void **state)
+{
+    (void)state;
+    open_play(1);
+    lose();
+    assert_result(through_all(culprit, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(last_error.failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
+    assert_ok(through_all(culprit, 0));
+    close_play();
+}
+
+/* -- the device --------------------------------------------------------------------------------------------------- */
+
+static void test_a_wait_for_the_device_goes_through_on_every_queue(void **state)
+{
+    (void)state;
+    open_play(3);
+    commit_work(0);
+    commit_work(1);
+    WHILE_IT_SLEEPS({lose, true}, {finish_0, true}, {finish_1, true});
+    assert_result(through_device(GPUSYNC_FOREVER), GPUSYNC_OK); /* the culprit came later */
+    assert_played();
+    assert_result(through_device(0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(last_error.failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
+    assert_ok(through_device(GPUSYNC_FOREVER));
+    assert_result(gpusync_device_wait(s.device, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    close_play();
+}
+
+static void test_a_wait_for_the_device_returns_the_failure_of_any_queue(void **state)
+{
+    (void)state;
+    open_play(3);
+    commit_work(0);
+    commit_work(1);
+    commit_work(2);
+    fail_work(&works[1], "on the second queue");
+    fail_work(&works[2], "on the third queue");
+    finish_work(&works[2]);
+    WHILE_IT_SLEEPS({lose, true}, {finish_1, false}, {finish_0, true});
+    assert_result(through_device(GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    assert_played();
+    assert_string_equal(last_error.message, "on the second queue"); /* of the first queue that has one */
+    assert_ok(through_all(2, 0));                                   /* those of all queues are told */
+    close_play();
+}
+
+static void test_a_wait_for_the_device_is_device_lost_at_the_limit(void **state)
+{
+    int i;
+    (void)state;
+    for (i = 0; i < 2; i++) { /* the hanging queue comes first, or last */
+        open_play(2);
+        commit_work((unsigned)i);
+        commit_work((unsigned)!i);
+        fail_work(&works[1], "another one");
+        lose();
+        finish_work(&works[1]);
+        assert_result(through_device(0), GPUSYNC_ERROR_DEVICE_LOST);
+        WHILE_IT_SLEEPS({nearly_reach_the_limit, true}, {reach_the_limit, true});
+        assert_result(through_device(SECONDS(1)), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_played();
+        assert_result(last_error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        finish_work(&works[0]);
+        assert_result(through_device(0), GPUSYNC_ERROR_EXECUTION); /* nothing was told before */
+        close_play();
+    }
+}
+
+/* The call has no room for so many of its own. */
+static void test_a_wait_for_a_device_of_many_queues_goes_through_on_every_queue(void **state)
+{
+    gpusync_queue *queues[20];
+    void *buffers[20];
+    size_t i;
+    (void)state;
+    open_play(1);
+    for (i = 0; i < 20; i++) {
+        queues[i] = queue_new(s.device);
+        commit_empty_to(queues[i], &buffers[i]);
+    }
+    commit_work(culprit);
+    fail_with_the_device(works[0].buffers[0]);
+    finish_work(&works[0]);
+    for (i = 20; i-- > 0;) {
+        assert_result(through_device(0), GPUSYNC_ERROR_DEVICE_LOST);
+        softmetal_finish(buffers[i]);
+    }
+    assert_result(through_device(0), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(through_device(0));
+    for (i = 0; i < 20; i++) assert_ok(gpusync_queue_destroy(queues[i]));
+    close_play();
+}
+
+/* -- several points ----------------------------------------------------------------------------------------------- */
+
+static void test_a_wait_for_all_goes_through_until_each_ticket_has_ended(void **state)
+{
+    (void)state;
+    open_play(2);
+    commit_work(0);
+    commit_work(1);
+    WHILE_IT_SLEEPS({lose, true}, {finish_1, false}, {finish_0, true});
+    assert_ok(through_many(2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER));
+    assert_played();
+    assert_int_equal(which, 2);
+    close_play();
+}
+
+static void test_a_wait_for_any_goes_through_until_one_ticket_has_ended(void **state)
+{
+    (void)state;
+    open_play(2);
+    commit_work(0);
+    commit_work(1);
+    WHILE_IT_SLEEPS({lose, true}, {finish_1, true});
+    assert_ok(through_many(2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER));
+    assert_played();
+    assert_int_equal(which, 1);
+    assert_true(gpu_has_work(&works[0]));
+    close_play();
+}
+
+static void test_a_wait_for_all_or_a_failure_goes_through_until_one_ticket_has_failed(void **state)
+{
+    (void)state;
+    open_play(2);
+    commit_work(0);
+    commit_work(1);
+    commit_work(1);
+    fail_work(&works[1], "the second point");
+    finish_work(&works[2]);
+    WHILE_IT_SLEEPS({lose, true}, {finish_1, true});
+    assert_result(through_many(3, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    assert_played();
+    assert_int_equal(which, 1);
+    assert_string_equal(last_error.message, "the second point");
+    close_play();
+}
+
+static void test_a_wait_for_many_is_device_lost_at_the_limit(void **state)
+{
+    static const gpusync_wait_for ways[] = {GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ANY, GPUSYNC_WAIT_ALL_OR_FAILURE};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(ways); i++) {
+        open_play(2);
+        commit_work(0);
+        commit_work(1);
+        WHILE_IT_SLEEPS({lose, true}, {nearly_reach_the_limit, true}, {reach_the_limit, true});
+        assert_result(through_many(2, ways[i], SECONDS(1)), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_played();
+        assert_int_equal(which, 2);
+        assert_result(through_many(2, ways[i], 0), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(which, 2);
+        finish_work(&works[1]);
+        assert_result(through_many(2, ways[i], 0), i == 1 ? GPUSYNC_OK : GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(which, i == 1 ? 1 : 2);
+        close_play();
+    }
+}
+
+/* As gpusync_wait_many says of a limit: the failure counts more than what has not ended. */
+static void test_a_failure_counts_more_at_the_limit_of_a_wait_for_all(void **state)
+{
+    (void)state;
+    open_play(2);
+    commit_work(0);
+    commit_work(1);
+    fail_work(&works[1], "the second point");
+    lose();
+    WHILE_IT_SLEEPS({finish_1, false}, {reach_the_limit, true});
+    assert_result(through_many(2, GPUSYNC_WAIT_ALL, SECONDS(1)), GPUSYNC_ERROR_EXECUTION);
+    assert_played();
+    assert_int_equal(which, 1);
+    close_play();
+}
+
+/* More than the call has room for. */
+static void test_a_wait_for_all_of_many_tickets_goes_through(void **state)
+{
+    unsigned i;
+    (void)state;
+    open_play(2);
+    for (i = 0; i < 40; i++) commit_work(i % 2);
+    for (i = 2; i < 40; i++) finish_work(&works[i]);
+    WHILE_IT_SLEEPS({lose, true}, {finish_0, false}, {finish_1, true});
+    assert_ok(through_many(40, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER));
+    assert_played();
+    assert_int_equal(which, 40);
+    close_play();
+}
+
+/* As without the option. */
+static void test_a_value_that_has_not_come_ends_the_wait_at_the_loss(void **state)
+{
+    static const gpusync_wait_for ways[] = {GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ANY, GPUSYNC_WAIT_ALL_OR_FAILURE};
+    gpusync_wait_options options;
+    gpusync_point points[2];
+    size_t i, at_which;
+    (void)state;
+    for (i = 0; i < LENGTH(ways); i++) {
+        open_play(1);
+        commit_work(0);
+        points[0] = point_of(&works[0]);
+        points[1] = at(s.a, 1);
+        options = options_with(&through_loss);
+        WHILE_IT_SLEEPS({lose, true});
+        assert_result(gpusync_wait_many(points, 2, ways[i], GPUSYNC_FOREVER, &options, &at_which),
+                      GPUSYNC_ERROR_DEVICE_LOST);
+        assert_played();
+        assert_int_equal(at_which, 1);
+        assert_result(last_error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(gpusync_wait_many(points, 2, ways[i], GPUSYNC_FOREVER, &options, &at_which),
+                      GPUSYNC_ERROR_DEVICE_LOST); /* begun after the loss */
+        assert_int_equal(at_which, 1);
+        close_play();
+    }
+}
+
+static void test_a_value_that_is_reached_does_not_end_the_wait_at_the_loss(void **state)
+{
+    gpusync_point points[2];
+    size_t at_which;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    points[0] = at(s.a, 1);
+    points[1] = point_of(&works[0]);
+    WHILE_IT_SLEEPS({lose, true}, {finish_0, true});
+    assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, &through_loss, &at_which));
+    assert_played();
+    assert_false(gpu_has_work(&works[0]));
+    assert_int_equal(at_which, 2);
+    close_play();
+}
+
+/* -- work that was never committed -------------------------------------------------------------------------------- */
+
+static void test_held_work_is_cancelled_at_the_loss(void **state)
+{
+    (void)state;
+    open_play(1);
+    hold_work(0);
+    assert_result(through(&works[0], 0), GPUSYNC_TIMEOUT);
+    WHILE_IT_SLEEPS({lose, true});
+    assert_result(through(&works[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_CANCELLED);
+    assert_played();
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_CANCELLED); /* begun after the loss */
+    assert_result(gpusync_poll(s.q[0], works[0].ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(plain_wait(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST); /* as without */
+    close_play();
+}
+
+static void test_a_commit_behind_held_work_is_cancelled_at_the_loss(void **state)
+{
+    (void)state;
+    open_play(1);
+    hold_work(0);
+    commit_work(0);
+    assert_false(gpu_has_work(&works[1]));
+    lose();
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_CANCELLED);
+    assert_result(through_many(2, GPUSYNC_WAIT_ALL, 0), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(which, 0);
+    close_play();
+}
+
+static void test_held_work_does_not_keep_a_wait_for_everything(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    hold_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {finish_0, true});
+    assert_result(through_all(0, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION); /* what was held has failed */
+    assert_played();
+    assert_int_equal(last_error.ticket, works[1].ticket);
+    assert_ok(through_all(0, 0));
+    close_play();
+}
+
+static void test_a_tracked_buffer_that_was_not_committed_is_over_at_the_loss(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(1);
+    track_work(0);
+    assert_result(through(&works[0], 0), GPUSYNC_TIMEOUT);
+    WHILE_IT_SLEEPS({lose, true});
+    assert_result(through(&works[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_played();
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through_many(1, GPUSYNC_WAIT_ALL, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(which, 0);
+    assert_ok(gpusync_untrack(s.q[0], works[0].ticket));
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_CANCELLED);
+    close_play();
+}
+
+static void test_a_tracked_buffer_that_was_committed_is_waited_for(void **state)
+{
+    int committed_after;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    for (committed_after = 0; committed_after < 2; committed_after++) {
+        open_play(1);
+        track_work(0);
+        if (!committed_after) commit_0();
+        lose();
+        if (committed_after) commit_0();
+        assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST);
+        WHILE_IT_SLEEPS({finish_0, true});
+        assert_ok(through(&works[0], GPUSYNC_FOREVER));
+        assert_played();
+        assert_ok(through_all(0, 0));
+        close_play();
+    }
+}
+
+/* The owner commits it while a wait sleeps that has begun before, and the loss comes behind. */
+static void test_a_tracked_buffer_that_is_committed_while_a_wait_sleeps_is_waited_for(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(1);
+    track_work(0);
+    WHILE_IT_SLEEPS({commit_0, false}, {lose, true}, {finish_0, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+}
+
+static void test_a_tracked_buffer_that_was_not_committed_does_not_keep_everything(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(1);
+    commit_work(0);
+    track_work(0);
+    commit_work(0);
+    lose();
+    finish_work(&works[2]);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    WHILE_IT_SLEEPS({finish_0, false}, {sweep, true}); /* no end of a ticket is the end of this wait */
+    assert_result(through_all(0, GPUSYNC_FOREVER), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_played();
+    close_play();
+}
+
+static void test_work_beside_it_on_its_queue_does_not_keep_the_wait(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(1);
+    commit_work(0);
+    track_work(0);
+    commit_work(0);
+    lose();
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(through(&works[2], 0), GPUSYNC_ERROR_DEVICE_LOST);
+    close_play();
+}
+
+static void test_work_that_others_have_committed_is_waited_for(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(1);
+    external_work(0);
+    lose();
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_work(&works[0]);
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_ok(through_all(0, GPUSYNC_FOREVER));
+    close_play();
+}
+
+static void test_a_sleeper_is_told_of_the_end_of_work_that_others_have_committed(void **state)
+{
+    wait_job job;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(1);
+    external_work(0);
+    start_through(&job, &works[0], &through_loss);
+    await_sleepers(s.device, 1);
+    lose();
+    must_return_within(20);
+    await_sleepers(s.device, 1);
+    has_returned();
+    fail_work(&works[0], "abroad");
+    finish_work(&works[0]);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_EXECUTION);
+    close_play();
+}
+
+/* -- submissions of several parts, and what they wait for ----------------------------------------------------------- */
+
+static void finish_but_the_last(void)
+{
+    unsigned i;
+    for (i = 0; i + 1 < works[0].count; i++) softmetal_finish(works[0].buffers[i]);
+}
+
+static void finish_the_last(void) { softmetal_finish(works[0].buffers[works[0].count - 1]); }
+
+static void test_a_submission_is_over_when_its_last_part_is(void **state)
+{
+    gpusync_point signal;
+    (void)state;
+    NOT_ON_METAL4("a commit of several command buffers is one part");
+    open_play(1);
+    signal = at(s.a, 1);
+    submit_work(0, 3, NULL, &signal);
+    assert_int_equal(works[0].count, 4); /* gpusync's own signals */
+    WHILE_IT_SLEEPS({lose, true}, {finish_but_the_last, false}, {sweep, true}, {finish_the_last, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+}
+
+static void test_a_submission_one_part_of_which_hangs_is_device_lost(void **state)
+{
+    unsigned hanging, i;
+    (void)state;
+    NOT_ON_METAL4("a commit of several command buffers is one part");
+    for (hanging = 0; hanging < 3; hanging++) {
+        open_play(1);
+        submit_work(0, 3, NULL, NULL);
+        lose();
+        for (i = 0; i < 3; i++)
+            if (i != hanging) softmetal_finish(works[0].buffers[i]);
+        assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST);
+        softmetal_fail(works[0].buffers[hanging], "TestDomain", 42, "it broke");
+        softmetal_finish(works[0].buffers[hanging]);
+        assert_result(through(&works[0], 0), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(last_error.code, 42);
+        close_play();
+    }
+}
+
+static void test_a_submission_with_a_signal_goes_through_the_loss(void **state)
+{
+    gpusync_point signal;
+    (void)state;
+    open_play(1);
+    signal = at(s.a, 1);
+    submit_work(0, 2, NULL, &signal);
+    WHILE_IT_SLEEPS({lose, true}, {finish_0, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+}
+
+/* The second work waits for what the first signals. The first goes so far that the second can go, and hangs then: its last
+   command buffer does, or its feedback with Metal 4. */
+static void open_chain(void)
+{
+    gpusync_submission submission;
+    gpusync_point signal;
+    work *producer;
+    unsigned i;
+    open_play(2);
+    producer = work_new(1);
+    signal = at(s.a, 1);
+    memset(&submission, 0, sizeof submission);
+    for (i = 0; i < (metal4_run() ? 1 : 2); i++) work_add(producer, buffer_of(producer->queue));
+    if (metal4_run()) {
+        submission.signals = &signal;
+        submission.signal_count = 1;
+    } else {
+        assert_ok(gpusync_encode_signal(producer->queue, producer->buffers[0], signal));
+    }
+    submission.command_buffers = producer->buffers;
+    submission.command_buffer_count = producer->count;
+    producer->ticket = submit_well(producer->queue, &submission);
+    submit_work(0, 1, &signal, NULL);
+}
+
+static void let_the_chain_go(void)
+{
+    if (metal4_run()) softmetal_complete(works[0].buffers[0]);
+    else softmetal_finish(works[0].buffers[0]);
+}
+
+static void end_the_chain(void) { softmetal_finish(works[0].buffers[works[0].count - 1]); }
+
+static void test_a_submission_is_over_though_what_it_waited_for_does_not_come(void **state)
+{
+    (void)state;
+    open_chain();
+    assert_result(through(&works[1], 0), GPUSYNC_TIMEOUT);
+    lose();
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_DEVICE_LOST); /* it waits on the GPU */
+    let_the_chain_go();
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_work(&works[1]);
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through_many(2, GPUSYNC_WAIT_ANY, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    if (!metal4_run()) assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
+    end_the_chain();
+    assert_ok(through(&works[1], 0));
+    close_play();
+}
+
+/* No end of a ticket tells its sleeper: the sweep does. */
+static void test_the_sweep_wakes_a_sleeper_whose_submission_is_over_without_a_result(void **state)
+{
+    (void)state;
+    open_chain();
+    WHILE_IT_SLEEPS({lose, true}, {let_the_chain_go, false}, {finish_1, false}, {sweep, true});
+    assert_result(through(&works[1], GPUSYNC_FOREVER), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_played();
+    end_the_chain();
+    assert_ok(through(&works[1], 0));
+    close_play();
+}
+
+/* A failure counts more than a ticket without a result. */
+static void test_everything_returns_a_failure_rather_than_that_a_result_is_unknown(void **state)
+{
+    work *w;
+    (void)state;
+    open_chain();
+    w = commit_work(0);
+    fail_work(w, "beside it");
+    lose();
+    let_the_chain_go();
+    finish_work(&works[1]);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_work(w);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(last_error.ticket, w->ticket);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    end_the_chain();
+    close_play();
+}
+
+/* -- lost handlers, and the sweep --------------------------------------------------------------------------------- */
+
+static void test_the_sweep_finds_an_end_whose_handler_is_lost(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no status to read");
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {end_unheard_0, false}, {sweep, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+}
+
+static void test_the_sweep_finds_the_end_of_the_last_part_whose_handler_is_lost(void **state)
+{
+    unsigned i;
+    (void)state;
+    NOT_ON_METAL4("a commit of several command buffers is one part");
+    open_play(1);
+    submit_work(0, 2, NULL, NULL);
+    for (i = 0; i < 2; i++) softmetal_lose_handlers(works[0].buffers[i]);
+    WHILE_IT_SLEEPS({lose, true}, {finish_but_the_last, false}, {sweep, true}, {finish_the_last, false}, {sweep, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+}
+
+static void test_the_wait_itself_finds_an_end_whose_handler_is_lost(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no status to read");
+    open_play(1);
+    commit_work(0);
+    fail_work(commit_work(0), "unheard");
+    lose();
+    end_unheard_0();
+    softmetal_lose_handlers(works[1].buffers[0]);
+    finish_work(&works[1]);
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_EXECUTION);
+    close_play();
+}
+
+static void sweep_and_be_armed_again(void)
+{
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_fire_timer();
+    assert_int_equal(softmetal_timers(), 1);
+    assert_true(softmetal_next_timer() <= MS(500));
+}
+
+static void test_the_sweep_goes_on_after_a_loss_while_such_a_wait_sleeps(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    assert_int_equal(softmetal_timers(), 0);
+    WHILE_IT_SLEEPS({lose, true}, {sweep_and_be_armed_again, true}, {sweep_and_be_armed_again, true},
+                    {sweep_and_be_armed_again, true}, {sweep_and_be_armed_again, true},
+                    {sweep_and_be_armed_again, true}, {sweep_and_be_armed_again, true}, {finish_0, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_fire_timer(); /* it finds no sleeper */
+    assert_int_equal(softmetal_timers(), 0);
+    close_play();
+}
+
+/* The sweep comes to the queue of the sleeper last. With the loss it has found the sleeper wakes, and is not asleep again
+   when the sweep asks whether it has to come again. */
+static unsigned timers_behind_the_sweep;
+
+static void find_the_loss_by_a_sweep(void)
+{
+    sweep();
+    assert_true(gpusync_device_is_lost(s.device));
+}
+
+static void note_the_timers(void)
+{
+    timers_behind_the_sweep = softmetal_timers();
+    finish_1();
+}
+
+static void test_the_sweep_goes_on_for_a_wait_though_it_has_found_the_loss_itself(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no status to read");
+    open_play(2);
+    commit_work(0);
+    fail_with_the_device(works[0].buffers[0]);
+    commit_work(1);
+    WHILE_IT_SLEEPS({end_unheard_0, false}, {find_the_loss_by_a_sweep, true}, {note_the_timers, true});
+    assert_ok(through(&works[1], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+    assert_int_equal(timers_behind_the_sweep, 1);
+}
+
+static void test_the_sweep_ends_with_the_limit_of_the_last_such_wait(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    lose();
+    WHILE_IT_SLEEPS({sweep_and_be_armed_again, true}, {reach_the_limit, true});
+    assert_result(through(&works[0], SECONDS(1)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_played();
+    softmetal_fire_timer();
+    assert_int_equal(softmetal_timers(), 0);
+    assert_true(gpu_has_work(&works[0]));
+    close_play();
+}
+
+static void test_the_sweep_ends_with_the_loss_where_no_such_wait_sleeps(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true});
+    assert_result(plain_wait(&works[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_played();
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_fire_timer();
+    assert_int_equal(softmetal_timers(), 0);
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST); /* this one did not sleep */
+    assert_int_equal(softmetal_timers(), 0);
+    close_play();
+}
+
+/* -- many sleepers ------------------------------------------------------------------------------------------------- */
+
+/* More than the library wakes in one go, on each queue. */
+#define CROWD 60u
+
+static void start_crowd(wait_job jobs[CROWD], unsigned queues)
+{
+    unsigned i;
+    for (i = 0; i < CROWD; i++) {
+        work all = works[i % queues];
+        if (i % 4 == 3) all.ticket = GPUSYNC_EVERYTHING;
+        start_through(&jobs[i], &all, &through_loss);
+    }
+    await_sleepers(s.device, CROWD);
+}
+
+static void test_all_of_many_sleepers_on_several_queues_go_on_through_the_loss(void **state)
+{
+    wait_job jobs[CROWD];
+    unsigned i;
+    (void)state;
+    open_play(3);
+    for (i = 0; i < 3; i++) commit_work(i);
+    start_crowd(jobs, 3);
+    lose();
+    must_return_within(20);
+    await_sleepers(s.device, CROWD);
+    has_returned();
+    for (i = 0; i < 3; i++) finish_work(&works[i]);
+    for (i = 0; i < CROWD; i++) assert_ok(wait_job_join(&jobs[i]));
+    close_play();
+}
+
+static void test_all_of_many_sleepers_for_work_that_was_never_committed_are_woken_by_the_loss(void **state)
+{
+    wait_job jobs[CROWD];
+    unsigned i;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(2);
+    for (i = 0; i < 2; i++) track_work(i);
+    start_crowd(jobs, 2);
+    must_return_within(20);
+    lose(); /* and no sweep comes */
+    for (i = 0; i < CROWD; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    has_returned();
+    close_play();
+}
+
+/* Handlers come on Metal's own threads, and with each sweep all sleepers look. */
+static void test_on_the_real_clock_a_removed_device_ends_every_such_wait_with_the_result_of_its_work(void **state)
+{
+    wait_job jobs[CROWD];
+    unsigned i;
+    (void)state;
+    clock_is_real = true;
+    open_play_logging(3, SOFTMETAL_REAL, note_line);
+    for (i = 0; i < 3; i++) {
+        work *w = work_new(i);
+        softmetal_hang(work_add(w, buffer_of(w->queue)));
+        w->ticket = commit_to(w->queue, w->buffers[0]);
+    }
+    start_crowd(jobs, 3);
+    softmetal_remove_device(s.rig.metal_device);
+    for (i = 0; i < CROWD; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
+    for (i = 0; i < 3; i++) assert_false(gpu_has_work(&works[i]));
+    close_play();
+    clock_is_real = false;
+}
+
+/* -- with handlers ------------------------------------------------------------------------------------------------- */
+
+static const gpusync_wait_options both = {.handlers = true, .through_loss = true};
+
+static void run_the_handler_of_0(void)
+{
+    softmetal_run_handler(works[0].buffers[0], softmetal_handler_count(works[0].buffers[0]) - 1);
+}
+
+static void test_with_handlers_too_the_wait_goes_through_until_the_handler_has_run(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("the feedback is both");
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {complete_0, false}, {sweep, true}, {run_the_handler_of_0, true});
+    assert_ok(through_with(&works[0], GPUSYNC_FOREVER, &both));
+    assert_played();
+    finish_work(&works[0]);
+    close_play();
+}
+
+static void test_with_handlers_too_a_handler_that_never_comes_is_device_lost_at_the_limit(void **state)
+{
+    int fails;
+    (void)state;
+    NOT_ON_METAL4("the feedback is both");
+    for (fails = 0; fails < 2; fails++) {
+        open_play(1);
+        commit_work(0);
+        if (fails) fail_work(&works[0], "it broke");
+        WHILE_IT_SLEEPS({lose, true}, {end_unheard_0, false}, {sweep, true}, {nearly_reach_the_limit, true},
+                        {reach_the_limit, true});
+        assert_result(through_with(&works[0], SECONDS(1), &both), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_played();
+        assert_result(through_with(&works[0], 0, &both), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(through(&works[0], 0), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        close_play();
+    }
+}
+
+/* Its parts are over without a result, and their handlers have run or not. */
+static void test_with_handlers_too_a_submission_without_a_result_waits_for_its_handlers(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("the feedback is both");
+    open_chain();
+    lose();
+    let_the_chain_go();
+    complete_work(&works[1]);
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through_with(&works[1], 0, &both), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_work(&works[1]);
+    assert_result(through_with(&works[1], 0, &both), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    end_the_chain();
+    assert_ok(through_with(&works[1], 0, &both));
+    close_play();
+}
+
+static void test_with_handlers_too_what_was_never_committed_owes_nothing(void **state)
+{
+    (void)state;
+    open_play(1);
+    hold_work(0);
+    lose();
+    assert_result(through_with(&works[0], 0, &both), GPUSYNC_ERROR_CANCELLED);
+    close_play();
+    if (metal4_run()) return;
+    open_play(1);
+    track_work(0);
+    lose();
+    assert_result(through_with(&works[0], 0, &both), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    close_play();
+}
+
+/* Without through_loss the loss ends a wait for handlers, as before. */
+static void test_with_handlers_alone_the_loss_ends_the_wait(void **state)
+{
+    gpusync_wait_options handlers = {.handlers = true};
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true});
+    assert_result(through_with(&works[0], GPUSYNC_FOREVER, &handlers), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_played();
+    close_play();
+}
+
+/* -- Metal 4 -------------------------------------------------------------------------------------------------------- */
+
+static void only_on_metal4(void)
+{
+    if (!metal4_run()) skip();
+}
+
+static void test_on_metal_4_the_feedback_ends_the_wait_and_nothing_before(void **state)
+{
+    (void)state;
+    only_on_metal4();
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {complete_0, false}, {sweep, true}, {sweep, true}, {finish_0, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    close_play();
+}
+
+/* gpusync keeps the command buffers of a feedback that is lost for good: this one comes behind the test. */
+static void test_on_metal_4_a_feedback_that_does_not_come_is_device_lost_at_the_limit(void **state)
+{
+    (void)state;
+    only_on_metal4();
+    open_play(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {complete_0, false}, {sweep, true}, {nearly_reach_the_limit, true},
+                    {reach_the_limit, true});
+    assert_result(through(&works[0], SECONDS(1)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_played();
+    assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(through_device(0), GPUSYNC_ERROR_DEVICE_LOST);
+    close_play();
+}
+
+/* -- destroy -------------------------------------------------------------------------------------------------------- */
+
+/* What a destroyed queue has left on the GPU ends then. */
+static void take_down_with_work(unsigned i, bool now)
+{
+    void *metal = metal_retain(s.metal[i]);
+    take_down_queue(&s, i, now);
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+}
+
+static void test_destroying_the_queue_ends_the_wait_on_a_lost_device(void **state)
+{
+    wait_job jobs[2];
+    gpusync_error error;
+    gpusync_wait_options options = {.error = &error, .through_loss = true};
+    int now;
+    (void)state;
+    for (now = 0; now < 2; now++) {
+        work all;
+        open_play(1);
+        all = *commit_work(0);
+        all.ticket = GPUSYNC_EVERYTHING;
+        start_through(&jobs[0], &works[0], &options);
+        start_through(&jobs[1], &all, &through_loss);
+        await_sleepers(s.device, 2);
+        lose();
+        must_return_within(20);
+        await_sleepers(s.device, 2);
+        take_down_with_work(0, now);
+        assert_result(wait_job_join(&jobs[0]), GPUSYNC_ERROR_DESTROYED);
+        assert_result(wait_job_join(&jobs[1]), GPUSYNC_ERROR_DESTROYED);
+        has_returned();
+        assert_result(error.result, GPUSYNC_ERROR_DESTROYED);
+        close_play();
+    }
+}
+
+static void count_one(void *user) { COUNT((long *)user); }
+
+typedef struct group_job {
+    gpusync_point points[2];
+    size_t which;
+    gpusync_result result;
+    pthread_t thread;
+} group_job;
+
+static void *wait_for_both(void *argument)
+{
+    group_job *job = (group_job *)argument;
+    job->result =
+        gpusync_wait_many(job->points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, &through_loss, &job->which);
+    return NULL;
+}
+
+static void *wait_for_the_device(void *argument)
+{
+    group_job *job = (group_job *)argument;
+    job->result = gpusync_device_wait_ex(s.device, GPUSYNC_FOREVER, &through_loss);
+    return NULL;
+}
+
+static void test_destroying_one_queue_ends_a_wait_for_points_of_two(void **state)
+{
+    group_job job;
+    int now;
+    (void)state;
+    for (now = 0; now < 2; now++) {
+        open_play(2);
+        job.points[0] = point_of(commit_work(0));
+        job.points[1] = point_of(commit_work(1));
+        job.thread = start(wait_for_both, &job);
+        await_sleepers(s.device, 2);
+        lose();
+        must_return_within(20);
+        await_sleepers(s.device, 2);
+        take_down_with_work(1, now);
+        join(job.thread);
+        has_returned();
+        assert_result(job.result, GPUSYNC_ERROR_DESTROYED);
+        assert_int_equal(job.which, 1);
+        close_play();
+    }
+}
+
+static void test_a_queue_that_is_destroyed_is_left_out_of_a_wait_for_the_device(void **state)
+{
+    group_job job;
+    int now;
+    (void)state;
+    for (now = 0; now < 2; now++) {
+        open_play(2);
+        commit_work(0);
+        commit_work(1);
+        job.thread = start(wait_for_the_device, &job);
+        await_sleepers(s.device, 1);
+        lose();
+        must_return_within(20);
+        await_sleepers(s.device, 1);
+        take_down_with_work(0, now);
+        await_sleepers(s.device, 1); /* for the other queue */
+        finish_work(&works[1]);
+        join(job.thread);
+        has_returned();
+        assert_ok(job.result);
+        close_play();
+    }
+}
+
+static void test_destroying_the_queue_later_ends_the_wait_on_a_lost_device(void **state)
+{
+    wait_job job;
+    void *metal;
+    long gone = 0;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    start_through(&job, &works[0], &through_loss);
+    await_sleepers(s.device, 1);
+    lose();
+    must_return_within(20);
+    await_sleepers(s.device, 1);
+    metal = metal_retain(s.metal[0]);
+    assert_ok(gpusync_queue_destroy_later(s.q[0], count_one, &gone));
+    s.q[0] = NULL;
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DESTROYED);
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    while (!CALLED(gone))
+        if (softmetal_timers()) sweep();
+    has_returned();
+    close_play();
+}
+
+/* The work is over before destroy has let the waiter out: that counts. */
+static void test_what_is_over_when_the_queue_is_destroyed_keeps_its_result(void **state)
+{
+    wait_job job;
+    (void)state;
+    NOT_ON_METAL4("no status to read");
+    open_play(1);
+    commit_work(0);
+    start_through(&job, &works[0], &through_loss);
+    await_sleepers(s.device, 1);
+    lose();
+    must_return_within(20);
+    await_sleepers(s.device, 1);
+    complete_work(&works[0]);
+    take_down_with_work(0, false);
+    assert_ok(wait_job_join(&job));
+    has_returned();
+    close_play();
+}
+
+static void test_without_a_loss_destroy_now_ends_the_wait_as_without_the_option(void **state)
+{
+    wait_job job;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    start_through(&job, &works[0], &through_loss);
+    await_sleepers(s.device, 1);
+    must_return_within(20);
+    take_down_with_work(0, true);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DESTROYED);
+    has_returned();
+    close_play();
+}
+
+/* -- a device that is not lost -------------------------------------------------------------------------------------- */
+
+typedef struct tally {
+    gpusync_result results[64];
+    unsigned count;
+    uint64_t messages;
+    gpusync_stats stats[2];
+} tally;
+static tally *tallied;
+static const gpusync_wait_options *tallied_options;
+
+static void tally_wait(const work *w, gpusync_ticket ticket, uint64_t timeout_ns)
+{
+    uint64_t before = softmetal_thread_messages();
+    tallied->results[tallied->count++] = gpusync_wait_ex(w->queue, ticket, timeout_ns, tallied_options);
+    tallied->messages += softmetal_thread_messages() - before;
+}
+
+static void tally_others(uint64_t timeout_ns)
+{
+    gpusync_point points[4];
+    uint64_t before = softmetal_thread_messages();
+    unsigned i;
+    for (i = 0; i < 3; i++) points[i] = point_of(&works[i]);
+    points[3] = at(s.a, 1);
+    for (i = 0; i < 3; i++)
+        tallied->results[tallied->count++] =
+            gpusync_wait_many(points, 4, (gpusync_wait_for)i, timeout_ns, tallied_options, &which);
+    tallied->results[tallied->count++] = gpusync_device_wait_ex(s.device, timeout_ns, tallied_options);
+    tallied->results[tallied->count++] = gpusync_timeline_wait(s.a, 1, timeout_ns, tallied_options);
+    tallied->messages += softmetal_thread_messages() - before;
+}
+
+static void tally_everything(tally *t, const gpusync_wait_options *options)
+{
+    unsigned i;
+    memset(t, 0, sizeof *t);
+    tallied = t;
+    tallied_options = options;
+    open_play(2);
+    commit_work(0);
+    submit_work(0, 2, NULL, NULL);
+    fail_work(commit_work(1), "it broke");
+    commit_work(1);
+    hold_work(1);
+    for (i = 0; i < work_count; i++) tally_wait(&works[i], works[i].ticket, 0);
+    tally_wait(&works[0], GPUSYNC_EVERYTHING, 0);
+    tally_wait(&works[0], 99, 0);
+    tally_others(0);
+    WHILE_IT_SLEEPS({nothing, false}, {reach_the_limit, true});
+    tally_wait(&works[0], works[0].ticket, SECONDS(1));
+    assert_played();
+    WHILE_IT_SLEEPS({finish_0, true});
+    tally_wait(&works[0], works[0].ticket, GPUSYNC_FOREVER);
+    assert_played();
+    WHILE_IT_SLEEPS({finish_1, true});
+    tally_wait(&works[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    assert_played();
+    show_end(works[2].buffers[0]);
+    show_end(works[3].buffers[0]);
+    tally_others(0);
+    for (i = 0; i < work_count; i++) tally_wait(&works[i], works[i].ticket, 0);
+    tally_wait(&works[2], GPUSYNC_EVERYTHING, 0);
+    for (i = 0; i < 2; i++) t->stats[i] = stats_of(s.q[i]);
+    close_play();
+}
+
+static void test_on_a_device_that_is_not_lost_a_wait_is_as_without_the_option(void **state)
+{
+    tally with, without;
+    unsigned i;
+    (void)state;
+    tally_everything(&without, NULL);
+    tally_everything(&with, &through_loss);
+    assert_int_equal(with.count, without.count);
+    for (i = 0; i < with.count; i++) assert_result(with.results[i], without.results[i]);
+    assert_int_equal(with.messages, without.messages);
+    for (i = 0; i < 2; i++) {
+        assert_int_equal(with.stats[i].waits_inline, without.stats[i].waits_inline);
+        assert_int_equal(with.stats[i].waits_status, without.stats[i].waits_status);
+        assert_int_equal(with.stats[i].waits_sleep, without.stats[i].waits_sleep);
+        assert_int_equal(with.stats[i].waits_unmet, without.stats[i].waits_unmet);
+        assert_int_equal(with.stats[i].spurious_wakes, without.stats[i].spurious_wakes);
+    }
+}
+
+/* ... though its handler has not come. */
+static void test_on_a_lost_device_a_wait_for_what_has_ended_sends_no_message(void **state)
+{
+    uint64_t before;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    commit_work(0);
+    lose();
+    show_end(works[0].buffers[0]);
+    assert_ok(gpusync_poll(s.q[0], works[0].ticket));
+    before = softmetal_thread_messages();
+    assert_ok(gpusync_wait_ex(s.q[0], works[0].ticket, GPUSYNC_FOREVER, &through_loss));
+    assert_int_equal(softmetal_thread_messages() - before, 0);
+    close_play();
+}
+
+/* -- more losses ---------------------------------------------------------------------------------------------------- */
+
+static void take_the_device_again(void)
+{
+    softmetal_fail(works[1].buffers[0], NULL, metal4_run() ? 5 : 4, NULL); /* AccessRevoked */
+    finish_work(&works[1]);
+    softmetal_fail(works[2].buffers[0], NULL, 11, NULL);
+    finish_work(&works[2]);
+}
+
+static void test_a_device_that_is_lost_twice_is_gone_through_once(void **state)
+{
+    (void)state;
+    open_play(2);
+    commit_work(0);
+    commit_work(1);
+    commit_work(0);
+    WHILE_IT_SLEEPS({lose, true}, {take_the_device_again, false}, {finish_0, true});
+    assert_ok(through(&works[0], GPUSYNC_FOREVER));
+    assert_played();
+    assert_int_equal(loss_lines, 1);
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(last_error.failure, GPUSYNC_FAILURE_ACCESS_REVOKED);
+    assert_result(through(&works[2], 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(last_error.failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(through_all(1, 0), GPUSYNC_ERROR_EXECUTION);
+    close_play();
+}
+
+/* -- where tickets end in order --------------------------------------------------------------------------------------- */
+
+/* The GPU is finished with the second, whose ticket has to wait for the first. */
+static void test_with_sticky_failure_a_ticket_is_over_with_its_own_command_buffers(void **state)
+{
+    gpusync_queue_desc desc;
+    gpusync_queue *sticky;
+    work *first, *second;
+    (void)state;
+    open_play(1);
+    memset(&desc, 0, sizeof desc);
+    desc.sticky_failure = true;
+    sticky = s.q[2] = queue_of_kind(QUEUE_OF_GPUSYNC, s.device, &desc);
+    s.metal[2] = gpusync_queue_metal(sticky);
+    first = commit_work(2);
+    second = commit_work(2);
+    lose();
+    assert_result(through(second, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_work(second);
+    assert_result(through(second, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through(first, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    fail_work(first, "it sticks");
+    finish_work(first);
+    assert_result(through(first, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(through(second, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(last_error.message, "it sticks");
+    close_play();
+}
+
+/* -- every place of a wait -------------------------------------------------------------------------------------------- */
+
+static bool place_is_past;
+
+static void come_to_the_place(void (*act)(void))
+{
+    place_is_past = true;
+    act();
+}
+static void lose_at_the_place(void *argument) { (void)argument, come_to_the_place(lose); }
+static void finish_at_the_place(void *argument) { (void)argument, come_to_the_place(finish_0); }
+
+static void finish_unless_past(void)
+{
+    if (place_is_past) return;
+    (void)probe_has_acted();
+    finish_0();
+}
+
+static void test_the_loss_may_come_at_any_place_of_the_wait(void **state)
+{
+    int place = 0, acted = 0;
+    (void)state;
+    do {
+        place_is_past = false;
+        open_play(1);
+        commit_work(0);
+        WHILE_IT_SLEEPS({finish_0, true});
+        probe_at_each(++place, lose_at_the_place, NULL);
+        assert_ok(through(&works[0], GPUSYNC_FOREVER));
+        assert_played();
+        (void)probe_has_acted();
+        acted += place_is_past;
+        close_play();
+    } while (place_is_past);
+    assert_true(acted > 3);
+}
+
+static void test_the_end_may_come_at_any_place_of_a_wait_on_a_lost_device(void **state)
+{
+    int place = 0, acted = 0;
+    (void)state;
+    do {
+        place_is_past = false;
+        open_play(1);
+        commit_work(0);
+        lose();
+        WHILE_IT_SLEEPS({finish_unless_past, true});
+        probe_at_each(++place, finish_at_the_place, NULL);
+        assert_ok(through(&works[0], GPUSYNC_FOREVER));
+        memset(&plan, 0, sizeof plan);
+        (void)probe_has_acted();
+        acted += place_is_past;
+        close_play();
+    } while (place_is_past);
+    assert_true(acted > 3);
+}
+
+/* -- at the moment of the loss ---------------------------------------------------------------------------------------- */
+
+/* A wait that sleeps when the device is lost. The log function holds the thread that has found the loss until the sleeper
+   has returned or sleeps again. */
+static struct {
+    wait_job job;
+    bool returned;
+} woken;
+
+static void *note_the_return(void *argument)
+{
+    (void)wait_job_body(&woken.job);
+    PUT(&woken.returned, true);
+    return argument;
+}
+
+static void start_to_be_woken(const work *w)
+{
+    memset(&woken, 0, sizeof woken);
+    woken.job.queue = w->queue;
+    woken.job.ticket = w->ticket;
+    woken.job.timeout_ns = GPUSYNC_FOREVER;
+    woken.job.options = &through_loss;
+    woken.job.thread = start(note_the_return, NULL);
+    await_sleepers(s.device, 1);
+}
+
+static void wait_for_the_woken(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user, (void)level;
+    while (strstr(text, "device lost") && !GET(&woken.returned) && !sleepers_of(s.device)) sched_yield();
+}
+
+static void test_a_sleeper_for_held_work_that_the_loss_wakes_returns_cancelled(void **state)
+{
+    (void)state;
+    open_play_logging(1, SOFTMETAL_MANUAL, wait_for_the_woken);
+    hold_work(0);
+    start_to_be_woken(&works[0]);
+    lose();
+    must_return_within(20);
+    join(woken.job.thread);
+    has_returned();
+    close_play();
+    assert_result(woken.job.result, GPUSYNC_ERROR_CANCELLED);
+}
+
+static void test_a_sleeper_for_the_submission_that_took_the_device_with_it_returns_its_error(void **state)
+{
+    (void)state;
+    open_play_logging(1, SOFTMETAL_MANUAL, wait_for_the_woken);
+    submit_work(0, 1, NULL, NULL);
+    fail_with_the_device(works[0].buffers[0]);
+    start_to_be_woken(&works[0]);
+    finish_work(&works[0]);
+    must_return_within(20);
+    join(woken.job.thread);
+    has_returned();
+    close_play();
+    assert_result(woken.job.result, GPUSYNC_ERROR_EXECUTION);
+}
+
+/* The thread that issues held work is about to encode its wait when another thread finds the loss. A wait begins then. */
+static struct {
+    bool asked;
+    gpusync_result result;
+} amid_issue;
+
+static void *wait_amid_issue(void *argument)
+{
+    amid_issue.result = gpusync_wait_ex(works[0].queue, works[0].ticket, 0, &through_loss);
+    return argument;
+}
+
+static void lose_amid_issue(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)object;
+    if (phase != SOFTMETAL_BEFORE || amid_issue.asked ||
+        (strcmp(selector, "encodeWaitForEvent:value:") != 0 && strcmp(selector, "waitForEvent:value:") != 0))
+        return;
+    amid_issue.asked = true;
+    finish_work(&works[1]);
+    join(start(wait_amid_issue, NULL)); /* this thread has the queue's turn to commit */
+}
+
+static void test_held_work_that_is_being_issued_at_the_loss_is_not_over(void **state)
+{
+    gpusync_point value;
+    bool wrong;
+    (void)state;
+    memset(&amid_issue, 0, sizeof amid_issue);
+    open_play(2);
+    value = at(s.a, 1);
+    submit_work(0, 1, &value, NULL);
+    assert_false(gpu_has_work(&works[0]));
+    fail_with_the_device(commit_work(culprit)->buffers[0]);
+    softmetal_set_message_hook(lose_amid_issue, NULL);
+    must_return_within(20);
+    submit_work(1, 1, NULL, &value);
+    has_returned();
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(amid_issue.asked);
+    assert_true(gpusync_device_is_lost(s.device));
+    wrong = says_over(amid_issue.result) && gpu_has_work(&works[0]);
+    finish(&s, 1); /* the other waits for it on the GPU */
+    close_play();
+    assert_false(wrong);
+}
+
+/* Its producer fails at each place of a wait for work that is over without a result. */
+static void fail_the_chain(void) { end_the_chain(); }
+static void fail_the_chain_at_the_place(void *argument) { (void)argument, come_to_the_place(fail_the_chain); }
+
+static void open_failing_chain(void)
+{
+    open_chain();
+    softmetal_fail(works[0].buffers[works[0].count - 1], "TestDomain", 42, "the producer");
+    let_the_chain_go();
+    finish_work(&works[1]);
+    lose();
+}
+
+/* ... and other work on the queue of the consumer, which will fail. */
+static void open_failing_chain_beside(work **other)
+{
+    open_chain();
+    softmetal_fail(works[0].buffers[works[0].count - 1], "TestDomain", 42, "the producer");
+    *other = commit_work(0);
+    fail_work(*other, "beside it");
+    let_the_chain_go();
+    finish_work(&works[1]);
+    lose();
+}
+
+static void test_a_ticket_that_fails_at_any_place_of_the_wait_is_never_told_as_well(void **state)
+{
+    int everything, place, acted = 0;
+    bool as_well = false;
+    (void)state;
+    for (everything = 0; everything < 2; everything++) {
+        place = 0;
+        do {
+            gpusync_result result;
+            place_is_past = false;
+            open_failing_chain();
+            probe_at_each(++place, fail_the_chain_at_the_place, NULL);
+            result = everything ? through_all(0, 0) : through(&works[1], 0);
+            (void)probe_has_acted();
+            if (result == GPUSYNC_OK) as_well = true;
+            else if (result != GPUSYNC_ERROR_RESULT_UNKNOWN) assert_result(result, GPUSYNC_ERROR_EXECUTION);
+            acted += place_is_past;
+            if (!place_is_past) end_the_chain();
+            assert_result(through(&works[1], 0), GPUSYNC_ERROR_EXECUTION);
+            close_play();
+        } while (place_is_past);
+    }
+    assert_true(acted > 3);
+    assert_false(as_well);
+}
+
+static void test_everything_returns_a_failure_of_work_whose_result_was_unknown_before(void **state)
+{
+    gpusync_result result;
+    (void)state;
+    open_failing_chain();
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    end_the_chain();
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_EXECUTION);
+    result = through_all(0, 0);
+    close_play();
+    assert_result(result, GPUSYNC_ERROR_EXECUTION); /* no wait for everything had told of it */
+}
+
+/* ... and another failure was told meanwhile. */
+static void test_everything_returns_a_later_failure_though_it_has_told_of_one_beside_it(void **state)
+{
+    gpusync_result result;
+    work *w;
+    (void)state;
+    open_failing_chain_beside(&w);
+    finish_work(w);
+    assert_result(through_all(0, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(last_error.ticket, w->ticket);
+    end_the_chain();
+    assert_result(through(&works[1], 0), GPUSYNC_ERROR_EXECUTION);
+    result = through_all(0, 0);
+    close_play();
+    assert_result(result, GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_without_memory_to_sleep_with_no_result_says_that_the_work_is_over(void **state)
+{
+    gpusync_result result;
+    bool wrong;
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    lose();
+    s.rig.memory.fail_at = 1;
+    s.rig.memory.fail_after = true;
+    result = gpusync_wait_ex(s.q[0], works[0].ticket, GPUSYNC_FOREVER, &through_loss);
+    s.rig.memory.fail_at = 0;
+    wrong = says_over(result) && gpu_has_work(&works[0]);
+    close_play();
+    assert_false(wrong);
+}
+
+/* A handler has begun, and is about to find the end of its work. Another thread asks. */
+static struct {
+    const work *handled, *asked_for;
+    bool asked;
+    gpusync_result result;
+} amid_handler;
+
+static void ask_amid_the_handler(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)selector;
+    if (phase != SOFTMETAL_BEFORE || amid_handler.asked ||
+        !is_asked_by_handlers(object, amid_handler.handled->buffers[0]))
+        return;
+    amid_handler.asked = true;
+    amid_handler.result =
+        gpusync_wait_ex(amid_handler.asked_for->queue, amid_handler.asked_for->ticket, 0, &through_loss);
+}
+
+static void finish_and_ask_amid(const work *handled, const work *asked_for)
+{
+    memset(&amid_handler, 0, sizeof amid_handler);
+    amid_handler.handled = handled;
+    amid_handler.asked_for = asked_for;
+    softmetal_set_message_hook(ask_amid_the_handler, NULL);
+    finish_work(handled);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(amid_handler.asked);
+}
+
+static void test_a_handler_that_is_about_to_end_the_ticket_is_waited_for(void **state)
+{
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    lose();
+    finish_and_ask_amid(&works[0], &works[0]);
+    /* The status tells, too; with Metal 4 nothing else does. */
+    assert_result(amid_handler.result, metal4_run() ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK);
+    assert_ok(through(&works[0], 0));
+    close_play();
+}
+
+static void test_the_handler_of_other_work_does_not_keep_the_wait(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_play(1);
+    track_work(0);
+    commit_work(0);
+    lose();
+    finish_and_ask_amid(&works[1], &works[0]);
+    close_play();
+    assert_result(amid_handler.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+/* -- compared with a model -------------------------------------------------------------------------------------------- */
+
+#define MODEL_WORKS 10u
+#define PENDING GPUSYNC_NOT_READY
+enum { A_COMMIT, A_SUBMISSION, A_HELD_ONE, A_TRACKED_ONE, AN_EXTERNAL_ONE, MODEL_KINDS };
+
+/* Besides each work: what the test knows of it. The last one is the culprit. */
+static struct {
+    uint64_t seed;
+    struct {
+        int kind;
+        unsigned queue;
+        bool fails, committed;
+    } of[MODEL_WORKS + 1];
+    gpusync_ticket covered[STAGE_QUEUES]; /* what waits for everything have told of */
+    unsigned idle_steps;
+    bool owners_rest; /* a wait for several goes by what it has found, though the owner commits that behind its back */
+} model;
+
+static unsigned any_of(unsigned count)
+{
+    model.seed = model.seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((model.seed >> 33) % count);
+}
+
+static bool is_over_for_metal(void *buffer)
+{
+    return status_of(buffer) >= COMPLETED && (!metal4_run() || softmetal_what_is_due(buffer) == SOFTMETAL_NOTHING_DUE);
+}
+
+/* How a wait for the work ends now. */
+static gpusync_result model_of(unsigned k, bool lost)
+{
+    unsigned i;
+    if (model.of[k].kind == A_HELD_ONE) return lost ? GPUSYNC_ERROR_CANCELLED : PENDING;
+    if (!model.of[k].committed) return lost ? GPUSYNC_ERROR_RESULT_UNKNOWN : PENDING;
+    for (i = 0; i < works[k].count; i++)
+        if (!is_over_for_metal(works[k].buffers[i])) return PENDING;
+    return model.of[k].fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+}
+
+static gpusync_result model_of_queue(unsigned queue, bool lost)
+{
+    gpusync_result result = GPUSYNC_OK;
+    unsigned k;
+    for (k = 0; k < work_count; k++) {
+        gpusync_result one = model.of[k].queue == queue ? model_of(k, lost) : GPUSYNC_OK;
+        if (one == PENDING) return PENDING;
+        if (one == GPUSYNC_ERROR_RESULT_UNKNOWN && result == GPUSYNC_OK) result = one;
+        if (one != GPUSYNC_OK && one != GPUSYNC_ERROR_RESULT_UNKNOWN && works[k].ticket > model.covered[queue])
+            result = GPUSYNC_ERROR_EXECUTION;
+    }
+    return result;
+}
+
+static gpusync_result model_of_device(bool lost)
+{
+    gpusync_result result = GPUSYNC_OK;
+    unsigned i;
+    for (i = 0; i <= culprit; i++) {
+        gpusync_result one = model_of_queue(i, lost);
+        if (one == PENDING) return PENDING;
+        if (result == GPUSYNC_OK) result = one;
+    }
+    return result;
+}
+
+static gpusync_result model_of_many(unsigned first, unsigned count, gpusync_wait_for how, bool lost, size_t *at_which)
+{
+    bool pending = false;
+    unsigned i;
+    for (i = 0; i < count; i++) {
+        gpusync_result one = model_of(first + i, lost);
+        if (one == PENDING) pending = true;
+        if (one == PENDING || (one == GPUSYNC_OK && how != GPUSYNC_WAIT_ANY)) continue;
+        *at_which = i;
+        return one;
+    }
+    *at_which = count;
+    return pending ? PENDING : GPUSYNC_OK;
+}
+
+static void model_commit(unsigned k)
+{
+    metal_commit(works[k].buffers[0]);
+    model.of[k].committed = true;
+}
+
+static void model_end(void *buffer, bool may_be_unheard)
+{
+    if (softmetal_what_is_due(buffer) == SOFTMETAL_HANDLERS_DUE) {
+        softmetal_finish(buffer);
+        return;
+    }
+    switch (any_of(3)) {
+    case 0:
+        if (may_be_unheard) softmetal_lose_handlers(buffer);
+        softmetal_finish(buffer);
+        break;
+    case 1: softmetal_complete(buffer); break;
+    default: softmetal_finish(buffer);
+    }
+}
+
+/* Something happens: a buffer ends, or is heard of, a tracked one is committed, a sweep comes. */
+static void model_step(void)
+{
+    unsigned k = any_of(work_count + 1), i;
+    void *buffer;
+    if (k == work_count) {
+        if (softmetal_timers()) sweep();
+        return;
+    }
+    if (k == MODEL_WORKS && any_of(4)) return; /* the culprit comes later than most */
+    if (model.of[k].kind == A_TRACKED_ONE && !model.of[k].committed) {
+        if (any_of(3) == 0 && !model.owners_rest) model_commit(k);
+        return;
+    }
+    i = any_of(works[k].count);
+    buffer = works[k].buffers[i];
+    if (softmetal_what_is_due(buffer) == SOFTMETAL_NOTHING_DUE) return;
+    model_end(buffer, !metal4_run());
+    if (model.of[k].kind == AN_EXTERNAL_ONE) assert_true(softmetal_dispatched(SECONDS(20)));
+}
+
+/* The wait that sleeps must have been woken long before this. */
+static void model_step_of_a_sleeper(void)
+{
+    if (++model.idle_steps > 3000) fail_msg("the wait sleeps for ever");
+    model_step();
+}
+
+static void model_make(void)
+{
+    unsigned k;
+    for (k = 0; k < MODEL_WORKS; k++) {
+        int kind = (int)any_of(metal4_run() ? A_HELD_ONE + 1 : MODEL_KINDS);
+        unsigned queue = any_of(culprit);
+        work *w;
+        model.of[k].kind = kind;
+        model.of[k].queue = queue;
+        model.of[k].committed = kind != A_TRACKED_ONE;
+        model.of[k].fails = (kind == A_COMMIT || kind == A_SUBMISSION) && any_of(3) == 0;
+        /* Held work keeps what is behind it in the line: it has a queue of its own kind. */
+        if (kind == A_HELD_ONE) model.of[k].queue = queue = culprit - 1;
+        else if (queue == culprit - 1) model.of[k].queue = queue = 0;
+        w = kind == A_COMMIT        ? commit_work(queue)
+            : kind == A_SUBMISSION  ? submit_work(queue, 1 + any_of(3), NULL, NULL)
+            : kind == A_HELD_ONE    ? hold_work(queue)
+            : kind == A_TRACKED_ONE ? track_work(queue)
+                                    : external_work(queue);
+        if (!model.of[k].fails) continue;
+        if (any_of(2)) fail_work(w, "it broke");
+        else softmetal_fail(w->buffers[any_of(w->count)], NULL, any_of(2) ? 11 : metal4_run() ? 5 : 4, NULL);
+    }
+    fail_with_the_device(commit_work(culprit)->buffers[0]);
+    model.of[MODEL_WORKS].kind = A_COMMIT;
+    model.of[MODEL_WORKS].queue = culprit;
+    model.of[MODEL_WORKS].fails = model.of[MODEL_WORKS].committed = true;
+}
+
+/* A limit that came says what the device is. */
+static gpusync_result at_the_limit(gpusync_result expected, bool lost)
+{
+    return expected != PENDING ? expected : lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_TIMEOUT;
+}
+
+/* A wait that finds the loss itself may have decided before or behind it. */
+static void compare(gpusync_result result, gpusync_result without, gpusync_result with, bool lost_before, bool lost)
+{
+    without = at_the_limit(without, false);
+    with = at_the_limit(with, true);
+    if (!lost_before && result == without) return;
+    if (lost_before == lost && !lost) assert_result(result, without);
+    else assert_result(result, with);
+}
+
+static void model_cover(unsigned queue, gpusync_result result)
+{
+    unsigned k;
+    if (result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_DEVICE_LOST) return;
+    for (k = 0; k < work_count; k++)
+        if (model.of[k].queue == queue && works[k].ticket > model.covered[queue])
+            model.covered[queue] = works[k].ticket;
+}
+
+static void model_ask_many(bool lost_before, uint64_t timeout_ns)
+{
+    unsigned first = any_of(work_count), count = 1 + any_of(work_count - first);
+    gpusync_wait_for how = (gpusync_wait_for)any_of(3);
+    gpusync_result result = through_these(&works[first], count, how, timeout_ns), expected;
+    bool lost = gpusync_device_is_lost(s.device);
+    size_t at_which;
+    expected = model_of_many(first, count, how, lost, &at_which);
+    if (which < count) assert_result(result, model_of(first + (unsigned)which, lost)); /* whichever was seen first */
+    if (lost_before || (how == GPUSYNC_WAIT_ALL && lost_before == lost)) {
+        assert_result(result, at_the_limit(expected, lost));
+        assert_int_equal(which, at_which);
+    } else if (which == count && result != GPUSYNC_OK) {
+        if (lost_before == lost) assert_result(expected, PENDING);
+        assert_true(result == GPUSYNC_TIMEOUT || (lost && result == GPUSYNC_ERROR_DEVICE_LOST));
+    }
+}
+
+static void model_ask(uint64_t timeout_ns)
+{
+    bool lost_before = gpusync_device_is_lost(s.device);
+    unsigned k = any_of(work_count), queue = any_of(culprit + 1), i;
+    gpusync_result result;
+    unsigned what = any_of(5);
+    model.owners_rest = what == 1 || what == 2;
+    switch (what) {
+    case 0:
+        result = through_all(queue, timeout_ns);
+        compare(result, model_of_queue(queue, false), model_of_queue(queue, true), lost_before,
+                gpusync_device_is_lost(s.device));
+        model_cover(queue, result);
+        break;
+    case 1:
+        result = through_device(timeout_ns);
+        compare(result, model_of_device(false), model_of_device(true), lost_before, gpusync_device_is_lost(s.device));
+        for (i = 0; i <= culprit; i++) model_cover(i, result);
+        break;
+    case 2: model_ask_many(lost_before, timeout_ns); break;
+    default:
+        result = through(&works[k], timeout_ns);
+        compare(result, model_of(k, false), model_of(k, true), lost_before, gpusync_device_is_lost(s.device));
+    }
+    model.owners_rest = false;
+}
+
+static void model_round(uint64_t seed)
+{
+    static const step none[1] = {{nothing, false}};
+    unsigned i;
+    memset(&model, 0, sizeof model);
+    model.seed = seed;
+    open_play(3);
+    model_make();
+    for (i = 0; i < 40; i++) {
+        model_step();
+        model_ask(0);
+        if (any_of(10)) continue;
+        set_plan(none, 0, false); /* asleep */
+        plan.more = model_step_of_a_sleeper;
+        model.idle_steps = 0;
+        model_ask(GPUSYNC_FOREVER);
+        memset(&plan, 0, sizeof plan);
+    }
+    for (i = 0; i <= culprit; i++) finish(&s, i);
+    assert_result(through(&works[MODEL_WORKS], 0), GPUSYNC_ERROR_EXECUTION); /* its handler may have been lost */
+    for (i = 0; i < work_count; i++)
+        assert_result(through(&works[i], 0), at_the_limit(model_of(i, true), true));
+    close_play();
+}
+
+static void test_every_answer_is_that_of_a_model(void **state)
+{
+    uint64_t seed;
+    (void)state;
+    for (seed = 0; seed < 1000 / SLOW; seed++) model_round(seed);
+}
+
+/* An argument is a pattern of the names of the tests to run: test_a_*. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_wait_begun_before_the_loss_goes_on_until_the_work_has_ended),
+        cmocka_unit_test(test_a_wait_begun_after_the_loss_goes_on_until_the_work_has_ended),
+        cmocka_unit_test(test_work_that_fails_after_the_loss_returns_its_own_error),
+        cmocka_unit_test(test_the_work_that_took_the_device_with_it_returns_its_error),
+        cmocka_unit_test(test_the_limit_comes_first_and_says_device_lost),
+        cmocka_unit_test(test_what_has_ended_at_the_limit_counts_before_the_limit),
+        cmocka_unit_test(test_a_limit_of_zero_looks_once),
+        cmocka_unit_test(test_a_spinning_wait_goes_on_through_the_loss),
+        cmocka_unit_test(test_a_spinning_wait_reads_the_status_on_a_lost_device),
+        cmocka_unit_test(test_a_blocking_wait_on_a_lost_device_waits_in_metal),
+        cmocka_unit_test(test_a_blocking_wait_for_a_submission_or_with_a_limit_sleeps_through_the_loss),
+        cmocka_unit_test(test_no_ticket_is_done_and_a_ticket_not_given_yet_is_invalid_on_a_lost_device),
+        cmocka_unit_test(test_in_a_callback_a_wait_returns_what_is_over_and_refuses_the_rest),
+        cmocka_unit_test(test_waits_without_the_option_return_at_once_beside_one_with_it),
+        cmocka_unit_test(test_sleepers_without_the_option_are_woken_by_the_loss_beside_one_with_it),
+        cmocka_unit_test(test_a_wait_for_a_value_takes_no_notice_of_the_option),
+        cmocka_unit_test(test_everything_goes_through_until_all_work_of_the_queue_has_ended),
+        cmocka_unit_test(test_everything_of_a_queue_without_work_is_done_on_a_lost_device),
+        cmocka_unit_test(test_everything_is_device_lost_at_the_limit),
+        cmocka_unit_test(test_everything_returns_a_failure_once),
+        cmocka_unit_test(test_everything_of_the_culprit_returns_the_loss_as_a_failure),
+        cmocka_unit_test(test_a_wait_for_the_device_goes_through_on_every_queue),
+        cmocka_unit_test(test_a_wait_for_the_device_returns_the_failure_of_any_queue),
+        cmocka_unit_test(test_a_wait_for_the_device_is_device_lost_at_the_limit),
+        cmocka_unit_test(test_a_wait_for_a_device_of_many_queues_goes_through_on_every_queue),
+        cmocka_unit_test(test_a_wait_for_all_goes_through_until_each_ticket_has_ended),
+        cmocka_unit_test(test_a_wait_for_any_goes_through_until_one_ticket_has_ended),
+        cmocka_unit_test(test_a_wait_for_all_or_a_failure_goes_through_until_one_ticket_has_failed),
+        cmocka_unit_test(test_a_wait_for_many_is_device_lost_at_the_limit),
+        cmocka_unit_test(test_a_failure_counts_more_at_the_limit_of_a_wait_for_all),
+        cmocka_unit_test(test_a_wait_for_all_of_many_tickets_goes_through),
+        cmocka_unit_test(test_a_value_that_has_not_come_ends_the_wait_at_the_loss),
+        cmocka_unit_test(test_a_value_that_is_reached_does_not_end_the_wait_at_the_loss),
+        cmocka_unit_test(test_held_work_is_cancelled_at_the_loss),
+        cmocka_unit_test(test_a_commit_behind_held_work_is_cancelled_at_the_loss),
+        cmocka_unit_test(test_held_work_does_not_keep_a_wait_for_everything),
+        cmocka_unit_test(test_a_tracked_buffer_that_was_not_committed_is_over_at_the_loss),
+        cmocka_unit_test(test_a_tracked_buffer_that_was_committed_is_waited_for),
+        cmocka_unit_test(test_a_tracked_buffer_that_is_committed_while_a_wait_sleeps_is_waited_for),
+        cmocka_unit_test(test_a_tracked_buffer_that_was_not_committed_does_not_keep_everything),
+        cmocka_unit_test(test_work_beside_it_on_its_queue_does_not_keep_the_wait),
+        cmocka_unit_test(test_work_that_others_have_committed_is_waited_for),
+        cmocka_unit_test(test_a_sleeper_is_told_of_the_end_of_work_that_others_have_committed),
+        cmocka_unit_test(test_a_submission_is_over_when_its_last_part_is),
+        cmocka_unit_test(test_a_submission_one_part_of_which_hangs_is_device_lost),
+        cmocka_unit_test(test_a_submission_with_a_signal_goes_through_the_loss),
+        cmocka_unit_test(test_a_submission_is_over_though_what_it_waited_for_does_not_come),
+        cmocka_unit_test(test_the_sweep_wakes_a_sleeper_whose_submission_is_over_without_a_result),
+        cmocka_unit_test(test_everything_returns_a_failure_rather_than_that_a_result_is_unknown),
+        cmocka_unit_test(test_the_sweep_finds_an_end_whose_handler_is_lost),
+        cmocka_unit_test(test_the_sweep_finds_the_end_of_the_last_part_whose_handler_is_lost),
+        cmocka_unit_test(test_the_wait_itself_finds_an_end_whose_handler_is_lost),
+        cmocka_unit_test(test_the_sweep_goes_on_after_a_loss_while_such_a_wait_sleeps),
+        cmocka_unit_test(test_the_sweep_goes_on_for_a_wait_though_it_has_found_the_loss_itself),
+        cmocka_unit_test(test_the_sweep_ends_with_the_limit_of_the_last_such_wait),
+        cmocka_unit_test(test_the_sweep_ends_with_the_loss_where_no_such_wait_sleeps),
+        cmocka_unit_test(test_all_of_many_sleepers_on_several_queues_go_on_through_the_loss),
+        cmocka_unit_test(test_all_of_many_sleepers_for_work_that_was_never_committed_are_woken_by_the_loss),
+        cmocka_unit_test(test_on_the_real_clock_a_removed_device_ends_every_such_wait_with_the_result_of_its_work),
+        cmocka_unit_test(test_with_handlers_too_the_wait_goes_through_until_the_handler_has_run),
+        cmocka_unit_test(test_with_handlers_too_a_handler_that_never_comes_is_device_lost_at_the_limit),
+        cmocka_unit_test(test_with_handlers_too_a_submission_without_a_result_waits_for_its_handlers),
+        cmocka_unit_test(test_with_handlers_too_what_was_never_committed_owes_nothing),
+        cmocka_unit_test(test_with_handlers_alone_the_loss_ends_the_wait),
+        cmocka_unit_test(test_on_metal_4_the_feedback_ends_the_wait_and_nothing_before),
+        cmocka_unit_test(test_on_metal_4_a_feedback_that_does_not_come_is_device_lost_at_the_limit),
+        cmocka_unit_test(test_destroying_the_queue_ends_the_wait_on_a_lost_device),
+        cmocka_unit_test(test_destroying_one_queue_ends_a_wait_for_points_of_two),
+        cmocka_unit_test(test_a_queue_that_is_destroyed_is_left_out_of_a_wait_for_the_device),
+        cmocka_unit_test(test_destroying_the_queue_later_ends_the_wait_on_a_lost_device),
+        cmocka_unit_test(test_what_is_over_when_the_queue_is_destroyed_keeps_its_result),
+        cmocka_unit_test(test_without_a_loss_destroy_now_ends_the_wait_as_without_the_option),
+        cmocka_unit_test(test_on_a_device_that_is_not_lost_a_wait_is_as_without_the_option),
+        cmocka_unit_test(test_on_a_lost_device_a_wait_for_what_has_ended_sends_no_message),
+        cmocka_unit_test(test_a_device_that_is_lost_twice_is_gone_through_once),
+        cmocka_unit_test(test_with_sticky_failure_a_ticket_is_over_with_its_own_command_buffers),
+        cmocka_unit_test(test_the_loss_may_come_at_any_place_of_the_wait),
+        cmocka_unit_test(test_the_end_may_come_at_any_place_of_a_wait_on_a_lost_device),
+        cmocka_unit_test(test_a_sleeper_for_held_work_that_the_loss_wakes_returns_cancelled),
+        cmocka_unit_test(test_a_sleeper_for_the_submission_that_took_the_device_with_it_returns_its_error),
+        cmocka_unit_test(test_held_work_that_is_being_issued_at_the_loss_is_not_over),
+        cmocka_unit_test(test_a_ticket_that_fails_at_any_place_of_the_wait_is_never_told_as_well),
+        cmocka_unit_test(test_everything_returns_a_failure_of_work_whose_result_was_unknown_before),
+        cmocka_unit_test(test_everything_returns_a_later_failure_though_it_has_told_of_one_beside_it),
+        cmocka_unit_test(test_without_memory_to_sleep_with_no_result_says_that_the_work_is_over),
+        cmocka_unit_test(test_a_handler_that_is_about_to_end_the_ticket_is_waited_for),
+        cmocka_unit_test(test_the_handler_of_other_work_does_not_keep_the_wait),
+        cmocka_unit_test(test_every_answer_is_that_of_a_model),
+    };
+    clock_now = SECONDS(1000);
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
