@@ -13303,7 +13303,9 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__look_end(work->queue, part);
     }
     gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
-                   issued ? "submitted" : gpusync__has_fate(s, GPUSYNC__GIVEN_UP) ? "given up" : "held",
+                   issued                                    ? "submitted"
+                   : gpusync__has_fate(s, GPUSYNC__GIVEN_UP) ? "given up"
+                                                             : "held",
                    gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
     for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
         part = gpusync__part_begin(work->queue, s, i);
