@@ -5,7 +5,7 @@
 #include "probe.h"
 #include "stage.h"
 
-static const gpusync_wait_options with_handlers = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, true};
+static const gpusync_wait_options with_handlers = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, true, false};
 
 static gpusync_result handled(gpusync_queue *queue, gpusync_ticket ticket)
 {

@@ -2640,6 +2640,7 @@ enum { WELL = 0, GIVEN_UP = -1 }; /* how a ticket ended; above: the code of its 
 
 typedef struct model_ticket {
     bool fails, held;
+    bool freed;             /* what it waits for has come: it is held, if at all, by work before it */
     bool over;             /* its work: its turn may not have come */
     bool dropped, given_up; /* it was held, and never goes; by gpusync_cancel_held */
     long code;
@@ -2664,6 +2665,19 @@ static void drop_held(model *m, bool given_up)
     }
 }
 
+/* Held work goes in its order, but not while dropped work has its turn to come, which may fail it. */
+static void let_go(model *m)
+{
+    unsigned i;
+    for (i = m->ended; i < m->count; i++)
+        if (m->t[i].dropped) return;
+    for (i = 0; i < m->count; i++) {
+        if (!m->t[i].held) continue;
+        if (!m->t[i].freed) return;
+        m->t[i].held = false;
+    }
+}
+
 /* The whole of the rule. Tickets have numbers from 1 on. */
 static void take_turns(model *m)
 {
@@ -2681,6 +2695,7 @@ static void take_turns(model *m)
         if (t->code > 0) m->failures++;
         if (m->stuck) drop_held(m, false);
     }
+    let_go(m);
 }
 
 static void clear_model(model *m)
@@ -2804,6 +2819,7 @@ static void play_work(play *p)
         return;
     }
     t->held = waits || any_held(m);
+    t->freed = !waits;
     must_be(p, ticket == ++m->count, "another number");
     on_done(p->queue, ticket, &made->told);
 }
@@ -2840,7 +2856,8 @@ static void play_go(play *p)
 {
     unsigned i;
     assert_ok(gpusync_timeline_signal(p->go, ++p->value));
-    for (i = 0; i < p->model.count; i++) p->model.t[i].held = false;
+    for (i = 0; i < p->model.count; i++) p->model.t[i].freed = true;
+    let_go(&p->model);
 }
 
 /* Polls every ticket, the last or the first one first, and then compares all that can be asked. */
@@ -2915,8 +2932,7 @@ static void play_program(gpusync_device *device, uint64_t seed)
     }
     play_go(&p);
     while (p.model.ended < p.model.count)
-        for (i = 0; i < p.model.count; i++, check_play(&p))
-            for (k = 0; k < 2; k++) play_end(&p);
+        for (i = 0; i < 2 * p.model.count; i++, check_play(&p)) play_end(&p);
     for (i = 0; i < p.model.count; i++)
         for (k = 0; k < 2; k++) {
             piece *on = &p.pieces[i];

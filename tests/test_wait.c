@@ -390,7 +390,7 @@ typedef struct asker {
 
 static gpusync_result ask(asker *a, int call, gpusync_error *error)
 {
-    gpusync_wait_options options = {NULL, a->mode, error, a->handlers};
+    gpusync_wait_options options = {NULL, a->mode, error, a->handlers, false};
     gpusync_point points[20];
     int i;
     for (i = 0; i < 20; i++)
@@ -548,7 +548,7 @@ static void fail_one(gpusync_queue *queue, const char *text)
 
 static void test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_that_has_one(void **state)
 {
-    gpusync_wait_options options = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false};
+    gpusync_wait_options options = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false, false};
     gpusync_queue *second, *third;
     gpusync_error error;
     rig r;
@@ -625,7 +625,7 @@ static void test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled(void 
 static void test_the_error_of_a_wait_that_makes_no_sense_is_filled(void **state)
 {
     gpusync_error error;
-    gpusync_wait_options options = {NULL, GPUSYNC_WAIT_DEFAULT, &error, false};
+    gpusync_wait_options options = {NULL, GPUSYNC_WAIT_DEFAULT, &error, false, false};
     gpusync_point nothing;
     asker a;
     (void)state;
@@ -739,7 +739,7 @@ static void test_a_queue_has_a_mode_of_its_own(void **state)
 static void test_a_wait_for_the_device_has_the_mode_and_the_spin_of_its_options(void **state)
 {
     static const gpusync_spin spin = {0, 9, 0};
-    gpusync_wait_options options = {&spin, GPUSYNC_WAIT_SPIN_THEN_HANDLER, NULL, false};
+    gpusync_wait_options options = {&spin, GPUSYNC_WAIT_SPIN_THEN_HANDLER, NULL, false, false};
     gpusync_device_desc device_desc;
     hook_log log;
     void *buffer;
