@@ -5608,7 +5608,7 @@ static void gpusync__delist_one(gpusync__wait_entry *entry)
 }
 
 /* Keeps the result of goal `i` of a wait for many, which is over, and leaves its queue or timeline. */
-static void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
+GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
 {
     gpusync__wait_entry *entry = &wait->entries[i];
     gpusync_error error;
@@ -12191,7 +12191,9 @@ GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_queue *q, const 
         return false;
     if (desc->command_buffer_count == 1 && !desc->command_buffers[0])
         return false;
-    return !(desc->flags & ~(uint32_t)(q->sticky ? GPUSYNC_STRICT : GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
+    if (desc->flags & GPUSYNC_UNORDERED && q->sticky)
+        return false;
+    return !(desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
            (desc->wait_count | desc->signal_count | desc->command_buffer_count) <= UINT32_MAX / 2;
 }
 
