@@ -57,8 +57,8 @@ static bool is_finished(const block *b, uint64_t timeout_ns)
 {
     gpusync_wait_options options = {.through_loss = true};
     gpusync_result result = gpusync_wait_ex(queue, b->ticket, timeout_ns, &options);
-    bool finished = result != GPUSYNC_TIMEOUT && result != GPUSYNC_ERROR_DEVICE_LOST &&
-                    result != GPUSYNC_ERROR_DESTROYED && result != GPUSYNC_ERROR_WOULD_DEADLOCK;
+    bool finished = result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION || result == GPUSYNC_ERROR_CANCELLED ||
+                    result == GPUSYNC_ERROR_RESULT_UNKNOWN; /* no other result tells of the GPU */
     printf("  %s: %s: %s\n", b->name, name_of(result), finished ? "freed" : "kept");
     return finished;
 }
