@@ -2230,15 +2230,15 @@ typedef struct gpusync__due {
 
 /* An object that is being destroyed. By a call that blocks, or by gpusync_queue_destroy_later and the
    like: then it stands on the device's list, the sweep takes the steps (gpusync__go_on), and the
-   last step makes the program's callback due. */
+   last step makes the callback due that ends the object. */
 typedef struct gpusync__going {
-    gpusync__due due;              /* first: of `destroyed` */
+    gpusync__due due;              /* of gpusync__call_destroyed */
     void (*destroyed)(void *user); /* the program's; or NULL */
     void *user;                    /* what that gets */
     /* Goes on as far as it can. True: nothing is left but `end`. waits: it blocks until it is. */
     bool (*step)(struct gpusync__going *going, bool waits);
     void (*end)(struct gpusync__going *going); /* frees the object */
-    struct gpusync__going *next;               /* on the device's list */
+    struct gpusync__going *next;               /* on the device's list, that came before it */
     uint32_t stage;                            /* how far it has come */
 } gpusync__going;
 
@@ -5384,14 +5384,15 @@ static void gpusync__rearm_sweep(gpusync_device *dev)
 }
 
 /* The sweep, on the dispatch queue. It looks at timelines first, because a value that is reached
-   may let held work be issued. Of several timers the last goes on. Partner of gpusync__close_post:
+   may let held work be issued. Of several timers the last goes on; for an object that goes, which needs
+   its sweeps soon, each does. Partner of gpusync__close_post:
    see gpusync__post_enter. */
 static void gpusync__sweep(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
     gpusync_timeline *t = NULL;
     gpusync_queue *q = NULL;
-    bool reason = false, found = false, gone = false;
+    bool reason = false, found = false, gone = false, going = false;
     GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
     bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
     gpusync_device *dev = gpusync__post_enter(post);
@@ -5409,9 +5410,10 @@ static void gpusync__sweep(void *context)
         if (gpusync__sweep_queue(q, &found))
             reason = true;
 
-    if (dev && GPUSYNC__LOAD_SEQ(&dev->go_on))
-        gone = dev->go_on(dev, &reason);
-    if (!gone && reason && last) {
+    bool (*go_on)(gpusync_device * dev, bool *reason) = dev ? GPUSYNC__LOAD_SEQ(&dev->go_on) : NULL;
+    if (go_on)
+        gone = go_on(dev, &going);
+    if (!gone && (going || (reason && last))) {
         uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__LOAD_SEQ(&post->pace_ns);
         gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
     }
@@ -6230,18 +6232,13 @@ GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gp
 
 /* Notes what every queue has committed under the device's lock before the first wait, so that later
    work is not waited for. A few queues need no memory. */
-GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
+GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *device, uint64_t timeout_ns,
                                                   const gpusync_wait_options *options)
 {
-    static const gpusync_wait_options none = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false, false};
     gpusync__target few[16], *targets = few;
     size_t room = sizeof few / sizeof few[0];
     gpusync_result result;
 
-    if (!options)
-        options = &none;
-    if (!device || !gpusync__mode_is_valid(options))
-        return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
     uint64_t deadline = gpusync__deadline(timeout_ns);
     for (;;) { /* until there is room for a target of each queue */
         size_t count = 0;
@@ -6273,6 +6270,20 @@ GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64
     if (result >= GPUSYNC_OK)
         gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
     return GPUSYNC_ERROR_DEVICE_LOST;
+}
+
+GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
+                                                  const gpusync_wait_options *options)
+{
+    static const gpusync_wait_options none = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false, false};
+    if (!options)
+        options = &none;
+    if (!device || !gpusync__mode_is_valid(options))
+        return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    GPUSYNC__ADD_SEQ(&device->inside, 1); /* a hook that this calls may let the device go */
+    gpusync_result result = gpusync__wait_device(device, timeout_ns, options);
+    GPUSYNC__SUB_SEQ(&device->inside, 1);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns)
@@ -7617,14 +7628,14 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
         program is inside.
      3. Uncommitted work is given up: held work, open and tracked command buffers.
      4. The work in flight ends, except in gpusync_queue_destroy_now and on a lost device.
-     5. The queue leaves the device's list: the sweep and the report do not find it any more.
+     5. Metal 4: the events that work in flight still uses are kept (gpusync__gather_events).
      6. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
      7. Submissions that are not over end with ERROR_CANCELLED (gpusync__disown, at >>upper). What
         waits for tickets of the queue is told (gpusync__end_listed).
      8. Callbacks and releases that the queue owes run on this thread. For Metal 4 the last mark
         keeps what its signals still need (gpusync__leave_behind, at >>metal4).
-     9. The device keeps the counts. The memory is freed once no slot is the queue's any more.
+     9. The queue leaves the device's list, and the device keeps the counts. The memory is freed.
 
    What becomes of everything, by step. The right column is gpusync_queue_destroy_now, and every destroy on a
    lost device. An orphan is a slot that its queue has left to the handler (gpusync__give_up).
@@ -7880,9 +7891,6 @@ static bool gpusync__step_work(gpusync_queue *q, bool waits)
 {
     if (q->drains && !gpusync__drain(q, waits))
         return false;
-    gpusync__lock(&q->device->lock);
-    gpusync__list_remove(&q->device->queues, &q->place);
-    gpusync__unlock(&q->device->lock);
     q->left = q->four ? q->four->gather(q) : NULL;
     return true;
 }
@@ -7962,6 +7970,7 @@ static void gpusync__end_queue(gpusync__going *going)
     if (q->free_submissions)
         gpusync__upper_of(q)->close(dev, q->free_submissions);
     gpusync__lock(&dev->lock);
+    gpusync__list_remove(&dev->queues, &q->place);
     gpusync__add_stats(&dev->gone, q);
     gpusync__unlock(&dev->lock);
     if (q->external_queue)
@@ -8050,25 +8059,28 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
      1. gpusync_queue_destroy_later sets CLOSING, and puts the queue on the device's list `leaving`.
      2. The sweep takes its steps, as far as they go (gpusync__go_on), and comes again while one is
         left.
-     3. Behind the last step the program's callback is due. When it has run, the object is freed
-        (gpusync__going_called).
+     3. Behind the last step a callback is due, which frees the object and calls the program
+        (gpusync__call_destroyed).
      4. A device goes by the sweep that finds no object left, and nothing that is due or inside. With
         MANUAL the program's next gpusync_dispatch frees it, because that calls `destroyed`. */
 
-/* `done` of the callback of an object that was destroyed. */
+/* `done` of that callback, when the object is gone. */
 static void gpusync__going_called(gpusync__due *due)
 {
-    gpusync__going *going = (gpusync__going *)(void *)due;
-    going->end(going);
+    (void)due;
 }
 
+/* Frees the object, and then tells the program. */
 static void gpusync__call_destroyed(void *user, gpusync_result result, const gpusync_error *error)
 {
     gpusync__going *going = (gpusync__going *)user;
+    gpusync_destroyed_fn destroyed = going->destroyed;
+    void *theirs = going->user;
     (void)result;
     (void)error;
-    if (going->destroyed)
-        going->destroyed(going->user);
+    going->end(going);
+    if (destroyed)
+        destroyed(theirs);
 }
 
 /* Calls `destroyed` of a device that is gone, on its callback queue. */
@@ -8135,17 +8147,22 @@ static bool gpusync__device_goes(gpusync_device *dev, bool *reason)
     return true;
 }
 
-/* Takes the steps of the objects that go by the sweep. Sets *reason if the sweep has to come again.
+/* Takes the steps of the objects that go by the sweep, in the order in which the program let them go. Sets *reason if the sweep has to come again.
    True: the device is gone. */
 static bool gpusync__go_on(gpusync_device *dev, bool *reason)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__going *going, *next, *left = NULL;
+    gpusync__going *going, *next, *first = NULL, *left = NULL;
     gpusync__lock(&dev->lock);
-    going = dev->leaving;
+    for (going = dev->leaving; going; going = next) {
+        next = going->next;
+        going->next = first;
+        first = going;
+    }
     dev->leaving = NULL;
     gpusync__unlock(&dev->lock);
-    for (; going; going = next) {
+
+    for (going = first; going; going = next) {
         next = going->next;
         if (going->step(going, false)) {
             gpusync__push_due(dev, &going->due, &deferred);
@@ -8156,12 +8173,11 @@ static bool gpusync__go_on(gpusync_device *dev, bool *reason)
         left = going;
         *reason = true;
     }
+    gpusync__going **end = &dev->leaving;
     gpusync__lock(&dev->lock);
-    for (; left; left = next) {
-        next = left->next;
-        left->next = dev->leaving;
-        dev->leaving = left;
-    }
+    while (*end)
+        end = &(*end)->next;
+    *end = left;
     gpusync__unlock(&dev->lock);
     return gpusync__device_goes(dev, reason);
 }
@@ -10025,7 +10041,7 @@ static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
     0, sizeof(gpusync__context_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
 };
 
-/* Step 6 of >>destroy, before the slots become orphans. Returns the events that submissions in
+/* Step 5 of >>destroy, before the slots become orphans. Returns the events that submissions in
    flight still use, in an array (+1), or NULL if every ticket has ended. */
 GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 {
@@ -13024,6 +13040,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
         return GPUSYNC_OK;
     if (gpusync__in_callback() || gpusync__in_job(w))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync_device *dev = w->device;
+    GPUSYNC__ADD_SEQ(&dev->inside, 1); /* the timeline may be the last object of a device that is to go */
     GPUSYNC__STORE_SEQ(&w->closing, 1);
     gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
     (void)gpusync_timeline_fail(w->progress, &gone);
@@ -13040,7 +13058,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
         gpusync__release(w->compilations[i].made);
     }
     gpusync__pool_pop(pool);
-    gpusync__free(w->device, w, w->size);
+    gpusync__free(dev, w, w->size);
+    GPUSYNC__SUB_SEQ(&dev->inside, 1);
     return GPUSYNC_OK;
 }
 
@@ -13436,6 +13455,11 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     while ((q = gpusync__next_queue(device, q, 0)) != NULL)
         gpusync__write_queue(&out, q);
     gpusync__lock(&device->lock);
+    GPUSYNC__EACH_QUEUE(q, device)
+        if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING)
+            gpusync__write(&out, "  queue %llu '%s': is being destroyed, committed %llu, completed %llu\n",
+                           (unsigned long long)q->place.number, q->label, (unsigned long long)gpusync__committed(q),
+                           (unsigned long long)gpusync__ended_to(q));
     GPUSYNC__EACH_TIMELINE(t, device) {
         gpusync__write(&out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
         GPUSYNC__LOCK_TIMELINE(t);
