@@ -226,12 +226,10 @@ static MAYBE_UNUSED void rig_open(rig *r, softmetal_clock clock)
     rig_open_with(r, clock, device_desc, queue_desc);
 }
 
-/* Everything destroyed, all memory given back, no Metal object of the program left. */
-static MAYBE_UNUSED void rig_close(rig *r)
+/* All memory given back, no Metal object of the program left. */
+static MAYBE_UNUSED void assert_all_given_back(const memory_log *memory)
 {
-    if (r->queue) assert_ok(gpusync_queue_destroy(r->queue));
-    assert_ok(gpusync_device_destroy(r->device));
-    assert_int_equal(r->memory.live, 0);
+    assert_int_equal(memory->live, 0);
     assert_true(softmetal_settle(SECONDS(10)));
     drop_recordings();
     assert_int_equal(softmetal_live("queue4"), 0);
@@ -243,6 +241,14 @@ static MAYBE_UNUSED void rig_close(rig *r)
     assert_int_equal(softmetal_live("queue"), 0);
     assert_int_equal(softmetal_live("block"), 0);
     assert_int_equal(softmetal_live("error"), 0);
+}
+
+/* Everything destroyed. */
+static MAYBE_UNUSED void rig_close(rig *r)
+{
+    if (r->queue) assert_ok(gpusync_queue_destroy(r->queue));
+    assert_ok(gpusync_device_destroy(r->device));
+    assert_all_given_back(&r->memory);
 }
 
 /* Waits are for the handler, and do not spin. hooks may be NULL. */
