@@ -8147,8 +8147,8 @@ static bool gpusync__device_goes(gpusync_device *dev, bool *reason)
     return true;
 }
 
-/* Takes the steps of the objects that go by the sweep, in the order in which the program let them go. Sets *reason if the sweep has to come again.
-   True: the device is gone. */
+/* Takes the steps of the objects that go by the sweep, in the order in which the program let them
+   go. Sets *reason if the sweep has to come again. True: the device is gone. */
 static bool gpusync__go_on(gpusync_device *dev, bool *reason)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;

@@ -150,7 +150,7 @@ static const char *const probe_functions[] = {
     [PROBE_CALLBACK_LISTS] = "gpusync__list_callback",
     [PROBE_SIGNAL_LISTS] = "gpusync__link_signal",
     [PROBE_SIGNAL_MOVES] = "gpusync__signals_of",
-    [PROBE_QUEUES_LISTED] = "gpusync_device_wait_ex",
+    [PROBE_QUEUES_LISTED] = "gpusync__wait_device",
 };
 enum { PROBE_EACH = PROBE_TIMELINE + 1, PROBE_AMID_EACH };
 

@@ -145,8 +145,8 @@ MUTANTS = {
     ],
     # -- a device is lost
     "loss-not-looked-at": [
-        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n"
-         "        gpusync__want(q, deferred); /* the loss of the device, or the failure, came first */\n", ""),
+        ("    if (q->sticky || GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)\n"
+         "        gpusync__want(q, deferred); /* the loss of the device, or a failure that sticks, came first */\n", ""),
     ],
     # -- an object goes
     "inside-counted-relaxed": [
@@ -232,8 +232,8 @@ MUTANTS = {
     # -- a sweep begins
     "timer-taken-back-late": [
         ("    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    bool last = ", "    bool last = "),
-        ("    if (!gone && reason && last) {\n",
-         "    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    if (!gone && reason && last) {\n"),
+        ("    if (!gone && (going || (reason && last))) {\n",
+         "    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    if (!gone && (going || (reason && last))) {\n"),
     ],
     "refused-after-the-timer": [
         ("    GPUSYNC__LOCK(q);\n    q->refused = true;\n    GPUSYNC__UNLOCK(q);\n"
