@@ -6063,11 +6063,16 @@ GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__
     if (!q || !dev->log_report)
         return;
 
-    size_t size = dev->log_report(goal->queue, NULL, 0) + 1;
-    char *text = (char *)gpusync__allocate(dev, size, 1);
-    if (!text)
-        return;
-    dev->log_report(goal->queue, text, size);
+    char *text = NULL;
+    size_t size = 0; /* until there is room for all of it: the report may become longer meanwhile */
+    for (size_t length = dev->log_report(goal->queue, NULL, 0); length >= size;
+         length = dev->log_report(goal->queue, text, size)) {
+        gpusync__free(dev, text, size);
+        size = length + 1;
+        text = (char *)gpusync__allocate(dev, size, 1);
+        if (!text)
+            return;
+    }
     for (char *line = text, *end; *line; line = end) {
         end = line + strcspn(line, "\n");
         if (*end)
