@@ -34,6 +34,8 @@ typedef struct program {
     void (*in_park)(struct program *, uint64_t deadline_ns); /* in place of a sleep; NULL: time passes */
     void (*in_log)(struct program *);  /* called behind each line; NULL: nothing is */
     void *buffer;                      /* what these two work with, and what they are told */
+    void *taken;                       /* what another call has made at the n-th point; or NULL */
+    int n;
     gpusync_ticket ticket;
     gpusync_result answers[16];
 } program;
@@ -140,6 +142,14 @@ static void check_warning(program *p, unsigned i, const char *whose, const char 
     _fail(file, at);
 }
 #define assert_warning(p, i, whose, what) check_warning(p, i, whose, what, __FILE__, __LINE__)
+
+/* The log has been told of something, and of errors alone. */
+static void assert_only_errors(program *p)
+{
+    unsigned i, count = lines_of(p);
+    assert_true(count > 0);
+    for (i = 0; i < count; i++) assert_int_equal(p->lines[i].level, GPUSYNC_LOG_ERROR);
+}
 
 /* One line since the last of these: that a wait for this timed out. */
 #define assert_timed_out(p, whose, what)                     \
@@ -535,7 +545,6 @@ static void lose_the_device(program *p, uint64_t deadline_ns)
 
 static void test_a_wait_that_the_loss_of_the_device_ends_writes_no_warning(void **state)
 {
-    unsigned i;
     program p;
     (void)state;
     open_program(&p, gpusync_queue_report, queue_desc_of(0, 0));
@@ -543,8 +552,7 @@ static void test_a_wait_that_the_loss_of_the_device_ends_writes_no_warning(void 
     commit_empty(&p.r, NULL);
     p.in_park = lose_the_device;
     assert_result(gpusync_wait(p.r.queue, 2, MS(5)), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_true(lines_of(&p) > 0);
-    for (i = 0; i < lines_of(&p); i++) assert_int_equal(p.lines[i].level, GPUSYNC_LOG_ERROR);
+    assert_only_errors(&p);
     close_program(&p);
 }
 
@@ -1044,6 +1052,159 @@ static void test_a_feedback_that_does_not_come_writes_nothing(void **state)
     close_program(&p);
 }
 
+/* -- a warning too few, a warning too many ------------------------------------------------------------------------ */
+
+/* The wait goes on to the second queue when its time is over, and looks once. It had a limit, and timed out. */
+static void test_a_wait_for_a_device_warns_where_one_queue_took_all_its_time(void **state)
+{
+    gpusync_queue_desc desc = queue_desc_of(0, 0);
+    gpusync_queue *other;
+    program p;
+    (void)state;
+    open_plain(&p);
+    desc.label = "another";
+    other = queue_of_kind(QUEUE_OF_GPUSYNC, p.r.device, &desc);
+    commit_empty(&p.r, &p.buffer);
+    (void)commit_empty_to(other, NULL);
+    p.in_park = finish_at_the_deadline;
+    assert_result(gpusync_device_wait(p.r.device, MS(5)), GPUSYNC_TIMEOUT);
+    assert_null(p.buffer); /* the first queue was waited for, and its work has ended */
+    assert_timed_out(&p, "queue 'another'", "everything up to ticket 1 ");
+    finish_queue(other);
+    assert_ok(gpusync_queue_destroy(other));
+    close_program(&p);
+}
+
+static void take_the_room(void *user)
+{
+    const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    program *p = (program *)user;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    if (gpusync_command_buffer(p->r.queue, &desc, &p->taken) != GPUSYNC_OK) p->taken = NULL;
+}
+
+static void give_room_that_others_take(program *p, uint64_t deadline_ns)
+{
+    PUT(&clock_now, deadline_ns + 1);
+    p->in_park = NULL;
+    probe_at_each(p->n, take_the_room, p);
+    assert_ok(gpusync_command_buffer_discard(p->r.queue, p->buffer));
+}
+
+/* Room comes at the deadline, and at the n-th point from there on another call takes it, if it is still free. Where the
+   first call had been told of the room, it asks once more, and its time is over. */
+static void test_a_call_that_loses_its_room_at_the_deadline_writes_one_warning(void **state)
+{
+    unsigned lost = 0;
+    bool acted = true;
+    int n;
+    (void)state;
+    NOT_ON_METAL4("gpusync makes no command buffers");
+    for (n = 1; acted; n++) {
+        gpusync_queue_desc desc = queue_desc_of(8, 0);
+        gpusync_result result;
+        program p;
+        desc.max_in_flight = 1;
+        open_program(&p, NULL, desc);
+        p.n = n;
+        p.buffer = open_buffer(&p.r);
+        p.in_park = give_room_that_others_take;
+        result = make_room(p.r.queue, MS(5));
+        acted = probe_has_acted();
+        if (result == GPUSYNC_OK) {
+            assert_lines(&p, 0);
+        } else {
+            assert_result(result, GPUSYNC_TIMEOUT);
+            assert_timed_out(&p, "queue 'render'", "room for a command buffer");
+            lost++;
+        }
+        if (p.taken) assert_ok(gpusync_command_buffer_discard(p.r.queue, p.taken));
+        close_program(&p);
+    }
+    assert_true(lost > 0);
+}
+
+/* The queue has 64 command buffers in flight, and their labels are as long as they may be. */
+static void test_the_lines_of_a_long_report_all_go_to_the_log(void **state)
+{
+    char label[64], *report;
+    int i;
+    program p;
+    (void)state;
+    open_program(&p, gpusync_queue_report, queue_desc_of(64, 0));
+    memset(label, 'x', sizeof label - 1);
+    label[sizeof label - 1] = '\0';
+    for (i = 0; i < 64; i++) (void)commit_to(p.r.queue, OPEN(p.r.queue, .label = label));
+    report = queue_report_of(p.r.queue);
+    assert_true(strlen(report) > 6000);
+    assert_result(gpusync_wait(p.r.queue, 64, MS(5)), GPUSYNC_TIMEOUT);
+    assert_warning(&p, 0, "queue 'render'", "a wait for ticket 64 timed out");
+    assert_int_equal(check_report(&p, 1, report), 1 + 1 + 64); /* the queue, its tickets */
+    assert_lines(&p, 1 + 1 + 64);
+    free(report);
+    close_program(&p);
+}
+
+/* The device is lost, and the GPU may still use what the work uses: the wait goes on until its time is over. */
+static void test_a_wait_through_a_loss_that_reaches_its_limit_writes_one_warning(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_point point;
+    int how;
+    program p;
+    (void)state;
+    open_plain(&p);
+    memset(&options, 0, sizeof options);
+    options.through_loss = true;
+    commit_empty(&p.r, &p.buffer);
+    point = after(p.r.queue, commit_empty(&p.r, NULL));
+    fail_with_the_device(p.buffer);
+    softmetal_finish(p.buffer);
+    assert_only_errors(&p);
+    forget(&p);
+    for (how = 0; how < 4; how++) {
+        gpusync_result result;
+        if (how == 0) result = gpusync_wait_ex(p.r.queue, 2, MS(5), &options);
+        else if (how == 1) result = gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, MS(5), &options, NULL);
+        else if (how == 2) result = gpusync_wait_ex(p.r.queue, GPUSYNC_EVERYTHING, MS(5), &options);
+        else result = gpusync_device_wait_ex(p.r.device, MS(5), &options);
+        assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_timed_out(&p, "queue 'render'", how < 2 ? "for ticket 2 " : "for everything up to ticket 2 ");
+    }
+    assert_result(gpusync_wait_ex(p.r.queue, 2, 0, &options), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_lines(&p, 0); /* a look has no limit */
+    close_program(&p);
+}
+
+/* gpusync waits for such work in its order, on one thread, which is still at the first. Metal calls no handler. */
+static void test_work_that_other_code_committed_has_no_handler_that_is_lost(void **state)
+{
+    gpusync_queue_desc desc = queue_desc_of(8, 0);
+    void *buffers[2];
+    int i;
+    program p;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    desc.max_in_flight = 2;
+    open_program(&p, NULL, desc);
+    for (i = 0; i < 2; i++) {
+        buffers[i] = metal_queue_command_buffer(p.r.metal_queue);
+        metal_commit(buffers[i]);
+        assert_ok(gpusync_track_committed(p.r.queue, buffers[i], NULL));
+    }
+    assert_result(gpusync_throttle(p.r.queue, 1, 0), GPUSYNC_TIMEOUT);
+    softmetal_complete(buffers[1]);
+    sweep_after(0); /* sees the end */
+    assert_result(gpusync_throttle(p.r.queue, 2, 0), GPUSYNC_TIMEOUT);
+    sweep_after(MS(51));
+    assert_ok(gpusync_throttle(p.r.queue, 2, 0)); /* its room is back all the same */
+    assert_lines(&p, 0);
+    for (i = 0; i < 2; i++) metal_release(buffers[i]);
+    close_program(&p);
+}
+
 /* -- the report of a queue ------------------------------------------------------------------------------------------ */
 
 /* The lines of gpusync_report about the queue with this label. */
@@ -1212,6 +1373,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_lost_handler_of_a_submission_is_told_with_its_ticket),
         cmocka_unit_test(test_in_the_warning_of_a_lost_handler_waits_return_at_once),
         cmocka_unit_test(test_a_feedback_that_does_not_come_writes_nothing),
+        cmocka_unit_test(test_a_wait_for_a_device_warns_where_one_queue_took_all_its_time),
+        cmocka_unit_test(test_a_call_that_loses_its_room_at_the_deadline_writes_one_warning),
+        cmocka_unit_test(test_the_lines_of_a_long_report_all_go_to_the_log),
+        cmocka_unit_test(test_a_wait_through_a_loss_that_reaches_its_limit_writes_one_warning),
+        cmocka_unit_test(test_work_that_other_code_committed_has_no_handler_that_is_lost),
         cmocka_unit_test(test_the_report_of_a_queue_is_its_lines_of_the_report_of_the_device),
         cmocka_unit_test(test_the_report_of_a_queue_is_cut_as_by_snprintf),
         cmocka_unit_test(test_the_report_of_no_queue_is_empty),

@@ -409,6 +409,45 @@ static void test_a_new_reason_needs_no_timer_where_one_comes_as_early(void **sta
     rig_close(&r);
 }
 
+static struct {
+    gpusync_timeline *timeline;
+    unsigned parks, timers; /* timers: in the second park */
+} hinted;
+
+/* In the first park the hint takes the waiter off its list. A sweep comes before the waiter is back on it, and finds no
+   reason for another one. */
+static void park_and_be_hinted_at(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    if (hinted.parks++ == 0) {
+        must(gpusync_timeline_expect(hinted.timeline, 1) == GPUSYNC_OK, "others will signal it");
+        must(softmetal_timers() == 1, "a sweep is on its way");
+        softmetal_fire_timer();
+        must(softmetal_timers() == 0, "the sweep has found no reason");
+        return;
+    }
+    hinted.timers = softmetal_timers();
+    must(gpusync_timeline_signal(hinted.timeline, 1) == GPUSYNC_OK, "the value");
+}
+
+static void wake_no_thread(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+
+/* Without a sweep the wait would never end if the listener stayed silent. */
+static void test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_and_be_hinted_at, wake_no_thread, NULL};
+    rig r;
+    (void)state;
+    memset(&hinted, 0, sizeof hinted);
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
+    hinted.timeline = timeline_new(r.device);
+    assert_ok(gpusync_timeline_wait(hinted.timeline, 1, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(hinted.parks, 2);
+    assert_int_equal(hinted.timers, 1);
+    assert_ok(gpusync_timeline_destroy(hinted.timeline));
+    rig_close(&r);
+}
+
 /* A timer cannot be taken back. */
 static void test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing(void **state)
 {
@@ -504,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_plain_work_without_a_waiter_is_no_reason),
         cmocka_unit_test(test_a_callback_is_reason_enough),
         cmocka_unit_test(test_a_new_reason_needs_no_timer_where_one_comes_as_early),
+        cmocka_unit_test(test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep),
         cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),
         cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_calls_that_do_not_wait),
         cmocka_unit_test(test_room_that_has_come_ends_the_sweeps),
