@@ -835,7 +835,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
 
     With sticky_failure, work that comes after failed work on its queue fails, too, as in a stream of CUDA: later work
     needs no timeline to learn of the failure, and a signal in a later command buffer does not hide it.
-      Order       A ticket ends when its work and all earlier tickets of the queue have ended.
+      Order       A ticket ends when its work and all earlier tickets of the queue have ended. But the timelines that
+                  held work was to signal fail as soon as that work is given up.
       Later work  Once a ticket ends with an error, every later ticket ends with the same error. Held work is never
                   committed. Work that the GPU has runs to its end; then its ticket and the timelines that it was to
                   signal fail. Work of gpusync_track_committed is included.
@@ -2380,7 +2381,7 @@ typedef struct gpusync__sticky {
     gpusync_error first; /* the failure that sticks, or stuck; its ticket is 0 before the first */
     gpusync_error early; /* of work that failed before its turn: of the lowest ticket. Its ticket 0: none */
     uint64_t last;       /* tickets after the first up to this fail, too: GPUSYNC_EVERYTHING until it is cleared */
-    uint32_t abandoned;  /* submissions that were not issued, and are not published yet: they stop the line */
+    uint32_t abandoned;  /* before the first of the line, and not published yet: they stop the line */
     bool ends_freely;    /* destroy does not wait for what is in flight: no ticket waits for its turn any more */
 } gpusync__sticky;
 
@@ -8496,6 +8497,9 @@ struct gpusync__submission {
     /* It stands in its queue's line. Changed under the order and the submission lock, read under
        either. Wrong: a change that comes while it enters is not seen, and it is held for good. */
     bool lined;
+    /* On a queue with sticky_failure: the submissions that were abandoned between this one and the
+       next of the line. Under the order lock. Missing: one goes before its failure is known. */
+    uint32_t abandoned;
     void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
     void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
     void **buffers;     /* of Metal 4: what it commits, which its one part retains */
@@ -10364,7 +10368,7 @@ static void gpusync__submission_clear(gpusync__submission *s)
     s->parts = s->few_parts;
     s->memory = s->front = s->back = s->options = NULL; /* `buffers` counts with the options alone */
     s->joined = NULL;
-    s->dependency_count = s->signal_count = s->part_count = s->first_part = 0;
+    s->dependency_count = s->signal_count = s->part_count = s->first_part = s->abandoned = 0;
     s->rank = GPUSYNC__RANK_NONE;
     s->listed = 0;
     s->due.fn = NULL;
@@ -10924,9 +10928,14 @@ static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *er
 
 /* On a queue with sticky_failure: returns whether the submission has to await its turn.
    gpusync__end_in_turn has it published then. If it has its turn and a failure sticks, that failure
-   becomes the submission's. */
-GPUSYNC__RARE bool gpusync__awaits_turn(gpusync_queue *q, gpusync__submission *s)
+   becomes the submission's. The signals of abandoned work fail at once: held work before it may wait
+   for them. */
+GPUSYNC__RARE bool gpusync__awaits_turn(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
+    if (!gpusync__is_issued(s)) {
+        gpusync__name_failure(s);
+        gpusync__end_signals(s, &s->error, deferred);
+    }
     GPUSYNC__LOCK(q);
     bool waits = !q->sticky->ends_freely && s->work.ticket != q->head.completed + 1;
     if (waits)
@@ -10945,7 +10954,7 @@ GPUSYNC__RARE bool gpusync__awaits_turn(gpusync_queue *q, gpusync__submission *s
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
-    if (q->sticky && gpusync__awaits_turn(q, s))
+    if (q->sticky && gpusync__awaits_turn(q, s, deferred))
         return;
     gpusync_error *error = s->rank != GPUSYNC__RANK_NONE ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
@@ -11188,19 +11197,22 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
     gpusync__send_parts(s);
 }
 
-/* On a queue with sticky_failure: counts a submission that is abandoned. What stands behind it in the
-   line is not issued before it is published, because its failure may stick. */
-static void gpusync__count_abandoned(gpusync_queue *q)
+/* On a queue with sticky_failure: counts so many abandoned submissions that stand behind this one, or
+   before the first of the line (NULL). What stands behind them in the line is not issued before they
+   are published, because their failures may stick. Under the order lock. */
+static void gpusync__count_abandoned(gpusync_queue *q, gpusync__submission *before, uint32_t count)
 {
-    if (!q->sticky)
+    if (before) {
+        before->abandoned += count;
         return;
+    }
     GPUSYNC__LOCK(q);
-    q->sticky->abandoned++;
+    q->sticky->abandoned += count;
     GPUSYNC__UNLOCK(q);
 }
 
-/* Returns whether a submission was abandoned that is not published yet, on a queue with
-   sticky_failure. Its publication wants the line to go on (gpusync__publish). */
+/* Returns whether the first of the line stands behind an abandoned submission that is not published
+   yet, on a queue with sticky_failure. Its publication wants the line to go on (gpusync__publish). */
 static bool gpusync__line_stops(gpusync_queue *q)
 {
     if (!q->sticky)
@@ -11215,10 +11227,11 @@ static bool gpusync__line_stops(gpusync_queue *q)
    once no other thread is ending one of its dependencies. Under the order lock. */
 GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
+    if (q->sticky)
+        gpusync__count_abandoned(q, s->lined ? s->previous : q->line.last, s->abandoned + 1);
     if (s->lined)
         gpusync__leave_line(q, s); /* `lined` changes under the order lock only */
     gpusync__set_flag(&s->fate, GPUSYNC__GIVEN_UP);
-    gpusync__count_abandoned(q);
     gpusync__forget_dependencies(s);
     GPUSYNC__STORE_SEQ(&s->running, 0);
     gpusync__submission_unref(s); /* it is not announced. Not the last reference: that goes when it is published */
@@ -11269,6 +11282,8 @@ static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync
         while (late && (after = gpusync__set_out_too(late, deferred)) == 0)
             late = late->along;
         if (!late) {
+            if (s->abandoned)
+                gpusync__count_abandoned(q, NULL, s->abandoned);
             gpusync__leave_line(q, s);
             gpusync__issue_submission(s, gpusync_now_ns(), NULL, deferred);
             s->next_issued = deferred->issued;

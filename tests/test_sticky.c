@@ -1095,6 +1095,46 @@ static void test_held_work_behind_held_work_that_fails_is_never_committed(void *
     assert_false(committed);
 }
 
+/* Work that is given up stops what stands behind it in the line, and nothing before it. */
+static void test_held_work_before_held_work_that_fails_is_issued(void **state)
+{
+    gpusync_ticket before, failed, behind;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_sticky(&s, SOFTMETAL_MANUAL, 1);
+    buffer = open_on(&s, 0);
+    before = SUBMIT(s.q[0], WAITS(at(s.b, 1)), BUFFERS(buffer));
+    failed = hold_on(s.q[0], s.a, 1, NULL);
+    behind = commit_on(&s, 0);
+    fail_with_code_77(s.a);
+    assert_open(s.q[0], failed);
+    assert_ok(gpusync_timeline_signal(s.b, 1));
+    softmetal_finish(buffer);
+    assert_well(s.q[0], before);
+    assert_int_equal(error_of(s.q[0], failed).code, 77);
+    assert_int_equal(error_of(s.q[0], behind).code, 77);
+    close_stage(&s);
+}
+
+/* The last submission waits for a value that no other work is to signal, so it fails when the timeline is destroyed. Its
+   signal cannot await its turn: the first submission is held for that signal, and the second for the first. */
+static void test_a_signal_of_held_work_that_fails_does_not_await_the_turn(void **state)
+{
+    gpusync_ticket first, second, last;
+    stage s;
+    (void)state;
+    open_sticky(&s, SOFTMETAL_MANUAL, 2);
+    first = SUBMIT(s.q[1], WAITS(at(s.a, 1)), NO_WORK(s.q[1]));
+    second = SUBMIT(s.q[0], WAITS(after(s.q[1], first)), NO_WORK(s.q[0]));
+    last = SUBMIT(s.q[0], WAITS(at(s.a, 1)), SIGNALS(at(s.a, 2)), NO_WORK(s.q[0]));
+    take_down_timeline(&s, 0);
+    assert_info(s.q[1], first, GPUSYNC_ERROR_DESTROYED);
+    assert_info(s.q[0], second, GPUSYNC_ERROR_DESTROYED);
+    assert_info(s.q[0], last, GPUSYNC_ERROR_DESTROYED);
+    close_stage(&s);
+}
+
 /* -- which errors stick ------------------------------------------------------------------------------------------ */
 
 /* The queue refuses work, and what was in flight behind the ticket has failed with this result and code. */
@@ -1884,6 +1924,30 @@ static void open_ranges(ranges *r, gpusync_queue_desc queue_desc)
     }
 }
 
+/* Ticket 3 fails before its turn, and needs no error of its own. That of ticket 4, behind the clear, is kept. */
+static void test_work_that_fails_early_behind_a_clear_has_not_gone_well(void **state)
+{
+    gpusync_ticket tickets[5];
+    void *buffers[5];
+    stage s;
+    int i;
+    (void)state;
+    open_sticky(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 1; i <= 3; i++) {
+        buffers[i] = i == 2 ? buffer_of(s.q[0]) : open_failing(s.q[0], i);
+        tickets[i] = commit_to(s.q[0], buffers[i]);
+    }
+    softmetal_finish(buffers[1]);
+    softmetal_finish(buffers[3]);
+    clear(&s);
+    tickets[4] = commit_failing(&s, 0, 4, &buffers[4]);
+    softmetal_finish(buffers[4]);
+    softmetal_finish(buffers[2]);
+    for (i = 1; i <= 3; i++) assert_failed(s.q[0], tickets[i], 1);
+    assert_failed(s.q[0], tickets[4], 4);
+    close_stage(&s);
+}
+
 static void test_two_failures_with_a_clear_in_between_have_tickets_of_their_own(void **state)
 {
     unsigned i;
@@ -2665,13 +2729,11 @@ static void drop_held(model *m, bool given_up)
     }
 }
 
-/* Held work goes in its order, but not while dropped work has its turn to come, which may fail it. */
+/* Held work goes in its order, but not while dropped work before it has its turn to come, which may fail it. */
 static void let_go(model *m)
 {
     unsigned i;
-    for (i = m->ended; i < m->count; i++)
-        if (m->t[i].dropped) return;
-    for (i = 0; i < m->count; i++) {
+    for (i = m->ended; i < m->count && !m->t[i].dropped; i++) {
         if (!m->t[i].held) continue;
         if (!m->t[i].freed) return;
         m->t[i].held = false;
@@ -2880,9 +2942,10 @@ static void check_play(play *p)
     must_be(p, stats.failures == m->failures, "another count of failures");
     for (i = 0; i < m->count; i++) {
         gpusync_timeline *timeline = p->pieces[i].signals;
+        bool failed = m->t[i].dropped || m->t[i].code != WELL; /* dropped work fails its timelines before its turn */
         uint64_t value = 9;
         if (!timeline) continue;
-        must_be(p, (gpusync_timeline_query(timeline, &value) != GPUSYNC_OK) == (m->t[i].code != WELL), "another timeline");
+        must_be(p, (gpusync_timeline_query(timeline, &value) != GPUSYNC_OK) == failed, "another timeline");
         must_be(p, value == (i < m->ended && m->t[i].code == WELL), "another value");
     }
 }
@@ -3088,6 +3151,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_held_work_that_a_submission_fails_is_never_committed),
         cmocka_unit_test(test_held_work_that_ends_before_its_turn_awaits_it),
         cmocka_unit_test(test_held_work_behind_held_work_that_fails_is_never_committed),
+        cmocka_unit_test(test_held_work_before_held_work_that_fails_is_issued),
+        cmocka_unit_test(test_a_signal_of_held_work_that_fails_does_not_await_the_turn),
         cmocka_unit_test(test_the_failure_of_a_ticket_of_another_queue_sticks_to_work_that_waited_for_it),
         cmocka_unit_test(test_the_failure_of_a_timeline_sticks_to_work_that_waited_for_it),
         cmocka_unit_test(test_a_timeline_that_had_failed_before_the_submission_sticks_too),
@@ -3124,6 +3189,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_old_work_that_fails_after_the_clear_has_the_error_that_was_cleared),
         cmocka_unit_test(test_a_failure_after_the_clear_is_not_lost_behind_old_work_that_failed),
         cmocka_unit_test(test_a_failure_after_the_clear_is_not_lost_behind_old_work_that_failed_first_of_all),
+        cmocka_unit_test(test_work_that_fails_early_behind_a_clear_has_not_gone_well),
         cmocka_unit_test(test_two_failures_with_a_clear_in_between_have_tickets_of_their_own),
         cmocka_unit_test(test_callbacks_that_are_registered_later_are_told_the_error_of_their_range),
         cmocka_unit_test(test_work_of_other_queues_gets_the_error_of_the_range_that_it_waits_for),
