@@ -10,6 +10,10 @@
    Some queues are of Metal 4. Their steps wait and signal in the submission alone, have command buffers, and are one run of
    the device; their commits neither wait nor signal.
 
+   On some queues failures stick. There no step is unordered, tickets end in their order, and once a step has failed every
+   later one fails of the same error or is refused, until the failure is cleared between two steps. Whether a clear came
+   before or after the failure is asked around it, and where the answers do not tell either is good.
+
    Between the steps come mishaps: what is held on a queue is cancelled, a queue or a timeline is destroyed, while work
    that names it is made, held or in flight. What names it later is left out, and each step that relies on that is told.
    The model knows the steps that a mishap may touch, and with which result; everything else has to end as if there were
@@ -29,7 +33,8 @@
 #define EDGES 6
 #define STEP_BUFFERS 3
 #define VALUES (TIMELINES + 1) /* of a step: one for each timeline, and a second one for one of them */
-#define MISHAPS 3
+#define MISHAPS 3       /* that are drawn, besides clears */
+#define MOST_MISHAPS 20 /* with clears, and what has to end in the end */
 #define PATIENCE SECONDS(20) /* for what is on its way */
 
 #if defined(__SANITIZE_THREAD__)
@@ -71,14 +76,19 @@ typedef struct pending_signal {
     uint64_t ended; /* set of steps that have ended when the device gets there */
 } pending_signal;
 
-/* What comes between: a cancel or a destroy. */
-typedef enum mishap_kind { CANCEL, END_TIMELINE, END_QUEUE, END_QUEUE_NOW } mishap_kind;
+/* What comes between: a cancel or a destroy; or the clear of a failure that sticks. */
+typedef enum mishap_kind { CANCEL, END_TIMELINE, END_QUEUE, END_QUEUE_NOW, CLEAR } mishap_kind;
 typedef struct mishap {
     mishap_kind kind;
     int which; /* the queue or the timeline */
     int place; /* it comes before the step at this place of the order */
     bool done; /* its object was still there */
+    uint64_t failed, open; /* of a clear: sets of steps that had failed before it, and that had not ended after it */
+    uint64_t patience;     /* ... how long it waits for an end first */
 } mishap;
+
+/* What the model knows of a wait, or of a failure that may stick. */
+typedef enum verdict { WELL, MAYBE, BADLY } verdict;
 
 typedef struct program program;
 
@@ -114,6 +124,7 @@ typedef struct step {
     unsigned calls, over;
     gpusync_result signalled[VALUES]; /* what the host was told */
     gpusync_result polled;              /* just before its queue was destroyed */
+    verdict sticks;                     /* its failure does, on its queue */
     gpusync_result told, seen_in_callback;
     gpusync_error told_error;
 } step;
@@ -146,14 +157,15 @@ struct program {
     bool mute;    /* steps do not read what others write */
     unsigned fail_per_mille;
     int queues, timelines, steps, mishaps;
-    bool metal4[QUEUES]; /* of what kind the queues are */
+    bool metal4[QUEUES], sticky[QUEUES]; /* of what kind the queues are */
     gpusync_queue *queue[QUEUES];
     bool queue_gone[QUEUES];   /* destroyed, or about to be */
     const void *used[CALLERS]; /* the queue or timeline that each of them is calling */
     line line[TIMELINES];
     step step[STEPS];
-    mishap mishap[MISHAPS];
+    mishap mishap[MOST_MISHAPS];
     int order[STEPS], ordered; /* of submission */
+    uint64_t others;           /* tickets of other queues of the device */
 };
 
 static struct coverage {
@@ -163,6 +175,8 @@ static struct coverage {
     uint64_t lost, ended, flying;        /* ... held for certain; ended by what befell their queue; these in flight */
     uint64_t left, given_up, unsignalled; /* ... that waited for what no work was to signal */
     uint64_t steps4, across;             /* steps of Metal 4; waits of one kind of queue for the other that went well */
+    uint64_t sticky, stuck, turned_away; /* steps where failures stick; failed of what stuck; these refused */
+    uint64_t cleared, freed;             /* clears that ended something; steps that went well behind one of these */
 } coverage;
 
 static uint64_t draw(program *p)
@@ -195,6 +209,7 @@ static unsigned char stamp_of(const step *s)
 }
 
 static bool is_of_metal4(const step *s) { return s->kind != HOST && s->program->metal4[s->queue]; }
+static bool is_sticky(const step *s) { return s->kind != HOST && s->program->sticky[s->queue]; }
 
 /* -- saying what is wrong ----------------------------------------------------------------------------- */
 
@@ -204,7 +219,8 @@ static void print_step(const step *s)
     int i;
     print_message("%3d %s", s->index, kinds[s->kind]);
     if (s->kind != HOST)
-        print_message(" on queue %d%s%s%s%s, %d buffers", s->queue, is_of_metal4(s) ? " of Metal 4" : "", s->flags & SIGNALS_INSIDE ? " open" : "",
+        print_message(" on queue %d%s%s%s%s%s, %d buffers", s->queue, is_of_metal4(s) ? " of Metal 4" : "",
+                      is_sticky(s) ? " (sticky)" : "", s->flags & SIGNALS_INSIDE ? " open" : "",
                       s->flags & GPUSYNC_STRICT ? " strict" : "", s->flags & GPUSYNC_UNORDERED ? " unordered" : "",
                       s->buffers);
     for (i = 0; i < s->edges; i++) {
@@ -226,8 +242,13 @@ static void print_step(const step *s)
 
 static void print_mishap(const mishap *m)
 {
-    static const char *const kinds[] = {"cancel queue", "destroy timeline", "destroy queue", "destroy now queue"};
-    print_message("at %d of the order: %s %d%s\n", m->place, kinds[m->kind], m->which, m->done ? "" : " (not done)");
+    static const char *const kinds[] = {"cancel queue", "destroy timeline", "destroy queue", "destroy now queue",
+                                        "clear queue"};
+    print_message("at %d of the order: %s %d%s", m->place, kinds[m->kind], m->which, m->done ? "" : " (not done)");
+    if (m->kind == CLEAR)
+        print_message(", failed before %llx, open after %llx", (unsigned long long)m->failed,
+                      (unsigned long long)m->open);
+    print_message("\n");
 }
 
 static void print_program(program *p)
@@ -414,6 +435,7 @@ static void draw_flags(program *p, step *s)
     if (chance(p, 200)) s->flags |= GPUSYNC_STRICT;
     if (chance(p, 200)) s->flags |= GPUSYNC_UNORDERED;
     if (p->overlap && !(s->flags & GPUSYNC_STRICT)) s->flags |= SIGNALS_INSIDE;
+    if (is_sticky(s)) s->flags &= ~(uint32_t)GPUSYNC_UNORDERED;
 }
 
 static void draw_step(program *p, int index)
@@ -437,7 +459,7 @@ static void draw_step(program *p, int index)
     make_signals_known(p, s);
     draw_heads(p, s);
     draw_places(p, s);
-    if (s->buffers && chance(p, p->fail_per_mille)) s->fails = number(p, s->buffers);
+    if (s->buffers && chance(p, p->fail_per_mille + (is_sticky(s) ? 150 : 0))) s->fails = number(p, s->buffers);
     if (s->fails >= 0 && is_of_metal4(s)) s->fails = 0; /* they are one run, which has the first one's name */
     s->code = codes[number(p, 5)];
     s->late_waits = chance(p, 100) && !is_of_metal4(s);
@@ -566,6 +588,41 @@ static void draw_mishaps(program *p)
     for (i = 0; i < p->mishaps; i++) draw_mishap(p, &p->mishap[i]);
 }
 
+/* One before the step at this place. NULL: there are too many. */
+static mishap *add_mishap(program *p, mishap_kind what, int which, int place)
+{
+    mishap *m = &p->mishap[p->mishaps];
+    if (p->mishaps == MOST_MISHAPS) return NULL;
+    p->mishaps++;
+    memset(m, 0, sizeof *m);
+    m->kind = what;
+    m->which = which;
+    m->place = place;
+    return m;
+}
+
+/* Mostly behind a step that fails, and when that has ended; or anywhere. */
+static void draw_clear(program *p, int queue)
+{
+    int first = number(p, p->steps), place = number(p, p->ordered + 1), i;
+    mishap *m;
+    for (i = 0; i < p->steps && !chance(p, 100); i++) {
+        const step *s = &p->step[(first + i) % p->steps];
+        if (s->kind == HOST || s->queue != queue || s->fails < 0) continue;
+        place = s->place + 1 + number(p, 3);
+        break;
+    }
+    m = add_mishap(p, CLEAR, queue, place < p->ordered ? place : p->ordered);
+    if (m && chance(p, 700)) m->patience = below(p, 2 * PATIENCE / 10000);
+}
+
+static void draw_clears(program *p)
+{
+    int queue, left;
+    for (queue = 0; queue < p->queues && !p->plain; queue++)
+        for (left = p->sticky[queue] ? number(p, 5) : 0; left > 0; left--) draw_clear(p, queue);
+}
+
 /* Steps on a queue that neither may pass the other are in order there, without a wait, as they share tracked memory. */
 static void draw_lines(program *p)
 {
@@ -578,8 +635,8 @@ static void draw_lines(program *p)
     }
 }
 
-/* Without a source, from the seed. */
-static void draw_program(program *p, uint64_t seed, uint64_t (*source)(void))
+/* Without a source, from the seed. sticky: with a source, failures stick on some queues, too. */
+static void draw_program(program *p, uint64_t seed, uint64_t (*source)(void), bool sticky)
 {
     static const unsigned rates[] = {0, 30, 30, 200};
     int i;
@@ -595,6 +652,7 @@ static void draw_program(program *p, uint64_t seed, uint64_t (*source)(void))
     p->overlap = chance(p, 300);
     p->fail_per_mille = rates[number(p, 4)];
     for (i = 0; i < p->queues && !p->plain; i++) p->metal4[i] = chance(p, 400);
+    for (i = 0; i < p->queues && (sticky || !p->plain); i++) p->sticky[i] = chance(p, p->plain ? 700 : 300);
     for (i = 0; i < p->timelines; i++) {
         p->line[i].initial = p->line[i].last = chance(p, 500) ? 0 : below(p, 1000);
         p->line[i].signaller = -1;
@@ -604,6 +662,7 @@ static void draw_program(program *p, uint64_t seed, uint64_t (*source)(void))
     draw_order(p);
     draw_makes(p);
     draw_mishaps(p);
+    draw_clears(p);
     /* work that waits for a timeline that fails is let go at once, and reads what is being written */
     for (i = 0; i < p->steps && THREAD_SANITIZER; i++)
         p->mute = p->mute || p->mishaps || p->step[i].dropped || p->step[i].fails >= 0;
@@ -884,19 +943,123 @@ static const step *refused_before(const step *s)
     return NULL;
 }
 
+/* How a step that was issued has ended by now, and why. NOT_READY: it has not. */
+static gpusync_result end_of_step(const program *p, const step *s, gpusync_error *error)
+{
+    gpusync_wait_options options;
+    gpusync_result result = gpusync_poll(p->queue[s->queue], s->ticket);
+    memset(&options, 0, sizeof options);
+    memset(error, 0, sizeof *error);
+    options.error = error;
+    if (result == GPUSYNC_NOT_READY) return result;
+    return gpusync_wait_ex(p->queue[s->queue], s->ticket, 0, &options);
+}
+
+static bool same(const gpusync_error *a, const gpusync_error *b);
+
+/* Was it done between two places of the order: behind this step, and before the step that comes later? */
+static bool clears_between(const mishap *m, const step *one, int place)
+{
+    return m->kind == CLEAR && m->done && m->which == one->queue && m->place > one->place && m->place <= place;
+}
+
+/* Had a clear before this one found the failure of the step? */
+static bool was_cleared_before(const program *p, const mishap *m, int of)
+{
+    int i;
+    for (i = 0; i < p->mishaps; i++) {
+        const mishap *other = &p->mishap[i];
+        if ((other->place < m->place || (other->place == m->place && other < m)) &&
+            clears_between(other, &p->step[of], m->place) && (other->failed >> of & 1))
+            return true;
+    }
+    return false;
+}
+
+/* Is this error, of a step before s on its queue, one that had stuck and was cleared in between? */
+static bool was_cleared(const program *p, const step *one, const step *s, const gpusync_error *error)
+{
+    gpusync_error other;
+    int i, k;
+    for (i = 0; i < p->mishaps; i++) {
+        const mishap *m = &p->mishap[i];
+        if (!clears_between(m, one, s->place)) continue;
+        for (k = 0; k < p->steps; k++)
+            if ((m->failed >> k & 1) && !was_cleared_before(p, m, k) && end_of_step(p, &p->step[k], &other) < 0 &&
+                same(&other, error))
+                return true;
+    }
+    return false;
+}
+
+/* Set of the steps of the queue that have failed by now, or that have not ended. */
+static uint64_t steps_that(const program *p, int queue, bool failed)
+{
+    uint64_t set = 0;
+    int i;
+    for (i = 0; i < p->steps; i++) {
+        const step *s = &p->step[i];
+        gpusync_result now;
+        if (s->kind == HOST || s->state != ISSUED || s->queue != queue) continue;
+        now = gpusync_poll(p->queue[queue], s->ticket);
+        set |= (uint64_t)(failed ? now < GPUSYNC_OK : now == GPUSYNC_NOT_READY) << i;
+    }
+    return set;
+}
+
+/* Was a failure of the queue found while a clear in between went on? Then it may have been cleared, or not. */
+static bool may_be_cleared(const program *p, const step *one, const step *s)
+{
+    uint64_t failed = steps_that(p, s->queue, true);
+    int i, k;
+    for (i = 0; i < p->mishaps; i++) {
+        const mishap *m = &p->mishap[i];
+        if (!clears_between(m, one, s->place)) continue;
+        for (k = 0; k < p->steps; k++)
+            if (p->step[k].place < m->place && (failed & ~(m->failed | m->open)) >> k & 1) return true;
+    }
+    return false;
+}
+
+/* Does a failure stick on the step's queue before it is submitted? Tickets end in order: so the last that has failed
+   tells. What was cancelled sticks only where it was something else that was. */
+static verdict sticks_before(const program *p, const step *s, gpusync_error *error)
+{
+    verdict v = WELL;
+    int i;
+    for (i = s->index - 1; i >= 0 && is_sticky(s); i--) {
+        const step *one = &p->step[i];
+        gpusync_error of_one;
+        bool cancelled;
+        if (one->kind == HOST || one->queue != s->queue || one->state != ISSUED) continue;
+        if (end_of_step(p, one, &of_one) >= GPUSYNC_OK) continue;
+        cancelled = of_one.result == GPUSYNC_ERROR_CANCELLED;
+        if (!cancelled && was_cleared(p, one, s, &of_one)) return v;
+        if (v == WELL || !cancelled) *error = of_one;
+        v = cancelled || may_be_cleared(p, one, s) ? MAYBE : BADLY;
+        if (!cancelled) return v;
+    }
+    return v;
+}
+
 static void explain_refusal(step *s, gpusync_result result)
 {
     program *p = s->program;
     gpusync_wait_options options;
-    gpusync_error error;
+    gpusync_error error, stuck;
+    verdict sticks = result == GPUSYNC_ERROR_EXECUTION ? sticks_before(p, s, &stuck) : WELL;
     int i;
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);
     options.error = &error;
-    for (i = 0; i < s->signals; i++) {
+    for (i = 0; i < s->signals && sticks != BADLY; i++) {
         const line *l = &p->line[s->signal[i].timeline];
         if (GET(&l->gone) || gpusync_timeline_wait(l->timeline, s->signal[i].value, 0, &options) != result) continue;
         refuse(s, &error);
+        return;
+    }
+    if (sticks != WELL) {
+        refuse(s, &stuck);
         return;
     }
     wrong(p, __LINE__, "a reason", "step %d is refused with %d (%s)", s->index, result, gpusync_result_string(result));
@@ -980,16 +1143,25 @@ static void submit(step *s)
     const step *missing = refused_before(s);
     gpusync_ticket ticket = 0;
     gpusync_result result;
+    gpusync_error error;
+    verdict sticks;
+    int k;
     make(s);
     if (s->state == REFUSED) return;
     if (missing || s->dropped || names_gone(s)) {
-        gpusync_error error = missing ? missing->error : leave_out(s);
+        error = missing ? missing->error : leave_out(s);
         if (s->is_made && GET(&p->queue_gone[s->queue])) check_given_up(s);
         refuse(s, &error);
         return;
     }
+    sticks = sticks_before(p, s, &error);
     result = s->kind == COMMIT ? commit(s, &ticket) : submit_all(s, &ticket);
+    expect(p, sticks != BADLY || result == GPUSYNC_ERROR_EXECUTION, "step %d comes behind a failure that sticks: %d",
+           s->index, result);
     if (result != GPUSYNC_OK) {
+        expect(p, ticket == 0, "step %d was refused, and has a ticket", s->index);
+        for (k = 0; k < s->buffers; k++)
+            expect(p, status_of(s->made[k]) == 0, "step %d was refused, and its buffer %d committed", s->index, k);
         explain_refusal(s, result);
         return;
     }
@@ -1138,9 +1310,31 @@ static void end_queue(program *p, int queue, bool now)
     read_ends(p, queue);
 }
 
+/* The last step that was issued to the queue, or a few before it. NULL: there is none. */
+static const step *last_issued(program *p, int queue)
+{
+    const step *found = NULL;
+    int i;
+    for (i = 0; i < p->steps; i++) {
+        const step *s = &p->step[i];
+        if (s->kind != HOST && s->queue == queue && s->state == ISSUED && (!found || chance(p, 700))) found = s;
+    }
+    return found;
+}
+
+static void clear(program *p, mishap *m)
+{
+    const step *s = m->patience ? last_issued(p, m->which) : NULL;
+    if (s) (void)!gpusync_wait(p->queue[m->which], s->ticket, m->patience); /* only so that there is something to clear */
+    m->failed = steps_that(p, m->which, true);
+    assert_result(gpusync_queue_clear_failure(p->queue[m->which]),
+                  p->sticky[m->which] ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT);
+    m->open = steps_that(p, m->which, false);
+}
+
 static void run_mishap(program *p, mishap *m)
 {
-    line *l = &p->line[m->which];
+    line *l = &p->line[m->kind == END_TIMELINE ? m->which : 0];
     m->done = !(m->kind == END_TIMELINE ? l->gone : p->queue_gone[m->which]);
     if (!m->done) return;
     switch (m->kind) {
@@ -1153,6 +1347,7 @@ static void run_mishap(program *p, mishap *m)
         assert_ok(gpusync_timeline_destroy(l->timeline));
         expect(p, GET(&l->calls) == 1, "timeline %d was told of %u times", m->which, GET(&l->calls));
         break;
+    case CLEAR: clear(p, m); break;
     default: end_queue(p, m->which, m->kind == END_QUEUE_NOW); break;
     }
 }
@@ -1179,12 +1374,14 @@ static void open_program(program *p, softmetal_clock clock)
     memset(&queue_desc, 0, sizeof queue_desc);
     queue_desc.max_command_buffer_count = 256; /* so that a thread that submits everything never waits for room */
     queue_desc.label = "queue 0";
+    queue_desc.sticky_failure = p->sticky[0];
     device_desc.hooks = p->hooks;
     rig_open_on(&p->r, clock, p->metal4[0] ? QUEUE_OF_METAL4 : QUEUE_OF_GPUSYNC, device_desc, queue_desc);
     p->queue[0] = p->r.queue;
     for (i = 1; i < p->queues; i++) {
         snprintf(label, sizeof label, "queue %d", i);
         queue_desc.label = label;
+        queue_desc.sticky_failure = p->sticky[i];
         p->queue[i] = queue_of_kind(p->metal4[i] ? QUEUE_OF_METAL4 : QUEUE_OF_GPUSYNC, p->r.device, &queue_desc);
     }
     for (i = 0; i < p->timelines; i++) {
@@ -1201,17 +1398,22 @@ static void open_program(program *p, softmetal_clock clock)
     for (i = 0; i < p->steps; i++) p->step[i].memory = metal_buffer_new(p->r.metal_device, MEMORY);
 }
 
+static gpusync_result ask_step(const program *p, step *s)
+{
+    gpusync_wait_options options;
+    memset(&options, 0, sizeof options);
+    options.error = &s->error;
+    return gpusync_wait_ex(p->queue[s->queue], s->ticket, p->patience, &options);
+}
+
 /* How the steps have ended: they all have, or will within the program's patience. */
 static void ask_steps(program *p)
 {
     int i;
     for (i = 0; i < p->steps; i++) {
         step *s = &p->step[i];
-        gpusync_wait_options options;
         if (s->state != ISSUED || p->queue_gone[s->queue]) continue;
-        memset(&options, 0, sizeof options);
-        options.error = &s->error;
-        s->result = gpusync_wait_ex(p->queue[s->queue], s->ticket, p->patience, &options);
+        s->result = ask_step(p, s);
         expect(p, s->result <= 0, "step %d has not ended", i);
     }
 }
@@ -1298,10 +1500,17 @@ static bool has_run(const step *s)
     return false;
 }
 
-/* Is this what a timeline says that the step has broken? */
+/* Where failures stick, work that never ran breaks its timelines before its turn, of a reason of its own, and may end with
+   another one at its turn. */
+static bool breaks_early(const step *s)
+{
+    return is_sticky(s) && s->state == ISSUED && s->result && !has_run(s);
+}
+
+/* Is this what a timeline says that the step has broken? Where the step breaks it early, check_origin finds the reason. */
 static bool is_told_of(const step *s, const gpusync_error *error)
 {
-    return s->result && (same(&s->error, error) || (s->given_up && error->result == GPUSYNC_ERROR_CANCELLED));
+    return s->result && (breaks_early(s) || same(&s->error, error) || (s->given_up && error->result == GPUSYNC_ERROR_CANCELLED));
 }
 
 /* The destroy of the queue, if there was one. */
@@ -1354,11 +1563,12 @@ static bool is_to_be_signalled(const program *p, const step *s, const edge *e)
     return by != s->index;
 }
 
-/* Did something that befell its queue end the step? What is held never runs then; what is in flight goes on. */
-static bool was_ended(const step *s)
+/* Can something that befell its queue have ended the step with this? What is held never runs then; what is in flight goes
+   on. */
+static bool may_end_with(const step *s, gpusync_result result)
 {
     const program *p = s->program;
-    bool cancelled = s->result == GPUSYNC_ERROR_CANCELLED, destroyed = s->result == GPUSYNC_ERROR_DESTROYED;
+    bool cancelled = result == GPUSYNC_ERROR_CANCELLED, destroyed = result == GPUSYNC_ERROR_DESTROYED;
     int i;
     for (i = 0; i < p->mishaps && s->state == ISSUED; i++) {
         const mishap *m = &p->mishap[i];
@@ -1369,6 +1579,8 @@ static bool was_ended(const step *s)
     }
     return false;
 }
+
+static bool was_ended(const step *s) { return may_end_with(s, s->result); }
 
 /* Could the wait itself end with ERROR_DESTROYED? For a value that no other work is to signal; for a ticket that was
    asked for when its queue was gone, or for a plain commit that this left in flight. */
@@ -1391,7 +1603,6 @@ static bool is_left_out(const program *p, const edge *e)
 
 /* What the wait must have said. A timeline fails as a whole: values that were reached before can be asked for too
    late, then MAYBE. */
-typedef enum verdict { WELL, MAYBE, BADLY } verdict;
 static verdict judge(const program *p, const step *s, const edge *e)
 {
     const step *other = &p->step[e->step];
@@ -1426,13 +1637,77 @@ static bool is_from(const program *p, const step *s, const edge *e)
     return is_broken_by_others(p, s, e->timeline);
 }
 
+/* Where failures stick: does that of `one` reach what came to its queue at this later place, with no clear in between that
+   found it? */
+static verdict reaches(const program *p, const step *one, int place)
+{
+    verdict v = BADLY;
+    int i;
+    for (i = 0; i < p->mishaps; i++) {
+        const mishap *m = &p->mishap[i];
+        if (!clears_between(m, one, place)) continue;
+        if (m->failed >> one->index & 1) return WELL;
+        if (!(m->open >> one->index & 1)) v = MAYBE;
+    }
+    return v;
+}
+
+/* ... the step s? One whose queue was destroyed at once may have ended out of its turn. */
+static verdict reaches_step(const program *p, const step *one, const step *s)
+{
+    verdict v = WELL;
+    if (is_sticky(s) && one->kind != HOST && one->queue == s->queue && one->place < s->place)
+        v = reaches(p, one, s->place);
+    return v == BADLY && was_cut_short(s) && s->polled == GPUSYNC_NOT_READY ? MAYBE : v;
+}
+
+/* Does a failure that sticks reach the step? */
+static verdict is_stuck(const program *p, const step *s)
+{
+    verdict most = WELL;
+    int i;
+    for (i = 0; i < s->index; i++) {
+        verdict v = reaches_step(p, &p->step[i], s);
+        if (p->step[i].sticks < v) v = p->step[i].sticks;
+        if (v > most) most = v;
+    }
+    return most;
+}
+
+/* ... and is its error that one? */
+static bool is_from_before(const program *p, const step *s)
+{
+    int i;
+    for (i = 0; i < s->index; i++) {
+        const step *one = &p->step[i];
+        if (one->sticks != WELL && reaches_step(p, one, s) != WELL && same(&one->error, &s->error)) return true;
+    }
+    return false;
+}
+
+/* A failure sticks unless it is that of an earlier one that stuck, or the queue itself has given the work up. */
+static verdict find_sticking(const program *p, const step *s)
+{
+    verdict v = is_sticky(s) && s->state == ISSUED && s->result ? BADLY : WELL;
+    int i;
+    if (v == WELL) return v;
+    if (was_ended(s)) {
+        v = WELL;
+        for (i = 0; i < s->edges; i++)
+            if (judge(p, s, &s->edge[i]) != WELL) v = MAYBE;
+    }
+    if (!is_from_before(p, s)) return v;
+    return is_stuck(p, s) == BADLY || v == WELL ? WELL : MAYBE;
+}
+
 /* Every failure begins with work that failed by itself, and that the step depends on or shares a timeline with; or with
    a step that a mishap has touched. */
 static bool is_origin(const program *p, const step *s, const gpusync_error *error)
 {
     int i;
     if (s->given_up && is_told_of(s, error)) return true;
-    if (!s->result || !same(&s->error, error)) return false;
+    if (breaks_early(s) && may_end_with(s, error->result)) return true;
+    if (!s->result || !(breaks_early(s) || same(&s->error, error))) return false;
     if (s->left || was_ended(s) || (is_own(s, error) && s->state == ISSUED)) return true;
     for (i = 0; i < s->edges; i++)
         if (error->result == GPUSYNC_ERROR_DESTROYED && may_be_destroyed(p, s, &s->edge[i]) &&
@@ -1469,8 +1744,12 @@ static void count_failed(const program *p, const step *s, bool ended)
 
 static void check_failed(program *p, const step *s)
 {
-    bool ended = was_ended(s), found = ended || s->left;
+    bool from_before = is_from_before(p, s), ended = was_ended(s), found = ended || s->left || from_before;
     int i;
+    expect(p, s->state != ISSUED || is_stuck(p, s) != BADLY || from_before,
+           "step %d failed with \"%s\", and not with what stuck before", s->index, s->error.message);
+    coverage.stuck += from_before;
+    coverage.turned_away += from_before && s->state == REFUSED;
     for (i = 0; i < s->edges && !found; i++) {
         verdict v = judge(p, s, &s->edge[i]);
         found = v != WELL && is_from(p, s, &s->edge[i]);
@@ -1533,6 +1812,7 @@ static void check_well(program *p, const step *s)
     int i;
     expect(p, s->fails < 0, "step %d had work that failed", s->index);
     expect(p, !s->lost, "step %d was held, and given up, and went well", s->index);
+    expect(p, is_stuck(p, s) != BADLY, "step %d went well, and an earlier failure sticks", s->index);
     for (i = 0; i < s->edges; i++)
         expect(p, judge(p, s, &s->edge[i]) != BADLY, "step %d went well, its wait %d had failed", s->index, i);
     for (i = 0; i < s->signals; i++) {
@@ -1570,12 +1850,33 @@ static void check_timeline(program *p, int timeline)
            (unsigned long long)l->value, (unsigned long long)reached);
 }
 
-/* Each failure is on record once, and the counts add up. What was cancelled is on record, but counts as no failure. */
+/* A failure that sticks is told by every wait for everything. */
+static void check_everything(program *p, int queue)
+{
+    verdict most = WELL;
+    int i, round;
+    for (i = 0; i < p->steps; i++) {
+        const step *s = &p->step[i];
+        verdict v = s->kind == HOST || s->queue != queue ? WELL : reaches(p, s, p->ordered);
+        if (s->sticks < v) v = s->sticks;
+        if (v > most) most = v;
+    }
+    for (round = 0; round < 3; round++) {
+        gpusync_result result = gpusync_queue_wait(p->queue[queue], 0);
+        expect(p, most != BADLY || result == GPUSYNC_ERROR_EXECUTION, "queue %d: a failure sticks, and a wait says %d",
+               queue, result);
+        expect(p, most != WELL || round == 0 || result == GPUSYNC_OK, "queue %d: no failure sticks, and a wait says %d",
+               queue, result);
+    }
+}
+
+/* Each failure is on record once, and the counts add up. What was cancelled is on record, but counts as no failure. Of
+   failures that stick there is the first. */
 static void check_queue(program *p, int queue)
 {
     gpusync_stats stats = stats_of(p->queue[queue]);
     gpusync_error error;
-    uint64_t cursor = 0, made = 0, failed = 0, ended = 0, recorded = 0;
+    uint64_t cursor = 0, made = 0, failed = 0, ended = 0, recorded = 0, least = 0, most = 0;
     int i;
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
@@ -1583,6 +1884,8 @@ static void check_queue(program *p, int queue)
         made++;
         failed += s->result != GPUSYNC_OK;
         ended += was_ended(s);
+        least += s->result && !is_from_before(p, s);
+        most += s->result && is_stuck(p, s) != BADLY;
     }
     while (gpusync_next_error(p->queue[queue], &cursor, &error) == GPUSYNC_OK) {
         for (i = 0; i < p->steps; i++) {
@@ -1594,9 +1897,14 @@ static void check_queue(program *p, int queue)
     }
     expect(p, stats.commits == made && stats.completions == made, "queue %d: %llu and %llu of %llu", queue,
            (unsigned long long)stats.commits, (unsigned long long)stats.completions, (unsigned long long)made);
-    expect(p, stats.failures <= failed && stats.failures + ended >= failed && recorded == failed,
-           "queue %d: %llu failures, %llu recorded of %llu", queue, (unsigned long long)stats.failures,
-           (unsigned long long)recorded, (unsigned long long)failed);
+    expect(p, stats.failures <= failed && stats.failures + ended >= failed,
+           "queue %d: %llu failures of %llu", queue, (unsigned long long)stats.failures, (unsigned long long)failed);
+    expect(p, recorded >= least && recorded <= most, "queue %d: %llu recorded of %llu, %llu to %llu", queue,
+           (unsigned long long)recorded, (unsigned long long)failed, (unsigned long long)least,
+           (unsigned long long)most);
+    expect(p, gpusync_in_flight(p->queue[queue]) == 0, "queue %d has %llu in flight", queue,
+           (unsigned long long)gpusync_in_flight(p->queue[queue]));
+    check_everything(p, queue);
 }
 
 /* What has gone is counted as well. */
@@ -1606,6 +1914,7 @@ static void check_device(program *p)
     uint64_t made = 0;
     int i;
     for (i = 0; i < p->steps; i++) made += p->step[i].state == ISSUED;
+    made += p->others;
     assert_ok(gpusync_device_get_stats(p->r.device, &stats));
     expect(p, stats.commits == made, "%llu of %llu", (unsigned long long)stats.commits, (unsigned long long)made);
     coverage.held += stats.held;
@@ -1629,6 +1938,13 @@ static void count_step(const program *p, const step *s)
 {
     int i;
     coverage.steps4 += is_of_metal4(s);
+    coverage.sticky += is_sticky(s);
+    for (i = 0; i < p->mishaps && is_sticky(s) && s->state == ISSUED && !s->result; i++) {
+        const mishap *m = &p->mishap[i];
+        if (m->kind != CLEAR || m->which != s->queue || !m->failed || m->place > s->place) continue;
+        coverage.freed++;
+        break;
+    }
     for (i = 0; i < s->edges && s->kind != HOST && s->result == GPUSYNC_OK; i++) {
         const step *other = &p->step[s->edge[i].step];
         coverage.across += other->kind != HOST && is_of_metal4(other) != is_of_metal4(s);
@@ -1646,6 +1962,7 @@ static void count_step(const program *p, const step *s)
 static void check_program(program *p)
 {
     int i;
+    for (i = 0; i < p->steps; i++) p->step[i].sticks = find_sticking(p, &p->step[i]);
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
         /* not all that its queue left in flight has a record */
@@ -1661,7 +1978,11 @@ static void check_program(program *p)
     for (i = 0; i < p->queues; i++)
         if (!p->queue_gone[i]) check_queue(p, i);
     check_device(p);
-    for (i = 0; i < p->mishaps; i++) coverage.mishaps += p->mishap[i].done;
+    for (i = 0; i < p->mishaps; i++) {
+        const mishap *m = &p->mishap[i];
+        coverage.mishaps += m->done && m->kind != CLEAR;
+        coverage.cleared += m->done && m->kind == CLEAR && m->failed;
+    }
 }
 
 /* -- the end ------------------------------------------------------------------------------------------ */

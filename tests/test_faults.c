@@ -27,6 +27,8 @@
 enum {
     MADE,
     GIVEN,
+    STICKY,  /* failures stick */
+    LETS_GO, /* a callback of its own destroys it */
     FIRST_EXTRA,
     EXTRA = 15,
     QUEUES = FIRST_EXTRA + EXTRA
@@ -68,6 +70,7 @@ typedef struct scenario {
     gpusync_result last;     /* of the last call */
     long refusals;
     bool manual_callbacks, handlers_lost, deaf, grows;
+    bool later; /* objects are destroyed later, and the device before them */
     long steps, lose_at; /* calls; before which of them the device goes, 0: never */
     bool lost;
 
@@ -76,10 +79,12 @@ typedef struct scenario {
         gpusync_ticket ticket;
     } sent[2 * MANY];
     unsigned sent_count;
-    due dues[80], *due; /* the next one */
-    uint64_t failed;    /* that shall have failed */
+    due dues[140], *due; /* the next one */
+    due *owner, *goes;   /* of the queue LETS_GO: the callback that destroys it, and that it is gone */
+    uint64_t failed;     /* that shall have failed */
+    uint64_t covered;    /* ... of a failure before them, which is on record alone */
     long traced, logged;
-    uint64_t strangers; /* that were committed behind the scenario's back */
+    uint64_t strangers; /* that were committed behind the scenario's back, or by what is gone */
 } scenario;
 
 static void *count_and_allocate(void *user, size_t size, size_t alignment)
@@ -433,6 +438,7 @@ static bool set_up(scenario *s)
     device_desc.spin = &no_spin;
     device_desc.log = note_log;
     device_desc.log_user = s;
+    device_desc.log_report = gpusync_queue_report; /* where a wait has timed out */
     device_desc.callback_mode = s->manual_callbacks ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
     if (!WELL(gpusync_device_create(&device_desc, &s->device), GPUSYNC_ERROR_NO_DEVICE, NO_MEMORY)) {
         assert_null(s->device);
@@ -452,6 +458,10 @@ static bool set_up(scenario *s)
     metal_release(given);
     desc.metal_queue = NULL;
     desc.metal4 = metal4_run();
+    make_queue(s, LETS_GO, &desc);
+    desc.sticky_failure = true;
+    make_queue(s, STICKY, &desc);
+    desc.sticky_failure = false;
     for (i = FIRST_EXTRA; i < (s->source == ALLOCATOR ? QUEUES : FIRST_EXTRA + 1); i++) make_queue(s, i, &desc);
     make_timeline(s, &s->a, "a", NULL);
     make_timeline(s, &s->b, "b", NULL);
@@ -464,7 +474,7 @@ static bool set_up(scenario *s)
 /* Command buffers, behind one with which the device does not end; what can be asked and awaited meanwhile. */
 static void commit_and_wait(scenario *s)
 {
-    gpusync_wait_options options = {.mode = GPUSYNC_WAIT_HANDLER};
+    gpusync_wait_options options = {.mode = GPUSYNC_WAIT_HANDLER}, through = {.through_loss = true};
     gpusync_queue *queue = s->q[MADE];
     gpusync_ticket ticket, first = 0, last = 0;
     gpusync_point points[20];
@@ -496,13 +506,92 @@ static void commit_and_wait(scenario *s)
     (void)SAYS(GPUSYNC_TIMEOUT, gpusync_device_wait(s->device, MS(1)), NO_MEMORY);
     (void)SAYS(GPUSYNC_NOT_READY, gpusync_poll(queue, first), GPUSYNC_OK);
     if (!s->lost) assert_false(gpusync_is_done(queue, first));
+    if (!s->lost) assert_true(gpusync_in_flight(queue) > 0);
     metal_release(s->stuck);
     s->stuck = NULL;
     (void)WELL(gpusync_wait_ex(queue, first, LIMIT, &options), NO_MEMORY);
+    (void)WELL(gpusync_wait_ex(queue, last, LIMIT, &through), NO_MEMORY, FAILED);
     (void)WELL(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, LIMIT, NULL, &which), NO_MEMORY, FAILED);
     (void)WELL(gpusync_throttle(queue, 1, LIMIT), NO_MEMORY);
     (void)WELL(gpusync_queue_wait(queue, LIMIT), NO_MEMORY, FAILED);
     (void)WELL(gpusync_device_wait(s->device, LIMIT), NO_MEMORY, FAILED);
+}
+
+/* A failure sticks: what is behind it fails as well, and what comes later is refused, until it is cleared. */
+static void stick(scenario *s)
+{
+    gpusync_queue **queue = &s->q[STICKY];
+    gpusync_timeline *d = NULL;
+    gpusync_ticket first, behind, ticket = 99;
+    uint64_t value;
+    void *buffer;
+    if (!*queue) return;
+    buffer = fresh(s, *queue, "fails");
+    if (buffer) softmetal_fail(buffer, NULL, 2, "it sticks");
+    first = give(s, queue, buffer);
+    behind = give(s, queue, fresh(s, *queue, "behind the failure"));
+    make_timeline(s, &d, "d", NULL);
+    settle_all(s);
+    s->failed += first != 0;
+    s->failed += first && behind;
+    s->covered += first && behind;
+    if (first) (void)SAYS(FAILED, gpusync_wait(*queue, first, LIMIT), NO_MEMORY);
+    if (first && behind) (void)SAYS(FAILED, gpusync_poll(*queue, behind), GPUSYNC_OK);
+    if (first && !s->lost) {
+        buffer = fresh(s, *queue, "in vain");
+        if (buffer && d && !metal4_run() && !WELL(gpusync_encode_signal(*queue, buffer, at(d, 1)), NO_MEMORY)) {
+            assert_ok(gpusync_command_buffer_discard(*queue, buffer));
+            buffer = NULL;
+        }
+        if (buffer) {
+            (void)SAYS(FAILED, either_commit(*queue, buffer, &ticket), FAILED);
+            assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+            assert_ok(either_discard(*queue, buffer)); /* what it was to signal has failed */
+            if (d && !metal4_run()) (void)SAYS(FAILED, gpusync_timeline_query(d, &value), FAILED);
+        }
+        (void)WELL(gpusync_queue_clear_failure(*queue), GPUSYNC_OK);
+        (void)SEND(STICKY, 1, .label = "behind the clear");
+        settle_all(s);
+        (void)SAYS(FAILED, gpusync_poll(*queue, first), FAILED);
+    }
+    if (s->later && d) {
+        due *gone = next_due(s);
+        gone->promised = true;
+        assert_ok(gpusync_timeline_destroy_later(d, let_go, gone));
+    } else {
+        assert_ok(gpusync_timeline_destroy(d));
+    }
+}
+
+/* The last owner of a queue is a callback of its own. */
+static void destroy_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    scenario *s = (scenario *)user;
+    gpusync_queue *queue = s->q[LETS_GO];
+    tell(s->owner, result, error);
+    s->q[LETS_GO] = NULL;
+    s->goes->promised = true;
+    must(gpusync_queue_destroy_later(queue, let_go, s->goes) == GPUSYNC_OK, "a queue does not go");
+}
+
+static void let_queue_go(scenario *s)
+{
+    gpusync_ticket ticket = GPUSYNC_NO_TICKET, more;
+    void *buffer = fresh(s, s->q[LETS_GO], "the last owner's");
+    s->owner = next_due(s);
+    s->goes = next_due(s);
+    if (!buffer) return;
+    if (!WELL(either_commit(s->q[LETS_GO], buffer, &ticket), NO_MEMORY, metal4_run() ? NIL : NO_MEMORY)) {
+        assert_ok(either_discard(s->q[LETS_GO], buffer));
+        return;
+    }
+    buffer = fresh(s, s->q[LETS_GO], "in flight when it goes");
+    if (buffer && !WELL(either_commit(s->q[LETS_GO], buffer, &more), NO_MEMORY, metal4_run() ? NIL : NO_MEMORY))
+        assert_ok(either_discard(s->q[LETS_GO], buffer));
+    else if (buffer) s->strangers++;
+    s->strangers++;
+    if (WELL(gpusync_on_done(after(s->q[LETS_GO], ticket), destroy_in_callback, s), NO_MEMORY)) s->owner->promised = true;
+    settle_all(s);
 }
 
 /* A command buffer that gpusync has not made, +1. */
@@ -749,26 +838,34 @@ static void ask(scenario *s)
 {
     gpusync_stats stats, all;
     gpusync_error error;
+    gpusync_wait_options through = {.through_loss = true};
     uint64_t commits = 0, failures = 0;
     char text[256];
+    size_t sizes[2];
     unsigned k;
     due *d;
     int i;
     settle_all(s);
     (void)WELL(gpusync_device_wait(s->device, LIMIT), NO_MEMORY, FAILED);
+    (void)WELL(gpusync_device_wait_ex(s->device, LIMIT, &through), NO_MEMORY, FAILED, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    if (s->lost && s->last != NO_MEMORY) assert_int_not_equal(s->last, GPUSYNC_ERROR_DEVICE_LOST); /* it was no limit */
+    assert_true(gpusync_struct_sizes(sizes, 2) > 2 && sizes[1] == sizeof(gpusync_spin));
     for (k = 0; k < s->sent_count; k++) expect_end(s, &s->sent[k]);
     for (d = s->dues; d < s->due; d++) /* none is left to destroy, but what a lost device may still use */
         if (!(s->lost && d->is_release)) assert_int_equal(GET(&d->calls), d->promised);
     for (i = 0; i < QUEUES; i++) {
-        uint64_t cursor = 0, read = 0;
+        uint64_t cursor = 0, read = i == STICKY ? s->covered : 0;
         if (!s->q[i]) continue;
+        if (!s->lost) assert_int_equal(gpusync_in_flight(s->q[i]), 0);
+        assert_true(gpusync_queue_report(s->q[i], text, sizeof text) > 0);
         if (!s->lost) assert_ok(gpusync_throttle(s->q[i], 1, s->handlers_lost ? LIMIT : 0)); /* all the room */
         if (!s->lost) assert_true(gpusync_is_idle(s->q[i]));
         assert_ok(gpusync_get_stats(s->q[i], &stats));
         while (gpusync_next_error(s->q[i], &cursor, &error) == GPUSYNC_OK)
             if (error.result != GPUSYNC_ERROR_CANCELLED) read++;
-        assert_in_range(stats.failures, read, read + stats.failures_dropped);
+        if (!(s->lost && i == STICKY)) assert_in_range(stats.failures, read, read + stats.failures_dropped);
         if (!s->lost) assert_int_equal(stats.commits, stats.completions);
+        if (i == LETS_GO) s->strangers -= stats.commits; /* it is there yet */
         commits += stats.commits;
         failures += stats.failures;
     }
@@ -778,7 +875,7 @@ static void ask(scenario *s)
     assert_true(gpusync_report(s->device, text, sizeof text) > 0);
     if (!s->lost) assert_false(gpusync_device_is_lost(s->device));
     if (commits) assert_true(GET(&s->traced) > 0);
-    if (!s->lost) assert_int_equal(GET(&s->logged), (long)s->failed);
+    if (!s->lost) assert_int_equal(GET(&s->logged), (long)(s->failed - s->covered));
 }
 
 /* With the fault over, the same objects do what they are for. */
@@ -815,6 +912,50 @@ static void use_again(scenario *s)
     assert_ok(gpusync_timeline_destroy(timeline));
 }
 
+static void let_memory_go(void *user)
+{
+    scenario *s = (scenario *)user;
+    must(GET(&s->memory.live) == 0, "a device is gone, and has memory");
+    COUNT(&s->due->calls);
+}
+
+static due *next_gone(scenario *s)
+{
+    due *d = next_due(s);
+    d->promised = true;
+    return d;
+}
+
+/* All goes later, the device before what it has: as the device works, as timers fire, and as callbacks are dispatched. */
+static void go_later(scenario *s)
+{
+    gpusync_timeline *timelines[] = {s->a, s->b, s->c, s->foreign};
+    unsigned rounds = 0, i;
+    for (i = 0; i < QUEUES; i++) {
+        if (s->q[i]) assert_ok(gpusync_queue_destroy_later(s->q[i], let_go, next_gone(s)));
+        s->q[i] = NULL;
+    }
+    for (i = 0; i < LENGTH(timelines); i++)
+        if (timelines[i]) assert_ok(gpusync_timeline_destroy_later(timelines[i], let_go, next_gone(s)));
+    assert_ok(gpusync_device_destroy_later(s->device, let_memory_go, s)); /* of none it is not told */
+    s->due->promised = s->device != NULL;
+    while (s->device && GET(&s->due->calls) == 0) {
+        must(++rounds < 1000, "what was destroyed later does not go");
+        assert_true(softmetal_settle_listeners(SECONDS(20)));
+        if (s->manual_callbacks) assert_ok(gpusync_dispatch(s->device, SIZE_MAX, NULL));
+        if (!work(s) && softmetal_timers()) pass_time();
+    }
+    s->due++;
+    s->device = NULL;
+    settle_all(s);
+    for (i = 0; i < QUEUES; i++) {
+        if (s->metal[i] && !s->lost) assert_int_equal(softmetal_outstanding(s->metal[i]), 0);
+        metal_release(s->metal[i]);
+    }
+    metal_release(s->event);
+    metal_release(s->metal_device);
+}
+
 /* With work in flight, held work and a command buffer that is never committed. */
 static void tear_down(scenario *s)
 {
@@ -831,6 +972,10 @@ static void tear_down(scenario *s)
     if (s->lost && metal4_run()) settle_all(s); /* what is in flight then is kept for good, as documented */
     assert_ok(gpusync_queue_destroy_now(s->q[GIVEN]));
     s->q[GIVEN] = NULL;
+    if (s->later) {
+        go_later(s);
+        return;
+    }
     for (i = 0; i < QUEUES; i++) {
         assert_ok(gpusync_queue_destroy(s->q[i]));
         if (s->q[i]) assert_int_equal(softmetal_outstanding(s->metal[i]), 0); /* it has waited */
@@ -875,6 +1020,8 @@ static bool run(scenario *s)
     set_fault(s, s->fault);
     if (set_up(s)) {
         commit_and_wait(s);
+        stick(s);
+        let_queue_go(s);
         if (!metal4_run()) {
             track(s);
             encode(s);
@@ -920,6 +1067,7 @@ static long run_each(int source, int often)
         s.source = source;
         s.often = often;
         s.manual_callbacks = k / STRIDE % 2 == 0;
+        s.later = (k / STRIDE / 2 + often) % 2 == 0;
         s.fault = k;
         if (!run(&s)) return k - STRIDE;
     }
@@ -938,12 +1086,18 @@ static void fail_each(int source, const char *what, long least)
 static void test_without_a_fault_nothing_is_refused(void **state)
 {
     static scenario s;
+    int later;
     (void)state;
-    memset(&s, 0, sizeof s);
-    s.source = NOTHING;
-    (void)run(&s);
-    assert_int_equal(s.refusals, 0);
-    assert_int_equal(s.logged, s.failed);
+    for (later = 0; later < 2; later++) {
+        memset(&s, 0, sizeof s);
+        s.source = NOTHING;
+        s.later = later;
+        (void)run(&s);
+        assert_int_equal(s.refusals, 0);
+        assert_int_equal(s.logged, s.failed - s.covered);
+        assert_int_equal(s.covered, 1);
+        assert_int_equal(s.goes->calls, 1);
+    }
 }
 
 static void test_an_allocation_that_fails_loses_nothing(void **state)
@@ -984,6 +1138,7 @@ static void test_a_device_that_is_lost_at_any_step_loses_nothing_else(void **sta
         s.source = NOTHING;
         s.lose_at = k;
         s.manual_callbacks = k % 2 == 0;
+        s.later = k / 2 % 2 == 0;
         k += STRIDE;
         (void)run(&s);
     } while (s.lost);
@@ -997,9 +1152,10 @@ static void test_lost_handlers_and_deaf_listeners_lose_nothing(void **state)
     static scenario s;
     int k;
     (void)state;
-    for (k = 0; k < 8; k++) {
+    for (k = 0; k < 16; k++) {
         memset(&s, 0, sizeof s);
         s.source = NOTHING;
+        s.later = (k & 8) != 0;
         s.handlers_lost = (k & 1) && !metal4_run(); /* there a ticket without its feedback never ends */
         s.deaf = (k & 2) != 0;
         s.manual_callbacks = (k & 4) != 0;
@@ -1043,6 +1199,7 @@ static void test_faults_that_come_together_lose_nothing(void **state)
         s.handlers_lost = draw_below(&random, 2) && !metal4_run(); /* there a ticket without its feedback never ends */
         s.deaf = draw_below(&random, 2);
         s.manual_callbacks = draw_below(&random, 2);
+        s.later = draw_below(&random, 2);
         s.grows = draw_below(&random, 4) == 0;
         (void)run(&s);
     }

@@ -174,6 +174,47 @@ static void test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_h
     rig_close(&r);
 }
 
+/* -- a wait for handlers that looks while one comes --------------------------------------------------------- */
+
+static struct {
+    wait_job job;
+    unsigned parks;
+} waiting;
+
+/* Returns early, and orders nothing: the waiter looks again and again. */
+static void park_briefly(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    set_relaxed(&waiting.parks, relaxed(&waiting.parks) + 1);
+    sched_yield();
+}
+
+
+static void test_a_wait_for_handlers_looks_while_the_handler_comes(void **state)
+{
+    const gpusync_hooks hooks = {NULL, park_briefly, unpark_nothing, NULL};
+    gpusync_wait_options options;
+    void *buffer;
+    unsigned before;
+    rig r;
+    (void)state;
+    memset(&waiting, 0, sizeof waiting);
+    memset(&options, 0, sizeof options);
+    options.handlers = true;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(1, 0));
+    buffer = open_buffer(&r);
+    waiting.job.queue = r.queue;
+    assert_ok(gpusync_commit(r.queue, buffer, &waiting.job.ticket));
+    waiting.job.timeout_ns = GPUSYNC_FOREVER;
+    waiting.job.options = &options;
+    softmetal_complete(buffer);
+    waiting.job.thread = start(wait_job_body, &waiting.job);
+    for (before = relaxed(&waiting.parks); relaxed(&waiting.parks) < before + 3;) sched_yield(); /* for the handler alone */
+    softmetal_finish(buffer);
+    assert_ok(wait_job_join(&waiting.job));
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_the_report_reads_the_open_buffer_that_is_to_signal_a_value),
         cmocka_unit_test(test_an_open_buffer_is_tracked_after_a_look_at_it),
         cmocka_unit_test(test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_have_ended),
+        cmocka_unit_test(test_a_wait_for_handlers_looks_while_the_handler_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

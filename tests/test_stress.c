@@ -6,6 +6,10 @@
    that Metal's status tells; every cursor sees every failure exactly once; what the GPU wrote is there; the counts
    add up; nothing is left over.
 
+   On one of the queues failures stick, and the threads clear them now and then. There failed work is never said to be
+   well, tickets end in their order, and a ticket that failed without a record of its own has failed as the one before it.
+   Some of the queues that come and go are destroyed later, also by their own callbacks, and with their device.
+
    STRESS  factor for the length, default 1; "full": 20,000 iterations for each of the eight threads
    SEED    of all that is random; printed, default from the clock
 
@@ -58,6 +62,8 @@ enum { UNKNOWN, WELL, FAILED, CANCELLED };
 typedef struct ledger {
     gpusync_queue *queue;
     void *metal_queue;
+    bool sticky;
+    uint64_t refused, cleared;
     unsigned char *truth;
     unsigned char *seen[2]; /* by cursor */
     uint64_t cursor[2];
@@ -71,6 +77,7 @@ typedef struct arena {
     size_t room; /* tickets of one queue, at most */
     bool small_log, over;
     uint64_t unknown_results, cancelled_waits;
+    uint64_t let_go, gone; /* objects that were destroyed later */
 } arena;
 
 typedef struct task {
@@ -159,9 +166,32 @@ static void commit_tracked(task *t, job *j)
     __atomic_fetch_add(&j->ledger->cancelled, 1, __ATOMIC_SEQ_CST);
 }
 
+/* Until it is not refused: a failure that sticks is cleared by some thread, sooner or later. */
+static void commit_where_failures_stick(task *t, job *j)
+{
+    ledger *l = j->ledger;
+    gpusync_result result;
+    while ((result = either_commit(l->queue, j->buffer, &j->ticket)) == GPUSYNC_ERROR_EXECUTION) {
+        check(j->ticket == GPUSYNC_NO_TICKET && status_of(j->buffer) == 0, "refused, and committed");
+        COUNT(&l->refused);
+        if (below(&t->random, 4) == 0) {
+            check(gpusync_queue_clear_failure(l->queue) == GPUSYNC_OK, "clear");
+            COUNT(&l->cleared);
+        }
+        sched_yield();
+    }
+    check(result == GPUSYNC_OK, "%s", gpusync_result_string(result));
+}
+
 static void commit_somehow(task *t, job *j)
 {
-    switch (metal4_run() ? 3 + below(&t->random, 7) : below(&t->random, 10)) {
+    if (j->ledger->sticky && (metal4_run() || below(&t->random, 8) != 2)) {
+        make_buffer(t, j, !metal4_run() && below(&t->random, 4) == 0);
+        commit_where_failures_stick(t, j);
+        issued(j->ledger, j->ticket);
+        return;
+    }
+    switch (j->ledger->sticky ? 2 : metal4_run() ? 3 + below(&t->random, 7) : below(&t->random, 10)) {
     case 0: /* made elsewhere */
         make_buffer(t, j, true);
         check(either_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
@@ -266,6 +296,22 @@ static gpusync_result wait_somehow(task *t, const job *j)
     }
 }
 
+/* What failed has failed. What went well may have failed as well, as what was before it. */
+static void settle_sticky_job(task *t, job *j, gpusync_result result)
+{
+    gpusync_queue *queue = j->ledger->queue;
+    unsigned long status = status_of(j->buffer);
+    uint64_t before = 1 + below(&t->random, j->ticket);
+    check(status >= 4, "waited with %s, but status is %lu", gpusync_result_string(result), status);
+    check(result == GPUSYNC_ERROR_EXECUTION || (result == GPUSYNC_OK && status == 4), "%s, and status %lu",
+          gpusync_result_string(result), status);
+    check(gpusync_poll(queue, before) != GPUSYNC_NOT_READY && gpusync_is_done(queue, before),
+          "ticket %llu has ended, and %llu has not", (unsigned long long)j->ticket, (unsigned long long)before);
+    if (status == 4 && j->writes) check_bytes(t, j);
+    PUT(entry_of(t->arena, j->ledger->truth, j->ticket), result == GPUSYNC_OK ? WELL : FAILED);
+    metal_release(j->buffer);
+}
+
 /* The buffer's own status is the truth. */
 static void settle_job(task *t, job *j, gpusync_result result)
 {
@@ -289,7 +335,8 @@ static void *wild_worker(void *argument)
         j.ledger = &t->arena->ledgers[t->index % t->arena->queues];
         j.value = (unsigned char)(1 + i % 255);
         commit_somehow(t, &j);
-        settle_job(t, &j, wait_somehow(t, &j));
+        if (j.ledger->sticky) settle_sticky_job(t, &j, wait_somehow(t, &j));
+        else settle_job(t, &j, wait_somehow(t, &j));
     }
     return NULL;
 }
@@ -395,6 +442,73 @@ static void *waiter(void *argument)
     return NULL;
 }
 
+static void note_gone(void *user) { COUNT((uint64_t *)user); }
+
+/* The last owner of a queue. */
+typedef struct owner {
+    arena *arena;
+    gpusync_queue *queue;
+} owner;
+
+static void let_go(void *user, gpusync_result result, const gpusync_error *error)
+{
+    owner *o = (owner *)user;
+    check((result == GPUSYNC_OK) == !error, "%s", gpusync_result_string(result));
+    check(gpusync_queue_destroy_later(o->queue, note_gone, &o->arena->gone) == GPUSYNC_OK, "destroy_later");
+    free(o);
+}
+
+static void destroy_in_callback(task *t, gpusync_queue *queue, gpusync_ticket ticket)
+{
+    owner *o = (owner *)malloc(sizeof *o);
+    check(o, "no memory");
+    o->arena = t->arena;
+    o->queue = queue;
+    COUNT(&t->arena->let_go);
+    check(gpusync_on_done(gpusync_at_ticket(queue, ticket), let_go, o) == GPUSYNC_OK, "on_done");
+}
+
+/* A device of its own, which goes before what it has. */
+static void let_device_go(task *t)
+{
+    gpusync_device *device;
+    gpusync_timeline *timeline;
+    gpusync_queue_desc desc;
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+    memset(&desc, 0, sizeof desc);
+    desc.metal4 = metal4_run();
+    desc.sticky_failure = true;
+    check(gpusync_device_create(NULL, &device) == GPUSYNC_OK, "device_create");
+    check(gpusync_queue_create(device, &desc, &queue) == GPUSYNC_OK, "queue_create");
+    check(gpusync_timeline_create(device, NULL, &timeline) == GPUSYNC_OK, "timeline_create");
+    check(either_buffer(queue, NULL, &buffer) == GPUSYNC_OK, "command_buffer");
+    check(either_commit(queue, buffer, &ticket) == GPUSYNC_OK, "commit");
+    __atomic_fetch_add(&t->arena->let_go, 3, __ATOMIC_SEQ_CST);
+    check(gpusync_device_destroy_later(device, note_gone, &t->arena->gone) == GPUSYNC_OK, "device_destroy_later");
+    check(gpusync_timeline_destroy_later(timeline, note_gone, &t->arena->gone) == GPUSYNC_OK, "timeline_destroy_later");
+    check(gpusync_queue_destroy_later(queue, note_gone, &t->arena->gone) == GPUSYNC_OK, "queue_destroy_later");
+}
+
+static void destroy_somehow(task *t, gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_result result;
+    switch (below(&t->random, 4)) {
+    case 0: result = gpusync_queue_destroy(queue); break;
+    case 1: result = gpusync_queue_destroy_now(queue); break;
+    case 2:
+        COUNT(&t->arena->let_go);
+        result = gpusync_queue_destroy_later(queue, note_gone, &t->arena->gone);
+        break;
+    default:
+        destroy_in_callback(t, queue, ticket);
+        result = GPUSYNC_OK;
+        break;
+    }
+    check(result == GPUSYNC_OK, "destroy: %s", gpusync_result_string(result));
+}
+
 /* Queues come and go on the same device. Of Metal 4 not without end: the stage keeps their runs, and so their threads. */
 static void *maker(void *argument)
 {
@@ -408,6 +522,7 @@ static void *maker(void *argument)
         gpusync_ticket ticket = 0;
         gpusync_result result;
         uint64_t n = below(&t->random, 5);
+        if (left % 16 == 0) let_device_go(t);
         check(gpusync_queue_create(t->arena->rig.device, &desc, &queue) == GPUSYNC_OK, "queue_create");
         while (n-- > 0) {
             void *buffer;
@@ -416,15 +531,28 @@ static void *maker(void *argument)
         }
         result = gpusync_wait(queue, ticket, below(&t->random, 2) ? 0 : GPUSYNC_FOREVER);
         check(of_many(result) || result == GPUSYNC_TIMEOUT, "%s", gpusync_result_string(result));
-        result = below(&t->random, 2) ? gpusync_queue_destroy(queue) : gpusync_queue_destroy_now(queue);
-        check(result == GPUSYNC_OK, "destroy: %s", gpusync_result_string(result));
+        destroy_somehow(t, queue, ticket);
     }
     return NULL;
 }
 
+/* What goes later does so by timers of half a second at most. */
+static void await_gone(const arena *s)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(20);
+    while (GET(&s->gone) < GET(&s->let_go)) {
+        check(gpusync_now_ns() < limit, "%llu of %llu are gone", (unsigned long long)GET(&s->gone),
+              (unsigned long long)GET(&s->let_go));
+        sched_yield();
+    }
+    assert_true(softmetal_dispatched(SECONDS(20))); /* the device counts what is gone when that has been told */
+    assert_int_equal(s->gone, s->let_go);
+}
+
 /* -- a round ------------------------------------------------------------------------------------------ */
 
-static void arena_open(arena *s, unsigned queues, unsigned iterations, unsigned log)
+/* sticky: on the last queue failures stick. */
+static void arena_open(arena *s, unsigned queues, bool sticky, unsigned iterations, unsigned log)
 {
     gpusync_queue_desc desc;
     unsigned i, k;
@@ -438,6 +566,7 @@ static void arena_open(arena *s, unsigned queues, unsigned iterations, unsigned 
     s->small_log = log != 0;
     for (i = 0; i < queues; i++) {
         ledger *l = &s->ledgers[i];
+        l->sticky = desc.sticky_failure = sticky && i == queues - 1;
         l->queue = queue_of_kind(QUEUE_OF_GPUSYNC, s->rig.device, &desc);
         l->metal_queue = gpusync_queue_metal(l->queue);
         l->truth = (unsigned char *)calloc(s->room, 1);
@@ -477,12 +606,19 @@ static uint64_t compare_rows(arena *s, ledger *l)
         unsigned char truth = l->truth[n];
         check(truth != UNKNOWN, "no thread had ticket %llu", (unsigned long long)n);
         failures += truth == FAILED;
-        for (k = 0; k < 2 && !s->small_log; k++)
-            check(l->seen[k][n] == (truth == WELL ? UNKNOWN : truth), "ticket %llu: cursor %u saw %u, truth %u",
-                  (unsigned long long)n, k, l->seen[k][n], truth);
+        for (k = 0; k < 2 && !s->small_log; k++) {
+            bool inherited = l->sticky && n > 1 && truth == FAILED && l->truth[n - 1] == FAILED;
+            check(l->seen[k][n] == (truth == WELL ? UNKNOWN : truth) || (inherited && l->seen[k][n] == UNKNOWN),
+                  "ticket %llu: cursor %u saw %u, truth %u", (unsigned long long)n, k, l->seen[k][n], truth);
+            check(l->seen[k][n] == l->seen[0][n], "ticket %llu: the cursors saw %u and %u", (unsigned long long)n,
+                  l->seen[0][n], l->seen[k][n]);
+        }
     }
     return failures;
 }
+
+/* Enough work, a twentieth of which fails. */
+static bool failures_expected(const arena *s) { return s->iterations >= 200 && s->let_go; }
 
 static void ledger_close(arena *s, ledger *l)
 {
@@ -490,6 +626,8 @@ static void ledger_close(arena *s, ledger *l)
     uint64_t failures, issued_count = l->last;
     unsigned k;
     assert_true(gpusync_is_idle(l->queue));
+    assert_int_equal(gpusync_in_flight(l->queue), 0);
+    if (l->sticky && failures_expected(s)) assert_true(l->refused && l->cleared);
     if (!s->small_log) {
         walk(s, l, 0);
         walk(s, l, 1);
@@ -549,7 +687,7 @@ static void quiet_round(unsigned queues)
     arena s;
     task workers[WORKERS];
     unsigned i;
-    arena_open(&s, queues, QUIET_ITERATIONS, 0);
+    arena_open(&s, queues, queues > 1, QUIET_ITERATIONS, 0);
     start_tasks(&s, workers, WORKERS, quiet_worker);
     join_tasks(workers, WORKERS);
     assert_true(softmetal_settle(SECONDS(10))); /* the handlers bring the times */
@@ -557,12 +695,12 @@ static void quiet_round(unsigned queues)
     arena_close(&s);
 }
 
-static void wild_round(unsigned queues, unsigned iterations)
+static void wild_round(unsigned queues, bool sticky, unsigned iterations)
 {
     arena s;
     task workers[WORKERS], readers[2], others[3];
     unsigned i;
-    arena_open(&s, queues, iterations, 0);
+    arena_open(&s, queues, sticky, iterations, 0);
     be_nasty(50);
     start_tasks(&s, readers, 2, reader);
     start_tasks(&s, &others[0], 1, busybody);
@@ -577,6 +715,7 @@ static void wild_round(unsigned queues, unsigned iterations)
     PUT(&s.over, true);
     join_tasks(readers, 2);
     join_tasks(others, 3);
+    await_gone(&s);
     arena_close(&s);
 }
 
@@ -590,14 +729,14 @@ static unsigned wild_iterations(void)
     return DEFAULT_ITERATIONS * (unsigned)(factor ? factor : 1);
 }
 
-static void wild(unsigned queues, unsigned iterations)
+static void wild(unsigned queues, bool sticky, unsigned iterations)
 {
     unsigned left;
     for (left = iterations; left > ROUND_ITERATIONS; left -= ROUND_ITERATIONS) {
-        wild_round(queues, ROUND_ITERATIONS);
+        wild_round(queues, sticky, ROUND_ITERATIONS);
         seed++;
     }
-    wild_round(queues, left);
+    wild_round(queues, sticky, left);
 }
 
 static void eight_threads_one_queue(void **state)
@@ -615,13 +754,19 @@ static void eight_threads_eight_queues(void **state)
 static void everything_at_once_one_queue(void **state)
 {
     (void)state;
-    wild(1, wild_iterations());
+    wild(1, false, wild_iterations());
+}
+
+static void everything_at_once_one_sticky_queue(void **state)
+{
+    (void)state;
+    wild(1, true, (wild_iterations() + 3) / 4);
 }
 
 static void everything_at_once_eight_queues(void **state)
 {
     (void)state;
-    wild(8, (wild_iterations() + 3) / 4);
+    wild(8, true, (wild_iterations() + 3) / 4);
 }
 
 /* A log of four: a wait may not know any more how its work ended, but never says that failed work went well. */
@@ -633,7 +778,7 @@ static void small_log_never_lies(void **state)
     gpusync_error error;
     gpusync_stats stats;
     (void)state;
-    arena_open(&s, 1, 100, 4);
+    arena_open(&s, 1, false, 100, 4);
     be_nasty(400);
     start_tasks(&s, workers, WORKERS, wild_worker);
     join_tasks(workers, WORKERS);
@@ -651,6 +796,7 @@ int main(void)
         cmocka_unit_test(eight_threads_eight_queues),
         cmocka_unit_test(small_log_never_lies),
         cmocka_unit_test(everything_at_once_one_queue),
+        cmocka_unit_test(everything_at_once_one_sticky_queue),
         cmocka_unit_test(everything_at_once_eight_queues),
     };
     seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : gpusync_now_ns() % 1000000007u;

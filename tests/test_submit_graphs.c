@@ -76,7 +76,7 @@ static void run_seed(uint64_t seed, bool verbose)
     static program p;
     running = seed;
     alarm(100);
-    draw_program(&p, seed, NULL);
+    draw_program(&p, seed, NULL, false);
     p.patience = PATIENCE;
     open_program(&p, SOFTMETAL_REAL);
     set_timing(&p);
@@ -105,6 +105,10 @@ static void tell_coverage(void)
                   (unsigned long long)c->unsignalled, (unsigned long long)c->ahead, (unsigned long long)c->spread);
     print_message("%llu steps on queues of Metal 4, %llu waits of one kind of queue for the other\n",
                   (unsigned long long)c->steps4, (unsigned long long)c->across);
+    print_message("%llu steps where failures stick: %llu failed of what stuck, %llu of these refused; %llu clears of a "
+                  "failure, %llu steps went well behind one\n",
+                  (unsigned long long)c->sticky, (unsigned long long)c->stuck, (unsigned long long)c->turned_away,
+                  (unsigned long long)c->cleared, (unsigned long long)c->freed);
 }
 
 static void test_random_programs_end_as_the_model_says(void **state)
@@ -129,6 +133,7 @@ static void test_random_programs_end_as_the_model_says(void **state)
     assert_true(coverage.held > coverage.programs && coverage.skipped && coverage.saved && coverage.hosts);
     assert_true(coverage.failed && coverage.inherited && coverage.refused);
     assert_true(coverage.steps4 && coverage.across);
+    assert_true(coverage.stuck > coverage.turned_away && coverage.turned_away && coverage.cleared && coverage.freed);
     assert_true(coverage.mishaps && coverage.ended && coverage.lost && coverage.left && coverage.spread);
 }
 

@@ -5,6 +5,10 @@
    to it; the status of the command buffers of whatever is said to have ended; that nothing is taken back; that every
    callback comes once; that all has ended when the GPU is through and what is held was given up.
 
+   In inputs whose first byte says so (world.newer) failures stick on some queues, objects are destroyed later as well,
+   also by their own callbacks, waits go on through a loss, and timers fire. Other inputs stay what they are. The
+   records of a queue where failures stick say what each of its tickets must tell, and which commits it must refuse.
+
    Left out: lost handlers, objects put around command buffers and listeners that hear nothing, which threads.c has; and
    command buffers with unretained references where work outlives its queue: what such work uses is the program's. */
 #ifndef FUZZ_CALLS_OF_ALL_KINDS_H
@@ -20,6 +24,9 @@
 #define PARTS4 3      /* ... that are committed together, at most */
 #define ALLOCATORS 256
 #define MADE_BY_METAL 80 /* command buffers, in a queue of ours; gpusync is told less */
+#define STUCK 8          /* failures that stuck, of a queue */
+#define GOERS 48         /* objects that go later */
+#define LAST_WORKS 4     /* ... of whose work the command buffers are kept */
 
 typedef struct machine {
     gpusync_device *device;
@@ -27,7 +34,16 @@ typedef struct machine {
     gpusync_allocator allocator;
     void *metal; /* +1, or NULL: the system's own, which is not lost */
     bool losable, manual;
+    bool goes;     /* later: no call takes it any more, but the dispatch by hand */
+    unsigned gone; /* so often it was told */
 } machine;
+
+/* A failure that stuck: the tickets behind it up to `last` fail of it. */
+typedef struct stuck {
+    gpusync_error error;
+    gpusync_ticket last;
+    bool maybe; /* cancelled: it sticks where something else was cancelled, and not where the queue gave this up */
+} stuck;
 
 typedef struct lane {
     gpusync_queue *queue;
@@ -37,6 +53,11 @@ typedef struct lane {
     bool metal4;
     bool forgets; /* failures push each other out */
     uint64_t cursor;
+    bool sticky, blind; /* failures stick; blind: a record was lost, so that nothing is known of them */
+    enum { FREE, STICKS, UNSURE } sticks;
+    stuck stuck[STUCK]; /* the n-th at n % STUCK */
+    unsigned stuck_count;
+    uint64_t stuck_cursor;
 } lane;
 
 typedef struct tide {
@@ -53,6 +74,7 @@ typedef struct opened {
     int lane;
     bool made; /* by gpusync */
     bool tracked, headed; /* headed: it waits, or signals */
+    bool refused;         /* as a failure sticks, which was not cleared since */
     gpusync_point signals[2];
     gpusync_ticket ticket;
 } opened;
@@ -73,10 +95,24 @@ typedef struct work {
     int recordings[PARTS4]; /* of Metal 4: 1 + allocator; 0: none */
     bool waits;       /* for something that may fail */
     bool tracked;     /* committed by its owner, perhaps never */
-    bool done, over;
+    bool done, over, judged;
     gpusync_result told;
     gpusync_point pending[MOST_PENDING]; /* what it signals, while the timeline lives */
 } work;
+
+/* An object that goes later: it exists until it was told, once. */
+typedef struct goer {
+    bool taken, begun;
+    bool silent; /* nothing is told of it */
+    unsigned told;
+    int device;
+    uint64_t where;              /* its callbacks have that */
+    gpusync_queue *queue;        /* a callback destroys it; or */
+    gpusync_timeline *timeline;
+    void *buffers[LAST_WORKS];   /* +1, or NULL */
+} goer;
+
+typedef enum way { WAITING, AT_ONCE, LATER } way;
 
 static struct {
     machine machines[DEVICES];
@@ -85,6 +121,7 @@ static struct {
     opened opens[OPENS];
     work works[WORKS];
     four fours[FOURS];
+    goer goers[GOERS];
     void *allocators[ALLOCATORS]; /* +1: Metal keeps none of them */
     int allocator_count;
     void *events[EVENTS]; /* +1: others may signal them */
@@ -92,6 +129,7 @@ static struct {
     gpusync_warmup *warmup;
     int warmup_device;
     bool mixed;                /* some queues are of Metal 4 */
+    bool newer;                /* what came with 0.3 is called, too */
     bool gentle;               /* nothing outlives its queue, no device is lost */
     bool short_of_memory, nil; /* in this call */
     bool was_short;            /* in a call before: a log of failures that was to be made then has one place */
@@ -299,12 +337,12 @@ static void check_work(work *w)
     switch ((int)now) {
     case GPUSYNC_OK: must(ran, "ticket %llu is well, its work is not", (unsigned long long)w->ticket); break;
     case GPUSYNC_ERROR_EXECUTION:
-        must(failed || w->waits || !w->buffers[0], "ticket %llu has failed, its work has not",
+        must(failed || w->waits || l->sticky || !w->buffers[0], "ticket %llu has failed, its work has not",
              (unsigned long long)w->ticket);
         break;
     case GPUSYNC_ERROR_CANCELLED:
     case GPUSYNC_ERROR_DESTROYED:
-        must(!w->buffers[0] || w->waits || !ran, "ticket %llu was given up, its work has run",
+        must(!w->buffers[0] || w->waits || l->sticky || !ran, "ticket %llu was given up, its work has run",
              (unsigned long long)w->ticket);
         break;
     case GPUSYNC_ERROR_RESULT_UNKNOWN:
@@ -312,6 +350,128 @@ static void check_work(work *w)
         break;
     default: must(false, "ticket %llu ended with %d", (unsigned long long)w->ticket, now);
     }
+}
+
+/* What stuck and covers the ticket; NULL: nothing, as far as is known. */
+static stuck *stuck_at(lane *l, gpusync_ticket ticket)
+{
+    unsigned n;
+    for (n = l->stuck_count; n > 0 && n + STUCK > l->stuck_count; n--) {
+        stuck *s = &l->stuck[(n - 1) % STUCK];
+        if (ticket > s->error.ticket && ticket <= s->last) return s;
+    }
+    return NULL;
+}
+
+static stuck *last_stuck(lane *l) { return &l->stuck[(l->stuck_count - 1) % STUCK]; }
+
+static void forget_unsure(lane *l)
+{
+    if (l->sticks != UNSURE) return;
+    last_stuck(l)->last = last_stuck(l)->error.ticket;
+    l->sticks = FREE;
+}
+
+/* The records of a queue where failures stick. There is none of a ticket that fails of what stuck. */
+static void read_stuck(lane *l)
+{
+    gpusync_error error;
+    while (l->sticky && gpusync_next_error(l->queue, &l->stuck_cursor, &error) == GPUSYNC_OK) {
+        const stuck *before = stuck_at(l, error.ticket);
+        bool cancelled = error.result == GPUSYNC_ERROR_CANCELLED;
+        l->blind = l->blind || error.dropped;
+        if (l->blind) continue;
+        must(!before || before->maybe, "ticket %llu has a record, and ticket %llu has failed before and sticks",
+             (unsigned long long)error.ticket, (unsigned long long)before->error.ticket);
+        forget_unsure(l);
+        l->stuck_count++;
+        last_stuck(l)->error = error;
+        last_stuck(l)->last = GPUSYNC_EVERYTHING;
+        last_stuck(l)->maybe = cancelled;
+        l->sticks = cancelled ? UNSURE : STICKS;
+    }
+}
+
+/* A commit or submission has told. signals: its timelines may have failed. */
+static void check_admission(lane *l, gpusync_result result, bool signals)
+{
+    if (!l->sticky || l->blind) return;
+    must(l->sticks != STICKS || result != GPUSYNC_OK, "a failure sticks, and work is taken");
+    if (result == GPUSYNC_OK) forget_unsure(l);
+    read_stuck(l); /* it may have waited for room */
+    if (result != GPUSYNC_ERROR_EXECUTION || signals || l->blind) return;
+    must(l->sticks != FREE, "no failure sticks, and work is refused");
+    if (l->sticks == UNSURE) last_stuck(l)->maybe = false;
+    l->sticks = STICKS;
+}
+
+static bool is_same_failure(const gpusync_error *a, const gpusync_error *b)
+{
+    return a->result == b->result && a->failure == b->failure && a->code == b->code && !strcmp(a->domain, b->domain) &&
+           !strcmp(a->message, b->message) && !strcmp(a->label, b->label) && !strcmp(a->queue_label, b->queue_label);
+}
+
+/* It has ended: with what stuck before. */
+static void judge_stuck(lane *l, work *w)
+{
+    const stuck *s = stuck_at(l, w->ticket);
+    gpusync_wait_options options;
+    gpusync_error error;
+    if (w->judged || !w->over || l->blind) return;
+    w->judged = true;
+    if (!s || s->maybe) return;
+    if (l->forgets || world.was_short) { /* once it is cleared its record may be pushed out */
+        must(w->told == s->error.result || w->told == GPUSYNC_ERROR_RESULT_UNKNOWN, "ticket %llu ended with %d",
+             (unsigned long long)w->ticket, w->told);
+        return;
+    }
+    memset(&options, 0, sizeof options);
+    memset(&error, 0, sizeof error);
+    options.error = &error;
+    must(w->told == s->error.result, "ticket %llu ended with %d, and ticket %llu had failed with %d, which sticks",
+         (unsigned long long)w->ticket, w->told, (unsigned long long)s->error.ticket, s->error.result);
+    answer(gpusync_wait_ex(l->queue, w->ticket, 0, &options), w->told);
+    must(error.ticket == w->ticket && is_same_failure(&error, &s->error), "ticket %llu failed of \"%s\", and not of \"%s\"",
+         (unsigned long long)w->ticket, error.message, s->error.message);
+}
+
+/* Where failures stick tickets end in their order. */
+static void check_sticky(lane *l)
+{
+    gpusync_ticket last = 0;
+    int i;
+    read_stuck(l);
+    for (i = 0; i < world.work_count; i++) {
+        work *w = &world.works[i];
+        if (w->lane != index_of(l) || !w->over) continue;
+        if (w->ticket > last) last = w->ticket;
+        judge_stuck(l, w);
+    }
+    for (i = 0; i < world.work_count; i++) {
+        const work *w = &world.works[i];
+        if (w->lane != index_of(l) || w->over || w->ticket > last) continue;
+        must(gpusync_poll(l->queue, w->ticket) != GPUSYNC_NOT_READY, "ticket %llu has ended, and %llu has not",
+             (unsigned long long)last, (unsigned long long)w->ticket);
+    }
+}
+
+static void check_lane(lane *l)
+{
+    uint64_t count = gpusync_in_flight(l->queue), least = 0;
+    gpusync_stats stats;
+    int i;
+    for (i = 0; i < world.work_count; i++) /* what was found by other polls since has ended, too */
+        least += world.works[i].lane == index_of(l) && !world.works[i].over &&
+                 gpusync_poll(l->queue, world.works[i].ticket) == GPUSYNC_NOT_READY;
+    answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
+    must(count >= stats.commits - stats.completions, "%llu in flight, %llu have not ended", (unsigned long long)count,
+         (unsigned long long)(stats.commits - stats.completions));
+    must(count >= least, "%llu in flight, and %llu have not ended", (unsigned long long)count,
+         (unsigned long long)least);
+    count = gpusync_in_flight(l->queue);
+    must((count == 0) == gpusync_is_idle(l->queue), "%llu in flight, and the queue is %sidle", (unsigned long long)count,
+         count ? "" : "not ");
+    if (l->sticky) check_sticky(l);
 }
 
 /* A value is known when every signal up to it was kept: by work that has ended well. */
@@ -340,6 +500,8 @@ static void check_world(void)
     int i;
     for (i = 0; i < world.work_count; i++)
         if (world.works[i].lane >= 0) check_work(&world.works[i]);
+    for (i = 0; i < QUEUES; i++)
+        if (world.lanes[i].queue) check_lane(&world.lanes[i]);
     for (i = 0; i < TIMELINES; i++) {
         tide *t = &world.tides[i];
         uint64_t value = 0;
@@ -385,20 +547,20 @@ static work *remember_work(const lane *l, gpusync_ticket ticket, void *first, vo
 
 /* -- making and destroying ---------------------------------------------------------------------------- */
 
+static void must_be_there(const machine *m) { must(GET(&m->gone) == 0, "a function of a device that is gone is called"); }
+
 static void on_log(void *user, gpusync_log_level level, const char *text)
 {
-    (void)user;
-    must(level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
+    must_be_there((const machine *)user);
+    must(level >= GPUSYNC_LOG_WARNING && level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'),
+         "a bad line in the log");
 }
 
-static void on_notify(void *user)
-{
-    (void)user;
-}
+static void on_notify(void *user) { must_be_there((const machine *)user); }
 
 static void on_trace(void *user, const gpusync_trace_event *event)
 {
-    (void)user;
+    must_be_there((const machine *)user);
     must(event->kind <= GPUSYNC_TRACE_CALLBACK && event->time_ns <= clock_now, "a bad event");
 }
 
@@ -424,6 +586,8 @@ static void make_device(void)
     desc.callback_mode = m->manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
     desc.notify = how & 16 ? on_notify : NULL;
     desc.log = how & 32 ? on_log : NULL;
+    desc.notify_user = desc.log_user = m;
+    if (world.newer && (how & 128)) desc.log_report = gpusync_queue_report;
     if (one_in(8)) {
         some_fault();
         m->memory.fail_at = world.short_of_memory;
@@ -436,7 +600,104 @@ static void make_device(void)
         return;
     }
     must(!gpusync_device_is_lost(m->device) && gpusync_device_metal(m->device), "a new device");
-    if (how & 64) answer(gpusync_set_trace(m->device, on_trace, NULL), GPUSYNC_OK);
+    if (how & 64) answer(gpusync_set_trace(m->device, on_trace, m), GPUSYNC_OK);
+}
+
+/* Functions of a device run where its callbacks do. */
+static void must_be_at_home(const machine *m)
+{
+    must(m->manual == (pthread_equal(pthread_self(), gpu.main) != 0), "a callback on a thread that it is not for");
+}
+
+static void check_callbacks_of(uint64_t where)
+{
+    int i;
+    for (i = 0; i < tally_count && i < TALLIES; i++)
+        must(tallies[i].where != where || !tallies[i].expected || tallies[i].calls == 1,
+             "destroyed, and callback %d came %u times", i, tallies[i].calls);
+}
+
+/* What has been destroyed later is gone: nothing of it is on the GPU, and no callback is left. */
+static void on_destroyed(void *user)
+{
+    goer *g = (goer *)user;
+    const machine *m = &world.machines[g->device];
+    int i;
+    must(g->taken && g->begun && !g->silent, "what was not destroyed is told of");
+    must(COUNT(&g->told) == 0, "what was destroyed is told of twice");
+    must_be_there(m);
+    must_be_at_home(m);
+    check_callbacks_of(g->where);
+    for (i = 0; i < LAST_WORKS && !m->losable; i++)
+        must(!g->buffers[i] || metal_status(g->buffers[i]) < 2 || metal_status(g->buffers[i]) > 3,
+             "destroyed with work in flight");
+}
+
+/* NULL: there is no place. */
+static goer *new_goer(int device, const void *object)
+{
+    int i;
+    for (i = 0; i < GOERS && world.goers[i].taken; i++) continue;
+    if (i == GOERS) return NULL;
+    world.goers[i].taken = true;
+    world.goers[i].device = device;
+    world.goers[i].where = (uint64_t)(uintptr_t)object;
+    return &world.goers[i];
+}
+
+static void forget_goer(goer *g)
+{
+    int i;
+    for (i = 0; i < LAST_WORKS; i++) metal_release(g->buffers[i]);
+    memset(g, 0, sizeof *g);
+}
+
+/* Is one on its way? Of a silent one it is not known. */
+static bool some_goes(int device, bool silent)
+{
+    int i;
+    for (i = 0; i < GOERS; i++)
+        if (world.goers[i].taken && world.goers[i].device == device && world.goers[i].silent == silent &&
+            !world.goers[i].told)
+            return true;
+    return false;
+}
+
+static void on_device_gone(void *user)
+{
+    machine *m = (machine *)user;
+    must(m->goes && COUNT(&m->gone) == 0, "a device goes that was not destroyed, or twice");
+    must_be_at_home(m);
+    must(GET(&m->memory.live) == 0, "the allocator has %ld blocks out", GET(&m->memory.live));
+}
+
+/* Those that are gone leave their places. */
+static void bury_devices(void)
+{
+    int i, k;
+    for (i = 0; i < DEVICES; i++) {
+        machine *m = &world.machines[i];
+        if (!m->goes || !m->gone) continue;
+        must(!some_goes(i, false), "a device is gone before its objects");
+        for (k = 0; k < GOERS; k++)
+            if (world.goers[k].device == i) forget_goer(&world.goers[k]);
+        metal_release(m->metal);
+        memset(m, 0, sizeof *m);
+    }
+}
+
+/* Timers fire, and what is due by hand is called: so what goes later goes on. */
+static void go_on(size_t most)
+{
+    size_t count;
+    int i;
+    (void)pass_time();
+    for (i = 0; i < DEVICES; i++) {
+        const machine *m = &world.machines[i];
+        if (m->device && m->manual && !m->gone) answer(gpusync_dispatch(m->device, most, &count), GPUSYNC_OK);
+    }
+    come_to_rest_now();
+    bury_devices();
 }
 
 static void drop_fours_of(int device);
@@ -444,6 +705,7 @@ static void drop_fours_of(int device);
 static bool is_in_use(int device)
 {
     int i;
+    if (some_goes(device, false)) return true;
     for (i = 0; i < QUEUES; i++)
         if (world.lanes[i].queue && world.lanes[i].device == device) return true;
     for (i = 0; i < TIMELINES; i++)
@@ -451,17 +713,45 @@ static bool is_in_use(int device)
     return world.warmup && world.warmup_device == device;
 }
 
+/* Also while objects of it are there. */
+static void destroy_device_later(int i)
+{
+    machine *m = &world.machines[i];
+    drop_fours_of(i);
+    come_to_rest_now();
+    m->goes = true;
+    answer(gpusync_device_destroy_later(m->device, on_device_gone, m), GPUSYNC_OK);
+    come_to_rest_now();
+    bury_devices();
+}
+
 static void destroy_device(int i)
 {
     machine *m = &world.machines[i];
-    if (!m->device) return;
+    gpusync_result result;
+    int k;
+    if (!m->device || m->goes) return;
+    if (world.newer && one_in(2) && (!is_in_use(i) || some_goes(i, false))) {
+        bool any = false;
+        for (k = 0; k < QUEUES; k++) any = any || (world.lanes[k].queue && world.lanes[k].device == i);
+        for (k = 0; k < TIMELINES; k++) any = any || (world.tides[k].timeline && world.tides[k].device == i);
+        if (!any && !(world.warmup && world.warmup_device == i)) {
+            destroy_device_later(i);
+            return;
+        }
+    }
     if (is_in_use(i)) {
         answer(gpusync_device_destroy(m->device), GPUSYNC_ERROR_IN_USE);
         return;
     }
     drop_fours_of(i);
-    answer(gpusync_device_destroy(m->device), GPUSYNC_OK);
+    come_to_rest_now(); /* what has told that it is gone lets the device go behind that */
+    result = answer(gpusync_device_destroy(m->device), GPUSYNC_OK,
+                    some_goes(i, true) ? GPUSYNC_ERROR_IN_USE : GPUSYNC_OK);
+    if (result != GPUSYNC_OK) return;
     must(m->memory.live == 0, "the allocator has %ld blocks out", m->memory.live);
+    for (k = 0; k < GOERS; k++)
+        if (world.goers[k].device == i) forget_goer(&world.goers[k]);
     metal_release(m->metal);
     memset(m, 0, sizeof *m);
 }
@@ -499,7 +789,7 @@ static void make_queue(void)
     gpusync_queue_desc desc;
     unsigned how = byte();
     void *given = NULL;
-    if (l->queue || !m->device || gpu.count == METAL_QUEUES) return;
+    if (l->queue || !m->device || m->goes || gpu.count == METAL_QUEUES) return;
     memset(l, 0, sizeof *l);
     memset(&desc, 0, sizeof desc);
     l->device = device;
@@ -509,6 +799,7 @@ static void make_queue(void)
     desc.max_command_buffer_count = how & 8 ? 2 + below_of(8) : 0;
     desc.max_in_flight = how & 16 ? 1 + below_of(4) : 0;
     desc.error_log_count = l->forgets ? 1 + below_of(2) : 0;
+    l->sticky = desc.sticky_failure = world.newer && (how & 32);
     if (world.mixed && !want_metal4(l, &desc)) return;
     if (l->given) {
         bool foreign = world.machines[other].device && (how & 128);
@@ -559,27 +850,45 @@ static void finish_all(void);
 static bool may_wait_for_itself(const lane *l)
 {
     static char text[16384];
+    if (world.machines[l->device].goes) return false; /* its timelines have failed */
     gpusync_report(world.machines[l->device].device, text, sizeof text);
     return strstr(text, "signalled, but kept back by value") != NULL;
 }
 
-static void destroy_queue(lane *l, bool now)
+static void destroy_queue_later(lane *l, goer *g)
+{
+    int i, k, n = 0;
+    for (i = 0; i < world.work_count; i++)
+        for (k = 0; k < 2 && n < LAST_WORKS && world.works[i].lane == index_of(l); k++)
+            if (world.works[i].buffers[k]) g->buffers[n++] = metal_retain(world.works[i].buffers[k]);
+    g->begun = true;
+    g->silent = one_in(12);
+    answer(gpusync_queue_destroy_later(l->queue, g->silent ? NULL : on_destroyed, g), GPUSYNC_OK);
+}
+
+static void destroy_queue(lane *l, way how)
 {
     bool lost = world.machines[l->device].losable;
+    goer *g = NULL;
     int i, k;
     if (is_warming(l)) return;
     if (l->metal4 && lost) finish_all(); /* what is in flight there is kept for good: nothing tells of its end */
-    if (!now && may_wait_for_itself(l)) {
+    if (how != AT_ONCE && may_wait_for_itself(l)) {
         finish_all();
-        now = true;
+        how = AT_ONCE;
     }
-    if (fuzz_tells) fprintf(stderr, "  queue %d goes%s\n", index_of(l), now ? " now" : "");
+    if (how == LATER) g = new_goer(l->device, l->queue);
+    if (fuzz_tells)
+        fprintf(stderr, "  queue %d goes%s\n", index_of(l), g ? " later" : how == AT_ONCE ? " now" : "");
     come_to_rest_now(); /* no callback is in a call of what goes, */
     world.destroying = true; /* ... and none makes one */
     world.leaving = index_of(l);
     gpu.idle = 0;
-    if (now) {
+    if (g) {
+        destroy_queue_later(l, g);
+    } else if (how == AT_ONCE) {
         answer(gpusync_queue_destroy_now(l->queue), GPUSYNC_OK);
+        check_callbacks_of((uint64_t)(uintptr_t)l->queue);
     } else {
         answer(gpusync_queue_destroy(l->queue), GPUSYNC_OK);
         for (i = 0; i < world.work_count && !lost; i++)
@@ -587,11 +896,19 @@ static void destroy_queue(lane *l, bool now)
                 must(!world.works[i].buffers[k] || metal_status(world.works[i].buffers[k]) < 2 ||
                          metal_status(world.works[i].buffers[k]) > 3,
                      "destroyed with work in flight");
+        check_callbacks_of((uint64_t)(uintptr_t)l->queue);
     }
     come_to_rest_now();
     world.destroying = false;
     world.leaving = -1;
     forget_lane(l);
+}
+
+static way some_way(void)
+{
+    bool now = !world.gentle && one_in(2);
+    if (world.newer && one_in(2)) return LATER;
+    return now ? AT_ONCE : WAITING;
 }
 
 static void *some_event(int device)
@@ -609,7 +926,7 @@ static void make_timeline(void)
     gpusync_timeline_desc desc;
     unsigned how = byte();
     gpusync_result result;
-    if (t->timeline || !m->device) return;
+    if (t->timeline || !m->device || m->goes) return;
     memset(t, 0, sizeof *t);
     memset(&desc, 0, sizeof desc);
     t->device = device;
@@ -637,6 +954,8 @@ static bool may_need_a_failure(const tide *t)
     uint64_t lowest = UINT64_MAX;
     bool others;
     int i, k;
+    if (world.machines[t->device].goes) return true;
+    if (some_goes(t->device, false) || some_goes(t->device, true)) return true; /* its work is not known any more */
     for (i = 0; i < world.work_count; i++)
         for (k = 0; k < MOST_PENDING && !world.works[i].over; k++) {
             const gpusync_point *pending = &world.works[i].pending[k];
@@ -656,6 +975,7 @@ static void discard_what_keeps_back(tide *t)
 {
     static char text[16384];
     int i;
+    if (world.machines[t->device].goes) return; /* it fails first */
     gpusync_report(world.machines[t->device].device, text, sizeof text);
     for (i = 0; i < OPENS && strstr(text, "waits for value "); i++) {
         opened *o = &world.opens[i];
@@ -666,8 +986,9 @@ static void discard_what_keeps_back(tide *t)
     }
 }
 
-static void destroy_timeline(tide *t)
+static void destroy_timeline(tide *t, way how)
 {
+    goer *g;
     discard_what_keeps_back(t);
     if (may_need_a_failure(t)) {
         if (fuzz_tells) fprintf(stderr, "  timeline %d fails first\n", (int)(t - world.tides));
@@ -676,7 +997,15 @@ static void destroy_timeline(tide *t)
     come_to_rest_now(); /* no callback is in a call of what goes, */
     world.destroying = true; /* ... and none makes one */
     forget_signals(t->timeline);
-    answer(gpusync_timeline_destroy(t->timeline), GPUSYNC_OK);
+    g = how == LATER ? new_goer(t->device, t->timeline) : NULL;
+    if (g) {
+        g->begun = true;
+        g->silent = one_in(12);
+        answer(gpusync_timeline_destroy_later(t->timeline, g->silent ? NULL : on_destroyed, g), GPUSYNC_OK);
+    } else {
+        answer(gpusync_timeline_destroy(t->timeline), GPUSYNC_OK);
+        check_callbacks_of((uint64_t)(uintptr_t)t->timeline);
+    }
     come_to_rest_now();
     world.destroying = false;
     t->timeline = NULL;
@@ -772,6 +1101,16 @@ static void encode_some(void)
     no_faults();
 }
 
+/* What is refused as a failure sticks, and then discarded, was to signal timelines: they fail. */
+static void check_refused(const opened *o)
+{
+    uint64_t value;
+    int k;
+    for (k = 0; k < 2 && o->refused; k++)
+        must(!o->signals[k].timeline || gpusync_timeline_query(o->signals[k].timeline, &value) < GPUSYNC_OK,
+             "a buffer was refused and discarded, and what it was to signal has not failed");
+}
+
 static void let_go(opened *o)
 {
     metal_release(o->buffer);
@@ -789,6 +1128,7 @@ static void discard(void)
     }
     answer(gpusync_command_buffer_discard(l->queue, o->buffer), GPUSYNC_OK);
     answer(gpusync_command_buffer_discard(l->queue, o->buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    check_refused(o);
     let_go(o);
 }
 
@@ -802,7 +1142,7 @@ static void commit_one(void)
     l = one_in(16) ? some_lane() : &world.lanes[o->lane];
     if (index_of(l) != o->lane) {
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket),
-            l->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_ERROR_WRONG_QUEUE);
+            l->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_ERROR_WRONG_QUEUE, l->sticky ? GPUSYNC_ERROR_EXECUTION : INVALID);
         return;
     }
     if (one_in(8)) some_fault();
@@ -810,7 +1150,10 @@ static void commit_one(void)
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
         return;
     }
-    result = may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM);
+    result = may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+                 l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    check_admission(l, result, false);
+    if (result == GPUSYNC_ERROR_EXECUTION) o->refused = o->made;
     if (result != GPUSYNC_OK) {
         must(metal_status(o->buffer) == 0 && ticket == 0, "a commit that failed has done something");
         return;
@@ -819,7 +1162,7 @@ static void commit_one(void)
                                                                                 held it may be given up */
     if (metal_status(o->buffer) >= 2)
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
-            GPUSYNC_ERROR_ALREADY_TRACKED);
+            GPUSYNC_ERROR_ALREADY_TRACKED, l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_ALREADY_TRACKED);
     let_go(o);
 }
 
@@ -830,6 +1173,11 @@ static void track_one(void)
     gpusync_ticket ticket = 0;
     if (!o) return;
     if (one_in(8)) some_fault();
+    if (l->sticky) {
+        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), INVALID);
+        must(ticket == 0, "a ticket where failures stick");
+        return;
+    }
     if (o->tracked) {
         may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
         return;
@@ -964,6 +1312,10 @@ static void submit_some(void)
     if (one_in(6)) some_fault();
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, NO_ROOM, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
+    must(result != GPUSYNC_OK || !l->sticky || !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
+    check_admission(l, result, submission.signal_count > 0);
+    for (i = 0; i < submission.command_buffer_count && l->sticks == STICKS && result == GPUSYNC_ERROR_EXECUTION; i++)
+        from[i]->refused = from[i]->made && submission.signal_count == 0;
     if (result != GPUSYNC_OK) {
         must(ticket == 0, "a ticket and %d", result);
         for (i = 0; i < submission.command_buffer_count; i++)
@@ -971,7 +1323,10 @@ static void submit_some(void)
         must(!over || over->calls == 0, "a submission that failed is over");
         return;
     }
-    if (over) over->expected = true;
+    if (over) {
+        over->expected = true;
+        over->where = (uint64_t)(uintptr_t)l->queue;
+    }
     memcpy(pending, signals, submission.signal_count * sizeof *signals);
     for (i = 0; i < submission.command_buffer_count; i++) memcpy(pending + 2 * (i + 1), from[i]->signals, sizeof signals);
     memcpy(remember_work(l, ticket, buffers[0], buffers[1], true, false)->pending, pending, sizeof pending);
@@ -1023,7 +1378,7 @@ static void move_timeline(void)
         metal_event_signal(t->event, metal_event_value(t->event) + below_of(4)); /* as others do */
         break;
     case 6:
-        if (one_in(4)) destroy_timeline(t);
+        if (one_in(4)) destroy_timeline(t, world.newer && one_in(2) ? LATER : WAITING);
         break;
     default:
         value = some_value(t);
@@ -1035,6 +1390,23 @@ static void move_timeline(void)
 
 /* -- asking and waiting ------------------------------------------------------------------------------- */
 
+/* A wait that goes on when the device is lost says that the GPU is through, or that the limit came first. */
+static void check_off_gpu(const lane *l, gpusync_ticket ticket, gpusync_result result)
+{
+    int i, k;
+    if (!gpusync_device_is_lost(world.machines[l->device].device)) return;
+    must(result != GPUSYNC_TIMEOUT, "a time-out does not tell that the device is lost");
+    if (result == GPUSYNC_ERROR_DEVICE_LOST || result == GPUSYNC_ERROR_INVALID_TICKET) return;
+    for (i = 0; i < world.work_count; i++) {
+        const work *w = &world.works[i];
+        if (w->lane != index_of(l) || (ticket != GPUSYNC_EVERYTHING && ticket != w->ticket)) continue;
+        for (k = 0; k < 2; k++)
+            must(!w->buffers[k] || metal_status(w->buffers[k]) < 2 || metal_status(w->buffers[k]) > 3,
+                 "a wait through the loss says %d, and the GPU has the work of ticket %llu", result,
+                 (unsigned long long)w->ticket);
+    }
+}
+
 static void wait_for_some(void)
 {
     lane *l = some_lane();
@@ -1042,6 +1414,9 @@ static void wait_for_some(void)
     gpusync_error error;
     gpusync_point points[20];
     size_t count, which = 0;
+    gpusync_ticket ticket;
+    gpusync_result result;
+    bool stuck;
     unsigned how;
     if (!l) return;
     memset(&options, 0, sizeof options);
@@ -1049,8 +1424,13 @@ static void wait_for_some(void)
     options.error = &error;
     options.mode = (gpusync_wait_mode)(how % 3); /* BLOCKING would wait for the manual clock */
     options.handlers = how >= 128;
+    options.through_loss = world.newer && (how & 32);
     switch (below_of(6)) {
-    case 0: may(l->device, gpusync_queue_wait(l->queue, some_time()), ENDS, GPUSYNC_TIMEOUT); break;
+    case 0:
+        stuck = l->sticks == STICKS && !l->blind;
+        result = may(l->device, gpusync_queue_wait(l->queue, some_time()), ENDS, GPUSYNC_TIMEOUT);
+        must(!stuck || result != GPUSYNC_OK, "a failure sticks, and a wait for everything says nothing of it");
+        break;
     case 1:
         if (how & 64)
             may(l->device, gpusync_device_wait(world.machines[l->device].device, some_time()), ENDS, GPUSYNC_TIMEOUT);
@@ -1060,9 +1440,10 @@ static void wait_for_some(void)
         break;
     case 2:
     case 3:
-        may(l->device,
-            gpusync_wait_ex(l->queue, one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(l), some_time(), &options), ENDS,
-            GPUSYNC_TIMEOUT, GPUSYNC_ERROR_INVALID_TICKET);
+        ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(l);
+        result = may(l->device, gpusync_wait_ex(l->queue, ticket, some_time(), &options), ENDS, GPUSYNC_TIMEOUT,
+                     GPUSYNC_ERROR_INVALID_TICKET);
+        if (options.through_loss) check_off_gpu(l, ticket, result);
         break;
     case 4: may(l->device, gpusync_throttle(l->queue, 1 + below_of(8), some_time()), ENDS, NO_ROOM); break;
     default:
@@ -1083,7 +1464,7 @@ static void on_talk(void *user, gpusync_result result, const gpusync_error *erro
     on_tally(user, result, error);
     for (i = 0; i < QUEUES && !world.destroying; i++) {
         gpusync_queue *q = world.lanes[i].queue;
-        if (!q) continue;
+        if (!q || world.machines[world.lanes[i].device].goes) continue;
         answer(gpusync_queue_wait(q, SECONDS(1)), ENDS, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_DEVICE_LOST);
         answer(gpusync_queue_destroy(q), GPUSYNC_ERROR_WOULD_DEADLOCK);
         answer(gpusync_dispatch(world.machines[world.lanes[i].device].device, 1, NULL), GPUSYNC_ERROR_WOULD_DEADLOCK);
@@ -1120,7 +1501,106 @@ static void have_some_told(void)
         }
     }
     no_faults();
-    if (result == GPUSYNC_OK) mine->expected = true;
+    if (result != GPUSYNC_OK) return;
+    mine->where = (uint64_t)(uintptr_t)(how % 3 == 0 && t ? (void *)t->timeline : (void *)l->queue);
+    mine->expected = true;
+}
+
+/* The last owner of an object is a callback, of another queue or of its own. */
+static void on_let_go(void *user, gpusync_result result, const gpusync_error *error)
+{
+    goer *g = (goer *)user;
+    must((result == GPUSYNC_OK) == (error == NULL), "a callback with %d and %s error", result, error ? "an" : "no");
+    must(g->taken && !g->begun, "a callback comes twice");
+    g->begun = true;
+    if (g->queue) answer(gpusync_queue_destroy_later(g->queue, on_destroyed, g), GPUSYNC_OK);
+    else answer(gpusync_timeline_destroy_later(g->timeline, on_destroyed, g), GPUSYNC_OK);
+}
+
+static void have_timeline_let_go(lane *l, goer *g)
+{
+    gpusync_result result;
+    gpusync_point point = gpusync_at_ticket(l->queue, some_ticket(l));
+    may(l->device, gpusync_timeline_create(world.machines[l->device].device, NULL, &g->timeline), GPUSYNC_OK);
+    if (!g->timeline) {
+        forget_goer(g);
+        return;
+    }
+    g->where = (uint64_t)(uintptr_t)g->timeline;
+    result = may(l->device, gpusync_on_done(point, on_let_go, g), GPUSYNC_OK, GPUSYNC_ERROR_INVALID_TICKET);
+    if (result == GPUSYNC_OK) return;
+    answer(gpusync_timeline_destroy(g->timeline), GPUSYNC_OK);
+    forget_goer(g);
+}
+
+/* With work behind that of the callback, or without. */
+static void have_queue_let_go(const lane *l, goer *g)
+{
+    gpusync_queue_desc desc;
+    gpusync_ticket first = 0, ticket = 0;
+    void *buffer;
+    int left = 1 + (int)below_of(3), n = 0;
+    memset(&desc, 0, sizeof desc);
+    desc.sticky_failure = one_in(2);
+    may(l->device, gpusync_queue_create(world.machines[l->device].device, &desc, &g->queue), GPUSYNC_OK);
+    if (!g->queue) {
+        forget_goer(g);
+        return;
+    }
+    g->where = (uint64_t)(uintptr_t)g->queue;
+    gpu_add(gpusync_queue_metal(g->queue));
+    while (left-- > 0) {
+        buffer = NULL;
+        if (may(l->device, gpusync_command_buffer(g->queue, NULL, &buffer), GPUSYNC_OK) != GPUSYNC_OK) break;
+        if (one_in(4)) fail_for_a_reason(buffer, l);
+        g->buffers[n] = metal_retain(buffer);
+        if (one_in(4)) break; /* it is left open */
+        if (may(l->device, gpusync_commit(g->queue, buffer, &ticket), GPUSYNC_OK) != GPUSYNC_OK) break;
+        first = first ? first : ticket;
+        n++;
+    }
+    if (first && may(l->device, gpusync_on_done(gpusync_at_ticket(g->queue, first), on_let_go, g), GPUSYNC_OK) == GPUSYNC_OK)
+        return;
+    if (world.machines[l->device].losable) finish_all();
+    answer(gpusync_queue_destroy(g->queue), GPUSYNC_OK);
+    forget_goer(g);
+}
+
+static void have_let_go(void)
+{
+    lane *l = some_lane();
+    goer *g = l ? new_goer(l->device, l) : NULL;
+    if (!g) return;
+    if (one_in(2)) have_timeline_let_go(l, g);
+    else if (gpu.count < METAL_QUEUES) have_queue_let_go(l, g);
+    else forget_goer(g);
+}
+
+/* The tickets so far keep what they have. What comes is free. */
+static void clear_failure(void)
+{
+    lane *l = some_lane();
+    gpusync_stats stats;
+    int i;
+    if (!l) return;
+    if (l->sticky) check_world(); /* whatever has ended by now is known */
+    answer(gpusync_queue_clear_failure(l->queue), l->sticky ? GPUSYNC_OK : INVALID);
+    if (!l->sticky) return;
+    answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
+    if (l->sticks != FREE) last_stuck(l)->last = stats.commits;
+    l->sticks = FREE;
+    for (i = 0; i < OPENS; i++)
+        if (world.opens[i].lane == index_of(l)) world.opens[i].refused = false;
+}
+
+/* A report is as long as it says, or cut. */
+static void report_on(gpusync_queue *queue)
+{
+    static char text[4096];
+    size_t size = byte() * 16u, length = gpusync_queue_report(queue, size ? text : NULL, size);
+    must(size == 0 || strlen(text) == (length < size ? length : size - 1), "a report of %zu bytes, cut to %zu", length,
+         size);
+    must(length > 0, "a report without a line");
 }
 
 static void look_around(void)
@@ -1269,7 +1749,7 @@ static void unstick(unsigned idle)
     void *buffer;
     for (i = 0; i < world.event_count; i++) metal_event_signal(world.events[i], GPUSYNC_MAX_VALUE / 2);
     for (i = 0; i < DEVICES && idle == 4032; i++)
-        if (world.machines[i].device) tell_report(world.machines[i].device); /* it will not get any better */
+        if (world.machines[i].device && !world.machines[i].goes) tell_report(world.machines[i].device); /* it will not get any better */
     if (idle < 512) return;
     /* what is destroyed waits for what others hold: a pending signal, say, of a value below the one that it has seen */
     for (i = 0; i < QUEUES && idle == 1024; i++)
@@ -1290,7 +1770,7 @@ static void unstick(unsigned idle)
 static void lose_a_device(void)
 {
     machine *m = &world.machines[below_of(DEVICES)];
-    if (world.gentle || !m->metal || !one_in(8)) return;
+    if (m->goes || world.gentle || !m->metal || !one_in(8)) return;
     m->losable = true;
     softmetal_remove_device(m->metal);
 }
@@ -1317,12 +1797,66 @@ static void do_something4(void)
     }
 }
 
+/* One behind the other, and some of them fail: of what is in flight together the first failure counts. */
+static void commit_a_row(void)
+{
+    lane *l = some_lane();
+    unsigned how = byte(), left = 1 + how % 4;
+    const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    while (l && !l->metal4 && left-- > 0 && (l->given || softmetal_outstanding(l->metal) <= 40)) {
+        gpusync_ticket ticket = 0;
+        gpusync_result result;
+        void *buffer = NULL;
+        may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), ENDS, GPUSYNC_TIMEOUT,
+            GPUSYNC_ERROR_QUEUE_FULL);
+        if (!buffer) return;
+        (void)metal_retain(buffer);
+        if (how >> left & 16) softmetal_fail_as(buffer, SOFTMETAL_TIMEOUT, NULL);
+        result = may(l->device, gpusync_commit(l->queue, buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+                     l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        check_admission(l, result, false);
+        if (result == GPUSYNC_OK) (void)remember_work(l, ticket, buffer, NULL, true, false);
+        else answer(gpusync_command_buffer_discard(l->queue, buffer), GPUSYNC_OK);
+        metal_release(buffer);
+    }
+}
+
+/* What came with 0.3. */
+static void do_something_new(void)
+{
+    lane *l;
+    switch (below_of(12)) {
+    case 0:
+    case 1: clear_failure(); break;
+    case 2: have_let_go(); break;
+    case 3: go_on(1 + below_of(4)); break;
+    case 4:
+        l = some_lane();
+        if (l) destroy_queue(l, LATER);
+        break;
+    case 5:
+        l = some_lane();
+        if (l) report_on(l->queue);
+        break;
+    case 6: check_struct_sizes(); break;
+    case 7: commit_one(); break;
+    default: commit_a_row(); break;
+    }
+}
+
 static void do_something(void)
 {
     lane *l;
     tide *t;
     if (world.mixed && one_in(2)) {
         do_something4();
+        return;
+    }
+    if (world.newer && byte() % 4 == 1) {
+        do_something_new();
         return;
     }
     switch (below_of(36)) {
@@ -1360,13 +1894,14 @@ static void do_something(void)
     case 31: lose_a_device(); break;
     case 32:
         l = some_lane();
-        if (l && one_in(4)) destroy_queue(l, !world.gentle && one_in(2));
+        if (l && one_in(4)) destroy_queue(l, some_way());
         break;
     case 33: warm_up(); break;
     case 34:
         l = some_lane();
         t = l ? some_tide(l->device) : NULL;
-        talk_nonsense(l ? world.machines[l->device].device : NULL, l ? l->queue : NULL, t ? t->timeline : NULL);
+        talk_nonsense(l ? world.machines[l->device].device : NULL, l ? l->queue : NULL, t ? t->timeline : NULL,
+                      l && l->sticky);
         break;
     default: destroy_device((int)below_of(DEVICES)); break;
     }
@@ -1392,6 +1927,7 @@ static void check_all_has_ended(void)
             answer(gpusync_untrack(world.lanes[o->lane].queue, o->ticket), GPUSYNC_OK);
         else if (o->made)
             answer(gpusync_command_buffer_discard(world.lanes[o->lane].queue, o->buffer), GPUSYNC_OK);
+        check_refused(o);
         let_go(o);
     }
     finish_all();
@@ -1412,19 +1948,50 @@ static void check_all_has_ended(void)
     }
 }
 
+static way some_last_way(void)
+{
+    bool now = !world.gentle && one_in(3);
+    if (world.newer && one_in(2)) return LATER;
+    return now ? AT_ONCE : WAITING;
+}
+
+/* All that goes later is gone, each once. */
+static void await_goers(void)
+{
+    unsigned rounds = 0;
+    bool any = true;
+    int i;
+    while (any) {
+        finish_all();
+        go_on(SIZE_MAX);
+        any = false;
+        for (i = 0; i < GOERS; i++)
+            any = any || (world.goers[i].taken && !world.goers[i].silent && !world.goers[i].told);
+        for (i = 0; i < DEVICES; i++) {
+            if (rounds > 16 && !world.machines[i].goes) destroy_device(i); /* perhaps all that it has is silent */
+            any = any || world.machines[i].device;
+        }
+        must(rounds++ < 2000, "what was destroyed later does not go");
+    }
+}
+
 static void destroy_all(void)
 {
-    bool timelines_first = one_in(2);
+    bool timelines_first = one_in(2), devices_first = world.newer && one_in(3);
     int i;
     if (world.warmup) answer(gpusync_warmup_destroy(world.warmup), GPUSYNC_OK);
     world.warmup = NULL;
+    if (devices_first) fail_timelines(); /* a report on a device that goes could not say what waits for itself */
+    for (i = 0; i < DEVICES && devices_first; i++)
+        if (world.machines[i].device && !world.machines[i].goes) destroy_device_later(i);
     for (i = 0; i < TIMELINES && timelines_first; i++)
-        if (world.tides[i].timeline) destroy_timeline(&world.tides[i]);
+        if (world.tides[i].timeline) destroy_timeline(&world.tides[i], world.newer && one_in(2) ? LATER : WAITING);
     for (i = 0; i < QUEUES; i++)
-        if (world.lanes[i].queue) destroy_queue(&world.lanes[i], !world.gentle && one_in(3));
+        if (world.lanes[i].queue) destroy_queue(&world.lanes[i], some_last_way());
     for (i = 0; i < TIMELINES; i++)
-        if (world.tides[i].timeline) destroy_timeline(&world.tides[i]);
+        if (world.tides[i].timeline) destroy_timeline(&world.tides[i], world.newer && one_in(2) ? LATER : WAITING);
     for (i = 0; i < DEVICES; i++) destroy_device(i);
+    if (world.newer) await_goers();
     finish_all();
     gpu_forget();
     while (world.event_count > 0) metal_release(world.events[--world.event_count]);
@@ -1446,7 +2013,7 @@ static void draw_quirks(void)
     softmetal_set_quirks(&quirks);
 }
 
-static void play_calls(bool mixed)
+static void play_calls(bool mixed, bool newer)
 {
     unsigned how = byte(), more;
     int i;
@@ -1454,10 +2021,12 @@ static void play_calls(bool mixed)
     for (i = 0; i < WORKS; i++) world.works[i].lane = -1;
     for (i = 0; i < FOURS; i++) world.fours[i].lane = -1;
     world.mixed = mixed;
+    world.newer = newer;
     world.gentle = how & 1;
     world.leaving = -1;
     gpu.in_order = how & 2;
     gpu.unstick = unstick;
+    gpu.sweeps = newer;
     gpu.idle = 0;
     softmetal_set_clock(SOFTMETAL_MANUAL);
     if (mixed) draw_quirks();
@@ -1468,11 +2037,13 @@ static void play_calls(bool mixed)
         do_something();
         gpu.idle = 0;
         come_to_rest_now();
+        bury_devices();
         check_world();
     }
     if (how & 4) check_all_has_ended();
     destroy_all();
     gpu.unstick = NULL;
+    gpu.sweeps = false;
     check_tallies();
 }
 

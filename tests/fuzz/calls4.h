@@ -43,7 +43,7 @@ static void make_four(void)
 {
     four *f = &world.fours[below_of(FOURS)];
     int device = (int)below_of(DEVICES);
-    if (f->buffer || !world.machines[device].device) return;
+    if (f->buffer || !world.machines[device].device || world.machines[device].goes) return;
     memset(f, 0, sizeof *f);
     f->lane = -1;
     f->device = device;
@@ -143,6 +143,7 @@ static void commit_held_again(const four *f)
     gpusync_ticket ticket = 7;
     buffers[count++] = f->buffer;
     if (world.machines[l->device].losable || !is_held4(f)) return;
+    if (l->sticky) return; /* it may have been given up, and wait for its turn */
     if (fuzz_tells) fprintf(stderr, "    buffer %d of Metal 4, which is held\n", (int)(f - world.fours));
     if (one_in(2)) {
         may(l->device, gpusync_commit4(l->queue, buffers, count, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
@@ -168,7 +169,9 @@ static void commit4_some(void)
     if (!count) return;
     run = prepare_run4(l, buffers[0]);
     if (one_in(8)) some_fault();
-    result = may(l->device, gpusync_commit4(l->queue, buffers, count, &ticket), GPUSYNC_OK, GPUSYNC_ERROR_QUEUE_FULL);
+    result = may(l->device, gpusync_commit4(l->queue, buffers, count, &ticket), GPUSYNC_OK, GPUSYNC_ERROR_QUEUE_FULL,
+                 l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    check_admission(l, result, false);
     (void)committed4(l, result, ticket, fours, count, run);
     if (result == GPUSYNC_OK) commit_held_again(fours[0]);
     if (result == GPUSYNC_OK && one_in(4)) drop_four(fours[below_of((unsigned)count)]);
@@ -213,7 +216,8 @@ static void submit4_some(lane *l)
         return;
     }
     if (submission.command_buffer_count == 0) {
-        may(l->device, gpusync_submit(l->queue, &submission, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
+        may(l->device, gpusync_submit(l->queue, &submission, &ticket), GPUSYNC_ERROR_UNSUPPORTED,
+            l->sticky ? INVALID : GPUSYNC_ERROR_UNSUPPORTED, l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_UNSUPPORTED);
         must(ticket == 0, "a ticket without command buffers");
         return;
     }
@@ -224,12 +228,17 @@ static void submit4_some(lane *l)
     if (one_in(6)) some_fault();
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, GPUSYNC_ERROR_QUEUE_FULL, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
+    must(result != GPUSYNC_OK || !l->sticky || !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
+    check_admission(l, result, submission.signal_count > 0);
     w = committed4(l, result, ticket, fours, submission.command_buffer_count, run);
     if (!w) {
         must(!over || over->calls == 0, "a submission that failed is over");
         return;
     }
-    if (over) over->expected = true;
+    if (over) {
+        over->expected = true;
+        over->where = (uint64_t)(uintptr_t)l->queue;
+    }
     memcpy(w->pending, signals, sizeof signals);
     for (i = 0; i < submission.signal_count; i++) {
         int k;
@@ -263,8 +272,11 @@ static void ask_metal4_for_more(const lane *l, void *buffer)
         must(!made, "a command buffer of a queue of Metal 4");
         ticket = 0;
         break;
-    case 1: may(l->device, gpusync_commit(l->queue, buffer, &ticket), UNSUPPORTED); break;
-    case 2: may(l->device, gpusync_track(l->queue, buffer, &ticket), UNSUPPORTED); break;
+    case 1:
+        may(l->device, gpusync_commit(l->queue, buffer, &ticket), UNSUPPORTED,
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : UNSUPPORTED);
+        break;
+    case 2: may(l->device, gpusync_track(l->queue, buffer, &ticket), l->sticky ? INVALID : UNSUPPORTED); break;
     case 3: may(l->device, gpusync_track_committed(l->queue, buffer, &ticket), UNSUPPORTED); break;
     case 4:
         may(l->device, gpusync_encode_wait(l->queue, buffer, gpusync_at_ticket(l->queue, 0)), UNSUPPORTED);
@@ -282,7 +294,10 @@ static void ask_metal4_for_more(const lane *l, void *buffer)
         may(l->device, gpusync_wait_ex(l->queue, some_ticket(l), some_time(), &options), UNSUPPORTED);
         ticket = 0;
         break;
-    default: may(l->device, gpusync_submit(l->queue, &submission, &ticket), UNSUPPORTED); break;
+    default:
+        may(l->device, gpusync_submit(l->queue, &submission, &ticket), UNSUPPORTED,
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : UNSUPPORTED);
+        break;
     }
     must(ticket == 0, "a ticket for what is not there");
 }
@@ -295,8 +310,12 @@ static void mix_up(const lane *l, void *buffer)
     memset(&submission, 0, sizeof submission);
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
-    if (one_in(2)) may(l->device, gpusync_commit4(l->queue, &buffer, 1, &ticket), UNSUPPORTED);
-    else may(l->device, gpusync_submit(l->queue, &submission, &ticket), UNSUPPORTED);
+    if (one_in(2))
+        may(l->device, gpusync_commit4(l->queue, &buffer, 1, &ticket), UNSUPPORTED,
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : UNSUPPORTED);
+    else
+        may(l->device, gpusync_submit(l->queue, &submission, &ticket), UNSUPPORTED,
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : UNSUPPORTED);
     must(ticket == 0, "a ticket for a buffer of the other kind");
 }
 
@@ -314,7 +333,8 @@ static void commit4_nonsense(const lane *l, void *buffer)
     default:
         buffers[1] = one_in(2) ? buffer : NULL;
         if (one_in(4)) buffers[0] = NULL;
-        may(l->device, gpusync_commit4(l->queue, buffers, count, &ticket), l->metal4 ? INVALID : UNSUPPORTED);
+        may(l->device, gpusync_commit4(l->queue, buffers, count, &ticket), l->metal4 ? INVALID : UNSUPPORTED,
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : INVALID);
         break;
     }
     must(ticket == 0, "a ticket for nonsense");

@@ -113,7 +113,7 @@ typedef struct tally {
     bool expected; /* it was registered, and so it is called once */
     bool exact;    /* ... with this result */
     gpusync_result must_be;
-    uint64_t where; /* of threads.c: the object that it was registered with */
+    uint64_t where; /* the object that it was registered with */
 } tally;
 
 static tally tallies[TALLIES];
@@ -163,8 +163,29 @@ static void do_nothing(void *user, gpusync_result result, const gpusync_error *e
     (void)user, (void)result, (void)error;
 }
 
-/* Whatever the state of things, each has one answer, and changes nothing. The objects may be NULL. */
-static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline)
+static void never_destroyed(void *user)
+{
+    (void)user;
+    must(false, "what is nothing is told of as destroyed");
+}
+
+/* As many as there are places for, and the rest is left alone. */
+static void check_struct_sizes(void)
+{
+#define SIZE_OF(name) sizeof(name),
+    static const size_t sizes[] = {GPUSYNC_STRUCTS(SIZE_OF)};
+#undef SIZE_OF
+    size_t told[LENGTH(sizes) + 1], count = below_of((unsigned)LENGTH(told) + 1), i;
+    for (i = 0; i < LENGTH(told); i++) told[i] = 7;
+    must(gpusync_struct_sizes(told, count) == LENGTH(sizes), "a number of structs");
+    for (i = 0; i < LENGTH(told); i++)
+        must(told[i] == (i < count && i < LENGTH(sizes) ? sizes[i] : 7), "struct %zu has %zu bytes", i, told[i]);
+    must(gpusync_struct_sizes(NULL, count) == LENGTH(sizes), "a number of structs");
+}
+
+/* Whatever the state of things, each has one answer, and changes nothing. The objects may be NULL. sticky: where a
+   failure sticks the queue refuses all work. */
+static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline, bool sticky)
 {
     const uint64_t high = GPUSYNC_MAX_VALUE + 1 + byte();
     const gpusync_ticket unknown = (gpusync_ticket)1000000 + byte();
@@ -201,13 +222,17 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         cursor = gpusync_now_ns();
         must(cursor <= gpusync_now_ns(), "the clock goes back");
         must(gpusync_version() == GPUSYNC_VERSION, "another version is linked");
+        must(gpusync_struct_sizes(NULL, 1) > 0, "no structs");
         break;
     case 1:
         device_desc.hooks = &half;
         answer(gpusync_device_create(&device_desc, &made_device), INVALID);
         must(!made_device, "a device");
         break;
-    case 2: answer(gpusync_device_destroy(NULL), GPUSYNC_OK); break;
+    case 2:
+        answer(gpusync_device_destroy(NULL), GPUSYNC_OK);
+        answer(gpusync_device_destroy_later(NULL, never_destroyed, NULL), GPUSYNC_OK);
+        break;
     case 3: /* others may be in its calls */
         if (fuzz_me == 0) answer(gpusync_device_destroy(device), device ? GPUSYNC_ERROR_IN_USE : GPUSYNC_OK);
         break;
@@ -216,7 +241,11 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         must(!made_queue, "a queue");
         break;
     case 5: answer(gpusync_queue_create(device, NULL, NULL), INVALID); break;
-    case 6: answer(gpusync_queue_destroy(NULL), GPUSYNC_OK); break;
+    case 6:
+        answer(gpusync_queue_destroy(NULL), GPUSYNC_OK);
+        answer(gpusync_queue_destroy_later(NULL, never_destroyed, NULL), GPUSYNC_OK);
+        answer(gpusync_queue_clear_failure(NULL), INVALID);
+        break;
     case 7: answer(gpusync_queue_destroy_now(NULL), GPUSYNC_OK); break;
     case 8: must(!gpusync_device_metal(NULL) && !gpusync_queue_metal(NULL), "an object for NULL"); break;
     case 9:
@@ -244,6 +273,7 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
     case 26: answer(gpusync_device_wait_ex(NULL, GPUSYNC_FOREVER, NULL), INVALID); break;
     case 27:
         must(!gpusync_is_idle(NULL) && !gpusync_is_done(NULL, 0) && !gpusync_is_done(queue, unknown), "is done");
+        must(gpusync_in_flight(NULL) == 0, "in flight");
         break;
     case 28: answer(gpusync_wait_many(NULL, 0, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which), GPUSYNC_OK); break;
     case 29: answer(gpusync_wait_many(NULL, 0, GPUSYNC_WAIT_ANY, none, NULL, &which), INVALID); break;
@@ -272,7 +302,10 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
                device ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, device ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
         must(!made, "a timeline");
         break;
-    case 37: answer(gpusync_timeline_destroy(NULL), GPUSYNC_OK); break;
+    case 37:
+        answer(gpusync_timeline_destroy(NULL), GPUSYNC_OK);
+        answer(gpusync_timeline_destroy_later(NULL, never_destroyed, NULL), GPUSYNC_OK);
+        break;
     case 38:
         value = 5;
         must(!gpusync_timeline_metal(NULL, &value), "an event for NULL");
@@ -302,7 +335,7 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         points[0].queue = queue; /* a ticket cannot be signalled */
         answer(gpusync_submit(queue, &submission, NULL),
                queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID,
-               queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, SHORT);
+               queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, queue && sticky ? GPUSYNC_ERROR_EXECUTION : INVALID, SHORT);
         break;
     case 49:
         submission.waits = points;
@@ -313,7 +346,7 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
                !queue             ? INVALID
                : is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED
                                   : GPUSYNC_ERROR_INVALID_TICKET,
-               queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, SHORT);
+               queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, queue && sticky ? GPUSYNC_ERROR_EXECUTION : INVALID, SHORT);
         break;
     case 50:
         answer(gpusync_cancel_held(NULL), INVALID);
@@ -355,15 +388,16 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         answer(gpusync_device_get_stats(NULL, &stats), INVALID);
         answer(gpusync_device_get_stats(device, NULL), INVALID);
         answer(gpusync_set_trace(NULL, NULL, NULL), INVALID);
-        must(gpusync_report(NULL, NULL, 0) == 0, "a report on nothing");
+        must(gpusync_report(NULL, NULL, 0) == 0 && gpusync_queue_report(NULL, NULL, 0) == 0, "a report on nothing");
         break;
     }
 }
 
-static void talk_nonsense(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline)
+static void talk_nonsense(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline, bool sticky)
 {
     unsigned nulls = byte();
-    talk_nonsense_to(nulls % 8 == 1 ? NULL : device, nulls % 8 == 2 ? NULL : queue, nulls % 8 == 3 ? NULL : timeline);
+    talk_nonsense_to(nulls % 8 == 1 ? NULL : device, nulls % 8 == 2 ? NULL : queue, nulls % 8 == 3 ? NULL : timeline,
+                     sticky);
 }
 
 /* -- the end ------------------------------------------------------------------------------------------ */

@@ -25,6 +25,7 @@ static struct {
     unsigned yields;
     void *warming; /* the queue of a warm-up: nothing moves but this one */
     unsigned naps; /* of the main thread, while that goes on */
+    bool sweeps;   /* timers fire where nothing else moves: objects go by them, and work may wait for that */
     pthread_t main;
     void (*unstick)(unsigned idle); /* in a park, when nothing has moved for long */
 } gpu;
@@ -56,6 +57,16 @@ static void come_to_rest_now(void)
 {
     if (gpu.warming) return;
     must(softmetal_settle_listeners(SECONDS(20)), "a listener does not end");
+}
+
+/* Timers are fired by hand, and only where an input asks for it, or where something goes later. False: none is armed. */
+static bool pass_time(void)
+{
+    if (gpu.warming || softmetal_timers() == 0) return false;
+    PUT(&clock_now, clock_now + softmetal_next_timer());
+    softmetal_fire_timer();
+    come_to_rest_now();
+    return true;
 }
 
 /* One step of one command buffer. False: there is nothing to do on any queue. A callback that still runs would release
@@ -105,7 +116,8 @@ static void gpu_warm(void)
 static void hook_yield(void *user)
 {
     (void)user;
-    if (pthread_equal(pthread_self(), gpu.main) && ++gpu.yields % 32 == 0) (void)gpu_step(0, 0, true);
+    if (!pthread_equal(pthread_self(), gpu.main) || ++gpu.yields % 32 != 0) return;
+    if (!gpu_step(0, 0, true) && gpu.sweeps) (void)pass_time();
 }
 
 /* Every wait that sleeps comes by here. On the main thread the GPU moves on; when it cannot, time does. */
@@ -126,6 +138,7 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         return;
     }
     gpu.idle++;
+    if (gpu.sweeps && gpu.idle % 8 == 0) (void)pass_time();
     if (gpu.unstick && gpu.idle % 64 == 0) gpu.unstick(gpu.idle);
     must(gpu.idle < 4096, "a wait does not end: %s", fuzz_doing[0]);
     if (deadline_ns != GPUSYNC_FOREVER && deadline_ns > clock_now) clock_now = deadline_ns;

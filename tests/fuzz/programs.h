@@ -1,7 +1,8 @@
 /* programs.h - inputs that are programs of submit_graphs.h: drawn from the bytes, run step by step, judged by the model
 
    Between the steps come questions, callbacks, calls that make no sense and allocations that fail: none of this may
-   change how the program ends. */
+   change how the program ends. In inputs whose first byte says so failures stick on some queues, and are cleared between
+   the steps, which the model knows. */
 #ifndef FUZZ_PROGRAMS_H
 #define FUZZ_PROGRAMS_H
 
@@ -14,6 +15,7 @@ static struct {
     uint64_t value[TIMELINES];
     uint64_t cursor[QUEUES], failures[QUEUES];
     int submitted, host; /* how far the two rows of steps have come */
+    bool sticky;         /* the input is of those */
 } seen;
 
 static program *fuzzed;
@@ -102,11 +104,26 @@ static void check_line_now(program *p, int t)
     }
 }
 
+/* Where failures stick tickets end in their order. */
+static void check_order_now(const program *p)
+{
+    bool open[QUEUES] = {false};
+    int i;
+    for (i = 0; i < p->steps; i++) {
+        const step *s = &p->step[i];
+        if (!is_sticky(s) || s->state != ISSUED) continue;
+        must(!seen.judged[i] || !open[s->queue], "step %d has ended, and one before it has not", i);
+        /* other polls since may have ended it */
+        if (!seen.judged[i] && gpusync_poll(p->queue[s->queue], s->ticket) == GPUSYNC_NOT_READY) open[s->queue] = true;
+    }
+}
+
 static void check_now(program *p)
 {
     int i;
     for (i = 0; i < p->steps; i++)
         if (p->step[i].kind != HOST && p->step[i].state == ISSUED) check_step_now(p, &p->step[i]);
+    check_order_now(p);
     for (i = 0; i < p->timelines; i++) check_line_now(p, i);
 }
 
@@ -333,10 +350,82 @@ static void make_something_else(program *p)
     heal(p);
 }
 
+static void on_later(void *user) { COUNT((unsigned *)user); }
+
+/* One with work and an open command buffer goes later: by timers, and as its work ends. */
+static void make_and_let_go(program *p)
+{
+    gpusync_queue_desc desc;
+    gpusync_queue *queue = NULL;
+    gpusync_timeline *timeline = NULL;
+    gpusync_ticket ticket = 0;
+    unsigned told = 0, rounds = 0;
+    void *buffer = NULL, *metal;
+    memset(&desc, 0, sizeof desc);
+    desc.sticky_failure = one_in(2);
+    if (one_in(4)) {
+        answer(gpusync_timeline_create(p->r.device, NULL, &timeline), GPUSYNC_OK);
+        answer(gpusync_timeline_destroy_later(timeline, on_later, &told), GPUSYNC_OK);
+        while (told == 0 && pass_time()) must(rounds++ < 100, "a timeline does not go");
+        must(told == 1, "a timeline went %u times", told);
+        return;
+    }
+    answer(gpusync_queue_create(p->r.device, &desc, &queue), GPUSYNC_OK);
+    metal = metal_retain(gpusync_queue_metal(queue));
+    answer(gpusync_command_buffer(queue, NULL, &buffer), GPUSYNC_OK);
+    if (one_in(2)) answer(gpusync_commit(queue, buffer, &ticket), GPUSYNC_OK);
+    p->others += ticket;
+    answer(gpusync_queue_destroy_later(queue, on_later, &told), GPUSYNC_OK);
+    if (ticket) {
+        (void)pass_time();
+        must(told == 0, "a queue with work in flight is gone");
+        softmetal_finish(buffer);
+    }
+    while (told == 0 && pass_time()) must(rounds++ < 100, "a queue does not go");
+    must(told == 1, "a queue went %u times", told);
+    metal_release(metal);
+}
+
+/* What came with 0.3. */
+static void come_between_newly(program *p)
+{
+    int q = (int)below_of((unsigned)p->queues);
+    const step *s = some_step(p);
+    gpusync_wait_options options;
+    char text[256];
+    size_t size = 1 + byte(), length;
+    mishap *m;
+    memset(&options, 0, sizeof options);
+    options.through_loss = true;
+    switch (below_of(6)) {
+    case 0:
+    case 1:
+    case 2:
+        m = add_mishap(p, CLEAR, q, seen.submitted);
+        if (m) run_mishap(p, m);
+        break;
+    case 3:
+        if (s)
+            answer(gpusync_wait_ex(p->queue[s->queue], s->ticket, 0, &options),
+                   as_wait(gpusync_poll(p->queue[s->queue], s->ticket)));
+        break;
+    case 4:
+        length = gpusync_queue_report(p->queue[q], text, size);
+        must(length > 0 && strlen(text) == (length < size ? length : size - 1), "a report that is cut wrongly");
+        break;
+    default: make_and_let_go(p); break;
+    }
+}
+
 static void come_between(program *p)
 {
     const step *s = some_step(p);
     size_t count = 7;
+    if (seen.sticky && one_in(3)) {
+        come_between_newly(p);
+        come_to_rest_now();
+        return;
+    }
     switch (below_of(10)) {
     case 0:
     case 1:
@@ -380,7 +469,7 @@ static void play_by_the_bytes(program *p)
         case 8:
         case 9:
         case 10: (void)gpu_step(op >> 4, op >> 6, op & 1); break;
-        case 11: talk_nonsense(p->r.device, p->queue[0], p->line[0].timeline); break;
+        case 11: talk_nonsense(p->r.device, p->queue[0], p->line[0].timeline, p->sticky[0]); break;
         default: come_between(p); break;
         }
         heal(p);
@@ -413,15 +502,16 @@ static void play_to_the_end(program *p)
     }
 }
 
-static void play_program(void)
+static void play_program(bool sticky)
 {
     static program p;
     unsigned how = byte();
     uint64_t events = 0;
     int i;
     memset(&seen, 0, sizeof seen);
+    seen.sticky = sticky;
     fuzzed = &p;
-    draw_program(&p, how & 1, draw_from_bytes);
+    draw_program(&p, how & 1, draw_from_bytes, sticky);
     p.keeps = how >> 1 & 1;
     p.again = again_with_memory;
     p.hooks = &fuzz_hooks;

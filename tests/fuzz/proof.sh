@@ -40,12 +40,12 @@ faults=(
     '    if (t->signal_count && t->signals.end[0]->number == 0)'
 
     late_record fuzz "a ticket is marked before its failure is on record"
-    '            gpusync__record(q, &error);'
-    '            gpusync__end_ticket(q, ticket, &outcome, &caught, deferred), gpusync__record(q, &error);'
+    '        gpusync__record(q, outcome->error, false);'
+    '        gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred), gpusync__record(q, outcome->error, false);'
 
     unpaid fuzz "a timeline goes before its callbacks were called"
-    '    gpusync__pay(dev, &t->owing, NULL);'
-    ''
+    '    return gpusync__pay(dev, &t->owing, NULL, waits);'
+    '    return true;'
 
     locked_unpark fuzz "a waiter is woken under the lock of its wait list"
     '        caught->waiters[caught->count++] = entry->waiter;'
@@ -68,12 +68,12 @@ faults=(
         buffer = gpusync__slot_leave(q, slot);'
 
     listener_runs threads "a timeline goes while the block of its listener runs"
-    '            while (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)'
+    '            while (waits && GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)'
     '            if (rounds)'
 
     still_inside threads "a queue goes before the waits that it has woken are out"
-    '    gpusync__let_out(dev, &q->inside);'
-    ''
+    '    if (!gpusync__let_out(q->device, &q->inside, waits))'
+    '    if (!waits && !gpusync__let_out(q->device, &q->inside, waits))'
 
     late_look threads "the look for callbacks comes before the note that a thread asked is taken back"
     '    GPUSYNC__STORE_SEQ(&post->asked, 0);'
@@ -91,6 +91,30 @@ faults=(
     kept_room threads "room for command buffers of its own that a submission did not make is not given back"
     '        gpusync__give_room(q, count - made, NULL);'
     '        gpusync__give_room(q, 0, NULL);'
+
+    cleared_early fuzz "a clear of a failure that sticks leaves the tickets that have not ended free of it"
+    '        sticky->last = queue->head.committed;'
+    '        sticky->last = queue->head.completed;'
+
+    out_of_turn fuzz "where failures stick a submission ends before its turn"
+    '    bool waits = !q->sticky->ends_freely && s->work.ticket != q->head.completed + 1;'
+    '    bool waits = false;'
+
+    gone_early fuzz "a queue that goes later is said to be gone while the GPU works for it"
+    '    if (q->drains && !gpusync__drain(q, waits))'
+    '    if (q->drains && waits && !gpusync__drain(q, waits))'
+
+    still_on_gpu fuzz "a wait that goes on through a loss does not see that the GPU has the work"
+    '        if (!gpusync__look_slot(q, slot) || goal->handlers)'
+    '        if (goal->handlers)'
+
+    left_inside threads "a queue that goes later does not wait for the calls that are inside"
+    '    if (!gpusync__let_out(q->device, &q->inside, waits))'
+    '    if (waits && !gpusync__let_out(q->device, &q->inside, waits))'
+
+    device_inside threads "a device that goes later does not wait for the calls that are inside"
+    '    if (busy || GPUSYNC__LOAD_SEQ(&dev->inside)) {'
+    '    if (busy) {'
 )
 
 if [ "${1:-}" = --check ]; then

@@ -12,6 +12,11 @@
    There is no model. Judged is what holds in every order: tickets end, or their queue goes; a callback comes once, and
    not after destroy; is_done, counts and values do not go back; counts add up; no memory and no object is left.
 
+   The last byte of the header says whether there is what came with 0.3, too (world.newer): queues where failures stick,
+   waits through a loss, objects that go later, also let go by callbacks. Where failures stick tickets end in their
+   order, and each failed ticket without a record of its own has failed as the one before it. What goes later tells
+   once, when its callbacks have come; that of a device, when its memory has been given back.
+
    When no thread has got on for PATIENCE_MS, the main thread ends what waits for the program: it signals events as
    others do, gives up what is held or tracked, and has timelines fail. So threads may wait without a limit.
 
@@ -35,6 +40,8 @@
 #define FOURS 3  /* and those of Metal 4 */
 #define KNOWN 16 /* tickets of a queue that all threads know */
 #define KEPT 256 /* allocators and events, until the end */
+#define GOERS 512 /* objects that go later */
+#define TOLD 2048 /* tickets of a queue where failures stick, of which the records are compared */
 #define MADE_BY_METAL 400
 
 /* -- places: what all threads share ------------------------------------------------------------------- */
@@ -48,6 +55,9 @@ typedef struct place {
     struct place *of; /* the device's */
     /* Written before the object is there. */
     bool metal4, given, small, manual, sleeps; /* sleeps: its waits come by our hooks */
+    bool sticky;
+    unsigned clears;  /* of its failures */
+    unsigned objects; /* of a device: places taken by queues, timelines and a warm-up of it */
     memory_log memory;
     gpusync_allocator allocator;
     void *metal;
@@ -63,7 +73,7 @@ static struct {
     void *kept[KEPT];   /* +1 */
     void *events[KEPT]; /* ... that others may signal, +1 */
     int kept_count, event_count;
-    bool losable, lossy, mixed, short_of_memory, nil, warms, abandons;
+    bool losable, lossy, mixed, short_of_memory, nil, warms, abandons, newer;
     unsigned rounds, stuck;
     uint64_t until;  /* no more records: some take long */
     int ready, over; /* threads */
@@ -124,7 +134,9 @@ static bool claim(place *p, place *of)
     if (!__atomic_compare_exchange_n(&p->taken, &free, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return false;
     p->life++;
     p->of = of;
-    p->metal4 = p->given = p->small = p->manual = p->sleeps = false;
+    if (of) __atomic_fetch_add(&of->objects, 1, __ATOMIC_RELAXED);
+    p->metal4 = p->given = p->small = p->manual = p->sleeps = p->sticky = false;
+    p->clears = 0;
     memset(&p->memory, 0, sizeof p->memory);
     p->metal = NULL;
     memset(p->known, 0, sizeof p->known);
@@ -137,7 +149,11 @@ static void publish(place *p, void *object)
     if (p->self != object) p->self = object; /* a thread in a call of a queue may be reading that of its device */
     __atomic_store_n(&p->object, object, __ATOMIC_RELEASE);
 }
-static void vacate(place *p) { __atomic_store_n(&p->taken, 0, __ATOMIC_RELEASE); }
+static void vacate(place *p)
+{
+    if (p->of) __atomic_fetch_sub(&p->of->objects, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&p->taken, 0, __ATOMIC_RELEASE);
+}
 
 /* One that is there: the calling thread is in it. of: of this device, NULL: of any. */
 static place *some(place *places, unsigned count, const place *of)
@@ -237,7 +253,7 @@ static const gpusync_hooks hooks = {NULL, hook_park, hook_unpark, NULL};
 static void on_log(void *user, gpusync_log_level level, const char *text)
 {
     (void)user;
-    must(level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
+    must(level >= GPUSYNC_LOG_WARNING && level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
 }
 
 static void on_notify(void *user) { (void)user; }
@@ -325,13 +341,97 @@ static void promised(tally *t, const place *p)
     __atomic_store_n(&t->where, where_of(p), __ATOMIC_RELEASE);
 }
 
-static void check_callbacks_of(const place *p)
+static void check_callbacks_at(uint64_t where)
 {
     int i, count = __atomic_load_n(&tally_count, __ATOMIC_RELAXED);
     for (i = 0; i < count && i < TALLIES; i++) {
-        if (__atomic_load_n(&tallies[i].where, __ATOMIC_ACQUIRE) != where_of(p)) continue;
+        if (__atomic_load_n(&tallies[i].where, __ATOMIC_ACQUIRE) != where) continue;
         must(GET(&tallies[i].calls) == 1, "destroyed, and callback %d came %u times", i, GET(&tallies[i].calls));
     }
+}
+
+static void check_callbacks_of(const place *p) { check_callbacks_at(where_of(p)); }
+
+/* -- what goes later ---------------------------------------------------------------------------------- */
+
+/* It exists until it was told, once. */
+typedef struct goer {
+    place *place;   /* of a device: it is vacated then. Others are at once */
+    uint64_t where; /* where its callbacks were registered */
+    unsigned told;
+} goer;
+
+static goer goers[GOERS];
+static int goer_count;
+
+/* NULL: there is no place. */
+static goer *new_goer(place *p)
+{
+    int n = __atomic_load_n(&goer_count, __ATOMIC_RELAXED) < GOERS ? __atomic_fetch_add(&goer_count, 1, __ATOMIC_RELAXED)
+                                                                   : GOERS;
+    if (n >= GOERS) return NULL;
+    goers[n].place = p;
+    goers[n].where = where_of(p);
+    return &goers[n];
+}
+
+static void on_destroyed(void *user)
+{
+    goer *g = (goer *)user;
+    check_callbacks_at(g->where);
+    must(COUNT(&g->told) == 0, "what was destroyed is told of twice");
+}
+
+static void on_device_gone(void *user)
+{
+    goer *g = (goer *)user;
+    must(GET(&g->place->memory.live) == 0, "the allocator has %ld blocks out", GET(&g->place->memory.live));
+    metal_release(g->place->metal);
+    vacate(g->place);
+    must(COUNT(&g->told) == 0, "a device is gone twice");
+}
+
+/* Has all gone that was to? */
+static bool all_are_gone(void)
+{
+    int i, count = __atomic_load_n(&goer_count, __ATOMIC_RELAXED);
+    for (i = 0; i < count && i < GOERS; i++)
+        if (GET(&goers[i].told) == 0) return false;
+    return true;
+}
+
+/* The object was taken out of its place. A timeline fails first: else work that waits for itself through it would not
+   end, nor would a queue that goes later, of which no other thread knows any more. */
+static void go_later(place *p, void *object, goer *g)
+{
+    if (p >= world.queues && p < world.queues + QUEUES) {
+        answer(gpusync_queue_destroy_later((gpusync_queue *)object, on_destroyed, g), GPUSYNC_OK);
+    } else {
+        (void)gpusync_timeline_fail((gpusync_timeline *)object, NULL);
+        answer(gpusync_timeline_destroy_later((gpusync_timeline *)object, on_destroyed, g), GPUSYNC_OK);
+    }
+    vacate(p);
+}
+
+/* Is the calling thread in a call of a queue or timeline, and runs callbacks in it? */
+static bool is_inside(void)
+{
+    unsigned i;
+    for (i = 0; i < mine.count; i++)
+        if (mine.in[i]->of) return true;
+    return false;
+}
+
+/* In a callback: it was the last owner of some object. Which one is by luck. Threads in a call of it do not wait for this
+   callback, but for others that wait for one of them. */
+static void on_let_go(void *user, gpusync_result result, const gpusync_error *error)
+{
+    unsigned n = (unsigned)((tally *)user - tallies) % (QUEUES + TIMELINES);
+    place *p = n < QUEUES ? &world.queues[n] : &world.timelines[n - QUEUES];
+    bool lets = !is_inside() && __atomic_load_n(&goer_count, __ATOMIC_RELAXED) < GOERS - 16;
+    void *object = lets ? take_out(p) : NULL;
+    on_tally(user, result, error);
+    if (object) go_later(p, object, new_goer(p));
 }
 
 /* In a callback: nothing may wait. */
@@ -388,6 +488,7 @@ static void make_device(void)
     desc.callback_mode = p->manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
     desc.notify = how & 32 ? on_notify : NULL;
     desc.log = how & 64 ? on_log : NULL;
+    if (world.newer && one_in(2)) desc.log_report = gpusync_queue_report;
     may(gpusync_device_create(&desc, &device), GPUSYNC_OK);
     if (device && how & 128) answer(gpusync_set_trace(device, on_trace, NULL), GPUSYNC_OK);
     if (device) {
@@ -399,10 +500,27 @@ static void make_device(void)
     vacate(p);
 }
 
-static void destroy_device(place *p)
+/* The device of MANUAL callbacks goes in a dispatch. */
+static void destroy_device_later(gpusync_device *device, goer *g, bool manual)
+{
+    answer(gpusync_device_destroy_later(device, on_device_gone, g), GPUSYNC_OK);
+    while (manual && GET(&g->told) == 0) {
+        answer(gpusync_dispatch(device, 1 + below_of(4), NULL), GPUSYNC_OK);
+        sched_yield();
+    }
+}
+
+/* later: where nothing is left of it but what goes itself. */
+static void destroy_device(place *p, bool later)
 {
     gpusync_device *device = (gpusync_device *)take_out(p);
+    goer *g;
     if (!device) return;
+    g = later && __atomic_load_n(&p->objects, __ATOMIC_ACQUIRE) == 0 ? new_goer(p) : NULL;
+    if (g) {
+        destroy_device_later(device, g, p->manual);
+        return;
+    }
     if (answer(gpusync_device_destroy(device), GPUSYNC_OK, GPUSYNC_ERROR_IN_USE) == GPUSYNC_ERROR_IN_USE) {
         publish(p, device);
         return;
@@ -429,6 +547,7 @@ static void make_queue(void)
     desc.max_in_flight = how & 16 ? 2 + below_of(4) : 0;
     desc.error_log_count = how & 32 ? 1 + below_of(3) : 0;
     desc.metal4 = p->metal4;
+    p->sticky = desc.sticky_failure = world.newer && how & 64;
     if (p->given)
         desc.metal_queue = p->metal4 ? metal4_queue_new(gpusync_device_metal(device_of(p)))
                                      : metal_queue_new(gpusync_device_metal(device_of(p)), MADE_BY_METAL);
@@ -452,11 +571,18 @@ static void check_stats(const place *q, const gpusync_stats *stats)
          (unsigned long long)told);
 }
 
-static void destroy_queue(place *p, bool now)
+typedef enum way { WAITING, AT_ONCE, LATER } way;
+
+static void destroy_queue(place *p, way how)
 {
     gpusync_queue *queue = (gpusync_queue *)take_out_of_device(p);
+    bool now = how == AT_ONCE && !world.lossy; /* then the events of work without handlers stay for good */
+    goer *g = queue && how == LATER ? new_goer(p) : NULL;
     if (!queue) return;
-    if (world.lossy) now = false; /* then the events of work without handlers stay for good */
+    if (g) {
+        go_later(p, queue, g);
+        return;
+    }
     answer(now ? gpusync_queue_destroy_now(queue) : gpusync_queue_destroy(queue), GPUSYNC_OK);
     check_callbacks_of(p);
     vacate(p);
@@ -483,10 +609,15 @@ static void make_timeline(void)
     else vacate(p);
 }
 
-static void destroy_timeline(place *p)
+static void destroy_timeline(place *p, way how)
 {
     gpusync_timeline *timeline = (gpusync_timeline *)take_out_of_device(p);
+    goer *g = timeline && how == LATER ? new_goer(p) : NULL;
     if (!timeline) return;
+    if (g) {
+        go_later(p, timeline, g);
+        return;
+    }
     answer(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
     check_callbacks_of(p);
     vacate(p);
@@ -626,12 +757,44 @@ static void commit_one(void)
     opened *o = some_or_new_open();
     gpusync_ticket ticket = 0;
     if (!o || o->was_tracked) return;
-    if (may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, NO_ROOM) != GPUSYNC_OK) {
+    if (may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+            o->queue->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) != GPUSYNC_OK) {
         must(ticket == 0, "a ticket for nothing");
         return;
     }
     issued(o->queue, ticket);
     let_go(o);
+}
+
+/* A wait that goes on when the device is lost says that the GPU is through, or that the limit came first. */
+static void commit_and_wait_through(void)
+{
+    opened *o = some_or_new_open();
+    gpusync_wait_options options;
+    gpusync_ticket ticket = 0;
+    gpusync_queue *queue;
+    gpusync_result result;
+    uint64_t time;
+    void *buffer;
+    memset(&options, 0, sizeof options);
+    if (!o || o->was_tracked) return;
+    queue = queue_of(o->queue);
+    buffer = metal_retain(o->buffer);
+    if (may(gpusync_commit(queue, buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+            o->queue->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) == GPUSYNC_OK) {
+        issued(o->queue, ticket);
+        time = some_time(o->queue);
+        let_go(o);
+        options.through_loss = true;
+        options.mode = one_in(2) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+        mine.sleeps = true;
+        result = may(gpusync_wait_ex(queue, ticket, time, &options), ENDS, GPUSYNC_TIMEOUT);
+        if (result != GPUSYNC_TIMEOUT && result != GPUSYNC_ERROR_DEVICE_LOST && result != GPUSYNC_ERROR_DESTROYED &&
+            result != GPUSYNC_ERROR_OUT_OF_MEMORY)
+            must(metal_status(buffer) < 2 || metal_status(buffer) > 3, "a wait through a loss says %d, and the GPU has the work",
+                 result);
+    }
+    metal_release(buffer);
 }
 
 static void discard(void)
@@ -649,6 +812,7 @@ static void track(void)
     gpusync_ticket ticket = 0;
     if (!o || o->was_tracked) return;
     if (may(gpusync_track(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, INVALID) != GPUSYNC_OK) return;
+    must(!o->queue->sticky, "a buffer is tracked where failures stick");
     issued(o->queue, ticket);
     o->was_tracked = true;
     PUT(&o->tracked, ticket);
@@ -759,9 +923,12 @@ static void submit_some(void)
     submission.user = over;
     if (one_in(8)) some_fault(q->of);
     if (q->metal4 && submission.wait_count + submission.signal_count == 0 && !over)
-        may(gpusync_commit4(queue_of(q), buffers, submission.command_buffer_count, &ticket), GPUSYNC_OK, NO_ROOM);
+        may(gpusync_commit4(queue_of(q), buffers, submission.command_buffer_count, &ticket), GPUSYNC_OK, NO_ROOM,
+            q->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     else may(gpusync_submit(queue_of(q), &submission, &ticket), ENDS, NO_ROOM, MISFITS, GPUSYNC_ERROR_UNSUPPORTED);
     if (!ticket) return;
+    must(!q->sticky || (submission.wait_count + submission.signal_count == 0 && !over) ||
+             !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
     issued(q, ticket);
     promised(over, q);
     for (i = 0; i < submission.command_buffer_count; i++) {
@@ -795,7 +962,7 @@ static void move_timeline(void)
             metal_event_signal(event, base + value);
             if (one_in(4)) { /* while the listeners are told */
                 leave();
-                destroy_timeline(t);
+                destroy_timeline(t, world.newer && one_in(2) ? LATER : WAITING);
             }
         }
         break;
@@ -844,6 +1011,7 @@ static void wait_for_some(void)
     options.mode = (gpusync_wait_mode)(how % 4);
     options.spin = how & 16 ? &no_spin : NULL;
     options.handlers = how >= 224;
+    options.through_loss = world.newer && how & 64;
     time = options.handlers ? MS(2) : some_time(q);
     if (options.mode == GPUSYNC_WAIT_BLOCKING && q->metal4) options.mode = GPUSYNC_WAIT_DEFAULT;
     ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(q);
@@ -897,8 +1065,8 @@ static void have_some_told(void)
         metal_release(object);
         if (result != GPUSYNC_OK) told->expected = true;
     } else {
-        result = may(gpusync_on_done(point, how & 2 ? on_talk : on_tally, told), GPUSYNC_OK, MISFITS,
-                     GPUSYNC_ERROR_DESTROYED);
+        gpusync_done_fn fn = how & 2 ? on_talk : world.newer && how & 4 ? on_let_go : on_tally;
+        result = may(gpusync_on_done(point, fn, told), GPUSYNC_OK, MISFITS, GPUSYNC_ERROR_DESTROYED);
     }
     if (result == GPUSYNC_OK) promised(told, p);
 }
@@ -952,6 +1120,51 @@ static void look_around(void)
         may(gpusync_poll(queue_of(q), ticket), ENDS, GPUSYNC_NOT_READY, GPUSYNC_ERROR_INVALID_TICKET);
         (void)gpusync_is_idle(queue_of(q));
         (void)gpusync_device_is_lost(device_of(q));
+        break;
+    }
+}
+
+/* How a ticket is said to have ended, if it is. */
+static bool has_ended(gpusync_result result)
+{
+    return result != GPUSYNC_NOT_READY && result != GPUSYNC_ERROR_INVALID_TICKET && result != GPUSYNC_ERROR_DEVICE_LOST &&
+           result != GPUSYNC_ERROR_DESTROYED;
+}
+
+static void look_around_newly(void)
+{
+    place *q = one_in(8) ? NULL : some_queue(NULL), *device;
+    gpusync_ticket first, last;
+    gpusync_stats stats;
+    uint64_t count;
+    size_t length;
+    char text[512];
+    if (!q && (device = some_device()) != NULL) /* in no call of a queue: callbacks may let any go */
+        answer(gpusync_dispatch(device_of(device), 1 + below_of(4), NULL), GPUSYNC_OK);
+    if (!q) return;
+    switch (below_of(6)) {
+    case 0:
+    case 1: /* counted first: a ticket that comes later clears nothing of its own */
+        COUNT(&q->clears);
+        answer(gpusync_queue_clear_failure(queue_of(q)), q->sticky ? GPUSYNC_OK : INVALID);
+        break;
+    case 2:
+        length = gpusync_queue_report(queue_of(q), text, sizeof text);
+        must(length > 0 && strlen(text) == (length < sizeof text ? length : sizeof text - 1), "a report that is cut wrongly");
+        break;
+    case 3:
+        count = gpusync_in_flight(queue_of(q));
+        answer(gpusync_get_stats(queue_of(q), &stats), GPUSYNC_OK);
+        must(count <= stats.commits, "%llu in flight of %llu", (unsigned long long)count,
+             (unsigned long long)stats.commits);
+        break;
+    case 4: check_struct_sizes(); break;
+    default:
+        first = some_ticket(q);
+        last = some_ticket(q);
+        if (!q->sticky || first >= last || last == 77777 || !has_ended(gpusync_poll(queue_of(q), last))) break;
+        must(gpusync_poll(queue_of(q), first) != GPUSYNC_NOT_READY, "ticket %llu has ended, and %llu has not",
+             (unsigned long long)last, (unsigned long long)first);
         break;
     }
 }
@@ -1038,16 +1251,17 @@ static void lose_a_device(void)
 static void destroy_something(void)
 {
     unsigned how = byte(), n = below_of(6);
-    if (how % 4 == 0) destroy_queue(&world.queues[n % QUEUES], false);
-    else if (how % 8 == 1) destroy_queue(&world.queues[n % QUEUES], true);
-    else if (how % 4 == 2) destroy_timeline(&world.timelines[n % TIMELINES]);
-    else if (how % 8 == 3) destroy_device(&world.devices[n % DEVICES]);
+    bool later = world.newer && how & 16;
+    if (how % 4 == 0) destroy_queue(&world.queues[n % QUEUES], later ? LATER : WAITING);
+    else if (how % 8 == 1) destroy_queue(&world.queues[n % QUEUES], AT_ONCE);
+    else if (how % 4 == 2) destroy_timeline(&world.timelines[n % TIMELINES], later ? LATER : WAITING);
+    else if (how % 8 == 3) destroy_device(&world.devices[n % DEVICES], later);
 }
 
 static void be_foolish(void)
 {
     place *q = some_queue(NULL), *t = q ? some_timeline(q->of) : NULL;
-    talk_nonsense(q ? device_of(q) : NULL, q ? queue_of(q) : NULL, t ? timeline_of(t) : NULL);
+    talk_nonsense(q ? device_of(q) : NULL, q ? queue_of(q) : NULL, t ? timeline_of(t) : NULL, q && q->sticky);
 }
 
 static void cancel(void)
@@ -1058,7 +1272,7 @@ static void cancel(void)
 
 static void do_something(void)
 {
-    switch (below_of(32)) {
+    switch (below_of(world.newer ? 40 : 32)) {
     case 0: make_device(); break;
     case 1:
     case 2: make_queue(); break;
@@ -1090,7 +1304,14 @@ static void do_something(void)
     case 28: lose_a_device(); break;
     case 29: destroy_something(); break;
     case 30: cancel(); break;
-    default: be_foolish(); break;
+    case 31: be_foolish(); break;
+    case 32:
+    case 33: commit_and_wait_through(); break;
+    case 34:
+    case 35:
+    case 36: look_around_newly(); break;
+    case 37: destroy_something(); break;
+    default: commit_one(); break;
     }
 }
 
@@ -1214,6 +1435,31 @@ static void tell_report(const place *d)
     fprintf(stderr, "%s\n", text);
 }
 
+/* Where failures stick: a ticket that failed without a record of its own failed as the one before it. Without a clear
+   all tickets behind the first failure do. (What the queue gave up has a record, and does not stick.) */
+static void check_sticky(place *q, uint64_t commits)
+{
+    static bool recorded[TOLD];
+    uint64_t cursor = 0, n;
+    gpusync_result before = GPUSYNC_OK, first = GPUSYNC_OK;
+    gpusync_error error;
+    gpusync_stats stats;
+    memset(recorded, 0, sizeof recorded);
+    answer(gpusync_get_stats(queue_of(q), &stats), GPUSYNC_OK);
+    if (commits >= TOLD || world.losable || stats.failures_dropped) return;
+    while (gpusync_next_error(queue_of(q), &cursor, &error) == GPUSYNC_OK)
+        if (error.ticket < TOLD) recorded[error.ticket] = true;
+    for (n = 1; n <= commits; n++) {
+        gpusync_result now = gpusync_poll(queue_of(q), n);
+        must(now >= 0 || recorded[n] || now == before, "ticket %llu failed with %d without a record, the one before it ended with %d",
+             (unsigned long long)n, now, before);
+        must(GET(&q->clears) || first == GPUSYNC_OK || now == first, "ticket %llu ended with %d, one before it with %d, which sticks",
+             (unsigned long long)n, now, first);
+        if (now < 0 && now != GPUSYNC_ERROR_CANCELLED && first == GPUSYNC_OK) first = now;
+        before = now;
+    }
+}
+
 /* Everything has ended. */
 static void check_queue(place *q)
 {
@@ -1233,8 +1479,26 @@ static void check_queue(place *q)
          (unsigned long long)stats.commits, (unsigned long long)stats.completions);
     must(world.losable || (gpusync_is_idle(queue_of(q)) && gpusync_is_done(queue_of(q), GPUSYNC_EVERYTHING)),
          "not idle");
+    must(world.losable || gpusync_in_flight(queue_of(q)) == 0, "%llu in flight",
+         (unsigned long long)gpusync_in_flight(queue_of(q)));
+    if (q->sticky) check_sticky(q, stats.commits);
     if (!world.losable) answer(gpusync_throttle(queue_of(q), 1, SECONDS(10)), GPUSYNC_OK); /* room has come back */
     must(gpusync_is_done(queue_of(q), q->seen) && stats.completions >= q->completions, "what was done is not");
+}
+
+/* What was destroyed later is gone, and has told so. */
+static void await_goers(void)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(10);
+    int i;
+    while (!all_are_gone()) {
+        for (i = 0; i < DEVICES; i++)
+            if (enter(&world.devices[i])) answer(gpusync_dispatch(device_of(&world.devices[i]), SIZE_MAX, NULL), GPUSYNC_OK);
+        leave();
+        must(gpusync_now_ns() < limit, "what was destroyed later does not go");
+        sched_yield();
+    }
+    must(softmetal_dispatched(SECONDS(20)), "callbacks do not end"); /* of the device too: it counts what is gone */
 }
 
 /* Every ticket has ended, and every timeline has failed: so none is left for destroy. A lost device keeps what was to be
@@ -1243,6 +1507,7 @@ static void check_callbacks(void)
 {
     size_t count = 1;
     int i;
+    await_goers();
     for (i = 0; i < DEVICES; i++, count = 1)
         while (enter(&world.devices[i]) && count > 0)
             answer(gpusync_dispatch(device_of(&world.devices[i]), SIZE_MAX, &count), GPUSYNC_OK);
@@ -1255,7 +1520,7 @@ static void check_callbacks(void)
 static void end_world(void)
 {
     bool timelines_first = one_in(2);
-    unsigned nows = byte();
+    unsigned nows = byte(), laters = world.newer ? byte() : 0;
     int i;
     unstick();
     if (!world.abandons) {
@@ -1268,24 +1533,36 @@ static void end_world(void)
     no_faults();
     destroy_warmup(&world.warmups[0]);
     leave();
-    for (i = 0; i < TIMELINES && timelines_first; i++) destroy_timeline(&world.timelines[i]);
+    for (i = 0; i < TIMELINES && timelines_first; i++)
+        destroy_timeline(&world.timelines[i], laters & 1 ? LATER : WAITING);
     leave();
-    for (i = 0; i < QUEUES; i++) destroy_queue(&world.queues[i], nows >> i & 1);
+    for (i = 0; i < QUEUES; i++)
+        destroy_queue(&world.queues[i], laters >> i & 2 ? LATER : nows >> i & 1 ? AT_ONCE : WAITING);
     leave();
-    for (i = 0; i < TIMELINES; i++) destroy_timeline(&world.timelines[i]);
+    for (i = 0; i < TIMELINES; i++) destroy_timeline(&world.timelines[i], laters & 16 ? LATER : WAITING);
     leave();
+    if (!(laters & 32)) await_goers(); /* else the device goes before its objects */
     for (i = 0; i < DEVICES; i++) {
         place *d = &world.devices[i];
         gpusync_stats stats;
         if (!enter(d)) continue;
+        if (laters & 32) {
+            leave();
+            destroy_device(d, true);
+            continue;
+        }
         answer(gpusync_device_get_stats(device_of(d), &stats), GPUSYNC_OK);
         must(stats.commits >= d->issued, "%llu tickets, and %llu were given", (unsigned long long)stats.commits,
              (unsigned long long)d->issued);
         must(stats.commits == d->issued || world.warms, "%llu tickets, and %llu were given",
              (unsigned long long)stats.commits, (unsigned long long)d->issued);
         leave();
-        destroy_device(d);
-        must(!d->taken, "the device is still in use");
+        destroy_device(d, laters & 64);
+    }
+    await_goers();
+    for (i = 0; i < DEVICES; i++) {
+        destroy_device(&world.devices[i], false); /* where there was no place for one that goes later */
+        must(!world.devices[i].taken, "the device is still in use");
     }
     must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
     while (world.kept_count > 0) metal_release(world.kept[--world.kept_count]);
@@ -1329,12 +1606,14 @@ static void draw_softmetal(void)
     softmetal_set_quirks(&quirks);
 }
 
-static void play(void)
+static void play(bool newer)
 {
     pthread_t crew[CREW];
     unsigned how = byte(), what = byte(), i;
     memset(opens, 0, sizeof opens);
     memset(fours, 0, sizeof fours);
+    memset(goers, 0, sizeof goers);
+    goer_count = 0;
     world.until = gpusync_now_ns() + SECONDS(1);
     world.rounds = 1 + how % 8;
     world.abandons = how & 64;
@@ -1343,6 +1622,7 @@ static void play(void)
     world.lossy = (what & 31) == 4;
     world.short_of_memory = what & 32;
     world.nil = what & 64 && !world.mixed;
+    world.newer = newer;
     draw_softmetal();
     for (i = 0; i < 8; i++) {
         if (i < 2) make_device();
@@ -1425,7 +1705,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     world.records = data + HEADER;
     world.record_count = size > HEADER ? (size - HEADER) / RECORD : 0;
     take_bytes(data, size < HEADER ? size : HEADER);
-    play();
+    play(size >= HEADER && data[HEADER - 1] % 32 == 28); /* the corpus had none of these */
     metal_pool_pop(pool);
     check_nothing_is_left();
     COUNT(&inputs);
