@@ -5384,20 +5384,12 @@ static void gpusync__rearm_sweep(gpusync_device *dev)
         gpusync__start_sweep(dev, pace, pace);
 }
 
-/* The sweep, on the dispatch queue. It looks at timelines first, because a value that is reached
-   may let held work be issued. Of several timers the last goes on; for an object that goes, which needs
-   its sweeps soon, each does. Partner of gpusync__close_post:
-   see gpusync__post_enter. */
-static void gpusync__sweep(void *context)
+/* Looks at each timeline, with its callbacks. *found: a value was reached. True if a wait list has entries. */
+static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
 {
-    gpusync__post *post = (gpusync__post *)context;
     gpusync_timeline *t = NULL;
-    gpusync_queue *q = NULL;
-    bool reason = false, found = false, gone = false, going = false;
-    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
-    bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
-    gpusync_device *dev = gpusync__post_enter(post);
-    while (dev && (t = gpusync__next_timeline(dev, t)) != NULL) {
+    bool reason = false;
+    while ((t = gpusync__next_timeline(dev, t)) != NULL) {
         uint64_t value = gpusync__value_of(t);
         GPUSYNC__LOCK_TIMELINE(t);
         if (gpusync__has_listed(&t->waits))
@@ -5405,8 +5397,24 @@ static void gpusync__sweep(void *context)
         GPUSYNC__UNLOCK_TIMELINE(t);
         t->calls->sweep(t);
         if (gpusync__value_of(t) != value)
-            found = true;
+            *found = true;
     }
+    return reason;
+}
+
+/* The sweep, on the dispatch queue. It looks at timelines first, because a value that is reached
+   may let held work be issued. Of several timers the last goes on; for an object that goes, which needs
+   its sweeps soon, each does. Partner of gpusync__close_post:
+   see gpusync__post_enter. */
+static void gpusync__sweep(void *context)
+{
+    gpusync__post *post = (gpusync__post *)context;
+    gpusync_queue *q = NULL;
+    bool found = false, gone = false, going = false;
+    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
+    bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
+    gpusync_device *dev = gpusync__post_enter(post);
+    bool reason = dev && gpusync__sweep_timelines(dev, &found);
     while (dev && (q = gpusync__next_queue(dev, q, 0)) != NULL)
         if (gpusync__sweep_queue(q, &found))
             reason = true;

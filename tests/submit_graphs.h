@@ -1700,13 +1700,31 @@ static verdict find_sticking(const program *p, const step *s)
     return is_stuck(p, s) == BADLY || v == WELL ? WELL : MAYBE;
 }
 
+/* Has the step given its labels to what befell a timeline or command buffers, broken a timeline of that early, and perhaps
+   ended with something else? */
+static bool has_passed_on(const program *p, const step *s, const gpusync_error *error)
+{
+    gpusync_error bare = *error;
+    char label[32], queue[32];
+    int i;
+    snprintf(label, sizeof label, "step %d", s->index);
+    snprintf(queue, sizeof queue, "queue %d", s->queue);
+    if (!breaks_early(s) || strcmp(error->label, label) || strcmp(error->queue_label, queue)) return false;
+    bare.label[0] = bare.queue_label[0] = '\0';
+    for (i = 0; i < p->steps; i++) {
+        const step *one = &p->step[i];
+        if (one != s && (is_told_of(one, &bare) || one->left) && !breaks_early(one)) return true;
+    }
+    return false;
+}
+
 /* Every failure begins with work that failed by itself, and that the step depends on or shares a timeline with; or with
    a step that a mishap has touched. */
 static bool is_origin(const program *p, const step *s, const gpusync_error *error)
 {
     int i;
     if (s->given_up && is_told_of(s, error)) return true;
-    if (breaks_early(s) && may_end_with(s, error->result)) return true;
+    if (has_passed_on(p, s, error) || (breaks_early(s) && may_end_with(s, error->result))) return true;
     if (!s->result || !(breaks_early(s) || same(&s->error, error))) return false;
     if (s->left || was_ended(s) || (is_own(s, error) && s->state == ISSUED)) return true;
     for (i = 0; i < s->edges; i++)
@@ -1721,7 +1739,8 @@ static void check_origin(program *p, const gpusync_error *error, int by)
     int i;
     for (i = 0; i < p->steps; i++)
         if (is_origin(p, &p->step[i], error)) return;
-    wrong(p, __LINE__, "the failure of a step", "%d has \"%s\"", by, error->message);
+    wrong(p, __LINE__, "the failure of a step", "%d has %d \"%s\" of \"%s\" on \"%s\"", by, error->result, error->message,
+          error->label, error->queue_label);
 }
 
 static void count_failed(const program *p, const step *s, bool ended)

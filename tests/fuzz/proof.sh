@@ -105,8 +105,8 @@ faults=(
     '    if (q->drains && waits && !gpusync__drain(q, waits))'
 
     still_on_gpu fuzz "a wait that goes on through a loss does not see that the GPU has the work"
-    '        if (!gpusync__look_slot(q, slot) || goal->handlers)'
-    '        if (goal->handlers)'
+    '    bool off = gpusync__is_uncommitted(slot) || gpusync__look_slot(q, slot);'
+    '    bool off = gpusync__is_uncommitted(slot) || gpusync__look_slot(q, slot) || true;'
 
     left_inside threads "a queue that goes later does not wait for the calls that are inside"
     '    if (!gpusync__let_out(q->device, &q->inside, waits))'
