@@ -304,8 +304,8 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 92000
-code_row "commit and wait alone" "$build/alone" 32000
+code_row "all of gpusync" "$build/implementation.o" 101500
+code_row "commit and wait alone" "$build/alone" 33000
 code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
 
 parks=$(event sleep 2) unparks=$(event sleep 3) buffers=$(event sleep 4)
