@@ -5575,7 +5575,7 @@ GPUSYNC__RARE bool gpusync__reached_slowly(gpusync__wait_entry *entry)
     const gpusync__goal *goal = &entry->goal;
     if (!gpusync__met(goal))
         return gpusync__goes_through(goal) && gpusync__is_off_gpu(goal);
-    return !goal->handlers || gpusync__handled(entry);
+    return gpusync__handled(entry);
 }
 
 /* Returns whether the goal is met, with its handlers if the options ask for them; with through_loss

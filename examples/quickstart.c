@@ -135,12 +135,12 @@ static void every_mode(void)
         const char *what;
         gpusync_wait_options options;
     } ways[] = {
-        {"gpusync_wait_ex, SPIN_THEN_HANDLER", {NULL, GPUSYNC_WAIT_SPIN_THEN_HANDLER, NULL, false}},
-        {"gpusync_wait_ex, spin budget: none", {&none, GPUSYNC_WAIT_DEFAULT, NULL, false}},
-        {"gpusync_wait_ex, spin budget: 0.1 ms", {&brief, GPUSYNC_WAIT_DEFAULT, NULL, false}},
-        {"gpusync_wait_ex, spin budget: ample", {&ample, GPUSYNC_WAIT_DEFAULT, NULL, false}},
-        {"gpusync_wait_ex, HANDLER", {NULL, GPUSYNC_WAIT_HANDLER, NULL, false}},
-        {"gpusync_wait_ex, BLOCKING", {NULL, GPUSYNC_WAIT_BLOCKING, NULL, false}},
+        {"gpusync_wait_ex, SPIN_THEN_HANDLER", {NULL, GPUSYNC_WAIT_SPIN_THEN_HANDLER, NULL, false, false}},
+        {"gpusync_wait_ex, spin budget: none", {&none, GPUSYNC_WAIT_DEFAULT, NULL, false, false}},
+        {"gpusync_wait_ex, spin budget: 0.1 ms", {&brief, GPUSYNC_WAIT_DEFAULT, NULL, false, false}},
+        {"gpusync_wait_ex, spin budget: ample", {&ample, GPUSYNC_WAIT_DEFAULT, NULL, false, false}},
+        {"gpusync_wait_ex, HANDLER", {NULL, GPUSYNC_WAIT_HANDLER, NULL, false, false}},
+        {"gpusync_wait_ex, BLOCKING", {NULL, GPUSYNC_WAIT_BLOCKING, NULL, false, false}},
     };
     printf("each way to wait, new work for each\n");
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {

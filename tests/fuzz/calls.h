@@ -1744,6 +1744,7 @@ static void fail_timelines(void)
 /* Nothing has moved for long: others signal what they were expected to. Then the GPU's watchdog comes. */
 static void unstick(unsigned idle)
 {
+    softmetal_due due = SOFTMETAL_NOTHING_DUE;
     int i;
     unsigned k;
     void *buffer;
@@ -1757,8 +1758,7 @@ static void unstick(unsigned idle)
     if (idle == 2048) fail_timelines(); /* "a ticket whose command buffer was killed never ends" of known_red.c */
     come_to_rest_now(); /* what all this made due is done, and releases command buffers no more */
     for (i = 0; i < gpu.count; i++)
-        for (k = 0; (buffer = softmetal_buffer_at(gpu.queues[i], k)) != NULL; k++) {
-            softmetal_due due = softmetal_what_is_due(buffer);
+        for (k = 0; (buffer = softmetal_due_at(gpu.queues[i], k, &due)) != NULL; k++) {
             if (due == SOFTMETAL_WAIT_DUE) softmetal_time_out(buffer);
             if (due == SOFTMETAL_WAIT_DUE && answers(gpu.queues[i], "commit:count:")) return; /* its run goes on */
             if (due != SOFTMETAL_WAIT_DUE && due != SOFTMETAL_FAULT_DUE) continue;

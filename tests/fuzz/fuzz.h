@@ -41,9 +41,9 @@ static void gpu_forget(void)
 static void *find_due(void *queue, unsigned n)
 {
     void *first = softmetal_first_in_line(queue), *found = NULL, *buffer;
+    softmetal_due due = SOFTMETAL_NOTHING_DUE;
     unsigned k;
-    for (k = 0; (buffer = softmetal_buffer_at(queue, k)) != NULL; k++) {
-        softmetal_due due = softmetal_what_is_due(buffer);
+    for (k = 0; (buffer = softmetal_due_at(queue, k, &due)) != NULL; k++) {
         if (due != SOFTMETAL_HANDLERS_DUE && (due != SOFTMETAL_COMPLETE_DUE || (gpu.in_order && buffer != first)))
             continue;
         found = buffer;

@@ -197,6 +197,9 @@ typedef enum softmetal_due {
     SOFTMETAL_HANDLERS_DUE  /* terminal, and not at its end: softmetal_finish          */
 } softmetal_due;
 softmetal_due softmetal_what_is_due(void *command_buffer);
+/* The same of the k-th newest command buffer of the queue, which may be released at any time once nothing is due. NULL, and
+   *due is as before: there is none. */
+void *softmetal_due_at(void *command_queue, unsigned k, softmetal_due *due);
 /* The first of the queue with which the GPU has not ended, in the order of the queue; NULL: there is none. */
 void *softmetal_first_in_line(void *command_queue);
 

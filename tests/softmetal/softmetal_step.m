@@ -253,20 +253,35 @@ static bool waits_for_nothing(SoftMetalCommandBuffer *buffer)
     return true;
 }
 
+/* Under the engine's lock. */
+static softmetal_due what_is_due(SoftMetalCommandBuffer *buffer)
+{
+    if (buffer->finished) return buffer->let_go ? SOFTMETAL_NOTHING_DUE : SOFTMETAL_HANDLERS_DUE;
+    if (!buffer->committed || !(buffer->executed || has_its_turn(buffer))) return SOFTMETAL_NOTHING_DUE;
+    if (buffer->executed || buffer->engine->device->removed || waits_for_nothing(buffer)) return SOFTMETAL_COMPLETE_DUE;
+    return buffer->fault.set && !holding_wait(buffer) ? SOFTMETAL_FAULT_DUE : SOFTMETAL_WAIT_DUE;
+}
+
 softmetal_due softmetal_what_is_due(void *command_buffer)
 {
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_what_is_due");
-    softmetal_due due = SOFTMETAL_NOTHING_DUE;
     pthread_mutex_lock(&buffer->engine->lock);
-    if (buffer->finished)
-        due = buffer->let_go ? SOFTMETAL_NOTHING_DUE : SOFTMETAL_HANDLERS_DUE;
-    else if (buffer->committed && (buffer->executed || has_its_turn(buffer)))
-        due = buffer->executed || buffer->engine->device->removed || waits_for_nothing(buffer) ? SOFTMETAL_COMPLETE_DUE
-              : buffer->fault.set && !holding_wait(buffer)                                     ? SOFTMETAL_FAULT_DUE
-                                                                                               : SOFTMETAL_WAIT_DUE;
+    softmetal_due due = what_is_due(buffer);
     pthread_mutex_unlock(&buffer->engine->lock);
     end_step(buffer);
     return due;
+}
+
+void *softmetal_due_at(void *command_queue, unsigned k, softmetal_due *due)
+{
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_due_at");
+    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
+    pthread_mutex_lock(&engine->lock);
+    SoftMetalCommandBuffer *buffer = engine->newest;
+    while (buffer && k-- > 0) buffer = buffer->older;
+    if (buffer) *due = what_is_due(buffer);
+    pthread_mutex_unlock(&engine->lock);
+    return buffer;
 }
 
 /* A wait of a queue is over; nothing else moves but what is then due of itself. */
