@@ -2811,7 +2811,10 @@ static void test_threads_let_go_by_reference_counts(void **state)
         seeds[i] = until + 0x9E3779B97F4A7C15u * (i + 1);
         threads[i] = start(make_use_and_let_go, &seeds[i]);
     }
-    while (gpusync_now_ns() < until) usleep(10000);
+    while (gpusync_now_ns() < until) {
+        struct timespec nap = {0, 10000000};
+        nanosleep(&nap, NULL);
+    }
     PUT(&race.over, true);
     for (i = 0; i < RACERS; i++) join(threads[i]);
     for (i = 0; i < SLOTS; i++)
