@@ -103,7 +103,8 @@
 
    Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   "Destroy" below means the calls that block: a gpusync_*_destroy_later call may be made everywhere.
+   "Destroy" below means the calls that block. A gpusync_*_destroy_later call may be made in callbacks and in the log
+   function as well; else what is said of other calls in the object holds for it, too.
    Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other call may be running in
    the object, a wait that has just begun included, and no call may start: the program ensures this, as with free().
    (gpusync_report shows the waits that sleep.) Destroy waits for a running callback, and for completed handlers that
@@ -320,8 +321,9 @@ extern "C" {
 /** What a call returns. Zero: the call did what it says. Positive: no error, the answer is "not yet". Negative: an
     error.
 
-    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended. ERROR_DESTROYED and ERROR_DEVICE_LOST
-    of a wait may tell so too. After every other error nothing was changed or lost. Each call names what it returns.
+    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; ERROR_EXECUTION of a commit
+    tells that earlier work failed, and nothing was changed. ERROR_DESTROYED and ERROR_DEVICE_LOST of a wait may tell
+    how work ended, too. After every other error nothing was changed or lost. Each call names what it returns.
     Every call may also return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED (no Metal).
     A call on an object that is being destroyed may return ERROR_DESTROYED. Open: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
@@ -456,6 +458,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside the callback.
              ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or
                  the buffer is held. Nothing is left to do.
+             ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure.
              ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer, which
                  takes gpusync_commit4. Discard a buffer that gpusync made, at the queue that made it.
     Threads any, one at a time for a command buffer
@@ -580,8 +583,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
-    A queue that is destroyed during the wait is left out. The call then does not wait for work that
-    gpusync_queue_destroy_now left on the GPU.
+    A queue that is being destroyed at the call, or is destroyed during the wait, is left out. So the call does not wait
+    for work that gpusync_queue_destroy_now left on the GPU, nor for a queue of gpusync_queue_destroy_later, whose
+    `destroyed` tells when its work has ended.
     Returns  as gpusync_queue_wait, except ERROR_DESTROYED. TIMEOUT: some work did not end; the next wait reports what
              failed on the other queues. ERROR_EXECUTION reports the failures of all queues.
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
@@ -698,9 +702,9 @@ typedef struct gpusync_hooks {
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
 /** Memory of devices and their objects. Called when objects are made, grow or are destroyed, at the first failure of a
-    queue, and in a wait for over 16 queues or points. Never called for a commit or a wait in the steady state, nor
-    after the destroy call of the device. Runs on any thread, Metal's too, also with locks held: must not call
-    gpusync. */
+    queue, in a wait for over 16 queues or points, and where a wait writes a report to the log. Never called for a
+    commit or a wait in the steady state, nor after the destroy call of the device. Runs on any thread, Metal's too,
+    also with locks held: must not call gpusync. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
@@ -810,13 +814,14 @@ typedef struct gpusync_wait_options {
 
     With options->through_loss the loss of the device does not end the wait. The wait goes on until Metal has reported
     the end of every command buffer of the ticket (with Metal 4: the feedback), so that the program can free memory that
-    the GPU used. On a lost device the first four results mean that the GPU is finished with the work. No other result
-    means that:
+    the GPU used. On a lost device OK, ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN mean that the GPU is
+    finished with the work. No other result means that:
       OK, ERROR_EXECUTION, ...    The ticket ended so. GPUSYNC_EVERYTHING: the worst result that was not reported yet.
-      ERROR_CANCELLED             The work was never committed: it was held when the device was lost.
+      ERROR_CANCELLED             The work was never committed, as it was held when the device was lost; or it failed of
+                                  what it waited for.
       ERROR_RESULT_UNKNOWN        The work ended or was never committed, and the ticket has no result: what it waits for
                                   may never come.
-      ERROR_DEVICE_LOST           The limit came first: the GPU may still use the memory.
+      ERROR_DEVICE_LOST           The limit came first: the GPU may still use the memory. A later wait may tell more.
       ERROR_DESTROYED             The queue is being destroyed: the GPU may still use the memory.
       Another error               There was no wait: ERROR_INVALID_TICKET, ERROR_OUT_OF_MEMORY and others.
     Returns  as gpusync_wait. ERROR_UNSUPPORTED also: mode BLOCKING on a queue of Metal 4.
@@ -841,14 +846,18 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
                   committed. Work that the GPU has runs to its end; then its ticket and the timelines that it was to
                   signal fail. Work of gpusync_track_committed is included.
       New work    gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION, and change nothing. When
-                  such a command buffer is discarded, the timelines that it was to signal fail.
+                  a refused command buffer is discarded, the timelines fail that it was to signal by
+                  gpusync_encode_signal. The signals of a refused submission remain the program's: it submits again
+                  after the clear, or calls gpusync_timeline_fail, because other work may wait for them.
       Reports     gpusync_next_error and the log have one record for all these tickets, of the first. Every wait for
                   everything returns the error.
     Which errors stick: those of failed command buffers, and those that a submission takes over from what it waited for.
     ERROR_CANCELLED of work that the queue itself gave up does not stick. GPUSYNC_UNORDERED and gpusync_track need other
     rules of order: on such a queue they return ERROR_INVALID_ARGUMENT.
-    This call ends all that for tickets that are issued after it. Tickets issued before keep their error, also those
-    that have not ended. Timelines that failed stay failed.
+    This call ends a failure that sticks, for tickets that are issued after it. Tickets issued before keep their error,
+    also those that have not ended. Timelines that failed stay failed. The next wait for everything returns the failure
+    once more, if no such wait has returned it. Work of before this call that fails after it, at its turn, sticks anew.
+    So call this when a ticket or a refused commit has told of the failure. A timeline may tell of it before the turn.
     Returns  OK, also when nothing has failed. ERROR_INVALID_ARGUMENT also: a queue without sticky_failure.
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
@@ -1010,7 +1019,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *que
     once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
     Returns  OK; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_ARGUMENT also:
-             the buffer has waits or signals of gpusync; commit such a buffer with gpusync.
+             the queue has sticky_failure; the buffer has waits or signals of gpusync: commit it with gpusync.
     Threads any, not while another thread uses the buffer   Blocks no
     Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
@@ -1267,14 +1276,15 @@ typedef struct gpusync_submission {
              ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says.
              TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: gpusync's own buffers got no room, or nil.
              ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that other code signals.
-             ERROR_INVALID_TICKET.
+             ERROR_INVALID_TICKET. ERROR_INVALID_ARGUMENT also: UNORDERED on a queue with sticky_failure.
     Threads any   Blocks for room for command buffers of gpusync's own, up to *timeout_ns
     Owns retains command buffers until their handlers ran, timelines and events until the submission is over */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
 /** End all held work of the queue with ERROR_CANCELLED, also plain commits that are held behind other work. The
-    timelines that this work was to signal fail. Work that failed before keeps its failure.
+    timelines that this work was to signal fail. Work that failed before keeps its failure. With sticky_failure a ticket
+    ends at its turn, with the failure that sticks by then, if one does.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
@@ -1478,10 +1488,11 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
                the events of timelines until all signals have been made. To learn of them gpusync sends the queue
                signals of its own, one for every 4 submissions that signal, and one in destroy, which does not wait for
                the signal. If the last signal is never made, or Metal has no event for it, the queue and the events are
-               kept for good; so is whatever a lost device still has in flight when its queue is destroyed. The program
-               owns the rest, also residency and barriers: gpusync_release_after keeps an object until a ticket is done,
-               but see gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with the
-               allocator is done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or poll.
+               kept for good; so is what a lost device still has in flight, or to signal, when its queue is destroyed.
+               The program owns the rest, also residency and barriers: gpusync_release_after keeps an object until a
+               ticket is done, but see gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded
+               with the allocator is done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or
+               poll.
                ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
                gpusync_queue_destroy_now: the GPU may still work.
    End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
@@ -1510,8 +1521,8 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
     After an error nothing was committed.
     Returns  OK: the buffers are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
              ERROR_ALREADY_TRACKED: this queue holds one of them. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK;
-             ERROR_DEVICE_LOST; ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is
-             not of Metal 4.
+             ERROR_EXECUTION; ERROR_DEVICE_LOST; ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue,
+             or a buffer, is not of Metal 4.
     Threads any, one at a time for a command buffer
     Blocks no, except with a max_in_flight or max_command_buffer_count: then the call waits, as gpusync_commit does for
            a buffer made elsewhere. (gpusync_submit waits for neither.)
@@ -6078,7 +6089,7 @@ GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__
          length = dev->log_report(goal->queue, text, size)) {
         gpusync__free(dev, text, size);
         size = length + 1;
-        text = (char *)gpusync__allocate(dev, size, 1);
+        text = (char *)gpusync__allocate(dev, size, 16);
         if (!text)
             return;
     }
@@ -10081,16 +10092,20 @@ GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
 
 /* Step 8 of >>destroy, when no thread publishes any more. Keeps the events of `left` and of the
    kept submissions, and the queue, until the GPU has passed the last mark. They are kept for good
-   if Metal has no event or listener for the mark, or if the mark never comes. A device that is lost
-   and has nothing in flight needs none of them. */
+   if Metal has no event or listener for the mark, or if the mark never comes. A device that is lost,
+   and that has nothing in flight and no signal still to come, needs none of them. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
 {
     void *pool = gpusync__pool_push();
     void *listener = gpusync__listener(q->device);
     void *array = left ? left : gpusync__new_object("NSMutableArray");
+    uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue); /* 0 without a mark */
 
-    for (const gpusync__submission *s = q->kept; s; s = s->next)
+    for (const gpusync__submission *s = q->kept; s; s = s->next) {
         gpusync__add_events(array, s);
+        if (s->mark > made)
+            left = array; /* its signal may still come */
+    }
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
     if (!q->mark)
         q->mark = gpusync__event_take(q->device, &q->marks);
@@ -11210,12 +11225,8 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
    are published, because their failures may stick. Under the order lock. */
 static void gpusync__count_abandoned(gpusync_queue *q, gpusync__submission *before, uint32_t count)
 {
-    if (before) {
-        before->abandoned += count;
-        return;
-    }
     GPUSYNC__LOCK(q);
-    q->sticky->abandoned += count;
+    *(before ? &before->abandoned : &q->sticky->abandoned) += count;
     GPUSYNC__UNLOCK(q);
 }
 

@@ -87,7 +87,7 @@ static MAYBE_UNUSED void *memory_allocate(void *user, size_t size, size_t alignm
         return NULL;
     }
     if (posix_memalign((void **)&block, 128, size + 128)) return NULL;
-    assert_true(alignment <= 128);
+    assert_true(alignment <= 128 && alignment % sizeof(void *) == 0); /* posix_memalign takes no smaller one */
     block[0] = size;
     __atomic_fetch_add(&log->live, 1, __ATOMIC_SEQ_CST);
     __atomic_fetch_add(&log->calls, 1, __ATOMIC_SEQ_CST);

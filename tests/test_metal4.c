@@ -1010,8 +1010,8 @@ static void test_an_event_outlives_feedbacks_in_another_order(void **state)
 }
 
 /* ... unless the device lets work begin behind a signal that it has not made yet. goes: the queue goes before the
-   signals have come. */
-static void check_signals_that_come_late(bool goes)
+   signals have come. lost: another queue has lost the device by then. */
+static void check_signals_that_come_late(bool goes, bool lost)
 {
     enum { SEVERAL = 3 };
     softmetal_quirks quirks;
@@ -1019,7 +1019,7 @@ static void check_signals_that_come_late(bool goes)
     void *events[SEVERAL];
     int i;
     stage s;
-    open_four(&s, SOFTMETAL_MANUAL, 1);
+    open_four(&s, SOFTMETAL_MANUAL, 2);
     for (i = 0; i < SEVERAL; i++) t[i] = timeline_over(s.device, &events[i]);
     softmetal_get_quirks(&quirks);
     quirks.signals_late = true;
@@ -1033,6 +1033,14 @@ static void check_signals_that_come_late(bool goes)
     for (i = 0; i < SEVERAL; i++) {
         assert_ok(gpusync_timeline_destroy(t[i]));
         metal_release(events[i]); /* the last reference but gpusync's */
+    }
+    if (lost) {
+        void *buffer = OPEN(s.q[1], .label = "the culprit");
+        end_recording(buffer);
+        softmetal_fail_as(buffer, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+        assert_ok(gpusync_commit4(s.q[1], &buffer, 1, NULL));
+        finish(&s, 1);
+        assert_true(gpusync_device_is_lost(s.device));
     }
     if (goes) take_down_queue(&s, 0, false);
     quirks.signals_late = false;
@@ -1050,8 +1058,9 @@ static void check_signals_that_come_late(bool goes)
 static void test_events_outlive_signals_that_come_later_than_the_work_behind_them(void **state)
 {
     (void)state;
-    check_signals_that_come_late(false);
-    check_signals_that_come_late(true);
+    check_signals_that_come_late(false, false);
+    check_signals_that_come_late(true, false);
+    check_signals_that_come_late(true, true);
 }
 
 /* Work is left in flight, and its signals and those before it come after that. */
