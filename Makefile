@@ -20,7 +20,7 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 	gpusync.h | paste -s -d. -)
 
 # What runs on one system says so elsewhere, before anything is installed or built.
-linux_only := check check-long bench-five bench-chart test-pictures test-valgrind test-compile test-macho \
+linux_only := check check-long bench-spin bench-five bench-chart test-pictures test-valgrind test-compile test-macho \
 	test-macho-mutants test-mutants test-counts test-growth fuzz fuzz-threads fuzz-proof soak coverage test-model \
 	test-with test-readme test-examples
 mac_only := bench-device test-device
@@ -42,7 +42,7 @@ deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(mac
 	$(filter check check-long test-compile test-apple test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five test-pictures,$(MAKECMDGOALS)),bench,$(if \
-	$(filter test test-% bench loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
+	$(filter test test-% bench bench-spin loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
 	$(filter run examples softmetal bench-device beliefs $(if $(RECORD),pictures),$(MAKECMDGOALS)),run)))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
@@ -203,6 +203,9 @@ bench: $(BUILD)/bench/bench ## build and run the benchmarks: some four minutes; 
 bench-device: $(BUILD)/device/bench ## on a Mac: the benchmark's waits, with kernels on the real Metal device
 	BENCH_JSON='$(BENCH_JSON)' $(RUN) $<
 
+bench-spin: $(BUILD)/bench/spin ## the spin of a wait against two simple rules, in virtual time, for 140 patterns of work
+	$< $(WAITS)
+
 bench-five: $(BUILD)/bench/bench ## the benchmarks RUNS times, and what was missed in three of five
 	tests/bench/five.sh $< $(BUILD)/bench/five $(RUNS)
 
@@ -357,7 +360,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  YES=1           install what is missing without asking; without a terminal there is no question
 ##  PREFIX DESTDIR  of make install; default /usr/local and nothing
 
-.PHONY: help run test check check-long bench bench-device bench-five bench-chart examples install clean deps loop \
+.PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart examples install clean deps loop \
 	softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with test-examples test-counts \
 	test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-apple \
 	test-macho test-macho-mutants coverage run-coverage \
@@ -457,6 +460,9 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/fuzz_calls.h $(SOFTMETAL_LIB)
 
 $(BUILD)/bench/bench: $(bench:%=$(BUILD)/bench/%.o) $(call impl_of,$(bench)) $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) $(call library_of,$(jansson),jansson) -lpthread -lm
+
+$(BUILD)/bench/spin: $(BUILD)/bench/spin.o $(SOFTMETAL_LIB)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) -lpthread -lm
 
 $(BUILD)/beliefs/%.o: tests/beliefs/%.c $(BUILD)/flags
 	echo '  cc $<'

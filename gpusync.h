@@ -89,8 +89,8 @@
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work continues, and the caller may
                wait again. ERROR_EXECUTION is about the work, which ended with an error. gpusync_next_error tells what
                happened.
-   Wait        A wait looks at a counter and reads Metal's status. It spins where the queue's history predicts an end
-               within 250 us, or briefly where nothing is known. Otherwise, or after the spin, the wait sleeps in one
+   Wait        A wait looks at a counter and reads Metal's status. It spins where by the queue's history an end within
+               250 us is likely, or briefly where nothing is known. Otherwise, or after the spin, the wait sleeps in one
                piece until the completed handler wakes it. A wait sends nothing to the GPU. Once a wait has found the
                end, the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
@@ -654,16 +654,20 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     but a time: yields for the time. All zero: sleeps at once.
 
     Without a budget (NULL) the wait decides. Each queue knows how long its last 16 tickets took, except failed tickets,
-    those of the track calls, and those that waited on the GPU. If the end, with the usual deviation, is expected within
-    250 us, the wait spins until 50 to 250 us after the expected end; otherwise it sleeps at once. Where nothing is
-    known (no history, a value that no work is to signal, held work or work that is not counted) the wait spins for 20
-    us. After n >= 2 useless spins in a row, the next 2^n waits, at most 64, do not spin: for a queue, a timeline, or
-    gpusync_wait_many. A spinning wait looks twice a microsecond at most, and in between calls the CPU's pause, or
-    repeatedly the program's yield hook. */
+    those of the track calls, and those that waited on the GPU. The wait takes each of these for a possible end of its
+    work, and spins until the one, within 250 us, that costs least on average, and 50 to 250 us longer; it sleeps at
+    once if that costs less. A sleep counts as 250 us of spinning. Where nothing is known (no history, a value that no
+    work is to signal, held work or work that is not counted) the wait spins for 20 us. If fewer than 4 of the last 16
+    spins met the end, each further spin that does not is followed by 4 waits without a spin, then 8, 16 and so on, at
+    most 1,024: for a queue, a timeline, or gpusync_wait_many. A spinning wait looks five times a microsecond at most, and in
+    between calls the CPU's pause, or repeatedly the program's yield hook. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
     uint64_t max_spin_ns;      /**< Nanoseconds; 0: no limit in time. */
+    /** For one point whose end is expected later than in 100 us: sleeps until 50 us before it, and spins then. Saves
+        most of the CPU time of a spin if timed sleeps are punctual, which no Mac has shown yet. Since 0.3 */
+    bool until_near;
 } gpusync_spin;
 
 /** How a wait sleeps. */
@@ -2301,10 +2305,11 @@ typedef struct gpusync__deferred {
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
-/* misses: how many spins in a row were in vain. skips: how many of the next spins are still to be
-   left out because of that. Threads write both without a lock: a lost update costs only time. */
+/* history: a bit for each of the last 16 spins, the last in bit 0: it met the end; and GPUSYNC__USED
+   after the first. pause: how many spins were left out after the last one in vain. skips: how many of
+   them are still to be left out. Threads write all without a lock: a lost update costs only time. */
 typedef struct gpusync__backoff {
-    uint32_t misses, skips;
+    uint32_t history, pause, skips;
 } gpusync__backoff;
 
 #define GPUSYNC__EVENT_POOL 32
@@ -2548,10 +2553,10 @@ struct gpusync_timeline {
     gpusync_error error; /* how it failed; does not change after */
 };
 
-/* When a goal is expected to be met (0: not known), the deviation, and how late the waiter runs
-   after the GPU's end. */
+/* When a goal is expected to be met (0: not known), until when a spin for it pays (0: none does), and
+   how late the waiter runs after the GPU's end. */
 typedef struct gpusync__forecast {
-    uint64_t end, deviation, lag;
+    uint64_t end, pays, lag;
 } gpusync__forecast;
 
 /* The second floor hooks in by gpusync__metal4 above, by the three tables below, by `told` of a
@@ -5687,34 +5692,28 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 
 /* -- the spin that the program has not set: it goes by what is known of the queue's work */
 
-#define GPUSYNC__SPIN_NS 250000  /* what is expected to end later is not spun for */
-#define GPUSYNC__MARGIN_NS 50000 /* goes on so long after the expected end: a status shows some time after the end */
+#define GPUSYNC__SPIN_NS 250000  /* a sleep is as dear as this, and what is to end later is not spun for */
+#define GPUSYNC__MARGIN_NS 50000 /* goes on so long after the end that pays: a status shows some time after the end */
 #define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
-#define GPUSYNC__LOOK_NS 500     /* at least, from one look to the next */
+#define GPUSYNC__LOOK_NS 200     /* at least, from one look to the next */
 
-/* Returns how long a ticket of this queue usually takes, and the deviation of the last ones. False
-   if nothing is known. Under the queue's lock. */
-GPUSYNC__RARE bool gpusync__usual(const gpusync_queue *q, uint64_t *mean, uint64_t *deviation)
+/* Returns how long a ticket of this queue usually takes: the mean of those that are remembered, without
+   the longest, because one that stands alone would hide the others. 0 if nothing is known. Under the
+   queue's lock. */
+GPUSYNC__RARE uint64_t gpusync__usual(const gpusync_queue *q)
 {
-    uint64_t took[GPUSYNC__TAKEN], count = 0, sum = 0, most = 0;
+    uint64_t count = 0, sum = 0, most = 0;
     for (int i = 0; i < GPUSYNC__TAKEN; i++) {
-        sum += took[count] = q->took_ns[i];
-        if (took[count] > took[most])
-            most = count;
-        count += took[count] != 0;
+        uint64_t took = q->took_ns[i];
+        sum += took;
+        count += took != 0;
+        most = took > most ? took : most;
     }
-    if (!count)
-        return false;
-    if (count > 2) { /* without the longest: one that stands alone would hide the others as long as it is remembered */
-        sum -= took[most];
-        took[most] = took[--count];
+    if (count > 2) {
+        sum -= most;
+        count--;
     }
-    *mean = sum / count;
-    sum = 0;
-    for (uint64_t i = 0; i < count; i++)
-        sum += took[i] > *mean ? took[i] - *mean : *mean - took[i];
-    *deviation = sum / count;
-    return true;
+    return count ? sum / count : 0;
 }
 
 /* Returns when the GPU got the ticket's work. 0 if it has not got the work, or if the time says
@@ -5728,24 +5727,62 @@ static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
     return says ? slot->since_ns : 0;
 }
 
+/* Returns until when a spin pays for a ticket whose work began, or is to begin, at `begin`; 0: no spin
+   does. The ticket may take as long as any of those that are remembered, but for those that would
+   have ended by now. A spin to one of these ends costs its time, and where the ticket takes longer
+   also the margin and a sleep. The end that costs least on average is taken, or none, where sleeping
+   at once costs less. Under the queue's lock. */
+GPUSYNC__RARE uint64_t gpusync__spin_pays(const gpusync_queue *q, uint64_t begin, uint64_t now)
+{
+    uint64_t margin = q->lag_ns + GPUSYNC__MARGIN_NS;
+    uint64_t left[GPUSYNC__TAKEN]; /* to the ends that are near, the first of them first */
+    uint64_t near = 0, all = 0;
+
+    for (int i = 0; i < GPUSYNC__TAKEN; i++) {
+        uint64_t end = begin + q->took_ns[i];
+        if (!q->took_ns[i] || end + margin <= now)
+            continue;
+        all++;
+        uint64_t ns = end > now ? end - now : 0;
+        if (ns > GPUSYNC__SPIN_NS)
+            continue;
+        uint64_t k = near++;
+        for (; k && left[k - 1] > ns; k--)
+            left[k] = left[k - 1];
+        left[k] = ns;
+    }
+
+    uint64_t least = all * GPUSYNC__SPIN_NS, pays = 0, sum = 0;
+    for (uint64_t k = 0; k < near; k++) {
+        sum += left[k];
+        uint64_t cost = sum + (all - 1 - k) * (left[k] + margin + GPUSYNC__SPIN_NS);
+        if (cost < least) {
+            least = cost;
+            pays = now + left[k];
+        }
+    }
+    return pays;
+}
+
 /* Forecasts the end of a ticket: each ticket up to it that has not ended takes the usual time, from
    the issue of the first, or from the last end. A last end in the future is of another clock. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t ticket)
 {
     uint64_t now = gpusync_now_ns();
-    uint64_t mean;
     gpusync__forecast f = {0, 0, 0};
 
     GPUSYNC__LOCK(q);
+    uint64_t mean = gpusync__usual(q);
     uint64_t done = q->head.completed;
     uint64_t ended = q->ended_ns;
     uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0;
     f.lag = q->lag_ns;
-    if (issued && gpusync__usual(q, &mean, &f.deviation)) {
+    if (issued && mean) {
         f.end = (ended < issued || ended > now ? issued : ended) + mean;
         for (int i = 0; ++done < ticket && i < 64; i++)
             f.end += gpusync__has_ended(q, done + 1) ? 0 : mean;
         f.end += (ticket - done) * mean;
+        f.pays = gpusync__spin_pays(q, f.end - mean, now);
     }
     GPUSYNC__UNLOCK(q);
     return f;
@@ -5762,31 +5799,32 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
 }
 
 /* Returns for how long to spin if the program has set no spin; 0 for not at all. A wait for any
-   point spins until the first end that is not overdue, and ignores unknown ends. A wait for all
-   points spins until the last end, and not at all if one is unknown. For a single unknown end the
-   spin is short. A wait whose deadline comes before the end does not spin. */
+   point spins for the first end that pays. A wait for all points spins for the last, and not at all
+   if one of them does not pay, or is unknown. Where no end is expected, the spin is short, but not
+   for all of several points. A wait whose deadline comes before the end does not spin. */
 GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
 {
     uint64_t now = gpusync_now_ns();
-    uint64_t first = 0;
-    uint64_t until = wait->any ? GPUSYNC_FOREVER : 0;
+    uint64_t pays = 0, until = 0;
     uint64_t skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
+    bool blind = true;
 
     for (size_t i = wait->first_open; i < wait->count; i++) {
         if (wait->entries[i].left)
             continue;
         gpusync__forecast f = gpusync__forecast_goal(&wait->entries[i].goal);
-        uint64_t last = f.end + f.deviation + f.lag + GPUSYNC__MARGIN_NS;
-        if (!f.end && wait->many && !wait->any)
-            return 0; /* it is not known when the last one ends */
-        if (!f.end || (wait->any ? last <= now || last > until : last < until))
+        uint64_t last = f.pays + f.lag + GPUSYNC__MARGIN_NS;
+        blind = blind && (!f.end || (wait->any && f.end <= now));
+        if (!f.pays && wait->many && !wait->any)
+            return 0;
+        if (!f.pays || (until && (wait->any ? last > until : last < until)))
             continue;
-        first = f.end + f.deviation;
+        pays = f.pays;
         until = last;
     }
-    if (!first)
-        until = (first = now) + GPUSYNC__BLIND_NS;
-    if (until <= now || first > now + GPUSYNC__SPIN_NS || first > deadline)
+    if (!pays && blind)
+        until = (pays = now) + GPUSYNC__BLIND_NS;
+    if (until <= now || pays > deadline)
         return 0;
     if (skips)
         GPUSYNC__STORE_RELAXED(&backoff->skips, (uint32_t)skips - 1); /* a guess: see gpusync__back_off */
@@ -5802,14 +5840,28 @@ static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
     return goal->queue ? &goal->queue->backoff : &goal->timeline->backoff;
 }
 
-/* After two spins in vain, one after the other, the next spins are left out, more and more of them.
-   Both fields are a guess: threads that wait at once may write over each other. */
+#define GPUSYNC__USED 0x10000u  /* of a history: not the first spin */
+#define GPUSYNC__FRESH 0x14444u /* a history before the first spin: 4 of 16 met the end, none of the last two */
+#define GPUSYNC__FEW_HITS 4u    /* of 16: with fewer a spin in vain is paid for */
+
+/* Takes down whether a spin was in vain. Where few of the last ones met the end, each one in vain has
+   the next spins left out, twice as many each time, until one meets the end. So work that is late
+   whenever it is spun for costs little, and where one of three waits takes long the others still
+   spin. All fields are a guess: threads that wait at once may write over each other. */
 static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
 {
-    uint32_t misses = in_vain ? GPUSYNC__LOAD_SEQ(&backoff->misses) + 1 : 0;
-    GPUSYNC__STORE_RELAXED(&backoff->misses, misses); /* a guess */
-    if (misses >= 2)
-        GPUSYNC__STORE_RELAXED(&backoff->skips, misses < 6 ? 1u << misses : 64); /* a guess */
+    uint32_t history = GPUSYNC__LOAD_SEQ(&backoff->history);
+    uint32_t pause = GPUSYNC__LOAD_SEQ(&backoff->pause), hits = 0;
+    history = ((history ? history : GPUSYNC__FRESH) << 1 | !in_vain) & 0xFFFF;
+    for (uint32_t rest = history; rest; rest &= rest - 1)
+        hits++;
+    if (!in_vain || hits >= GPUSYNC__FEW_HITS)
+        pause = 0;
+    else
+        pause = !pause ? 4 : pause < 1024 ? pause * 2 : 1024;
+    GPUSYNC__STORE_RELAXED(&backoff->history, history | GPUSYNC__USED); /* a guess */
+    GPUSYNC__STORE_RELAXED(&backoff->pause, pause);                     /* a guess */
+    GPUSYNC__STORE_RELAXED(&backoff->skips, pause);                     /* a guess */
 }
 
 /* Spins: looks again and again, with a pause or a yield in between. True if the wait is over. set:
@@ -5959,6 +6011,16 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
+/* A wait for one point sleeps until shortly before the expected end, if that is known and not near
+   already. True if the wait is over. */
+GPUSYNC__RARE bool gpusync__sleep_until_near(gpusync__wait *wait, uint64_t deadline)
+{
+    uint64_t end = wait->many ? 0 : gpusync__forecast_goal(&wait->entries->goal).end;
+    uint64_t near = end - GPUSYNC__MARGIN_NS;
+    bool sleeps = end > gpusync_now_ns() + 2 * GPUSYNC__MARGIN_NS && near < deadline;
+    return sleeps && gpusync__sleep(wait, near) == GPUSYNC_OK;
+}
+
 /* Waits: looks, spins and sleeps, in this order. OK if the wait is over; *how gets the counter of
    what ended it. A timeout of 0, and a call in a callback, return after the looks, so that a wait
    that need not sleep succeeds everywhere. Metal's own wait has no deadline, and serves only waits
@@ -5982,8 +6044,11 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     *how = &wait->stats->waits_spin;
     if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER)
         gpusync__block_goal(&wait->entries->goal);
-    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER && gpusync__spin(wait, set->spin, deadline))
-        return GPUSYNC_OK;
+    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER) {
+        bool slept = set->spin && set->spin->until_near && gpusync__sleep_until_near(wait, deadline);
+        if (!slept && gpusync__spin(wait, set->spin, deadline))
+            return GPUSYNC_OK;
+    }
     *how = &wait->stats->waits_sleep;
     return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
 }
@@ -13439,13 +13504,29 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
     }
 }
 
+/* Returns the mean deviation of the tickets that gpusync__usual counts. Under the queue's lock. */
+static uint64_t gpusync__deviation(const gpusync_queue *q, uint64_t mean)
+{
+    uint64_t count = 0, sum = 0, most = 0;
+    for (int i = 0; i < GPUSYNC__TAKEN; i++) {
+        uint64_t took = q->took_ns[i];
+        sum += took > mean ? took - mean : took ? mean - took : 0;
+        count += took != 0;
+        most = took > most ? took : most;
+    }
+    if (count > 2) {
+        sum -= most - mean;
+        count--;
+    }
+    return count ? sum / count : 0;
+}
+
 /* Writes a queue, which the caller has entered, with its tickets that have not ended. A ticket
    without a slot has ended meanwhile. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 {
     uint64_t done = gpusync__ended_to(q);
     uint64_t last = gpusync__committed(q);
-    uint64_t mean, deviation;
     char most[16] = "";
 
     if (q->max_in_flight != UINT32_MAX)
@@ -13457,9 +13538,10 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    most, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     GPUSYNC__LOCK(q);
-    bool is_known = gpusync__usual(q, &mean, &deviation);
+    uint64_t mean = gpusync__usual(q);
+    uint64_t deviation = gpusync__deviation(q, mean);
     GPUSYNC__UNLOCK(q);
-    if (is_known)
+    if (mean)
         gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,
                        (double)deviation / 1e3);
     for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
@@ -13727,8 +13809,8 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              GPUSYNC_LOG_INFO                            gone: the levels are GPUSYNC_LOG_WARNING and _ERROR
              a log function                              gets warnings, too: look at the level
              positional initialisers of descs            by name: gpusync_device_desc.log_report,
-                                                         gpusync_queue_desc.sticky_failure and
-                                                         gpusync_wait_options.through_loss are at the end
+                                                         gpusync_queue_desc.sticky_failure, gpusync_spin.until_near
+                                                         and gpusync_wait_options.through_loss are at the end
              gpusync_device_create_0_2 by its symbol     gpusync_device_create, or _0_3; so for the two others
            2. New: gpusync_queue_desc.sticky_failure, gpusync_queue_clear_failure: a failure fails all later work.
              gpusync_wait_options.through_loss: a wait that goes on when the device is lost, until memory may be freed.
@@ -13736,7 +13818,10 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              may let go in a callback. gpusync_in_flight. gpusync_queue_report; with gpusync_device_desc.log_report the
              log gets it when a wait timed out. The log is told of lost handlers. For bindings:
              gpusync_struct_sizes, GPUSYNC_STRUCTS, plain symbols, gpusync_at_ticket and gpusync_at_value as symbols.
+             gpusync_spin.until_near: sleeps until the end is near, and spins then.
            3. What means something else, and compiles as before: gpusync_timeline_destroy may return ERROR_DESTROYED.
+             A wait that decides for how long to spin goes by all of the last 16 tickets, not by their mean, and by the
+             last 16 spins, not by those in a row: work that is short, short, long is spun for while it is short.
            What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked where they are
            called: a program that commits and waits links 32 KB of code, not 52.
            The report says of a submission that was held for how long the device has had it, not since its call.

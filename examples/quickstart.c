@@ -130,7 +130,7 @@ static void in_flight(void)
 
 static void every_mode(void)
 {
-    static const gpusync_spin none = {0, 0, 0}, brief = {32, 1000000, MS / 10}, ample = {32, 100000000, 0};
+    static const gpusync_spin none = {0, 0, 0, false}, brief = {32, 1000000, MS / 10, false}, ample = {32, 100000000, 0, false};
     static const struct {
         const char *what;
         gpusync_wait_options options;

@@ -67,7 +67,7 @@ static MAYBE_UNUSED void must(bool good, const char *what)
 }
 
 /* Waits sleep at once. */
-static MAYBE_UNUSED const gpusync_spin no_spin = {0, 0, 0};
+static MAYBE_UNUSED const gpusync_spin no_spin = {0, 0, 0, false};
 
 /* -- an allocator that counts, checks sizes, can fail, and makes released memory unreadable --------- */
 

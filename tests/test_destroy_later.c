@@ -16,7 +16,7 @@ void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_clas
 void dispatch_async_f(void *queue, void *context, void (*function)(void *));
 void dispatch_release(void *object);
 
-static const gpusync_spin endless = {0, UINT32_MAX, 0};
+static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
 
 /* == a device whose functions of the program are watched ======================================================== */
 

@@ -545,7 +545,7 @@ static void idle_finishes_one(scheduler *s)
 
 static void thousand_tasks_one_thread(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     fiber_rig r;
     unsigned next = 0, i;
     (void)state;
@@ -573,7 +573,7 @@ static void thousand_tasks_one_thread(void **state)
 /* With yields in the spin phase: they take turns, and park after exactly the budget. */
 static void thousand_tasks_spin_first(void **state)
 {
-    static const gpusync_spin four = {1, 4, 0};
+    static const gpusync_spin four = {1, 4, 0, false};
     fiber_rig r;
     unsigned next = 0, i;
     (void)state;
@@ -619,7 +619,7 @@ static void *unhang_when_asleep(void *argument)
 
 static void thousand_tasks_without_room(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     fiber_rig r;
     pthread_t helper;
     unsigned i;
@@ -639,7 +639,7 @@ static void thousand_tasks_without_room(void **state)
 
 static void thousand_tasks_default_budget(void **state)
 {
-    static const gpusync_spin usual = {32, 224, 0};
+    static const gpusync_spin usual = {32, 224, 0, false};
     fiber_rig r;
     unsigned long yields = 0;
     gpusync_stats stats;
@@ -711,7 +711,7 @@ static void travel(unsigned workers, gpusync_spin spin)
 
 static void parks_resume_on_another_thread(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     (void)state;
     travel(2, none);
     travel(3, none);
@@ -719,7 +719,7 @@ static void parks_resume_on_another_thread(void **state)
 
 static void yields_resume_on_another_thread(void **state)
 {
-    static const gpusync_spin some = {2, 5, 0};
+    static const gpusync_spin some = {2, 5, 0, false};
     (void)state;
     travel(2, some);
     travel(3, some);
@@ -748,7 +748,7 @@ static void finish_when_published(fiber *f)
 
 static void one_park_one_move(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     fiber_rig r;
     pthread_t threads[2];
     (void)state;
@@ -784,7 +784,7 @@ static void finish_once(fiber *f)
 /* The handler runs, and unparks, at the given point of the first park. */
 static void unpark_at(void (**point)(fiber *), scheduler *s, fiber_rig *r, unsigned long permits)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     ptrdiff_t offset = (char *)point - (char *)s;
     fibers_open(r, SOFTMETAL_MANUAL, none, 4);
     *(void (**)(fiber *))(void *)((char *)&r->scheduler + offset) = finish_once;
@@ -838,7 +838,7 @@ static void idle_finishes_first(scheduler *s)
 
 static void late_unparks_wake_once_and_no_more(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     fiber_rig r;
     (void)state;
     fibers_open(&r, SOFTMETAL_MANUAL, none, 4);
@@ -863,7 +863,7 @@ static void body_time_out(fiber *f)
 
 static void waits_time_out_on_fibers(void **state)
 {
-    static const gpusync_spin some = {1, 2, 0};
+    static const gpusync_spin some = {1, 2, 0, false};
     fiber_rig r;
     unsigned i, parked = 0;
     (void)state;
@@ -975,7 +975,7 @@ static void nosy_unpark(void *user, gpusync_waiter *waiter)
 
 static void hooks_may_use_gpusync(void **state)
 {
-    static const gpusync_spin three = {2, 3, 0};
+    static const gpusync_spin three = {2, 3, 0, false};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     gpusync_hooks hooks = {nosy_yield, nosy_park, nosy_unpark, NULL};
@@ -1031,7 +1031,7 @@ static void idle_ends_the_work(scheduler *s)
 
 static void destroy_with_waiting_fibers(bool at_once)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     fiber_rig r;
     void *metal_queue;
     unsigned i;
@@ -1077,7 +1077,7 @@ static void body_share_a_ticket(fiber *f)
 
 static void many_fibers_wait_for_one_ticket(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     fiber_rig r;
     unsigned i;
     (void)state;

@@ -410,7 +410,7 @@ static void test_interleaving_08_unpark_before_park(void **state)
 {
     early_unpark early = {NULL, 0, probe_default_hooks()};
     gpusync_hooks hooks = {NULL, early_park, early_unpark_it, &early};
-    gpusync_spin none = {0, 0, 0};
+    gpusync_spin none = {0, 0, 0, false};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     gpusync_ticket ticket;
@@ -566,7 +566,7 @@ static void counting_unpark(void *user, gpusync_waiter *waiter)
 static void open_counting(rig *r, counted_park *count)
 {
     gpusync_hooks hooks = {NULL, counting_park, counting_unpark, NULL};
-    gpusync_spin none = {0, 0, 0};
+    gpusync_spin none = {0, 0, 0, false};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     memset(&device_desc, 0, sizeof device_desc);
@@ -622,7 +622,7 @@ static void test_interleaving_11_waiter_registers_before_the_handler_looks(void 
 {
     early_unpark early = {NULL, 0, probe_default_hooks()};
     gpusync_hooks hooks = {NULL, park_once_and_finish, early_unpark_it, NULL};
-    gpusync_spin none = {0, 0, 0};
+    gpusync_spin none = {0, 0, 0, false};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     trap t = {NULL, "status", SOFTMETAL_AFTER, 1, softmetal_complete};
@@ -1492,7 +1492,7 @@ static void test_done_at_the_deadline_wins(void **state)
 {
     late_finish late = {NULL, 1};
     gpusync_hooks hooks = {NULL, finish_after_park, plain_unpark, &late};
-    gpusync_spin none = {0, 0, 0};
+    gpusync_spin none = {0, 0, 0, false};
     int last = 0;
     (void)state;
     while (last == 0) {
@@ -1564,7 +1564,7 @@ static void test_failure_is_on_record_when_the_waiter_is_woken(void **state)
 {
     early_unpark early = {NULL, 0, probe_default_hooks()};
     gpusync_hooks hooks = {NULL, early_park, peek_at_unpark, NULL};
-    gpusync_spin none = {0, 0, 0};
+    gpusync_spin none = {0, 0, 0, false};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
     rig r;

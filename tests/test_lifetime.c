@@ -7,7 +7,7 @@
 #include <time.h>
 #include "stage.h"
 
-static const gpusync_spin endless = {0, UINT32_MAX, 0};
+static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
 
 /* -- hooks that notice when they are called too late ------------------------------------------------ */
 

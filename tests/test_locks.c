@@ -75,7 +75,7 @@ static const char *wanted;
 /* Each of the acts, and a lock of each kind. */
 static void do_everything(void)
 {
-    static const gpusync_spin yields = {0, 4, 0};
+    static const gpusync_spin yields = {0, 4, 0, false};
     gpusync_hooks hooks = {hook_yield, hook_park, hook_unpark, NULL};
     gpusync_warmup_job one = {job, NULL};
     gpusync_wait_options options;

@@ -91,7 +91,7 @@ static void test_nothing_committed(void **state)
 
 static void test_every_way_to_wait(void **state)
 {
-    static const gpusync_spin spins[] = {{0, 0, 0}, {32, 224, 0}, {0, 0, 1000000}};
+    static const gpusync_spin spins[] = {{0, 0, 0, false}, {32, 224, 0, false}, {0, 0, 1000000, false}};
     gpusync_wait_options options;
     unsigned char value = 1;
     unsigned mode, spin;

@@ -262,7 +262,7 @@ static void test_from_the_second_on_it_spins_to_the_end_of_short_work(void **sta
     world_close(&w);
 }
 
-static void test_it_looks_twice_a_microsecond_at_most(void **state)
+static void test_it_looks_five_times_a_microsecond_at_most(void **state)
 {
     world w;
     (void)state;
@@ -270,7 +270,7 @@ static void test_it_looks_twice_a_microsecond_at_most(void **state)
     world_open(&w, NULL, NULL, false);
     teach(&w, US(100), 2);
     assert_int_equal(turn(&w, US(100)), 's');
-    assert_true((uint64_t)w.looks <= w.spun_ns / 500 + 1); /* 1: before the spin */
+    assert_true((uint64_t)w.looks <= w.spun_ns / 200 + 1); /* 1: before the spin */
     assert_true((uint64_t)w.looks >= w.spun_ns / 1000);
     world_close(&w);
 }
@@ -288,15 +288,44 @@ static void test_what_ends_later_than_250_us_from_now_is_not_spun_for(void **sta
     world_close(&w);
 }
 
-/* ... and the deviation counts: 150 us, give or take 110. */
-static void test_uncertain_work_is_not_spun_for(void **state)
+/* Half of it takes 40 us, half of it 2 ms: a spin goes for the short half, and no longer. */
+static void test_of_short_and_long_work_the_short_is_spun_for(void **state)
 {
     world w;
     int i;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    for (i = 0; i < TAKEN; i++) (void)turn(&w, US(i % 2 ? 40 : 260));
-    assert_int_equal(turn(&w, US(40)), 'P');
+    for (i = 0; i < 2 * (int)TAKEN; i++) (void)turn(&w, US(i % 2 ? 40 : 2000));
+    for (i = 0; i < 100; i++) {
+        assert_int_equal(turn(&w, US(2000)), 'V');
+        assert_about(w.spun_ns, US(40 + 50));
+        assert_int_equal(turn(&w, US(40)), 's');
+        assert_about(w.spun_ns, US(40));
+    }
+    world_close(&w);
+}
+
+/* One in eight takes 40 us: that is too seldom. */
+static void test_what_is_seldom_short_is_not_spun_for(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 2 * (int)TAKEN; i++) (void)turn(&w, US(i % 8 ? 2000 : 40));
+    for (i = 0; i < 100; i++) assert_int_equal(turn(&w, US(i % 8 ? 2000 : 40)), 'P');
+    world_close(&w);
+}
+
+/* 60, 60, 230: a spin for all of them costs less than one for the short ones and a sleep for the third. */
+static void test_where_the_long_work_is_near_enough_all_is_spun_for(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 2 * (int)TAKEN; i++) (void)turn(&w, US(i % 3 ? 60 : 230));
+    for (i = 0; i < 99; i++) assert_int_equal(turn(&w, US(i % 3 ? 60 : 230)), 's');
     world_close(&w);
 }
 
@@ -338,15 +367,12 @@ static void test_a_queue_that_changes_from_10_us_to_10_ms_and_back(void **state)
     world_open(&w, NULL, NULL, false);
     for (i = 0; i < 20; i++) assert_int_equal(turn(&w, US(10)), 's');
     before = all_stats(&w);
-    assert_int_equal(turn(&w, MS(10)), 'V'); /* it could not know */
-    assert_int_equal(turn(&w, MS(10)), 'V'); /* one that stands alone says nothing */
-    for (i = 0; i < 40; i++) assert_int_equal(turn(&w, MS(10)), 'P');
+    for (i = 0; i < 100; i++) spun += turn(&w, MS(10)) == 'V'; /* most of those that it remembers are short */
+    assert_in_range(spun, 1, TAKEN);
     now = all_stats(&w);
-    assert_true(now.spin_ns - before.spin_ns <= 2 * (US(10) + US(50) + SLACK));
-    for (i = 0; i < TAKEN - 1; i++) assert_int_equal(turn(&w, US(10)), 'P'); /* more than one 10 ms is remembered */
-    for (i = 0; i < 4; i++) assert_int_equal(turn(&w, US(10)), 'P'); /* left out, for the two in vain */
-    for (i = 0; i < 20; i++) spun += turn(&w, US(10)) == 's';
-    assert_int_equal(spun, 20);
+    assert_true(now.spin_ns - before.spin_ns <= TAKEN * (US(10) + US(50) + SLACK)); /* of a second */
+    for (i = 0; i < (int)TAKEN; i++) (void)turn(&w, US(10));
+    for (i = 0; i < 20; i++) assert_int_equal(turn(&w, US(10)), 's');
     world_close(&w);
 }
 
@@ -450,24 +476,58 @@ static gpusync_ticket blind_work(world *w, uint64_t took_ns)
 /* ... so each wait is as blind as the first. */
 static char blind_turn(world *w, uint64_t took_ns) { return wait_for(w, blind_work(w, took_ns)); }
 
-static void test_two_spins_in_vain_make_it_leave_out_4_then_8_at_most_64(void **state)
+static void check_left_out(world *w, const int *left_out, size_t count)
 {
-    static const int left_out[] = {0, 4, 8, 16, 32, 64, 64, 64};
-    world w;
     size_t i;
     int k;
+    for (i = 0; i < count; i++) {
+        assert_int_equal(blind_turn(w, MS(1)), 'V');
+        for (k = 0; k < left_out[i]; k++) assert_int_equal(blind_turn(w, MS(1)), 'P');
+    }
+}
+
+static void test_spins_in_vain_have_4_then_8_at_most_1024_left_out(void **state)
+{
+    static const int left_out[] = {0, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024};
+    world w;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    for (i = 0; i < LENGTH(left_out); i++) {
-        assert_int_equal(blind_turn(&w, MS(1)), 'V');
-        for (k = 0; k < left_out[i]; k++) assert_int_equal(blind_turn(&w, MS(1)), 'P');
+    check_left_out(&w, left_out, LENGTH(left_out));
+    assert_int_equal(blind_turn(&w, US(10)), 's'); /* one that is met: the next in vain has 4 left out again */
+    check_left_out(&w, left_out + 1, 2);
+    world_close(&w);
+}
+
+/* 4 of 16 are enough. */
+static void test_spins_of_which_some_meet_the_end_go_on(void **state)
+{
+    static const int left_out[] = {0, 0, 0, 4, 8};
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 4; i++) assert_int_equal(blind_turn(&w, US(10)), 's');
+    for (i = 0; i < 200; i++) {
+        char how = blind_turn(&w, i % 4 == 3 ? US(10) : MS(1));
+        assert_int_equal(how, i % 4 == 3 ? 's' : 'V');
     }
-    assert_int_equal(blind_turn(&w, US(10)), 's'); /* one that is met: all is forgotten */
-    assert_int_equal(blind_turn(&w, MS(1)), 'V');
-    assert_int_equal(blind_turn(&w, US(10)), 's');
-    assert_int_equal(blind_turn(&w, MS(1)), 'V');
-    assert_int_equal(blind_turn(&w, MS(1)), 'V');
-    assert_int_equal(blind_turn(&w, US(10)), 'P');
+    for (i = 0; i < 3; i++) assert_int_equal(blind_turn(&w, MS(1)), 'V'); /* ... and 3 of 16 are not */
+    check_left_out(&w, left_out + 3, 2);
+    world_close(&w);
+}
+
+/* Work that takes a little longer than it is spun for, whenever that is. */
+static void test_an_adversary_costs_little(void **state)
+{
+    gpusync_stats stats;
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 1000; i++) (void)blind_turn(&w, MS(1));
+    stats = all_stats(&w);
+    assert_in_range(stats.spins_in_vain, 2, 11);
+    assert_true(stats.spin_ns <= 1000 * US(2)); /* a wake-up costs its thread twice that */
     world_close(&w);
 }
 
@@ -475,14 +535,14 @@ static void test_two_spins_in_vain_make_it_leave_out_4_then_8_at_most_64(void **
 static void test_only_what_would_have_been_a_spin_is_left_out(void **state)
 {
     world w;
-    int i;
+    int i, parked = 0;
     (void)state;
     world_open(&w, NULL, NULL, false);
-    for (i = 0; i < 2; i++) assert_int_equal(blind_turn(&w, MS(1)), 'V');
-    teach(&w, MS(10), 20);        /* the first of these is blind, and left out */
-    teach(&w, US(20), TAKEN - 1); /* none of these knows enough */
-    for (i = 0; i < 3; i++) assert_int_equal(turn(&w, US(20)), 'P');
-    assert_int_equal(turn(&w, US(20)), 's');
+    for (i = 0; i < 2; i++) assert_int_equal(blind_turn(&w, MS(1)), 'V'); /* 4 are left out */
+    teach(&w, MS(10), 20); /* the first of these is blind, and left out */
+    for (i = 0; i < 2 * (int)TAKEN; i++) parked += turn(&w, US(20)) == 'P';
+    for (i = 1; i <= (int)TAKEN && (uint64_t)i * US(20) + (TAKEN - (uint64_t)i) * US(20 + 50 + 250) >= TAKEN * US(250); i++) {}
+    assert_int_equal(parked, i + 3); /* so many have to be short; and the 3 */
     world_close(&w);
 }
 
@@ -523,7 +583,7 @@ static void test_spins_that_the_deadline_cuts_short_are_in_vain_like_others(void
     world_open(&w, NULL, NULL, false);
     ticket = commit_for(&w, MS(100));
     for (i = 0; i < 200; i++) spun += wait_to(&w, after(w.r.queue, ticket), US(15), NULL) == 'T';
-    assert_int_equal(spun, 8); /* after 0, 0, 4, 8, 16, 32, 64, 64 left out */
+    assert_int_equal(spun, 7); /* with 0, 4, 8, 16, 32, 64 and 128 left out behind them */
     assert_int_equal(wait_for(&w, ticket), 'P');
     world_close(&w);
 }
@@ -579,7 +639,7 @@ static void test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept(void *
     assert_about(w.spun_ns, US(100));
     assert_true(w.yields >= 100);
     assert_true(w.yields >= w.looks - 1);
-    assert_true((uint64_t)w.looks <= w.spun_ns / 500 + 1);
+    assert_true((uint64_t)w.looks <= w.spun_ns / 200 + 1);
     assert_int_equal(turn(&w, US(1000)), 'V');
     assert_about(w.spun_ns, US(150));
     world_close(&w);
@@ -587,7 +647,7 @@ static void test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept(void *
 
 static void test_the_default_never_calls_sched_yield(void **state)
 {
-    static const gpusync_spin yields = {2, 5, 0};
+    static const gpusync_spin yields = {2, 5, 0, false};
     world w;
     uint64_t before;
     int i;
@@ -604,9 +664,74 @@ static void test_the_default_never_calls_sched_yield(void **state)
     world_close(&w);
 }
 
+/* -- sleeping until the end is near */
+
+static void test_until_near_sleeps_until_50_us_before_the_end_and_spins_then(void **state)
+{
+    static const gpusync_spin near = {0, UINT32_MAX, 200000, true};
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, true); /* with Metal 4 a look sends no message */
+    teach(&w, MS(1), TAKEN);
+    for (i = 0; i < 20; i++) {
+        assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, MS(1))), GPUSYNC_FOREVER, &near), 's');
+        assert_about(w.spun_ns, US(50));
+        assert_int_equal(w.parks, 1);
+    }
+    world_close(&w);
+}
+
+static void test_until_near_ends_with_work_that_ends_sooner(void **state)
+{
+    static const gpusync_spin near = {0, UINT32_MAX, 200000, true};
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, true);
+    teach(&w, MS(1), TAKEN);
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(500))), GPUSYNC_FOREVER, &near), 'P');
+    assert_int_equal(w.parks, 1);
+    assert_int_equal(w.spun_ns, 0);
+    /* work that takes longer: a sleep, a spin in vain, a sleep */
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, MS(3))), GPUSYNC_FOREVER, &near), 'V');
+    assert_int_equal(w.parks, 2);
+    world_close(&w);
+}
+
+static void test_until_near_only_spins_where_the_end_is_near_or_unknown(void **state)
+{
+    static const gpusync_spin near = {0, UINT32_MAX, 200000, true};
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, true);
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(150))), GPUSYNC_FOREVER, &near), 's'); /* unknown */
+    assert_int_equal(w.parks, 0);
+    teach(&w, US(90), TAKEN);
+    assert_int_equal(wait_to(&w, after(w.r.queue, commit_for(&w, US(90))), GPUSYNC_FOREVER, &near), 's');
+    assert_int_equal(w.parks, 0);
+    world_close(&w);
+}
+
+static void test_until_near_keeps_the_deadline(void **state)
+{
+    static const gpusync_spin near = {0, UINT32_MAX, 200000, true};
+    gpusync_ticket ticket;
+    uint64_t began;
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, true);
+    teach(&w, MS(1), TAKEN);
+    ticket = commit_for(&w, MS(1));
+    began = GET(&clock_now);
+    assert_int_equal(wait_to(&w, after(w.r.queue, ticket), US(150), &near), 'T');
+    assert_about(GET(&clock_now) - began, US(150));
+    assert_int_equal(wait_for(&w, ticket), 'P');
+    world_close(&w);
+}
+
 static void test_a_spin_of_the_call_the_queue_or_the_device_overrides_it(void **state)
 {
-    static const gpusync_spin counts = {3, 5, 0}, time = {0, 0, 400000}, nothing = {0, 0, 0};
+    static const gpusync_spin counts = {3, 5, 0, false}, time = {0, 0, 400000, false}, nothing = {0, 0, 0, false};
     world w;
     int i;
     (void)state;
@@ -1237,9 +1362,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_first_wait_of_a_queue_spins_for_20_us),
         cmocka_unit_test(test_from_the_second_on_it_spins_to_the_end_of_short_work),
-        cmocka_unit_test(test_it_looks_twice_a_microsecond_at_most),
+        cmocka_unit_test(test_it_looks_five_times_a_microsecond_at_most),
         cmocka_unit_test(test_what_ends_later_than_250_us_from_now_is_not_spun_for),
-        cmocka_unit_test(test_uncertain_work_is_not_spun_for),
+        cmocka_unit_test(test_of_short_and_long_work_the_short_is_spun_for),
+        cmocka_unit_test(test_what_is_seldom_short_is_not_spun_for),
+        cmocka_unit_test(test_where_the_long_work_is_near_enough_all_is_spun_for),
         cmocka_unit_test(test_the_wait_knows_how_long_the_work_runs_already),
         cmocka_unit_test(test_what_is_overdue_is_not_spun_for),
         cmocka_unit_test(test_a_queue_that_changes_from_10_us_to_10_ms_and_back),
@@ -1247,7 +1374,9 @@ int main(void)
         cmocka_unit_test(test_of_several_in_flight_the_sum_counts),
         cmocka_unit_test(test_a_ticket_takes_the_time_from_the_end_of_the_one_before),
         cmocka_unit_test(test_room_is_spun_for_as_its_tickets_are),
-        cmocka_unit_test(test_two_spins_in_vain_make_it_leave_out_4_then_8_at_most_64),
+        cmocka_unit_test(test_spins_in_vain_have_4_then_8_at_most_1024_left_out),
+        cmocka_unit_test(test_spins_of_which_some_meet_the_end_go_on),
+        cmocka_unit_test(test_an_adversary_costs_little),
         cmocka_unit_test(test_only_what_would_have_been_a_spin_is_left_out),
         cmocka_unit_test(test_a_deadline_inside_the_spin_is_kept),
         cmocka_unit_test(test_spins_that_the_deadline_cuts_short_are_in_vain_like_others),
@@ -1255,6 +1384,10 @@ int main(void)
         cmocka_unit_test(test_the_wait_learns_how_late_an_end_shows),
         cmocka_unit_test(test_a_yield_hook_runs_between_the_looks_and_the_time_is_kept),
         cmocka_unit_test(test_the_default_never_calls_sched_yield),
+        cmocka_unit_test(test_until_near_sleeps_until_50_us_before_the_end_and_spins_then),
+        cmocka_unit_test(test_until_near_ends_with_work_that_ends_sooner),
+        cmocka_unit_test(test_until_near_only_spins_where_the_end_is_near_or_unknown),
+        cmocka_unit_test(test_until_near_keeps_the_deadline),
         cmocka_unit_test(test_a_spin_of_the_call_the_queue_or_the_device_overrides_it),
         cmocka_unit_test(test_a_value_is_expected_when_the_work_that_signals_it_is),
         cmocka_unit_test(test_a_value_that_no_work_is_to_signal_is_spun_for_as_the_unknown_is),

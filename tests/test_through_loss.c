@@ -558,7 +558,7 @@ static void test_a_limit_of_zero_looks_once(void **state)
 
 static void test_a_spinning_wait_goes_on_through_the_loss(void **state)
 {
-    static const gpusync_spin endless = {0, UINT32_MAX, 0};
+    static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
     gpusync_wait_options options = {.spin = &endless, .through_loss = true};
     (void)state;
     open_play(1);
@@ -573,7 +573,7 @@ static void test_a_spinning_wait_goes_on_through_the_loss(void **state)
 /* ... and sees by the status that the work has ended, whose handler is late. */
 static void test_a_spinning_wait_reads_the_status_on_a_lost_device(void **state)
 {
-    static const gpusync_spin endless = {0, UINT32_MAX, 0};
+    static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
     gpusync_wait_options options = {.spin = &endless, .through_loss = true};
     (void)state;
     NOT_ON_METAL4("no status to read");

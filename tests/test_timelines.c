@@ -51,7 +51,7 @@ static void log_unpark(void *user, gpusync_waiter *waiter)
 
 static long counted(const long *count) { return __atomic_load_n(count, __ATOMIC_SEQ_CST); }
 
-static const gpusync_spin endless = {0, UINT32_MAX, 0};
+static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
 
 /* Waits sleep at once. log may be NULL: threads. */
 static void open_rig(rig *r, softmetal_clock clock, sleep_log *log)
@@ -459,7 +459,7 @@ static void test_a_wait_that_makes_no_sense_is_refused(void **state)
     close_rig(&r);
 }
 
-static const gpusync_spin time_limited = {UINT32_MAX, UINT32_MAX, 50000};
+static const gpusync_spin time_limited = {UINT32_MAX, UINT32_MAX, 50000, false};
 static const gpusync_spin *const budgets[] = {NULL, &no_spin, &time_limited, &endless};
 static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_DEFAULT, GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER,
                                           GPUSYNC_WAIT_BLOCKING};

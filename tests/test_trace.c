@@ -706,7 +706,7 @@ static void complete_at_third_look(void *user, softmetal_phase phase, void *obje
 
 static void test_wait_spin(void **state)
 {
-    static const gpusync_spin some = {10, 10, 0};
+    static const gpusync_spin some = {10, 10, 0, false};
     gpusync_wait_options options;
     rig r;
     trace t;

@@ -230,8 +230,8 @@ static const struct {
             {"gpusync_device_wait", by_device_wait, false}};
 static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_DEFAULT, GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER,
                                           GPUSYNC_WAIT_BLOCKING};
-static const gpusync_spin time_limited = {UINT32_MAX, UINT32_MAX, 50000};
-static const gpusync_spin endless = {UINT32_MAX, UINT32_MAX, 0};
+static const gpusync_spin time_limited = {UINT32_MAX, UINT32_MAX, 50000, false};
+static const gpusync_spin endless = {UINT32_MAX, UINT32_MAX, 0, false};
 static const gpusync_spin *const budgets[] = {NULL, &no_spin, &time_limited, &endless};
 enum { BY_DEVICE, BY_QUEUE, BY_OPTIONS, PLACES };
 
@@ -653,7 +653,7 @@ static void test_the_error_of_a_wait_that_makes_no_sense_is_filled(void **state)
 
 static void test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_no_thread(void **state)
 {
-    static const gpusync_spin spin = {2, 100, 0};
+    static const gpusync_spin spin = {2, 100, 0, false};
     hook_log log;
     void *buffer;
     gpusync_ticket ticket;
@@ -672,7 +672,7 @@ static void test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_no_thre
 
 static void test_the_spin_budget_is_spent_before_the_first_park_and_not_more(void **state)
 {
-    static const gpusync_spin spin = {5, 9, 0};
+    static const gpusync_spin spin = {5, 9, 0, false};
     hook_log log;
     void *buffer;
     gpusync_ticket ticket;
@@ -702,7 +702,7 @@ static void end_the_work(hook_log *log, void *buffer)
 
 static void test_a_queue_has_a_mode_of_its_own(void **state)
 {
-    static const gpusync_spin spin = {0, 9, 0};
+    static const gpusync_spin spin = {0, 9, 0, false};
     gpusync_wait_mode mode;
     (void)state;
     for (mode = GPUSYNC_WAIT_SPIN_THEN_HANDLER; mode <= GPUSYNC_WAIT_HANDLER; mode++) {
@@ -738,7 +738,7 @@ static void test_a_queue_has_a_mode_of_its_own(void **state)
 
 static void test_a_wait_for_the_device_has_the_mode_and_the_spin_of_its_options(void **state)
 {
-    static const gpusync_spin spin = {0, 9, 0};
+    static const gpusync_spin spin = {0, 9, 0, false};
     gpusync_wait_options options = {&spin, GPUSYNC_WAIT_SPIN_THEN_HANDLER, NULL, false, false};
     gpusync_device_desc device_desc;
     hook_log log;
@@ -766,7 +766,7 @@ static void test_a_wait_for_the_device_has_the_mode_and_the_spin_of_its_options(
 
 static void test_a_time_limit_on_spinning_ends_it(void **state)
 {
-    static const gpusync_spin spin = {0, UINT32_MAX, 2000000};
+    static const gpusync_spin spin = {0, UINT32_MAX, 2000000, false};
     hook_log log;
     wait_job job;
     void *buffer;
@@ -786,7 +786,7 @@ static void test_a_time_limit_on_spinning_ends_it(void **state)
 
 static void test_spinning_ends_with_the_wait_however_long_it_may_take(void **state)
 {
-    static const gpusync_spin spins[] = {{0, 0, SECONDS(20)}, {32, UINT32_MAX, SECONDS(20)}};
+    static const gpusync_spin spins[] = {{0, 0, SECONDS(20), false}, {32, UINT32_MAX, SECONDS(20), false}};
     size_t i;
     (void)state;
     for (i = 0; i < sizeof spins / sizeof spins[0]; i++) {
@@ -863,7 +863,7 @@ static void test_huge_limits_do_not_overflow(void **state)
     limits[3] = (uint64_t)1 << 63;
     limits[4] = GPUSYNC_FOREVER - 2;
     for (i = 0; i < sizeof limits / sizeof limits[0]; i++) {
-        gpusync_spin spin = {0, 1, 0};
+        gpusync_spin spin = {0, 1, 0, false};
         hook_log log;
         wait_job job;
         void *buffer;
@@ -1543,7 +1543,7 @@ static void test_other_ends_do_not_put_off_the_look_at_the_status(void **state)
 static void test_a_spin_budget_may_be_a_time_alone(void **state)
 {
     gpusync_wait_options options;
-    gpusync_spin spin = {0, 0, 0};
+    gpusync_spin spin = {0, 0, 0, false};
     gpusync_ticket ticket;
     rig r;
     (void)state;

@@ -45,7 +45,7 @@ static void log_unpark(void *user, gpusync_waiter *waiter)
 
 static long counted(const long *count) { return __atomic_load_n(count, __ATOMIC_SEQ_CST); }
 
-static const gpusync_spin endless = {0, UINT32_MAX, 0};
+static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
 
 /* log may be NULL: threads. */
 static void open_rig_spinning(rig *r, softmetal_clock clock, sleep_log *log, const gpusync_spin *spin, uint32_t limit)
@@ -1480,7 +1480,7 @@ static void test_the_error_is_that_of_the_point_that_is_named(void **state)
 
 static void test_spin_and_mode_are_those_of_the_options(void **state)
 {
-    static const gpusync_spin yields = {0, 7, 0};
+    static const gpusync_spin yields = {0, 7, 0, false};
     gpusync_wait_options options;
     gpusync_timeline *timeline;
     gpusync_point points[20];

@@ -124,7 +124,7 @@ static peer *gpusync_open_default(void *device, void *metal_queue)
 
 static peer *gpusync_open_counts(void *device, void *metal_queue)
 {
-    static const gpusync_spin spin = {32, 224, 0};
+    static const gpusync_spin spin = {32, 224, 0, false};
     return gpusync_open(device, metal_queue, GPUSYNC_WAIT_DEFAULT, &spin);
 }
 

@@ -1,9 +1,12 @@
 /* unknown.c - what gpusync's way of spinning depends on, and only a Mac can tell
 
    How long after GPUEndTime does a thread that asks `status` again and again see the end, and how long after it does one
-   run that a handler wakes? How long is the processor's pause? Is GPUEndTime in the clock of gpusync_now_ns? */
+   run that a handler wakes? How long is the processor's pause? How late does a timed sleep come, which
+   gpusync_spin.until_near relies on? Is GPUEndTime in the clock of gpusync_now_ns? */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "../../examples/metal.h"
 #include "../../gpusync.h"
@@ -124,6 +127,57 @@ static void measure_pauses(void)
     }
 }
 
+/* -- timed sleeps ------------------------------------------------------------------------------------- */
+
+/* Sleeps as the library's park hook does, and returns how late the sleep ends. */
+static double sleep_late_us(double us)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+    double begin;
+    struct timespec time;
+    pthread_mutex_lock(&lock);
+    begin = wall_us();
+#ifdef __APPLE__
+    time.tv_sec = 0;
+    time.tv_nsec = (long)(us * 1e3);
+    (void)pthread_cond_timedwait_relative_np(&never, &lock, &time);
+#else
+    clock_gettime(CLOCK_REALTIME, &time);
+    time.tv_nsec += (long)(us * 1e3);
+    time.tv_sec += time.tv_nsec / 1000000000;
+    time.tv_nsec %= 1000000000;
+    (void)pthread_cond_timedwait(&never, &lock, &time);
+#endif
+    begin += us;
+    pthread_mutex_unlock(&lock);
+    return wall_us() - begin;
+}
+
+/* until_near sleeps until 50 us before the end: a sleep that is later than that comes after the end. */
+static void measure_timed_sleeps(void)
+{
+    static const double sleeps_us[] = {100, 300, 1000, 5000};
+    unsigned n, i, too_late = 0;
+    double late[RUNS];
+    for (n = 0; n < 4; n++) {
+        quartiles q;
+        char name[32];
+        for (i = 0; i < RUNS; i++) {
+            late[i] = sleep_late_us(sleeps_us[n]);
+            too_late += late[i] > 50;
+        }
+        q = quartiles_of(late, RUNS);
+        printf("  a timed sleep of %6.0f us comes late by %17.1f us, p99 %9.1f us\n", sleeps_us[n], q.median,
+               quantile(late, RUNS, 0.99));
+        snprintf(name, sizeof name, "%.0f us", sleeps_us[n]);
+        json_add_other("a timed sleep comes late by", name, q);
+    }
+    printf("  gpusync_spin.until_near would wake before the end in %.0f of 100 waits, and spin for 50 us in place of all of the"
+           " work\n",
+           100.0 * (1 - too_late / (4.0 * RUNS)));
+}
+
 /* ----------------------------------------------------------------------------------------------------- */
 
 void measure_unknowns(void)
@@ -137,6 +191,7 @@ void measure_unknowns(void)
     for (i = 0; i < 3; i++) measure_seeing(seen_by_status, "Completed seen by a spin on status", kernels_us[i]);
     for (i = 0; i < 3; i++) measure_seeing(seen_by_handler, "handler, condition variable, awake", kernels_us[i]);
     measure_pauses();
+    measure_timed_sleeps();
     the_bench.gpu_clock = least_us >= 0 && most_us <= SECOND_US;
     printf("  ends were seen %.1f to %.1f us after GPUEndTime: it is %sin the clock of gpusync_now_ns\n", least_us, most_us,
            the_bench.gpu_clock ? "" : "NOT ");

@@ -583,7 +583,7 @@ static void finish_parked(void)
 
 static void run_whole(void)
 {
-    const gpusync_spin none = {0, 0, 0};
+    const gpusync_spin none = {0, 0, 0, false};
     gpusync_wait_options options = {0};
     unsigned i;
     options.spin = &none;
@@ -635,7 +635,7 @@ typedef struct sleeper {
 
 static void *sleep_in(void *argument)
 {
-    const gpusync_spin none = {0, 0, 0};
+    const gpusync_spin none = {0, 0, 0, false};
     sleeper *s = (sleeper *)argument;
     gpusync_wait_options options = {0};
     options.spin = &none;

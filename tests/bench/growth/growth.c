@@ -366,7 +366,7 @@ static gpusync_timeline *open_timeline(void)
 
 static void open_world_with(gpusync_callback_mode callbacks)
 {
-    static const gpusync_spin none = {0, 0, 0};
+    static const gpusync_spin none = {0, 0, 0, false};
     gpusync_device_desc desc = {0};
     gpusync_hooks hooks = {0};
     pthread_condattr_t attributes;
