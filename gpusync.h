@@ -2411,8 +2411,8 @@ typedef struct gpusync__metal4 {
 } gpusync__metal4;
 
 /* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues
-   and timelines. */
-enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2 };
+   and timelines. REMOVED: with KNOWN, the GPU is gone, and signals nothing any more. */
+enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2, GPUSYNC__REMOVED = 4 };
 /* Flags of queues and timelines. LOST: the device is lost. CLOSING: destroy has begun. FAILED: a
    failure is on record. OUTSIDE: other code signals the timeline. TRACED: the trace gets every
    wait, even for an idle queue. STUCK: a failure sticks, and commits are refused. */
@@ -3579,7 +3579,9 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     /* Before the end is published, because a thread that sees the end may ask at once whether the
        device is lost. */
     if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
-        gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
+        gpusync__set_flag(&q->device->lost, error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED
+                                                ? GPUSYNC__KNOWN | GPUSYNC__REMOVED
+                                                : GPUSYNC__KNOWN);
 }
 
 /* Copies an error for other threads. The program's own error may have texts without an end. */
@@ -6017,8 +6019,8 @@ GPUSYNC__RARE bool gpusync__sleep_until_near(gpusync__wait *wait, uint64_t deadl
 {
     uint64_t end = wait->many ? 0 : gpusync__forecast_goal(&wait->entries->goal).end;
     uint64_t near = end - GPUSYNC__MARGIN_NS;
-    bool sleeps = end > gpusync_now_ns() + 2 * GPUSYNC__MARGIN_NS && near < deadline;
-    return sleeps && gpusync__sleep(wait, near) == GPUSYNC_OK;
+    bool is_far = end > gpusync_now_ns() + 2 * GPUSYNC__MARGIN_NS && near < deadline;
+    return is_far && gpusync__sleep(wait, near) == GPUSYNC_OK;
 }
 
 /* Waits: looks, spins and sleeps, in this order. OK if the wait is over; *how gets the counter of
@@ -6247,11 +6249,17 @@ static inline bool gpusync__went_well(const gpusync_queue *q, gpusync_ticket tic
     return ticket > last && (ticket != GPUSYNC_EVERYTHING || last <= GPUSYNC__LOAD_SEQ(&q->covered));
 }
 
+/* Returns whether a wait for the ticket has nothing to do and nothing to report. */
+static inline bool gpusync__is_done_well(const gpusync_queue *q, gpusync_ticket ticket)
+{
+    return gpusync_is_done(q, ticket) && gpusync__went_well(q, ticket);
+}
+
 /* Most waits are answered here from two loads, or three for everything; one or two more after a
    failure. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
-    if (!queue || !gpusync_is_done(queue, ticket) || !gpusync__went_well(queue, ticket))
+    if (!queue || !gpusync__is_done_well(queue, ticket))
         return gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
     GPUSYNC__COUNT_RELAXED(&queue->stats.waits_inline);
     return GPUSYNC_OK;
@@ -6335,6 +6343,10 @@ GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *device, uint64
         gpusync_queue *q;
         gpusync__lock(&device->lock);
         GPUSYNC__EACH_QUEUE(q, device) {
+            if (!options->handlers && gpusync__is_done_well(q, GPUSYNC_EVERYTHING)) {
+                GPUSYNC__COUNT_RELAXED(&q->stats.waits_inline);
+                continue;
+            }
             if (count++ >= room)
                 continue;
             targets[count - 1].number = q->place.number;
@@ -6478,28 +6490,52 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
 
 /* All points are of one device, which counts this call in `inside` and therefore outlives it. The
    program may destroy queues and timelines while the call still waits for others. */
+/* gpusync__is_done_well for a point. */
+static inline bool gpusync__is_point_done_well(const gpusync_point *point)
+{
+    if (point->queue)
+        return gpusync__is_done_well(point->queue, point->ticket);
+    uint64_t present = gpusync__value_of(point->timeline);
+    return present >= point->value && present != GPUSYNC__FAILED_VALUE;
+}
+
+/* Returns the device of the points, NULL if they are of none or of several. *done turns false if a
+   point is not done well. */
+static gpusync_device *gpusync__device_of_points(const gpusync_point *points, size_t count, bool *done)
+{
+    gpusync_device *dev = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const gpusync_point *point = &points[i];
+        gpusync_device *one = point->timeline ? point->timeline->device : point->queue ? point->queue->device : NULL;
+        if (!one || (dev && one != dev))
+            return NULL;
+        dev = one;
+        *done = *done && gpusync__is_point_done_well(point);
+    }
+    return dev;
+}
+
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
     gpusync__wait_entry few[16], *entries = few;
     gpusync_error *error = gpusync__error_of(options);
-    gpusync_device *dev = NULL;
     size_t found = count;
+    bool done = how != GPUSYNC_WAIT_ANY && !(options && options->handlers);
 
     if (which)
         *which = count;
     bool valid = (points || !count) && (count || how != GPUSYNC_WAIT_ANY) && count <= UINT32_MAX / 2 &&
                  (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && gpusync__mode_is_valid(options);
-    for (size_t i = 0; valid && i < count; i++) {
-        const gpusync_point *point = &points[i];
-        gpusync_device *one = point->timeline ? point->timeline->device : point->queue ? point->queue->device : NULL;
-        valid = one && (!dev || one == dev);
-        dev = one;
-    }
-    if (!valid)
-        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    if (count == 0)
+    if (valid && count == 0)
         return GPUSYNC_OK;
+    gpusync_device *dev = valid ? gpusync__device_of_points(points, count, &done) : NULL;
+    if (!dev)
+        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (done && !dev->trace) {
+        GPUSYNC__COUNT_RELAXED(&dev->stats.waits_inline);
+        return GPUSYNC_OK;
+    }
     if (count <= sizeof few / sizeof few[0])
         memset(few, 0, count * sizeof *few);
     else
@@ -10165,16 +10201,17 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
     void *listener = gpusync__listener(q->device);
     void *array = left ? left : gpusync__new_object("NSMutableArray");
     uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue); /* 0 without a mark */
+    uint32_t lost = GPUSYNC__LOAD_SEQ(&q->device->lost);
 
     for (const gpusync__submission *s = q->kept; s; s = s->next) {
         gpusync__add_events(array, s);
-        if (s->mark > made)
+        if (s->mark > made && !(lost & GPUSYNC__REMOVED))
             left = array; /* its signal may still come */
     }
     gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
     if (!q->mark)
         q->mark = gpusync__event_take(q->device, &q->marks);
-    if (GPUSYNC__LOAD_SEQ(&q->device->lost) && !left) {
+    if (lost && !left) {
         gpusync__release(array);
     } else if (q->mark && listener) {
         gpusync__send_void_id(array, gpusync__sel.addObject, q->mark);

@@ -1046,14 +1046,7 @@ static bool run(scenario *s)
     drop_recordings();
     assert_int_equal(s->memory.live, 0);
     for (d = s->dues; d < s->due; d++) assert_int_equal(GET(&d->calls), d->promised);
-    if (s->lost && metal4_run()) { /* the events and the queue of signals that may still come are kept for good */
-        assert_int_equal(softmetal_live("run"), 0);
-        assert_int_equal(softmetal_live("feedback"), 0);
-        assert_int_equal(softmetal_live("command_buffer"), 0);
-        assert_int_equal(softmetal_live("command_buffer4"), 0);
-    } else {
-        assert_int_equal(softmetal_live(NULL), objects);
-    }
+    assert_int_equal(softmetal_live(NULL), objects);
     return left <= 0;
 }
 
@@ -1674,7 +1667,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_an_allocation_that_fails_loses_nothing),
         cmocka_unit_test(test_a_creation_that_fails_loses_nothing),
         cmocka_unit_test(test_memory_of_the_c_library_that_fails_loses_nothing),
+        cmocka_unit_test(test_a_device_that_is_lost_at_any_step_loses_nothing_else),
         cmocka_unit_test(test_lost_handlers_and_deaf_listeners_lose_nothing),
+        cmocka_unit_test(test_faults_that_come_together_lose_nothing),
         cmocka_unit_test(test_signals_change_nothing_of_a_wait),
         cmocka_unit_test(test_a_fork_changes_nothing_of_the_parent),
         cmocka_unit_test(test_a_buffer_refused_for_want_of_memory_is_still_the_callers),
@@ -1683,9 +1678,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_without_an_allocator_the_c_library_may_have_no_memory_either),
         cmocka_unit_test(test_what_outlives_a_device_may_not_be_had),
         cmocka_unit_test(test_a_blocking_warm_up_without_memory_for_its_command_buffer_returns),
-        /* the last: with Metal 4 a lost device keeps some objects for good */
-        cmocka_unit_test(test_a_device_that_is_lost_at_any_step_loses_nothing_else),
-        cmocka_unit_test(test_faults_that_come_together_lose_nothing),
     };
     program = argv[0];
     seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : gpusync_now_ns() % 1000000007u;

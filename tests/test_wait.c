@@ -1176,10 +1176,17 @@ static void test_device_wait_covers_queues_that_are_made_while_it_begins(void **
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
     more.r = &r;
-    for (i = 0; i < LENGTH(queues); i++) queues[i] = queue_new(r.device); /* and r.queue */
+    (void)commit_empty(&r, NULL);
+    for (i = 0; i < LENGTH(queues); i++) { /* and r.queue. Those that are idle take no room */
+        queues[i] = queue_new(r.device);
+        (void)commit_empty_to(queues[i], NULL);
+    }
     probe_at(PROBE_QUEUES_LISTED, NULL, 2, make_more_queues, &more);
     assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
     assert_true(probe_has_acted());
+    finish_queue(r.queue);
+    for (i = 0; i < LENGTH(queues); i++) finish_queue(queues[i]);
+    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_TIMEOUT);
     finish_queue(more.made[LENGTH(more.made) - 1]);
     assert_ok(gpusync_device_wait(r.device, 0));
     for (i = 0; i < LENGTH(queues); i++) assert_ok(gpusync_queue_destroy(queues[i]));

@@ -955,15 +955,18 @@ static void test_more_than_16_points_take_memory_and_give_it_back(void **state)
     live = r.memory.live;
     calls = r.memory.calls;
     expect_many(points, 17, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 17);
+    assert_int_equal(r.memory.calls, calls); /* of what is done a look tells */
+    points[16] = gpusync_at_value(timeline, 2);
+    expect_many(points, 17, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 17);
     assert_int_equal(r.memory.live, live);
     assert_int_equal(r.memory.calls, calls + 1);
     r.memory.fail_at = 1;
     expect_many(points, 17, GPUSYNC_WAIT_ALL, 0, GPUSYNC_ERROR_OUT_OF_MEMORY, 17);
-    points[16] = gpusync_at_value(timeline, 2);
     r.memory.fail_at = 2; /* the one to sleep with */
     expect_many(points, 17, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_OUT_OF_MEMORY, 17);
     r.memory.fail_at = 1;
     expect_many(points, 16, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, 16);
+    expect_many(points + 1, 16, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 16); /* nor does this take any */
     r.memory.fail_at = 0;
     assert_int_equal(r.memory.live, live);
     must_return_within(20); /* else something is still inside of it */

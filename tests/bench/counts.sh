@@ -249,17 +249,17 @@ submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1123
 hand_row "both encoded, by hand" hand_head
 submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 828
 
-many_row() { # KIND: instructions of gpusync_wait_many for a point
+many_row() { # KIND LIMIT: instructions of gpusync_wait_many for a point
     local few many
     few=$(counts_of "many_$1_1024" gpusync_wait_many | awk '{ print $1 ? $2 / 1024 : 999999 }')
     many=$(counts_of "many_$1_4096" gpusync_wait_many | awk '{ print $1 ? $2 / 4096 : 999999 }')
-    judge "$many $(LC_ALL=C awk -v few="$few" 'BEGIN { print few * 1.2 }')" "$few 99999"
+    judge "$many $(LC_ALL=C awk -v few="$few" 'BEGIN { print few * 1.2 }')" "$few $2"
     printf 'wait_many, %-6s: %.1f instructions a point at 1,024, %.1f at 4,096  %s\n' "$1" "$few" "$many" "$verdict"
 }
 
-many_row ended
-many_row unmet
-many_row asleep
+many_row ended 36
+many_row unmet 640
+many_row asleep 910
 
 code_row() { # WHAT OBJECT LIMIT: bytes of machine code, without data and unwind tables
     local bytes
