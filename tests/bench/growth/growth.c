@@ -292,7 +292,7 @@ static gpusync_queue *queue, *other, **queues;
 static gpusync_timeline *timeline, *second, **timelines;
 static void **buffers;
 static gpusync_ticket *tickets;
-static gpusync_point *points;
+static gpusync_point *points, *signals;
 static size_t called, called_badly; /* callbacks */
 
 /* Every command buffer that the program or gpusync committed, in that order, retained. */
@@ -340,21 +340,32 @@ static void make_places(void)
     }
 }
 
-static gpusync_queue *open_queue(size_t most_buffers)
+static gpusync_queue *open_queue_with_log(size_t most_buffers, size_t failures)
 {
     gpusync_queue *opened;
     gpusync_queue_desc desc = {0};
     desc.max_command_buffer_count = (uint32_t)most_buffers;
+    desc.error_log_count = (uint32_t)failures;
     ok(gpusync_queue_create(device, &desc, &opened));
     return opened;
+}
+
+static gpusync_queue *open_queue(size_t most_buffers)
+{
+    return open_queue_with_log(most_buffers, 0);
 }
 
 #define FLIGHT 3000 /* of one_end_among_... */
 
 /* Room for command buffers of gpusync's own too, and an eighth that is kept free of what is held. */
+static size_t large(void)
+{
+    return 8 * n + 200 + FLIGHT;
+}
+
 static gpusync_queue *open_large_queue(void)
 {
-    return open_queue(8 * n + 200 + FLIGHT);
+    return open_queue(large());
 }
 
 static gpusync_timeline *open_timeline(void)
@@ -387,7 +398,8 @@ static void open_world_with(gpusync_callback_mode callbacks)
     buffers = (void **)array_of(n, sizeof *buffers);
     tickets = (gpusync_ticket *)array_of(n, sizeof *tickets);
     points = (gpusync_point *)array_of(n, sizeof *points);
-    committed_room = 8 * n + 200 + FLIGHT;
+    signals = (gpusync_point *)array_of(n, sizeof *signals);
+    committed_room = large();
     committed = (void **)array_of(committed_room, sizeof *committed);
     softmetal_set_message_hook(see_commit, NULL);
     make_places();
@@ -435,6 +447,41 @@ static gpusync_ticket submit(gpusync_queue *to, const gpusync_point *wait, const
     submission.flags = flags;
     ok(gpusync_submit(to, &submission, &ticket));
     return ticket;
+}
+
+/* One command buffer between waits and signals. */
+static gpusync_ticket submit_between(gpusync_queue *to, const gpusync_point *before, size_t before_count, void *work,
+                                     const gpusync_point *after, size_t after_count)
+{
+    gpusync_submission submission = {0};
+    gpusync_ticket ticket;
+    submission.waits = before;
+    submission.wait_count = before_count;
+    submission.command_buffers = &work;
+    submission.command_buffer_count = 1;
+    submission.signals = after;
+    submission.signal_count = after_count;
+    ok(gpusync_submit(to, &submission, &ticket));
+    return ticket;
+}
+
+/* A command buffer whose end signals this value of `timeline`. */
+static gpusync_ticket submit_signal(gpusync_queue *to, void *work, uint64_t value)
+{
+    gpusync_point signal = value_point(timeline, value);
+    return submit_between(to, NULL, 0, work, &signal, 1);
+}
+
+static void encode_signal(gpusync_queue *to, void *work, uint64_t value)
+{
+    ok(gpusync_encode_signal(to, work, value_point(timeline, value)));
+}
+
+static void *open_buffer(gpusync_queue *of)
+{
+    void *buffer;
+    ok(gpusync_command_buffer(of, NULL, &buffer));
+    return buffer;
 }
 
 /* Command buffers that gpusync did not make. */
@@ -664,6 +711,73 @@ static void act_submit_many(void)
     ok(gpusync_submit(queue, &submission, &tickets[0]));
 }
 
+/* Above the n signals that are pending, on another queue than theirs. */
+static void act_submit_above(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) tickets[i] = submit_signal(other, buffers[i], n + i + 1);
+}
+
+static gpusync_queue *by_turns(size_t i)
+{
+    return i % 2 ? other : queue;
+}
+
+static void act_encode_signals_of_each(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) encode_signal(by_turns(i), buffers[i], place[i] + 1);
+    for (i = 0; i < n; i++) ok(gpusync_commit(by_turns(i), buffers[i], &tickets[i]));
+    act_end_all();
+}
+
+static void act_encode_signals_of_one(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) encode_signal(queue, buffers[0], i + 1);
+    ok(gpusync_commit(queue, buffers[0], &tickets[0]));
+    act_end_all();
+}
+
+static void act_submit_signals(void)
+{
+    tickets[0] = submit_between(queue, NULL, 0, buffers[0], signals, n);
+    act_end_all();
+}
+
+/* Held, until the other timeline reaches what it waits for. */
+static void act_submit_waits_and_signals(void)
+{
+    tickets[0] = submit_between(queue, points, n, buffers[0], signals, n);
+    ok(gpusync_timeline_signal(second, n));
+    act_end_all();
+}
+
+static void act_submit_each_signal(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) tickets[i] = submit_signal(queue, buffers[i], i + 1);
+    act_end_all();
+}
+
+static void act_commit4(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_commit4(queue, &buffers[i], 1, &tickets[i]));
+}
+
+static void act_wait_for_failures(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) must_be(gpusync_wait(queue, tickets[i], 1), GPUSYNC_ERROR_EXECUTION, "a failure");
+}
+
+static void act_wait_for_the_first(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_wait(queue, 1, 1));
+}
+
 /* Each waits for a ticket of another queue, which the host passes on at its end. */
 static void act_wait_for_tickets(void)
 {
@@ -870,6 +984,50 @@ static void make_committed_elsewhere(void)
     for (i = 0; i < n; i++) metal_commit(buffers[i]);
 }
 
+/* As many failures as the log has room for. */
+static void make_flight_with_a_log(void)
+{
+    open_world();
+    ok(gpusync_queue_destroy(queue));
+    queue = open_queue_with_log(large(), n);
+}
+
+static void commit_doomed(void)
+{
+    size_t i, first = committed_count;
+    commit_open();
+    for (i = first; i < committed_count; i++) softmetal_fail(committed[i], NULL, 1, NULL);
+}
+
+static void make_failures(void)
+{
+    make_flight_with_a_log();
+    commit_doomed();
+    end_all();
+}
+
+static void make_doomed_callbacks(void)
+{
+    size_t i;
+    make_flight_with_a_log();
+    commit_doomed();
+    for (i = 0; i < n; i++) ok(ticket_callback(queue, tickets[i], done, NULL));
+}
+
+/* One at a time: how the first ended is not on record, for more have come since than a queue keeps records of. */
+static void make_failures_after_a_good_one(void)
+{
+    gpusync_ticket_info info;
+    size_t i;
+    make_flight_with_a_log();
+    for (i = 0; i < 300 + n; i++) {
+        ok(gpusync_commit(queue, open_buffer(queue), i < 300 ? NULL : &tickets[i - 300]));
+        if (i >= 300) softmetal_fail(committed[i], NULL, 1, NULL);
+        end_one();
+    }
+    must_be(gpusync_get_info(queue, 1, &info), GPUSYNC_ERROR_RESULT_UNKNOWN, "the first");
+}
+
 static void make_waits(void)
 {
     make_flight();
@@ -934,6 +1092,14 @@ static void make_value_waits_for_others(void)
 {
     open_world();
     make_tasks(n, wait_for_value_above);
+    act_start_tasks();
+}
+
+/* Each sleeps, for a value that no work is to signal yet. */
+static void make_value_waits_and_buffers(void)
+{
+    make_open();
+    make_tasks(n, wait_for_value);
     act_start_tasks();
 }
 
@@ -1070,6 +1236,106 @@ static void make_pending(void)
     }
 }
 
+static void open_buffers_of(gpusync_queue *of)
+{
+    size_t i;
+    for (i = 0; i < n; i++) buffers[i] = open_buffer(of);
+}
+
+/* n that are held are to signal 1 to n. Command buffers of another queue are for what is above. */
+static void make_pending_in_held(void)
+{
+    size_t i;
+    open_world();
+    other = open_large_queue();
+    second = open_timeline();
+    for (i = 0; i < n; i++) {
+        gpusync_point wait = value_point(second, 1), signal = value_point(timeline, i + 1);
+        (void)submit_between(queue, &wait, 1, open_buffer(queue), &signal, 1);
+    }
+    open_buffers_of(other);
+}
+
+static void **lower; /* command buffers that are not committed */
+
+/* The same, where the signals are encoded into open command buffers. */
+static void make_pending_in_open(void)
+{
+    size_t i;
+    open_world();
+    other = open_large_queue();
+    lower = (void **)array_of(n, sizeof *lower);
+    open_buffers_of(queue);
+    for (i = 0; i < n; i++) encode_signal(queue, buffers[i], i + 1);
+    memcpy(lower, buffers, n * sizeof *lower);
+    open_buffers_of(other);
+}
+
+static void make_open_on_two(void)
+{
+    size_t i;
+    open_world();
+    other = open_large_queue();
+    for (i = 0; i < n; i++) buffers[i] = open_buffer(by_turns(i));
+}
+
+/* n are to signal 1 to n, in flight; n open ones are to signal what is above. */
+static void make_pending_above_flight(void)
+{
+    size_t i;
+    open_world();
+    for (i = 0; i < n; i++) tickets[i] = submit_signal(queue, open_buffer(queue), i + 1);
+    open_buffers_of(queue);
+    for (i = 0; i < n; i++) encode_signal(queue, buffers[i], n + i + 1);
+}
+
+static void make_points_and_signals(void)
+{
+    size_t i;
+    open_world();
+    second = open_timeline();
+    buffers[0] = open_buffer(queue);
+    for (i = 0; i < n; i++) {
+        points[i] = value_point(second, i + 1);
+        signals[i] = value_point(timeline, i + 1);
+    }
+}
+
+static void hold_one(void *work)
+{
+    gpusync_point wait = value_point(timeline, 1);
+    (void)submit_between(queue, &wait, 1, work, NULL, 0);
+}
+
+/* Behind one that is held: command buffers that gpusync did not make. */
+static void make_elsewhere_behind_held(void)
+{
+    make_elsewhere();
+    hold_one(open_buffer(queue));
+}
+
+static void *recorded4(void *allocator)
+{
+    void *buffer = metal4_buffer_new(gpusync_device_metal(device));
+    metal4_begin(buffer, allocator);
+    metal4_end(buffer);
+    return buffer;
+}
+
+static void make_metal4_behind_held(void)
+{
+    gpusync_queue_desc desc = {0};
+    void *allocator;
+    size_t i;
+    open_world();
+    ok(gpusync_queue_destroy(queue));
+    desc.metal4 = true;
+    ok(gpusync_queue_create(device, &desc, &queue));
+    allocator = metal4_allocator_new(gpusync_device_metal(device));
+    for (i = 0; i < n; i++) buffers[i] = recorded4(allocator);
+    hold_one(recorded4(allocator));
+}
+
 static void make_ticket_waits(void)
 {
     make_flight();
@@ -1092,6 +1358,19 @@ static void make_used_queues(void)
         ok(gpusync_commit(queues[i], buffer, NULL));
         end_one();
     }
+}
+
+/* The callbacks are due, and have not run. */
+static void make_queues_with_callbacks(void)
+{
+    size_t i;
+    make_queues();
+    for (i = 0; i < n; i++) {
+        ok(gpusync_commit(queues[i], open_buffer(queues[i]), &tickets[i]));
+        ok(ticket_callback(queues[i], tickets[i], done, NULL));
+        end_one();
+    }
+    must(called == 0, "no callback has run yet");
 }
 
 static void make_one_held_among_queues(void)
@@ -1162,6 +1441,16 @@ static void check_done(void)
 {
     end_all();
     tickets_are(GPUSYNC_OK);
+}
+
+/* Everything has ended well, and the timeline is where the last signal put it. */
+static void check_risen_to(uint64_t expected)
+{
+    uint64_t value;
+    end_all();
+    run_ready();
+    ok(gpusync_timeline_query(timeline, &value));
+    must(value == expected, "every signal has been made");
 }
 
 static void check_tracked_end(void)
@@ -1246,6 +1535,87 @@ static void check_held(void)
     tickets_are(GPUSYNC_NOT_READY);
 }
 
+static void check_other_done(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_poll(other, tickets[i]));
+}
+
+static void check_no_rise(void)
+{
+    uint64_t value;
+    end_all();
+    ok(gpusync_timeline_query(timeline, &value));
+    must(value == 0, "no signal is made before those below it");
+}
+
+static void check_all_risen(void)
+{
+    check_risen_to(n);
+    tickets_are(GPUSYNC_OK);
+}
+
+static void check_one_risen(void)
+{
+    check_risen_to(n);
+    ok(gpusync_poll(queue, tickets[0]));
+}
+
+static void check_woken(void)
+{
+    all_tasks_over();
+    check_all_risen();
+}
+
+static void all_above_done(void)
+{
+    check_risen_to(2 * n);
+    check_other_done();
+}
+
+/* They went ahead of those that are held. */
+static void check_above_held(void)
+{
+    must(committed_count >= n, "what signals the higher values is committed");
+    check_no_rise();
+    ok(gpusync_timeline_signal(second, 1));
+    all_above_done();
+}
+
+static void check_above_open(void)
+{
+    size_t i;
+    must(committed_count >= n, "what signals the higher values is committed");
+    check_no_rise();
+    for (i = 0; i < n; i++) ok(gpusync_commit(queue, lower[i], NULL));
+    all_above_done();
+}
+
+/* The lower signals are made, and the value above them is free again. */
+static void check_discarded_above_flight(void)
+{
+    check_risen_to(n);
+    tickets_are(GPUSYNC_OK);
+    must(softmetal_outstanding(gpusync_queue_metal(queue)) == 0, "no command buffer is left");
+    ok(gpusync_timeline_signal(timeline, n + 1));
+}
+
+static void check_held_in_line(void)
+{
+    check_held();
+    ok(gpusync_timeline_signal(timeline, 1));
+    check_done();
+}
+
+static void check_held4(void)
+{
+    must(softmetal_live("run") == 0, "nothing was committed to Metal");
+    tickets_are(GPUSYNC_NOT_READY);
+    ok(gpusync_timeline_signal(timeline, 1));
+    softmetal_finish_queue(gpusync_queue_metal(queue));
+    tickets_are(GPUSYNC_OK);
+}
+
 static void check_many_submitted(void)
 {
     end_all();
@@ -1264,17 +1634,30 @@ static void check_issued(void)
     must(committed_count >= n, "signals were committed"); /* what waits for them waits: larger ones may overtake them */
 }
 
-static void check_other_done(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ok(gpusync_poll(other, tickets[i]));
-}
-
 /* The log keeps the last failures alone. */
 static void check_failed(void)
 {
     size_t i;
     for (i = 0; i < n; i++) must(gpusync_poll(queue, tickets[i]) < 0, "the ticket has ended badly");
+}
+
+/* Each is in the log. */
+static void check_every_failure(void)
+{
+    uint64_t cursor = 0;
+    gpusync_error error;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        ok(gpusync_next_error(queue, &cursor, &error));
+        must(error.ticket == tickets[i] && error.dropped == 0, "every failure is on record");
+    }
+    must_be(gpusync_next_error(queue, &cursor, &error), GPUSYNC_NOT_READY, "there are no more");
+}
+
+static void check_called_badly(void)
+{
+    must(called == n && called_badly == n, "every callback has run once, with the failure");
+    check_every_failure();
 }
 
 static void check_given_up(void)
@@ -1294,6 +1677,13 @@ static void check_nothing_left(void)
 {
     ok(gpusync_queue_destroy(queue));
     check_queue_gone();
+}
+
+/* Destroy has run them. */
+static void check_paid(void)
+{
+    must(called == n && called_badly == 0, "every callback has run, and once");
+    check_nothing_left();
 }
 
 static void check_queues_made(void)
@@ -1368,6 +1758,7 @@ static const row rows[] = {
     {"waits_for_one_ticket", make_waits_for_one, act_tasks_until_end, check_waited, RISING},
     {"one_end_among_waits", make_waits_for_others, act_end_one, check_one_ended, RISING},
     IN_EACH_ORDER("value_waits", make_value_waits, act_tasks_until_signals, check_over),
+    {"waiters_values_submissions", make_value_waits_and_buffers, act_submit_each_signal, check_woken, RISING},
     {"one_signal_among_waits", make_value_waits_for_others, act_signal_one, check_one_signalled, RISING},
     IN_EACH_ORDER("imported_waits", make_imported_waits, act_tasks_until_events, check_value_reached),
     IN_EACH_ORDER("wait_many_values", make_many_values, act_tasks_until_signals, check_over), /* one, for n points */
@@ -1384,7 +1775,14 @@ static const row rows[] = {
     {"one_end_among_callbacks", make_callbacks_for_others, act_end_one, check_one_called, RISING},
     IN_EACH_ORDER("value_callbacks", open_world, act_value_callbacks, check_value_called), /* and a signal for each */
     IN_EACH_ORDER("imported_callbacks", import_timeline, act_imported_callbacks, check_value_called),
+    {"imported_callbacks_far", import_timeline, act_imported_callbacks, check_value_called, RISING},
+    {"queues_callbacks_destroy", make_queues_with_callbacks, act_destroy_queues, check_paid, FALLING},
     {"release_after", make_flight_and_objects, act_release_after, check_done, RISING},
+    /* failures: the log has room for n */
+    {"fail_all_biglog_wait", make_failures, act_wait_for_failures, check_every_failure, RISING}, /* they are over */
+    {"fail_all_biglog_callbacks", make_doomed_callbacks, act_end_all, check_called_badly, RISING},
+    /* n waits for it */
+    {"old_good_after_failures", make_failures_after_a_good_one, act_wait_for_the_first, check_every_failure, RISING},
     /* submissions */
     {"submit_many", make_open, act_submit_many, check_many_submitted, RISING}, /* one, of n command buffers */
     {"submit_many_elsewhere", make_elsewhere, act_submit_many, check_many_submitted, RISING},
@@ -1404,6 +1802,17 @@ static const row rows[] = {
     {"chain_destroy", make_chain, act_destroy_queue, check_queue_gone, RISING},
     {"signals_top_down", make_pending, act_signal_each, check_issued, RISING}, /* n issued, n are held for them */
     IN_EACH_ORDER("submit_after_tickets", make_ticket_waits, act_wait_for_tickets, check_other_done),
+    /* n commits in line behind one that is held */
+    {"held_foreign_buffers", make_elsewhere_behind_held, act_commit, check_held_in_line, RISING},
+    {"held_metal4", make_metal4_behind_held, act_commit4, check_held4, RISING},
+    /* pending signals of one timeline */
+    {"promised_above_held", make_pending_in_held, act_submit_above, check_above_held, RISING}, /* n, above n */
+    {"promised_above_open", make_pending_in_open, act_submit_above, check_above_open, RISING},
+    {"promised_shuffled_two_queues", make_open_on_two, act_encode_signals_of_each, check_all_risen, SHUFFLED},
+    {"discard_above_flight", make_pending_above_flight, act_discard, check_discarded_above_flight, RISING},
+    {"submit_n_signals", make_points_and_signals, act_submit_signals, check_one_risen, RISING}, /* one submission */
+    {"submit_n_waits_n_signals", make_points_and_signals, act_submit_waits_and_signals, check_one_risen, RISING},
+    {"encode_signals_one_buffer", make_points_and_signals, act_encode_signals_of_one, check_one_risen, RISING},
     /* objects */
     {"queue_create", open_world, act_create_queues, check_queues_made, RISING},
     IN_EACH_ORDER("queue_destroy", make_queues, act_destroy_queues, check_nothing_left), /* never used */
