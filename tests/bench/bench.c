@@ -164,12 +164,12 @@ static double idle(const contestant *c, bool used)
     return took;
 }
 
-/* Prints times[0 .. count - 1] of all rounds; the ratios refer to the first. */
+/* Prints times[0 .. count - 1] of all rounds under the title; the ratios refer to the first. */
 static void print_times(const char *title, const char *(*name_of)(const void *of, unsigned n), const void *of, unsigned count)
 {
     unsigned n;
     double own = quartiles_of(times[0], the_bench.rounds).median;
-    printf("\n%s\n  %-44s %12s %9s\n", title, "", "median us", "ratio");
+    printf("  %-44s %12s %9s\n", "", "median us", "ratio");
     for (n = 0; n < count; n++) {
         quartiles us = quartiles_of(times[n], the_bench.rounds);
         printf("  %-44s %12.3f %8.2fx\n", name_of(of, n), us.median, us.median / own);
@@ -193,12 +193,24 @@ static void run_idle(const char *title, bool used)
             n = (k + round) % CONTESTANTS;
             times[n][round] = idle(&contestants[n], used);
         }
+    printf("\n%s\n", title);
     print_times(title, contestant_name, NULL, CONTESTANTS);
 }
 
 static const char *way_name(const void *of, unsigned n)
 {
     return ((const duel *)of)->ways[n].name;
+}
+
+/* Who goes these ways: once for the duels that have the same ones. */
+static void introduce(const duel *d)
+{
+    static const way *introduced;
+    unsigned n;
+    printf("\n%s\n", d->title);
+    for (n = 0; n < d->way_count && d->ways != introduced; n++)
+        if (d->ways[n].today) printf("  %-44s %s\n", d->ways[n].name, d->ways[n].today);
+    introduced = d->ways;
 }
 
 void run_duel(const duel *d)
@@ -211,6 +223,7 @@ void run_duel(const duel *d)
             times[n][round] = d->ways[n].run(the_bench.device, d->count);
             the_device->settle(NULL);
         }
+    introduce(d);
     print_times(d->title, way_name, d, d->way_count);
 }
 
@@ -225,8 +238,9 @@ static void print_heading(void)
     printf("device: %s\n", the_bench.device_name);
     the_device->open();
     measure_wake_up();
-    printf("\ncontestants:\n");
-    for (i = 0; i < CONTESTANTS; i++) printf("  %-20s %s\n", contestants[i].name, contestants[i].what);
+    printf("\ncontestants, and who waits so:\n");
+    for (i = 0; i < CONTESTANTS; i++)
+        printf("  %-20s %s\n      %s\n", contestants[i].name, contestants[i].what, contestants[i].today);
 }
 
 int main(void)

@@ -2,7 +2,10 @@
 
    Each is written from a description of the algorithm, not from existing code. A contestant has one peer object for
    each Metal queue. It makes its command buffers and commits them in its own way, and waits until everything that it
-   committed has ended. */
+   committed has ended.
+
+   `today` says who waits in such a way, by the projects' sources and pull requests of August 2026, and what the tables
+   tell them. One line each. A project that was not read is not named. */
 #ifndef PEERS_H
 #define PEERS_H
 
@@ -12,7 +15,7 @@ typedef struct peer peer;
 
 typedef struct contestant {
     const char *name;
-    const char *what;
+    const char *what, *today;
     peer *(*open)(void *device, void *metal_queue); /* device: the gpusync_device, for gpusync alone */
     void (*close)(peer *p);
     void *(*make)(peer *p);                            /* a command buffer, for commit */
@@ -29,6 +32,7 @@ extern const contestant contestants[CONTESTANTS];
 typedef struct way {
     const char *name;
     double (*run)(void *device, unsigned count); /* us for one of the things that are counted; device: gpusync's */
+    const char *today; /* NULL: gpusync's own, and nothing to say of it */
 } way;
 
 typedef struct duel {

@@ -544,35 +544,44 @@ static double each_unmet(void *device, unsigned count)
 #define COUNT(ways) (unsigned)(sizeof(ways) / sizeof(ways)[0])
 
 static const way round_trips[] = {
-    {"gpusync_timeline_signal, _wait", round_trip_by_gpusync},
-    {"... without spinning", round_trip_by_gpusync_asleep},
-    {"setSignaledValue:, waitUntilSignaledValue:", round_trip_by_event},
-    {"setSignaledValue:, notifyListener, condvar", round_trip_by_listener},
+    {"gpusync_timeline_signal, _wait", round_trip_by_gpusync, NULL},
+    {"... without spinning", round_trip_by_gpusync_asleep, NULL},
+    {"setSignaledValue:, waitUntilSignaledValue:", round_trip_by_event,
+     "MLX's streams of the CPU: each way is a wake-up of Metal's, where gpusync may spin"},
+    {"setSignaledValue:, notifyListener, condvar", round_trip_by_listener,
+     "MoltenVK's timeline semaphores: each way is a listener's thread and a wake-up"},
 };
 static const way lone[] = {
-    {"gpusync_timeline_signal, _wait", alone_by_gpusync},
-    {"setSignaledValue:, waitUntilSignaledValue:", alone_by_event},
-    {"setSignaledValue:, notifyListener, condvar", alone_by_listener},
+    {"gpusync_timeline_signal, _wait", alone_by_gpusync, NULL},
+    {"setSignaledValue:, waitUntilSignaledValue:", alone_by_event,
+     "MLX: the price of a wait that has nothing to wait for"},
+    {"setSignaledValue:, notifyListener, condvar", alone_by_listener,
+     "MoltenVK reads the value first: the price of not doing so"},
 };
 static const way at_head[] = {
-    {"gpusync_command_buffer, gpusync_submit", submissions_at_head},
-    {"encodeWait, encodeSignal, commit", hand_at_head},
+    {"gpusync_command_buffer, gpusync_submit", submissions_at_head, NULL},
+    {"encodeWait, encodeSignal, commit", hand_at_head,
+     "MLX's streams: the ratio is the price of knowing which work signals what"},
 };
 static const way in_front[] = {
-    {"gpusync_submit", submissions_in_front},
-    {"encodeWait, commit, encodeSignal, commit", hand_in_front},
+    {"gpusync_submit", submissions_in_front, NULL},
+    {"encodeWait, commit, encodeSignal, commit", hand_in_front,
+     "wgpu (others' events), llama.cpp's ggml-metal, IREE: at its head a wait takes no command buffer"},
 };
 static const way by_turns[] = {
-    {"gpusync_submit, all ahead", turns},
-    {"encodeWait, encodeSignal, all ahead", turns_by_hand},
-    {"gpusync_commit, gpusync_wait, by turns", turns_of_the_host},
-    {"commit, waitUntilCompleted, by turns", turns_until_completed},
+    {"gpusync_submit, all ahead", turns, NULL},
+    {"encodeWait, encodeSignal, all ahead", turns_by_hand,
+     "MLX's streams: the host wakes once, at the end, with gpusync or without"},
+    {"gpusync_commit, gpusync_wait, by turns", turns_of_the_host, NULL},
+    {"commit, waitUntilCompleted, by turns", turns_until_completed,
+     "a program without events: each round has two wake-ups of the host"},
 };
 static const way crowds[] = {
-    {"gpusync_wait_many, all reached", many_reached},
-    {"a wait for each, all reached", each_reached},
-    {"gpusync_wait_many, none reached, limit 0", many_unmet},
-    {"a wait for each, none reached, limit 0", each_unmet},
+    {"gpusync_wait_many, all reached", many_reached, NULL},
+    {"a wait for each, all reached", each_reached,
+     "SDL_gpu's fences, by waitUntilCompleted: where all are reached, no loss"},
+    {"gpusync_wait_many, none reached, limit 0", many_unmet, NULL},
+    {"a wait for each, none reached, limit 0", each_unmet, NULL},
 };
 
 const duel duels[] = {

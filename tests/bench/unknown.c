@@ -32,18 +32,18 @@ static double seen_by_status(void *metal_queue, void **buffer, uint64_t ns)
 /* The contestant does what is to be measured. */
 static double seen_by_handler(void *metal_queue, void **buffer, uint64_t ns)
 {
-    const contestant *way = contestants;
+    const contestant *by = contestants;
     double seen;
     peer *p;
-    while (strcmp(way->name, "handler + condvar") != 0) must(++way < contestants + CONTESTANTS, "handler + condvar");
-    p = way->open(the_bench.device, metal_queue);
-    *buffer = metal_retain(way->make(p));
+    while (strcmp(by->name, "handler + condvar") != 0) must(++by < contestants + CONTESTANTS, "handler + condvar");
+    p = by->open(the_bench.device, metal_queue);
+    *buffer = metal_retain(by->make(p));
     the_device->set_length(*buffer, ns);
-    way->commit(p, *buffer, true);
-    way->wait(p);
+    by->commit(p, *buffer, true);
+    by->wait(p);
     seen = wall_us();
     the_device->settle(metal_queue);
-    way->close(p);
+    by->close(p);
     return seen;
 }
 

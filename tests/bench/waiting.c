@@ -55,30 +55,30 @@ static uint64_t next_kernel_ns(const waiting_case *c)
 }
 
 /* Returns the last buffer, +1. */
-static void *take_turn(const waiting_case *c, const contestant *way, peer *p)
+static void *take_turn(const waiting_case *c, const contestant *by, peer *p)
 {
     void *buffer = NULL;
     unsigned i;
     for (i = 1; i <= c->commits; i++) {
-        buffer = way->make(p);
+        buffer = by->make(p);
         the_device->set_length(buffer, next_kernel_ns(c));
         if (i == c->commits) metal_retain(buffer);
-        way->commit(p, buffer, i == c->commits);
+        by->commit(p, buffer, i == c->commits);
     }
-    way->wait(p);
+    by->wait(p);
     return buffer;
 }
 
 static void measure(const waiting_case *c, unsigned n, unsigned round)
 {
-    const contestant *way = &contestants[n];
+    const contestant *by = &contestants[n];
     void *pool = metal_pool_push(), *metal_queue = metal_queue_new(the_bench.metal_device, 64), *last[MAX_TURNS];
-    peer *p = way->open(the_bench.device, metal_queue);
+    peer *p = by->open(the_bench.device, metal_queue);
     double returned[MAX_TURNS], begin, cpu, engine, own, turns = c->turns;
     struct rusage before, after;
     unsigned i;
     mix_state = 0x9e3779b97f4a7c15u + round;
-    for (i = 0; i < c->warm_turns; i++) metal_release(take_turn(c, way, p));
+    for (i = 0; i < c->warm_turns; i++) metal_release(take_turn(c, by, p));
     the_device->settle(metal_queue);
 
     getrusage(RUSAGE_SELF, &before);
@@ -86,7 +86,7 @@ static void measure(const waiting_case *c, unsigned n, unsigned round)
     cpu = now_us(CLOCK_PROCESS_CPUTIME_ID);
     begin = wall_us();
     for (i = 0; i < c->turns; i++) {
-        last[i] = take_turn(c, way, p);
+        last[i] = take_turn(c, by, p);
         returned[i] = wall_us();
     }
     getrusage(RUSAGE_SELF, &after);
@@ -110,7 +110,7 @@ static void measure(const waiting_case *c, unsigned n, unsigned round)
         seen.gpu[n][round * c->turns + i] = end - gpu_us(last[i], "GPUStartTime");
         metal_release(last[i]);
     }
-    way->close(p);
+    by->close(p);
     metal_release(metal_queue);
     metal_pool_pop(pool);
 }

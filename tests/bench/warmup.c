@@ -155,6 +155,8 @@ void run_first_uses(unsigned rounds)
         for (n = 0; n < USES; n++) seconds[n][round] = measure(&uses[n]);
     printf("\n9. the first kernel of a process, pipeline to result; the first compilation: %.0f ms, later: %.0f ms\n",
            (double)first_ns / 1e6, (double)later_ns / 1e6);
+    printf("  Metal.jl's took 1.75 s (pull request 721), most of it in Julia's compiler, which now works ahead (747, 859):\n"
+           "  a warm-up like these is for what Metal compiles\n");
     printf("  %-44s %12s %9s %9s\n", "", "median ms", "faster", "compiled");
     for (n = 0; n < USES; n++) {
         double s = median_of(seconds[n], rounds);
