@@ -659,8 +659,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     once if that costs less. A sleep counts as 250 us of spinning. Where nothing is known (no history, a value that no
     work is to signal, held work or work that is not counted) the wait spins for 20 us. If fewer than 4 of the last 16
     spins met the end, each further spin that does not is followed by 4 waits without a spin, then 8, 16 and so on, at
-    most 1,024: for a queue, a timeline, or gpusync_wait_many. A spinning wait looks five times a microsecond at most, and in
-    between calls the CPU's pause, or repeatedly the program's yield hook. */
+    most 1,024: for a queue, a timeline, or gpusync_wait_many. A spinning wait looks five times a microsecond at most,
+    and in between calls the CPU's pause, or repeatedly the program's yield hook. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */

@@ -236,6 +236,8 @@ static gpusync_result wait_with_options(task *t, const job *j)
     gpusync_result result;
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);
+    memset(&spin, 0, sizeof spin);
+    spin.until_near = below(&t->random, 4) == 0;
     spin.pause_iterations = (uint32_t)below(&t->random, 40);
     spin.yield_iterations = (uint32_t)below(&t->random, 100);
     spin.max_spin_ns = below(&t->random, 2) ? 0 : below(&t->random, 20000);
