@@ -13541,7 +13541,7 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
     }
 }
 
-/* Returns the mean deviation of the tickets that gpusync__usual counts. Under the queue's lock. */
+/* Returns the mean deviation of the tickets that gpusync__usual counts, one at least. Under the queue's lock. */
 static uint64_t gpusync__deviation(const gpusync_queue *q, uint64_t mean)
 {
     uint64_t count = 0, sum = 0, most = 0;
@@ -13555,7 +13555,7 @@ static uint64_t gpusync__deviation(const gpusync_queue *q, uint64_t mean)
         sum -= most - mean;
         count--;
     }
-    return count ? sum / count : 0;
+    return sum / count;
 }
 
 /* Writes a queue, which the caller has entered, with its tickets that have not ended. A ticket
@@ -13576,7 +13576,7 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     GPUSYNC__LOCK(q);
     uint64_t mean = gpusync__usual(q);
-    uint64_t deviation = gpusync__deviation(q, mean);
+    uint64_t deviation = mean ? gpusync__deviation(q, mean) : 0;
     GPUSYNC__UNLOCK(q);
     if (mean)
         gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,
