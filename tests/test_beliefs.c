@@ -251,7 +251,7 @@ static bool may_be_unseen(const char *name)
     /* clang-format off */
     static const char *const names[] = {
         "overlap", "50 us", "pause", "wfe", "feedbacks in any order", "signal after feedback", "times are late",
-        "other numbers", "refused listener", "lost device"};
+        "other numbers", "refused listener", "lost device", "lost device's signals", "timed sleep"};
     /* clang-format on */
     size_t i;
     for (i = 0; i < sizeof names / sizeof *names; i++)

@@ -821,6 +821,23 @@ static void probe_pauses(void)
 #endif
 }
 
+/* make bench-device measures the park hook's own way to sleep, at four lengths. */
+static void probe_timed_sleep(void)
+{
+    enum { ROUNDS = 50 };
+    double late[ROUNDS];
+    unsigned i;
+    spread s;
+    for (i = 0; i < ROUNDS; i++) {
+        uint64_t begin = now_ns();
+        nap(1000);
+        late[i] = us_since(begin) - 1000;
+    }
+    s = spread_of(late, ROUNDS);
+    say("timed sleep", software ? NOT_SEEN : if_true(s.median < 50), "%sa sleep of 1 ms is late by %.0f us, at most %.0f us",
+        software ? "a software device: " : "", s.median, s.high);
+}
+
 /* A probe of its own, as a kernel may forbid wfe to programs. sevl sets the event that the next wfe takes. */
 static void probe_wfe(void)
 {
@@ -1378,6 +1395,7 @@ static void probe_refusal(void)
 static void probe_lost(void)
 {
     say("lost device", NOT_SEEN, "not probed: the GPU would have to be hung again and again, or be removed");
+    say("lost device's signals", NOT_SEEN, "not probed, for the same reason");
 }
 
 typedef struct belief {
@@ -1473,6 +1491,10 @@ static const belief rows[] = {
         "each number has the meaning that is listed", numbers),
     ROW("lost device", "After an error of the classes",
         "the device is useless to this process", lost),
+    ROW("lost device's signals", "A Metal 4 queue of a device that is lost",
+        "it may still make its signals, where the device was not removed", lost),
+    ROW("timed sleep", "Timed sleeps come less than",
+        "they come less than 50 us late", timed_sleep),
     ROW("Metal 4's family", "`supportsFamily:` with `MTLGPUFamilyMetal4`",
         "a device of the family makes what Metal 4 needs, and no other has the method", family),
     ROW("feedback once", "A feedback comes for each commit",
