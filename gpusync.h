@@ -13542,7 +13542,7 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
 }
 
 /* Returns the mean deviation of the tickets that gpusync__usual counts, one at least. Under the queue's lock. */
-static uint64_t gpusync__deviation(const gpusync_queue *q, uint64_t mean)
+GPUSYNC__RARE uint64_t gpusync__deviation(const gpusync_queue *q, uint64_t mean)
 {
     uint64_t count = 0, sum = 0, most = 0;
     for (int i = 0; i < GPUSYNC__TAKEN; i++) {
