@@ -103,8 +103,8 @@
 
    Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   "Destroy" below means the calls that block. A gpusync_*_destroy_later call may be made in callbacks and in the log
-   function as well; else what is said of other calls in the object holds for it, too.
+   "Destroy" below means the calls that block. A gpusync_*_destroy_later call may also be made in callbacks and in the
+   log function. The rule about other calls in the object applies to it as well.
    Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other call may be running in
    the object, a wait that has just begun included, and no call may start: the program ensures this, as with free().
    (gpusync_report shows the waits that sleep.) Destroy waits for a running callback, and for completed handlers that
@@ -821,8 +821,8 @@ typedef struct gpusync_wait_options {
     the GPU used. On a lost device OK, ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN mean that the GPU is
     finished with the work. No other result means that:
       OK, ERROR_EXECUTION, ...    The ticket ended so. GPUSYNC_EVERYTHING: the worst result that was not reported yet.
-      ERROR_CANCELLED             The work was never committed, as it was held when the device was lost; or it failed of
-                                  what it waited for.
+      ERROR_CANCELLED             The work was held when the device was lost, and was never committed; or the ticket
+                                  took the result over from what it waited for.
       ERROR_RESULT_UNKNOWN        The work ended or was never committed, and the ticket has no result: what it waits for
                                   may never come.
       ERROR_DEVICE_LOST           The limit came first: the GPU may still use the memory. A later wait may tell more.
@@ -849,10 +849,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
       Later work  Once a ticket ends with an error, every later ticket ends with the same error. Held work is never
                   committed. Work that the GPU has runs to its end; then its ticket and the timelines that it was to
                   signal fail. Work of gpusync_track_committed is included.
-      New work    gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION, and change nothing. When
-                  a refused command buffer is discarded, the timelines fail that it was to signal by
-                  gpusync_encode_signal. The signals of a refused submission remain the program's: it submits again
-                  after the clear, or calls gpusync_timeline_fail, because other work may wait for them.
+      New work    gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION, and change nothing. The
+                  discard of a refused command buffer fails the timelines that its gpusync_encode_signal calls name.
+                  The signals of a refused submission are left to the program: submit again after the clear, or call
+                  gpusync_timeline_fail, because other work may wait for them.
       Reports     gpusync_next_error and the log have one record for all these tickets, of the first. Every wait for
                   everything returns the error.
     Which errors stick: those of failed command buffers, and those that a submission takes over from what it waited for.
@@ -860,8 +860,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
     rules of order: on such a queue they return ERROR_INVALID_ARGUMENT.
     This call ends a failure that sticks, for tickets that are issued after it. Tickets issued before keep their error,
     also those that have not ended. Timelines that failed stay failed. The next wait for everything returns the failure
-    once more, if no such wait has returned it. Work of before this call that fails after it, at its turn, sticks anew.
-    So call this when a ticket or a refused commit has told of the failure. A timeline may tell of it before the turn.
+    once more, if no such wait has returned it. If work from before this call fails later, at its turn, that failure
+    sticks anew. So clear once a ticket or a refused commit has reported the failure: a timeline may report it earlier.
     Returns  OK, also when nothing has failed. ERROR_INVALID_ARGUMENT also: a queue without sticky_failure.
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
@@ -2254,7 +2254,7 @@ typedef struct gpusync__going {
     /* Goes on as far as it can. True: nothing is left but `end`. waits: it blocks until it is. */
     bool (*step)(struct gpusync__going *going, bool waits);
     void (*end)(struct gpusync__going *going); /* frees the object */
-    struct gpusync__going *next;               /* on the device's list, that came before it */
+    struct gpusync__going *next;               /* on the device's list: let go before this */
     uint32_t stage;                            /* how far it has come */
 } gpusync__going;
 
@@ -2397,7 +2397,7 @@ typedef struct gpusync__sticky {
     gpusync_error first; /* the failure that sticks, or stuck; its ticket is 0 before the first */
     gpusync_error early; /* of work that failed before its turn: of the lowest ticket. Its ticket 0: none */
     uint64_t last;       /* tickets after the first up to this fail, too: GPUSYNC_EVERYTHING until it is cleared */
-    uint32_t abandoned;  /* before the first of the line, and not published yet: they stop the line */
+    uint32_t abandoned;  /* submissions before the first of the line that are not published: they stop the line */
     bool ends_freely;    /* destroy does not wait for what is in flight: no ticket waits for its turn any more */
 } gpusync__sticky;
 
@@ -5402,7 +5402,7 @@ static void gpusync__rearm_sweep(gpusync_device *dev)
         gpusync__start_sweep(dev, pace, pace);
 }
 
-/* Looks at each timeline, with its callbacks. *found: a value was reached. True if a wait list has entries. */
+/* Looks at each timeline. Sets *found if a value was reached. True if a wait list has entries. */
 static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
 {
     gpusync_timeline *t = NULL;
@@ -5421,9 +5421,8 @@ static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
 }
 
 /* The sweep, on the dispatch queue. It looks at timelines first, because a value that is reached
-   may let held work be issued. Of several timers the last goes on; for an object that goes, which needs
-   its sweeps soon, each does. Partner of gpusync__close_post:
-   see gpusync__post_enter. */
+   may let held work be issued. Of several timers the last goes on; each does while an object goes,
+   which needs its sweeps soon. Partner of gpusync__close_post: see gpusync__post_enter. */
 static void gpusync__sweep(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
@@ -5699,20 +5698,22 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 #define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
 #define GPUSYNC__LOOK_NS 200     /* at least, from one look to the next */
 
-/* Returns how long a ticket of this queue usually takes: the mean of those that are remembered, without
-   the longest, because one that stands alone would hide the others. 0 if nothing is known. Under the
-   queue's lock. */
-GPUSYNC__RARE uint64_t gpusync__usual(const gpusync_queue *q)
+/* Returns how far the times of the tickets that are remembered lie from this one, on average: from 0
+   how long a ticket usually takes, from that the deviation. Without the longest, because one that
+   stands alone would hide the others. 0 if nothing is known. Under the queue's lock. */
+GPUSYNC__RARE uint64_t gpusync__usual(const gpusync_queue *q, uint64_t from)
 {
     uint64_t count = 0, sum = 0, most = 0;
     for (int i = 0; i < GPUSYNC__TAKEN; i++) {
         uint64_t took = q->took_ns[i];
-        sum += took;
-        count += took != 0;
+        if (!took)
+            continue;
+        sum += took > from ? took - from : from - took;
+        count++;
         most = took > most ? took : most;
     }
     if (count > 2) {
-        sum -= most;
+        sum -= most - from;
         count--;
     }
     return count ? sum / count : 0;
@@ -5774,7 +5775,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t 
     gpusync__forecast f = {0, 0, 0};
 
     GPUSYNC__LOCK(q);
-    uint64_t mean = gpusync__usual(q);
+    uint64_t mean = gpusync__usual(q, 0);
     uint64_t done = q->head.completed;
     uint64_t ended = q->ended_ns;
     uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0;
@@ -5844,12 +5845,12 @@ static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
 
 #define GPUSYNC__USED 0x10000u  /* of a history: not the first spin */
 #define GPUSYNC__FRESH 0x14444u /* a history before the first spin: 4 of 16 met the end, none of the last two */
-#define GPUSYNC__FEW_HITS 4u    /* of 16: with fewer a spin in vain is paid for */
+#define GPUSYNC__FEW_HITS 4u    /* of 16: with fewer, each spin in vain leaves the next ones out */
 
-/* Takes down whether a spin was in vain. Where few of the last ones met the end, each one in vain has
-   the next spins left out, twice as many each time, until one meets the end. So work that is late
-   whenever it is spun for costs little, and where one of three waits takes long the others still
-   spin. All fields are a guess: threads that wait at once may write over each other. */
+/* Records whether a spin was in vain. While few of the last spins met the end, each spin in vain leaves
+   the next ones out, twice as many each time. So work that is late whenever a wait spins for it costs
+   little, and where one of three waits takes long the other two still spin. All fields are a guess:
+   threads that wait at once may write over each other. */
 static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
 {
     uint32_t history = GPUSYNC__LOAD_SEQ(&backoff->history);
@@ -6488,12 +6489,10 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     return result;
 }
 
-/* All points are of one device, which counts this call in `inside` and therefore outlives it. The
-   program may destroy queues and timelines while the call still waits for others. */
 /* gpusync__is_done_well for a point. */
 static inline bool gpusync__is_point_done_well(const gpusync_point *point)
 {
-    if (point->queue)
+    if (!point->timeline)
         return gpusync__is_done_well(point->queue, point->ticket);
     uint64_t present = gpusync__value_of(point->timeline);
     return present >= point->value && present != GPUSYNC__FAILED_VALUE;
@@ -6515,6 +6514,8 @@ static gpusync_device *gpusync__device_of_points(const gpusync_point *points, si
     return dev;
 }
 
+/* All points are of one device, which counts this call in `inside` and therefore outlives it. The
+   program may destroy queues and timelines while the call still waits for others. */
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
@@ -8618,7 +8619,8 @@ struct gpusync__submission {
        either. Wrong: a change that comes while it enters is not seen, and it is held for good. */
     bool lined;
     /* On a queue with sticky_failure: the submissions that were abandoned between this one and the
-       next of the line. Under the order lock. Missing: one goes before its failure is known. */
+       next of the line. Under the order lock. Wrong: held work is issued although a failure before it
+       is about to stick. */
     uint32_t abandoned;
     void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
     void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
@@ -13541,23 +13543,6 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
     }
 }
 
-/* Returns the mean deviation of the tickets that gpusync__usual counts, one at least. Under the queue's lock. */
-GPUSYNC__RARE uint64_t gpusync__deviation(const gpusync_queue *q, uint64_t mean)
-{
-    uint64_t count = 0, sum = 0, most = 0;
-    for (int i = 0; i < GPUSYNC__TAKEN; i++) {
-        uint64_t took = q->took_ns[i];
-        sum += took > mean ? took - mean : took ? mean - took : 0;
-        count += took != 0;
-        most = took > most ? took : most;
-    }
-    if (count > 2) {
-        sum -= most - mean;
-        count--;
-    }
-    return sum / count;
-}
-
 /* Writes a queue, which the caller has entered, with its tickets that have not ended. A ticket
    without a slot has ended meanwhile. */
 static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
@@ -13575,8 +13560,8 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    most, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     GPUSYNC__LOCK(q);
-    uint64_t mean = gpusync__usual(q);
-    uint64_t deviation = mean ? gpusync__deviation(q, mean) : 0;
+    uint64_t mean = gpusync__usual(q, 0);
+    uint64_t deviation = mean ? gpusync__usual(q, mean) : 0;
     GPUSYNC__UNLOCK(q);
     if (mean)
         gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,

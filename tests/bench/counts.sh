@@ -304,7 +304,7 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 102200
+code_row "all of gpusync" "$build/implementation.o" 102100
 code_row "commit and wait alone" "$build/alone" 33000
 code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
 
