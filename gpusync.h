@@ -5535,8 +5535,8 @@ static bool gpusync__is_uncommitted(const gpusync__slot *slot)
 }
 
 /* On a lost device: ends the ticket if its work has ended. Returns whether the GPU is finished with
-   the ticket, and no thread is about to issue, end or publish it. With Metal 4 the feedback tells,
-   which ENDED remembers until it is the ticket's turn. */
+   the ticket, and no thread is about to issue, end or publish it. With Metal 4 the feedback tells of
+   the end, and ENDED says so until its handler leaves the slot. */
 GPUSYNC__RARE bool gpusync__is_ticket_off_gpu(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot = gpusync__ticket_begin(q, ticket);

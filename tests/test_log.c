@@ -673,6 +673,33 @@ static void empty_queue(gpusync_queue *queue)
     finish_queue(queue);
 }
 
+/* A report that has become longer each time its length is asked for, until the third. */
+static unsigned times_asked;
+
+static size_t growing_report(gpusync_queue *queue, char *buffer, size_t size)
+{
+    static const char *const texts[] = {"one\n", "one\ntwo\n", "one\ntwo\nthree\n"};
+    const char *text = texts[times_asked < 2 ? times_asked : 2];
+    (void)queue;
+    times_asked++;
+    if (size) snprintf(buffer, size, "%s", text);
+    return strlen(text);
+}
+
+static void test_a_report_that_grows_meanwhile_is_written_as_a_whole(void **state)
+{
+    program p;
+    (void)state;
+    times_asked = 0;
+    open_program(&p, growing_report, queue_desc_of(0, 0));
+    commit_empty(&p.r, NULL);
+    assert_result(gpusync_wait(p.r.queue, 1, MS(5)), GPUSYNC_TIMEOUT);
+    assert_lines(&p, 4);
+    assert_warning(&p, 0, "queue 'render'", " timed out");
+    assert_int_equal(check_report(&p, 1, "one\ntwo\nthree\n"), 4);
+    close_program(&p);
+}
+
 static void test_with_log_report_the_lines_of_the_report_of_the_queue_follow_the_warning(void **state)
 {
     gpusync_timeline *timeline;
@@ -1362,6 +1389,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_destroy_writes_nothing_however_long_it_waits),
         cmocka_unit_test(test_without_a_log_function_no_report_is_written),
         cmocka_unit_test(test_with_log_report_the_lines_of_the_report_of_the_queue_follow_the_warning),
+        cmocka_unit_test(test_a_report_that_grows_meanwhile_is_written_as_a_whole),
         cmocka_unit_test(test_a_wait_for_many_writes_the_report_of_each_queue_behind_its_warning),
         cmocka_unit_test(test_control_characters_of_labels_are_blanks_in_the_log),
         cmocka_unit_test(test_in_a_warning_waits_that_would_have_to_wait_return_at_once),

@@ -288,6 +288,22 @@ static void test_what_ends_later_than_250_us_from_now_is_not_spun_for(void **sta
     world_close(&w);
 }
 
+/* ... though it would cost little more, where nearly all is short. */
+static void test_no_spin_goes_for_the_seldom_end_that_is_later(void **state)
+{
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    for (i = 0; i < 8 * (int)TAKEN; i++) {
+        char how = turn(&w, US(i % (int)TAKEN ? 5 : 280));
+        if (i < 4 * (int)TAKEN) continue;
+        assert_int_equal(how, i % (int)TAKEN ? 's' : 'V');
+        assert_true(w.spun_ns < US(100));
+    }
+    world_close(&w);
+}
+
 /* Half of it takes 40 us, half of it 2 ms: a spin goes for the short half, and no longer. */
 static void test_of_short_and_long_work_the_short_is_spun_for(void **state)
 {
@@ -1364,6 +1380,7 @@ int main(void)
         cmocka_unit_test(test_from_the_second_on_it_spins_to_the_end_of_short_work),
         cmocka_unit_test(test_it_looks_five_times_a_microsecond_at_most),
         cmocka_unit_test(test_what_ends_later_than_250_us_from_now_is_not_spun_for),
+        cmocka_unit_test(test_no_spin_goes_for_the_seldom_end_that_is_later),
         cmocka_unit_test(test_of_short_and_long_work_the_short_is_spun_for),
         cmocka_unit_test(test_what_is_seldom_short_is_not_spun_for),
         cmocka_unit_test(test_where_the_long_work_is_near_enough_all_is_spun_for),

@@ -461,6 +461,43 @@ static void test_the_trace_tells_each_end_once_in_order_with_the_result_of_the_t
     close_stage(&s);
 }
 
+/* While one thread is about to end a submission that has its turn, another comes by with the end of later work. */
+static void *later_work;
+
+static void *finish_later_work(void *argument)
+{
+    softmetal_finish(later_work);
+    return argument;
+}
+
+static void note_ends_while_others_come_by(void *user, const gpusync_trace_event *event)
+{
+    note_ends(user, event);
+    if (event->kind == GPUSYNC_TRACE_COMPLETED && event->ticket == 2) join(start(finish_later_work, NULL));
+}
+
+static void test_a_submission_that_has_its_turn_is_ended_by_one_thread(void **state)
+{
+    void *first, *second;
+    unsigned i;
+    stage s;
+    (void)state;
+    memset(&traced, 0, sizeof traced);
+    open_sticky(&s, SOFTMETAL_MANUAL, 1);
+    assert_ok(gpusync_set_trace(s.device, note_ends_while_others_come_by, NULL));
+    commit_empty_to(s.q[0], &first);
+    second = open_on(&s, 0);
+    SUBMIT(s.q[0], BUFFERS(second));
+    commit_empty_to(s.q[0], &later_work);
+    softmetal_finish(second);
+    softmetal_finish(first);
+    assert_int_equal(traced.count, 3);
+    for (i = 0; i < 3; i++) assert_int_equal(traced.tickets[i], i + 1);
+    assert_ok(gpusync_set_trace(s.device, NULL, NULL));
+    for (i = 1; i <= 3; i++) assert_well(s.q[0], i);
+    close_stage(&s);
+}
+
 /* The times that were noted at the early end are those that the ticket has later. */
 static void test_a_ticket_that_ended_early_keeps_its_times(void **state)
 {
@@ -3126,6 +3163,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_700_commits_end_at_once_when_the_first_has_ended),
         cmocka_unit_test(test_700_submissions_end_at_once_when_the_first_has_ended),
         cmocka_unit_test(test_the_trace_tells_each_end_once_in_order_with_the_result_of_the_ticket),
+        cmocka_unit_test(test_a_submission_that_has_its_turn_is_ended_by_one_thread),
         cmocka_unit_test(test_a_ticket_that_ended_early_keeps_its_times),
         cmocka_unit_test(test_a_poll_ends_in_order_what_no_handler_has_told),
         cmocka_unit_test(test_a_poll_of_early_work_finds_the_failure_before_it_that_no_handler_has_told),

@@ -1641,6 +1641,20 @@ static void test_with_handlers_too_what_was_never_committed_owes_nothing(void **
     close_play();
 }
 
+/* ... and handlers of later work are not waited for. */
+static void test_with_handlers_too_later_work_is_not_waited_for(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("it has no tracked work");
+    open_play(1);
+    track_work(0);
+    commit_work(0);
+    lose();
+    assert_result(through_with(&works[0], 0, &both), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(through_with(&works[1], 0, &both), GPUSYNC_ERROR_DEVICE_LOST);
+    close_play();
+}
+
 /* Without through_loss the loss ends a wait for handlers, as before. */
 static void test_with_handlers_alone_the_loss_ends_the_wait(void **state)
 {
@@ -2018,6 +2032,26 @@ static void test_with_sticky_failure_a_ticket_is_over_with_its_own_command_buffe
     assert_result(through(first, 0), GPUSYNC_ERROR_EXECUTION);
     assert_result(through(second, 0), GPUSYNC_ERROR_EXECUTION);
     assert_string_equal(last_error.message, "it sticks");
+    close_play();
+}
+
+/* A submission with nothing left open, which waits for its turn alone. */
+static void test_with_sticky_failure_a_submission_does_not_wait_for_its_turn(void **state)
+{
+    gpusync_queue_desc desc;
+    work *second;
+    (void)state;
+    open_play(1);
+    memset(&desc, 0, sizeof desc);
+    desc.sticky_failure = true;
+    s.q[2] = queue_of_kind(QUEUE_OF_GPUSYNC, s.device, &desc);
+    s.metal[2] = gpusync_queue_metal(s.q[2]);
+    (void)commit_work(2);
+    second = submit_work(2, 1, NULL, NULL);
+    lose();
+    assert_result(through(second, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_work(second);
+    assert_result(through(second, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
     close_play();
 }
 
@@ -2672,6 +2706,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_with_handlers_too_a_handler_that_never_comes_is_device_lost_at_the_limit),
         cmocka_unit_test(test_with_handlers_too_a_submission_without_a_result_waits_for_its_handlers),
         cmocka_unit_test(test_with_handlers_too_what_was_never_committed_owes_nothing),
+        cmocka_unit_test(test_with_handlers_too_later_work_is_not_waited_for),
         cmocka_unit_test(test_with_handlers_alone_the_loss_ends_the_wait),
         cmocka_unit_test(test_on_metal_4_the_feedback_ends_the_wait_and_nothing_before),
         cmocka_unit_test(test_on_metal_4_a_feedback_that_does_not_come_is_device_lost_at_the_limit),
@@ -2685,6 +2720,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_on_a_lost_device_a_wait_for_what_has_ended_sends_no_message),
         cmocka_unit_test(test_a_device_that_is_lost_twice_is_gone_through_once),
         cmocka_unit_test(test_with_sticky_failure_a_ticket_is_over_with_its_own_command_buffers),
+        cmocka_unit_test(test_with_sticky_failure_a_submission_does_not_wait_for_its_turn),
         cmocka_unit_test(test_the_loss_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_a_wait_on_a_lost_device),
         cmocka_unit_test(test_a_sleeper_for_held_work_that_the_loss_wakes_returns_cancelled),

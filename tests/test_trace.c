@@ -778,6 +778,30 @@ static void test_wait_for_a_value(void **state)
     close_traced(&r, &t);
 }
 
+/* Several points that are done: one look tells, and the trace is told all the same. */
+static void test_wait_for_many_that_are_done(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_point points[2];
+    trace t;
+    rig r;
+    (void)state;
+    open_traced(&r, &t, SOFTMETAL_MANUAL);
+    timeline = new_timeline(&r, "mine");
+    assert_ok(gpusync_timeline_signal(timeline, 4));
+    points[0] = gpusync_at_value(timeline, 3);
+    points[1] = gpusync_at_value(timeline, 4);
+    (void)count_of(&t);
+    t.count = 0;
+    assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
+    assert_int_equal(count_of(&t), 2);
+    assert_int_equal(t.events[0].event.kind, GPUSYNC_TRACE_WAIT_BEGIN);
+    assert_int_equal(t.events[1].event.kind, GPUSYNC_TRACE_WAIT_END);
+    assert_int_equal(t.events[1].event.how, GPUSYNC_ENDED_INLINE);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_traced(&r, &t);
+}
+
 /* Several points, and the device: about nothing in particular, and one wait. */
 static void test_wait_for_many(void **state)
 {
@@ -1248,6 +1272,7 @@ int main(void)
         cmocka_unit_test(test_wait_sleep),
         cmocka_unit_test(test_wait_for_a_value),
         cmocka_unit_test(test_wait_for_many),
+        cmocka_unit_test(test_wait_for_many_that_are_done),
         cmocka_unit_test(test_nothing_costs_when_unset),
         cmocka_unit_test(test_unset_leaves_the_limit_of_a_queue),
         cmocka_unit_test(test_set_unset_and_set_again),
