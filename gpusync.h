@@ -2541,7 +2541,11 @@ struct gpusync_timeline {
     uint64_t kept;         /* the highest value that was signalled, though a lower signal may be pending */
     uint64_t on_event;     /* a value that the event is known to have reached; read without the lock */
     uint64_t coming;       /* up to here the GPU has every pending signal, in order; read without the lock */
-    uint64_t largest;      /* of the signals that set out; gpusync__stay puts the value before back */
+    /* largest: of the signals that set out. passed: of those that set out below `largest`. raised: of
+       a `mixed` timeline the highest signal that raised `largest`, and has neither ended nor turned
+       PENDING again; the others by `lower`. */
+    uint64_t largest, passed;
+    struct gpusync__pending_signal *raised;
     uint64_t expected;     /* other code signals up to here */
     gpusync__list signals; /* the pending ones, by value */
     uint32_t signal_count; /* how many; read without the lock */
@@ -8508,7 +8512,8 @@ struct gpusync__dependency {
        turns, both under the wait list's lock; the thread that takes it off the list counts it down.
        Wrong: the submission is held for good, or goes too early. */
     bool encoded, far, blocks;
-    struct gpusync__dependency *next, *along; /* taken off a wait list with it; the submission's next */
+    /* next: taken off a wait list with it. along: the submission's next. other: see `highest`. */
+    struct gpusync__dependency *next, *along, *other;
 };
 
 /* Where a pending signal stands. Changed under the wait list's lock; up to ISSUED also under the
@@ -8538,7 +8543,9 @@ typedef struct gpusync__pending_signal {
     uint64_t largest_before;                /* its timeline's `largest`, before it was GOING */
     uint8_t stage;                          /* GPUSYNC__PENDING and the others. Under the wait list's lock */
     bool encoded;                           /* the device signals it. Set at the encoding, and read by its end */
-    struct gpusync__pending_signal *along;  /* the submission's next */
+    /* along: the submission's next. other: see `latest`. lower, higher: among those that raised
+       `largest` of a `mixed` timeline. */
+    struct gpusync__pending_signal *along, *other, *lower, *higher;
 } gpusync__pending_signal;
 
 #define GPUSYNC__FEW 4
@@ -8629,6 +8636,9 @@ struct gpusync__submission {
     /* What it waits for; where the next is linked; memory for its own. */
     gpusync__dependency *dependencies, **dependencies_end, *own_dependencies;
     gpusync__pending_signal *signals, **signals_end, *own_signals; /* what it signals; the same for that */
+    /* One of each timeline, by `other`: what it waits for with the highest value; its last signal. */
+    gpusync__dependency *highest;
+    gpusync__pending_signal *latest;
     gpusync__dependency before; /* a pending signal that is to end first; no timeline: none */
     gpusync__slot **parts;      /* in the order of their commits; NULL: it is free. Of an open buffer: its slot */
     void *open_buffer;          /* of that: the buffer, for a report */
@@ -8701,11 +8711,17 @@ static bool gpusync__is_order(const gpusync__dependency *dep)
     return dep->rank == GPUSYNC__RANK_NONE;
 }
 
+/* Returns whether the signal has set out, and no higher one before it. Under the wait list's lock. */
+static bool gpusync__raises(const gpusync__pending_signal *signal)
+{
+    return signal->stage != GPUSYNC__PENDING && signal->largest_before < signal->node.number;
+}
+
 /* Returns whether the GPU has got the signal, and signals no higher value before it. Under the wait
    list's lock. */
 static bool gpusync__comes(const gpusync__pending_signal *signal)
 {
-    return signal->stage == GPUSYNC__ISSUED && signal->largest_before < signal->node.number;
+    return signal->stage == GPUSYNC__ISSUED && gpusync__raises(signal);
 }
 
 /* Returns the failure of a timeline, with its error, or OK if the timeline has not failed. */
@@ -8798,23 +8814,23 @@ static void gpusync__unlink_dependency(gpusync__dependency *dep)
     gpusync__set_stage(dep, GPUSYNC__OVER);
 }
 
-/* Returns the first dependency from this node on, or NULL: waits and callbacks stand on the same
-   list. Under the wait list's lock. */
-static gpusync__dependency *gpusync__dependency_from(gpusync__node *node)
+/* Returns the first dependency from this node on whose number is at most `last`, or NULL: waits and
+   callbacks stand on the same list. Under the wait list's lock. */
+static gpusync__dependency *gpusync__dependency_from(gpusync__node *node, uint64_t last)
 {
-    while (node && node->told != gpusync__dependency_told)
+    while (node && node->number <= last && node->told != gpusync__dependency_told)
         node = node->beside[1];
-    return (gpusync__dependency *)(void *)node;
+    return node && node->number <= last ? (gpusync__dependency *)(void *)node : NULL;
 }
 
-static gpusync__dependency *gpusync__dependency_after(const gpusync__dependency *dep)
+static gpusync__dependency *gpusync__dependency_after(const gpusync__dependency *dep, uint64_t last)
 {
-    return gpusync__dependency_from(dep->node.beside[1]);
+    return gpusync__dependency_from(dep->node.beside[1], last);
 }
 
-static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *waits, uint64_t number)
+static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *waits, uint64_t first, uint64_t last)
 {
-    return gpusync__dependency_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
+    return gpusync__dependency_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], first), last);
 }
 
 /* Requests that the queue's held work be issued, or ended if it is doomed. The caller's submission
@@ -9373,8 +9389,8 @@ GPUSYNC__RARE void gpusync__turn_dependencies(gpusync_timeline *t, uint32_t stag
 {
     const gpusync__node *below = cover ? cover->beside[0] : t->signals.end[1];
     uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
-    gpusync__dependency *dep = gpusync__first_dependency(&t->waits, low + 1);
-    for (; dep && dep->node.number <= value; dep = gpusync__dependency_after(dep))
+    gpusync__dependency *dep = gpusync__first_dependency(&t->waits, low + 1, value);
+    for (; dep; dep = gpusync__dependency_after(dep, value))
         if (dep->stage == GPUSYNC__AWAITED)
             gpusync__turn_dependency(dep, stage, deferred);
 }
@@ -9421,26 +9437,50 @@ GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpus
         gpusync__turn_dependencies(t, GPUSYNC__COMING, signal->node.number, &signal->node, deferred);
 }
 
+/* -- which signals of a `mixed` timeline have raised its `largest`, by `raised`: they set out in the
+   order of their values. Under the wait list's lock. */
+
+GPUSYNC__RARE void gpusync__raised_add(gpusync__pending_signal *signal)
+{
+    gpusync_timeline *t = signal->timeline;
+    signal->lower = t->raised;
+    signal->higher = NULL;
+    if (t->raised)
+        t->raised->higher = signal;
+    t->raised = signal;
+}
+
+/* The first signal of a second queue comes: from here on the timeline is `mixed`. */
+GPUSYNC__RARE void gpusync__mix(gpusync_timeline *t)
+{
+    t->mixed = true;
+    for (gpusync__node *node = t->signals.end[0]; node; node = node->beside[1])
+        if (gpusync__raises((gpusync__pending_signal *)(void *)node))
+            gpusync__raised_add((gpusync__pending_signal *)(void *)node);
+}
+
 /* Returns the value of the lower signal of another queue that this one must stay behind, or 0. The
    GPU signals in the order of one queue (unverified: README, "Status"), and in no order of several
-   queues. A higher value would end a wait on the GPU for a lower one. A signal that is PENDING is
-   passed, because its submission may wait for this one. Under the wait list's lock. */
+   queues. A higher value would end a wait on the GPU for a lower one. Such a wait is for a signal
+   that raised `largest` (gpusync__comes), and the highest of those below this one is enough: it
+   went after the lower ones itself. A signal that is PENDING is passed, because its submission may
+   wait for this one. The search passes the higher ones: what the GPU has, at most, which is little.
+   Under the wait list's lock. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal)
 {
+    const gpusync_timeline *t = signal->timeline;
     const gpusync__submission *s = signal->submission;
-    if (signal->timeline->value == GPUSYNC__FAILED_VALUE)
-        return 0; /* no wait is left */
-    for (gpusync__node *node = signal->node.beside[0]; node; node = node->beside[0]) {
-        const gpusync__pending_signal *below = (const gpusync__pending_signal *)(const void *)node;
-        /* A submission that needs the lower value, or one above it, goes after that pending signal
-           anyway. */
-        GPUSYNC__EACH_DEPENDENCY(dep, s)
-            if (dep->timeline == signal->timeline && dep->node.number >= node->number)
-                return 0;
-        if (below->stage != GPUSYNC__PENDING && below->submission->work.queue != s->work.queue)
-            return node->number;
-    }
-    return 0;
+    const gpusync__pending_signal *below = t->raised;
+
+    while (below && below->node.number > signal->node.number)
+        below = below->lower;
+    if (!below || below->submission->work.queue == s->work.queue || t->value == GPUSYNC__FAILED_VALUE)
+        return 0; /* where the timeline has failed, no wait is left */
+    /* A submission that needs the lower value, or one above it, goes after that signal anyway. */
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
+        if (dep->timeline == t && dep->node.number >= below->node.number)
+            return 0;
+    return below->node.number;
 }
 
 /* Turns a pending signal GOING, because its submission is to be issued; the last signal of a
@@ -9449,7 +9489,7 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal
 GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
-    uint64_t after = t->mixed && signal->node.beside[0] ? gpusync__goes_after(signal) : 0;
+    uint64_t after = t->mixed ? gpusync__goes_after(signal) : 0;
 
     if (after)
         return after;
@@ -9457,6 +9497,10 @@ GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusy
     signal->largest_before = t->largest;
     if (t->largest < signal->node.number)
         t->largest = signal->node.number;
+    else if (t->passed < signal->node.number)
+        t->passed = signal->node.number;
+    if (t->mixed && gpusync__raises(signal))
+        gpusync__raised_add(signal);
     if (!signal->along)
         gpusync__issue_signal(signal, deferred);
     return 0;
@@ -9486,8 +9530,8 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
         const gpusync__pending_signal *first = (const gpusync__pending_signal *)(const void *)t->signals.end[0];
         if (!first)
             t->mixed = false;
-        else if (first->submission->work.queue != signal->submission->work.queue)
-            t->mixed = true;
+        else if (!t->mixed && first->submission->work.queue != signal->submission->work.queue)
+            gpusync__mix(t);
         gpusync__list_add(&t->signals, &signal->node);
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
         if (going && gpusync__set_out(signal, deferred))
@@ -9499,18 +9543,26 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
     return result;
 }
 
-/* Takes the dependencies of the submissions that stay behind this pending signal off the wait list.
-   The caller tells the submissions after the unlock. Under the wait list's lock. */
-GPUSYNC__RARE gpusync__dependency *gpusync__take_followers(gpusync__pending_signal *signal, gpusync__deferred *deferred)
+/* For a signal of a `mixed` timeline that ends, or turns PENDING again. Takes it off the list of
+   those that raised `largest`, and the dependencies of the submissions that stay behind it off the
+   wait list. The caller tells these submissions after the unlock. Under the wait list's lock. */
+GPUSYNC__RARE gpusync__dependency *gpusync__unmix(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    gpusync__wait_list *waits = &signal->timeline->waits;
-    gpusync__dependency *dep = gpusync__first_dependency(waits, signal->node.number);
+    gpusync_timeline *t = signal->timeline;
+    gpusync__wait_list *waits = &t->waits;
+    uint64_t value = signal->node.number;
+    gpusync__dependency *dep = gpusync__first_dependency(waits, value, value);
     gpusync__dependency *next;
     gpusync__catch caught;
 
+    if (gpusync__raises(signal)) {
+        *(signal->higher ? &signal->higher->lower : &t->raised) = signal->lower;
+        if (signal->lower)
+            signal->lower->higher = signal->higher;
+    }
     gpusync__catch_nothing(&caught);
-    for (; dep && dep->node.number == signal->node.number; dep = next) {
-        next = gpusync__dependency_after(dep);
+    for (; dep; dep = next) {
+        next = gpusync__dependency_after(dep, value);
         if (gpusync__is_order(dep))
             gpusync__take_told(waits, &dep->node, NULL, &caught, deferred);
     }
@@ -9523,9 +9575,9 @@ GPUSYNC__RARE void gpusync__stay(gpusync__pending_signal *signal, gpusync__defer
 {
     gpusync_timeline *t = signal->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
-    gpusync__dependency *followers = t->mixed ? gpusync__take_followers(signal, deferred) : NULL;
+    gpusync__dependency *followers = t->mixed ? gpusync__unmix(signal, deferred) : NULL;
     if (signal->stage != GPUSYNC__PENDING && t->largest == signal->node.number)
-        t->largest = signal->largest_before;
+        t->largest = signal->largest_before > t->passed ? signal->largest_before : t->passed;
     signal->stage = GPUSYNC__PENDING;
     GPUSYNC__UNLOCK_TIMELINE(t);
     gpusync__dependencies_over(followers, NULL, deferred);
@@ -9555,8 +9607,8 @@ static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *def
 }
 
 /* Ends the pending signal. kept: its work has ended well, and the value is reached once no lower
-   signal is pending. If not kept, `coming` may rise to the signals above. In both cases `value`
-   rises to what this signal has hidden. Submissions that stayed behind the signal are told after
+   signal is pending. In both cases `coming` may rise to the signals above, and `value` rises to
+   what this signal has hidden. Submissions that stayed behind the signal are told after
    the unlock. No wait list's lock is held. */
 static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpusync__deferred *deferred)
 {
@@ -9566,14 +9618,15 @@ static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpus
 
     GPUSYNC__LOCK_TIMELINE(t);
     if (signal->node.linked) {
+        const gpusync__node *below = signal->node.beside[0], *next = signal->node.beside[1];
         gpusync__list_remove(&t->signals, &signal->node);
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count - 1);
         if (t->mixed)
-            followers = gpusync__take_followers(signal, deferred);
+            followers = gpusync__unmix(signal, deferred);
+        if (next && next->number > t->coming && (!below || below->number <= t->coming))
+            gpusync__let_come(t, next);
     }
-    if (!kept)
-        gpusync__let_come(t, t->signals.end[0]);
-    else if (value > t->kept)
+    if (kept && value > t->kept)
         t->kept = value;
     if (kept && value > t->on_event && signal->encoded)
         GPUSYNC__STORE_SEQ(&t->on_event, value);
@@ -10485,10 +10538,10 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission
    the fields are set when a submission is freed. */
 static void gpusync__submission_clear(gpusync__submission *s)
 {
-    s->dependencies = NULL;
+    s->dependencies = s->highest = NULL;
     s->dependencies_end = &s->dependencies;
     s->before.timeline = NULL;
-    s->signals = NULL;
+    s->signals = s->latest = NULL;
     s->signals_end = &s->signals;
     s->own_dependencies = s->few_dependencies;
     s->own_signals = s->few_signals;
@@ -11125,8 +11178,8 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
    queue's lock. */
 GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__deferred *deferred)
 {
-    gpusync__dependency *dep = gpusync__first_dependency(&q->waits, ticket);
-    for (; dep && dep->node.number == ticket; dep = gpusync__dependency_after(dep))
+    gpusync__dependency *dep = gpusync__first_dependency(&q->waits, ticket, ticket);
+    for (; dep; dep = gpusync__dependency_after(dep, ticket))
         if (dep->stage == GPUSYNC__AWAITED)
             gpusync__turn_dependency(dep, GPUSYNC__COMING, deferred);
 }
@@ -11164,7 +11217,7 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
                                                         ticket ends, or the value is reached
      STRICT: a dependency is not over                   it is over (gpusync__dependencies_over)
      one of its signals must stay behind a lower one    that one ends, or is not issued after all
-     of another queue (gpusync__goes_after)             (gpusync__take_followers)
+     of another queue (gpusync__goes_after)             (gpusync__unmix)
      an earlier submission of the line is held          that one is issued or abandoned
 
    Each of the first three is a dependency, and counts in `missing` of the submission. The third is
@@ -11657,35 +11710,71 @@ static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusy
     return GPUSYNC_OK;
 }
 
+/* Notes a dependency of a value in `highest`. */
+static void gpusync__note_dependency(gpusync__submission *s, gpusync__dependency *dep)
+{
+    gpusync__dependency **link = &s->highest;
+    while (*link && (*link)->timeline != dep->timeline)
+        link = &(*link)->other;
+    if (*link && (*link)->node.number >= dep->node.number)
+        return;
+    dep->other = *link ? (*link)->other : NULL;
+    *link = dep;
+}
+
+/* Notes the next signal of a submission whose dependencies are noted, in `latest`. NOT_RISING, and
+   nothing is changed, if the submission waits for the same value or a higher one, which would never
+   end, or if an earlier signal of its own is as high, because the GPU signals in this order. Under
+   the order lock. */
+static gpusync_result gpusync__note_signal(gpusync__submission *s, gpusync__pending_signal *signal)
+{
+    gpusync__pending_signal **link = &s->latest;
+    const gpusync__dependency *dep = s->highest;
+    while (*link && (*link)->timeline != signal->timeline)
+        link = &(*link)->other;
+    while (dep && dep->timeline != signal->timeline)
+        dep = dep->other;
+    if ((dep && dep->node.number >= signal->node.number) || (*link && (*link)->node.number >= signal->node.number))
+        return GPUSYNC_ERROR_NOT_RISING;
+    signal->other = *link ? (*link)->other : NULL;
+    *link = signal;
+    return GPUSYNC_OK;
+}
+
+/* Notes all dependencies and all signals of a submission, from the start. NOT_RISING, and all else is
+   noted, if gpusync__note_signal refuses a signal. Under the order lock. */
+GPUSYNC__RARE gpusync_result gpusync__note_all(gpusync__submission *s)
+{
+    gpusync_result result = GPUSYNC_OK;
+    s->highest = NULL;
+    s->latest = NULL;
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
+        if (dep->timeline)
+            gpusync__note_dependency(s, dep);
+    GPUSYNC__EACH_SIGNAL(signal, s)
+        if (gpusync__note_signal(s, signal) != GPUSYNC_OK)
+            result = GPUSYNC_ERROR_NOT_RISING;
+    return result;
+}
+
 /* Appends the dependency to those of the submission. Their order is the order of ranks: of several
    that fail the first tells why. */
 static void gpusync__append_dependency(gpusync__submission *s, gpusync__dependency *dep)
 {
+    if (dep->timeline)
+        gpusync__note_dependency(s, dep);
     dep->along = NULL;
     *s->dependencies_end = dep;
     s->dependencies_end = &dep->along;
 }
 
-/* Appends the pending signal to those of the submission. The GPU signals in this order. */
+/* Appends a pending signal that was noted to those of the submission. The GPU signals in this order.
+   */
 static void gpusync__append_signal(gpusync__submission *s, gpusync__pending_signal *signal)
 {
     signal->along = NULL;
     *s->signals_end = signal;
     s->signals_end = &signal->along;
-}
-
-/* Checks the next signal of a submission whose dependencies are complete. NOT_RISING if the
-   submission waits for the same value or a higher one, which would never end, or if an earlier
-   signal of its own is as high, because the GPU signals in this order. Under the order lock. */
-static gpusync_result gpusync__check_signal(const gpusync__submission *s, const gpusync__pending_signal *signal)
-{
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        if (dep->timeline == signal->timeline && dep->node.number >= signal->node.number)
-            return GPUSYNC_ERROR_NOT_RISING;
-    for (const gpusync__pending_signal *other = s->signals; other && other != signal; other = other->along)
-        if (other->timeline == signal->timeline && other->node.number >= signal->node.number)
-            return GPUSYNC_ERROR_NOT_RISING;
-    return GPUSYNC_OK;
 }
 
 /* Makes a pending signal of a point, with a reference to its timeline. gpusync__link_signal lists
@@ -11970,11 +12059,10 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission 
    program's command buffers, then the submission's own. */
 static gpusync_result gpusync__order_signals(gpusync__submission *s)
 {
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        if (gpusync__check_signal(s, signal) != GPUSYNC_OK)
-            return GPUSYNC_ERROR_NOT_RISING;
+    if ((s->signals || s->joined) && gpusync__note_all(s) != GPUSYNC_OK)
+        return GPUSYNC_ERROR_NOT_RISING; /* a wait was encoded behind a signal, or into another buffer */
     for (uint32_t k = 0; k < s->signal_count; k++) {
-        if (gpusync__check_signal(s, &s->own_signals[k]) != GPUSYNC_OK)
+        if (gpusync__note_signal(s, &s->own_signals[k]) != GPUSYNC_OK)
             return GPUSYNC_ERROR_NOT_RISING;
         gpusync__append_signal(s, &s->own_signals[k]);
     }
@@ -12036,6 +12124,7 @@ GPUSYNC__RARE void gpusync__unjoin(gpusync__submission *s)
         *more->dependencies_end = NULL;
         *more->signals_end = NULL;
         gpusync__signals_of(more, more);
+        gpusync__note_all(more); /* NOT_RISING: its commit tells */
         more->parts[0]->submission = more;
     }
 }
@@ -12424,11 +12513,14 @@ static gpusync_result gpusync__encode_pending(gpusync__submission *s, gpusync__s
     gpusync__pending_signal *to = &place->own_signals[place->signal_count];
     *to = *signal;
     to->submission = s;
-    gpusync_result result = gpusync__check_signal(s, to);
-    if (result == GPUSYNC_OK)
-        result = gpusync__link_signal(to, false, NULL);
+    gpusync_result result = gpusync__note_signal(s, to);
     if (result != GPUSYNC_OK)
         return result;
+    result = gpusync__link_signal(to, false, NULL);
+    if (result != GPUSYNC_OK) {
+        gpusync__note_all(s); /* without it */
+        return result;
+    }
     place->signal_count++;
     gpusync__encode_signal(to, buffer);
     gpusync__append_signal(s, to);
