@@ -2232,13 +2232,21 @@ typedef struct gpusync__call {
     struct gpusync__call *next; /* of all calls in progress */
 } gpusync__call;
 
+struct gpusync__due;
+
+/* What a queue or timeline owes: it does not go before that is done. */
+typedef struct gpusync__owed {
+    uint32_t count;                      /* submissions and callbacks that are not over */
+    struct gpusync__due *due, *last_due; /* those that are due, by `along`. Under the device's submission lock */
+} gpusync__owed;
+
 /* A callback, or a release, that is due. */
 typedef struct gpusync__due {
-    struct gpusync__due *next; /* that became due after it */
-    uint32_t *owing;           /* counts what the queue or timeline owes: it must not go before this is done. Or NULL */
-    gpusync_done_fn fn;        /* the program's; NULL: an object is to be released */
-    void *user;                /* for that, or the object */
-    const gpusync_error *error; /* what the callback gets; NULL: all went well */
+    struct gpusync__due *previous, *next, *along; /* among those of the device; the next of `owed` */
+    gpusync__owed *owed;                          /* of its queue or timeline, or NULL */
+    gpusync_done_fn fn;                           /* the program's; NULL: an object is to be released */
+    void *user;                                   /* for that, or the object */
+    const gpusync_error *error;                   /* what the callback gets; NULL: all went well */
     /* Called after the callback of a submission (gpusync__submission_called), or of an object that was
        destroyed (gpusync__going_called). NULL: a registered one. */
     void (*done)(struct gpusync__due *due);
@@ -2449,7 +2457,7 @@ struct gpusync_queue {
     uint32_t inside, leaving;
     gpusync_stats stats;                   /* but for commits and completions: they are counted by their tickets */
     gpusync__backoff backoff;              /* of waits for its tickets, or for room */
-    uint32_t owing;                        /* submissions and callbacks that are not over: destroy waits for them */
+    gpusync__owed owed;                    /* its submissions and callbacks */
     gpusync__going going;                  /* its destroy; with the next two by the thread that destroys */
     bool drains;                           /* destroy waits for the work in flight */
     void *left;                            /* of Metal 4: events in use at step 6, +1, or NULL */
@@ -2518,11 +2526,10 @@ struct gpusync_queue {
 struct gpusync_timeline {
     /* -- what waits and callbacks use, on either floor */
     const struct gpusync__valued *calls; /* what they ask of the second floor */
-    uint64_t value;         /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
-    gpusync_device *device; /* which outlives it */
-    /* flags: GPUSYNC__LOST and the others. inside: calls that destroy must let out first. owing:
-       callbacks that are not done. */
-    uint32_t flags, inside, owing;
+    uint64_t value;           /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
+    gpusync_device *device;   /* which outlives it */
+    uint32_t flags, inside;   /* GPUSYNC__LOST and the others; calls that destroy must let out first */
+    gpusync__owed owed;       /* its callbacks */
     gpusync__going going;     /* its destroy */
     gpusync__node place;      /* on the device's list; has the number */
     gpusync__wait_list waits; /* with the lock over all that changes */
@@ -2538,9 +2545,9 @@ struct gpusync_timeline {
        gets values that were meant for this one. */
     bool handed_out;
     struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
-    uint64_t kept;         /* the highest value that was signalled, though a lower signal may be pending */
-    uint64_t on_event;     /* a value that the event is known to have reached; read without the lock */
-    uint64_t coming;       /* up to here the GPU has every pending signal, in order; read without the lock */
+    uint64_t kept;     /* the highest value that was signalled, though a lower signal may be pending */
+    uint64_t on_event; /* a value that the event is known to have reached; read without the lock */
+    uint64_t coming;   /* up to here the GPU has every pending signal, in order; read without the lock */
     /* largest: of the signals that set out. passed: of those that set out below `largest`. raised: of
        a `mixed` timeline the highest signal that raised `largest`, and has neither ended nor turned
        PENDING again; the others by `lower`. */
@@ -2879,7 +2886,7 @@ static void gpusync__sweep(void *context);
    Rules of the locks over slots and tickets. A queue's is over its tickets, slots in flight, room,
    failures and wait list.
 
-     1. A thread that locks a queue is inside it (`inside`, `owing`), or runs a slot of it, or is
+     1. A thread that locks a queue is inside it (`inside`, `owed`), or runs a slot of it, or is
         destroy. A handler counts in `leaving` before it unlocks for the last time, and counts down
         as its last touch of anything.
      2. A thread that frees a slot, or gives it up, clears in the same hold everything that leads to
@@ -4090,12 +4097,18 @@ static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint6
    see whether a callback is due. Under the submission lock. */
 static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
-    due->next = NULL;
+    gpusync__owed *owed = due->owed;
+    due->next = due->along = NULL;
+    due->previous = dev->last_due;
     if (dev->due)
         dev->last_due->next = due;
     else
         GPUSYNC__STORE_SEQ(&dev->due, due);
     dev->last_due = due;
+    if (owed) {
+        *(owed->due ? &owed->last_due->along : &owed->due) = due;
+        owed->last_due = due;
+    }
     dev->due_count++;
     deferred->calls = true;
 }
@@ -4551,7 +4564,7 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
         until `calling` is cleared.
      4. gpusync__run_one_due calls the program. If a thread was turned away meanwhile
         (`turned_away`), it asks for calls again.
-     5. It counts `owing` of the queue or timeline down, for which destroy waits in gpusync__pay. */
+     5. It counts `owed` of the queue or timeline down, for which destroy waits in gpusync__pay. */
 
 /* Drops a reference; the last one puts the post on the free list of the process. No lock is held.
    */
@@ -4581,25 +4594,24 @@ static void gpusync__post_leave(gpusync__post *post)
     gpusync__post_unref(post);
 }
 
-/* Takes the first callback that is due, of any queue or timeline, or of the one that `owing`
-   belongs to; the caller calls it. NULL if there is none, or while another callback runs. */
-static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing)
+/* Takes the first callback that is due, of any queue or timeline, or of the one that owes these; the
+   caller calls it. NULL if there is none, or while another callback runs. */
+static gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__owed *owed)
 {
-    gpusync__due *due, *previous = NULL;
     gpusync__lock(&dev->submission_lock);
-    for (due = dev->due; due && owing && due->owing != owing; due = due->next)
-        previous = due;
+    gpusync__due *due = owed ? owed->due : dev->due;
     if (dev->calling) {
         dev->turned_away = true;
         due = NULL;
     }
     if (due) {
-        if (previous)
-            previous->next = due->next;
+        if (due->previous)
+            due->previous->next = due->next;
         else
             GPUSYNC__STORE_SEQ(&dev->due, due->next);
-        if (dev->last_due == due)
-            dev->last_due = previous;
+        *(due->next ? &due->next->previous : &dev->last_due) = due->previous;
+        if (due->owed)
+            due->owed->due = due->along; /* it was the first of these, too */
         dev->calling = true;
         dev->due_count--;
     }
@@ -4609,19 +4621,19 @@ static gpusync__due *gpusync__pop_due(gpusync_device *dev, const uint32_t *owing
 
 /* Calls the callback that gpusync__pop_due gave: of a submission, or a registered one. A callback
    without a function releases its object, whose dealloc is the program's code, as a callback is. No
-   lock is held. The last step counts `owing` down, or drops the submission's reference; destroy may
+   lock is held. The last step counts `owed` down, or drops the submission's reference; destroy may
    free the queue or the timeline after that. */
 static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
     gpusync__callback *callback = (gpusync__callback *)(void *)((char *)due - offsetof(gpusync__callback, due));
     void (*done)(gpusync__due * due) = due->done;
-    uint32_t *owing = due->owing;
+    gpusync__owed *owed = due->owed;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__call call;
 
     gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
-    if (due->fn && due->owing && dev->trace)
+    if (due->fn && owed && dev->trace)
         dev->trace->callback(dev, due);
     if (due->fn)
         due->fn(due->user, due->error ? due->error->result : GPUSYNC_OK, due->error);
@@ -4643,7 +4655,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     if (done)
         done(due);
     else
-        GPUSYNC__SUB_SEQ(owing, 1);
+        GPUSYNC__SUB_SEQ(&owed->count, 1);
 }
 
 /* Runs the callbacks that are due now, and asks for calls for those that become due meanwhile, so
@@ -4746,16 +4758,16 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
    that are not waited for, or NULL. waits false: runs nothing. Returns whether it owes none.
    Interleaving 23: a timeline is destroyed while a handler has taken a callback off its list.
    Destroy waits until the timeline owes no callback. */
-static bool gpusync__pay(gpusync_device *dev, const uint32_t *owing, const uint32_t *kept, bool waits)
+static bool gpusync__pay(gpusync_device *dev, const gpusync__owed *owed, const uint32_t *kept, bool waits)
 {
     unsigned rounds = 0;
     for (;;) {
-        uint32_t left = GPUSYNC__LOAD_SEQ(owing); /* before `kept`, which may fall as well */
+        uint32_t left = GPUSYNC__LOAD_SEQ(&owed->count); /* before `kept`, which may fall as well */
         if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))
             return true;
         if (!waits)
             return false;
-        gpusync__due *due = gpusync__pop_due(dev, owing);
+        gpusync__due *due = gpusync__pop_due(dev, owed);
         if (due)
             gpusync__run_one_due(dev, due);
         else
@@ -5185,7 +5197,7 @@ GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slo
    handler does not read `object`, because tools that validate or capture wrap Metal's objects.
    Metal promises the thread no pool.
    Interleaving 10: a wait returns by the status, and handler and callback come later. The slot is
-   the handler's until it has run, and `owing` counts the callback. */
+   the handler's until it has run, and `owed` counts the callback. */
 static void gpusync__completed(void *block, void *object)
 {
     gpusync__slot *slot = (gpusync__slot *)block;
@@ -6560,7 +6572,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 /* -------------------------------------------------------------------------------- >>on-done --
    gpusync_on_done and gpusync_release_after. The life of a callback:
 
-     1. new       The call takes a callback off the device's free list and counts it in `owing`, so
+     1. new       The call takes a callback off the device's free list and counts it in `owed`, so
                   that the queue or timeline outlives the callback.
      2. listed    The callback stands on the wait list, as sleeping waits do. A point that has been
                   reached skips this step.
@@ -6583,7 +6595,7 @@ static void gpusync__callbacks_new(gpusync_device *dev, size_t count)
     }
 }
 
-/* Returns a callback for the goal, counted in `owing`, or NULL if there is no memory. */
+/* Returns a callback for the goal, counted in `owed`, or NULL if there is no memory. */
 static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn,
                                                 void *user)
 {
@@ -6600,12 +6612,12 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
     callback->timeline = goal->timeline;
     callback->node.number = goal->ticket;
     callback->node.told = gpusync__callback_told;
-    callback->due.owing = goal->timeline ? &goal->timeline->owing : &goal->queue->owing;
+    callback->due.owed = goal->timeline ? &goal->timeline->owed : &goal->queue->owed;
     callback->due.fn = fn;
     callback->due.user = user;
     if (!fn)
         gpusync__retain(user);
-    GPUSYNC__ADD_SEQ(callback->due.owing, 1);
+    GPUSYNC__ADD_SEQ(&callback->due.owed->count, 1);
     return callback;
 }
 
@@ -7878,7 +7890,7 @@ static bool gpusync__drain(gpusync_queue *q, bool waits)
             gpusync__sweep_queue(q, &found);
             return gpusync__over(&goal);
         }
-        gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owing) : NULL;
+        gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owed) : NULL;
         if (due)
             gpusync__run_one_due(dev, due);
         else if (gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
@@ -8051,7 +8063,7 @@ static bool gpusync__step_waits(gpusync_queue *q, bool waits)
    and no thread changes the list. */
 static bool gpusync__step_callbacks(gpusync_queue *q, bool waits)
 {
-    if (!gpusync__pay(q->device, &q->owing, &q->kept_count, waits))
+    if (!gpusync__pay(q->device, &q->owed, &q->kept_count, waits))
         return false;
     if (q->left || q->kept)
         q->four->leave(q, q->left);
@@ -8061,7 +8073,7 @@ static bool gpusync__step_callbacks(gpusync_queue *q, bool waits)
 /* The rest of step 8. */
 static bool gpusync__step_kept(gpusync_queue *q, bool waits)
 {
-    return gpusync__pay(q->device, &q->owing, NULL, waits);
+    return gpusync__pay(q->device, &q->owed, NULL, waits);
 }
 
 /* Takes the steps 2 to 8 of >>destroy, from the stage on where it stopped. waits: this is the program's
@@ -9856,7 +9868,7 @@ static bool gpusync__close_timeline(gpusync__going *going, bool waits)
         gpusync__do_deferred(dev, &deferred);
         going->stage = GPUSYNC__TIMELINE_SILENT;
     }
-    return gpusync__pay(dev, &t->owing, NULL, waits);
+    return gpusync__pay(dev, &t->owed, NULL, waits);
 }
 
 /* Step 7. */
@@ -10633,7 +10645,7 @@ GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
         gpusync__store_submissions(dev);
     for (uint32_t i = 0; i < GPUSYNC__STORE_SUBMISSIONS && (s = dev->free_submissions) != NULL; i++) {
         dev->free_submissions = s->next;
-        s->due.owing = &q->owing;
+        s->due.owed = &q->owed;
         s->next = taken;
         taken = s;
     }
@@ -10685,7 +10697,7 @@ static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
     GPUSYNC__STORE_RELAXED(&s->missing, 1);
     GPUSYNC__STORE_RELAXED(&s->unresolved, 1);
     GPUSYNC__STORE_RELAXED(&s->refs, 2);
-    GPUSYNC__ADD_SEQ(&q->owing, 1); /* gpusync__submission_free takes it back */
+    GPUSYNC__ADD_SEQ(&q->owed.count, 1); /* gpusync__submission_free takes it back */
     return s;
 }
 
@@ -10702,7 +10714,7 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t dep
         !gpusync__submission_room(s, dependencies, signals,
                                   (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
         gpusync__submission_put(q, s);
-        GPUSYNC__SUB_SEQ(&q->owing, 1);
+        GPUSYNC__SUB_SEQ(&q->owed.count, 1);
         return NULL;
     }
     return s;
@@ -10787,7 +10799,7 @@ static void gpusync__submission_free(gpusync__submission *s)
         gpusync__release_pooled(s->options);
     gpusync__submission_clear(s);
     gpusync__submission_put(q, s);
-    GPUSYNC__SUB_SEQ(&q->owing, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
+    GPUSYNC__SUB_SEQ(&q->owed.count, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
 /* ------------------------------------------------------------------------- >>dependencies --

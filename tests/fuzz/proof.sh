@@ -44,7 +44,7 @@ faults=(
     '        gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred), gpusync__record(q, outcome->error, false);'
 
     unpaid fuzz "a timeline goes before its callbacks were called"
-    '    return gpusync__pay(dev, &t->owing, NULL, waits);'
+    '    return gpusync__pay(dev, &t->owed, NULL, waits);'
     '    return true;'
 
     locked_unpark fuzz "a waiter is woken under the lock of its wait list"

@@ -34,7 +34,7 @@ static void registered_meanwhile(void)
     join(other);
     assert(calls_asked == 1);
     dispatch();
-    assert(called == 1 && Q.owing == 0 && !D.due && post.refs == 1);
+    assert(called == 1 && Q.owed.count == 0 && !D.due && post.refs == 1);
 }
 
 /* A callback becomes due, while the dispatch queue is about to look for what was due before. */
@@ -65,7 +65,7 @@ static void asked_meanwhile(void)
     join(one);
     join(other);
     dispatch();
-    assert(called == 1 && Q.owing == 0 && !D.due && post.refs == 1 && !D.calling);
+    assert(called == 1 && Q.owed.count == 0 && !D.due && post.refs == 1 && !D.calling);
 }
 
 /* The dispatch queue calls one, while destroy pays what its own object is owed: each is called once, one at a time. */
@@ -78,7 +78,7 @@ static void alone(void *user, gpusync_result result, const gpusync_error *error)
 }
 static void *pays(void *unused)
 {
-    gpusync__pay(&D, &Q.owing, NULL, true);
+    gpusync__pay(&D, &Q.owed, NULL, true);
     return unused;
 }
 static void paid_meanwhile(void)
@@ -93,7 +93,7 @@ static void paid_meanwhile(void)
     join(one);
     join(other);
     dispatch();
-    assert(called == 1 && Q.owing == 0 && !D.due && post.refs == 1 && !D.calling);
+    assert(called == 1 && Q.owed.count == 0 && !D.due && post.refs == 1 && !D.calling);
 }
 
 /* A waiter falls asleep for work whose handler is lost, while the last sweep looks for a reason to go on: a timer is on

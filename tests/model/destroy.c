@@ -13,7 +13,7 @@ static void overwrite_queue(void)
     q->metal = NULL;
     q->ring = NULL;
     q->head.completed = q->head.committed = 99;
-    q->flags = q->outstanding = q->inside = q->leaving = q->in_flight = q->tracked = q->owing = q->wanted = 99;
+    q->flags = q->outstanding = q->inside = q->leaving = q->in_flight = q->tracked = q->owed.count = q->wanted = 99;
     q->free_slots = q->ends.flight[0] = q->ends.flight[1] = NULL;
     for (int i = 0; i < GPUSYNC__LISTS; i++) q->waits.lists[i].root = NULL;
     q->open_count = q->lined = 99;
@@ -28,7 +28,7 @@ static void overwrite_timeline(void)
     t->device = NULL;
     t->event = NULL;
     t->value = t->kept = t->on_event = 99;
-    t->flags = t->inside = t->refs = t->owing = t->signal_count = 99;
+    t->flags = t->inside = t->refs = t->owed.count = t->signal_count = 99;
     t->listenings[0] = NULL;
     t->place.beside[1] = NULL;
 }
@@ -212,7 +212,7 @@ static void kept_submissions(void)
     Q.free_submissions = NULL;
     Q.kept = &submissions[0];
     Q.kept_count = 2;
-    Q.owing = SUBMISSIONS;
+    Q.owed.count = SUBMISSIONS;
     pthread_t one = start(publishes, (long)&submissions[2]), two = start(publishes, (long)&submissions[3]);
     pthread_t three = start(destroyer, 0);
     join(one);

@@ -31,7 +31,7 @@ static void *fails(void *unused)
 }
 static void nothing_is_left(void)
 {
-    assert(gpusync_is_idle(&Q) && Q.owing == 0 && T.refs == 1 && !gpusync__has_listed(&T.waits));
+    assert(gpusync_is_idle(&Q) && Q.owed.count == 0 && T.refs == 1 && !gpusync__has_listed(&T.waits));
     assert(!Q.wanted && !Q.is_deferred && !Q.lined && !Q.line.first && !Q.ready && !Q.held_buffers);
 }
 static void against_signal(void)
