@@ -1380,13 +1380,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
 
 #define GPUSYNC_LATENCIES 16 /**< Places of gpusync_stats.wake_latencies. */
 
-/** Counts since the queue (or device) was made. */
+/** Counts since the queue (or device) was made. A wait for what has ended well is not counted if it has no options and
+    is not traced: such a wait writes to no memory. */
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets issued, those of the track calls included. */
     uint64_t completions;      /**< Tickets that ended, well or badly. */
     uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
     uint64_t failures_dropped; /**< Records pushed out of the log. */
-    uint64_t waits_inline;     /**< Waits that ended by looking at the counter. */
+    uint64_t waits_inline;     /**< Waits that ended by looking at the counter, and were counted: see above. */
     uint64_t waits_status;     /**< Waits that ended by reading the status. */
     uint64_t waits_spin;       /**< Waits that ended in the spin. */
     uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
@@ -5468,7 +5469,8 @@ static void gpusync__sweep(void *context)
 
      1. The caller enters the queue or timeline, and makes a goal of the ticket or value.
      2. gpusync__await looks: a goal that is met needs one load (waits_inline), or one status
-        (waits_status).
+        (waits_status). gpusync_wait, _timeline_wait and _wait_many do not come here for what has
+        ended well.
      3. The waiter spins, and looks again and again (waits_spin), for as long as the program has
         set, or if the end is near by the queue's history (gpusync__worth). In the mode BLOCKING it
         calls Metal's own wait.
@@ -6273,13 +6275,12 @@ static inline bool gpusync__is_done_well(const gpusync_queue *q, gpusync_ticket 
 }
 
 /* Most waits are answered here from two loads, or three for everything; one or two more after a
-   failure. */
+   failure. They write nothing, so that threads that ask at once do not take the line from each
+   other: no such wait is counted. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
-    if (!queue || !gpusync__is_done_well(queue, ticket))
-        return gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
-    GPUSYNC__COUNT_RELAXED(&queue->stats.waits_inline);
-    return GPUSYNC_OK;
+    return queue && gpusync__is_done_well(queue, ticket) ? GPUSYNC_OK
+                                                         : gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns)
@@ -6360,10 +6361,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *device, uint64
         gpusync_queue *q;
         gpusync__lock(&device->lock);
         GPUSYNC__EACH_QUEUE(q, device) {
-            if (!options->handlers && gpusync__is_done_well(q, GPUSYNC_EVERYTHING)) {
-                GPUSYNC__COUNT_RELAXED(&q->stats.waits_inline);
+            if (!options->handlers && gpusync__is_done_well(q, GPUSYNC_EVERYTHING))
                 continue;
-            }
             if (count++ >= room)
                 continue;
             targets[count - 1].number = q->place.number;
@@ -6549,10 +6548,8 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     gpusync_device *dev = valid ? gpusync__device_of_points(points, count, &done) : NULL;
     if (!dev)
         return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    if (done && !dev->trace) {
-        GPUSYNC__COUNT_RELAXED(&dev->stats.waits_inline);
+    if (done && !dev->trace)
         return GPUSYNC_OK;
-    }
     if (count <= sizeof few / sizeof few[0])
         memset(few, 0, count * sizeof *few);
     else
@@ -10063,10 +10060,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     if (result != GPUSYNC_OK)
         return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
     uint64_t present = gpusync__value_of(timeline);
-    if (present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace)
-        return gpusync__wait_value(timeline, value, timeout_ns, options);
-    GPUSYNC__COUNT_RELAXED(&timeline->device->stats.waits_inline);
-    return GPUSYNC_OK;
+    bool slow = present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace;
+    return slow ? gpusync__wait_value(timeline, value, timeout_ns, options) : GPUSYNC_OK;
 }
 
 /* ------------------------------------------------------------------------------- >>metal4 --
