@@ -2325,48 +2325,62 @@ typedef struct gpusync__backoff {
 #define GPUSYNC__FEW_PLACES 16
 #define GPUSYNC__TAKEN 16 /* tickets whose times a queue remembers */
 
+/* Bytes between fields of different threads, so that no two of them share a cache line of Apple silicon. */
+#define GPUSYNC__APART 128
+
 struct gpusync_device {
+    /* -- read by every call, hardly ever written */
     void *metal;                          /* the MTLDevice, +1 */
     gpusync_hooks hooks;                  /* the program's, or the default ones */
     gpusync_allocator allocator;          /* for all that does not outlive the device */
     gpusync_spin own_spin, *spin;         /* the program's; that, or NULL. Of its queues, where they have no other */
     gpusync_wait_mode wait_mode;          /* of its queues, where they have no other */
-    gpusync__backoff backoff;             /* of waits for many points */
-    gpusync_log_fn log;                   /* or NULL */
     uint32_t lost;                        /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
-    gpusync__mutex lock;                  /* over what follows, but for `stats` and `inside`, down to event_count */
-    gpusync__list queues, timelines;      /* by their numbers */
-    uint32_t objects;                     /* queues and timelines that are not freed, also those that are going */
-    gpusync__going *leaving;              /* objects that the sweep destroys; a list */
-    uint64_t queue_count, timeline_count; /* ever made: the last number */
-    gpusync_stats gone, stats;            /* of destroyed queues; of waits for timelines, and for many points */
-    uint32_t inside;                      /* waits for many points, and others that destroy must let out first */
-    void *listener;                       /* MTLSharedEventListener, made when first needed, under the lock */
-    void *events[GPUSYNC__EVENT_POOL];    /* that nothing refers to any more */
-    uint32_t event_count;                 /* how many of them there are */
-    gpusync__mutex waiter_lock, submission_lock; /* over the next field; over what follows, down to turned_away */
-    gpusync__waiter *free_waiters;               /* a list */
-    gpusync__submission *free_submissions;       /* a list */
-    gpusync__callback *free_callbacks;           /* a list */
-    struct gpusync__store *stores;               /* memory of all of these; pushed without a lock */
-    gpusync__due *due, *last_due;                /* in the order in which they became due */
-    uint32_t due_count;                          /* of that list */
-    bool calling, turned_away; /* a callback runs, the only one; a thread that was to run more has gone since */
-    gpusync__post *post;       /* what dispatch queues get */
-    void *callback_queue, *sweep_queue;  /* serial dispatch queues. callback_queue: not of MANUAL */
-    gpusync_callback_mode callback_mode; /* runs callbacks */
-    gpusync_notify_fn notify;            /* of MANUAL: something is due. Or NULL */
-    bool goes;                           /* gpusync_device_destroy_later was called. Under the device's lock */
+    gpusync_log_fn log;                   /* or NULL */
+    gpusync_report_fn log_report;         /* for waits that timed out; or NULL */
+    gpusync__post *post;                  /* what dispatch queues get */
+    void *callback_queue, *sweep_queue;   /* serial dispatch queues. callback_queue: not of MANUAL */
+    gpusync_callback_mode callback_mode;  /* runs callbacks */
+    gpusync_notify_fn notify;             /* of MANUAL: something is due. Or NULL */
+    const struct gpusync__upper *upper;   /* NULL: no submission was made yet */
+    const struct gpusync__tracing *trace; /* NULL: the program does not trace */
+    gpusync_trace_fn trace_fn;            /* where it does */
+    void *log_user, *notify_user, *trace_user; /* what those three get */
     /* Of gpusync_queue_destroy_later and the like, else NULL. go_on: takes steps of objects that go by
        the sweep (gpusync__go_on). end: of MANUAL, when nothing uses the device any more: frees it, in
        gpusync_dispatch (gpusync__end_manual). */
     bool (*go_on)(gpusync_device *dev, bool *reason);
     void (*end)(gpusync_device *dev);
-    const struct gpusync__upper *upper;        /* NULL: no submission was made yet */
-    const struct gpusync__tracing *trace;      /* NULL: the program does not trace */
-    gpusync_trace_fn trace_fn;                 /* where it does */
-    void *log_user, *notify_user, *trace_user; /* what those three get */
-    gpusync_report_fn log_report;              /* for waits that timed out; or NULL */
+    unsigned char pad[GPUSYNC__APART];
+    /* -- of waits, without a lock */
+    uint32_t inside;          /* waits for many points, and others that destroy must let out first */
+    gpusync__backoff backoff; /* of waits for many points */
+    gpusync_stats stats;      /* of waits for timelines, and for many points */
+    unsigned char pad2[GPUSYNC__APART];
+    /* -- under the device's lock */
+    gpusync__mutex lock;
+    gpusync__list queues, timelines;      /* by their numbers */
+    uint32_t objects;                     /* queues and timelines that are not freed, also those that are going */
+    gpusync__going *leaving;              /* objects that the sweep destroys; a list */
+    uint64_t queue_count, timeline_count; /* ever made: the last number */
+    gpusync_stats gone;                   /* of destroyed queues */
+    void *listener;                       /* MTLSharedEventListener, made when first needed */
+    void *events[GPUSYNC__EVENT_POOL];    /* that nothing refers to any more */
+    uint32_t event_count;                 /* how many of them there are */
+    bool goes;                            /* gpusync_device_destroy_later was called */
+    unsigned char pad3[GPUSYNC__APART];
+    /* -- under the waiter lock */
+    gpusync__mutex waiter_lock;
+    gpusync__waiter *free_waiters; /* a list */
+    unsigned char pad4[GPUSYNC__APART];
+    /* -- under the submission lock */
+    gpusync__mutex submission_lock;
+    gpusync__submission *free_submissions; /* a list */
+    gpusync__callback *free_callbacks;     /* a list */
+    struct gpusync__store *stores;         /* memory of these and of the waiters; pushed without a lock */
+    gpusync__due *due, *last_due;          /* in the order in which they became due */
+    uint32_t due_count;                    /* of that list */
+    bool calling, turned_away; /* a callback runs, the only one; a thread that was to run more has gone since */
 };
 
 /* The entry of a ticket in the ring, while the ticket is in flight and for a while after. `done`
@@ -2451,11 +2465,9 @@ struct gpusync_queue {
     gpusync_wait_mode wait_mode;  /* of waits that ask for no other */
     gpusync__node place;          /* on the device's list; has the number */
     char label[64];               /* the program's, or that of the Metal queue; or empty */
-    unsigned char pad2[128];      /* what follows is written all the time */
-    /* -- counters, and what is changed without a lock
-       inside: calls that destroy must let out first. leaving: handlers that are through with the
-       queue's lock, and not with the queue. */
-    uint32_t inside, leaving;
+    unsigned char pad2[GPUSYNC__APART];
+    /* -- changed without a lock */
+    uint32_t inside;                       /* calls that destroy must let out first */
     gpusync_stats stats;                   /* but for commits and completions: they are counted by their tickets */
     gpusync__backoff backoff;              /* of waits for its tickets, or for room */
     gpusync__owed owed;                    /* its submissions and callbacks */
@@ -2463,13 +2475,8 @@ struct gpusync_queue {
     bool drains;                           /* destroy waits for the work in flight */
     void *left;                            /* of Metal 4: events in use at step 6, +1, or NULL */
     gpusync__submission *free_submissions; /* a list, which is taken whole */
-    /* Of Metal 4, see gpusync__keep_signaller. mark: an event, +1, made before the first signal.
-       marks: the last number that a submission has of it. Under the order lock. kept: submissions
-       that have ended; kept_count: how many. Under the device's submission lock. */
-    void *mark;
-    uint64_t marks;
-    gpusync__submission *kept;
-    uint32_t kept_count;
+    gpusync__submission *kept; /* of Metal 4, see gpusync__keep_signaller. Under the device's submission lock */
+    uint32_t kept_count;       /* how many */
     /* wanted: held work can be issued, or must end. Set by gpusync__want and gpusync__line_up, cleared by
        the thread that gets the order lock and issues. Missing: that work is held for good.
        is_deferred: the queue is among some thread's deferred work. Set by gpusync__want, cleared by
@@ -2479,6 +2486,7 @@ struct gpusync_queue {
     gpusync_queue *next_to_issue; /* there */
     /* Held submissions that may be issued now, or must end. Under the device's submission lock. */
     gpusync__submission *ready, *last_ready;
+    unsigned char pad3[GPUSYNC__APART];
     /* -- under the order lock: ticket order is queue order. order: that lock. Held work that may
        go is issued by a thread that tries it, and never waits for it. Open buffers are those made,
        or encoded into, and not committed: in lists, by the first bits of a hash. */
@@ -2488,17 +2496,21 @@ struct gpusync_queue {
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
     gpusync__line line, loose;                    /* held, in the order of their tickets; loose: UNORDERED */
     uint32_t lined, lined_ordered, held_buffers;  /* how many; those that hold up what comes later; parts of all */
+    void *mark;     /* of Metal 4, see gpusync__keep_signaller: an event, +1, made before the first signal */
+    uint64_t marks; /* the last number that a submission has of it */
+    unsigned char pad4[GPUSYNC__APART];
     /* -- under the queue's lock, which is that of the wait list
        ends: before the first slot in flight, and behind the last; in_flight: how many there are.
        outstanding: command buffers that are made or in flight, against the limit; read without the
-       lock. tracked: TRACKED slots that have not ended. refused: a call got no room, and the
-       program may ask again. */
+       lock. tracked: TRACKED slots that have not ended. leaving: handlers that are through with the
+       lock, and not with the queue; changed without it. refused: a call got no room, and the program
+       may ask again. */
     gpusync__wait_list waits;
     gpusync__slot ends, *free_slots;    /* free_slots: a list, by `next` */
     gpusync__slot **index;              /* lists of those in flight, by a hash; NULL: no call has asked yet */
     uint32_t index_places, index_shift; /* lists; leaves those bits of a hash */
     uint32_t index_most;                /* so many in flight are too many for it */
-    uint32_t in_flight, outstanding, tracked;
+    uint32_t in_flight, outstanding, tracked, leaving;
     bool refused, searched; /* searched: the index was too small for a call */
     /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
        lag_ns: from the GPU's end to the waiter, of the last one that slept. */
@@ -2527,15 +2539,18 @@ struct gpusync_queue {
 struct gpusync_timeline {
     /* -- what waits and callbacks use, on either floor */
     const struct gpusync__valued *calls; /* what they ask of the second floor */
-    uint64_t value;           /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
-    gpusync_device *device;   /* which outlives it */
-    uint32_t flags, inside;   /* GPUSYNC__LOST and the others; calls that destroy must let out first */
+    uint64_t value;         /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
+    gpusync_device *device; /* which outlives it */
+    uint32_t flags;         /* GPUSYNC__LOST and the others */
+    char label[64];         /* the program's, or empty */
+    unsigned char pad[GPUSYNC__APART];
+    uint32_t inside;          /* calls that destroy must let out first */
+    gpusync__backoff backoff; /* of waits for its values */
     gpusync__owed owed;       /* its callbacks */
     gpusync__going going;     /* its destroy */
     gpusync__node place;      /* on the device's list; has the number */
+    unsigned char pad2[GPUSYNC__APART];
     gpusync__wait_list waits; /* with the lock over all that changes */
-    gpusync__backoff backoff; /* of waits for its values. Without the lock */
-    char label[64];           /* the program's, or empty */
     /* -- the second floor's */
     uint32_t refs;                    /* the program, and every submission that names it */
     void *event;                      /* the MTLSharedEvent, +1 */

@@ -172,6 +172,25 @@ static void test_waits_for_what_has_ended_write_to_no_memory(void **state)
     drop_recordings();
 }
 
+/* Apple silicon has cache lines of 128 bytes. */
+static void test_no_lock_shares_a_cache_line_with_what_other_threads_write(void **state)
+{
+#define APART(type, first, second) assert_true(offsetof(type, second) >= offsetof(type, first) + 128)
+    (void)state;
+    APART(gpusync_queue, head.completed, head.committed);
+    APART(gpusync_queue, head.committed, device);
+    APART(gpusync_queue, label, inside);
+    APART(gpusync_queue, last_ready, order); /* handlers write what stands before it */
+    APART(gpusync_queue, marks, waits.lock);
+    APART(gpusync_device, end, inside);
+    APART(gpusync_device, stats, lock);
+    APART(gpusync_device, goes, waiter_lock);
+    APART(gpusync_device, free_waiters, submission_lock);
+    APART(gpusync_timeline, label, inside);
+    APART(gpusync_timeline, place, waits.lock);
+#undef APART
+}
+
 /* Every way to wait, for nothing: no message, no allocation; the two with the options of gpusync_wait_ex count as inline. */
 static void expect_free_waits(rig *r, gpusync_ticket ticket)
 {
@@ -1789,6 +1808,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_for_what_has_ended_write_to_no_memory),
+        cmocka_unit_test(test_no_lock_shares_a_cache_line_with_what_other_threads_write),
         cmocka_unit_test(test_waits_on_a_queue_never_used_cost_nothing),
         cmocka_unit_test(test_everything_is_done_when_the_queue_is_idle),
         cmocka_unit_test(test_waits_on_a_drained_queue_cost_nothing),
