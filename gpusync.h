@@ -4612,7 +4612,7 @@ static void gpusync__post_leave(gpusync__post *post)
 
 /* Takes the first callback that is due, of any queue or timeline, or of the one that owes these; the
    caller calls it. NULL if there is none, or while another callback runs. */
-static gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__owed *owed)
+GPUSYNC__RARE gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__owed *owed)
 {
     gpusync__lock(&dev->submission_lock);
     gpusync__due *due = owed ? owed->due : dev->due;

@@ -877,6 +877,27 @@ static void test_what_waits_for_the_smaller_value_need_not_go_after_it(void **st
     close_stage(&s);
 }
 
+/* Between two signals on their way: it goes after the lower one, not after the higher one. */
+static void test_work_goes_after_the_highest_of_the_lower_signals(void **state)
+{
+    void *between;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    between = metal_retain(open_on(&s, 2));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)), SIGNALS(at(s.a, 3)));
+    (void)SUBMIT(s.q[2], BUFFERS(between), SIGNALS(at(s.a, 2)));
+    assert_int_equal(status_of(between), NOT_ENQUEUED);
+    finish(&s, 0);
+    assert_int_equal(status_of(between), COMMITTED);
+    finish(&s, 1);
+    finish(&s, 2);
+    assert_int_equal(value_of(s.a), 3);
+    metal_release(between);
+    close_stage(&s);
+}
+
 /* What one timeline keeps on the host is not on its way on another. */
 static void test_work_that_goes_after_other_work_keeps_no_other_work_from_going(void **state)
 {
@@ -1030,6 +1051,7 @@ int main(void)
         cmocka_unit_test(test_work_goes_after_other_work_and_not_after_what_that_value_waits_for),
         cmocka_unit_test(test_no_work_goes_after_work_that_was_refused),
         cmocka_unit_test(test_what_waits_for_the_smaller_value_need_not_go_after_it),
+        cmocka_unit_test(test_work_goes_after_the_highest_of_the_lower_signals),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),

@@ -106,6 +106,10 @@ static void test_values_that_do_not_rise_are_refused(void **state)
         REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 5)), .flags = flags);
         REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.a, 8)), .flags = flags);
         REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 1), at(s.b, 1)), .flags = flags);
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, 3), at(s.a, 9), at(s.b, 2)),
+                .flags = flags);
+        REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), WAITS(at(s.b, 5), at(s.b, 2)), SIGNALS(at(s.b, 4)),
+                .flags = flags);
         REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.b, GPUSYNC_MAX_VALUE + 1)),
                 .flags = flags);
         REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), WAITS(at(s.b, GPUSYNC_MAX_VALUE + 1)),
@@ -162,6 +166,29 @@ static void test_strict_work_for_a_value_of_others_needs_a_listener(void **state
     assert_ok(gpusync_wait(s.q[0], ticket, 0));
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
+    close_stage(&s);
+}
+
+/* The signals of an open command buffer count for it alone, and only those that were encoded. */
+static void test_a_refused_signal_leaves_those_of_the_command_buffer_as_they_were(void **state)
+{
+    void *buffer;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a command buffer has no waits at its head, and no signals");
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 8)));
+    buffer = open_on(&s, 0);
+    assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 8)), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_encode_signal(s.q[0], buffer, at(s.a, 3)));
+    assert_ok(gpusync_encode_signal(s.q[0], buffer, at(s.a, 5)));
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 4)));
+    assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 4)), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_encode_signal(s.q[0], buffer, at(s.a, 6)));
+    assert_ok(either_commit(s.q[0], buffer, NULL));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_int_equal(value_of(s.a), 8);
     close_stage(&s);
 }
 
@@ -663,6 +690,7 @@ int main(void)
         cmocka_unit_test(test_values_that_do_not_rise_are_refused),
         cmocka_unit_test(test_a_failed_timeline_has_no_pending_signal),
         cmocka_unit_test(test_strict_work_for_a_value_of_others_needs_a_listener),
+        cmocka_unit_test(test_a_refused_signal_leaves_those_of_the_command_buffer_as_they_were),
         cmocka_unit_test(test_buffers_of_a_refused_submission_are_still_the_callers),
         cmocka_unit_test(test_held_buffers_cannot_be_used_again),
         cmocka_unit_test(test_an_enqueued_buffer_cannot_be_held),
