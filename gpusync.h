@@ -2243,11 +2243,12 @@ typedef struct gpusync__owed {
 
 /* A callback, or a release, that is due. */
 typedef struct gpusync__due {
-    struct gpusync__due *previous, *next, *along; /* among those of the device; the next of `owed` */
-    gpusync__owed *owed;                          /* of its queue or timeline, or NULL */
-    gpusync_done_fn fn;                           /* the program's; NULL: an object is to be released */
-    void *user;                                   /* for that, or the object */
-    const gpusync_error *error;                   /* what the callback gets; NULL: all went well */
+    struct gpusync__due *previous, *next; /* among those of the device */
+    struct gpusync__due *along;           /* the next of `owed` */
+    gpusync__owed *owed;                  /* of its queue or timeline, or NULL */
+    gpusync_done_fn fn;                   /* the program's; NULL: an object is to be released */
+    void *user;                           /* for that, or the object */
+    const gpusync_error *error;           /* what the callback gets; NULL: all went well */
     /* Called after the callback of a submission (gpusync__submission_called), or of an object that was
        destroyed (gpusync__going_called). NULL: a registered one. */
     void (*done)(struct gpusync__due *due);
@@ -2351,7 +2352,7 @@ struct gpusync_device {
        gpusync_dispatch (gpusync__end_manual). */
     bool (*go_on)(gpusync_device *dev, bool *reason);
     void (*end)(gpusync_device *dev);
-    unsigned char pad[GPUSYNC__APART];
+    unsigned char pad[GPUSYNC__APART]; /* every call reads the fields before, and not all write those behind */
     /* -- of waits, without a lock */
     uint32_t inside;          /* waits for many points, and others that destroy must let out first */
     gpusync__backoff backoff; /* of waits for many points */
@@ -2486,7 +2487,7 @@ struct gpusync_queue {
     gpusync_queue *next_to_issue; /* there */
     /* Held submissions that may be issued now, or must end. Under the device's submission lock. */
     gpusync__submission *ready, *last_ready;
-    unsigned char pad3[GPUSYNC__APART];
+    unsigned char pad3[GPUSYNC__APART]; /* handlers write the fields before, commits those behind */
     /* -- under the order lock: ticket order is queue order. order: that lock. Held work that may
        go is issued by a thread that tries it, and never waits for it. Open buffers are those made,
        or encoded into, and not committed: in lists, by the first bits of a hash. */
@@ -2502,15 +2503,17 @@ struct gpusync_queue {
     /* -- under the queue's lock, which is that of the wait list
        ends: before the first slot in flight, and behind the last; in_flight: how many there are.
        outstanding: command buffers that are made or in flight, against the limit; read without the
-       lock. tracked: TRACKED slots that have not ended. leaving: handlers that are through with the
-       lock, and not with the queue; changed without it. refused: a call got no room, and the program
+       lock. tracked: TRACKED slots that have not ended. refused: a call got no room, and the program
        may ask again. */
     gpusync__wait_list waits;
     gpusync__slot ends, *free_slots;    /* free_slots: a list, by `next` */
     gpusync__slot **index;              /* lists of those in flight, by a hash; NULL: no call has asked yet */
     uint32_t index_places, index_shift; /* lists; leaves those bits of a hash */
     uint32_t index_most;                /* so many in flight are too many for it */
-    uint32_t in_flight, outstanding, tracked, leaving;
+    uint32_t in_flight, outstanding, tracked;
+    /* Handlers that are through with the lock, and not with the queue. Changed without the lock, beside
+       it because the handler has the line then. */
+    uint32_t leaving;
     bool refused, searched; /* searched: the index was too small for a call */
     /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
        lag_ns: from the GPU's end to the waiter, of the last one that slept. */
@@ -2543,12 +2546,12 @@ struct gpusync_timeline {
     gpusync_device *device; /* which outlives it */
     uint32_t flags;         /* GPUSYNC__LOST and the others */
     char label[64];         /* the program's, or empty */
-    unsigned char pad[GPUSYNC__APART];
-    uint32_t inside;          /* calls that destroy must let out first */
-    gpusync__backoff backoff; /* of waits for its values */
-    gpusync__owed owed;       /* its callbacks */
-    gpusync__going going;     /* its destroy */
-    gpusync__node place;      /* on the device's list; has the number */
+    unsigned char pad[GPUSYNC__APART]; /* a wait for a value that was reached reads the fields before alone */
+    uint32_t inside;                   /* calls that destroy must let out first */
+    gpusync__backoff backoff;          /* of waits for its values */
+    gpusync__owed owed;                /* its callbacks */
+    gpusync__going going;              /* its destroy */
+    gpusync__node place;               /* on the device's list; has the number */
     unsigned char pad2[GPUSYNC__APART];
     gpusync__wait_list waits; /* with the lock over all that changes */
     /* -- the second floor's */
@@ -2564,10 +2567,10 @@ struct gpusync_timeline {
     uint64_t kept;     /* the highest value that was signalled, though a lower signal may be pending */
     uint64_t on_event; /* a value that the event is known to have reached; read without the lock */
     uint64_t coming;   /* up to here the GPU has every pending signal, in order; read without the lock */
-    /* largest: of the signals that set out. passed: of those that set out below `largest`. raised: of
-       a `mixed` timeline the highest signal that raised `largest`, and has neither ended nor turned
+    uint64_t largest;  /* of the signals that set out */
+    uint64_t passed;   /* of those that set out below `largest` */
+    /* Of a `mixed` timeline: the highest signal that raised `largest`, and has neither ended nor turned
        PENDING again; the others by `lower`. */
-    uint64_t largest, passed;
     struct gpusync__pending_signal *raised;
     uint64_t expected;     /* other code signals up to here */
     gpusync__list signals; /* the pending ones, by value */
@@ -4122,7 +4125,10 @@ static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync_
         GPUSYNC__STORE_SEQ(&dev->due, due);
     dev->last_due = due;
     if (owed) {
-        *(owed->due ? &owed->last_due->along : &owed->due) = due;
+        if (owed->due)
+            owed->last_due->along = due;
+        else
+            owed->due = due;
         owed->last_due = due;
     }
     dev->due_count++;
@@ -4575,7 +4581,8 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
      1. gpusync__append_due puts a callback on the device's list, and sets `calls` among the
         deferred work of the thread that found the end.
      2. At the end of its call that thread has the dispatch queue run gpusync__answer, or tells the
-        program (gpusync__ask_for_calls).
+        program (gpusync__ask_for_calls). The callback also stands on a list of its queue or timeline
+        (gpusync__owed), whose destroy takes it from there, without a search among those of others.
      3. gpusync__pop_due takes the first callback, and sets `calling`: no thread gets another one
         until `calling` is cleared.
      4. gpusync__run_one_due calls the program. If a thread was turned away meanwhile
@@ -4625,7 +4632,10 @@ GPUSYNC__RARE gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync_
             due->previous->next = due->next;
         else
             GPUSYNC__STORE_SEQ(&dev->due, due->next);
-        *(due->next ? &due->next->previous : &dev->last_due) = due->previous;
+        if (due->next)
+            due->next->previous = due->previous;
+        else
+            dev->last_due = due->previous;
         if (due->owed)
             due->owed->due = due->along; /* it was the first of these, too */
         dev->calling = true;
@@ -6294,8 +6304,9 @@ static inline bool gpusync__is_done_well(const gpusync_queue *q, gpusync_ticket 
    other: no such wait is counted. */
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
 {
-    return queue && gpusync__is_done_well(queue, ticket) ? GPUSYNC_OK
-                                                         : gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
+    if (queue && gpusync__is_done_well(queue, ticket))
+        return GPUSYNC_OK;
+    return gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns)
@@ -8536,8 +8547,8 @@ struct gpusync__dependency {
        turns, both under the wait list's lock; the thread that takes it off the list counts it down.
        Wrong: the submission is held for good, or goes too early. */
     bool encoded, far, blocks;
-    /* next: taken off a wait list with it. along: the submission's next. other: see `highest`. */
-    struct gpusync__dependency *next, *along, *other;
+    struct gpusync__dependency *next, *along; /* taken off a wait list with it; the submission's next */
+    struct gpusync__dependency *other;        /* see `highest` */
 };
 
 /* Where a pending signal stands. Changed under the wait list's lock; up to ISSUED also under the
@@ -8567,9 +8578,9 @@ typedef struct gpusync__pending_signal {
     uint64_t largest_before;                /* its timeline's `largest`, before it was GOING */
     uint8_t stage;                          /* GPUSYNC__PENDING and the others. Under the wait list's lock */
     bool encoded;                           /* the device signals it. Set at the encoding, and read by its end */
-    /* along: the submission's next. other: see `latest`. lower, higher: among those that raised
-       `largest` of a `mixed` timeline. */
-    struct gpusync__pending_signal *along, *other, *lower, *higher;
+    struct gpusync__pending_signal *along;  /* the submission's next */
+    struct gpusync__pending_signal *other;  /* see `latest` */
+    struct gpusync__pending_signal *lower, *higher; /* among those that raised `largest` of a `mixed` timeline */
 } gpusync__pending_signal;
 
 #define GPUSYNC__FEW 4
@@ -9035,7 +9046,14 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
    back (gpusync__take_back), and another submission may signal the value.
 
    The wait list's lock protects all of these fields. `value`, `coming`, `on_event` and
-   `signal_count` are also read without the lock: GPUSYNC__STORE_SEQ writes them. */
+   `signal_count` are also read without the lock: GPUSYNC__STORE_SEQ writes them.
+
+   No step walks over all pending signals, so that n signals cost n times a logarithm of n:
+     the cover of a value           is found in the treap `signals`
+     `coming`                       goes on from where it stands (gpusync__end_signal)
+     what a signal goes after       is among those that raised `largest` (gpusync__goes_after)
+     whether a submission's rise    is told by one signal and one dependency of each of its timelines
+                                    (gpusync__note_signal) */
 
 /* Raises the event. No lock is held, because this sends a message. */
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
@@ -9580,7 +9598,10 @@ GPUSYNC__RARE gpusync__dependency *gpusync__unmix(gpusync__pending_signal *signa
     gpusync__catch caught;
 
     if (gpusync__raises(signal)) {
-        *(signal->higher ? &signal->higher->lower : &t->raised) = signal->lower;
+        if (signal->higher)
+            signal->higher->lower = signal->lower;
+        else
+            t->raised = signal->lower;
         if (signal->lower)
             signal->lower->higher = signal->higher;
     }
@@ -9642,7 +9663,8 @@ static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpus
 
     GPUSYNC__LOCK_TIMELINE(t);
     if (signal->node.linked) {
-        const gpusync__node *below = signal->node.beside[0], *next = signal->node.beside[1];
+        const gpusync__node *below = signal->node.beside[0];
+        const gpusync__node *next = signal->node.beside[1];
         gpusync__list_remove(&t->signals, &signal->node);
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count - 1);
         if (t->mixed)
@@ -10075,8 +10097,9 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     if (result != GPUSYNC_OK)
         return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
     uint64_t present = gpusync__value_of(timeline);
-    bool slow = present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace;
-    return slow ? gpusync__wait_value(timeline, value, timeout_ns, options) : GPUSYNC_OK;
+    if (present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace)
+        return gpusync__wait_value(timeline, value, timeout_ns, options);
+    return GPUSYNC_OK;
 }
 
 /* ------------------------------------------------------------------------------- >>metal4 --
@@ -11756,7 +11779,9 @@ static gpusync_result gpusync__note_signal(gpusync__submission *s, gpusync__pend
         link = &(*link)->other;
     while (dep && dep->timeline != signal->timeline)
         dep = dep->other;
-    if ((dep && dep->node.number >= signal->node.number) || (*link && (*link)->node.number >= signal->node.number))
+    if (dep && dep->node.number >= signal->node.number)
+        return GPUSYNC_ERROR_NOT_RISING;
+    if (*link && (*link)->node.number >= signal->node.number)
         return GPUSYNC_ERROR_NOT_RISING;
     signal->other = *link ? (*link)->other : NULL;
     *link = signal;
@@ -13956,6 +13981,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              gpusync_struct_sizes, GPUSYNC_STRUCTS, plain symbols, gpusync_at_ticket and gpusync_at_value as symbols.
              gpusync_spin.until_near: sleeps until the end is near, and spins then.
            3. What means something else, and compiles as before: gpusync_timeline_destroy may return ERROR_DESTROYED.
+             gpusync_stats.waits_inline: a wait for what has ended well is counted only with options or a trace.
              A wait that decides for how long to spin goes by all of the last 16 tickets, not by their mean, and by the
              last 16 spins, not by those in a row: work that is short, short, long is spun for while it is short.
            What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked where they are
