@@ -4136,7 +4136,7 @@ static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync_
 }
 
 /* Makes a callback due. The caller may hold a wait list's lock. */
-static void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
+GPUSYNC__RARE void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     gpusync__lock(&dev->submission_lock);
     gpusync__append_due(dev, due, deferred);
