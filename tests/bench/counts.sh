@@ -152,10 +152,10 @@ idle_row() { # TITLE SCENARIO FUNCTION LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$inclusive" "$4" "$messages" "$retains" "$allocs" "$system" "$verdict"
 }
 
-idle_row "gpusync_wait, never used" wait_never_used gpusync_wait 20
-idle_row "gpusync_wait, idle" wait_idle gpusync_wait 20
-idle_row "queue_wait, never used" queue_wait_never_used gpusync_queue_wait 20
-idle_row "queue_wait, idle" queue_wait_idle gpusync_queue_wait 20
+idle_row "gpusync_wait, never used" wait_never_used gpusync_wait 13
+idle_row "gpusync_wait, idle" wait_idle gpusync_wait 13
+idle_row "queue_wait, never used" queue_wait_never_used gpusync_queue_wait 13
+idle_row "queue_wait, idle" queue_wait_idle gpusync_queue_wait 13
 # A failure in the past costs later waits nothing.
 idle_row "gpusync_wait, 1 failure" wait_1_failure gpusync_wait 20
 idle_row "... 64 failures" wait_64_failures gpusync_wait 20
@@ -165,7 +165,7 @@ idle_row "gpusync_is_idle inlined" is_idle count_inline_is_idle 8
 idle_row "gpusync_is_done inlined" is_done count_inline_is_done 14
 idle_row "gpusync_in_flight inlined" in_flight count_inline_in_flight 7
 idle_row "timeline_query" timeline_query gpusync_timeline_query 30
-idle_row "timeline_wait, reached" timeline_wait gpusync_timeline_wait 30
+idle_row "timeline_wait, reached" timeline_wait gpusync_timeline_wait 17
 
 commit_row() { # TITLE SCENARIO EVENTS LIMIT EXTRA: messages and retains besides addCompletedHandler: and commit
     local calls inclusive own out system allocs messages retains extra
@@ -243,11 +243,11 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
 # wait in front the signal is encoded by a call of its own. Where both are encoded there are four calls: the making of the
 # buffer, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit.
 hand_row "wait in front, by hand" hand_front
-submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1412
+submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1472
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1123
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1144
 hand_row "both encoded, by hand" hand_head
-submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 828
+submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 859
 
 many_row() { # KIND LIMIT: instructions of gpusync_wait_many for a point
     local few many
@@ -304,7 +304,7 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 102100
+code_row "all of gpusync" "$build/implementation.o" 103010
 code_row "commit and wait alone" "$build/alone" 33000
 code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
 
