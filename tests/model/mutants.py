@@ -336,8 +336,8 @@ MUTANTS = {
         ("    uint32_t more = 1;\n", "    uint32_t more = 0;\n    GPUSYNC__ADD_SEQ(&q->kept_count, 1);\n"),
     ],
     "kept-read-first": [
-        ("        uint32_t left = GPUSYNC__LOAD_SEQ(owing);",
-         "        uint32_t settled = kept ? GPUSYNC__LOAD_SEQ(kept) : 0, left = GPUSYNC__LOAD_SEQ(owing);"),
+        ("        uint32_t left = GPUSYNC__LOAD_SEQ(&owed->count);",
+         "        uint32_t settled = kept ? GPUSYNC__LOAD_SEQ(kept) : 0, left = GPUSYNC__LOAD_SEQ(&owed->count);"),
         ("        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))\n"
          "            return true;", "        if (left <= settled) return true;"),
     ],

@@ -503,7 +503,7 @@ static void have_submissions(int count)
         gpusync__submission *s = &submissions[i];
         s->device = &D;
         s->due.done = gpusync__submission_called;
-        s->due.owing = &Q.owing;
+        s->due.owed = &Q.owed;
         s->work.kind = GPUSYNC__SUBMISSION;
         s->work.submission = s;
         gpusync__submission_clear(s);
