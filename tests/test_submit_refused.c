@@ -179,8 +179,8 @@ static void test_a_refused_signal_leaves_those_of_the_command_buffer_as_they_wer
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 8)));
     buffer = open_on(&s, 0);
-    assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 8)), GPUSYNC_ERROR_NOT_RISING);
     assert_ok(gpusync_encode_signal(s.q[0], buffer, at(s.a, 3)));
+    assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 8)), GPUSYNC_ERROR_NOT_RISING);
     assert_ok(gpusync_encode_signal(s.q[0], buffer, at(s.a, 5)));
     REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 4)));
     assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 4)), GPUSYNC_ERROR_NOT_RISING);
