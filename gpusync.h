@@ -1380,14 +1380,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
 
 #define GPUSYNC_LATENCIES 16 /**< Places of gpusync_stats.wake_latencies. */
 
-/** Counts since the queue (or device) was made. A wait for what has ended well is not counted if it has no options and
-    is not traced: such a wait writes to no memory. */
+/** Counts since the queue (or device) was made. A wait for what has ended well may go uncounted: where one look at the
+    counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets issued, those of the track calls included. */
     uint64_t completions;      /**< Tickets that ended, well or badly. */
     uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
     uint64_t failures_dropped; /**< Records pushed out of the log. */
-    uint64_t waits_inline;     /**< Waits that ended by looking at the counter, and were counted: see above. */
+    uint64_t waits_inline;     /**< Waits that ended by looking at the counter, except those that go uncounted. */
     uint64_t waits_status;     /**< Waits that ended by reading the status. */
     uint64_t waits_spin;       /**< Waits that ended in the spin. */
     uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
@@ -2352,7 +2352,7 @@ struct gpusync_device {
        gpusync_dispatch (gpusync__end_manual). */
     bool (*go_on)(gpusync_device *dev, bool *reason);
     void (*end)(gpusync_device *dev);
-    unsigned char pad[GPUSYNC__APART]; /* every call reads the fields before, and not all write those behind */
+    unsigned char pad[GPUSYNC__APART]; /* waits for many points write the fields behind */
     /* -- of waits, without a lock */
     uint32_t inside;          /* waits for many points, and others that destroy must let out first */
     gpusync__backoff backoff; /* of waits for many points */
@@ -2546,7 +2546,7 @@ struct gpusync_timeline {
     gpusync_device *device; /* which outlives it */
     uint32_t flags;         /* GPUSYNC__LOST and the others */
     char label[64];         /* the program's, or empty */
-    unsigned char pad[GPUSYNC__APART]; /* a wait for a value that was reached reads the fields before alone */
+    unsigned char pad[GPUSYNC__APART]; /* slow waits write the fields behind, and not those before */
     uint32_t inside;                   /* calls that destroy must let out first */
     gpusync__backoff backoff;          /* of waits for its values */
     gpusync__owed owed;                /* its callbacks */
@@ -9048,11 +9048,12 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
    The wait list's lock protects all of these fields. `value`, `coming`, `on_event` and
    `signal_count` are also read without the lock: GPUSYNC__STORE_SEQ writes them.
 
-   No step walks over all pending signals, so that n signals cost n times a logarithm of n:
+   No step walks over all pending signals, except gpusync__mix, which a timeline needs once until it
+   has none left:
      the cover of a value           is found in the treap `signals`
      `coming`                       goes on from where it stands (gpusync__end_signal)
      what a signal goes after       is among those that raised `largest` (gpusync__goes_after)
-     whether a submission's rise    is told by one signal and one dependency of each of its timelines
+     whether a submission's rise    one signal and one dependency of each of its timelines tell
                                     (gpusync__note_signal) */
 
 /* Raises the event. No lock is held, because this sends a message. */
@@ -9506,8 +9507,8 @@ GPUSYNC__RARE void gpusync__mix(gpusync_timeline *t)
    queues. A higher value would end a wait on the GPU for a lower one. Such a wait is for a signal
    that raised `largest` (gpusync__comes), and the highest of those below this one is enough: it
    went after the lower ones itself. A signal that is PENDING is passed, because its submission may
-   wait for this one. The search passes the higher ones: what the GPU has, at most, which is little.
-   Under the wait list's lock. */
+   wait for this one. The search passes the signals above this one that are on their way. Under the
+   wait list's lock. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal)
 {
     const gpusync_timeline *t = signal->timeline;
@@ -13981,7 +13982,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              gpusync_struct_sizes, GPUSYNC_STRUCTS, plain symbols, gpusync_at_ticket and gpusync_at_value as symbols.
              gpusync_spin.until_near: sleeps until the end is near, and spins then.
            3. What means something else, and compiles as before: gpusync_timeline_destroy may return ERROR_DESTROYED.
-             gpusync_stats.waits_inline: a wait for what has ended well is counted only with options or a trace.
+             gpusync_stats.waits_inline leaves out most waits for what has ended well: they write to no memory now.
              A wait that decides for how long to spin goes by all of the last 16 tickets, not by their mean, and by the
              last 16 spins, not by those in a row: work that is short, short, long is spun for while it is short.
            What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked where they are

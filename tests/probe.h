@@ -135,9 +135,9 @@ static const char *probe_state_of_signaller(gpusync_timeline *timeline);
 /* The stage of the pending signal of this value: by the names of the table in gpusync.h. */
 static const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value);
 
-/* The fewest bytes between the last of the fields that some threads write, or only read, and the first of those that
-   others write. */
-static size_t probe_bytes_apart(void);
+/* Whether the last of the fields that some threads write, or only read, and the first of those that others write share a
+   cache line of 128 bytes. */
+static bool probe_shares_a_line(void);
 
 /* -- how it is found out: private names from here on ------------------------------------------------------------ */
 
@@ -362,22 +362,18 @@ static PROBE const char *probe_stage_of_signal(gpusync_timeline *timeline, uint6
     return name;
 }
 
-static PROBE size_t probe_bytes_apart(void)
+static PROBE bool probe_shares_a_line(void)
 {
-#define PROBE_GAP(type, first, second) (offsetof(type, second) - offsetof(type, first))
-    const size_t gaps[] = {
-        PROBE_GAP(gpusync_queue, head.completed, head.committed), PROBE_GAP(gpusync_queue, head.committed, device),
-        PROBE_GAP(gpusync_queue, label, inside),                  PROBE_GAP(gpusync_queue, last_ready, order),
-        PROBE_GAP(gpusync_queue, marks, waits.lock),              PROBE_GAP(gpusync_device, end, inside),
-        PROBE_GAP(gpusync_device, stats, lock),                   PROBE_GAP(gpusync_device, goes, waiter_lock),
-        PROBE_GAP(gpusync_device, free_waiters, submission_lock), PROBE_GAP(gpusync_timeline, label, inside),
-        PROBE_GAP(gpusync_timeline, place, waits.lock),
-    };
-#undef PROBE_GAP
-    size_t least = SIZE_MAX;
-    for (size_t i = 0; i < sizeof gaps / sizeof gaps[0]; i++)
-        if (gaps[i] < least) least = gaps[i];
-    return least;
+#define PROBE_SHARES(type, last, first) \
+    ((offsetof(type, last) + sizeof(((type *)0)->last) - 1) / 128 == offsetof(type, first) / 128)
+    return PROBE_SHARES(gpusync_queue, head.completed, head.committed) ||
+           PROBE_SHARES(gpusync_queue, head.committed, device) || PROBE_SHARES(gpusync_queue, label, inside) ||
+           PROBE_SHARES(gpusync_queue, last_ready, order) || PROBE_SHARES(gpusync_queue, marks, waits.lock) ||
+           PROBE_SHARES(gpusync_device, end, inside) || PROBE_SHARES(gpusync_device, stats, lock) ||
+           PROBE_SHARES(gpusync_device, goes, waiter_lock) ||
+           PROBE_SHARES(gpusync_device, free_waiters, submission_lock) || PROBE_SHARES(gpusync_timeline, label, inside) ||
+           PROBE_SHARES(gpusync_timeline, place, waits.lock);
+#undef PROBE_SHARES
 }
 
 #undef PROBE

@@ -415,7 +415,7 @@ static void test_a_signal_reaches_work_that_waits_on_the_device(void **state)
 
 /* -- waiting --------------------------------------------------------------------------------------------- */
 
-static void test_a_value_that_is_reached_costs_no_message_and_no_memory_and_counts_as_inline(void **state)
+static void test_a_value_that_is_reached_costs_no_message_and_no_memory_and_no_count(void **state)
 {
     gpusync_wait_options options;
     gpusync_timeline *timeline;
@@ -2020,7 +2020,7 @@ int main(void)
         cmocka_unit_test(test_of_signals_at_a_time_the_larger_value_counts),
         cmocka_unit_test(test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_larger),
         cmocka_unit_test(test_a_signal_reaches_work_that_waits_on_the_device),
-        cmocka_unit_test(test_a_value_that_is_reached_costs_no_message_and_no_memory_and_counts_as_inline),
+        cmocka_unit_test(test_a_value_that_is_reached_costs_no_message_and_no_memory_and_no_count),
         cmocka_unit_test(test_a_wait_that_makes_no_sense_is_refused),
         cmocka_unit_test(test_every_mode_and_budget_keeps_its_time_limit_and_leaves_nothing),
         cmocka_unit_test(test_every_mode_and_budget_waits_for_a_signal),
