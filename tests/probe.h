@@ -135,6 +135,12 @@ static const char *probe_state_of_signaller(gpusync_timeline *timeline);
 /* The stage of the pending signal of this value: by the names of the table in gpusync.h. */
 static const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value);
 
+/* The pending signal of this value sets out, as at the issue of its submission, or turns back to PENDING, as where a later
+   signal of the submission must stay behind another. And whether a wait for it may go to the GPU. */
+static void probe_set_out(gpusync_timeline *timeline, uint64_t value);
+static void probe_stay(gpusync_timeline *timeline, uint64_t value);
+static bool probe_comes(gpusync_timeline *timeline, uint64_t value);
+
 /* Whether the last of the fields that some threads write, or only read, and the first of those that others write share a
    cache line of 128 bytes. */
 static bool probe_shares_a_line(void);
@@ -360,6 +366,28 @@ static PROBE const char *probe_stage_of_signal(gpusync_timeline *timeline, uint6
     if (signal && signal->node.number == value) name = names[signal->stage];
     GPUSYNC__UNLOCK_TIMELINE(timeline);
     return name;
+}
+
+static PROBE void probe_set_out(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    GPUSYNC__LOCK_TIMELINE(timeline);
+    (void)gpusync__set_out(gpusync__cover(timeline, value), &deferred);
+    GPUSYNC__UNLOCK_TIMELINE(timeline);
+}
+
+static PROBE void probe_stay(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__stay(gpusync__cover(timeline, value), &deferred);
+}
+
+static PROBE bool probe_comes(gpusync_timeline *timeline, uint64_t value)
+{
+    GPUSYNC__LOCK_TIMELINE(timeline);
+    bool comes = gpusync__comes(gpusync__cover(timeline, value));
+    GPUSYNC__UNLOCK_TIMELINE(timeline);
+    return comes;
 }
 
 static PROBE bool probe_shares_a_line(void)

@@ -898,6 +898,32 @@ static void test_work_goes_after_the_highest_of_the_lower_signals(void **state)
     close_stage(&s);
 }
 
+/* Three threads issue at once. The first one's signal stays after all; that of the second has set out below it, and comes
+   before the third one's, which is lower still: the GPU must not wait for that. */
+static void test_a_signal_that_stays_does_not_hide_one_that_set_out_below_it(void **state)
+{
+    static const uint64_t values[] = {10, 7, 6};
+    void *buffers[3];
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a command buffer has no waits at its head, and no signals");
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        buffers[i] = open_on(&s, i);
+        assert_ok(gpusync_encode_signal(s.q[i], buffers[i], at(s.a, values[i])));
+    }
+    probe_set_out(s.a, 10);
+    probe_set_out(s.a, 7);
+    probe_stay(s.a, 10);
+    probe_set_out(s.a, 6);
+    assert_false(probe_comes(s.a, 6));
+    for (unsigned i = 0; i < 3; i++) {
+        probe_stay(s.a, values[i]);
+        assert_ok(either_discard(s.q[i], buffers[i]));
+    }
+    close_stage(&s);
+}
+
 /* What one timeline keeps on the host is not on its way on another. */
 static void test_work_that_goes_after_other_work_keeps_no_other_work_from_going(void **state)
 {
@@ -1052,6 +1078,7 @@ int main(void)
         cmocka_unit_test(test_no_work_goes_after_work_that_was_refused),
         cmocka_unit_test(test_what_waits_for_the_smaller_value_need_not_go_after_it),
         cmocka_unit_test(test_work_goes_after_the_highest_of_the_lower_signals),
+        cmocka_unit_test(test_a_signal_that_stays_does_not_hide_one_that_set_out_below_it),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
