@@ -854,11 +854,11 @@ static size_t some_fours(const place *q, four **found, void **buffers, size_t mo
         if (f->buffer && f->metal != metal) continue;
         if (f->queue) {
             unsigned before = mine.count;
-            bool there = enter(f->queue), held = there && f->life == f->queue->life &&
-                                                 gpusync_poll(queue_of(f->queue), f->ticket) == GPUSYNC_NOT_READY;
+            bool there = enter(f->queue) && f->life == f->queue->life;
+            bool held = there && gpusync_poll(queue_of(f->queue), f->ticket) == GPUSYNC_NOT_READY;
             leave_to(before);
             if (held) continue; /* perhaps: begun again it would be another recording */
-            if (!there) {       /* its queue goes, and may be at it; gpusync keeps what it needs */
+            if (!there) {       /* its queue goes, or another took its place; the handler may yet commit the buffer */
                 metal_release(f->buffer);
                 f->buffer = NULL;
             }
