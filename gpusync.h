@@ -708,7 +708,12 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 /** Memory of devices and their objects. Called when objects are made, grow or are destroyed, at the first failure of a
     queue, in a wait for over 16 queues or points, and where a wait writes a report to the log. Never called for a
     commit or a wait in the steady state, nor after the destroy call of the device. Runs on any thread, Metal's too,
-    also with locks held: must not call gpusync. */
+    also with locks held: must not call gpusync.
+    Callbacks and submissions are used again. Two to four seconds after a burst gpusync's dispatch queue releases those
+    that no call has needed meanwhile, but for 64 of each, and 128 submissions of each queue. What stays as long as
+    the device: 128 bytes for each thread that has slept at the same time. What stays as long as the process, and comes
+    from malloc: 128 bytes ("slots") for each command buffer that was in flight at the same time, because Metal may call
+    a handler late. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
@@ -2254,6 +2259,16 @@ typedef struct gpusync__due {
     void (*done)(struct gpusync__due *due);
 } gpusync__due;
 
+enum { GPUSYNC__POOL_CALLBACKS, GPUSYNC__POOL_SUBMISSIONS, GPUSYNC__POOLS };
+
+/* Submissions or callbacks that nothing uses. Those that no call has needed for two seconds are freed
+   (gpusync__trim). Under the submission lock. */
+typedef struct gpusync__pool {
+    gpusync__due *free;    /* by `next`; each is the first member of what is freed with it */
+    uint32_t count, least; /* how many there are; the fewest since the last trim */
+    size_t size;           /* of each, in bytes */
+} gpusync__pool;
+
 /* An object that is being destroyed. By a call that blocks, or by gpusync_queue_destroy_later and the
    like: then it stands on the device's list, the sweep takes the steps (gpusync__go_on), and the
    last step makes the callback due that ends the object. */
@@ -2285,13 +2300,12 @@ typedef struct gpusync__post {
 
 /* A callback, or a release, for a ticket or a value: gpusync_on_done, gpusync_release_after. */
 typedef struct gpusync__callback {
-    gpusync__node node;             /* first; its place on the wait list, by the ticket or the value */
-    gpusync_queue *queue;           /* of a ticket, else NULL */
-    gpusync_timeline *timeline;     /* of a value, else NULL */
-    gpusync__due due;               /* its place among what is due, later */
-    struct gpusync__callback *next; /* on the free list */
-    bool lost;                      /* it was the device's loss that made it due */
-    gpusync_error error;            /* for `due` */
+    gpusync__due due;           /* first; its place among what is due, later, or on the free list */
+    gpusync__node node;         /* its place on the wait list, by the ticket or the value */
+    gpusync_queue *queue;       /* of a ticket, else NULL */
+    gpusync_timeline *timeline; /* of a value, else NULL */
+    bool lost;                  /* it was the device's loss that made it due */
+    gpusync_error error;        /* for `due` */
 } gpusync__callback;
 
 /* Of the second floor: a submission, and its dependencies. */
@@ -2352,6 +2366,9 @@ struct gpusync_device {
        gpusync_dispatch (gpusync__end_manual). */
     bool (*go_on)(gpusync_device *dev, bool *reason);
     void (*end)(gpusync_device *dev);
+    /* Trims the pools (gpusync__trim), or empties them. NULL as long as they are empty: a program that
+       commits and waits does not link it. */
+    bool (*trim)(gpusync_device *dev, bool all);
     unsigned char pad[GPUSYNC__APART]; /* waits for many points write the fields behind */
     /* -- of waits, without a lock */
     uint32_t inside;          /* waits for many points, and others that destroy must let out first */
@@ -2376,12 +2393,11 @@ struct gpusync_device {
     unsigned char pad4[GPUSYNC__APART];
     /* -- under the submission lock */
     gpusync__mutex submission_lock;
-    gpusync__submission *free_submissions; /* a list */
-    gpusync__callback *free_callbacks;     /* a list */
-    struct gpusync__store *stores;         /* memory of these and of the waiters; pushed without a lock */
-    gpusync__due *due, *last_due;          /* in the order in which they became due */
-    uint32_t due_count;                    /* of that list */
-    bool calling, turned_away; /* a callback runs, the only one; a thread that was to run more has gone since */
+    gpusync__pool pools[GPUSYNC__POOLS];
+    gpusync__due *due, *last_due; /* in the order in which they became due */
+    uint32_t due_count;           /* of that list */
+    uint64_t trimmed_ns;          /* when the pools were last trimmed; of the sweep alone */
+    bool calling, turned_away;    /* a callback runs, the only one; a thread that was to run more has gone since */
 };
 
 /* The entry of a ticket in the ring, while the ticket is in flight and for a while after. `done`
@@ -2476,6 +2492,7 @@ struct gpusync_queue {
     bool drains;                           /* destroy waits for the work in flight */
     void *left;                            /* of Metal 4: events in use at step 6, +1, or NULL */
     gpusync__submission *free_submissions; /* a list, which is taken whole */
+    uint32_t free_count;                   /* how many it has; for a moment fewer or more */
     gpusync__submission *kept; /* of Metal 4, see gpusync__keep_signaller. Under the device's submission lock */
     uint32_t kept_count;       /* how many */
     /* wanted: held work can be issued, or must end. Set by gpusync__want and gpusync__line_up, cleared by
@@ -2632,7 +2649,7 @@ typedef struct gpusync__upper {
     void (*give_up)(gpusync_queue *q, gpusync__deferred *deferred);
     void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
     void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
-    void (*close)(gpusync_device *dev, struct gpusync__submission *free);
+    uint32_t (*close)(gpusync_device *dev, struct gpusync__submission *free);
 } gpusync__upper;
 
 /* What a wait, a callback or a sweep asks of a timeline, which the caller is inside of. */
@@ -2754,26 +2771,6 @@ static void gpusync__free(gpusync_device *dev, void *memory, size_t size)
 {
     if (memory)
         dev->allocator.release(dev->allocator.user, memory, size);
-}
-
-/* Memory for many small things, which stays as long as the device. */
-typedef struct gpusync__store {
-    struct gpusync__store *next;                 /* the one that was made before */
-    size_t size;                                 /* with this header */
-    unsigned char pad[128 - 2 * sizeof(void *)]; /* so that what follows is aligned as this is */
-} gpusync__store;
-
-/* Two threads may come here with different locks: so the list is pushed without one. NULL: no
-   memory. */
-static void *gpusync__store_new(gpusync_device *dev, size_t size)
-{
-    gpusync__store *store = (gpusync__store *)gpusync__allocate(dev, sizeof *store + size, 128);
-    if (!store)
-        return NULL;
-    store->size = sizeof *store + size;
-    store->next = GPUSYNC__LOAD_SEQ(&dev->stores);
-    while (!GPUSYNC__SWAP_SEQ(&dev->stores, &store->next, store)) {}
-    return store + 1;
 }
 
 /* Counts a call into `inside`. Between here and gpusync__leave the object and its device live,
@@ -4213,13 +4210,18 @@ static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, c
     node->told(node, error, caught, deferred);
 }
 
+static gpusync__callback *gpusync__callback_of(gpusync__node *node)
+{
+    return (gpusync__callback *)(void *)((char *)node - offsetof(gpusync__callback, node));
+}
+
 /* `told` of a callback: keeps a copy of the error, and makes the callback due at once. A thread
    that sees the end has to take the wait list's lock to register another callback, which therefore
    becomes due later. Under the wait list's lock; takes the submission lock. */
 static void gpusync__callback_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
                                    gpusync__deferred *deferred)
 {
-    gpusync__callback *callback = (gpusync__callback *)(void *)node;
+    gpusync__callback *callback = gpusync__callback_of(node);
     gpusync_queue *q = callback->queue;
     (void)caught;
 
@@ -4300,7 +4302,7 @@ static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred
         gpusync__lock(&waits->lock);
         left = GPUSYNC__HOLD_MOST;
         for (gpusync__node *node = gpusync__first_told(waits, 0), *next; node && left; node = next) {
-            const gpusync__callback *callback = (const gpusync__callback *)(const void *)node;
+            const gpusync__callback *callback = gpusync__callback_of(node);
             next = gpusync__told_from(node->beside[1]);
             if (node->told != gpusync__callback_told || !callback->due.fn)
                 continue;
@@ -4523,29 +4525,19 @@ GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync_
     gpusync__tell(q, 0, &caught, NULL); /* waits for room alone, which defer no work */
 }
 
-/* So many waiters are made at a time. They stay as long as the device, so that a late unpark always
-   finds one. */
-#define GPUSYNC__STORE_WAITERS 16
-
-/* Returns a free waiter, or NULL if there is no memory. The allocator is called under the waiter
-   lock, so that of several threads one makes new waiters, and the others find them. */
+/* Returns a free waiter, or NULL if there is no memory. A waiter stays as long as the device, so that
+   a late unpark always finds it. No waiter shares a cache line with another. */
 static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
 {
-    gpusync__waiter *w;
     gpusync__lock(&dev->waiter_lock);
-    if (!dev->free_waiters) {
-        w = (gpusync__waiter *)gpusync__store_new(dev, GPUSYNC__STORE_WAITERS * sizeof *w);
-        for (int left = w ? GPUSYNC__STORE_WAITERS : 0; left; left--, w++) {
-            pthread_mutex_init(&w->mutex, NULL);
-            gpusync__cond_init(&w->wake);
-            w->next = dev->free_waiters;
-            dev->free_waiters = w;
-        }
-    }
-    w = dev->free_waiters;
+    gpusync__waiter *w = dev->free_waiters;
     if (w)
         dev->free_waiters = w->next;
     gpusync__unlock(&dev->waiter_lock);
+    if (w || (w = (gpusync__waiter *)gpusync__allocate(dev, sizeof *w, GPUSYNC__APART)) == NULL)
+        return w;
+    pthread_mutex_init(&w->mutex, NULL);
+    gpusync__cond_init(&w->wake);
     return w;
 }
 
@@ -4588,6 +4580,76 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
      4. gpusync__run_one_due calls the program. If a thread was turned away meanwhile
         (`turned_away`), it asks for calls again.
      5. It counts `owed` of the queue or timeline down, for which destroy waits in gpusync__pay. */
+
+/* -- the pools of callbacks and submissions. A callback comes here when it has run. A submission
+   comes here when its queue has enough free ones, or is destroyed (gpusync__submissions_return).
+   After a burst nearly all are here, and the sweep frees them. While one is here, a call that needs
+   one calls no allocator. */
+
+#define GPUSYNC__POOL_KEEPS 64 /* what stays in a pool when it is trimmed */
+#define GPUSYNC__TRIM_NS 2000000000u
+
+/* Puts a callback or a submission back. This and the next are under the submission lock. */
+static void gpusync__pool_give(gpusync__pool *pool, gpusync__due *due)
+{
+    due->next = pool->free;
+    pool->free = due;
+    pool->count++;
+}
+
+/* Takes one out of the pool. NULL: it is empty. */
+static gpusync__due *gpusync__pool_take(gpusync__pool *pool)
+{
+    gpusync__due *due = pool->free;
+    if (!due)
+        return NULL;
+    pool->free = due->next;
+    if (--pool->count < pool->least)
+        pool->least = pool->count;
+    return due;
+}
+
+/* Frees `spare` less `keeps` of the pool. No lock is held, here and below: the allocator is the program's. */
+static void gpusync__pool_free(gpusync_device *dev, gpusync__pool *pool, uint32_t spare, uint32_t keeps)
+{
+    for (; spare > keeps; spare--) {
+        gpusync__lock(&dev->submission_lock);
+        gpusync__due *due = gpusync__pool_take(pool);
+        gpusync__unlock(&dev->submission_lock);
+        gpusync__free(dev, due, pool->size);
+    }
+}
+
+/* Frees what no call has needed since the last trim, two seconds ago or more: so a steady program
+   keeps what it needs at its peak. all: frees everything. True: a pool has more than it keeps, and the
+   sweep comes again. */
+GPUSYNC__RARE bool gpusync__trim(gpusync_device *dev, bool all)
+{
+    uint64_t now = gpusync_now_ns();
+    bool is_time = now - dev->trimmed_ns >= GPUSYNC__TRIM_NS, more = false;
+    for (gpusync__pool *pool = dev->pools; pool < dev->pools + GPUSYNC__POOLS; pool++) {
+        gpusync__lock(&dev->submission_lock);
+        uint32_t count = pool->count, spare = is_time ? pool->least : 0;
+        if (is_time)
+            pool->least = count;
+        gpusync__unlock(&dev->submission_lock);
+        more = more || count > GPUSYNC__POOL_KEEPS;
+        gpusync__pool_free(dev, pool, all ? count : spare, all ? 0 : GPUSYNC__POOL_KEEPS);
+    }
+    if (is_time)
+        dev->trimmed_ns = now;
+    return more;
+}
+
+/* Returns the pool, of things of this size. Under the submission lock. */
+static gpusync__pool *gpusync__pool_of(gpusync_device *dev, int which, size_t size)
+{
+    GPUSYNC__STORE_SEQ(&dev->trim, gpusync__trim);
+    dev->pools[which].size = size;
+    return &dev->pools[which];
+}
+
+/* -- posts, and the calls */
 
 /* Drops a reference; the last one puts the post on the free list of the process. No lock is held.
    */
@@ -4651,7 +4713,6 @@ GPUSYNC__RARE gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync_
    free the queue or the timeline after that. */
 static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
 {
-    gpusync__callback *callback = (gpusync__callback *)(void *)((char *)due - offsetof(gpusync__callback, due));
     void (*done)(gpusync__due * due) = due->done;
     gpusync__owed *owed = due->owed;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -4672,10 +4733,8 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     dev->calling = false;
     deferred.calls = dev->turned_away && dev->due;
     dev->turned_away = false;
-    if (!done) {
-        callback->next = dev->free_callbacks;
-        dev->free_callbacks = callback;
-    }
+    if (!done)
+        gpusync__pool_give(&dev->pools[GPUSYNC__POOL_CALLBACKS], due);
     gpusync__unlock(&dev->submission_lock);
     gpusync__ask_for_calls(dev, &deferred);
     if (done)
@@ -5258,7 +5317,10 @@ static void gpusync__completed(void *block, void *object)
      3. The sweep ends work that it finds to have ended, as the handler would have.
      4. While there is a reason, the sweep starts the next timer: 50 ms ahead if it found an end,
         else later each time.
-     5. Without a reason the next wait that sleeps begins with step 1. */
+     5. Without a reason the next wait that sleeps begins with step 1.
+
+   The sweep also frees what a burst of callbacks or submissions has left (gpusync__trim). That is a
+   reason to come again, too. */
 
 /* Reads the status of a command buffer, and ends its work if the status is terminal. The caller is
    counted in the slot. True if the work has ended. A Metal 4 commit has no status: only its
@@ -5462,21 +5524,32 @@ static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
     return reason;
 }
 
-/* The sweep, on the dispatch queue. It looks at timelines first, because a value that is reached
-   may let held work be issued. Of several timers the last goes on; each does while an object goes,
+/* Looks at everything that the device has, and trims its pools. Timelines come first, because a value
+   that is reached may let held work be issued. Sets *found if the look ended some work. True if the
+   sweep has a reason to come again. */
+static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
+{
+    bool reason = gpusync__sweep_timelines(dev, found);
+    gpusync_queue *q = NULL;
+    while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
+        if (gpusync__sweep_queue(q, found))
+            reason = true;
+    bool (*trim)(gpusync_device * dev, bool all) = GPUSYNC__LOAD_SEQ(&dev->trim);
+    if (trim && trim(dev, false))
+        reason = true;
+    return reason;
+}
+
+/* The sweep, on the dispatch queue. Of several timers the last goes on; each does while an object goes,
    which needs its sweeps soon. Partner of gpusync__close_post: see gpusync__post_enter. */
 static void gpusync__sweep(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
-    gpusync_queue *q = NULL;
     bool found = false, gone = false, going = false;
     GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
     bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
     gpusync_device *dev = gpusync__post_enter(post);
-    bool reason = dev && gpusync__sweep_timelines(dev, &found);
-    while (dev && (q = gpusync__next_queue(dev, q, 0)) != NULL)
-        if (gpusync__sweep_queue(q, &found))
-            reason = true;
+    bool reason = dev && gpusync__sweep_device(dev, &found);
 
     bool (*go_on)(gpusync_device * dev, bool *reason) = dev ? GPUSYNC__LOAD_SEQ(&dev->go_on) : NULL;
     if (go_on)
@@ -6605,30 +6678,16 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
      5. free      The callback has run, or its object was released, without a lock. It is back on the
                   free list. */
 
-#define GPUSYNC__FIRST_CALLBACKS 8 /* made with the device */
-#define GPUSYNC__STORE_CALLBACKS 32
-
-/* Adds so many callbacks to the free list, if there is memory. Under the submission lock. */
-static void gpusync__callbacks_new(gpusync_device *dev, size_t count)
-{
-    gpusync__callback *callback = (gpusync__callback *)gpusync__store_new(dev, count * sizeof *callback);
-    for (; callback && count; count--, callback++) {
-        callback->next = dev->free_callbacks;
-        dev->free_callbacks = callback;
-    }
-}
-
 /* Returns a callback for the goal, counted in `owed`, or NULL if there is no memory. */
 static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn,
                                                 void *user)
 {
     gpusync__lock(&dev->submission_lock);
-    if (!dev->free_callbacks)
-        gpusync__callbacks_new(dev, GPUSYNC__STORE_CALLBACKS);
-    gpusync__callback *callback = dev->free_callbacks;
-    if (callback)
-        dev->free_callbacks = callback->next;
+    gpusync__callback *callback = (gpusync__callback *)(void *)gpusync__pool_take(
+        gpusync__pool_of(dev, GPUSYNC__POOL_CALLBACKS, sizeof *callback));
     gpusync__unlock(&dev->submission_lock);
+    if (!callback)
+        callback = (gpusync__callback *)gpusync__allocate(dev, sizeof *callback, 16);
     if (!callback)
         return NULL;
     callback->queue = goal->queue;
@@ -7621,8 +7680,6 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->log_report = desc->log_report;
     dev->notify = desc->notify;
     dev->notify_user = desc->notify_user;
-    /* The first callbacks need no memory then. Where there is none for this, they ask again. */
-    gpusync__callbacks_new(dev, GPUSYNC__FIRST_CALLBACKS);
     *out = dev;
     return GPUSYNC_OK;
 }
@@ -8189,14 +8246,14 @@ static void gpusync__device_free(gpusync_device *dev)
     if (dev->listener)
         gpusync__release_pooled(dev->listener);
     gpusync__release_pooled(dev->metal);
-    for (gpusync__waiter *w = dev->free_waiters; w; w = w->next) { /* their memory is that of the stores */
+    for (gpusync__waiter *w = dev->free_waiters, *next; w; w = next) {
+        next = w->next;
         pthread_mutex_destroy(&w->mutex);
         pthread_cond_destroy(&w->wake);
+        gpusync__free(dev, w, sizeof *w);
     }
-    for (gpusync__store *store = dev->stores, *next; store; store = next) {
-        next = store->next;
-        gpusync__free(dev, store, store->size);
-    }
+    if (dev->trim)
+        dev->trim(dev, true);
     gpusync_allocator allocator = dev->allocator;
     allocator.release(allocator.user, dev, sizeof *dev);
 }
@@ -8654,9 +8711,8 @@ struct gpusync__submission {
        rank: of the error. Under the device's submission lock, with the error and the outcome.
        listed: its dependencies are, or were. Swapped by the thread that lists them: where it comes
        in, or, if the GPU has all that it waits for, where its work is over. Twice: a dependency
-       stands on its list twice.
-       depth: how many submissions the queue's free list has from here on. */
-    uint32_t dependency_count, signal_count, part_count, first_part, rank, listed, depth;
+       stands on its list twice. */
+    uint32_t dependency_count, signal_count, part_count, first_part, rank, listed;
     /* It stands in its queue's line. Changed under the order and the submission lock, read under
        either. Wrong: a change that comes while it enters is not seen, and it is held for good. */
     bool lined;
@@ -10573,11 +10629,10 @@ GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission
    work, and gpusync__run does that work without a lock. No submission ends or issues another one
    from inside its own end, so a long chain of submissions fits Metal's small stacks. */
 
-/* -- the pool of submissions. Their memory comes from stores of the device. A free submission stands
-   on the list of a queue, which needs no lock, or on the list of the device, under the submission
-   lock. */
+/* -- free submissions. One stands on the list of a queue, which needs no lock, or in the pool of the
+   device, under the submission lock. */
 
-#define GPUSYNC__STORE_SUBMISSIONS 8   /* made at once; also the most that a queue takes from the device at once */
+#define GPUSYNC__SUBMISSIONS_AT_ONCE 8 /* that a queue takes from the device */
 #define GPUSYNC__QUEUE_SUBMISSIONS 128 /* the most that stay on the free list of a queue */
 
 /* Sets a submission to what a free one has. Most submissions leave most fields so, and therefore
@@ -10611,34 +10666,36 @@ static void gpusync__submission_clear(gpusync__submission *s)
     s->work.traits = 0;
 }
 
-/* Puts a list of submissions on the device's free list. */
-GPUSYNC__RARE void gpusync__submissions_return(gpusync_device *dev, gpusync__submission *s)
+/* Gives a list of submissions back to the device. Returns how many they are. No lock is held. */
+GPUSYNC__RARE uint32_t gpusync__submissions_return(gpusync_device *dev, gpusync__submission *s)
 {
+    gpusync__pool *pool = &dev->pools[GPUSYNC__POOL_SUBMISSIONS];
+    uint32_t count = 0;
     gpusync__lock(&dev->submission_lock);
-    while (s) {
-        gpusync__submission *next = s->next;
-        s->next = dev->free_submissions;
-        dev->free_submissions = s;
-        s = next;
+    for (gpusync__submission *next; s; s = next) {
+        next = s->next;
+        gpusync__pool_give(pool, &s->due);
+        count++;
     }
+    bool spare = pool->count > GPUSYNC__POOL_KEEPS;
     gpusync__unlock(&dev->submission_lock);
+    if (spare) /* its work may have slept nowhere, so that no sweep comes */
+        gpusync__rearm_sweep(dev);
+    return count;
 }
 
-/* Puts a submission on the queue's free list, or on the device's if the queue has enough. The count
-   is a guess, because another thread may have taken the first one meanwhile.
+/* Puts a submission on the queue's free list, or gives it to the device if the queue has enough.
    gpusync__submission_pop takes the whole list at once. */
 static void gpusync__submission_put(gpusync_queue *q, gpusync__submission *s)
 {
+    if (GPUSYNC__ADD_SEQ(&q->free_count, 1) >= GPUSYNC__QUEUE_SUBMISSIONS) {
+        GPUSYNC__SUB_SEQ(&q->free_count, 1);
+        s->next = NULL;
+        gpusync__submissions_return(q->device, s);
+        return;
+    }
     s->next = GPUSYNC__LOAD_SEQ(&q->free_submissions);
-    do {
-        uint32_t depth = s->next ? GPUSYNC__LOAD_SEQ(&s->next->depth) + 1 : 1;
-        if (depth > GPUSYNC__QUEUE_SUBMISSIONS) {
-            s->next = NULL;
-            gpusync__submissions_return(q->device, s);
-            return;
-        }
-        GPUSYNC__STORE_SEQ(&s->depth, depth);
-    } while (!GPUSYNC__SWAP_SEQ(&q->free_submissions, &s->next, s));
+    while (!GPUSYNC__SWAP_SEQ(&q->free_submissions, &s->next, s)) {}
 }
 
 /* `done` of a submission's callback, which has run: drops the callback's reference. */
@@ -10647,46 +10704,45 @@ static void gpusync__submission_called(gpusync__due *due)
     gpusync__submission_unref((gpusync__submission *)(void *)due);
 }
 
-/* Makes new submissions and puts them on the device's free list, if there is memory. Under the
-   submission lock. */
-GPUSYNC__RARE void gpusync__store_submissions(gpusync_device *dev)
+/* Makes a submission. NULL: there is no memory. */
+static gpusync__submission *gpusync__submission_make(gpusync_device *dev)
 {
-    gpusync__submission *s =
-        (gpusync__submission *)gpusync__store_new(dev, GPUSYNC__STORE_SUBMISSIONS * sizeof(gpusync__submission));
-
-    for (uint32_t i = 0; s && i < GPUSYNC__STORE_SUBMISSIONS; i++, s++) {
-        s->device = dev;
-        s->due.done = gpusync__submission_called;
-        s->previous_ready = NULL; /* as in each that is on no list of ready ones */
-        s->work.kind = GPUSYNC__SUBMISSION;
-        s->work.submission = s;
-        gpusync__submission_clear(s);
-        s->next = dev->free_submissions;
-        dev->free_submissions = s;
-    }
+    gpusync__submission *s = (gpusync__submission *)gpusync__allocate(dev, sizeof *s, GPUSYNC__APART);
+    if (!s)
+        return NULL;
+    s->device = dev;
+    s->due.done = gpusync__submission_called;
+    s->previous_ready = NULL; /* as in each that is on no list of ready ones */
+    s->work.kind = GPUSYNC__SUBMISSION;
+    s->work.submission = s;
+    s->next = NULL;
+    gpusync__submission_clear(s);
+    return s;
 }
 
-/* Moves a few submissions from the device's free list to the queue's. False if there is no memory.
-   No lock is held. */
+/* Puts a few submissions of the device on the queue's free list, or a new one if the device has none.
+   False if there is no memory. No lock is held. */
 GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     gpusync__submission *s, *taken = NULL;
+    gpusync__due *due;
 
     gpusync__lock(&dev->submission_lock);
     gpusync__hook_in(dev);
-    if (!dev->free_submissions)
-        gpusync__store_submissions(dev);
-    for (uint32_t i = 0; i < GPUSYNC__STORE_SUBMISSIONS && (s = dev->free_submissions) != NULL; i++) {
-        dev->free_submissions = s->next;
-        s->due.owed = &q->owed;
+    gpusync__pool *pool = gpusync__pool_of(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof *s);
+    for (int i = 0; i < GPUSYNC__SUBMISSIONS_AT_ONCE && (due = gpusync__pool_take(pool)) != NULL; i++) {
+        s = (gpusync__submission *)(void *)due;
         s->next = taken;
         taken = s;
     }
     gpusync__unlock(&dev->submission_lock);
+    if (!taken)
+        taken = gpusync__submission_make(dev);
     bool made = taken != NULL;
     while ((s = taken) != NULL) {
         taken = s->next;
+        s->due.owed = &q->owed;
         gpusync__submission_put(q, s);
     }
     return made;
@@ -10722,10 +10778,11 @@ static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
     gpusync__submission *rest = NULL;
     if (s && s->next)
         rest = __atomic_exchange_n(&q->free_submissions, s->next, __ATOMIC_SEQ_CST);
-    if (rest)
-        gpusync__submissions_return(q->device, rest); /* others freed these meanwhile */
+    if (rest) /* others freed these meanwhile */
+        GPUSYNC__SUB_SEQ(&q->free_count, gpusync__submissions_return(q->device, rest));
     if (!s)
         return NULL;
+    GPUSYNC__SUB_SEQ(&q->free_count, 1);
     s->work.queue = q;
     /* These are published by the unlock of what first leads to the submission: a timeline, or the queue. */
     GPUSYNC__STORE_RELAXED(&s->missing, 1);
@@ -13397,8 +13454,7 @@ GPUSYNC__RARE void gpusync__trace_signal(const gpusync_timeline *t, uint64_t val
 GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__due *due)
 {
     const gpusync__submission *s = due->done ? (const gpusync__submission *)(const void *)due : NULL;
-    const gpusync__callback *callback =
-        (const gpusync__callback *)(const void *)((const char *)due - offsetof(gpusync__callback, due));
+    const gpusync__callback *callback = (const gpusync__callback *)(const void *)due;
     gpusync_trace_event event =
         s ? gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, s->work.queue, NULL, s->work.ticket, s->label)
           : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->queue, callback->timeline, callback->node.number,
@@ -13992,6 +14048,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
            also where a poll or a wait has found it, and the completed handler has not come yet.
            A promise is called a pending signal now. The report says "pending in" for "promised by", and "no
            other work is to signal it" for "nobody has promised it".
+           What a burst of callbacks or submissions needed is given back some seconds later, see gpusync_allocator.
            Mended: an allocator that waits for a thread in gpusync_commit hung. A limited commit of a command buffer
            that other code made was counted twice for a moment. A thread that was stopped in the middle of telling an
            end let gpusync_is_done say no after a wait had returned.

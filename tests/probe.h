@@ -306,17 +306,20 @@ static PROBE bool probe_is_listed(gpusync_timeline *timeline)
 
 static PROBE unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references)
 {
-    const gpusync__submission *lists[2], *s;
-    unsigned count = 0, i;
+    const gpusync__submission *s;
+    const gpusync__due *due;
+    unsigned count = 0;
     gpusync__lock(&queue->device->submission_lock);
-    lists[0] = GPUSYNC__LOAD_SEQ(&queue->free_submissions);
-    lists[1] = queue->device->free_submissions;
     *references = 0;
-    for (i = 0; i < 2; i++)
-        for (s = lists[i]; s; s = s->next) {
-            *references += GPUSYNC__LOAD_SEQ(&s->refs);
-            count++;
-        }
+    for (s = GPUSYNC__LOAD_SEQ(&queue->free_submissions); s; s = s->next) {
+        *references += GPUSYNC__LOAD_SEQ(&s->refs);
+        count++;
+    }
+    for (due = queue->device->pools[GPUSYNC__POOL_SUBMISSIONS].free; due; due = due->next) {
+        s = (const gpusync__submission *)(const void *)due;
+        *references += GPUSYNC__LOAD_SEQ(&s->refs);
+        count++;
+    }
     gpusync__unlock(&queue->device->submission_lock);
     return count;
 }

@@ -210,6 +210,7 @@ static void kept_submissions(void)
         submissions[i].next = i == 0 ? &submissions[1] : NULL;
     }
     Q.free_submissions = NULL;
+    Q.free_count = 0;
     Q.kept = &submissions[0];
     Q.kept_count = 2;
     Q.owed.count = SUBMISSIONS;
@@ -219,7 +220,7 @@ static void kept_submissions(void)
     join(two);
     join(three);
     assert(freed == 1);
-    for (gpusync__submission *s = D.free_submissions; s; s = s->next) assert(count++ < SUBMISSIONS);
+    for (gpusync__due *s = D.pools[GPUSYNC__POOL_SUBMISSIONS].free; s; s = s->next) assert(count++ < SUBMISSIONS);
     assert(count == SUBMISSIONS);
 }
 

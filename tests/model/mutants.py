@@ -77,8 +77,8 @@ MUTANTS = {
          "    while (s && !GPUSYNC__SWAP_SEQ(&q->free_submissions, &s, s->next)) {}\n    if (s) return s;"),
     ],
     "submissions-lost": [
-        ("    if (rest)\n"
-         "        gpusync__submissions_return(q->device, rest); /* others freed these meanwhile */", "    "
+        ("    if (rest) /* others freed these meanwhile */\n"
+         "        GPUSYNC__SUB_SEQ(&q->free_count, gpusync__submissions_return(q->device, rest));", "    "
          "(void)rest;"),
     ],
     "handler-frees-under-a-look": [

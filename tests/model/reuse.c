@@ -106,13 +106,16 @@ static void submission_list(void)
     int there = 0;
     have_submissions(3);
     Q.free_submissions = &submissions[1];
+    Q.free_count = 2;
     owned[0] = 1;
     pthread_t one = start(takes, 0), two = start(takes, 1), three = start(gives, 0);
     join(one);
     join(two);
     join(three);
     for (gpusync__submission *p = Q.free_submissions; p; p = p->next, there++) assert(there < 3 && !owned[p - submissions]);
-    for (gpusync__submission *p = D.free_submissions; p; p = p->next, there++) assert(there < 3 && !owned[p - submissions]);
+    assert(Q.free_count == (uint32_t)there);
+    for (gpusync__due *p = D.pools[GPUSYNC__POOL_SUBMISSIONS].free; p; p = p->next, there++)
+        assert(there < 3 && !owned[(gpusync__submission *)(void *)p - submissions]);
     assert(there + owned[0] + owned[1] + owned[2] == 3);
 }
 

@@ -429,7 +429,7 @@ extern struct gpusync_timeline T;
 
 /* A sweep is on its way, so that no thread has to ask for one. */
 static gpusync__post post = {.device = &D, .refs = 1, .timers = 1, .sweep_ns = 1, .pace_ns = GPUSYNC__SWEEP_NS};
-static gpusync__callback callbacks[2] = {{.next = &callbacks[1]}};
+static gpusync__callback callbacks[2] = {{.due = {.next = &callbacks[1].due}}};
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
 struct gpusync_device D = {
     .metal = &metal_device,
@@ -443,7 +443,7 @@ struct gpusync_device D = {
     .timeline_count = 1,
     .listener = &metal_object,
     .free_waiters = waiters,
-    .free_callbacks = callbacks,
+    .pools = {[GPUSYNC__POOL_CALLBACKS] = {.free = &callbacks[0].due, .count = 2}},
     .post = &post,
     .callback_queue = &metal_object,
     .sweep_queue = &metal_object,
@@ -507,10 +507,10 @@ static void have_submissions(int count)
         s->work.kind = GPUSYNC__SUBMISSION;
         s->work.submission = s;
         gpusync__submission_clear(s);
-        s->depth = (uint32_t)(count - i);
         s->next = i + 1 < count ? &submissions[i + 1] : NULL;
     }
     Q.free_submissions = submissions;
+    Q.free_count = (uint32_t)count;
     gpusync__hook_in(&D);
 }
 

@@ -1,7 +1,8 @@
 /* counts.c - what gpusync's calls cost, counted instead of timed
 
-   Two ways to run it (counts.sh does both):
+   Three ways to run it (counts.sh does all):
      counts events      counts messages, allocations, wake-ups and command buffers by itself
+     counts memory      counts the bytes that the device holds at the peak of a burst, and some seconds later
      counts callgrind   under valgrind --tool=callgrind: one dump of instructions and system calls for each scenario
 
    The manual clock, so that nothing else runs and every run counts the same. */
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "../../../examples/metal.h"
 #include "../../../gpusync.h"
@@ -43,19 +45,21 @@ static void must(bool condition, const char *what)
 /* -- counters ----------------------------------------------------------------------------------------- */
 
 static unsigned long allocations, parks, unparks;
+static size_t held_bytes; /* of the device's allocator; other threads change it, too */
 
 static void *count_allocate(void *user, size_t size, size_t alignment)
 {
     void *memory = NULL;
     (void)user;
     allocations++;
+    __atomic_fetch_add(&held_bytes, size, __ATOMIC_SEQ_CST);
     return posix_memalign(&memory, alignment, size) ? NULL : memory;
 }
 
 static void count_release(void *user, void *memory, size_t size)
 {
     (void)user;
-    (void)size;
+    __atomic_fetch_sub(&held_bytes, size, __ATOMIC_SEQ_CST);
     free(memory);
 }
 
@@ -671,11 +675,79 @@ static void count_sleeps(void)
     ok(gpusync_queue_destroy(s.queue));
 }
 
+/* -- the memory of a burst, without its slots, which are the process's --------------------------------- */
+
+#define BURST 100000u
+
+static void ignore(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)error;
+    ok(result);
+}
+
+static void burst_of_callbacks(gpusync_queue *queue)
+{
+    gpusync_ticket ticket;
+    unsigned i;
+    ok(gpusync_commit(queue, open_buffer(queue), &ticket));
+    for (i = 0; i < BURST; i++) ok(gpusync_on_done(gpusync_at_ticket(queue, ticket), ignore, NULL));
+}
+
+static void burst_of_held_submissions(gpusync_queue *queue)
+{
+    gpusync_point wait = gpusync_at_value(timeline, REACHED + 1);
+    gpusync_submission submission = {0};
+    unsigned i;
+    submission.waits = &wait;
+    submission.wait_count = 1;
+    for (i = 0; i < BURST; i++) ok(gpusync_submit(queue, &submission, NULL));
+}
+
+/* The sweep gives memory back two to four seconds after it was last needed. On a slow machine it may be later. */
+static void await_the_sweep(size_t most)
+{
+    const struct timespec moment = {0, 10000000};
+    uint64_t limit = gpusync_now_ns() + UINT64_C(20000000000);
+    while (__atomic_load_n(&held_bytes, __ATOMIC_SEQ_CST) > most && gpusync_now_ns() < limit) nanosleep(&moment, NULL);
+}
+
+static void run_burst(const char *name, void (*burst)(gpusync_queue *queue))
+{
+    gpusync_queue *queue;
+    gpusync_queue_desc desc = {0};
+    size_t peak;
+    desc.max_command_buffer_count = 2 * BURST; /* not all of them may be held */
+    ok(gpusync_queue_create(device, &desc, &queue));
+    burst(queue);
+    peak = __atomic_load_n(&held_bytes, __ATOMIC_SEQ_CST);
+    ok(gpusync_timeline_signal(timeline, REACHED + 1));
+    finish(queue);
+    ok(gpusync_queue_wait(queue, GPUSYNC_FOREVER));
+    await_the_sweep(peak / 10);
+    printf("%s %zu %zu\n", name, peak, __atomic_load_n(&held_bytes, __ATOMIC_SEQ_CST));
+    ok(gpusync_queue_destroy(queue));
+}
+
+static void run_bursts(void)
+{
+    softmetal_let_timers_run(true);
+    run_burst("callbacks", burst_of_callbacks);
+    ok(gpusync_timeline_destroy(timeline));
+    timeline = open_timeline();
+    run_burst("submissions", burst_of_held_submissions);
+}
+
 int main(int argc, char **argv)
 {
     bool events = argc > 1 && strcmp(argv[1], "events") == 0;
     size_t i;
     open_device();
+    if (argc > 1 && strcmp(argv[1], "memory") == 0) {
+        run_bursts();
+        close_device();
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "whole") == 0) {
         run_whole();
         close_device();
