@@ -58,6 +58,7 @@ common="-std=c11 -D_GNU_SOURCE -DGPUSYNC_OBJC=1 -O2"
 
 rm -f "$build"/callgrind.*
 "$build/counts" events >"$build/events" || broken "counts events: $(cat "$build/events")"
+timeout 120 "$build/counts" memory >"$build/memory" || broken "counts memory: $(cat "$build/memory")"
 if ! timeout 120 valgrind --tool=callgrind --callgrind-out-file="$build/callgrind" --collect-systime=yes \
     --compress-strings=no --compress-pos=no \
     --toggle-collect=gpusync_wait --toggle-collect=gpusync_queue_wait --toggle-collect=gpusync_commit \
@@ -243,11 +244,11 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
 # wait in front the signal is encoded by a call of its own. Where both are encoded there are four calls: the making of the
 # buffer, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit.
 hand_row "wait in front, by hand" hand_front
-submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1472
+submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1474
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1144
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1145
 hand_row "both encoded, by hand" hand_head
-submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 859
+submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 860
 
 many_row() { # KIND LIMIT: instructions of gpusync_wait_many for a point
     local few many
@@ -304,9 +305,21 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 103010
-code_row "commit and wait alone" "$build/alone" 33000
+code_row "all of gpusync" "$build/implementation.o" 103310
+code_row "commit and wait alone" "$build/alone" 32800
 code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
+
+burst_row() { # WHAT: a tenth of the peak may stay
+    local peak held
+    read -r peak held <<<"$(awk -v name="$1" '$1 == name { print $2, $3; found = 1 } END { if (!found) print 0, 999999999 }' \
+        "$build/memory")"
+    judge "$held $((peak / 10))"
+    printf 'a burst of 100,000 %-11s %d bytes at its peak, %d some seconds later, at most %d  %s\n' "$1:" "$peak" "$held" \
+        $((peak / 10)) "$verdict"
+}
+
+burst_row callbacks
+burst_row submissions
 
 parks=$(event sleep 2) unparks=$(event sleep 3) buffers=$(event sleep 4)
 judge "$parks 1" "$unparks 1" "$buffers 0"
