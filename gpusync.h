@@ -1987,7 +1987,8 @@ typedef struct gpusync__waiter {
     pthread_cond_t wake;   /* of the default hooks: there is a permit */
     bool permit;           /* it was unparked, and has not woken up for that yet */
     bool any, failures;    /* wake it for any of its entries, not only for the last; for one that has failed, too */
-    uint32_t entries;      /* how many of its wait entries are listed */
+    uint32_t entries;      /* how many of its wait entries are listed. At 0 no other thread refers to any of them */
+    uint64_t since_ns;     /* when the sleep began; for a report */
     struct gpusync__waiter *next; /* on the free list */
 } gpusync__waiter;
 
@@ -2214,7 +2215,6 @@ typedef struct gpusync__wait_entry {
     uint32_t hints;          /* that the wait list had when this was listed */
     bool left;               /* of many: it is over, and what it was about may be gone */
     gpusync_result result;   /* of one that has left: how it went */
-    uint64_t since_ns;       /* when the sleep began; for a report */
 } gpusync__wait_entry;
 
 /* The lists of a wait list. BY_NUMBER: for one ticket or value. BY_PREFIX: for everything up to a
@@ -4176,7 +4176,7 @@ static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 }
 
 /* Returns whether the goal may have failed, from the flags alone: a wrong yes costs one wake-up. */
-static bool gpusync__may_have_failed(const gpusync__goal *goal)
+GPUSYNC__RARE bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
     if (goal->kind == GPUSYNC__VALUE)
         return gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
@@ -4186,8 +4186,8 @@ static bool gpusync__may_have_failed(const gpusync__goal *goal)
 
 /* Takes a wait entry off, and its waiter into the catch. A waiter for several points sleeps on
    until its last entry is taken, unless it waits for any of them, or one has failed. always: the
-   waiter wakes in any case. The entry stays listed if the catch is full. Under the wait list's
-   lock.
+   waiter wakes in any case. The entry stays listed if the catch is full. Once it is taken off, it
+   belongs to its waiter, and may be gone. Under the wait list's lock.
    Interleaving 19: a wait times out as it is told, and its waiter serves another wait. The unpark
    is one too many, and that wait looks again. */
 static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync__catch *caught)
@@ -4196,9 +4196,10 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
         caught->more = true;
         return;
     }
-    if (gpusync__unlink_entry(entry) || always || entry->waiter->any ||
-        (entry->waiter->failures && gpusync__may_have_failed(&entry->goal)))
-        caught->waiters[caught->count++] = entry->waiter;
+    gpusync__waiter *w = entry->waiter;
+    bool wakes = always || w->any || (w->failures && gpusync__may_have_failed(&entry->goal));
+    if (gpusync__unlink_entry(entry) || wakes)
+        caught->waiters[caught->count++] = w;
 }
 
 /* Takes a callback or a dependency off, and calls its `told`. error: how its ticket or timeline
@@ -4235,8 +4236,9 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
 
 /* Takes off the nodes with these numbers, but looks at no more than `most`, and leaves the waits
    for which the catch has no place. Under the wait list's lock. */
-static void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint64_t high, size_t most,
-                                  const gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
+GPUSYNC__RARE void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint64_t high, size_t most,
+                                         const gpusync_error *error, gpusync__catch *caught,
+                                         gpusync__deferred *deferred)
 {
     gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], low);
     gpusync__node *next;
@@ -5374,6 +5376,16 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason
     return q->sticky ? gpusync__has_ended(q, ticket) || gpusync__look_before(q, ticket) : ended;
 }
 
+/* Returns whether a look can find the end of what the goal waits for. The host's own signals and room
+   need no look. */
+static bool gpusync__can_look(const gpusync__goal *goal)
+{
+    const gpusync_timeline *t = goal->timeline;
+    if (goal->kind == GPUSYNC__VALUE)
+        return gpusync__is_outside(t) || GPUSYNC__LOAD_SEQ(&t->signal_count);
+    return goal->kind != GPUSYNC__ROOM;
+}
+
 /* Looks at what the goal waits for. For everything it looks at ticket by ticket, up to the first
    that has not ended; the sweep looks at those behind. Room comes with the handlers, not by a look.
    */
@@ -5740,9 +5752,16 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
-/* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off.
-   After the unlock no other thread refers to the entry. */
-static void gpusync__delist_one(gpusync__wait_entry *entry)
+/* False: no other thread refers to the entry. This is known without a lock if its waiter has no entry
+   listed, and no handler moves the entry from one slot to the next (gpusync__take_handled). */
+static inline bool gpusync__may_be_listed(const gpusync__wait_entry *entry)
+{
+    return entry->waiter && (entry->goal.asks || GPUSYNC__LOAD_SEQ(&entry->waiter->entries));
+}
+
+/* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off. After
+   the unlock no other thread refers to the entry. */
+GPUSYNC__RARE void gpusync__delist(gpusync__wait_entry *entry)
 {
     gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
     gpusync__lock(&waits->lock);
@@ -5756,8 +5775,11 @@ GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
 {
     gpusync__wait_entry *entry = &wait->entries[i];
     gpusync_error error;
-    gpusync__delist_one(entry);
-    entry->result = gpusync__end_of(&entry->goal, met, &error);
+    const gpusync_timeline *t = entry->goal.timeline;
+    bool well = met && t && gpusync__value_of(t) != GPUSYNC__FAILED_VALUE;
+    if (gpusync__may_be_listed(entry))
+        gpusync__delist(entry);
+    entry->result = well ? GPUSYNC_OK : gpusync__end_of(&entry->goal, met, &error);
 
     bool failed = entry->result != GPUSYNC_OK;
     if (wait->any || !met || (wait->failures && failed))
@@ -5799,12 +5821,19 @@ static bool gpusync__wait_over(gpusync__wait *wait)
     return wait->first_open != 0;
 }
 
-/* Looks at the goals that are not over. gpusync__wait_over finds the answer. */
-static void gpusync__wait_look(const gpusync__wait *wait)
+/* Looks at the goals that are not over. False: there was nothing to look at; else gpusync__wait_over
+   finds the answer. */
+static bool gpusync__wait_look(const gpusync__wait *wait)
 {
-    for (size_t i = wait->first_open; i < wait->count; i++)
-        if (!wait->entries[i].left && !gpusync__over(&wait->entries[i].goal))
-            gpusync__look(&wait->entries[i].goal);
+    bool looked = false;
+    for (size_t i = wait->first_open; i < wait->count; i++) {
+        const gpusync__goal *goal = &wait->entries[i].goal;
+        if (wait->entries[i].left || !gpusync__can_look(goal) || gpusync__over(goal))
+            continue;
+        gpusync__look(goal);
+        looked = true;
+    }
+    return looked;
 }
 
 /* -- the spin that the program has not set: it goes by what is known of the queue's work */
@@ -6031,7 +6060,7 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
 
 /* Calls Metal's own wait for the committed command buffers of the goal. The caller sleeps for the
    rest: a value, held work, a submission. */
-static void gpusync__block_goal(const gpusync__goal *goal)
+GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
     uint64_t ticket = goal->ticket;
@@ -6054,15 +6083,18 @@ static void gpusync__block_goal(const gpusync__goal *goal)
     }
 }
 
-/* Lists every wait entry that is not over and not listed. True if there was one. A waiter calls
-   this again after a hint, and when another thread took the room for which it was woken. A wait for
+/* Lists every wait entry that is not over and not listed. True if there was one. *over: set if a
+   wait entry may be over that no other thread will take off, so that the waiter has to ask
+   (gpusync__wait_over). A goal is asked under the lock: what ends it later takes the lock, and finds
+   the entry. A waiter calls this again after a hint, and when another thread took the room for which it was woken. A wait for
    room is listed even if there is room now, because the room may be gone before the waiter sleeps.
    Waits for handlers list themselves (gpusync__handled).
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */
-static bool gpusync__enlist(gpusync__wait *wait)
+static bool gpusync__enlist(gpusync__wait *wait, bool *over)
 {
     bool was_off = false;
+    *over = false;
     for (size_t i = wait->first_open; i < wait->count; i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         const gpusync__goal *goal = &entry->goal;
@@ -6070,16 +6102,30 @@ static bool gpusync__enlist(gpusync__wait *wait)
             continue;
         gpusync__wait_list *waits = gpusync__waits_of(goal->queue, goal->timeline);
         gpusync__lock(&waits->lock);
-        bool link = !entry->node.linked && (goal->kind == GPUSYNC__ROOM || !gpusync__met(goal));
+        bool is_over = gpusync__over(goal);
+        bool link = !entry->node.linked && (goal->kind == GPUSYNC__ROOM || !is_over);
         if (link)
             gpusync__link_entry(waits, entry);
         gpusync__unlock(&waits->lock);
+        if (is_over || goal->asks)
+            *over = true;
         if (link)
             was_off = true;
-        if (link && goal->kind == GPUSYNC__VALUE)
+        if (link && goal->timeline && gpusync__is_outside(goal->timeline))
             goal->timeline->calls->listen(goal);
     }
     return was_off;
+}
+
+/* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after that. */
+static void gpusync__delist_rest(gpusync__wait *wait)
+{
+    for (size_t i = wait->many ? wait->first_open : 0; i < wait->count; i++) {
+        gpusync__wait_entry *entry = &wait->entries[i];
+        if (!entry->left && gpusync__may_be_listed(entry))
+            gpusync__delist(entry);
+        entry->waiter = NULL;
+    }
 }
 
 /* Sleeps until the wait is over, or until the deadline. A sleeping thread does not look at command
@@ -6090,20 +6136,19 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync__waiter *w = gpusync__waiter_take(wait->device);
-    uint64_t now = gpusync_now_ns();
+    bool over;
 
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->any = wait->any;
     w->failures = wait->failures;
-    for (size_t i = 0; i < wait->count; i++) {
+    w->since_ns = gpusync_now_ns();
+    for (size_t i = wait->first_open; i < wait->count; i++)
         wait->entries[i].waiter = w;
-        wait->entries[i].since_ns = now;
-    }
-    gpusync__enlist(wait);
+    gpusync__enlist(wait, &over);
     gpusync__arm_sweep(wait->device);
 
-    while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {
+    while (!(over && gpusync__wait_over(wait)) && gpusync_now_ns() < deadline) {
         /* The thread that takes the waiter's last entry off a list unparks the waiter. If this
            thread took the last one off (gpusync__many_over), no thread unparks it. But then other
            threads have taken off every entry whose goal gpusync__wait_over saw open: those goals
@@ -6112,18 +6157,14 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
             hooks->park(hooks->user, &w->open, deadline);
         if (gpusync__wait_over(wait))
             break;
-        if (gpusync__enlist(wait)) {
+        if (gpusync__enlist(wait, &over)) {
             gpusync__rearm_sweep(wait->device);
             gpusync__wait_look(wait); /* a hint, or room that went to another thread */
         } else if (gpusync_now_ns() < deadline)
             GPUSYNC__COUNT_RELAXED(&wait->stats->spurious_wakes);
     }
 
-    for (size_t i = 0; i < wait->count; i++) {
-        if (!wait->entries[i].left)
-            gpusync__delist_one(&wait->entries[i]);
-        wait->entries[i].waiter = NULL;
-    }
+    gpusync__delist_rest(wait);
     gpusync__waiter_give(wait->device, w);
     if (!gpusync__wait_over(wait))
         gpusync__wait_look(wait);
@@ -6151,8 +6192,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (gpusync__wait_over(wait))
         return GPUSYNC_OK;
     *how = &wait->stats->waits_status;
-    gpusync__wait_look(wait);
-    if (gpusync__wait_over(wait))
+    if (gpusync__wait_look(wait) && gpusync__wait_over(wait))
         return GPUSYNC_OK;
     *how = &wait->stats->waits_unmet;
     if (gpusync__in_callback())
@@ -6160,16 +6200,21 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (timeout_ns == 0)
         return GPUSYNC_TIMEOUT;
     uint64_t deadline = gpusync__deadline(timeout_ns);
-    *how = &wait->stats->waits_spin;
-    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER)
+    *how = &wait->stats->waits_sleep;
+    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) {
         gpusync__block_goal(&wait->entries->goal);
-    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER) {
-        bool slept = set->spin && set->spin->until_near && gpusync__sleep_until_near(wait, deadline);
-        if (!slept && gpusync__spin(wait, set->spin, deadline))
+        if (gpusync__wait_over(wait))
             return GPUSYNC_OK;
     }
-    *how = &wait->stats->waits_sleep;
-    return gpusync__wait_over(wait) ? GPUSYNC_OK : gpusync__sleep(wait, deadline);
+    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER) {
+        if (set->spin && set->spin->until_near && gpusync__sleep_until_near(wait, deadline))
+            return GPUSYNC_OK;
+        *how = &wait->stats->waits_spin;
+        if (gpusync__spin(wait, set->spin, deadline))
+            return GPUSYNC_OK;
+        *how = &wait->stats->waits_sleep;
+    }
+    return gpusync__sleep(wait, deadline);
 }
 
 /* Returns the options of a wait, with the spin and the mode of its queue or device where the
@@ -6539,6 +6584,8 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points
     bool asks = set->handlers || set->through_loss;
     for (size_t i = 0; i < count; i++) {
         gpusync__goal *goal = &entries[i].goal;
+        entries[i].waiter = NULL;
+        entries[i].node.linked = entries[i].left = false; /* all else has a value when it is listed */
         gpusync_result result = gpusync__point_enter(&points[i], goal);
         if (asks && goal->queue)
             gpusync__take_options(goal, set);
@@ -6597,7 +6644,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
     if (dev->trace)
         dev->trace->wait(dev, NULL, &dev->stats, how, result);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = wait.first_open; i < count; i++)
         if (!entries[i].left)
             gpusync__goal_leave(&entries[i].goal);
     return result;
@@ -6649,10 +6696,8 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
     if (done && !dev->trace)
         return GPUSYNC_OK;
-    if (count <= sizeof few / sizeof few[0])
-        memset(few, 0, count * sizeof *few);
-    else
-        entries = (gpusync__wait_entry *)gpusync__allocate(dev, count * sizeof *entries, 16);
+    if (count > sizeof few / sizeof few[0])
+        entries = (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *entries, 16);
     if (!entries)
         return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
     GPUSYNC__ADD_SEQ(&dev->inside, 1);
@@ -13727,7 +13772,7 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits
             if (node->told)
                 continue;
             goals[count] = entry->goal;
-            since_ns[count++] = entry->since_ns;
+            since_ns[count++] = entry->waiter->since_ns;
         }
         gpusync__unlock(&waits->lock);
         for (size_t n = 0; n < count; n++)

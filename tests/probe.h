@@ -153,7 +153,7 @@ static bool probe_shares_a_line(void);
 /* Where each place is found: the functions that take a lock there. This table alone changes with the inside. */
 static const char *const probe_functions[] = {
     [PROBE_WAITER_LISTS] = "gpusync__enlist",
-    [PROBE_WAITER_LEAVES] = "gpusync__delist_one",
+    [PROBE_WAITER_LEAVES] = "gpusync__delist",
     [PROBE_END_IS_TOLD] = "gpusync__leave_slot gpusync__settle gpusync__publish",
     [PROBE_DEPENDENCY_LISTS] = "gpusync__list_dependency",
     [PROBE_LISTENS] = "gpusync__listen",

@@ -48,10 +48,10 @@ faults=(
     '    return true;'
 
     locked_unpark fuzz "a waiter is woken under the lock of its wait list"
-    '        caught->waiters[caught->count++] = entry->waiter;'
+    '        caught->waiters[caught->count++] = w;'
     '    {
         gpusync_device *dev = entry->goal.queue ? entry->goal.queue->device : entry->goal.timeline->device;
-        dev->hooks.unpark(dev->hooks.user, &entry->waiter->open);
+        dev->hooks.unpark(dev->hooks.user, &w->open);
     }'
 
     other_object threads "a handler that gets another object than the one committed does nothing"

@@ -21,12 +21,8 @@ MUTANTS = {
     ],
     # -- a ticket ends
     "looked-before-the-lock": [
-        ("        gpusync__lock(&waits->lock);\n        bool link = !entry->node.linked && (goal->kind == "
-         "GPUSYNC__ROOM || !gpusync__met(goal));\n",
-         "        bool met = goal->kind != GPUSYNC__ROOM && gpusync__met(goal);\n"
-         "        gpusync__lock(&waits->lock);\n        bool link = !entry->node.linked && !met;\n"),
-        ("    while (!gpusync__wait_over(wait) && gpusync_now_ns() < deadline) {\n",
-         "    while (gpusync_now_ns() < deadline) {\n"),
+        ("        gpusync__lock(&waits->lock);\n        bool is_over = gpusync__over(goal);\n",
+         "        bool is_over = gpusync__over(goal);\n        gpusync__lock(&waits->lock);\n"),
     ],
     "advance-by-one": [
         ("    while (gpusync__entry_in(ring, ticket + 1)->done >> 1 == ticket + 1)\n"

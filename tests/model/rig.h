@@ -174,7 +174,6 @@ static void zero_watches(gpusync__wait_entry *w, size_t size)
         w[i].hints = 0;
         w[i].left = false;
         w[i].result = GPUSYNC_OK;
-        w[i].since_ns = 0;
     }
 }
 static void zero_error(gpusync_error *e, size_t size)
