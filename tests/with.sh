@@ -40,7 +40,7 @@ mkdir -p "$out/tree/examples" "$out/tree/.cargo"
 cp "$root/gpusync.h" "$out/tree/"
 (cd "$root/examples/with" && find . -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.hpp' -o -name '*.mm' \
     -o -name '*.zig' -o -name '*.rs' -o -name '*.py' -o -name '*.swift' -o -name '*.modulemap' -o -name Cargo.toml \
-    -o -name CMakeLists.txt \) \
+    -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.in' \) \
     ! -path './*/build/*' ! -path './*/target/*' ! -name gpusync.h | sed 's,^\./,,' | sort) >"$out/files"
 mkdir "$out/tree/examples/with"
 (cd "$root/examples/with" && xargs cp --parents -t "$out/tree/examples/with" <"$out/files")
