@@ -179,6 +179,8 @@ installed := include/gpusync.h lib/pkgconfig/gpusync.pc $(cmake_package)/gpusync
 	$(cmake_package)/gpusyncConfigVersion.cmake $(licence)
 place = $(DESTDIR)$(PREFIX)
 fill_in = sed -e 's/@VERSION@/$(VERSION)/' -e 's/@LIBS@/$(if $(darwin),$(frameworks))/'
+release = gpusync-$(VERSION)
+sha256 := $(if $(darwin),shasum -a 256,sha256sum)
 
 # ------------------------------------------------------------------------------------------- what users call
 
@@ -250,6 +252,20 @@ uninstall: ## delete what make install with the same PREFIX and DESTDIR wrote
 	for file in $(installed); do rm -f '$(place)'/$$file || exit; done
 	for folder in $(sort $(filter %/gpusync/,$(dir $(installed)))); do \
 		rmdir '$(place)'/$$folder 2>/dev/null || true; done # unless it has a file of others
+
+dist: $(top)/.gitignore ## the release of this commit, in build/dist: a tarball, the header alone, their SHA-256
+	inside=$$(git rev-parse --show-prefix) && test -z "$$inside" || \
+		{ echo 'make dist: only in a clone of gpusync, as git has the files' >&2; exit 1; }
+	changes=$$(git status --porcelain) && test -z "$$changes" || \
+		{ printf '%s\n' 'make dist: a release is a commit. Commit these first:' "$$changes" >&2; exit 1; }
+	rm -rf '$(top)/dist'
+	mkdir '$(top)/dist'
+	git -c tar.umask=0022 archive --format=tar --prefix=$(release)/ HEAD >'$(top)/dist/$(release).tar'
+	gzip -9n '$(top)/dist/$(release).tar'
+	cp gpusync.h '$(top)/dist/$(release).h'
+	cd '$(top)/dist' && $(sha256) $(release).h $(release).tar.gz >SHA256SUMS
+	echo 'made: $(top)/dist'
+	cat '$(top)/dist/SHA256SUMS'
 
 clean: ## delete everything that was built (Zig and arm64's libraries, which were fetched, stay)
 	find '$(top)' -mindepth 1 -maxdepth 1 ! -name zig ! -name arm64 ! -name .gitignore -exec rm -rf {} + 2>/dev/null || true
@@ -380,7 +396,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  PREFIX DESTDIR  of make install and uninstall; default /usr/local and nothing
 
 .PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart examples install clean deps loop \
-	uninstall softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
+	uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
 	test-examples test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
 	run-fuzz run-fuzz-threads test-apple test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
