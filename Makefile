@@ -340,7 +340,7 @@ coverage: ## lines and branches of gpusync.h that the tests run, by gcc; fails b
 test-model: ## the order of memory, with the model checker GenMC in GENMC=; ONLY= some of it
 	GENMC='$(GENMC)' MODEL='$(MODEL)' BUILD='$(abspath $(top))' tests/model/model.sh $(if $(ONLY),'$(ONLY)')
 
-test-with: $(softmetal_for_users) ## examples/with: built and run as its page says, and with faults
+test-with: $(softmetal_for_users) ## examples/with: built and run as its page says, and with faults; make install, dist
 	BUILD='$(abspath $(top))' SOFTMETAL='$(abspath $(<D))' tests/with.sh $(ONLY)
 
 test-examples: $(pretended_programs) ## the examples on a pretended GPU: without Metal 4, without a device, without its times, fast, slow
@@ -384,7 +384,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  HOURS SEED      of make soak: how long, 0.1 or 24; where its seeds begin, default from the clock
 ##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm. ONLY also of fuzz-proof
-##  ONLY JOBS       of make test-with: folders of examples/with; what is done at a time
+##  ONLY JOBS       of make test-with: folders of examples/with, packages; what is done at a time
 ##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list which program saw each; programs at a time (2)
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
