@@ -2,8 +2,8 @@
 # packages.sh - make dist, install and uninstall, and the projects of examples/with/README.md that use what these make
 #
 # tests/with.sh reads this file, and has the functions that this one lacks. The checks work on clones of a repository
-# that `repository` makes: it has the present tree in one commit, with the tag of a release. So a file that git ignores is
-# missed, and a change that is not committed yet is tested.
+# that `repository` makes: it has the present tree in one commit, with the tag of a release. So a file that git ignores
+# is missed, and a change that is not committed yet is tested.
 # shellcheck disable=SC2154 # root, out, with, page and SOFTMETAL are with.sh's
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 
