@@ -171,6 +171,17 @@ beliefs := $(BUILD)/$(if $(darwin),device,beliefs)/beliefs
 tell_left_out := $(if $(left_out),echo 'left out for lack of libuv: examples/event_loop.c')
 run_tests := RUN='$(RUN)' tests/run.sh
 
+# What is installed below PREFIX. The packages are in lib, not in share: on a Mac Homebrew's pkg-config looks into
+# /usr/local/lib, and not into /usr/local/share.
+cmake_package := lib/cmake/gpusync
+licence := share/licenses/gpusync/LICENSE
+installed := include/gpusync.h lib/pkgconfig/gpusync.pc $(cmake_package)/gpusyncConfig.cmake \
+	$(cmake_package)/gpusyncConfigVersion.cmake $(licence)
+place = $(DESTDIR)$(PREFIX)
+fill_in = sed -e 's/@VERSION@/$(VERSION)/' -e 's/@LIBS@/$(if $(darwin),$(frameworks))/'
+release = gpusync-$(VERSION)
+sha256 := $(if $(darwin),shasum -a 256,sha256sum)
+
 # ------------------------------------------------------------------------------------------- what users call
 
 help: ## this text
@@ -227,10 +238,34 @@ softmetal: $(softmetal_for_users) ## build softmetal for programs of your own; p
 		'export CPPFLAGS="-DGPUSYNC_OBJC=1 -I$$SOFTMETAL$(for_sanitizer)$(if $(sanitizers), -fno-omit-frame-pointer -g)"' \
 		'export LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)$(for_sanitizer)"'
 
-install: ## copy gpusync.h to $(DESTDIR)$(PREFIX)/include
-	mkdir -p '$(DESTDIR)$(PREFIX)/include'
-	install -m 644 gpusync.h '$(DESTDIR)$(PREFIX)/include/gpusync.h'
-	echo 'installed: $(DESTDIR)$(PREFIX)/include/gpusync.h'
+install: ## gpusync.h, its packages for CMake and pkg-config, and the licence, to $(DESTDIR)$(PREFIX)
+	for folder in $(sort $(dir $(installed))); do mkdir -p '$(place)'/$$folder || exit; done
+	install -m 644 gpusync.h '$(place)/include/gpusync.h'
+	install -m 644 examples/with/cmake/gpusyncConfig.cmake '$(place)/$(cmake_package)/gpusyncConfig.cmake'
+	$(fill_in) examples/with/cmake/gpusyncConfigVersion.cmake.in >'$(place)/$(cmake_package)/gpusyncConfigVersion.cmake'
+	$(fill_in) examples/with/pkg-config/gpusync.pc.in >'$(place)/lib/pkgconfig/gpusync.pc'
+	sed -n -e '/^ *SPDX-License-Identifier/,$$ { s/^   //; s, \*/$$,,; p; }' gpusync.h >'$(place)/$(licence)'
+	cd '$(place)' && chmod 644 $(installed)
+	for file in $(installed); do echo "installed: $(place)/$$file"; done
+
+uninstall: ## delete what make install with the same PREFIX and DESTDIR wrote
+	for file in $(installed); do rm -f '$(place)'/$$file || exit; done
+	for folder in $(sort $(filter %/gpusync/,$(dir $(installed)))); do \
+		rmdir '$(place)'/$$folder 2>/dev/null || true; done # unless it has a file of others
+
+dist: $(top)/.gitignore ## the release of this commit, in build/dist: a tarball, the header alone, their SHA-256
+	inside=$$(git rev-parse --show-prefix) && test -z "$$inside" || \
+		{ echo 'make dist: only in a clone of gpusync, as git has the files' >&2; exit 1; }
+	changes=$$(git status --porcelain) && test -z "$$changes" || \
+		{ printf '%s\n' 'make dist: a release is a commit. Commit these first:' "$$changes" >&2; exit 1; }
+	rm -rf '$(top)/dist'
+	mkdir '$(top)/dist'
+	git -c tar.umask=0022 archive --format=tar --prefix=$(release)/ HEAD >'$(top)/dist/$(release).tar'
+	gzip -9n '$(top)/dist/$(release).tar'
+	cp gpusync.h '$(top)/dist/$(release).h'
+	cd '$(top)/dist' && $(sha256) $(release).h $(release).tar.gz >SHA256SUMS
+	echo 'made: $(top)/dist'
+	cat '$(top)/dist/SHA256SUMS'
 
 clean: ## delete everything that was built (Zig and arm64's libraries, which were fetched, stay)
 	find '$(top)' -mindepth 1 -maxdepth 1 ! -name zig ! -name arm64 ! -name .gitignore -exec rm -rf {} + 2>/dev/null || true
@@ -305,7 +340,7 @@ coverage: ## lines and branches of gpusync.h that the tests run, by gcc; fails b
 test-model: ## the order of memory, with the model checker GenMC in GENMC=; ONLY= some of it
 	GENMC='$(GENMC)' MODEL='$(MODEL)' BUILD='$(abspath $(top))' tests/model/model.sh $(if $(ONLY),'$(ONLY)')
 
-test-with: $(softmetal_for_users) ## every folder of examples/with: built and run as its page says, and with faults
+test-with: $(softmetal_for_users) ## examples/with: built and run as its page says, and with faults; make install, dist
 	BUILD='$(abspath $(top))' SOFTMETAL='$(abspath $(<D))' tests/with.sh $(ONLY)
 
 test-examples: $(pretended_programs) ## the examples on a pretended GPU: without Metal 4, without a device, without its times, fast, slow
@@ -349,7 +384,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  HOURS SEED      of make soak: how long, 0.1 or 24; where its seeds begin, default from the clock
 ##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm. ONLY also of fuzz-proof
-##  ONLY JOBS       of make test-with: folders of examples/with; what is done at a time
+##  ONLY JOBS       of make test-with: folders of examples/with, packages; what is done at a time
 ##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list which program saw each; programs at a time (2)
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
@@ -358,12 +393,12 @@ how-to-%: $(BUILD)/fuzz/%
 ##  RECORD=1        of make pictures: run examples/trace.c and overlap.c, and draw what they measure
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
 ##  YES=1           install what is missing without asking; without a terminal there is no question
-##  PREFIX DESTDIR  of make install; default /usr/local and nothing
+##  PREFIX DESTDIR  of make install and uninstall; default /usr/local and nothing
 
 .PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart examples install clean deps loop \
-	softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with test-examples test-counts \
-	test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof run-fuzz run-fuzz-threads test-apple \
-	test-macho test-macho-mutants coverage run-coverage \
+	uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
+	test-examples test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
+	run-fuzz run-fuzz-threads test-apple test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
 
 # ------------------------------------------------------------------------------------------------------- rules

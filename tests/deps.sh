@@ -9,7 +9,8 @@
 #   bench   as test, and jq, gnuplot: what counts and draws the benchmark's results
 #   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm
 #           package, into BUILD/zig)
-#   with    as run, and CMake, Python, Rust with its crate cc, Zig: what examples/with builds with; and zsh
+#   with    as run, and CMake, pkg-config, git, Python, Rust with its crate cc, Zig: what examples/with builds with;
+#           and zsh
 #   macho   as check, and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
 #           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
 #
@@ -94,6 +95,8 @@ look() {
     }
     if [ "$level" = with ]; then
         have cmake || add cmake
+        have pkg-config || add pkg-config
+        have git || add git
         have zsh || add zsh
         have python3 || add python3
         have cargo || add cargo

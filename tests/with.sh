@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # with.sh - examples/with: every folder is built and run as its page says, and then with faults
 #
-#   tests/with.sh [FOLDER...]      default: all
+#   tests/with.sh [FOLDER|packages...]      default: all
 #
 # The commands are those of examples/with/README.md: the first block of sh under the heading "## FOLDER". They are pasted
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
 # there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
 # tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
 # an error, and with a text that names the call. The commands of examples/testing.md are pasted, too.
+# with/packages.sh has the checks of make dist and make install, of CMake's FetchContent and of a submodule.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
 # results go; ZIG; JOBS. A tool that is missing is a failure.
@@ -29,7 +30,7 @@ export ZIG_DEBUG_CMD=1 # Zig's translator of C is compiled without optimisation:
 zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 PATH=$(dirname "$zig"):$PATH
 unset CFLAGS CXXFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS
-all="zig rust cmake cpp static python plain metal-cpp objc++ swift" # what takes longest goes first
+all="zig rust packages pkg-config cmake cpp static python plain metal-cpp objc++ swift" # what takes longest goes first
 folders=${*:-$all}
 passed=0 failed=0
 page=$root/examples/with/README.md
@@ -40,7 +41,7 @@ mkdir -p "$out/tree/examples" "$out/tree/.cargo"
 cp "$root/gpusync.h" "$out/tree/"
 (cd "$root/examples/with" && find . -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.hpp' -o -name '*.mm' \
     -o -name '*.zig' -o -name '*.rs' -o -name '*.py' -o -name '*.swift' -o -name '*.modulemap' -o -name Cargo.toml \
-    -o -name CMakeLists.txt \) \
+    -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.in' \) \
     ! -path './*/build/*' ! -path './*/target/*' ! -name gpusync.h | sed 's,^\./,,' | sort) >"$out/files"
 mkdir "$out/tree/examples/with"
 (cd "$root/examples/with" && xargs cp --parents -t "$out/tree/examples/with" <"$out/files")
@@ -55,14 +56,19 @@ directory = "/usr/share/cargo/registry"
 offline = true
 END
 
-# check NAME COMMAND...: runs it in the background; its output is kept; success is a pass
+# check NAME COMMAND...: runs it in the background; its output is kept; success is a pass. The command does not stand in
+# front of &&: the shell would ignore its `set -e`.
 number=0
 check() {
     number=$((number + 1))
     local log=$out/$number
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     echo "$1" >"$log.name"
     shift
-    ("$@" >"$log.log" 2>&1 </dev/null && echo pass >"$log.result" || echo fail >"$log.result") &
+    {
+        ("$@" >"$log.log" 2>&1 </dev/null)
+        case $? in 0) echo pass ;; *) echo fail ;; esac >"$log.result"
+    } &
 }
 
 text_of() { # RESULT without GPUSYNC_: its text
@@ -71,10 +77,12 @@ text_of() { # RESULT without GPUSYNC_: its text
     if [ -n "$text" ]; then echo "$text"; else echo "gpusync.h has no text of $1"; fi
 }
 
-commands() { # HEADING [PAGE]: what the page says there
-    awk -v heading="## $1" '$0 == heading { at = 1; next } at && /^## / { exit }
-        at && /^```sh$/ { inside = 1; next } inside && /^```$/ { exit } inside' "${2:-$page}"
+block() { # LANGUAGE HEADING [PAGE]: the first block of that language there
+    awk -v fence="\`\`\`$1" -v heading="$2" '
+        !inside && /^##+ / { if (at) exit; sub(/^#+ /, ""); at = $0 == heading; next }
+        at && $0 == fence { inside = 1; next } inside && /^```$/ { exit } inside' "${3:-$page}"
 }
+commands() { block sh "$@"; } # HEADING [PAGE]: what the page says there
 
 # As on a terminal: there zsh takes # for a word, and a program sees the variables that are exported.
 paste_into() { # SHELL; the commands come on stdin
@@ -319,9 +327,18 @@ clean() { # C99 and C++11, without a warning of either compiler
 clang -shared -fPIC -Wall -Wextra -Werror -I"$SOFTMETAL" "$here/faults.c" -L"$SOFTMETAL" -lsoftmetal \
     -Wl,-rpath,"$SOFTMETAL" -o "$out/faults.so" || { echo "0 passed, 1 failed" && exit 1; }
 other_headers || { echo "0 passed, 1 failed" && exit 1; }
+# shellcheck source=tests/with/packages.sh
+. "$here/packages.sh"
+repository || { echo "0 passed, 1 failed" && exit 1; }
 for folder in $folders; do
-    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     case $folder in
+    packages)
+        check "packages: make dist is the commit, twice the same, and builds" dist
+        check "packages: CMake's FetchContent" fetch_content
+        check "packages: a submodule of git" submodule
+        check "packages: the header's version everywhere; the frameworks" versions
+        ;;
+    pkg-config) check "pkg-config, find_package: installed, built, run, and with faults; uninstalled" installed ;;
     zig | rust | python) check "$folder: built, run, and with faults; refuses a library of another header" binding "$folder" ;;
     plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
     static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
