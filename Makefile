@@ -220,7 +220,7 @@ bench-spin: $(BUILD)/bench/spin ## the spin of a wait against two simple rules, 
 bench-five: $(BUILD)/bench/bench ## the benchmarks RUNS times, and what was missed in three of five
 	tests/bench/five.sh $< $(BUILD)/bench/five $(RUNS)
 
-bench-chart: ## pictures of BENCH_JSON: latency against processor time; PICTURES=1: two go to examples/pictures
+bench-chart: ## pictures of BENCH_JSON: latency against processor time; PICTURES=1: those of examples/pictures anew
 	tests/bench/chart.sh '$(BENCH_JSON)' $(BUILD)/bench/charts $(if $(PICTURES),examples/pictures)
 
 pictures: $(if $(RECORD),$(BUILD)/examples/trace $(BUILD)/examples/overlap) ## draw examples/pictures from their JSON; RECORD=1: measure anew

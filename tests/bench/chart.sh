@@ -3,8 +3,8 @@
 #
 #   tests/bench/chart.sh FILE.json DIRECTORY [PICTURES]
 #
-# `make bench-chart` calls this. One commit a wait, or COMMITS=10. The pictures are DIRECTORY/waiting-KERNEL.svg. Those of
-# 150 us and 1 ms go to the directory PICTURES too, with the part of the JSON that they show.
+# `make bench-chart` calls this. One commit a wait, or COMMITS=10. The pictures are DIRECTORY/waiting-KERNEL.svg. What those
+# of 150 us and 1 ms show goes to PICTURES/waiting.json, from which PICTURES/pictures.py draws its own.
 
 set -eu
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -150,10 +150,10 @@ done
 rm -rf "$directory/work"
 if [ -n "$pictures" ]; then
     mkdir -p "$pictures"
-    cp "$directory/waiting-150.svg" "$directory/waiting-1000.svg" "$pictures"
     jq --argjson commits "$commits" '{date, machine, settings, rows: [.rows[]
         | select((.kernel_us == 150 or .kernel_us == 1000) and .commits == $commits)]}' "$json" |
         jq -r '"{\"date\": \(.date | @json),\n \"machine\": \(.machine | tojson),\n \"settings\": \(.settings | tojson),\n \"rows\": [\n" +
             ([.rows[] | "  " + tojson] | join(",\n")) + "\n ]}"' >"$pictures/waiting.json"
-    echo "kept in $pictures: waiting-150.svg, waiting-1000.svg and what they show, waiting.json"
+    python3 -B "$pictures/pictures.py"
+    echo "drawn in $pictures from waiting.json: waiting-150.svg, waiting-1000.svg"
 fi
