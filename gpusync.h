@@ -2427,6 +2427,7 @@ typedef struct gpusync__ring {
 
 /* A record of the failure log. */
 typedef struct gpusync__failed {
+    gpusync__node node; /* first; its place in `failures`, by the error's ticket */
     gpusync_error error;
     uint64_t last; /* the last ticket that failed so: the error's own, or by sticky_failure a later one */
     bool given_up; /* its own queue gave the work up, because the program asked for that */
@@ -2545,13 +2546,12 @@ struct gpusync_queue {
        last_failed: largest ticket that has a record. Read without the lock, as `covered`, by
        gpusync__went_well. */
     gpusync__failed *log, last_failure;
+    gpusync__list failures;  /* what the log has, by ticket */
     gpusync__sticky *sticky; /* NULL: failures do not stick */
     uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed, last_failed;
     uint32_t log_size;
     bool logging;
 };
-
-#define GPUSYNC__LISTENINGS 64
 
 /* `value` when the timeline has failed: above every other, so that one load tells. */
 #define GPUSYNC__FAILED_VALUE (~(uint64_t)0)
@@ -2580,12 +2580,12 @@ struct gpusync_timeline {
        _expect and gpusync__disown, never cleared. Missing: the event serves another timeline, and
        gets values that were meant for this one. */
     bool handed_out;
-    struct gpusync__listening *listenings[GPUSYNC__LISTENINGS]; /* by value */
-    uint64_t kept;     /* the highest value that was signalled, though a lower signal may be pending */
-    uint64_t on_event; /* a value that the event is known to have reached; read without the lock */
-    uint64_t coming;   /* up to here the GPU has every pending signal, in order; read without the lock */
-    uint64_t largest;  /* of the signals that set out */
-    uint64_t passed;   /* of those that set out below `largest` */
+    gpusync__list listenings; /* registrations with the event, by value */
+    uint64_t kept;            /* the highest value that was signalled, though a lower signal may be pending */
+    uint64_t on_event;        /* a value that the event is known to have reached; read without the lock */
+    uint64_t coming;          /* up to here the GPU has every pending signal, in order; read without the lock */
+    uint64_t largest;         /* of the signals that set out */
+    uint64_t passed;          /* of those that set out below `largest` */
     /* Of a `mixed` timeline: the highest signal that raised `largest`, and has neither ended nor turned
        PENDING again; the others by `lower`. */
     struct gpusync__pending_signal *raised;
@@ -2874,6 +2874,105 @@ static __attribute__((noinline)) bool gpusync__in_callback(void)
 static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q)
 {
     return GPUSYNC__LOAD_SEQ(&q->device->upper);
+}
+
+/* -- lists that are sorted by a number: see gpusync__node */
+
+/* Returns the first node whose number is not below this one, or NULL. At either end of the list
+   this needs no search. */
+static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
+{
+    gpusync__node *found = NULL;
+    if (!list->root || list->end[1]->number < number)
+        return NULL;
+    if (list->end[0]->number >= number)
+        return list->end[0];
+    for (gpusync__node *at = list->root; at; at = at->below[at->number < number])
+        if (at->number >= number)
+            found = at;
+    return found;
+}
+
+/* Rotates the node above the node that it was below. The order by numbers stays. */
+static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *under = node->above, *top = under->above;
+    int side = under->below[1] == node;
+
+    under->below[side] = node->below[!side];
+    if (under->below[side])
+        under->below[side]->above = under;
+    node->below[!side] = under;
+    under->above = node;
+    node->above = top;
+    if (top)
+        top->below[top->below[1] == under] = node;
+    else
+        list->root = node;
+}
+
+/* Adds the node behind all nodes of its number. Invariants: `beside` is in the order of numbers,
+   and no node is heavier than the node above it. */
+static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
+{
+    gpusync__node *at = NULL, *next = list->root;
+    int side = next && node->number >= list->end[0]->number;
+
+    if (next && side == 0)
+        at = list->end[0];
+    else if (next && node->number >= list->end[1]->number)
+        at = list->end[1];
+    else
+        for (; next; next = at->below[side])
+            side = node->number >= (at = next)->number;
+    node->above = at;
+    node->below[0] = node->below[1] = NULL;
+    node->beside[!side] = at;
+    node->beside[side] = at ? at->beside[side] : NULL;
+    if (at)
+        at->below[side] = node;
+    else
+        list->root = node;
+    for (side = 0; side < 2; side++) {
+        if (node->beside[side])
+            node->beside[side]->beside[!side] = node;
+        else
+            list->end[side] = node;
+    }
+    list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
+    node->weight = list->random;
+    node->linked = true;
+    while (node->above && node->above->weight < node->weight)
+        gpusync__list_lift(list, node);
+}
+
+/* Removes the node: it sinks until one side below it is empty, and the other side takes its place.
+   */
+static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
+{
+    for (int side = 0; side < 2; side++) {
+        if (node->beside[side])
+            node->beside[side]->beside[!side] = node->beside[!side];
+        else
+            list->end[side] = node->beside[!side];
+    }
+    while (node->below[0] && node->below[1])
+        gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
+    gpusync__node *rest = node->below[node->below[1] != NULL];
+    if (rest)
+        rest->above = node->above;
+    if (node->above)
+        node->above->below[node->above->below[1] == node] = rest;
+    else
+        list->root = rest;
+    node->linked = false;
+}
+
+/* Returns the last node whose number is not above this one, or NULL. */
+static gpusync__node *gpusync__list_to(const gpusync__list *list, uint64_t number)
+{
+    gpusync__node *behind = gpusync__list_from(list, number + 1);
+    return behind ? behind->beside[0] : list->end[1];
 }
 
 /* What stands further down and is called from above it: these places, and no others. */
@@ -3632,9 +3731,13 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
         return;
     GPUSYNC__LOCK(q);
     if (q->log == &q->last_failure) {
-        if (q->log_count)
+        if (q->log_count) {
             q->log_begin = q->log_count - 1;
-        made[q->log_begin % q->log_most] = q->last_failure;
+            gpusync__list_remove(&q->failures, &q->last_failure.node);
+            gpusync__failed *record = &made[q->log_begin % q->log_most];
+            *record = q->last_failure;
+            gpusync__list_add(&q->failures, &record->node);
+        }
         q->log_size = q->log_most;
         GPUSYNC__STORE_SEQ(&q->log, made);
         made = NULL;
@@ -3661,7 +3764,7 @@ GPUSYNC__RARE uint64_t gpusync__read_first(gpusync_queue *q, gpusync_error *erro
 }
 
 /* Makes room for a record in a log that is full, whose oldest record goes. Under the queue's lock. */
-GPUSYNC__RARE void gpusync__drop_record(gpusync_queue *q, const gpusync__failed *record)
+GPUSYNC__RARE void gpusync__drop_record(gpusync_queue *q, gpusync__failed *record)
 {
     uint64_t last = record->last < q->head.committed ? record->last : q->head.committed;
     if (last > q->dropped)
@@ -3669,6 +3772,7 @@ GPUSYNC__RARE void gpusync__drop_record(gpusync_queue *q, const gpusync__failed 
     if (!record->given_up && last > q->dropped_failed)
         q->dropped_failed = last;
     GPUSYNC__COUNT_RELAXED(&q->stats.failures_dropped);
+    gpusync__list_remove(&q->failures, &record->node);
 }
 
 /* Records a failure, unless the ticket fails because of one that is on record and sticks. given_up:
@@ -3686,6 +3790,8 @@ GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error,
         return;
     if (q->log_count - q->log_begin >= q->log_size)
         gpusync__drop_record(q, record);
+    record->node.number = error->ticket;
+    gpusync__list_add(&q->failures, &record->node);
     record->error = *error;
     record->last = error->ticket;
     record->given_up = given_up;
@@ -3751,18 +3857,13 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
 }
 
 /* Returns the record of a ticket that failed, or NULL. The failure that sticks may have left the
-   log. The search begins at the newest record, which callers want most often. Under the queue's
-   lock. */
+   log. The ranges of two records have no ticket in common. Under the queue's lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
     if (gpusync__is_stuck_at(q, ticket) || (q->sticky && ticket == q->sticky->first.ticket))
         return &q->sticky->first;
-    for (uint64_t n = q->log_count, first = gpusync__log_first(q); n-- > first;) {
-        const gpusync__failed *record = &q->log[n % q->log_size];
-        if (ticket >= record->error.ticket && ticket <= record->last)
-            return &record->error;
-    }
-    return NULL;
+    const gpusync__failed *record = (gpusync__failed *)(void *)gpusync__list_to(&q->failures, ticket);
+    return record && ticket <= record->last ? &record->error : NULL;
 }
 
 /* Returns the first record of the tickets after `low` up to `high`, or NULL. Work that its own
@@ -3907,96 +4008,6 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
         calls `told`, under the lock.
      3. A callback is due at once. A dependency goes into the catch, and the thread tells its
         submission after the unlock. */
-
-/* Returns the first node whose number is not below this one, or NULL. At either end of the list
-   this needs no search. */
-static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
-{
-    gpusync__node *found = NULL;
-    if (!list->root || list->end[1]->number < number)
-        return NULL;
-    if (list->end[0]->number >= number)
-        return list->end[0];
-    for (gpusync__node *at = list->root; at; at = at->below[at->number < number])
-        if (at->number >= number)
-            found = at;
-    return found;
-}
-
-/* Rotates the node above the node that it was below. The order by numbers stays. */
-static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
-{
-    gpusync__node *under = node->above, *top = under->above;
-    int side = under->below[1] == node;
-
-    under->below[side] = node->below[!side];
-    if (under->below[side])
-        under->below[side]->above = under;
-    node->below[!side] = under;
-    under->above = node;
-    node->above = top;
-    if (top)
-        top->below[top->below[1] == under] = node;
-    else
-        list->root = node;
-}
-
-/* Adds the node behind all nodes of its number. Invariants: `beside` is in the order of numbers,
-   and no node is heavier than the node above it. */
-static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
-{
-    gpusync__node *at = NULL, *next = list->root;
-    int side = next && node->number >= list->end[0]->number;
-
-    if (next && side == 0)
-        at = list->end[0];
-    else if (next && node->number >= list->end[1]->number)
-        at = list->end[1];
-    else
-        for (; next; next = at->below[side])
-            side = node->number >= (at = next)->number;
-    node->above = at;
-    node->below[0] = node->below[1] = NULL;
-    node->beside[!side] = at;
-    node->beside[side] = at ? at->beside[side] : NULL;
-    if (at)
-        at->below[side] = node;
-    else
-        list->root = node;
-    for (side = 0; side < 2; side++) {
-        if (node->beside[side])
-            node->beside[side]->beside[!side] = node;
-        else
-            list->end[side] = node;
-    }
-    list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
-    node->weight = list->random;
-    node->linked = true;
-    while (node->above && node->above->weight < node->weight)
-        gpusync__list_lift(list, node);
-}
-
-/* Removes the node: it sinks until one side below it is empty, and the other side takes its place.
-   */
-static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
-{
-    for (int side = 0; side < 2; side++) {
-        if (node->beside[side])
-            node->beside[side]->beside[!side] = node->beside[!side];
-        else
-            list->end[side] = node->beside[!side];
-    }
-    while (node->below[0] && node->below[1])
-        gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
-    gpusync__node *rest = node->below[node->below[1] != NULL];
-    if (rest)
-        rest->above = node->above;
-    if (node->above)
-        node->above->below[node->above->below[1] == node] = rest;
-    else
-        list->root = rest;
-    node->linked = false;
-}
 
 /* Returns whether the goal is met, whether or not the handlers have begun (gpusync__handled). */
 static bool gpusync__met(const gpusync__goal *goal)
@@ -4628,10 +4639,12 @@ static void gpusync__pool_free(gpusync_device *dev, gpusync__pool *pool, uint32_
 GPUSYNC__RARE bool gpusync__trim(gpusync_device *dev, bool all)
 {
     uint64_t now = gpusync_now_ns();
-    bool is_time = now - dev->trimmed_ns >= GPUSYNC__TRIM_NS, more = false;
+    bool is_time = now - dev->trimmed_ns >= GPUSYNC__TRIM_NS;
+    bool more = false;
     for (gpusync__pool *pool = dev->pools; pool < dev->pools + GPUSYNC__POOLS; pool++) {
         gpusync__lock(&dev->submission_lock);
-        uint32_t count = pool->count, spare = is_time ? pool->least : 0;
+        uint32_t count = pool->count;
+        uint32_t spare = is_time ? pool->least : 0;
         if (is_time)
             pool->least = count;
         gpusync__unlock(&dev->submission_lock);
@@ -4646,7 +4659,7 @@ GPUSYNC__RARE bool gpusync__trim(gpusync_device *dev, bool all)
 /* Returns the pool, of things of this size. Under the submission lock. */
 static gpusync__pool *gpusync__pool_of(gpusync_device *dev, int which, size_t size)
 {
-    GPUSYNC__STORE_SEQ(&dev->trim, gpusync__trim);
+    GPUSYNC__STORE_SEQ(&dev->trim, &gpusync__trim);
     dev->pools[which].size = size;
     return &dev->pools[which];
 }
@@ -8806,15 +8819,15 @@ struct gpusync__submission {
      3. RUNNING  the event has reached the value, and Metal calls the block. Destroy of the timeline
                  waits meanwhile.
      4. FREE     all waits have been told. The next registration takes it off the timeline's list.
-     5. ORPHANED in place of 3, if the timeline is destroyed first: a block that Metal calls later
-        touches nothing else.
+     5. ORPHANED in place of 3, if the timeline is destroyed first, or another thread has told the waits
+        before Metal calls the block: the block touches nothing else then.
      6. The last reference, often that of Metal's block, puts it on the list of free ones. */
 typedef struct gpusync__listening {
+    gpusync__node node;              /* first; its place on the timeline's list, by the value that it is for */
     uint32_t refs, state;            /* the list, and Metal's blocks; see above */
     gpusync_device *device;          /* not to be touched by an orphan */
     gpusync_timeline *timeline;      /* not to be touched by an orphan */
-    uint64_t value;                  /* that it is for */
-    struct gpusync__listening *next; /* on the timeline's list, or on the free list */
+    struct gpusync__listening *next; /* on the free list */
 } gpusync__listening;
 
 /* Loops over the dependencies, and over the signals, of a submission. Both macros declare the
@@ -9366,25 +9379,35 @@ static void *gpusync__listener(gpusync_device *dev)
     return listener;
 }
 
+/* Takes a registration off the timeline's list, unless its block runs: then false. Under the wait
+   list's lock, or at the end of the timeline. */
+static bool gpusync__listening_end(gpusync_timeline *t, gpusync__listening *listening)
+{
+    gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
+    if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
+        return false;
+    gpusync__list_remove(&t->listenings, &listening->node);
+    gpusync__listening_unref(listening);
+    return true;
+}
+
 /* Lists a new registration for the value, and returns it with a reference for the caller. NULL if
-   the timeline has one for the value, or if there is no memory: then the sweep reads the event.
-   Registrations come from malloc and are never freed, because Metal may keep a block that refers to
-   one for any time. Under the wait list's lock. */
+   the timeline has one for the value, or if there is no memory: then the sweep reads the event. The
+   registrations for values that were reached end here. Registrations come from malloc and are never
+   freed, because Metal may keep a block that refers to one for any time. Under the wait list's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__listening **first = &t->listenings[value % GPUSYNC__LISTENINGS];
-    gpusync__listening **link = first;
     gpusync__listening *listening, *slab = NULL;
+    gpusync__node *node;
 
-    while ((listening = *link) != NULL) {
-        if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__FREE) {
-            *link = listening->next;
-            gpusync__listening_unref(listening);
-            continue;
-        }
-        if (listening->value == value)
+    while ((node = t->listenings.end[0]) != NULL && node->number <= t->value)
+        if (!gpusync__listening_end(t, (gpusync__listening *)(void *)node))
+            break;
+    listening = (gpusync__listening *)(void *)gpusync__list_from(&t->listenings, value);
+    if (listening && listening->node.number == value) {
+        if (GPUSYNC__LOAD_SEQ(&listening->state) != GPUSYNC__FREE)
             return NULL;
-        link = &listening->next;
+        gpusync__listening_end(t, listening); /* other code has put the event back since */
     }
     GPUSYNC__LOCK_GLOBAL();
     if (!gpusync__global.listenings)
@@ -9401,11 +9424,10 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
         return NULL;
     listening->device = t->device;
     listening->timeline = t;
-    listening->value = value;
+    listening->node.number = value;
     GPUSYNC__STORE_SEQ(&listening->state, (uint32_t)GPUSYNC__ARMED);
     GPUSYNC__STORE_SEQ(&listening->refs, 2); /* the list's, and the caller's */
-    listening->next = *first;
-    *first = listening;
+    gpusync__list_add(&t->listenings, &listening->node);
     return listening;
 }
 
@@ -9963,17 +9985,13 @@ enum { GPUSYNC__TIMELINE_LET_OUT, GPUSYNC__TIMELINE_UNLISTED, GPUSYNC__TIMELINE_
 /* Step 4. With waits false it returns whether no block runs. */
 static bool gpusync__end_listenings(gpusync_timeline *t, bool waits)
 {
-    gpusync__listening *listening;
+    gpusync__node *node;
     unsigned rounds = 0;
-    for (gpusync__listening **list = t->listenings; list != t->listenings + GPUSYNC__LISTENINGS; list++)
-        while ((listening = *list) != NULL) {
-            gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
-            while (waits && GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
-                gpusync__linger(t->device, &rounds);
-            if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
+    while ((node = t->listenings.end[0]) != NULL)
+        if (!gpusync__listening_end(t, (gpusync__listening *)(void *)node)) {
+            if (!waits)
                 return false;
-            *list = listening->next;
-            gpusync__listening_unref(listening);
+            gpusync__linger(t->device, &rounds);
         }
     return true;
 }

@@ -29,7 +29,7 @@ static void overwrite_timeline(void)
     t->event = NULL;
     t->value = t->kept = t->on_event = 99;
     t->flags = t->inside = t->refs = t->owed.count = t->signal_count = 99;
-    t->listenings[0] = NULL;
+    t->listenings.root = t->listenings.end[0] = t->listenings.end[1] = NULL;
     t->place.beside[1] = NULL;
 }
 static void overwrite(void *user, void *memory, size_t size)
@@ -275,8 +275,9 @@ static void *timeline_destroyer(void *with)
 static void listened(void)
 {
     D.allocator.release = overwrite;
-    listening = (gpusync__listening){2, GPUSYNC__ARMED, &D, &T, 1, NULL}; /* the list's, and that of Metal's block */
-    T.listenings[0] = &listening;
+    listening = (gpusync__listening){.refs = 2, .state = GPUSYNC__ARMED, .device = &D, .timeline = &T};
+    listening.node.number = 1; /* a reference of the list, and one of Metal's block */
+    gpusync__list_add(&T.listenings, &listening.node);
     T.flags = GPUSYNC__OUTSIDE;
     STORE(&event_value, 1);
     pthread_t one = start(block_runs, 0), two = start(timeline_destroyer, 0);

@@ -47,8 +47,7 @@ EDITS = [
     # Copies of structures: field by field, without the texts.
     ("    record->error = *error;", "    copy_error(&record->error, error);"),
     ("    q->sticky->first = *error;", "    copy_error(&q->sticky->first, error);"),
-    ("        made[q->log_begin % q->log_most] = q->last_failure;",
-     "        copy_failed(&made[q->log_begin % q->log_most], &q->last_failure);"),
+    ("            *record = q->last_failure;", "            copy_failed(record, &q->last_failure);"),
     ("    *to = *from;", "    copy_error(to, from);"),
     ("    *error = q->log[at % q->log_size].error;", "    copy_error(error, &q->log[at % q->log_size].error);"),
     ("        *early = *outcome->error;", "        copy_error(early, outcome->error);"),
@@ -79,7 +78,6 @@ EDITS = [
      "        q->took_ns[ticket % GPUSYNC__TAKEN] = 0;\n", ""),
     # Smaller, so that loops end soon.
     ("#define GPUSYNC__SLAB_SLOTS 63", "#define GPUSYNC__SLAB_SLOTS MODEL_SLOTS"),
-    ("#define GPUSYNC__LISTENINGS 64", "#define GPUSYNC__LISTENINGS 1"),
 ]
 
 

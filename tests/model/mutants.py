@@ -199,14 +199,11 @@ MUTANTS = {
         ("    gpusync__wake_waits(t->device, &t->waits, false);\n", ""),
     ],
     "listening-not-orphaned": [
-        ("            gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
+        ("    gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
     ],
     "listening-not-waited-for": [
-        ("            while (waits && GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
-         "                gpusync__linger(t->device, &rounds);\n"
-         "            if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
-         "                return false;\n",
-         "            (void)rounds;\n"),
+        ("    if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
+         "        return false;\n", ""),
     ],
     "listening-let-go-relaxed": [
         ("    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1)\n"

@@ -90,8 +90,9 @@ static void *listens(void *unused)
 }
 static void listeners(void)
 {
-    pair[0] = (gpusync__listening){2, GPUSYNC__ARMED, &D, &T, 1, NULL}; /* the list's, and that of Metal's block */
-    T.listenings[0] = &pair[0];
+    pair[0] = (gpusync__listening){.refs = 2, .state = GPUSYNC__ARMED, .device = &D, .timeline = &T};
+    pair[0].node.number = 1; /* a reference of the list, and one of Metal's block */
+    gpusync__list_add(&T.listenings, &pair[0].node);
     T.flags = GPUSYNC__OUTSIDE;
     gpusync__global.listenings = &pair[1];
     STORE(&event_value, 1);
@@ -99,10 +100,10 @@ static void listeners(void)
     join(one);
     join(other);
     int listed = 0, spare = 0;
-    for (gpusync__listening *l = T.listenings[0]; l; l = l->next, listed++)
-        assert(listed < 2 && l->refs == (l->value == 2 ? 2 : 1)); /* the list's, and that of Metal's block */
+    for (gpusync__node *n = T.listenings.end[0]; n; n = n->beside[1], listed++) /* the list's, and that of Metal's block */
+        assert(listed < 2 && ((gpusync__listening *)(void *)n)->refs == (n->number == 2 ? 2 : 1));
     for (gpusync__listening *l = gpusync__global.listenings; l; l = l->next, spare++) assert(spare < 2 && !l->refs);
-    assert(T.value == 1 && registered == 1 && listed + spare == 2 && T.listenings[0]->value == 2);
+    assert(T.value == 1 && registered == 1 && listed + spare == 2 && T.listenings.end[1]->number == 2);
 }
 
 int main(void)
