@@ -74,7 +74,7 @@ links() { # FILE: those that lead nowhere
     return $status
 }
 
-# What the blocks take from Apple's Metal headers and from metal-cpp: the names, with the types that they have there.
+# What the blocks take from Apple's Metal and QuartzCore headers and from metal-cpp: the names, with the types that they have there.
 names_of() { # LANGUAGE
     case $1 in
     cpp | c++)
@@ -104,6 +104,7 @@ typedef enum { MTLCommandBufferStatusError = 5 } MTLCommandBufferStatus;
 - (void)addCompletedHandler:(void (^)(id<MTLCommandBuffer>))block;
 - (void)encodeSignalEvent:(id<MTLSharedEvent>)event value:(uint64_t)value;
 - (void)encodeWaitForEvent:(id<MTLSharedEvent>)event value:(uint64_t)value;
+- (void)presentDrawable:(id)drawable;
 @end
 @protocol MTLCommandQueue
 - (id<MTLCommandBuffer>)commandBuffer;
@@ -125,6 +126,15 @@ extern pthread_mutex_t lock;
 extern pthread_cond_t changed;
 extern BOOL finished;
 extern int n, mine;
+@protocol MTLTexture
+@end
+@protocol CAMetalDrawable
+@property(readonly) id<MTLTexture> texture;
+@end
+@interface CAMetalLayer
+- (id<CAMetalDrawable>)nextDrawable;
+@end
+extern CAMetalLayer *layer;
 END
         ;;
     esac

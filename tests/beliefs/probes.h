@@ -1,7 +1,7 @@
 /* probes.h - how Metal behaves, asked of Metal itself
 
-   README.md lists what is open, and examples/README.md, in "How Metal behaves", what is settled. Each bullet of the two
-   has a row here, with a probe or with the reason why there is none.
+   README.md lists what is open, and examples/README.md, in "How Metal behaves", what is settled and what is open about
+   Metal 4. Each bullet of the two has a row here, with a probe or with the reason why there is none.
 
    Each probe is a function that talks to Metal straight. It runs in a process of its own, with a time limit. One that
    crashes or hangs spoils no other, and that it did is its answer. A probe answers one or more rows. An answer is
