@@ -2972,6 +2972,7 @@ static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
 static gpusync__node *gpusync__list_to(const gpusync__list *list, uint64_t number)
 {
     gpusync__node *behind = gpusync__list_from(list, number + 1);
+
     return behind ? behind->beside[0] : list->end[1];
 }
 
@@ -3863,6 +3864,7 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
     if (gpusync__is_stuck_at(q, ticket) || (q->sticky && ticket == q->sticky->first.ticket))
         return &q->sticky->first;
     const gpusync__failed *record = (gpusync__failed *)(void *)gpusync__list_to(&q->failures, ticket);
+
     return record && ticket <= record->last ? &record->error : NULL;
 }
 
@@ -4614,6 +4616,7 @@ static void gpusync__pool_give(gpusync__pool *pool, gpusync__due *due)
 static gpusync__due *gpusync__pool_take(gpusync__pool *pool)
 {
     gpusync__due *due = pool->free;
+
     if (!due)
         return NULL;
     pool->free = due->next;
@@ -4660,8 +4663,10 @@ GPUSYNC__RARE bool gpusync__trim(gpusync_device *dev, bool all)
 static gpusync__pool *gpusync__pool_of(gpusync_device *dev, int which, size_t size)
 {
     GPUSYNC__STORE_SEQ(&dev->trim, &gpusync__trim);
-    dev->pools[which].size = size;
-    return &dev->pools[which];
+    gpusync__pool *pool = &dev->pools[which];
+
+    pool->size = size;
+    return pool;
 }
 
 /* -- posts, and the calls */
@@ -9397,7 +9402,8 @@ static bool gpusync__listening_end(gpusync_timeline *t, gpusync__listening *list
    freed, because Metal may keep a block that refers to one for any time. Under the wait list's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__listening *listening, *slab = NULL;
+    gpusync__listening *listening;
+    gpusync__listening *slab = NULL;
     gpusync__node *node;
 
     while ((node = t->listenings.end[0]) != NULL && node->number <= t->value)
@@ -10788,7 +10794,8 @@ static gpusync__submission *gpusync__submission_make(gpusync_device *dev)
 GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    gpusync__submission *s, *taken = NULL;
+    gpusync__submission *taken = NULL;
+    gpusync__submission *s;
     gpusync__due *due;
 
     gpusync__lock(&dev->submission_lock);
