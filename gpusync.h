@@ -138,8 +138,8 @@
    >>caveats ----------------------------------------------------------------------------------------------------------
 
    * The program's own completed handlers may run after a wait returned, unless gpusync_wait_options.handlers is set.
-   * Never wait in a completed handler of the program's own. gpusync does not notice such a wait: on Metal's completion
-     thread it waits for handlers that cannot run before it returns, and hangs, or times out.
+   * Never wait in a completed handler of the program's own. gpusync cannot detect such a wait. Metal ends later command
+     buffers of the queue only after the handler has returned: a wait for them hangs, or ends at its limit.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
      (known from Apple's code). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has
      not run 50 to 500 ms after the end, although it may only be slow. gpusync then has room where Metal may not: on a
@@ -372,7 +372,8 @@ typedef uint64_t gpusync_ticket;
 #define GPUSYNC_EVERYTHING UINT64_MAX /**< All work committed to the queue up to the call. */
 #define GPUSYNC_FOREVER UINT64_MAX    /**< A timeout without a limit. */
 
-/** Make a device object.
+/** Make the gpusync_device of an MTLDevice. Make one for each MTLDevice of the process: two of the same MTLDevice
+    cannot wait for each other's points.
     Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, half an
              allocator, a metal_device that is not one.   Threads any   Blocks no   Owns retains the Metal device */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
@@ -383,8 +384,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
 
     After OK, gpusync calls none of the program's functions again.
     Returns  OK; ERROR_IN_USE: the device still has some, perhaps on their way by gpusync_queue_destroy_later;
-             ERROR_WOULD_DEADLOCK: in a callback. On an error nothing was
-             done.
+             ERROR_WOULD_DEADLOCK: in a callback. After an error gpusync has done nothing.
     Threads one, with no other call on the device in progress
     Blocks until what gpusync runs on dispatch queues has left the device   Owns releases the Metal device */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
@@ -405,8 +405,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes
     on where the point of this queue has ended. The remaining callbacks run before this call returns, on its thread or
     where callbacks run: do not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch
-    first: if a callback of another queue that has still to run would release work that this queue waits for, destroy
-    would wait for ever.
+    first: while destroy waits it runs callbacks of its own queue alone. If a callback of another queue has to run
+    before this queue's work can end, destroy never returns.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys the queue
              (a mistake of the program that gpusync sometimes notices).
     Threads one, see >>threads
@@ -547,8 +547,8 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
     gpusync_poll sees an end whose handler did not run yet, and an end that an earlier ticket hides from
     gpusync_is_done.
     Returns  NOT_READY: not yet, or another thread is just recording the failure. Ended: OK; ERROR_EXECUTION;
-             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: later failures pushed the record of a failure out of the log,
-             perhaps of this one: old work that ended well may get this, too. For work that waited for something: the
+             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: the log has dropped failures, perhaps the one of this ticket: how
+             the work ended is not known any more, and it may have ended well. For work that waited for something: the
              result of what failed there, also ERROR_DESTROYED (the work has ended, then) and the program's own result
              of gpusync_timeline_fail. ERROR_DEVICE_LOST: the work has not ended, and may never end; or it was held when
              the device was lost, and never ran. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
@@ -574,9 +574,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 
     Held and tracked work counts as committed. The waits for everything are gpusync_queue_wait, gpusync_device_wait and
     every wait for GPUSYNC_EVERYTHING. One of them reports a failure, whether the failure happened before or during the
-    wait; waits that overlap in time each report it. Work that was given up is no failure here; work on another queue
-    that waited for given-up work is one (ERROR_EXECUTION here, ERROR_CANCELLED of its ticket). To see every failure use
-    tickets or gpusync_next_error.
+    wait; waits that overlap in time each report it. Given-up work of this queue is no failure here. Work that waited
+    for given-up work of another queue is one: this call returns ERROR_EXECUTION, and a wait for its ticket
+    ERROR_CANCELLED. To see every failure use tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
              ERROR_DEVICE_LOST: always, once the device is lost.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -654,8 +654,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     but a time: yields for the time. All zero: sleeps at once.
 
     Without a budget (NULL) the wait decides. Each queue knows how long its last 16 tickets took, except failed tickets,
-    those of the track calls, and those that waited on the GPU. The wait takes each of these for a possible end of its
-    work, and spins until the one, within 250 us, that costs least on average, and 50 to 250 us longer; it sleeps at
+    those of the track calls, and those that waited on the GPU. The wait takes each of these times for a possible end of
+    its work. It spins until the end, within 250 us, that costs least on average, and 50 to 250 us beyond; it sleeps at
     once if that costs less. A sleep counts as 250 us of spinning. Where nothing is known (no history, a value that no
     work is to signal, held work or work that is not counted) the wait spins for 20 us. If fewer than 4 of the last 16
     spins met the end, each further spin that does not is followed by 4 waits without a spin, then 8, 16 and so on, at
@@ -1048,7 +1048,8 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
     take all threads, and then no callback runs. After gpusync_queue_destroy_now it goes on until the work ends.
     Work that waits for this ticket, by gpusync_encode_wait or gpusync_submit, is held until the ticket has ended.
     Returns  as gpusync_track. ERROR_NOT_COMMITTED: use gpusync_track. ERROR_ALREADY_TRACKED: it has a ticket and has
-             not ended. One that has ended gets a ticket that is over at once, even if it had one.
+             not ended. A buffer that has ended gets a new ticket, which has ended at once, even if the buffer had a
+             ticket before.
     Threads any   Blocks no   Owns retains the buffer until it ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
                                                                      gpusync_ticket *GPUSYNC_OPT ticket);
@@ -1057,8 +1058,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_que
    4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
    gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
    more. A timeline that has failed stays failed: every query and every wait returns the first failure, also for a value
-   that was reached before. Work is spared if it was committed and its value was reached, or if the value was reached
-   when the wait was encoded. Give work that fails independently a timeline of its own. */
+   that was reached before. The failure does not reach work that has been committed and whose value has been reached,
+   nor work whose wait was encoded when the value had been reached. Give work that fails independently a timeline of its
+   own. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -1163,9 +1165,9 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 /** Wait for several points of one device.
 
     points   May be NULL when count is 0. The same point may occur several times.
-    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` names, where `which` names one. A wait for
-             more than 16 points does not spin, unless spin says so. Mode BLOCKING works as HANDLER does. handlers: a
-             ticket has ended only when its handlers have run, too.
+    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` gets; where `which` gets count, it is as
+             gpusync_wait_ex says of the wait. A wait for more than 16 points does not spin, unless spin says so. Mode
+             BLOCKING works as HANDLER does. handlers: a ticket has ended only when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
     A point that failed has ended. A point that can no longer be reached (destroyed, device lost) ends the wait. This
@@ -1192,7 +1194,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    Pending signals. A signal is pending from gpusync_encode_signal, or from the submission, on. The value is reached
    when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with the error of
    the work; then the tickets of the work that waits for the timeline fail, and so do the timelines that this work was
-   to signal. Danger: work that the GPU has already is let go, and runs on whatever its input holds. Only held work
+   to signal. Danger: work that the GPU has already stops waiting, and runs on whatever its input holds. Only held work
    never runs. Work that was to signal a timeline which has failed ends well all the same.
 
    Held. gpusync commits work when each value that it waits for is reached, or the work that signals the value is
@@ -1497,12 +1499,12 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
    Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. gpusync keeps the queue and
                the events of timelines until all signals have been made. To learn of them gpusync sends the queue
                signals of its own, one for every 4 submissions that signal, and one in destroy, which does not wait for
-               the signal. If the last signal is never made, or Metal has no event for it, the queue and the events are
-               kept for good; so is what a lost device still has in flight, or to signal, when its queue is destroyed.
-               The program owns the rest, also residency and barriers: gpusync_release_after keeps an object until a
-               ticket is done, but see gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded
-               with the allocator is done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or
-               poll.
+               the signal. If the last signal is never made, or Metal has no event for it, gpusync keeps the queue and
+               the events for good. It also keeps what a lost device still has in flight, or is to signal, when its
+               queue is destroyed. The program owns the rest, also residency and barriers: gpusync_release_after keeps
+               an object until a ticket is done, but see gpusync_queue_destroy_now. An allocator may be reset when every
+               ticket recorded with the allocator is done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN
+               of a wait or poll.
                ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
                gpusync_queue_destroy_now: the GPU may still work.
    End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
