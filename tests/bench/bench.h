@@ -63,7 +63,7 @@ verdict verdict_of(const interval *excess);
 typedef struct row { /* a contestant in a case; times in us, all but latencies for a turn */
     const char *contestant;
     quartiles time, cpu, engine_cpu, voluntary, involuntary, latency, gpu;
-    double latency_p99;
+    double latency_p95, latency_p99;
     comparison beside_gpusync; /* its time by gpusync's */
 } row;
 

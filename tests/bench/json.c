@@ -50,6 +50,7 @@ void json_add_rows(const waiting_case *c, const row *table, unsigned count)
     for (n = 0; n < count; n++) {
         const row *r = &table[n];
         json_t *latency = number_triple(r->latency);
+        json_object_set_new(latency, "p95", number(r->latency_p95));
         json_object_set_new(latency, "p99", number(r->latency_p99));
         json_array_append_new(
             rows, json_pack("{s:s, s:o, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "case", c->title, "kernel_us",

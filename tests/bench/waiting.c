@@ -129,6 +129,7 @@ static void fill_row(const waiting_case *c, unsigned n, row *r)
     r->involuntary = quartiles_of(seen.involuntary[n], rounds);
     r->latency = quartiles_of(seen.latency[n], latencies);
     r->gpu = quartiles_of(seen.gpu[n], latencies);
+    r->latency_p95 = quantile(seen.latency[n], latencies, 0.95);
     r->latency_p99 = quantile(seen.latency[n], latencies, 0.99);
     r->beside_gpusync = compare(seen.time[n], seen.time[GPUSYNC_OWN], rounds, 0, 0);
 }

@@ -68,6 +68,7 @@ static pthread_mutex_t bed = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t rise = PTHREAD_COND_INITIALIZER;
 static bool permit, asleep;
 static void (*in_park)(void); /* what a wait of this very thread sleeps for; NULL: others see to it */
+static bool stretching;       /* this unpark ends a stretch that is counted */
 
 static void count_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
@@ -91,6 +92,7 @@ static void count_unpark(void *user, gpusync_waiter *waiter)
 {
     (void)user;
     (void)waiter;
+    if (stretching) CALLGRIND_DUMP_STATS_AT("to_unpark");
     pthread_mutex_lock(&bed);
     unparks++;
     permit = true;
@@ -604,6 +606,38 @@ static void run_whole(void)
     ok(gpusync_queue_destroy(parked_on));
 }
 
+/* -- the three stretches of a wait that sleeps: from the call to park, from the GPU's end to unpark, and from park's
+   return to the wait's. One dump for each, of the last of a few waits. ----------------------------------------------- */
+
+static void finish_in_stretches(void)
+{
+    if (stretching) CALLGRIND_DUMP_STATS_AT("to_park");
+    CALLGRIND_ZERO_STATS;
+    finish(parked_on);
+    CALLGRIND_ZERO_STATS;
+}
+
+static void run_stretches(void)
+{
+    const gpusync_spin none = {0, 0, 0, false};
+    gpusync_wait_options options = {0};
+    unsigned i;
+    options.spin = &none;
+    parked_on = drained_queue(0, REPEAT);
+    in_park = finish_in_stretches;
+    for (i = 0; i < REPEAT; i++) {
+        gpusync_ticket ticket;
+        ok(gpusync_commit(parked_on, open_buffer(parked_on), &ticket));
+        stretching = i == REPEAT - 1;
+        CALLGRIND_ZERO_STATS;
+        ok(gpusync_wait_ex(parked_on, ticket, GPUSYNC_FOREVER, &options));
+        if (stretching) CALLGRIND_DUMP_STATS_AT("to_return");
+    }
+    stretching = false;
+    in_park = NULL;
+    ok(gpusync_queue_destroy(parked_on));
+}
+
 /* -- messages of a whole life: commit, completion, wait ----------------------------------------------- */
 
 static void count_commits(void)
@@ -750,6 +784,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "whole") == 0) {
         run_whole();
+        run_stretches();
         close_device();
         return 0;
     }
