@@ -855,10 +855,11 @@ static size_t some_fours(const place *q, four **found, void **buffers, size_t mo
         if (f->queue) {
             unsigned before = mine.count;
             bool there = enter(f->queue) && f->life == f->queue->life;
-            bool held = there && gpusync_poll(queue_of(f->queue), f->ticket) == GPUSYNC_NOT_READY;
+            gpusync_result how = there ? gpusync_poll(queue_of(f->queue), f->ticket) : GPUSYNC_ERROR_DESTROYED;
             leave_to(before);
-            if (held) continue; /* perhaps: begun again it would be another recording */
-            if (!there) {       /* its queue goes, or another took its place; the handler may yet commit the buffer */
+            if (how == GPUSYNC_NOT_READY) continue; /* begun again it would be another recording */
+            /* Its queue goes, another took its place, or the device is lost: the buffer may be committed yet. */
+            if (how == GPUSYNC_ERROR_DESTROYED || how == GPUSYNC_ERROR_DEVICE_LOST) {
                 metal_release(f->buffer);
                 f->buffer = NULL;
             }
