@@ -220,6 +220,27 @@ whole_row() { # TITLE SCENARIO LIMIT
 
 whole_row "made, committed, waited" whole 2250
 
+# A part of that wait: what gpusync's own functions, its locks and its clock take on this thread, which also plays Metal.
+# 0 to the park: the looks, the wait entry, the sweep's timer, in sections >>wait and >>wait-lists. The end to the unpark:
+# the handler ends the ticket, takes the wait entry off and gives the room back. The park to the return: the waiter looks
+# once more, counts how late it came, and reads the result.
+stretch_row() { # TITLE DUMP LIMIT
+    local file own
+    file=$(grep -l "Trigger: Client Request: $2\$" "$build"/callgrind.0.[0-9]* 2>/dev/null | head -n 1)
+    own=$([ -z "$file" ] || LC_ALL=C awk '
+        /^fn=/ { ours = substr($0, 4) ~ /^(gpusync_|os_unfair_lock_|clock_gettime|memset|memcpy)/; next }
+        /^calls=/ { of_call = 1; next }
+        /^[0-9+*-]/ { if (of_call) of_call = 0; else if (ours) sum += $2 }
+        END { print sum + 0 }' "$file")
+    if [ "${own:-0}" -eq 0 ]; then own=999999; fi
+    judge "$own $3"
+    printf '%-26s %12s %8s  %s\n' "$1" "$own" "$3" "$verdict"
+}
+
+stretch_row "... call to park" to_park 1080
+stretch_row "... end to unpark" to_unpark 420
+stretch_row "... park to return" to_return 400
+
 hand_row() { # TITLE SCENARIO
     local calls inclusive own out system allocs
     read -r calls inclusive own out system allocs <<<"$(counts_of "$2" count_by_hand)"
