@@ -8721,7 +8721,8 @@ typedef struct gpusync__pending_signal {
                gpusync__disown. Missing: an event that the GPU will still signal is used again. */
 enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3, GPUSYNC__DISOWNED = 7 };
 
-/* The life of a submission. Its memory stays as long as the device; a slot's stays for ever.
+/* The life of a submission. After step 8 its memory serves another one, or is freed (gpusync__trim);
+   that of a slot stays for ever.
 
      1. gpusync__submission_new takes it off a free list, with two references, and with `missing`
         and `unresolved` at 1.
@@ -14114,7 +14115,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              A wait that decides for how long to spin goes by all of the last 16 tickets, not by their mean, and by the
              last 16 spins, not by those in a row: work that is short, short, long is spun for while it is short.
            What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked where they are
-           called: a program that commits and waits links 32 KB of code, not 52.
+           called: a program that commits and waits links 33 KB of code, not 52.
            The report says of a submission that was held for how long the device has had it, not since its call.
            gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
            also where a poll or a wait has found it, and the completed handler has not come yet.
