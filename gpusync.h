@@ -2267,7 +2267,7 @@ enum { GPUSYNC__POOL_CALLBACKS, GPUSYNC__POOL_SUBMISSIONS, GPUSYNC__POOLS };
    (gpusync__trim). Under the submission lock. */
 typedef struct gpusync__pool {
     gpusync__due *free;    /* by `next`; each is the first member of what is freed with it */
-    uint32_t count, least; /* how many there are; the fewest since the last trim */
+    uint32_t count, least; /* how many, which is a guess without the lock; the fewest since the last trim */
     size_t size;           /* of each, in bytes */
 } gpusync__pool;
 
@@ -4307,7 +4307,7 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *
 /* Makes the callbacks of tickets and values due that will not end, because the device is lost. For
    a ticket that has ended the thread that ended it is about to tell. Releases of objects wait until
    destroy. */
-static void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
+GPUSYNC__RARE void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync_error error;
@@ -4611,7 +4611,7 @@ static void gpusync__pool_give(gpusync__pool *pool, gpusync__due *due)
 {
     due->next = pool->free;
     pool->free = due;
-    pool->count++;
+    GPUSYNC__STORE_RELAXED(&pool->count, pool->count + 1);
 }
 
 /* Takes one out of the pool. NULL: it is empty. */
@@ -4622,7 +4622,8 @@ static gpusync__due *gpusync__pool_take(gpusync__pool *pool)
     if (!due)
         return NULL;
     pool->free = due->next;
-    if (--pool->count < pool->least)
+    GPUSYNC__STORE_RELAXED(&pool->count, pool->count - 1);
+    if (pool->count < pool->least)
         pool->least = pool->count;
     return due;
 }
@@ -5797,6 +5798,7 @@ GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
     gpusync_error error;
     const gpusync_timeline *t = entry->goal.timeline;
     bool well = met && t && gpusync__value_of(t) != GPUSYNC__FAILED_VALUE;
+
     if (gpusync__may_be_listed(entry))
         gpusync__delist(entry);
     entry->result = well ? GPUSYNC_OK : gpusync__end_of(&entry->goal, met, &error);
@@ -6138,7 +6140,7 @@ static bool gpusync__enlist(gpusync__wait *wait, bool *over)
 }
 
 /* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after that. */
-static void gpusync__delist_rest(gpusync__wait *wait)
+GPUSYNC__RARE void gpusync__delist_rest(gpusync__wait *wait)
 {
     for (size_t i = wait->many ? wait->first_open : 0; i < wait->count; i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
@@ -10738,21 +10740,19 @@ static void gpusync__submission_clear(gpusync__submission *s)
     s->work.traits = 0;
 }
 
-/* Gives a list of submissions back to the device. Returns how many they are. No lock is held. */
+/* Gives a list of submissions back to the device. Returns how many they are. */
 GPUSYNC__RARE uint32_t gpusync__submissions_return(gpusync_device *dev, gpusync__submission *s)
 {
     gpusync__pool *pool = &dev->pools[GPUSYNC__POOL_SUBMISSIONS];
     uint32_t count = 0;
+
     gpusync__lock(&dev->submission_lock);
     for (gpusync__submission *next; s; s = next) {
         next = s->next;
         gpusync__pool_give(pool, &s->due);
         count++;
     }
-    bool spare = pool->count > GPUSYNC__POOL_KEEPS;
     gpusync__unlock(&dev->submission_lock);
-    if (spare) /* its work may have slept nowhere, so that no sweep comes */
-        gpusync__rearm_sweep(dev);
     return count;
 }
 
@@ -10780,6 +10780,7 @@ static void gpusync__submission_called(gpusync__due *due)
 static gpusync__submission *gpusync__submission_make(gpusync_device *dev)
 {
     gpusync__submission *s = (gpusync__submission *)gpusync__allocate(dev, sizeof *s, GPUSYNC__APART);
+
     if (!s)
         return NULL;
     s->device = dev;
@@ -11708,6 +11709,8 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
         } else {
             if (deferred->sweep)
                 gpusync__arm_sweep(dev);
+            else if (GPUSYNC__LOAD_SEQ(&dev->pools[GPUSYNC__POOL_SUBMISSIONS].count) > GPUSYNC__POOL_KEEPS)
+                gpusync__rearm_sweep(dev); /* which trims the pool, though no thread slept for the work */
             deferred->busy = deferred->sweep = false;
         }
     }
