@@ -5795,19 +5795,21 @@ GPUSYNC__RARE void gpusync__delist(gpusync__wait_entry *entry)
 GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
 {
     gpusync__wait_entry *entry = &wait->entries[i];
-    gpusync_error error;
     const gpusync_timeline *t = entry->goal.timeline;
-    bool well = met && t && gpusync__value_of(t) != GPUSYNC__FAILED_VALUE;
 
     if (gpusync__may_be_listed(entry))
         gpusync__delist(entry);
-    entry->result = well ? GPUSYNC_OK : gpusync__end_of(&entry->goal, met, &error);
+    entry->result = GPUSYNC_OK;
+    if (!met || !t || gpusync__value_of(t) == GPUSYNC__FAILED_VALUE) {
+        gpusync_error error;
+        entry->result = gpusync__end_of(&entry->goal, met, &error);
+        if (entry->result != GPUSYNC_OK && i < wait->which && wait->error)
+            *wait->error = error;
+    }
 
     bool failed = entry->result != GPUSYNC_OK;
     if (wait->any || !met || (wait->failures && failed))
         wait->broken = true;
-    if (failed && i < wait->which && wait->error)
-        *wait->error = error;
     if (i < wait->which && (wait->any || failed))
         wait->which = i;
     entry->left = true;
