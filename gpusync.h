@@ -14101,13 +14101,20 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
 
    Changes
      0.3   Not released yet.
-           1. What a 0.2 program has to change; the compiler points at most of it:
-             GPUSYNC_LOG_INFO                            gone: the levels are GPUSYNC_LOG_WARNING and _ERROR
-             a log function                              gets warnings, too: look at the level
+           1. What a 0.2 program has to change. examples/from-0.2.sh prints the lines, and changes some:
+             GPUSYNC_LOG_INFO                            gone: the levels are GPUSYNC_LOG_WARNING and _ERROR. The enum
+                                                         is open: in Swift a switch needs a default (untried)
+             a log function                              gets warnings, too, one for each wait that reaches its limit,
+                                                         on the thread of the wait: look at the level
              positional initialisers of descs            by name: gpusync_device_desc.log_report,
                                                          gpusync_queue_desc.sticky_failure, gpusync_spin.until_near
                                                          and gpusync_wait_options.through_loss are at the end
+             these structs, declared in another language get the same fields. gpusync_queue_desc and
+                                                         gpusync_wait_options keep their size: compare
+                                                         gpusync_version, too
              gpusync_device_create_0_2 by its symbol     gpusync_device_create, or _0_3; so for the two others
+             the symbols that a library exports          these six, gpusync_at_ticket and gpusync_at_value: a program
+                                                         that is compiled without optimisation calls the last two
            2. New: gpusync_queue_desc.sticky_failure, gpusync_queue_clear_failure: a failure fails all later work.
              gpusync_wait_options.through_loss: a wait that goes on when the device is lost, until memory may be freed.
              gpusync_queue_destroy_later, gpusync_timeline_destroy_later, gpusync_device_destroy_later: the last owner
@@ -14118,14 +14125,15 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
            3. What means something else, and compiles as before: gpusync_timeline_destroy may return ERROR_DESTROYED.
              gpusync_stats.waits_inline leaves out most waits for what has ended well: they write to no memory now.
              A wait that decides for how long to spin goes by all of the last 16 tickets, not by their mean, and by the
-             last 16 spins, not by those in a row: work that is short, short, long is spun for while it is short.
+             last 16 spins, not by those in a row: work that is short, short, long is spun for while it is short. It
+             looks five times a microsecond at most, not twice.
            What timelines, submissions, Metal 4, the warm-up, the trace and the report need is linked where they are
            called: a program that commits and waits links 33 KB of code, not 52.
            The report says of a submission that was held for how long the device has had it, not since its call.
            gpusync_ticket_info has the GPU's times as soon as the ticket has ended, and the trace tells of the end then:
            also where a poll or a wait has found it, and the completed handler has not come yet.
            A promise is called a pending signal now. The report says "pending in" for "promised by", and "no
-           other work is to signal it" for "nobody has promised it".
+           other work is to signal it" for "nobody has promised it". The text of ERROR_NOT_RISING says "pending".
            What a burst of callbacks or submissions needed is given back some seconds later, see gpusync_allocator.
            Mended: an allocator that waits for a thread in gpusync_commit hung. A limited commit of a command buffer
            that other code made was counted twice for a moment. A thread that was stopped in the middle of telling an

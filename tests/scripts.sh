@@ -8,12 +8,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What a Mac runs:
-scripts='tests/run.sh tests/deps.sh tests/on-a-mac.sh tests/known_red.sh'
+scripts='tests/run.sh tests/deps.sh tests/on-a-mac.sh tests/known_red.sh examples/from-0.2.sh'
 makefiles='Makefile tests/softmetal/build.mk'
 
 # shellcheck disable=SC2016
 linux_only='[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }'
-for name in .ci/run tests/*.sh tests/*/*.sh; do
+for name in .ci/run tests/*.sh tests/*/*.sh examples/*.sh; do
     first=$(grep -m1 -vE '^(#|set |$)' "$name")
     case " $scripts " in
     *" $name "*) [ "$first" != "$linux_only" ] || echo "$name: is said to run on a Mac, and says Linux only" ;;

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # with.sh - examples/with: every folder is built and run as its page says, and then with faults
 #
-#   tests/with.sh [FOLDER|packages...]      default: all
+#   tests/with.sh [FOLDER|packages|from-0.2...]      default: all
 #
 # The commands are those of examples/with/README.md: the first block of sh under the heading "## FOLDER". They are pasted
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
 # there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
 # tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
 # an error, and with a text that names the call. The commands of examples/testing.md are pasted, too.
-# with/packages.sh has the checks of make dist and make install, of CMake's FetchContent and of a submodule.
+# with/packages.sh has the checks of make dist and make install, of CMake's FetchContent and of a submodule,
+# with/from-0.2.sh those of examples/from-0.2.sh.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
 # results go; ZIG; JOBS. A tool that is missing is a failure.
@@ -30,7 +31,8 @@ export ZIG_DEBUG_CMD=1 # Zig's translator of C is compiled without optimisation:
 zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 PATH=$(dirname "$zig"):$PATH
 unset CFLAGS CXXFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS
-all="zig rust packages pkg-config cmake cpp static python plain metal-cpp objc++ swift" # what takes longest goes first
+# What takes longest goes first
+all="zig rust packages pkg-config cmake cpp static python plain metal-cpp objc++ from-0.2 swift"
 folders=${*:-$all}
 passed=0 failed=0
 page=$root/examples/with/README.md
@@ -329,6 +331,8 @@ clang -shared -fPIC -Wall -Wextra -Werror -I"$SOFTMETAL" "$here/faults.c" -L"$SO
 other_headers || { echo "0 passed, 1 failed" && exit 1; }
 # shellcheck source=tests/with/packages.sh
 . "$here/packages.sh"
+# shellcheck source=tests/with/from-0.2.sh
+. "$here/from-0.2.sh"
 repository || { echo "0 passed, 1 failed" && exit 1; }
 for folder in $folders; do
     case $folder in
@@ -345,6 +349,10 @@ for folder in $folders; do
     cpp) check "cpp: built, run, and with faults; moves and does not copy" cpp ;;
     metal-cpp) check "metal-cpp: built with a stand-in, run, and with faults; compiled for macOS" metal_cpp ;;
     objc++) check "objc++: compiled for macOS, ARC" for_macos objc++/main.mm -fobjc-arc ;;
+    from-0.2)
+        check "from-0.2: programs for 0.2 are changed, compile without warnings, and run; the rest is told" migrates
+        check "from-0.2: refuses what it cannot do, and leaves the rest as it is" migrates_carefully
+        ;;
     swift) check "swift: the module map" swift ;;
     *) check "there is no examples/with/$folder" false ;;
     esac
