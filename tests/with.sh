@@ -7,7 +7,8 @@
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
 # there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
 # tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
-# an error, and with a text that names the call. The commands of examples/testing.md are pasted, too.
+# an error, and with a text that names the call. The folder notify has a test of its own, with
+# faults that it plants: the second block of sh. The commands of examples/testing.md are pasted, too.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
 # results go; ZIG; JOBS. A tool that is missing is a failure.
@@ -29,7 +30,7 @@ export ZIG_DEBUG_CMD=1 # Zig's translator of C is compiled without optimisation:
 zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 PATH=$(dirname "$zig"):$PATH
 unset CFLAGS CXXFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS
-all="zig rust cmake cpp static python plain metal-cpp objc++ swift" # what takes longest goes first
+all="zig rust cmake cpp static notify python plain metal-cpp objc++ swift" # what takes longest goes first
 folders=${*:-$all}
 passed=0 failed=0
 page=$root/examples/with/README.md
@@ -71,9 +72,9 @@ text_of() { # RESULT without GPUSYNC_: its text
     if [ -n "$text" ]; then echo "$text"; else echo "gpusync.h has no text of $1"; fi
 }
 
-commands() { # HEADING [PAGE]: what the page says there
-    awk -v heading="## $1" '$0 == heading { at = 1; next } at && /^## / { exit }
-        at && /^```sh$/ { inside = 1; next } inside && /^```$/ { exit } inside' "${2:-$page}"
+commands() { # HEADING [PAGE [N]]: what the page says there, in its first or Nth block
+    awk -v heading="## $1" -v wanted="${3:-1}" '$0 == heading { at = 1; next } at && /^## / { exit }
+        at && /^```sh$/ { inside = ++blocks == wanted; next } inside && /^```$/ { exit } inside' "${2:-$page}"
 }
 
 # As on a terminal: there zsh takes # for a word, and a program sees the variables that are exported.
@@ -101,6 +102,8 @@ meet() { # FOLDER FAULT PATTERN...
     for pattern in "$@"; do grep -qF -- "$pattern" <<<"$text" || { echo "does not say: $pattern" && return 1; }; done
 }
 
+# What the program calls to learn of the end: a wait, or what has it told
+call_of() { case $1 in notify) echo gpusync_on_done ;; *) echo gpusync_wait ;; esac; } # FOLDER
 # The reason that Metal gave; metal-cpp's program is too short to ask for it
 reason() { [ "$1" = metal-cpp ] || echo Address; } # FOLDER
 
@@ -170,14 +173,23 @@ runs() { # FOLDER
     if [ "$1" != metal-cpp ]; then # makes its Metal queue itself
         meet "$1" queue gpusync_queue_create "$(text_of ERROR_METAL_NIL)" >"$out/$1.queue" 2>&1 & pids[queue]=$!
     fi
-    meet "$1" work gpusync_wait "$(text_of ERROR_EXECUTION)" $(reason "$1") >"$out/$1.work" 2>&1 & pids[work]=$!
-    meet "$1" time gpusync_wait "$(text_of TIMEOUT)" >"$out/$1.time" 2>&1 & pids[time]=$!
+    meet "$1" work "$(call_of "$1")" "$(text_of ERROR_EXECUTION)" $(reason "$1") >"$out/$1.work" 2>&1 & pids[work]=$!
+    meet "$1" time "$(call_of "$1")" "$(text_of TIMEOUT)" >"$out/$1.time" 2>&1 & pids[time]=$!
     for fault in "${!pids[@]}"; do
         if wait "${pids[$fault]}"; then continue; fi
         echo "with the fault \"$fault\" it printed:"
         cat "$out/$1.$fault"
         return 1
     done
+}
+
+# By the second block: the folder's own test
+tested() { # FOLDER
+    local text
+    text=$(commands "$1" "$page" 2)
+    if [ -z "$text" ]; then echo "examples/with/README.md has no second block under \"## $1\"" && return 1; fi
+    echo "$text"
+    cd "$with/$1" && paste_into zsh <<<"$text"
 }
 
 says_unsupported() { # COMMAND...: status 1, and one line
@@ -237,6 +249,39 @@ binding() { # FOLDER
     runs "$1" && refuses "$1" "$out/later" && refuses "$1" "$out/larger"
 }
 
+# The descriptor's other forms: a pipe, and the event of a kqueue, for which Linux has a stand-in. For macOS all compile.
+notify() {
+    local form forms=(-DGPUSYNC_FD_PIPE=1 "-DON_KQUEUE -DGPUSYNC_FD_KQUEUE=1 -I$here/kqueue") dir=$out/notify target
+    runs notify && tested notify || return
+    mkdir -p "$dir"
+    for form in "${forms[@]}"; do
+        # shellcheck disable=SC2086 # lists of words
+        cc -std=c99 -D_POSIX_C_SOURCE=200809L "$with/notify/test.c" $form -I"$out/tree" $CPPFLAGS $LDLIBS -o "$dir/test" &&
+            timeout -k 5 100 "$dir/test" || return
+    done
+    for target in aarch64-macos x86_64-macos; do
+        for form in notify/main.c "notify/test.c -I$SOFTMETAL" "notify/test.c -DON_KQUEUE -I$SOFTMETAL"; do
+            # shellcheck disable=SC2086
+            (cd "$with" && "$zig" cc -target "$target" -std=c99 -Wall -Wextra -Werror -I"$out/tree" -c $form -o "$dir/$target.o") ||
+                return
+        done
+    done
+}
+
+# A stranger copies one folder and gpusync.h.
+alone() {
+    local file folder compiled=0
+    for folder in notify; do
+        mkdir -p "$out/alone/$folder" && cp "$with/$folder"/*.{c,h,cc,hpp} "$out/tree/gpusync.h" "$out/alone/$folder/" 2>/dev/null
+        for file in "$out/alone/$folder"/*.c "$out/alone/$folder"/*.cc; do
+            [ -e "$file" ] || continue
+            case $file in *.c) cc -fsyntax-only "$file" -I"$SOFTMETAL" ;; *) c++ -fsyntax-only "$file" -I"$SOFTMETAL" ;; esac || return
+            compiled=$((compiled + 1))
+        done
+    done
+    [ $compiled -ge 2 ] || { echo "found $compiled files alone" && return 1; }
+}
+
 other_headers() {
     mkdir -p "$out/later" "$out/larger" &&
         sed 's/^#define GPUSYNC_VERSION_MINOR .*/#define GPUSYNC_VERSION_MINOR 99/' "$out/tree/gpusync.h" >"$out/later/gpusync.h" &&
@@ -283,11 +328,12 @@ swift() { # Clang reads the module map, as Swift does
         -Wall -Wextra -Werror -fsyntax-only "$out/swift.m"
 }
 
-files() { # each has at most 40 lines and a place on the page
-    local file status=0 lines
+files() { # each has a place on the page and at most 40 lines; what is there to be shipped, and its test, may have more
+    local file status=0 lines most
     while read -r file; do
         lines=$(wc -l <"$root/examples/with/$file")
-        [ "$lines" -le 40 ] || { echo "$file has $lines lines, not 40" && status=1; }
+        case $file in notify/*) most=800 ;; *) most=40 ;; esac
+        [ "$lines" -le $most ] || { echo "$file has $lines lines, not $most" && status=1; }
         grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
     done <"$out/files"
     [ "$(wc -l <"$out/files")" -gt 15 ] || { echo "found too few files" && status=1; }
@@ -312,7 +358,14 @@ clean() { # C99 and C++11, without a warning of either compiler
             "$compiler" -std=c99 "${flags[@]}" -Wstrict-prototypes "$file" || return 1
         done
     done
-    for compiler in g++ clang++; do "$compiler" -std=c++11 "${flags[@]}" "$with/cpp/main.cc" || return 1; done
+    echo '#include "gpusync_fd.h"' >"$out/fd.cc"
+    for compiler in g++ clang++; do
+        for file in "$with"/cpp/*.cc; do "$compiler" -std=c++11 "${flags[@]}" "$file" || return 1; done
+        for file in 0 1; do
+            "$compiler" -std=c++11 "${flags[@]}" -DGPUSYNC_FD_IMPLEMENTATION -DGPUSYNC_FD_PIPE=$file -I"$with/notify" \
+                "$out/fd.cc" || return 1
+        done
+    done
 }
 
 # Side by side: Zig translates C with a program that it compiles first
@@ -323,6 +376,7 @@ for folder in $folders; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     case $folder in
     zig | rust | python) check "$folder: built, run, and with faults; refuses a library of another header" binding "$folder" ;;
+    notify) check "notify: built, run, and with faults; its test, of each form; compiled for macOS" notify ;;
     plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
     static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
     cpp) check "cpp: built, run, and with faults; moves and does not copy" cpp ;;
@@ -338,7 +392,8 @@ check "examples/overlap.c with the library of make softmetal" linked
 check "examples/testing.md: its commands in zsh and bash" testing
 check "what make softmetal SANITIZE=thread prints" sanitized thread 'shared--;'
 check "what make softmetal SANITIZE=address,undefined prints" sanitized address,undefined 'free(malloc(1)), shared = ((volatile char *)malloc(1))[shared + 1];'
-check "files: 40 lines at most, and on the page" files
+check "files: their lines, and on the page" files
+check "folders that are there to be shipped need no other" alone
 wait
 for ((i = 1; i <= number; i++)); do
     read -r name <"$out/$i.name"
