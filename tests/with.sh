@@ -7,8 +7,8 @@
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
 # there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
 # tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
-# an error, and with a text that names the call. The folder notify has a test of its own, with
-# faults that it plants: the second block of sh. The commands of examples/testing.md are pasted, too.
+# an error, and with a text that names the call. The folders notify and cpp have tests of their own, with
+# faults that these plant: the second block of sh. The commands of examples/testing.md are pasted, too.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
 # results go; ZIG; JOBS. A tool that is missing is a failure.
@@ -237,6 +237,13 @@ refuses() { # FOLDER HEADER-DIRECTORY
                 -C link-arg="-Wl,-rpath,$SOFTMETAL" -o "$dir/main" || return 1
         set -- "$dir/main"
         ;;
+    cpp) # a library of another version does not link
+        # shellcheck disable=SC2086
+        sed '/define GPUSYNC_IMPLEMENTATION/d' "$with/cpp/main.cc" >"$dir/main.cc" &&
+            cc -c "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS -o "$dir/gpusync.o" &&
+            c++ "$dir/main.cc" "$dir/gpusync.o" -I"$out/tree" -I"$with/cpp" $CPPFLAGS $LDLIBS -o "$dir/main" || return 1
+        set -- "$dir/main"
+        ;;
     esac
     text=$(timeout -k 5 60 "$@" 2>&1)
     status=$?
@@ -271,7 +278,7 @@ notify() {
 # A stranger copies one folder and gpusync.h.
 alone() {
     local file folder compiled=0
-    for folder in notify; do
+    for folder in notify cpp; do
         mkdir -p "$out/alone/$folder" && cp "$with/$folder"/*.{c,h,cc,hpp} "$out/tree/gpusync.h" "$out/alone/$folder/" 2>/dev/null
         for file in "$out/alone/$folder"/*.c "$out/alone/$folder"/*.cc; do
             [ -e "$file" ] || continue
@@ -279,7 +286,7 @@ alone() {
             compiled=$((compiled + 1))
         done
     done
-    [ $compiled -ge 2 ] || { echo "found $compiled files alone" && return 1; }
+    [ $compiled -ge 4 ] || { echo "found $compiled files alone" && return 1; }
 }
 
 other_headers() {
@@ -300,7 +307,9 @@ cpp() { # what is moved compiles, what is copied does not
     local head='#include "gpusync.hpp"' move='gpu::queue move(gpu::queue &q) { return std::move(q); }'
     local copy='gpu::queue copy(gpu::queue &q) { return q; }'
     local flags=(-std=c++11 -Wall -Wextra -Werror -I"$out/tree" -I"$with/cpp")
-    runs cpp || return 1
+    runs cpp && tested cpp && refuses cpp "$out/larger" || return 1
+    # shellcheck disable=SC2086 # lists of words
+    c++ -std=c++11 "$with/cpp/test.cc" -I"$out/tree" $CPPFLAGS $LDLIBS -o "$out/cpp.11" && "$out/cpp.11" || return 1
     echo "$head $move" | sed 's/ gpu/\n&/' >"$out/move.cc"
     echo "$head $copy" | sed 's/ gpu/\n&/' >"$out/copy.cc"
     c++ "${flags[@]}" -fsyntax-only "$out/move.cc" || return 1
@@ -332,7 +341,7 @@ files() { # each has a place on the page and at most 40 lines; what is there to 
     local file status=0 lines most
     while read -r file; do
         lines=$(wc -l <"$root/examples/with/$file")
-        case $file in notify/*) most=800 ;; *) most=40 ;; esac
+        case $file in notify/* | cpp/*) most=800 ;; *) most=40 ;; esac
         [ "$lines" -le $most ] || { echo "$file has $lines lines, not $most" && status=1; }
         grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
     done <"$out/files"
@@ -361,6 +370,7 @@ clean() { # C99 and C++11, without a warning of either compiler
     echo '#include "gpusync_fd.h"' >"$out/fd.cc"
     for compiler in g++ clang++; do
         for file in "$with"/cpp/*.cc; do "$compiler" -std=c++11 "${flags[@]}" "$file" || return 1; done
+        "$compiler" -std=c++20 "${flags[@]}" "$with/cpp/test.cc" || return 1
         for file in 0 1; do
             "$compiler" -std=c++11 "${flags[@]}" -DGPUSYNC_FD_IMPLEMENTATION -DGPUSYNC_FD_PIPE=$file -I"$with/notify" \
                 "$out/fd.cc" || return 1
@@ -379,7 +389,7 @@ for folder in $folders; do
     notify) check "notify: built, run, and with faults; its test, of each form; compiled for macOS" notify ;;
     plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
     static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
-    cpp) check "cpp: built, run, and with faults; moves and does not copy" cpp ;;
+    cpp) check "cpp: built, run, and with faults; refuses a library of another header; its test; does not copy" cpp ;;
     metal-cpp) check "metal-cpp: built with a stand-in, run, and with faults; compiled for macOS" metal_cpp ;;
     objc++) check "objc++: compiled for macOS, ARC" for_macos objc++/main.mm -fobjc-arc ;;
     swift) check "swift: the module map" swift ;;
