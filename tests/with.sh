@@ -7,7 +7,7 @@
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
 # there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
 # tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
-# an error, and with a text that names the call. The folders notify and cpp have tests of their own, with
+# an error, and with a text that names the call. The folders notify, cpp and rust have tests of their own, with
 # faults that these plant: the second block of sh. The commands of examples/testing.md are pasted, too.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
@@ -103,7 +103,7 @@ meet() { # FOLDER FAULT PATTERN...
 }
 
 # What the program calls to learn of the end: a wait, or what has it told
-call_of() { case $1 in notify) echo gpusync_on_done ;; *) echo gpusync_wait ;; esac; } # FOLDER
+call_of() { case $1 in notify | rust) echo gpusync_on_done ;; *) echo gpusync_wait ;; esac; } # FOLDER
 # The reason that Metal gave; metal-cpp's program is too short to ask for it
 reason() { [ "$1" = metal-cpp ] || echo Address; } # FOLDER
 
@@ -232,7 +232,7 @@ refuses() { # FOLDER HEADER-DIRECTORY
         ;;
     rust)
         # shellcheck disable=SC2086
-        cc -c "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS -o "$dir/gpusync.o" && ar rcs "$dir/libgpusync.a" "$dir/gpusync.o" &&
+        cc -c "$with/rust/gpusync.c" -I"$2" $CPPFLAGS -o "$dir/gpusync.o" && ar rcs "$dir/libgpusync.a" "$dir/gpusync.o" &&
             rustc --edition 2021 "$with/rust/main.rs" -L "$dir" -l static=gpusync -L "$SOFTMETAL" -l softmetal \
                 -C link-arg="-Wl,-rpath,$SOFTMETAL" -o "$dir/main" || return 1
         set -- "$dir/main"
@@ -253,7 +253,8 @@ refuses() { # FOLDER HEADER-DIRECTORY
 }
 
 binding() { # FOLDER
-    runs "$1" && refuses "$1" "$out/later" && refuses "$1" "$out/larger"
+    runs "$1" && refuses "$1" "$out/later" && refuses "$1" "$out/larger" || return
+    case $1 in rust) tested "$1" ;; esac
 }
 
 # The descriptor's other forms: a pipe, and the event of a kqueue, for which Linux has a stand-in. For macOS all compile.
@@ -275,10 +276,13 @@ notify() {
     done
 }
 
-# A stranger copies one folder and gpusync.h.
+# A stranger copies one folder and gpusync.h. So what several need is in each, and the same.
 alone() {
     local file folder compiled=0
-    for folder in notify cpp; do
+    for file in "$root"/examples/with/rust/gpusync_fd.h; do
+        cmp "$root/examples/with/notify/gpusync_fd.h" "$file" || return
+    done
+    for folder in notify cpp rust; do
         mkdir -p "$out/alone/$folder" && cp "$with/$folder"/*.{c,h,cc,hpp} "$out/tree/gpusync.h" "$out/alone/$folder/" 2>/dev/null
         for file in "$out/alone/$folder"/*.c "$out/alone/$folder"/*.cc; do
             [ -e "$file" ] || continue
@@ -286,7 +290,7 @@ alone() {
             compiled=$((compiled + 1))
         done
     done
-    [ $compiled -ge 4 ] || { echo "found $compiled files alone" && return 1; }
+    [ $compiled -ge 5 ] || { echo "found $compiled files alone" && return 1; }
 }
 
 other_headers() {
@@ -341,7 +345,7 @@ files() { # each has a place on the page and at most 40 lines; what is there to 
     local file status=0 lines most
     while read -r file; do
         lines=$(wc -l <"$root/examples/with/$file")
-        case $file in notify/* | cpp/*) most=800 ;; *) most=40 ;; esac
+        case $file in notify/* | cpp/* | rust/*) most=800 ;; *) most=40 ;; esac
         [ "$lines" -le $most ] || { echo "$file has $lines lines, not $most" && status=1; }
         grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
     done <"$out/files"
@@ -385,7 +389,8 @@ other_headers || { echo "0 passed, 1 failed" && exit 1; }
 for folder in $folders; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     case $folder in
-    zig | rust | python) check "$folder: built, run, and with faults; refuses a library of another header" binding "$folder" ;;
+    zig | python) check "$folder: built, run, and with faults; refuses a library of another header" binding "$folder" ;;
+    rust) check "$folder: built, run, and with faults; refuses a library of another header; its test" binding "$folder" ;;
     notify) check "notify: built, run, and with faults; its test, of each form; compiled for macOS" notify ;;
     plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
     static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
