@@ -7,7 +7,7 @@
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
 # there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
 # tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
-# an error, and with a text that names the call. The folders notify, cpp and rust have tests of their own, with
+# an error, and with a text that names the call. The folders notify, cpp, rust and python have tests of their own, with
 # faults that these plant: the second block of sh. The commands of examples/testing.md are pasted, too.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
@@ -103,7 +103,7 @@ meet() { # FOLDER FAULT PATTERN...
 }
 
 # What the program calls to learn of the end: a wait, or what has it told
-call_of() { case $1 in notify | rust) echo gpusync_on_done ;; *) echo gpusync_wait ;; esac; } # FOLDER
+call_of() { case $1 in notify | rust | python) echo gpusync_on_done ;; *) echo gpusync_wait ;; esac; } # FOLDER
 # The reason that Metal gave; metal-cpp's program is too short to ask for it
 reason() { [ "$1" = metal-cpp ] || echo Address; } # FOLDER
 
@@ -209,7 +209,7 @@ no_metal() { # the header where there is no Metal: the programs say so
     cp "$with"/python/*.py "$dir/"
     cc -std=c99 -D_POSIX_C_SOURCE=200809L "$with/plain/main.c" -I"$out/tree" -o "$dir/main" &&
         c++ "$with/cpp/main.cc" -I"$out/tree" -o "$dir/main++" &&
-        cc -shared -fPIC "$with/gpusync.c" -I"$out/tree" -o "$dir/libgpusync.so" || return 1
+        cc -shared -fPIC "$with/python/gpusync.c" -I"$out/tree" -o "$dir/libgpusync.so" || return 1
     says_unsupported "$dir/main" && says_unsupported "$dir/main++" && says_unsupported python3 "$dir/main.py"
 }
 
@@ -221,7 +221,7 @@ refuses() { # FOLDER HEADER-DIRECTORY
     case $1 in
     python)
         # shellcheck disable=SC2086 # lists of words
-        cc -shared -fPIC "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS $LDLIBS -o "$dir/libgpusync.so" || return 1
+        cc -shared -fPIC "$with/python/gpusync.c" -I"$2" $CPPFLAGS $LDLIBS -o "$dir/libgpusync.so" || return 1
         cp "$with"/python/*.py "$dir/"
         set -- python3 "$dir/main.py"
         ;;
@@ -254,7 +254,7 @@ refuses() { # FOLDER HEADER-DIRECTORY
 
 binding() { # FOLDER
     runs "$1" && refuses "$1" "$out/later" && refuses "$1" "$out/larger" || return
-    case $1 in rust) tested "$1" ;; esac
+    case $1 in rust | python) tested "$1" ;; esac
 }
 
 # The descriptor's other forms: a pipe, and the event of a kqueue, for which Linux has a stand-in. For macOS all compile.
@@ -279,10 +279,10 @@ notify() {
 # A stranger copies one folder and gpusync.h. So what several need is in each, and the same.
 alone() {
     local file folder compiled=0
-    for file in "$root"/examples/with/rust/gpusync_fd.h; do
+    for file in "$root"/examples/with/{python,rust}/gpusync_fd.h; do
         cmp "$root/examples/with/notify/gpusync_fd.h" "$file" || return
     done
-    for folder in notify cpp rust; do
+    for folder in notify cpp rust python; do
         mkdir -p "$out/alone/$folder" && cp "$with/$folder"/*.{c,h,cc,hpp} "$out/tree/gpusync.h" "$out/alone/$folder/" 2>/dev/null
         for file in "$out/alone/$folder"/*.c "$out/alone/$folder"/*.cc; do
             [ -e "$file" ] || continue
@@ -290,7 +290,7 @@ alone() {
             compiled=$((compiled + 1))
         done
     done
-    [ $compiled -ge 5 ] || { echo "found $compiled files alone" && return 1; }
+    [ $compiled -ge 6 ] || { echo "found $compiled files alone" && return 1; }
 }
 
 other_headers() {
@@ -345,7 +345,7 @@ files() { # each has a place on the page and at most 40 lines; what is there to 
     local file status=0 lines most
     while read -r file; do
         lines=$(wc -l <"$root/examples/with/$file")
-        case $file in notify/* | cpp/* | rust/*) most=800 ;; *) most=40 ;; esac
+        case $file in notify/* | cpp/* | rust/* | python/*) most=900 ;; *) most=40 ;; esac
         [ "$lines" -le $most ] || { echo "$file has $lines lines, not $most" && status=1; }
         grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
     done <"$out/files"
@@ -389,8 +389,8 @@ other_headers || { echo "0 passed, 1 failed" && exit 1; }
 for folder in $folders; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     case $folder in
-    zig | python) check "$folder: built, run, and with faults; refuses a library of another header" binding "$folder" ;;
-    rust) check "$folder: built, run, and with faults; refuses a library of another header; its test" binding "$folder" ;;
+    zig) check "zig: built, run, and with faults; refuses a library of another header" binding zig ;;
+    rust | python) check "$folder: built, run, and with faults; refuses a library of another header; its test" binding "$folder" ;;
     notify) check "notify: built, run, and with faults; its test, of each form; compiled for macOS" notify ;;
     plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
     static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
