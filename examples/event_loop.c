@@ -7,6 +7,8 @@
 //     Metal's thread:  handler -> notify -> uv_async_send
 //     the loop:                                 '-> async -> gpusync_dispatch -> step_done -> launch the next step
 //
+// A loop without such a call waits for a descriptor: with/notify/gpusync_fd.h makes one.
+//
 // Three chains of steps go on like that, one of them fails, and a timer of 1 ms goes on ticking meanwhile.
 
 #include <uv.h>

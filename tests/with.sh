@@ -7,7 +7,8 @@
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
 # there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
 # tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
-# an error, and with a text that names the call. The commands of examples/testing.md are pasted, too.
+# an error, and with a text that names the call. The folders notify, cpp, rust and python have tests of their own, with
+# faults that these plant: the second block of sh. The commands of examples/testing.md are pasted, too.
 # with/packages.sh has the checks of make dist and make install, of CMake's FetchContent and of a submodule,
 # with/from-0.2.sh those of examples/from-0.2.sh.
 #
@@ -32,7 +33,7 @@ zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 PATH=$(dirname "$zig"):$PATH
 unset CFLAGS CXXFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS
 # What takes longest goes first
-all="zig rust packages pkg-config cmake cpp static python plain metal-cpp objc++ from-0.2 swift"
+all="zig rust packages pkg-config cmake cpp static notify python plain metal-cpp objc++ from-0.2 swift"
 folders=${*:-$all}
 passed=0 failed=0
 page=$root/examples/with/README.md
@@ -79,10 +80,10 @@ text_of() { # RESULT without GPUSYNC_: its text
     if [ -n "$text" ]; then echo "$text"; else echo "gpusync.h has no text of $1"; fi
 }
 
-block() { # LANGUAGE HEADING [PAGE]: the first block of that language there
-    awk -v fence="\`\`\`$1" -v heading="$2" '
+block() { # LANGUAGE HEADING [PAGE [N]]: the first or Nth block of that language there
+    awk -v fence="\`\`\`$1" -v heading="$2" -v wanted="${4:-1}" '
         !inside && /^##+ / { if (at) exit; sub(/^#+ /, ""); at = $0 == heading; next }
-        at && $0 == fence { inside = 1; next } inside && /^```$/ { exit } inside' "${3:-$page}"
+        at && $0 == fence { inside = ++blocks == wanted; next } inside && /^```$/ { exit } inside' "${3:-$page}"
 }
 commands() { block sh "$@"; } # HEADING [PAGE]: what the page says there
 
@@ -111,6 +112,8 @@ meet() { # FOLDER FAULT PATTERN...
     for pattern in "$@"; do grep -qF -- "$pattern" <<<"$text" || { echo "does not say: $pattern" && return 1; }; done
 }
 
+# What the program calls to learn of the end: a wait, or what has it told
+call_of() { case $1 in notify | rust | python) echo gpusync_on_done ;; *) echo gpusync_wait ;; esac; } # FOLDER
 # The reason that Metal gave; metal-cpp's program is too short to ask for it
 reason() { [ "$1" = metal-cpp ] || echo Address; } # FOLDER
 
@@ -180,14 +183,23 @@ runs() { # FOLDER
     if [ "$1" != metal-cpp ]; then # makes its Metal queue itself
         meet "$1" queue gpusync_queue_create "$(text_of ERROR_METAL_NIL)" >"$out/$1.queue" 2>&1 & pids[queue]=$!
     fi
-    meet "$1" work gpusync_wait "$(text_of ERROR_EXECUTION)" $(reason "$1") >"$out/$1.work" 2>&1 & pids[work]=$!
-    meet "$1" time gpusync_wait "$(text_of TIMEOUT)" >"$out/$1.time" 2>&1 & pids[time]=$!
+    meet "$1" work "$(call_of "$1")" "$(text_of ERROR_EXECUTION)" $(reason "$1") >"$out/$1.work" 2>&1 & pids[work]=$!
+    meet "$1" time "$(call_of "$1")" "$(text_of TIMEOUT)" >"$out/$1.time" 2>&1 & pids[time]=$!
     for fault in "${!pids[@]}"; do
         if wait "${pids[$fault]}"; then continue; fi
         echo "with the fault \"$fault\" it printed:"
         cat "$out/$1.$fault"
         return 1
     done
+}
+
+# By the second block: the folder's own test
+tested() { # FOLDER
+    local text
+    text=$(commands "$1" "$page" 2)
+    if [ -z "$text" ]; then echo "examples/with/README.md has no second block under \"## $1\"" && return 1; fi
+    echo "$text"
+    cd "$with/$1" && paste_into zsh <<<"$text"
 }
 
 says_unsupported() { # COMMAND...: status 1, and one line
@@ -207,7 +219,7 @@ no_metal() { # the header where there is no Metal: the programs say so
     cp "$with"/python/*.py "$dir/"
     cc -std=c99 -D_POSIX_C_SOURCE=200809L "$with/plain/main.c" -I"$out/tree" -o "$dir/main" &&
         c++ "$with/cpp/main.cc" -I"$out/tree" -o "$dir/main++" &&
-        cc -shared -fPIC "$with/gpusync.c" -I"$out/tree" -o "$dir/libgpusync.so" || return 1
+        cc -shared -fPIC "$with/python/gpusync.c" -I"$out/tree" -o "$dir/libgpusync.so" || return 1
     says_unsupported "$dir/main" && says_unsupported "$dir/main++" && says_unsupported python3 "$dir/main.py"
 }
 
@@ -219,7 +231,7 @@ refuses() { # FOLDER HEADER-DIRECTORY
     case $1 in
     python)
         # shellcheck disable=SC2086 # lists of words
-        cc -shared -fPIC "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS $LDLIBS -o "$dir/libgpusync.so" || return 1
+        cc -shared -fPIC "$with/python/gpusync.c" -I"$2" $CPPFLAGS $LDLIBS -o "$dir/libgpusync.so" || return 1
         cp "$with"/python/*.py "$dir/"
         set -- python3 "$dir/main.py"
         ;;
@@ -230,9 +242,16 @@ refuses() { # FOLDER HEADER-DIRECTORY
         ;;
     rust)
         # shellcheck disable=SC2086
-        cc -c "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS -o "$dir/gpusync.o" && ar rcs "$dir/libgpusync.a" "$dir/gpusync.o" &&
+        cc -c "$with/rust/gpusync.c" -I"$2" $CPPFLAGS -o "$dir/gpusync.o" && ar rcs "$dir/libgpusync.a" "$dir/gpusync.o" &&
             rustc --edition 2021 "$with/rust/main.rs" -L "$dir" -l static=gpusync -L "$SOFTMETAL" -l softmetal \
                 -C link-arg="-Wl,-rpath,$SOFTMETAL" -o "$dir/main" || return 1
+        set -- "$dir/main"
+        ;;
+    cpp) # a library of another version does not link
+        # shellcheck disable=SC2086
+        sed '/define GPUSYNC_IMPLEMENTATION/d' "$with/cpp/main.cc" >"$dir/main.cc" &&
+            cc -c "$root/tests/compile/implementation.c" -I"$2" $CPPFLAGS -o "$dir/gpusync.o" &&
+            c++ "$dir/main.cc" "$dir/gpusync.o" -I"$out/tree" -I"$with/cpp" $CPPFLAGS $LDLIBS -o "$dir/main" || return 1
         set -- "$dir/main"
         ;;
     esac
@@ -244,7 +263,44 @@ refuses() { # FOLDER HEADER-DIRECTORY
 }
 
 binding() { # FOLDER
-    runs "$1" && refuses "$1" "$out/later" && refuses "$1" "$out/larger"
+    runs "$1" && refuses "$1" "$out/later" && refuses "$1" "$out/larger" || return
+    case $1 in rust | python) tested "$1" ;; esac
+}
+
+# The descriptor's other forms: a pipe, and the event of a kqueue, for which Linux has a stand-in. For macOS all compile.
+notify() {
+    local form forms=(-DGPUSYNC_FD_PIPE=1 "-DON_KQUEUE -DGPUSYNC_FD_KQUEUE=1 -I$here/kqueue") dir=$out/notify target
+    runs notify && tested notify || return
+    mkdir -p "$dir"
+    for form in "${forms[@]}"; do
+        # shellcheck disable=SC2086 # lists of words
+        cc -std=c99 -D_POSIX_C_SOURCE=200809L "$with/notify/test.c" $form -I"$out/tree" $CPPFLAGS $LDLIBS -o "$dir/test" &&
+            timeout -k 5 100 "$dir/test" || return
+    done
+    for target in aarch64-macos x86_64-macos; do
+        for form in notify/main.c "notify/test.c -I$SOFTMETAL" "notify/test.c -DON_KQUEUE -I$SOFTMETAL"; do
+            # shellcheck disable=SC2086
+            (cd "$with" && "$zig" cc -target "$target" -std=c99 -Wall -Wextra -Werror -I"$out/tree" -c $form -o "$dir/$target.o") ||
+                return
+        done
+    done
+}
+
+# A stranger copies one folder and gpusync.h. So what several need is in each, and the same.
+alone() {
+    local file folder compiled=0
+    for file in "$root"/examples/with/{python,rust}/gpusync_fd.h; do
+        cmp "$root/examples/with/notify/gpusync_fd.h" "$file" || return
+    done
+    for folder in notify cpp rust python; do
+        mkdir -p "$out/alone/$folder" && cp "$with/$folder"/*.{c,h,cc,hpp} "$out/tree/gpusync.h" "$out/alone/$folder/" 2>/dev/null
+        for file in "$out/alone/$folder"/*.c "$out/alone/$folder"/*.cc; do
+            [ -e "$file" ] || continue
+            case $file in *.c) cc -fsyntax-only "$file" -I"$SOFTMETAL" ;; *) c++ -fsyntax-only "$file" -I"$SOFTMETAL" ;; esac || return
+            compiled=$((compiled + 1))
+        done
+    done
+    [ $compiled -ge 6 ] || { echo "found $compiled files alone" && return 1; }
 }
 
 other_headers() {
@@ -265,7 +321,9 @@ cpp() { # what is moved compiles, what is copied does not
     local head='#include "gpusync.hpp"' move='gpu::queue move(gpu::queue &q) { return std::move(q); }'
     local copy='gpu::queue copy(gpu::queue &q) { return q; }'
     local flags=(-std=c++11 -Wall -Wextra -Werror -I"$out/tree" -I"$with/cpp")
-    runs cpp || return 1
+    runs cpp && tested cpp && refuses cpp "$out/larger" || return 1
+    # shellcheck disable=SC2086 # lists of words
+    c++ -std=c++11 "$with/cpp/test.cc" -I"$out/tree" $CPPFLAGS $LDLIBS -o "$out/cpp.11" && "$out/cpp.11" || return 1
     echo "$head $move" | sed 's/ gpu/\n&/' >"$out/move.cc"
     echo "$head $copy" | sed 's/ gpu/\n&/' >"$out/copy.cc"
     c++ "${flags[@]}" -fsyntax-only "$out/move.cc" || return 1
@@ -293,11 +351,12 @@ swift() { # Clang reads the module map, as Swift does
         -Wall -Wextra -Werror -fsyntax-only "$out/swift.m"
 }
 
-files() { # each has at most 40 lines and a place on the page
-    local file status=0 lines
+files() { # each has a place on the page and at most 40 lines; what is there to be shipped, and its test, may have more
+    local file status=0 lines most
     while read -r file; do
         lines=$(wc -l <"$root/examples/with/$file")
-        [ "$lines" -le 40 ] || { echo "$file has $lines lines, not 40" && status=1; }
+        case $file in notify/* | cpp/* | rust/* | python/*) most=900 ;; *) most=40 ;; esac
+        [ "$lines" -le $most ] || { echo "$file has $lines lines, not $most" && status=1; }
         grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
     done <"$out/files"
     [ "$(wc -l <"$out/files")" -gt 15 ] || { echo "found too few files" && status=1; }
@@ -322,7 +381,15 @@ clean() { # C99 and C++11, without a warning of either compiler
             "$compiler" -std=c99 "${flags[@]}" -Wstrict-prototypes "$file" || return 1
         done
     done
-    for compiler in g++ clang++; do "$compiler" -std=c++11 "${flags[@]}" "$with/cpp/main.cc" || return 1; done
+    echo '#include "gpusync_fd.h"' >"$out/fd.cc"
+    for compiler in g++ clang++; do
+        for file in "$with"/cpp/*.cc; do "$compiler" -std=c++11 "${flags[@]}" "$file" || return 1; done
+        "$compiler" -std=c++20 "${flags[@]}" "$with/cpp/test.cc" || return 1
+        for file in 0 1; do
+            "$compiler" -std=c++11 "${flags[@]}" -DGPUSYNC_FD_IMPLEMENTATION -DGPUSYNC_FD_PIPE=$file -I"$with/notify" \
+                "$out/fd.cc" || return 1
+        done
+    done
 }
 
 # Side by side: Zig translates C with a program that it compiles first
@@ -343,10 +410,12 @@ for folder in $folders; do
         check "packages: the header's version everywhere; the frameworks" versions
         ;;
     pkg-config) check "pkg-config, find_package: installed, built, run, and with faults; uninstalled" installed ;;
-    zig | rust | python) check "$folder: built, run, and with faults; refuses a library of another header" binding "$folder" ;;
+    zig) check "zig: built, run, and with faults; refuses a library of another header" binding zig ;;
+    rust | python) check "$folder: built, run, and with faults; refuses a library of another header; its test" binding "$folder" ;;
+    notify) check "notify: built, run, and with faults; its test, of each form; compiled for macOS" notify ;;
     plain | cmake) check "$folder: built, run, and with faults" runs "$folder" ;;
     static) check "static: built, run, and with faults; exports no name of gpusync" static ;;
-    cpp) check "cpp: built, run, and with faults; moves and does not copy" cpp ;;
+    cpp) check "cpp: built, run, and with faults; refuses a library of another header; its test; does not copy" cpp ;;
     metal-cpp) check "metal-cpp: built with a stand-in, run, and with faults; compiled for macOS" metal_cpp ;;
     objc++) check "objc++: compiled for macOS, ARC" for_macos objc++/main.mm -fobjc-arc ;;
     from-0.2)
@@ -363,7 +432,8 @@ check "examples/overlap.c with the library of make softmetal" linked
 check "examples/testing.md: its commands in zsh and bash" testing
 check "what make softmetal SANITIZE=thread prints" sanitized thread 'shared--;'
 check "what make softmetal SANITIZE=address,undefined prints" sanitized address,undefined 'free(malloc(1)), shared = ((volatile char *)malloc(1))[shared + 1];'
-check "files: 40 lines at most, and on the page" files
+check "files: their lines, and on the page" files
+check "folders that are there to be shipped need no other" alone
 wait
 for ((i = 1; i <= number; i++)); do
     read -r name <"$out/$i.name"

@@ -1,21 +1,17 @@
-import ctypes
+import asyncio
 import sys
 import gpusync
 
-device, queue, buffer, ticket = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+async def main() -> int:
+    async with gpusync.Device() as device, device.queue() as queue:  # the end waits for what is in flight
+        with queue.command_buffer() as buffer:
+            # ... encode work into buffer.metal here, an id<MTLCommandBuffer>, with PyObjC for instance ...
+            ticket = buffer.commit()
+        await queue.done(ticket, timeout=1.0)  # other tasks go on; without a limit: await ticket
+        return ticket
+
 try:
-    gpusync.call("gpusync_device_create", None, device)
-    gpusync.call("gpusync_queue_create", device, None, queue)
-    gpusync.call("gpusync_command_buffer", queue, None, buffer)  # an id<MTLCommandBuffer>
-    # ... encode work into the buffer here, with PyObjC for instance ...
-    gpusync.call("gpusync_commit", queue, buffer, ticket)
-    gpusync.call("gpusync_wait", queue, ticket, 1_000_000_000)  # a second at most
-    print(f"ticket {ticket.value}: done")
-except (gpusync.Error, TimeoutError) as error:
-    print(error, *gpusync.failures(queue), sep="\n")
+    print(f"ticket {asyncio.run(main())}: done")
+except gpusync.Error as error:
+    print(error)
     sys.exit(1)
-finally:
-    if queue:
-        gpusync.call("gpusync_queue_destroy", queue)  # waits for what is in flight
-    if device:
-        gpusync.call("gpusync_device_destroy", device)

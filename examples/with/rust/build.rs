@@ -1,9 +1,9 @@
-//! Compiles the implementation, and says what to link with: Metal, or the softmetal of `make softmetal`.
+//! Compiles gpusync.c, and says what to link with: Metal, or the softmetal of `make softmetal`.
 use std::env;
 
 fn main() {
     let mut build = cc::Build::new();
-    build.include("../../..").file("../gpusync.c");
+    build.include("../../..").file("gpusync.c");
     println!("cargo:rerun-if-env-changed=SOFTMETAL");
     if let Ok(softmetal) = env::var("SOFTMETAL") {
         build.define("GPUSYNC_OBJC", "1");
