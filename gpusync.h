@@ -4606,12 +4606,13 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
 #define GPUSYNC__POOL_KEEPS 64 /* what stays in a pool when it is trimmed */
 #define GPUSYNC__TRIM_NS 2000000000u
 
-/* Puts a callback or a submission back. This and the next are under the submission lock. */
+/* Puts a callback or a submission back. This and the next are under the submission lock, whose unlock
+   publishes the count to those that guess. */
 static void gpusync__pool_give(gpusync__pool *pool, gpusync__due *due)
 {
     due->next = pool->free;
     pool->free = due;
-    GPUSYNC__STORE_RELAXED(&pool->count, pool->count + 1);
+    GPUSYNC__STORE_RELAXED(&pool->count, pool->count + 1); /* published by the unlock */
 }
 
 /* Takes one out of the pool. NULL: it is empty. */
@@ -4622,7 +4623,7 @@ static gpusync__due *gpusync__pool_take(gpusync__pool *pool)
     if (!due)
         return NULL;
     pool->free = due->next;
-    GPUSYNC__STORE_RELAXED(&pool->count, pool->count - 1);
+    GPUSYNC__STORE_RELAXED(&pool->count, pool->count - 1); /* published by the unlock */
     if (pool->count < pool->least)
         pool->least = pool->count;
     return due;
@@ -6110,8 +6111,9 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 /* Lists every wait entry that is not over and not listed. True if there was one. *over: set if a
    wait entry may be over that no other thread will take off, so that the waiter has to ask
    (gpusync__wait_over). A goal is asked under the lock: what ends it later takes the lock, and finds
-   the entry. A waiter calls this again after a hint, and when another thread took the room for which it was woken. A wait for
-   room is listed even if there is room now, because the room may be gone before the waiter sleeps.
+   the entry. A waiter calls this again after a hint, and when another thread took the room for which
+   it was woken. A wait for room is listed even if there is room now, because the room may be gone
+   before the waiter sleeps.
    Waits for handlers list themselves (gpusync__handled).
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */

@@ -57,7 +57,7 @@ EDITS = [
     ("        s->error = q->sticky->first;", "        copy_error(&s->error, &q->sticky->first);"),
     ("        error = dep->timeline->error;", "        copy_error(&error, &dep->timeline->error);"),
     ("wait->error)\n"
-     "        *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
+     "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
