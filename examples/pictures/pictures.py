@@ -362,9 +362,9 @@ def labels(points, frame):
         x, y, name = points[i]
         wide = 7.2 * len(name)
         others = taken + dots[:i] + dots[i + 1 :]
-        for far in range(11, 240, 6):
-            for turn in range(24):
-                angle = (turn + 1) // 2 * (1 if turn % 2 else -1) * math.pi / 12
+        for far in range(11, 420, 6):
+            for turn in range(48):
+                angle = (turn + 1) // 2 * (1 if turn % 2 else -1) * math.pi / 24
                 cx, cy = x + far * math.cos(angle), y - far * math.sin(angle)
                 anchor = "start" if math.cos(angle) > 0.3 else "end" if math.cos(angle) < -0.3 else "middle"
                 left = cx - {"start": 0, "end": wide, "middle": wide / 2}[anchor]
