@@ -1989,8 +1989,9 @@ typedef struct gpusync__waiter {
     pthread_cond_t wake;   /* of the default hooks: there is a permit */
     bool permit;           /* it was unparked, and has not woken up for that yet */
     bool any, failures;    /* wake it for any of its entries, not only for the last; for one that has failed, too */
-    uint32_t entries;      /* how many of its wait entries are listed. At 0 no other thread refers to any of them */
-    uint64_t since_ns;     /* when the sleep began; for a report */
+    uint32_t
+        entries; /* how many of its wait entries are listed: counting it down is the last that a thread does to one */
+    uint64_t since_ns;            /* when the sleep began; for a report */
     struct gpusync__waiter *next; /* on the free list */
 } gpusync__waiter;
 
@@ -2302,7 +2303,7 @@ typedef struct gpusync__post {
 
 /* A callback, or a release, for a ticket or a value: gpusync_on_done, gpusync_release_after. */
 typedef struct gpusync__callback {
-    gpusync__due due;           /* first; its place among what is due, later, or on the free list */
+    gpusync__due due;           /* first; its place among what is due, later, or in the pool */
     gpusync__node node;         /* its place on the wait list, by the ticket or the value */
     gpusync_queue *queue;       /* of a ticket, else NULL */
     gpusync_timeline *timeline; /* of a value, else NULL */
@@ -4476,7 +4477,7 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
         if (q->outstanding + told >= entry->goal.ticket)
             return;
         gpusync__take_entry(entry, false, caught);
-        told += !node->linked;
+        told += !caught->more; /* else the entry is listed still */
     }
 }
 
@@ -4629,14 +4630,16 @@ static gpusync__due *gpusync__pool_take(gpusync__pool *pool)
     return due;
 }
 
-/* Frees `spare` less `keeps` of the pool. No lock is held, here and below: the allocator is the program's. */
+/* Frees `spare` minus `keeps` things out of the pool, fewer if it runs empty; none if `spare` is not
+   above `keeps`. No lock is held, here and below: the allocator is the program's. */
 static void gpusync__pool_free(gpusync_device *dev, gpusync__pool *pool, uint32_t spare, uint32_t keeps)
 {
     for (; spare > keeps; spare--) {
         gpusync__lock(&dev->submission_lock);
         gpusync__due *due = gpusync__pool_take(pool);
+        size_t size = pool->size;
         gpusync__unlock(&dev->submission_lock);
-        gpusync__free(dev, due, pool->size);
+        gpusync__free(dev, due, size);
     }
 }
 
@@ -4663,7 +4666,8 @@ GPUSYNC__RARE bool gpusync__trim(gpusync_device *dev, bool all)
     return more;
 }
 
-/* Returns the pool, of things of this size. Under the submission lock. */
+/* Returns the pool, whose things have this size. From the first call on the sweep trims the pools.
+   Under the submission lock. */
 static gpusync__pool *gpusync__pool_of(gpusync_device *dev, int which, size_t size)
 {
     GPUSYNC__STORE_SEQ(&dev->trim, &gpusync__trim);
@@ -4767,6 +4771,56 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
         GPUSYNC__SUB_SEQ(&owed->count, 1);
 }
 
+#define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
+#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
+#define GPUSYNC__GOING_NS 1000000u        /* at first, for an object that goes by the sweep */
+
+/* Starts a timer, unless one that comes no later is on its way. pace: the delay from that sweep to
+   the next, which is set in both cases. */
+GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
+{
+    gpusync__post *post = dev->post;
+    GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
+    uint64_t at = gpusync_now_ns() + delay;
+    uint64_t next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
+    do
+        if (next && next <= at)
+            return;
+    while (!GPUSYNC__SWAP_SEQ(&post->sweep_ns, &next, at));
+    GPUSYNC__ADD_SEQ(&post->refs, 1);
+    GPUSYNC__ADD_SEQ(&post->timers, 1);
+    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
+}
+
+/* Starts a timer for a reason that the caller has listed, unless a sweep comes soon. Partner of
+   gpusync__sweep, which clears `sweep_ns` and then looks for reasons: the sweep sees the reason, or
+   this call sees 0 and starts a timer. No lock is held. */
+static inline void gpusync__arm_sweep(gpusync_device *dev)
+{
+    const gpusync__post *post = dev->post;
+    if (GPUSYNC__LOAD_SEQ(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&post->sweep_ns))
+        gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
+}
+
+/* Starts a timer for a reason that is listed again, unless one is on its way: a sweep that came
+   meanwhile has found no reason to come again. The sweeps keep their pace. No lock is held. */
+static void gpusync__rearm_sweep(gpusync_device *dev)
+{
+    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->post->pace_ns);
+    if (!GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
+        gpusync__start_sweep(dev, pace, pace);
+}
+
+/* Has a sweep come, if a pool has more than it keeps and none is on its way. No lock is held. */
+static void gpusync__trim_later(gpusync_device *dev)
+{
+    bool spare = false;
+    for (gpusync__pool *pool = dev->pools; pool < dev->pools + GPUSYNC__POOLS; pool++)
+        spare = spare || GPUSYNC__LOAD_SEQ(&pool->count) > GPUSYNC__POOL_KEEPS;
+    if (spare && !GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
+        gpusync__start_sweep(dev, GPUSYNC__SWEEP_MOST_NS, GPUSYNC__SWEEP_MOST_NS);
+}
+
 /* Runs the callbacks that are due now, and asks for calls for those that become due meanwhile, so
    that a callback that registers the next one leaves the thread to others in between. Returns how
    many have run. */
@@ -4784,6 +4838,7 @@ static size_t gpusync__run_due(gpusync_device *dev, size_t max)
         gpusync__run_one_due(dev, due);
     deferred.calls = n && GPUSYNC__LOAD_SEQ(&dev->due);
     gpusync__ask_for_calls(dev, &deferred);
+    gpusync__trim_later(dev);
     return n;
 }
 
@@ -4873,7 +4928,7 @@ static bool gpusync__pay(gpusync_device *dev, const gpusync__owed *owed, const u
     for (;;) {
         uint32_t left = GPUSYNC__LOAD_SEQ(&owed->count); /* before `kept`, which may fall as well */
         if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))
-            return true;
+            break;
         if (!waits)
             return false;
         gpusync__due *due = gpusync__pop_due(dev, owed);
@@ -4882,6 +4937,8 @@ static bool gpusync__pay(gpusync_device *dev, const gpusync__owed *owed, const u
         else
             gpusync__linger(dev, &rounds);
     }
+    gpusync__trim_later(dev);
+    return true;
 }
 
 /* Runs callbacks of a MANUAL device only. For any other device the call is OK, and runs none. */
@@ -5343,8 +5400,8 @@ static void gpusync__completed(void *block, void *object)
         else later each time.
      5. Without a reason the next wait that sleeps begins with step 1.
 
-   The sweep also frees what a burst of callbacks or submissions has left (gpusync__trim). That is a
-   reason to come again, too. */
+   The sweep also frees what a burst of callbacks or submissions has left (gpusync__trim). As long as
+   there is some of that, it comes again; gpusync__trim_later starts it. */
 
 /* Reads the status of a command buffer, and ends its work if the status is terminal. The caller is
    counted in the slot. True if the work has ended. A Metal 4 commit has no status: only its
@@ -5498,46 +5555,6 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
         q->refused = false;
     GPUSYNC__UNLOCK(q);
     return reason;
-}
-
-#define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
-#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
-#define GPUSYNC__GOING_NS 1000000u        /* at first, for an object that goes by the sweep */
-
-/* Starts a timer, unless one that comes no later is on its way. pace: the delay from that sweep to
-   the next, which is set in both cases. */
-GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
-{
-    gpusync__post *post = dev->post;
-    GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
-    uint64_t at = gpusync_now_ns() + delay;
-    uint64_t next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
-    do
-        if (next && next <= at)
-            return;
-    while (!GPUSYNC__SWAP_SEQ(&post->sweep_ns, &next, at));
-    GPUSYNC__ADD_SEQ(&post->refs, 1);
-    GPUSYNC__ADD_SEQ(&post->timers, 1);
-    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
-}
-
-/* Starts a timer for a reason that the caller has listed, unless a sweep comes soon. Partner of
-   gpusync__sweep, which clears `sweep_ns` and then looks for reasons: the sweep sees the reason, or
-   this call sees 0 and starts a timer. No lock is held. */
-static inline void gpusync__arm_sweep(gpusync_device *dev)
-{
-    const gpusync__post *post = dev->post;
-    if (GPUSYNC__LOAD_SEQ(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&post->sweep_ns))
-        gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
-}
-
-/* Starts a timer for a reason that is listed again, unless one is on its way: a sweep that came
-   meanwhile has found no reason to come again. The sweeps keep their pace. No lock is held. */
-static void gpusync__rearm_sweep(gpusync_device *dev)
-{
-    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->post->pace_ns);
-    if (!GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
-        gpusync__start_sweep(dev, pace, pace);
 }
 
 /* Looks at each timeline. Sets *found if a value was reached. True if a wait list has entries. */
@@ -5775,10 +5792,10 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
 }
 
 /* False: no other thread refers to the entry. This is known without a lock if its waiter has no entry
-   listed, and no handler moves the entry from one slot to the next (gpusync__take_handled). */
+   listed: counting `entries` down is the last that gpusync__take_entry does to an entry. */
 static inline bool gpusync__may_be_listed(const gpusync__wait_entry *entry)
 {
-    return entry->waiter && (entry->goal.asks || GPUSYNC__LOAD_SEQ(&entry->waiter->entries));
+    return entry->waiter && GPUSYNC__LOAD_SEQ(&entry->waiter->entries);
 }
 
 /* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off. After
@@ -6109,10 +6126,9 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 }
 
 /* Lists every wait entry that is not over and not listed. True if there was one. *over: set if a
-   wait entry may be over that no other thread will take off, so that the waiter has to ask
-   (gpusync__wait_over). A goal is asked under the lock: what ends it later takes the lock, and finds
-   the entry. A waiter calls this again after a hint, and when another thread took the room for which
-   it was woken. A wait for room is listed even if there is room now, because the room may be gone
+   goal may be over already, so that the waiter asks before it parks (gpusync__wait_over). A goal is
+   asked under the lock: what ends it later takes the lock, and finds the entry. A waiter calls this
+   again after a hint, and when another thread took the room for which it was woken. A wait for room is listed even if there is room now, because the room may be gone
    before the waiter sleeps.
    Waits for handlers list themselves (gpusync__handled).
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
@@ -6613,7 +6629,7 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points
         entries[i].waiter = NULL;
         entries[i].node.linked = entries[i].left = false; /* all else has a value when it is listed */
         gpusync_result result = gpusync__point_enter(&points[i], goal);
-        if (asks && goal->queue)
+        if (result == GPUSYNC_OK && asks && goal->queue)
             gpusync__take_options(goal, set);
         if (result == GPUSYNC_OK)
             continue;
@@ -6739,15 +6755,15 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 /* -------------------------------------------------------------------------------- >>on-done --
    gpusync_on_done and gpusync_release_after. The life of a callback:
 
-     1. new       The call takes a callback off the device's free list and counts it in `owed`, so
+     1. new       The call takes a callback out of the device's pool, or makes one, and counts it in `owed`, so
                   that the queue or timeline outlives the callback.
      2. listed    The callback stands on the wait list, as sleeping waits do. A point that has been
                   reached skips this step.
      3. taken     The thread that finds the end takes the callback off the wait list, and writes how
                   the point ended (gpusync__callback_told).
      4. due       The callback stands on the device's list of callbacks to run.
-     5. free      The callback has run, or its object was released, without a lock. It is back on the
-                  free list. */
+     5. free      The callback has run, or its object was released, without a lock. It is back in
+                  the pool, where the sweep may free it. */
 
 /* Returns a callback for the goal, counted in `owed`, or NULL if there is no memory. */
 static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn,
@@ -9406,8 +9422,8 @@ static bool gpusync__listening_end(gpusync_timeline *t, gpusync__listening *list
 }
 
 /* Lists a new registration for the value, and returns it with a reference for the caller. NULL if
-   the timeline has one for the value, or if there is no memory: then the sweep reads the event. The
-   registrations for values that were reached end here. Registrations come from malloc and are never
+   the timeline has one for the value that is ARMED or RUNNING, or if there is no memory: then the
+   sweep reads the event. The registrations for values that were reached end here. Registrations come from malloc and are never
    freed, because Metal may keep a block that refers to one for any time. Under the wait list's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
@@ -11713,8 +11729,7 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
         } else {
             if (deferred->sweep)
                 gpusync__arm_sweep(dev);
-            else if (GPUSYNC__LOAD_SEQ(&dev->pools[GPUSYNC__POOL_SUBMISSIONS].count) > GPUSYNC__POOL_KEEPS)
-                gpusync__rearm_sweep(dev); /* which trims the pool, though no thread slept for the work */
+            gpusync__trim_later(dev); /* though no thread slept for the work */
             deferred->busy = deferred->sweep = false;
         }
     }

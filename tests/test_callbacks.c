@@ -2146,6 +2146,34 @@ static void test_what_a_burst_needed_goes_back_and_what_is_needed_stays(void **s
     close_idle_stage(&s);
 }
 
+/* No wait, no listed callback and no held work starts a sweep here. */
+static void test_what_callbacks_of_ended_work_needed_goes_back(void **state)
+{
+    outcome o = {0};
+    uint64_t limit = gpusync_now_ns() + SECONDS(30);
+    const struct timespec moment = {0, 20000000};
+    gpusync_ticket ticket;
+    stage s;
+    long before;
+    int i;
+    (void)state;
+    NOT_ON_METAL4("no difference, and it takes long");
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    softmetal_let_timers_run(true);
+    ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+    settle(&s);
+    before = GET(&s.rig.memory.bytes);
+    for (i = 0; i < 2000; i++) on_done(s.q[0], ticket, &o);
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
+    assert_int_equal(calls_of(&o), 2000);
+    while (GET(&s.rig.memory.bytes) - before > 2000 * 60) {
+        assert_true(gpusync_now_ns() < limit);
+        nanosleep(&moment, NULL);
+    }
+    softmetal_let_timers_run(false);
+    close_idle_stage(&s);
+}
+
 /* The device is removed with work in flight, held, and a value that no thread will signal. */
 static void test_the_loss_of_the_device_calls_back(void **state)
 {
@@ -2843,6 +2871,7 @@ int main(void)
         cmocka_unit_test(test_a_question_does_not_wait_for_a_registration_that_takes_memory),
         cmocka_unit_test(test_the_steady_state_takes_no_memory),
         cmocka_unit_test(test_what_a_burst_needed_goes_back_and_what_is_needed_stays),
+        cmocka_unit_test(test_what_callbacks_of_ended_work_needed_goes_back),
         cmocka_unit_test(test_the_loss_of_the_device_calls_back),
         cmocka_unit_test(test_no_callback_is_lost_or_run_twice_when_its_queue_goes),
         cmocka_unit_test(test_destroy_lets_a_callback_finish),

@@ -332,7 +332,7 @@ MUTANTS = {
         ("        uint32_t left = GPUSYNC__LOAD_SEQ(&owed->count);",
          "        uint32_t settled = kept ? GPUSYNC__LOAD_SEQ(kept) : 0, left = GPUSYNC__LOAD_SEQ(&owed->count);"),
         ("        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))\n"
-         "            return true;", "        if (left <= settled) return true;"),
+         "            break;", "        if (left <= settled) break;"),
     ],
     "pending-falls-first": [
         ("    gpusync__pool_pop(pool);\n    gpusync__compiled(c);\n    GPUSYNC__SUB_SEQ(&w->pending, 1);\n",
