@@ -4202,8 +4202,9 @@ GPUSYNC__RARE bool gpusync__may_have_failed(const gpusync__goal *goal)
 
 /* Takes a wait entry off, and its waiter into the catch. A waiter for several points sleeps on
    until its last entry is taken, unless it waits for any of them, or one has failed. always: the
-   waiter wakes in any case. The entry stays listed if the catch is full. Once it is taken off, it
-   belongs to its waiter, and may be gone. Under the wait list's lock.
+   waiter wakes in any case. The entry stays listed if the catch is full (`more`). Once it is taken
+   off, it belongs to its waiter, and may be gone: the caller reads the next node before. Under the
+   wait list's lock.
    Interleaving 19: a wait times out as it is told, and its waiter serves another wait. The unpark
    is one too many, and that wait looks again. */
 static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync__catch *caught)
@@ -6128,9 +6129,9 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 /* Lists every wait entry that is not over and not listed. True if there was one. *over: set if a
    goal may be over already, so that the waiter asks before it parks (gpusync__wait_over). A goal is
    asked under the lock: what ends it later takes the lock, and finds the entry. A waiter calls this
-   again after a hint, and when another thread took the room for which it was woken. A wait for room is listed even if there is room now, because the room may be gone
-   before the waiter sleeps.
-   Waits for handlers list themselves (gpusync__handled).
+   again after a hint, and when another thread took the room for which it was woken. A wait for room is
+   listed even if there is room now, because the room may be gone before the waiter sleeps. Waits for
+   handlers list themselves (gpusync__handled).
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */
 static bool gpusync__enlist(gpusync__wait *wait, bool *over)
@@ -9423,8 +9424,9 @@ static bool gpusync__listening_end(gpusync_timeline *t, gpusync__listening *list
 
 /* Lists a new registration for the value, and returns it with a reference for the caller. NULL if
    the timeline has one for the value that is ARMED or RUNNING, or if there is no memory: then the
-   sweep reads the event. The registrations for values that were reached end here. Registrations come from malloc and are never
-   freed, because Metal may keep a block that refers to one for any time. Under the wait list's lock. */
+   sweep reads the event. The registrations for values that were reached end here. Registrations come
+   from malloc and are never freed, because Metal may keep a block that refers to one for any time.
+   Under the wait list's lock. */
 static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
 {
     gpusync__listening *listening;
