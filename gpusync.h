@@ -1989,9 +1989,8 @@ typedef struct gpusync__waiter {
     pthread_cond_t wake;   /* of the default hooks: there is a permit */
     bool permit;           /* it was unparked, and has not woken up for that yet */
     bool any, failures;    /* wake it for any of its entries, not only for the last; for one that has failed, too */
-    uint32_t
-        entries; /* how many of its wait entries are listed: counting it down is the last that a thread does to one */
-    uint64_t since_ns;            /* when the sleep began; for a report */
+    uint32_t entries;      /* how many of its wait entries are listed. Counted down last, when one is taken off */
+    uint64_t since_ns;     /* when the sleep began; for a report */
     struct gpusync__waiter *next; /* on the free list */
 } gpusync__waiter;
 
