@@ -709,11 +709,11 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
     queue, in a wait for over 16 queues or points, and where a wait writes a report to the log. Never called for a
     commit or a wait in the steady state, nor after the destroy call of the device. Runs on any thread, Metal's too,
     also with locks held: must not call gpusync.
-    Callbacks and submissions are used again. Two to four seconds after a burst gpusync's dispatch queue releases those
-    that no call has needed meanwhile, but for 64 of each, and 128 submissions of each queue. What stays as long as
-    the device: 128 bytes for each thread that has slept at the same time. What stays as long as the process, and comes
-    from malloc: 128 bytes ("slots") for each command buffer that was in flight at the same time, because Metal may call
-    a handler late. */
+    Callbacks and submissions are used again. Some seconds after a burst gpusync's dispatch queue releases those that no
+    call has needed for two seconds, but for 64 of each, and 128 submissions of each queue. What a thread needs to sleep
+    stays as long as the device: 128 bytes for each thread that slept at the same time. What Metal may come back to late
+    stays in the process, and comes from malloc: 128 bytes for each command buffer that was in flight at the same time
+    ("slots"), and 96 for each value of other code's events that was waited for at the same time. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
@@ -1194,8 +1194,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    Pending signals. A signal is pending from gpusync_encode_signal, or from the submission, on. The value is reached
    when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with the error of
    the work; then the tickets of the work that waits for the timeline fail, and so do the timelines that this work was
-   to signal. Danger: work that the GPU has already stops waiting, and runs on whatever its input holds. Only held work
-   never runs. Work that was to signal a timeline which has failed ends well all the same.
+   to signal. Danger: work that is already on the GPU stops waiting, and runs on whatever its input holds. Only held
+   work never runs. Work that was to signal a timeline which has failed ends well all the same.
 
    Held. gpusync commits work when each value that it waits for is reached, or the work that signals the value is
    committed. Until then gpusync holds the work on the host, where the GPU's watchdog does not end it. The thread that
@@ -2970,7 +2970,7 @@ static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
     node->linked = false;
 }
 
-/* Returns the last node whose number is not above this one, or NULL. */
+/* Returns the last node whose number is not above this one, or NULL. The number is not the highest that there is. */
 static gpusync__node *gpusync__list_to(const gpusync__list *list, uint64_t number)
 {
     gpusync__node *behind = gpusync__list_from(list, number + 1);
@@ -4227,6 +4227,7 @@ static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, c
     node->told(node, error, caught, deferred);
 }
 
+/* Returns the callback whose place on the wait list this is. */
 static gpusync__callback *gpusync__callback_of(gpusync__node *node)
 {
     return (gpusync__callback *)(void *)((char *)node - offsetof(gpusync__callback, node));
@@ -4320,9 +4321,11 @@ GPUSYNC__RARE void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__d
         gpusync__lock(&waits->lock);
         left = GPUSYNC__HOLD_MOST;
         for (gpusync__node *node = gpusync__first_told(waits, 0), *next; node && left; node = next) {
-            const gpusync__callback *callback = gpusync__callback_of(node);
             next = gpusync__told_from(node->beside[1]);
-            if (node->told != gpusync__callback_told || !callback->due.fn)
+            if (node->told != gpusync__callback_told)
+                continue;
+            const gpusync__callback *callback = gpusync__callback_of(node);
+            if (!callback->due.fn)
                 continue;
             if (callback->queue && gpusync__has_ended(callback->queue, node->number))
                 continue;
@@ -4677,7 +4680,7 @@ static gpusync__pool *gpusync__pool_of(gpusync_device *dev, int which, size_t si
     return pool;
 }
 
-/* -- posts, and the calls */
+/* -- posts */
 
 /* Drops a reference; the last one puts the post on the free list of the process. No lock is held.
    */
@@ -4706,6 +4709,60 @@ static void gpusync__post_leave(gpusync__post *post)
     GPUSYNC__SUB_SEQ(&post->inside, 1);
     gpusync__post_unref(post);
 }
+
+/* -- timers of the sweep, which is in >>sweep */
+
+#define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
+#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
+#define GPUSYNC__GOING_NS 1000000u        /* at first, for an object that goes by the sweep */
+
+/* Starts a timer, unless one that comes no later is on its way. pace: the delay from that sweep to
+   the next, which is set in both cases. */
+GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
+{
+    gpusync__post *post = dev->post;
+    GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
+    uint64_t at = gpusync_now_ns() + delay;
+    uint64_t next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
+    do
+        if (next && next <= at)
+            return;
+    while (!GPUSYNC__SWAP_SEQ(&post->sweep_ns, &next, at));
+    GPUSYNC__ADD_SEQ(&post->refs, 1);
+    GPUSYNC__ADD_SEQ(&post->timers, 1);
+    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
+}
+
+/* Starts a timer for a reason that the caller has listed, unless a sweep comes soon. Partner of
+   gpusync__sweep, which clears `sweep_ns` and then looks for reasons: the sweep sees the reason, or
+   this call sees 0 and starts a timer. No lock is held. */
+static inline void gpusync__arm_sweep(gpusync_device *dev)
+{
+    const gpusync__post *post = dev->post;
+    if (GPUSYNC__LOAD_SEQ(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&post->sweep_ns))
+        gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
+}
+
+/* Starts a timer for a reason that is listed again, unless one is on its way: a sweep that came
+   meanwhile has found no reason to come again. The sweeps keep their pace. No lock is held. */
+static void gpusync__rearm_sweep(gpusync_device *dev)
+{
+    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->post->pace_ns);
+    if (!GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
+        gpusync__start_sweep(dev, pace, pace);
+}
+
+/* Has the sweep come for a pool that has more than it keeps. No lock is held. */
+GPUSYNC__RARE void gpusync__trim_later(gpusync_device *dev)
+{
+    bool spare = false;
+    for (gpusync__pool *pool = dev->pools; pool < dev->pools + GPUSYNC__POOLS; pool++)
+        spare = spare || GPUSYNC__LOAD_SEQ(&pool->count) > GPUSYNC__POOL_KEEPS;
+    if (spare)
+        gpusync__rearm_sweep(dev);
+}
+
+/* -- the calls */
 
 /* Takes the first callback that is due, of any queue or timeline, or of the one that owes these; the
    caller calls it. NULL if there is none, or while another callback runs. */
@@ -4769,56 +4826,6 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
         done(due);
     else
         GPUSYNC__SUB_SEQ(&owed->count, 1);
-}
-
-#define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
-#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
-#define GPUSYNC__GOING_NS 1000000u        /* at first, for an object that goes by the sweep */
-
-/* Starts a timer, unless one that comes no later is on its way. pace: the delay from that sweep to
-   the next, which is set in both cases. */
-GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
-{
-    gpusync__post *post = dev->post;
-    GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
-    uint64_t at = gpusync_now_ns() + delay;
-    uint64_t next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
-    do
-        if (next && next <= at)
-            return;
-    while (!GPUSYNC__SWAP_SEQ(&post->sweep_ns, &next, at));
-    GPUSYNC__ADD_SEQ(&post->refs, 1);
-    GPUSYNC__ADD_SEQ(&post->timers, 1);
-    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
-}
-
-/* Starts a timer for a reason that the caller has listed, unless a sweep comes soon. Partner of
-   gpusync__sweep, which clears `sweep_ns` and then looks for reasons: the sweep sees the reason, or
-   this call sees 0 and starts a timer. No lock is held. */
-static inline void gpusync__arm_sweep(gpusync_device *dev)
-{
-    const gpusync__post *post = dev->post;
-    if (GPUSYNC__LOAD_SEQ(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&post->sweep_ns))
-        gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
-}
-
-/* Starts a timer for a reason that is listed again, unless one is on its way: a sweep that came
-   meanwhile has found no reason to come again. The sweeps keep their pace. No lock is held. */
-static void gpusync__rearm_sweep(gpusync_device *dev)
-{
-    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->post->pace_ns);
-    if (!GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
-        gpusync__start_sweep(dev, pace, pace);
-}
-
-/* Has a sweep come, if a pool has more than it keeps and none is on its way. No lock is held. */
-static void gpusync__trim_later(gpusync_device *dev)
-{
-    bool spare = false;
-    for (gpusync__pool *pool = dev->pools; pool < dev->pools + GPUSYNC__POOLS; pool++)
-        spare = spare || GPUSYNC__LOAD_SEQ(&pool->count) > GPUSYNC__POOL_KEEPS;
-    if (spare && !GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
-        gpusync__start_sweep(dev, GPUSYNC__SWEEP_MOST_NS, GPUSYNC__SWEEP_MOST_NS);
 }
 
 /* Runs the callbacks that are due now, and asks for calls for those that become due meanwhile, so
@@ -4903,6 +4910,7 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
         return false;
     memset(post, 0, sizeof *post);
     post->refs = 1;
+    post->pace_ns = GPUSYNC__SWEEP_NS;
     GPUSYNC__STORE_SEQ(&post->device, dev);
     dev->post = post;
     dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
@@ -6755,8 +6763,8 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 /* -------------------------------------------------------------------------------- >>on-done --
    gpusync_on_done and gpusync_release_after. The life of a callback:
 
-     1. new       The call takes a callback out of the device's pool, or makes one, and counts it in `owed`, so
-                  that the queue or timeline outlives the callback.
+     1. new       The call takes a callback out of the device's pool, or makes one, and counts it in
+                  `owed`, so that the queue or timeline outlives the callback.
      2. listed    The callback stands on the wait list, as sleeping waits do. A point that has been
                   reached skips this step.
      3. taken     The thread that finds the end takes the callback off the wait list, and writes how

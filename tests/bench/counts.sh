@@ -326,8 +326,8 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 103410
-code_row "commit and wait alone" "$build/alone" 32950
+code_row "all of gpusync" "$build/implementation.o" 103340
+code_row "commit and wait alone" "$build/alone" 32830
 code_row "... with gpusync_on_done" "$build/alone_on_done" 36000
 
 burst_row() { # WHAT: a tenth of the peak may stay

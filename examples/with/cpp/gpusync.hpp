@@ -357,8 +357,8 @@ public:
         return all;
     }
     void clear_failure() { check("gpusync_queue_clear_failure", gpusync_queue_clear_failure(get())); }
-    /* For a GPU that hangs. The GPU goes on with the work in flight, whose end nobody tells: see
-       gpusync_queue_destroy_now before you use the memory of that work again. */
+    /* For a GPU that hangs. The GPU goes on with the work in flight, and gpusync does not tell its end:
+       see gpusync_queue_destroy_now before you use the memory of that work again. */
     void destroy_now()
     {
         check("gpusync_queue_destroy_now", gpusync_queue_destroy_now(get()));

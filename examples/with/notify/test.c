@@ -319,7 +319,7 @@ static void test_work_that_ends_and_work_that_fails(void)
     rig_close(&r);
 }
 
-static void test_work_that_hangs_wakes_nobody(void)
+static void test_work_that_hangs_wakes_no_loop(void)
 {
     rig r;
     void *buffer;
@@ -426,7 +426,7 @@ int main(void)
     test_a_failed_create_leaves_nothing_open();
     test_the_descriptors_do_not_block_and_close_at_exec();
     test_work_that_ends_and_work_that_fails();
-    test_work_that_hangs_wakes_nobody();
+    test_work_that_hangs_wakes_no_loop();
     test_a_device_that_goes_wakes_the_loop();
     test_without_memory_or_metal();
     test_one_callback_at_a_time_wakes_for_the_rest();

@@ -309,7 +309,7 @@ class _Object:
                 self._lock.notify_all()
 
     def _retire(self) -> Optional[int]:
-        """The pointer, for its destroy call, once nobody uses it any more; None: it is closed already."""
+        """The pointer, for its destroy call, once no call uses it any more; None: it is closed already."""
         with self._lock:
             if self._closing or self._pointer is None:
                 return None
@@ -488,7 +488,7 @@ class _Child(_Object):
         else:
             await asyncio.wait([future], timeout=timeout)
             if not future.done():
-                future.cancel()  # its callback finds nobody there
+                future.cancel()  # its callback finds no future
                 raise _make_error("gpusync_on_done", _TIMEOUT)
             future.result()
 
@@ -543,7 +543,7 @@ def _settle(future: asyncio.Future[None]) -> _Callback:
 
     def callback(result: int, failure: Optional[Failure]) -> None:
         def settle() -> None:
-            if not future.done():  # cancelled: nobody waits
+            if not future.done():  # cancelled: no task waits
                 if result:
                     future.set_exception(_make_error("gpusync_on_done", result, failure))
                 else:
@@ -737,8 +737,8 @@ class Queue(_Child):
             _call("gpusync_cancel_held", queue)
 
     def close_now(self) -> None:
-        """For a GPU that hangs. The GPU goes on with the work in flight, whose end nobody tells: see
-        gpusync_queue_destroy_now before you use the memory of that work again."""
+        """For a GPU that hangs. The GPU goes on with the work in flight, and gpusync does not tell its end:
+        see gpusync_queue_destroy_now before you use the memory of that work again."""
         _refuse_in_callback("gpusync_queue_destroy_now")
         pointer = self._retire()
         if pointer is not None:

@@ -281,7 +281,8 @@ class TestBlocking(Case):
             waiters = [threading.Thread(target=wait) for _ in range(3)]
             for waiter in waiters:
                 waiter.start()
-            time.sleep(0.05)
+            while device.report().count("asleep for") < 3:
+                time.sleep(0.001)
             queue.close_now()
             for waiter in waiters:
                 waiter.join()
@@ -316,7 +317,7 @@ class TestBlocking(Case):
             def call():
                 with queue._use():
                     inside.set()
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # a close that does not wait would be through by then
                     left.append(True)
             caller = threading.Thread(target=call)
             caller.start()
@@ -506,7 +507,7 @@ class TestAsyncio(Case):
                 await asyncio.sleep(0)
                 gc.collect()
             self.assertEqual(await asyncio.gather(*tasks), list(range(40)))
-            queue._future(work(queue))  # nobody awaits it
+            queue._future(work(queue))  # no task awaits it
             gc.collect()
         self.run_with_queue(main)
 

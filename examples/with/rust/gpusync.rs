@@ -624,8 +624,8 @@ impl Queue {
         })
     }
 
-    /// For a GPU that hangs. The GPU goes on with the work in flight, whose end nobody tells: see
-    /// gpusync_queue_destroy_now before you use the memory of that work again.
+    /// For a GPU that hangs. The GPU goes on with the work in flight, and gpusync does not tell its end:
+    /// see gpusync_queue_destroy_now before you use the memory of that work again.
     pub fn destroy_now(mut self) -> Result<(), Error> {
         let result = unsafe { gpusync_queue_destroy_now(self.pointer) };
         if result == 0 {

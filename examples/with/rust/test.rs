@@ -81,7 +81,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        assert!(Instant::now() < end, "nobody woke the future");
+        assert!(Instant::now() < end, "no waker was called");
         park_timeout(ms(10_000));
     }
 }
@@ -199,7 +199,7 @@ fn a_wait_has_a_limit() {
         assert!(begin.elapsed() >= ms(limit));
     }
     assert!(!queue.poll(ticket).unwrap());
-    drop(queue.done(ticket)); // the callback finds nobody
+    drop(queue.done(ticket)); // the callback finds no future
     unsafe { softmetal_unhang(buffer) };
     queue.wait(ticket, Some(Duration::MAX)).unwrap();
     let (ticket, _) = work(&queue, Fault::Takes(30));
@@ -495,7 +495,7 @@ impl Wake for Again {
         while !self.0.is_done(ticket) {
             thread::sleep(ms(1));
         }
-        thread::sleep(ms(20)); // until gpusync has notified
+        thread::sleep(ms(20)); // gpusync notifies meanwhile, mostly; a notify that comes later has to wake, too
     }
 }
 
