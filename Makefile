@@ -428,10 +428,11 @@ $(BUILD)/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(test_flags)
 
-# The tests' implementation has the assertions of tests/locks.h: the order of locks, and what may happen under each.
-$(BUILD)/tests/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
+# The tests' implementation has the assertions of tests/locks.h: the order of locks, and what may happen under each. And
+# the probes, which are compiled with it.
+$(BUILD)/tests/gpusync_impl.o: tests/compile/inside.c $(BUILD)/flags
 	echo '  cc $<'
-	$(compile) -include tests/locks.h $(test_flags)
+	$(compile) -include tests/locks.h $(test_flags) $(cmocka_flags)
 
 $(BUILD)/tests/%.o: tests/%.c $(BUILD)/flags
 	echo '  cc $<'

@@ -1,8 +1,10 @@
-/* clock.h - what the library takes for the time: a number that moves by 100 ns with each look at it; or, where a test
-   says so, the machine's clock
+/* clock.h - what the library takes for the time: the machine's clock; or, where a program says so, a number that moves by
+   100 ns with each look at it
 
-   Included before gpusync.h, and before anything that includes it; then the two names are the machine's clock again:
-   #undef clock_gettime, #undef clock_gettime_nsec_np. Nothing depends on real time, so a test does the same each time. */
+   Nothing depends on real time then, so a test does the same each time. The clock is compiled where the implementation is:
+   in compile/inside.c; and in a program that defines GPUSYNC_IMPLEMENTATION before this, and includes this before
+   gpusync.h, and before anything that includes it. There the two names are the machine's clock again behind
+   #undef clock_gettime, #undef clock_gettime_nsec_np. */
 #ifndef CLOCK_H
 #define CLOCK_H
 
@@ -10,8 +12,12 @@
 #include <stdint.h>
 #include <time.h>
 
-static uint64_t clock_now;
-static bool clock_is_real;
+extern uint64_t clock_now;
+extern bool clock_is_real;
+
+#ifdef GPUSYNC_IMPLEMENTATION
+uint64_t clock_now;
+bool clock_is_real = true;
 
 #ifdef __APPLE__
 static uint64_t planned_clock(clockid_t id)
@@ -31,6 +37,7 @@ static int planned_clock(clockid_t id, struct timespec *now)
     return 0;
 }
 #define clock_gettime planned_clock
+#endif
 #endif
 
 #endif

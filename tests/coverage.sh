@@ -3,7 +3,8 @@
 #
 #   tests/coverage.sh FOLDER      that of the objects: gcc's counters lie beside them, and the report goes there
 #
-# Every program has a copy of the implementation; gcovr adds them up, line by line and branch by branch. What counts:
+# The tests have one copy of the implementation, some programs and the examples one each; gcovr adds them up, line by line
+# and branch by branch. What counts:
 #   lines     those that gcc makes code of. What only Apple compiles is not among them.
 #   branches  those that gcc makes, each way of each condition, also of && || ?: and loops. Left out are those on lines
 #             without code, such as a closing brace, and those of assertions: their other way ends the program.

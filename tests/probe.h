@@ -5,7 +5,9 @@
    changes, this file is written anew behind its declarations, and no test is. So each of these is a promise, and there
    should be few.
 
-   Included in place of support.h, after GPUSYNC_IMPLEMENTATION is defined. */
+   Included in place of support.h. The bodies are compiled where the implementation is: in compile/inside.c, which most
+   programs are linked with; and in a program that defines GPUSYNC_IMPLEMENTATION before this, as it changes what the
+   implementation is made of. */
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -20,15 +22,19 @@
 
 /* What the library has taken from the C library: what Metal may still touch when the program's own memory is gone.
    (And, in a device without an allocator, all else.) */
-static struct {
+extern struct probe_memory {
     long taken;      /* how often */
     long fail_at;    /* fail the n-th time from now, 1 is the next; 0: never */
     bool fail_after; /* and every later time */
 } probe_memory;
 
+#ifdef GPUSYNC_IMPLEMENTATION
+/* Counted without an order: a thread must not seem to wait for another one here, or ThreadSanitizer sees less. */
+struct probe_memory probe_memory;
+
 static __attribute__((unused)) bool probe_memory_fails(void)
 {
-    __atomic_fetch_add(&probe_memory.taken, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&probe_memory.taken, 1, __ATOMIC_RELAXED);
     if (__atomic_load_n(&probe_memory.fail_at, __ATOMIC_SEQ_CST) == 0 ||
         __atomic_sub_fetch(&probe_memory.fail_at, 1, __ATOMIC_SEQ_CST) > 0)
         return false;
@@ -44,7 +50,7 @@ static long probe_callocs; /* slabs of registrations */
 static __attribute__((unused)) void *probe_calloc(size_t count, size_t size)
 {
     if (probe_memory_fails()) return NULL;
-    __atomic_fetch_add(&probe_callocs, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&probe_callocs, 1, __ATOMIC_RELAXED);
     return calloc(count, size);
 }
 static __attribute__((unused)) void *probe_malloc(size_t size)
@@ -56,6 +62,7 @@ static __attribute__((unused)) void *probe_malloc(size_t size)
 #define calloc(count, size) (locks_do_malloc("calloc", __func__), probe_calloc(count, size))
 #define posix_memalign(memory, alignment, size) \
     (locks_do_malloc("posix_memalign", __func__), probe_memalign(memory, alignment, size))
+#endif
 #include "../gpusync.h"
 #include "support.h"
 
@@ -79,76 +86,81 @@ typedef enum probe_place {
 /* The n-th time from now that a thread comes to the place, it runs the code. Once. timeline: the place is one of this
    timeline; NULL: of any object. The code may call gpusync, but must not wait for what the thread keeps meanwhile: in a
    commit or submission that is the queue's turn to commit. A test that names a place asserts that the code has run. */
-static void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument);
+void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument);
 
 /* The same at the n-th of all points at which a thread has nothing of the library in its hands and is about to go on:
    what another thread may do at all it may do there. A test goes through every point of a call with n = 1, 2, 3, until
    the code has not run. It asserts that there was one, and never how many. */
-static void probe_at_each(int n, void (*act)(void *), void *argument);
+void probe_at_each(int n, void (*act)(void *), void *argument);
 
 /* The same at every point, also in the middle of what other threads see as one step: the code must not wait for a thread
    that may need the same object. */
-static void probe_amid_each(int n, void (*act)(void *), void *argument);
+void probe_amid_each(int n, void (*act)(void *), void *argument);
 
 /* Has the code run? If not, it will not any more. */
-static bool probe_has_acted(void);
+bool probe_has_acted(void);
 
 /* Does the calling thread hold no lock of the library? In a function of the program it may hold none. */
-static bool probe_holds_no_lock(void);
+bool probe_holds_no_lock(void);
 
 /* Has it taken none since the call before this? */
-static bool probe_took_no_lock(void);
+bool probe_took_no_lock(void);
 
 /* Forget what is spare of the memory from the C library, of this queue (NULL: of no queue) and of all: what is needed
    next is taken anew. It is lost for good. */
-static void probe_forget_spare_memory(gpusync_queue *queue);
+void probe_forget_spare_memory(gpusync_queue *queue);
 
 /* Registrations with events that are in use. */
-static long probe_registrations(void);
+long probe_registrations(void);
 
 /* What the library does where the program has no hooks. */
-static gpusync_hooks probe_default_hooks(void);
+gpusync_hooks probe_default_hooks(void);
 
 /* Has the library seen the end of the ticket? Without a look at Metal, and whatever came before it. */
-static bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket);
+bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket);
 
 /* The event of a timeline, and its base, without its being handed out: one that is may not be used again. */
-static void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base);
+void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base);
 
 /* Does anything have to be told when the timeline rises? */
-static bool probe_is_listed(gpusync_timeline *timeline);
+bool probe_is_listed(gpusync_timeline *timeline);
 
 /* How many submissions' memory the queue and its device have to spare, and how many references there are to that. While
    nothing runs. */
-static unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references);
+unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references);
 
 /* The state of a submission with this ticket, or of the one that is to signal the lowest value of the timeline; and the
    stage of the first point that it waits for: by the names of the tables in gpusync.h. A pinned submission stays until it
    is unpinned, and keeps its queue from being destroyed. */
 typedef struct probe_pin probe_pin;
-static probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket);
-static void probe_unpin(probe_pin *pin);
-static const char *probe_state_of(const probe_pin *pin);
-static const char *probe_stage_of_wait(const probe_pin *pin);
-static const char *probe_state_of_signaller(gpusync_timeline *timeline);
+probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket);
+void probe_unpin(probe_pin *pin);
+const char *probe_state_of(const probe_pin *pin);
+const char *probe_stage_of_wait(const probe_pin *pin);
+const char *probe_state_of_signaller(gpusync_timeline *timeline);
 
 /* The stage of the pending signal of this value: by the names of the table in gpusync.h. */
-static const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value);
+const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value);
 
 /* The pending signal of this value sets out, as at the issue of its submission, or turns back to PENDING, as where a later
    signal of the submission must stay behind another. And whether a wait for it may go to the GPU. */
-static void probe_set_out(gpusync_timeline *timeline, uint64_t value);
-static void probe_stay(gpusync_timeline *timeline, uint64_t value);
-static bool probe_comes(gpusync_timeline *timeline, uint64_t value);
+void probe_set_out(gpusync_timeline *timeline, uint64_t value);
+void probe_stay(gpusync_timeline *timeline, uint64_t value);
+bool probe_comes(gpusync_timeline *timeline, uint64_t value);
 
 /* Whether the last of the fields that some threads write, or only read, and the first of those that others write share a
    cache line of 128 bytes. */
-static bool probe_shares_a_line(void);
+bool probe_shares_a_line(void);
+
+/* How often the library's own yield hook has given the processor away on this thread. */
+uint64_t probe_yields(void);
+
+/* Which rule of locks.h seems to be broken: see locks_pretended there. */
+void probe_pretend(const char *act, int kind);
 
 /* -- how it is found out: private names from here on ------------------------------------------------------------ */
 
-#ifndef PROBE_BLIND /* for tests/private.sh: a test is compiled without the inside */
-#define PROBE MAYBE_UNUSED
+#if defined(GPUSYNC_IMPLEMENTATION) && !defined(PROBE_BLIND) /* blind: for tests/private.sh, a test without the inside */
 
 /* Where each place is found: the functions that take a lock there. This table alone changes with the inside. */
 static const char *const probe_functions[] = {
@@ -209,30 +221,29 @@ static void probe_arm(int where, const void *lock, int n, void (*act)(void *), v
     __atomic_store_n(&probe_act.where, where, __ATOMIC_SEQ_CST);
 }
 
-static PROBE void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *),
-                           void *argument)
+void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (*act)(void *), void *argument)
 {
     probe_arm((int)place, timeline ? &timeline->waits.lock : NULL, n, act, argument);
 }
 
-static PROBE void probe_at_each(int n, void (*act)(void *), void *argument)
+void probe_at_each(int n, void (*act)(void *), void *argument)
 {
     probe_arm(PROBE_EACH, NULL, n, act, argument);
 }
 
-static PROBE void probe_amid_each(int n, void (*act)(void *), void *argument)
+void probe_amid_each(int n, void (*act)(void *), void *argument)
 {
     probe_arm(PROBE_AMID_EACH, NULL, n, act, argument);
 }
 
-static PROBE bool probe_has_acted(void)
+bool probe_has_acted(void)
 {
     return __atomic_exchange_n(&probe_act.where, PROBE_NOWHERE, __ATOMIC_SEQ_CST) == PROBE_NOWHERE;
 }
 
-static PROBE bool probe_holds_no_lock(void) { return locks_mine.count == 0; }
+bool probe_holds_no_lock(void) { return locks_mine.count == 0; }
 
-static PROBE bool probe_took_no_lock(void)
+bool probe_took_no_lock(void)
 {
     static __thread uint64_t before;
     bool none = locks_mine.taken == before;
@@ -243,7 +254,7 @@ static PROBE bool probe_took_no_lock(void)
 static gpusync__listening *probe_forgotten; /* registrations */
 static gpusync__post *probe_forgotten_posts;
 
-static PROBE void probe_forget_spare_memory(gpusync_queue *queue)
+void probe_forget_spare_memory(gpusync_queue *queue)
 {
     gpusync__listening **end = &probe_forgotten;
     gpusync__post **last = &probe_forgotten_posts;
@@ -270,7 +281,7 @@ static long probe_length(const gpusync__listening *listening)
     return length;
 }
 
-static PROBE long probe_registrations(void)
+long probe_registrations(void)
 {
     long made = __atomic_load_n(&probe_callocs, __ATOMIC_SEQ_CST) * GPUSYNC__SLAB_LISTENINGS, used;
     gpusync__lock(&gpusync__global.lock);
@@ -279,24 +290,24 @@ static PROBE long probe_registrations(void)
     return used;
 }
 
-static PROBE gpusync_hooks probe_default_hooks(void)
+gpusync_hooks probe_default_hooks(void)
 {
     gpusync_hooks hooks = {gpusync__default_yield, gpusync__default_park, gpusync__default_unpark, NULL};
     return hooks;
 }
 
-static PROBE bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket)
+bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket)
 {
     return gpusync__has_ended(queue, ticket);
 }
 
-static PROBE void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base)
+void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base)
 {
     if (base) *base = timeline->base;
     return timeline->event;
 }
 
-static PROBE bool probe_is_listed(gpusync_timeline *timeline)
+bool probe_is_listed(gpusync_timeline *timeline)
 {
     gpusync__lock(&timeline->waits.lock);
     bool listed = gpusync__has_listed(&timeline->waits);
@@ -304,7 +315,7 @@ static PROBE bool probe_is_listed(gpusync_timeline *timeline)
     return listed;
 }
 
-static PROBE unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references)
+unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references)
 {
     const gpusync__submission *s;
     const gpusync__due *due;
@@ -324,7 +335,7 @@ static PROBE unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *re
     return count;
 }
 
-static PROBE probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket)
+probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync__slot *slot = gpusync__ticket_begin(queue, ticket);
     gpusync__submission *s = slot && slot->kind == GPUSYNC__SUBMISSION ? slot->submission : NULL;
@@ -333,9 +344,9 @@ static PROBE probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ti
     return (probe_pin *)(void *)s;
 }
 
-static PROBE void probe_unpin(probe_pin *pin) { gpusync__submission_unref((gpusync__submission *)(void *)pin); }
+void probe_unpin(probe_pin *pin) { gpusync__submission_unref((gpusync__submission *)(void *)pin); }
 
-static PROBE const char *probe_state_of(const probe_pin *pin)
+const char *probe_state_of(const probe_pin *pin)
 {
     gpusync__submission *s = (gpusync__submission *)(void *)pin;
     uint64_t ticket = GPUSYNC__LOAD_SEQ(&s->work.ticket);
@@ -345,13 +356,13 @@ static PROBE const char *probe_state_of(const probe_pin *pin)
     return s->lined ? "held" : "given up";
 }
 
-static PROBE const char *probe_stage_of_wait(const probe_pin *pin)
+const char *probe_stage_of_wait(const probe_pin *pin)
 {
     static const char *const names[] = {"AWAITED", "COMING", "ABROAD", "OVER"};
     return names[GPUSYNC__LOAD_SEQ(&((const gpusync__submission *)(const void *)pin)->dependencies->stage)];
 }
 
-static PROBE const char *probe_state_of_signaller(gpusync_timeline *timeline)
+const char *probe_state_of_signaller(gpusync_timeline *timeline)
 {
     const char *state = "none";
     GPUSYNC__LOCK_TIMELINE(timeline);
@@ -360,7 +371,7 @@ static PROBE const char *probe_state_of_signaller(gpusync_timeline *timeline)
     return state;
 }
 
-static PROBE const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value)
+const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value)
 {
     static const char *const names[] = {"PENDING", "GOING", "ISSUED"};
     const char *name = "over";
@@ -371,7 +382,7 @@ static PROBE const char *probe_stage_of_signal(gpusync_timeline *timeline, uint6
     return name;
 }
 
-static PROBE void probe_set_out(gpusync_timeline *timeline, uint64_t value)
+void probe_set_out(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     GPUSYNC__LOCK_TIMELINE(timeline);
@@ -379,13 +390,13 @@ static PROBE void probe_set_out(gpusync_timeline *timeline, uint64_t value)
     GPUSYNC__UNLOCK_TIMELINE(timeline);
 }
 
-static PROBE void probe_stay(gpusync_timeline *timeline, uint64_t value)
+void probe_stay(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__stay(gpusync__cover(timeline, value), &deferred);
 }
 
-static PROBE bool probe_comes(gpusync_timeline *timeline, uint64_t value)
+bool probe_comes(gpusync_timeline *timeline, uint64_t value)
 {
     GPUSYNC__LOCK_TIMELINE(timeline);
     bool comes = gpusync__comes(gpusync__cover(timeline, value));
@@ -393,7 +404,15 @@ static PROBE bool probe_comes(gpusync_timeline *timeline, uint64_t value)
     return comes;
 }
 
-static PROBE bool probe_shares_a_line(void)
+uint64_t probe_yields(void) { return locks_yields; }
+
+void probe_pretend(const char *act, int kind)
+{
+    locks_pretended.kind = kind;
+    __atomic_store_n(&locks_pretended.act, act, __ATOMIC_SEQ_CST);
+}
+
+bool probe_shares_a_line(void)
 {
 #define PROBE_SHARES(type, last, first) \
     ((offsetof(type, last) + sizeof(((type *)0)->last) - 1) / 128 == offsetof(type, first) / 128)
@@ -407,6 +426,5 @@ static PROBE bool probe_shares_a_line(void)
 #undef PROBE_SHARES
 }
 
-#undef PROBE
-#endif /* PROBE_BLIND */
+#endif
 #endif

@@ -1,7 +1,6 @@
 /* stage.h - what a test plays on: a device, queues and timelines; and few words for work, submissions and callbacks
 
-   A test program defines GPUSYNC_IMPLEMENTATION, includes this (after probe.h where it needs that), and is done with
-   set-up. With one queue, or with several and four timelines:
+   A test program includes this (after probe.h where it needs that), and is done with set-up. With one queue, or with several and four timelines:
 
        rig r; rig_open(&r, SOFTMETAL_MANUAL); ... rig_close(&r);
        stage s; open_stage(&s, SOFTMETAL_MANUAL, 2); ... close_stage(&s); */

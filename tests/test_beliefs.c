@@ -3,7 +3,6 @@
    What softmetal does is what the lists of README.md and examples/README.md say of Metal, so no probe may say "differs".
    Each knob makes softmetal break one belief: the rows of this belief say so, and no other. So a probe that cannot fail
    is seen here. */
-#define GPUSYNC_IMPLEMENTATION
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -5,7 +5,6 @@
    symbols where the implementation is C++, and where there is no Metal. */
 #include <dlfcn.h>
 
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 /* What dlsym finds is not a function to ISO C. */

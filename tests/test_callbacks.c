@@ -10,7 +10,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

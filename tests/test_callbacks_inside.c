@@ -5,7 +5,6 @@
    is refused.
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

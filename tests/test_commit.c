@@ -2,7 +2,6 @@
    costs, work committed behind gpusync's back, room in the queue, and every mistake that is refused
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

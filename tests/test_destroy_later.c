@@ -7,7 +7,6 @@
    calls that may meet them, and threads race.
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -1,5 +1,4 @@
 /* test_encode.c - gpusync_encode_wait and gpusync_encode_signal: waits and signals in a program's own command buffers */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -2,7 +2,6 @@
    and what the loss of a device ends
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 #define COMMAND_BUFFER_DOMAIN (metal4_run() ? "MTL4CommandQueueErrorDomain" : "MTLCommandBufferErrorDomain")

@@ -8,35 +8,9 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Where it is not 0 it is the clock: a look at it takes 100 ns, and a sleep in the park hook as long as it should. */
-static uint64_t planned_ns;
-
-static uint64_t plan(void) { return __atomic_add_fetch(&planned_ns, 100, __ATOMIC_SEQ_CST); }
-
-#ifdef __APPLE__
-static uint64_t hooked_clock(clockid_t id)
-{
-    return __atomic_load_n(&planned_ns, __ATOMIC_SEQ_CST) ? plan() : clock_gettime_nsec_np(id);
-}
-#define clock_gettime_nsec_np hooked_clock
-#else
-static int hooked_clock(clockid_t id, struct timespec *now)
-{
-    uint64_t ns;
-    if (__atomic_load_n(&planned_ns, __ATOMIC_SEQ_CST) == 0) return clock_gettime(id, now);
-    ns = plan();
-    now->tv_sec = (time_t)(ns / 1000000000u);
-    now->tv_nsec = (long)(ns % 1000000000u);
-    return 0;
-}
-#define clock_gettime hooked_clock
-#endif
-
-#define GPUSYNC_IMPLEMENTATION
+#include "clock.h"
 #include "probe.h"
 #include "stage.h"
-#undef clock_gettime
-#undef clock_gettime_nsec_np
 
 /* -- a queue whose program has hooks of its own ----------------------------------------------------------------- */
 
@@ -66,7 +40,7 @@ static void flow_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     if (deadline_ns <= now) return;
     if (deadline_ns - now > MS(50)) deadline_ns = now + MS(50); /* it may return early */
     if (softmetal_timers() && softmetal_next_timer() <= MS(50)) softmetal_fire_timer();
-    PUT(&planned_ns, deadline_ns);
+    PUT(&clock_now, deadline_ns);
     f->slept_ns += deadline_ns - now;
 }
 
@@ -88,7 +62,8 @@ static void open_flow_with(flow *f, gpusync_queue_desc desc, gpusync_callback_mo
     hooks.user = f;
     device_desc.hooks = &hooks;
     device_desc.callback_mode = mode;
-    PUT(&planned_ns, SECONDS(1000));
+    PUT(&clock_now, SECONDS(1000));
+    PUT(&clock_is_real, false);
     rig_open_with(&f->r, SOFTMETAL_MANUAL, device_desc, desc);
     assert_ok(gpusync_timeline_create(f->r.device, NULL, &f->t));
 }
@@ -249,7 +224,7 @@ static void test_a_late_handler_is_not_lost_before_its_time(void **state)
     softmetal_fire_timer(); /* sees the end */
     softmetal_fire_timer();
     assert_result(ask_for_room(&f, &buffer), GPUSYNC_TIMEOUT);
-    PUT(&planned_ns, GET(&planned_ns) + MS(51));
+    PUT(&clock_now, GET(&clock_now) + MS(51));
     softmetal_fire_timer();
     assert_ok(ask_for_room(&f, &buffer));
     softmetal_run_handler(f.buffer, 0);
@@ -997,7 +972,7 @@ static void test_destroy_ends_the_wait(void **state)
             memset(&device_desc, 0, sizeof device_desc);
             memset(&desc, 0, sizeof desc);
             desc.max_in_flight = 1;
-            PUT(&planned_ns, 0);
+            PUT(&clock_is_real, true);
             rig_open_with(&r, now ? SOFTMETAL_MANUAL : SOFTMETAL_REAL, device_desc, desc);
             metal = metal_retain(r.metal_queue);
             job.queue = r.queue;
@@ -1107,7 +1082,7 @@ static void race_for_room(uint32_t limit, bool elsewhere)
     memset(&desc, 0, sizeof desc);
     memset(&race, 0, sizeof race);
     desc.max_in_flight = limit;
-    PUT(&planned_ns, 0);
+    PUT(&clock_is_real, true);
     rig_open_with(&race.r, SOFTMETAL_REAL, device_desc, desc);
     race.limit = limit;
     race.elsewhere = elsewhere;
@@ -1168,7 +1143,8 @@ static void test_each_end_lets_one_in(void **state)
     memset(&desc, 0, sizeof desc);
     desc.max_in_flight = 1;
     device_desc.hooks = &hooks;
-    PUT(&planned_ns, SECONDS(1000));
+    PUT(&clock_now, SECONDS(1000));
+    PUT(&clock_is_real, false);
     PUT(&woken, 0);
     rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, desc);
     commit_empty(&r, &buffer);
@@ -1208,7 +1184,7 @@ static void test_room_for_many_lets_all_of_them_in(void **state)
     stage s;
     (void)state;
     NOT_ON_METAL4("room for many does not come at once");
-    PUT(&planned_ns, 0);
+    PUT(&clock_is_real, true);
     open_stage_for(&a, &s, 1, 0);
     keep_out(&a, &s);
     PUT(&a.one_by_one, true);

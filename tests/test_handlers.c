@@ -1,7 +1,6 @@
 /* test_handlers.c - gpusync_wait_options.handlers: a wait that goes on until the completed handlers have run
 
    On the manual clock a command buffer ends (softmetal_complete) well before its handlers run. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stddef.h>
 
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -6,7 +6,6 @@
    names the rule of the header that it goes red without. At the end every order of the steps of four submissions is tried. Numbers are those of the list that test_interleavings.c begins: 12 to 17, and 24.
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -2,7 +2,6 @@
    called or kept afterwards; the report; autorelease pools
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include <time.h>
 #include "stage.h"

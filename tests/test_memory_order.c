@@ -2,7 +2,6 @@
 
    Threads learn of each other by relaxed atomics alone, which order nothing, or by the call that is to order them: so
    what the library leaves unordered is seen in every run. Without ThreadSanitizer these tests ask for little. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 static unsigned relaxed(const unsigned *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }

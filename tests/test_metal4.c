@@ -1,7 +1,6 @@
 /* test_metal4.c - queues of Metal 4: how they are made, what they commit, how that ends, what they refuse
 
    What is the same for either kind of queue is in the other programs, which run on both. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 static const gpusync_queue_desc of_metal4 = {.metal4 = true, .label = "four"};

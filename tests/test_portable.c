@@ -1,6 +1,5 @@
 /* test_portable.c - the calls on whatever Metal device there is, with real work and no control over it */
 /* portable: also runs on a real Metal device */
-#define GPUSYNC_IMPLEMENTATION
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -4,7 +4,6 @@
    lost; and that nothing is retained where the call refuses.
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

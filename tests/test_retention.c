@@ -5,7 +5,6 @@
    SEED    of all that is random; printed, default from the clock
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

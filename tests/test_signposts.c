@@ -5,7 +5,6 @@
    them.
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 #include "../examples/signposts.h"
 

@@ -5,7 +5,6 @@
    has the event of the column happen, and finds the state of the cell; for each cell that says `-` there is none.
 
    This also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -8,7 +8,6 @@
    programs.
 
    This also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 /* -- set-up ------------------------------------------------------------------------------------------------------ */

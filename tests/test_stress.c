@@ -14,7 +14,6 @@
    SEED    of all that is random; printed, default from the clock
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 #define WORKERS 8u

@@ -4,7 +4,6 @@
    is that of the first wait that failed, and says which ticket is the origin; what was reached before stays reached.
 
    This also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

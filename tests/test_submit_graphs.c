@@ -6,7 +6,6 @@
    GRAPH_SEED      runs one program, and prints it; what fails or hangs prints the seed
    GRAPH_PROGRAMS  runs so many, from GRAPH_SEED on where that is given, however long they take
    STRESS          "full": 2,000 programs, however long they take */
-#define GPUSYNC_IMPLEMENTATION
 #include "submit_graphs.h"
 #include <signal.h>
 

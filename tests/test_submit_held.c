@@ -5,7 +5,6 @@
    it as work that is not done.
 
    This also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 /* == waits before their signals ================================================================================ */

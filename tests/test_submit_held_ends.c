@@ -4,7 +4,6 @@
    timeline, its queue or the device; work that still has hope outlives them; a chain needs no stack for its length.
 
    This also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 /* So that every failure of a long chain stays on record. */

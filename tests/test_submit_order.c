@@ -5,7 +5,6 @@
    kept, so that what signals more goes after what other queues have on the device.
 
    This also runs on queues of Metal 4, where waits and signals need no command buffers. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

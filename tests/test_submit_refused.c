@@ -4,7 +4,6 @@
    caller's, has no pending signal and takes no room; what Metal or memory does not give changes nothing.
 
    This also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -4,7 +4,6 @@
    all be waited for, alone or with others; the ticket's info, the statistics and the report tell what it waits for.
 
    This also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

@@ -3,7 +3,6 @@
    On the manual clock a sweep comes when the test fires its timer. The program also runs on queues of Metal 4. */
 #include <pthread.h>
 
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 
 /* -- sleepers ------------------------------------------------------------------------------------------------------ */

@@ -3,7 +3,6 @@
    This also runs on queues of Metal 4. */
 #include <string.h>
 
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

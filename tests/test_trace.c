@@ -4,7 +4,6 @@
    clock makes the moments: what happens between two of them has a time between theirs.
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 

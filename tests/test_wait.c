@@ -1,7 +1,6 @@
 /* test_wait.c - waiting: every way of asking, what each wait costs, when it ends and how that is counted
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "probe.h"
 #include "stage.h"
 #include <sys/mman.h>

@@ -1,7 +1,6 @@
 /* test_wait_many.c - one wait for many points: tickets and values of timelines, all of them or any
 
    It also runs on queues of Metal 4. */
-#define GPUSYNC_IMPLEMENTATION
 #include "stage.h"
 #include <sys/mman.h>
 #include <time.h>

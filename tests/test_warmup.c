@@ -1,4 +1,7 @@
-/* test_warmup.c - gpusync_warmup_*: pipelines, the device and the program's jobs, made ready before they are needed */
+/* test_warmup.c - gpusync_warmup_*: pipelines, the device and the program's jobs, made ready before they are needed
+
+   The implementation is compiled in this program: it may make no thread, and where it gives the processor away is counted
+   here. */
 #include <pthread.h>
 #include <time.h>
 

@@ -60,6 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     input.at = data;
     input.end = data + size;
     input.filler = 0x9E3779B97F4A7C15u * (1 + data[0] + 256u * data[1]);
+    clock_is_real = false;
     clock_now = SECONDS(1000);
     gpu.idle = gpu.yields = 0;
     softmetal_reset();

@@ -6,6 +6,7 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
+#define GPUSYNC_IMPLEMENTATION
 #include "../clock.h"
 #include "common.h"
 

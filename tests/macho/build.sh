@@ -119,15 +119,25 @@ headers() {
 }
 
 # Zig defines NDEBUG for every -O but -O0, and drops what nothing refers to, which Apple's linker does when it is told to: test_bindings
-# looks for such symbols. `archive`: where another libsoftmetal.a is.
+# looks for such symbols. `archive`: where another libsoftmetal.a is. `inside`: the object of tests/compile/inside.c, where it
+# has been compiled; else it is, with the test.
 program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TREE
     local arch=$1 tree=$2 source=$2/$3 target=$4 standard=$5 implementation=()
     shift 5
-    grep -q '^ *# *define *GPUSYNC_IMPLEMENTATION' "$source" || implementation=("$tree/tests/compile/implementation.c")
+    if ! grep -q '^ *# *define *GPUSYNC_IMPLEMENTATION' "$source"; then
+        case $source in
+        */tests/*) implementation=("${inside:-$tree/tests/compile/inside.c}") ;;
+        *) implementation=("$tree/tests/compile/implementation.c") ;;
+        esac
+    fi
     rm -f "$target"
+    compile_program "$arch" "$tree" "$standard" "$@" -Wl,--no-gc-sections -Wl,-undefined,dynamic_lookup "$source" \
+        "${implementation[@]}" "${archive:-$out/$arch}/libsoftmetal.a" -o "$target"
+}
+
+compile_program() { # ARCH TREE STANDARD ARGUMENT...
+    local arch=$1 tree=$2 standard=$3
+    shift 3
     "$zig" cc -target "$arch-macos" -std="$standard" -O2 -UNDEBUG -g "${program_warnings[@]}" -D_XOPEN_SOURCE=700 \
-        -D_DARWIN_C_SOURCE= "$@" \
-        -I"$tree" -I"$tree/tests" -I"$root/tests/softmetal" -I"$tree/examples" \
-        -isystem "$out/include" -Wl,--no-gc-sections -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" \
-        "${archive:-$out/$arch}/libsoftmetal.a" -o "$target"
+        -D_DARWIN_C_SOURCE= -I"$tree" -I"$tree/tests" -I"$root/tests/softmetal" -I"$tree/examples" -isystem "$out/include" "$@"
 }

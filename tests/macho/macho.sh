@@ -40,7 +40,7 @@ for arch in $archs; do check_arch "$arch"; done
 # ---------------------------------------------------------------- building
 # A program that does not compile is not there afterwards, and run.sh counts it as failed.
 make_program() { # ARCH KIND NAME STANDARD
-    local target=$out/$1/$2/$3 kind=${2#users/} locks=() archive=
+    local target=$out/$1/$2/$3 kind=${2#users/} locks=() archive= inside=$out/$1/inside.o
     [ "$kind" = "$2" ] || archive=$out/$1/users
     [ "$kind" != tests ] || locks=(-include "$root/tests/locks.h")
     # shellcheck disable=SC2086 # a list of options
@@ -48,12 +48,22 @@ make_program() { # ARCH KIND NAME STANDARD
         { echo "FAILED: $2/$3.c does not compile for $1:"; head -n 40 "$target.log" | sed 's/^/    | /'; }
 }
 
+inside() { # ARCH: the implementation of the tests that have none of their own
+    local target=$out/$1/inside.o
+    newer "$target" "$root"/gpusync.h "$root"/tests/*.h "$root"/tests/softmetal/*.h "$root"/examples/*.h \
+        "$root"/tests/compile/inside.c "$here"/build.sh "$out/$1/flags" || return 0
+    rm -f "$target"
+    # shellcheck disable=SC2086 # a list of options
+    compile_program "$1" "$root" c11 -include "$root/tests/locks.h" ${MACHO_CFLAGS:-} -c "$root/tests/compile/inside.c" \
+        -o "$target" || die "the implementation for $1 cannot be compiled"
+}
+
 build() { # ARCH KIND STANDARD NAME...
     local arch=$1 kind=$2 standard=$3 name
     shift 3
     for name in "$@"; do
         newer "$out/$arch/$kind/$name" "$out/$arch/libsoftmetal.a" "$root/${kind#users/}/$name.c" "$root"/gpusync.h "$root"/tests/*.h \
-            "$root"/tests/softmetal/*.h "$root"/tests/beliefs/*.h "$root"/examples/*.h "$root"/tests/compile/implementation.c "$here"/build.sh \
+            "$root"/tests/softmetal/*.h "$root"/tests/beliefs/*.h "$root"/examples/*.h "$root"/tests/compile/i*.c "$here"/build.sh \
             "$out/$arch/flags" || continue
         while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
         make_program "$arch" "$kind" "$name" "$standard" &
@@ -67,6 +77,7 @@ for arch in $archs; do
     echo "${MACHO_CFLAGS:-}" | cmp -s - "$out/$arch/flags" || echo "${MACHO_CFLAGS:-}" >"$out/$arch/flags"
     runner "$arch"
     softmetal "$arch" "$out/$arch" "$root/tests/softmetal"
+    if [ ${#tests[@]} -gt 0 ]; then inside "$arch"; fi
     build "$arch" tests c11 ${tests[@]+"${tests[@]}"}
     build "$arch" examples c99 ${examples[@]+"${examples[@]}"}
     build "$arch" users/examples c99 ${users[@]+"${users[@]}"}
