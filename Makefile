@@ -29,6 +29,14 @@ ifneq ($(not_here),)
 $(error $(firstword $(not_here)): $(if $(darwin),Linux,macOS) only)
 endif
 
+# Without a -j what compiles many files, and is asked for alone, uses all cores. Not so what measures, and what make or a
+# script calls; nor the make of macOS, 3.81, which would take this for more than the -j that it is given.
+ifneq ($(if $(word 2,$(MAKECMDGOALS)),,$(filter test test-device test-valgrind test-examples examples programs coverage loop,$(MAKECMDGOALS))),)
+ifeq ($(MAKELEVEL)$(filter -j% 3.%,$(MAKEFLAGS) $(MAKE_VERSION)),0)
+MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+endif
+endif
+
 # ------------------------------------------------------------------------------------------- what is missing
 # The targets below need programs and libraries; tests/deps.sh installs those that are not there. This is done
 # before anything else, as the rules ask the installed programs for their options.
@@ -284,7 +292,7 @@ beliefs: $(beliefs) ## build the probes of tests/on-a-mac.sh: for the Mac's GPU,
 	echo 'built: $<'
 
 test-beliefs: $(BUILD)/tests/test_beliefs $(BUILD)/beliefs/beliefs ## the probes, on softmetal turned against each belief
-	KNOBS=all TIME_LIMIT=600 $(run_tests) $< --examples $(BUILD)/beliefs/beliefs
+	JOBS=1 KNOBS=all TIME_LIMIT=600 $(run_tests) $< --examples $(BUILD)/beliefs/beliefs
 
 test-valgrind: $(VALGRIND:%=$(BUILD)/tests/%) ## the tests named in VALGRIND= under valgrind
 	RUN='valgrind -q --error-exitcode=99 --trace-children=no --leak-check=no --suppressions=tests/valgrind.supp' tests/run.sh $^
@@ -378,6 +386,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  TESTS EXAMPLES  names of those to build and run; default all
 ##  STRESS          factor for the length of the stress tests; default 1
 ##  RUN             put in front of every program that is run: RUN=valgrind
+##  JOBS            programs that are run at a time; default as many as there are cores, and two at most
 ##  N               rounds of make loop, and of make fuzz-threads INPUT=; default 20
 ##  PARTS           of make test-compile: matrix ways symbols stubs strict objc copies macho
 ##  TIME SEED INPUT of make fuzz and fuzz-threads: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that

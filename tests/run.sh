@@ -13,6 +13,10 @@
 #
 # An example is one test: its output has to be as tests/expect/NAME.txt says. expect.pl has the rules.
 #
+# Several programs run at a time, and what they say is shown in the order of the arguments. Examples on a Mac's GPU run one
+# after another.
+#
+# JOBS         how many at a time; default: as many as there are cores, and two at most
 # FORM         where examples run, as expect.pl names it. Default: mac on a Mac, else softmetal
 # RUN          command put in front of every program (valgrind, setarch ...)
 # LOGS         where the outputs are kept; default: next to each program
@@ -28,6 +32,8 @@ expect=${EXPECT:-$here/expect}
 form=softmetal
 [ "$(uname -s)" != Darwin ] || form=mac
 form=${FORM:-$form}
+jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}
+[ -n "${JOBS:-}" ] || [ "$jobs" -le 2 ] || jobs=2
 longest=400 # lines of a failed program's output that are shown
 passed=0 failed=0 skipped=0 left_out=0 failures=
 bad='autorelease called without pool'
@@ -38,8 +44,11 @@ export CMOCKA_MESSAGE_OUTPUT=${CMOCKA_MESSAGE_OUTPUT:-STDOUT}
 
 # execute PROGRAM LOG -> status
 execute() {
+    # In the background: so this shell hears of a signal while it waits, and limit.pl ends the program.
     # shellcheck disable=SC2086 # RUN is a list of words
-    "$here/limit.pl" "$limit" ${RUN:-} "$1" </dev/null >"$2" 2>&1
+    "$here/limit.pl" "$limit" ${RUN:-} "$1" </dev/null >"$2" 2>&1 9>&- &
+    child=$!
+    wait "$child"
 }
 
 show() { # LOG: without the tests that had nothing to say, and not more than the last lines
@@ -178,22 +187,67 @@ run_example() {
     fi
 }
 
+run_program() { # PROGRAM, of this `kind`
+    if [ -n "${TOTAL_LIMIT:-}" ] && [ "$SECONDS" -ge "$TOTAL_LIMIT" ]; then
+        report "$(basename "$1")" 0 1 0 "not run: all together have $TOTAL_LIMIT s" /dev/null
+    elif [ $kind = example ]; then
+        run_example "$1"
+    else
+        run_test "$1"
+    fi
+}
+
+# A shell for each program writes what is to be shown, and counts; at its end it puts a line back into `free`. Who takes a
+# line may start the next program.
+work=$(mktemp -d "${TMPDIR:-/tmp}/gpusync-run.XXXXXX") || exit 1
+started=0 shown=0
+trap 'rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; wait; exit 130' HUP INT TERM
+mkfifo "$work/free" && exec 9<>"$work/free" || exit 1
+for ((i = 0; i < jobs; i++)); do echo >&9; done
+
+start_program() { # PROGRAM
+    local each=$work/$started
+    read -r _ <&9
+    started=$((started + 1))
+    (
+        child= passed=0 failed=0 skipped=0 left_out=0 failures=
+        trap 'kill $child 2>/dev/null; exit 130' HUP INT TERM
+        trap 'mv "$each.says" "$each" 2>/dev/null; echo >&9' EXIT
+        run_program "$1" >"$each.says"
+        printf '%s' "$failures" >"$each.failures"
+        echo "$passed $failed $skipped $left_out" >"$each.counts"
+    ) &
+}
+
+show_ended() {
+    local each ok no skip not_there
+    while each=$work/$shown && [ -e "$each" ]; do
+        shown=$((shown + 1))
+        cat "$each"
+        read -r ok no skip not_there 2>/dev/null <"$each.counts" || ok=0 no=1 skip=0 not_there=0
+        passed=$((passed + ok)) failed=$((failed + no)) skipped=$((skipped + skip)) left_out=$((left_out + not_there))
+        if [ -s "$each.failures" ]; then failures+=$(cat "$each.failures")$'\n'; fi
+        rm -f "$each" "$each".*
+    done
+}
+
 kind=plain
 for program in "$@"; do
     case $program in
-    --examples) kind=example ;;
+    --examples)
+        kind=example
+        while [ "$form" = mac ] && [ "$jobs" -gt 1 ]; do read -r _ <&9 && jobs=$((jobs - 1)); done
+        ;;
     --metal4) kind=metal4 ;;
     *)
-        if [ -n "${TOTAL_LIMIT:-}" ] && [ "$SECONDS" -ge "$TOTAL_LIMIT" ]; then
-            report "$(basename "$program")" 0 1 0 "not run: all together have $TOTAL_LIMIT s" /dev/null
-        elif [ $kind = example ]; then
-            run_example "$program"
-        else
-            run_test "$program"
-        fi
+        start_program "$program"
+        show_ended
         ;;
     esac
 done
+wait
+show_ended
 if [ "$left_out" -gt 0 ]; then echo "$left_out tests have no meaning on queues of Metal 4, and say why in their logs"; fi
 if [ "$skipped" -gt 0 ]; then echo "$skipped skipped, see above"; fi
 if [ $((passed + failed)) -eq 0 ] && [ "$skipped" -eq 0 ]; then

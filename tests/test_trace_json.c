@@ -1,7 +1,7 @@
 /* test_trace_json.c - what examples/trace.c writes, as a program that draws traces reads it
 
-   The example itself is compiled in here, with its implementation, and run once; a JSON parser (jansson) reads its file. Checked: the trace
-   event format, every track and what is on it, and that the times tell the story that the pipeline has. */
+   The example itself is compiled in here, with its implementation, and run once; a JSON parser (jansson) reads its
+   file. Checked: the trace event format, every track and what is on it, and that the times tell the story that the pipeline has. */
 #define GPUSYNC_IMPLEMENTATION
 #define main example_main
 #include "../gpusync.h"
