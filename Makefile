@@ -21,7 +21,7 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 
 # What runs on one system says so elsewhere, before anything is installed or built.
 linux_only := check check-long bench-spin bench-five bench-chart test-pictures test-valgrind test-compile test-macho \
-	test-macho-mutants test-mutants test-counts test-growth fuzz fuzz-threads fuzz-proof soak coverage test-model \
+	test-macho-mutants test-mutants test-guards test-counts test-growth fuzz fuzz-threads fuzz-proof soak coverage test-model \
 	test-with test-readme test-examples
 mac_only := bench-device test-device
 not_here := $(filter $(if $(darwin),$(linux_only),$(mac_only)),$(MAKECMDGOALS))
@@ -47,7 +47,7 @@ MACHO_ARCH ?= $(filter x86_64,$(shell uname -m)) aarch64
 macho_level = $(if $(filter aarch64,$(MACHO_ARCH)),macho,check)
 deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(macho_level),$(if \
 	$(filter test-with,$(MAKECMDGOALS)),with,$(if \
-	$(filter check check-long test-compile test-apple test-valgrind test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
+	$(filter check check-long test-compile test-apple test-valgrind test-guards test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter bench-chart bench-five test-pictures,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench bench-spin loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
@@ -317,6 +317,9 @@ test-mutants: ## faults in gpusync.h, planted one by one: a test has to see each
 	BUILD='$(abspath $(top))' CC='$(CC)' TESTS='$(all_tests)' BOTH='$(both_kinds)' EXAMPLES='$(EXAMPLES)' \
 		UPDATE='$(UPDATE)' JOBS='$(JOBS)' tests/mutants.sh $(ONLY)
 
+test-guards: ## which lock is over which field: each access is checked against tests/guards/guards.txt while the tests run
+	BUILD='$(abspath $(top))' CC='$(CC)' TESTS='$(TESTS)' tests/guards/guards.sh
+
 test-counts: $(SOFTMETAL_LIB) ## instructions, messages, allocations, wake-ups of the calls against their limits
 	CC='$(CC)' BUILD='$(abspath $(BUILD)/counts)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/bench/counts.sh
@@ -406,7 +409,7 @@ how-to-%: $(BUILD)/fuzz/%
 
 .PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart examples install clean deps loop \
 	uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
-	test-examples test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
+	test-examples test-guards test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
 	run-fuzz run-fuzz-threads test-apple test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
 
