@@ -210,8 +210,9 @@ start_program() { # PROGRAM
     local each=$work/$started
     read -r _ <&9
     started=$((started + 1))
+    # shellcheck disable=SC2030,SC2031 # they are counted from 0 in each shell, and added up by show_ended
     (
-        child= passed=0 failed=0 skipped=0 left_out=0 failures=
+        passed=0 failed=0 skipped=0 left_out=0 failures='' child=''
         trap 'kill $child 2>/dev/null; exit 130' HUP INT TERM
         trap 'mv "$each.says" "$each" 2>/dev/null; echo >&9' EXIT
         run_program "$1" >"$each.says"
@@ -220,6 +221,7 @@ start_program() { # PROGRAM
     ) &
 }
 
+# shellcheck disable=SC2031
 show_ended() {
     local each ok no skip not_there
     while each=$work/$shown && [ -e "$each" ]; do

@@ -40,7 +40,7 @@ for arch in $archs; do check_arch "$arch"; done
 # ---------------------------------------------------------------- building
 # A program that does not compile is not there afterwards, and run.sh counts it as failed.
 make_program() { # ARCH KIND NAME STANDARD
-    local target=$out/$1/$2/$3 kind=${2#users/} locks=() archive= inside=$out/$1/inside.o
+    local target=$out/$1/$2/$3 kind=${2#users/} locks=() archive='' inside=$out/$1/inside.o
     [ "$kind" = "$2" ] || archive=$out/$1/users
     [ "$kind" != tests ] || locks=(-include "$root/tests/locks.h")
     # shellcheck disable=SC2086 # a list of options
