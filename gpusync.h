@@ -403,10 +403,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 
     Held work is given up with ERROR_CANCELLED, also plain commits behind held work. So are buffers that were made or
     tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes
-    on where the point of this queue has ended. The remaining callbacks run before this call returns, on its thread or
-    where callbacks run: do not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch
-    first: while destroy waits it runs callbacks of its own queue alone. If a callback of another queue has to run
-    before this queue's work can end, destroy never returns.
+    on where the point of this queue has ended. The remaining callbacks run before this call returns, on its thread: do
+    not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: while destroy
+    waits it runs callbacks of its own queue alone. If a callback of another queue has to run before this queue's work
+    can end, destroy never returns.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys the queue
              (a mistake of the program that gpusync sometimes notices).
     Threads one, see >>threads
@@ -439,7 +439,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
     command_buffer  One of gpusync_command_buffer, or one made elsewhere that gpusync_encode_wait or
                     gpusync_encode_signal kept.
     The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
-    value, or the work is cancelled.
+    value, or the work is cancelled. On a queue with sticky_failure the discard of a buffer whose commit was refused
+    fails their timelines.
     Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept by this
              queue; ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
@@ -456,8 +457,9 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
                  (see max_command_buffer_count). Try again when the held work has left the queue's line; never
                  discard an enqueued buffer, which would block its Metal queue.
              ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside the callback.
-             ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or
-                 the buffer is held. Nothing is left to do.
+             ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or the buffer is held.
+                 Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it,
+                 gpusync_track_committed gives it a ticket.
              ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure.
              ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer, which
                  takes gpusync_commit4. Discard a buffer that gpusync made, at the queue that made it.
@@ -593,10 +595,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device 
 
 /** Why a command buffer failed, and what usually helps. The class of a Metal error comes from the number that the
     driver gives the error. Metal keeps this number in an underlying NSError (IOGPUCommandQueueErrorDomain) and in the
-    text. If there is no number, or gpusync does not know it, the class comes from Metal's code (MTLCommandBufferError;
-    MTL4CommandQueueError, whose code counts only if there is no number, except 11). One code stands for several
-    numbers. An error of another domain is OTHER. The meanings are known from Apple's code and from logs: see
-    examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
+    text. If there is no number, or gpusync does not know it, the class comes from Metal's code (MTLCommandBufferError).
+    On a Metal 4 queue (MTL4CommandQueueError) an error whose number gpusync does not know is OTHER, except code 11. One
+    code stands for several numbers. An error of another domain is OTHER. The meanings are known from Apple's code and
+    from logs: see examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -1048,8 +1050,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
     take all threads, and then no callback runs. After gpusync_queue_destroy_now it goes on until the work ends.
     Work that waits for this ticket, by gpusync_encode_wait or gpusync_submit, is held until the ticket has ended.
     Returns  as gpusync_track. ERROR_NOT_COMMITTED: use gpusync_track. ERROR_ALREADY_TRACKED: it has a ticket and has
-             not ended. A buffer that has ended gets a new ticket, which has ended at once, even if the buffer had a
-             ticket before.
+             not ended. Once the buffer has ended, each call gives it a new ticket, which has ended at once.
     Threads any   Blocks no   Owns retains the buffer until it ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
                                                                      gpusync_ticket *GPUSYNC_OPT ticket);
@@ -1172,8 +1173,8 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
              lowest that failed; count: none has.
     A point that failed has ended. A point that can no longer be reached (destroyed, device lost) ends the wait. This
     wait reports failures of GPUSYNC_EVERYTHING points, as gpusync_device_wait does, although it returns one result.
-    Danger: at the time limit, and when the device is lost, a failure counts more than a point that has not ended. After
-    an error of ALL other points may not have ended: ask for each before you use its memory again.
+    Danger: at the time limit, and when the device is lost, a wait for ALL returns the failure of a point that has
+    ended, although other points may not have ended. Ask for each before you use its memory again.
     Returns  what a wait for the point of `which` returns. OK: every one ended well; also for a count of 0, but not with
              ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points of two
              devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY;
@@ -1208,10 +1209,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    if the work itself waits for 3 or more. If 5 was committed first, work that waits for 3 is held until 3 is reached.
    Signal the values of a timeline in rising order.
 
-   Gates. Metal starts the command buffers of a queue in order, but lets buffers overlap that share no tracked resource.
-   gpusync_submit puts a wait in a command buffer of its own in front, and a signal in one behind, so that work may
-   overlap its wait or its signal if Metal tracks no resource between them. Encode waits and signals into the command
-   buffers where that matters; for buffers that come from elsewhere pass GPUSYNC_STRICT. */
+   Overlap. Metal starts the command buffers of a queue in order, but lets buffers overlap that share no tracked
+   resource. gpusync_submit puts a wait in a command buffer of its own in front, and a signal in one behind, so that
+   work may overlap its wait or its signal if Metal tracks no resource between them. Encode waits and signals into the
+   command buffers where that matters; for buffers that come from elsewhere pass GPUSYNC_STRICT. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU.
 
@@ -1251,7 +1252,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 /** Flags of a submission. Open: later versions may have more. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
     GPUSYNC_STRICT = 2,   /**< Waits and signals on the host, for command buffers that were encoded elsewhere. */
-    GPUSYNC_UNORDERED = 4 /**< May pass held work of the queue, and be passed while held itself. */
+    GPUSYNC_UNORDERED = 4 /**< Does not line up behind held work; while it is held, no work lines up behind it. */
 } gpusync_submit_flags;
 
 /** Work between waits and signals. */
@@ -1405,7 +1406,8 @@ typedef struct gpusync_stats {
     uint64_t held;             /**< Commits and submissions that were held on the host. */
     uint64_t waits_skipped;    /**< Waits of submissions for points reached already. */
     uint64_t buffers_saved;    /**< gpusync's own command buffers that submissions did without. */
-    /** Sleeps by the time from the GPU's end of a ticket until its waiter runs: place n below 2^n us, last: more. */
+    /** Sleeps by the time from the GPU's end of a ticket until its waiter runs. Place 0: below 1 us; n: below 2^n us,
+        and not below 2^(n - 1); the last: all above. */
     uint64_t wake_latencies[GPUSYNC_LATENCIES];
 } gpusync_stats;
 
@@ -1487,7 +1489,7 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
 /* ------------------------------------------------------------------------------------------------- >>api-metal4 --
    8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue.
    Commit with gpusync_commit4 or gpusync_submit. Tickets, queries, waits, callbacks, failures, timelines and the report
-   work as with any queue, and both kinds of queue wait for each other. The differences:
+   work as with any queue, and work on one kind may wait for work on the other. The differences:
 
    Buffers     The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
                Several committed together have one ticket, and count as one in max_in_flight and gpusync_throttle. Metal

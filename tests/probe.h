@@ -393,7 +393,10 @@ void probe_set_out(gpusync_timeline *timeline, uint64_t value)
 void probe_stay(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__stay(gpusync__cover(timeline, value), &deferred);
+    GPUSYNC__LOCK_TIMELINE(timeline);
+    gpusync__pending_signal *signal = gpusync__cover(timeline, value);
+    GPUSYNC__UNLOCK_TIMELINE(timeline);
+    gpusync__stay(signal, &deferred);
 }
 
 bool probe_comes(gpusync_timeline *timeline, uint64_t value)

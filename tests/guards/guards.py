@@ -175,6 +175,8 @@ class Copy:
         start = self.base(at)
         if start is None or (self.word(at) == "." and self.word(at - 1) == ")" and self.base(at) < self.opening(at - 1)):
             return # in an initialiser, or of what a function returns
+        if self.word(at + 2) == "(":
+            return # a call: locks.h knows it by its words
         first, last = self.code[start], self.code[at + 1]
         base = "".join(self.out[first:self.code[at]])
         self.out[first] = "GUARDS(%s(%s), %s, '%s')" % (
