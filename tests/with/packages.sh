@@ -99,9 +99,24 @@ project() { # DIRECTORY HEADING
     same "the last line" "$(tail -n 1 "$output")" "ticket 1: done"
 }
 
+# By git, and from a tarball, without a warning. The project gets the version.
 fetch_content() {
+    local dir=$packages/fetch_content sum
     prepare
-    project "$packages/fetch_content" FetchContent
+    project "$dir" FetchContent
+    has_version "$dir"
+    git --git-dir "$packages/gpusync/.git" archive --prefix=gpusync/ -o "$packages/gpusync.tar.gz" HEAD
+    sum=$(sha256sum "$packages/gpusync.tar.gz" | cut -d' ' -f1)
+    sed -i -e "s,^ *GIT_REPOSITORY .*,    URL file://$packages/gpusync.tar.gz," -e "s,^ *GIT_TAG .*,    URL_HASH SHA256=$sum," \
+        "$dir/CMakeLists.txt"
+    cmake -S "$dir" -B "$dir/build-url" >"$dir/output" 2>&1 || { cat "$dir/output" && return 1; }
+    if grep -A 9 Warning "$dir/output"; then return 1; fi
+}
+
+has_version() { # DIRECTORY of a project: gpusync_VERSION is that of the header there
+    echo 'file(WRITE "${CMAKE_BINARY_DIR}/version" "${gpusync_VERSION}")' >>"$1/CMakeLists.txt"
+    cmake "$1/build"
+    same "gpusync_VERSION" "$(cat "$1/build/version")" "$version"
 }
 
 # A library that links with the target can be exported by the project.
@@ -113,6 +128,7 @@ submodule() {
     commands "A submodule" | sed "s,https://.*/gpusync\$,file://$packages/gpusync," | paste_into bash
     same "the commit of the submodule" "$(git -C gpusync describe --tags)" "v$version"
     project "$dir" "A submodule"
+    has_version "$dir"
     cat >>CMakeLists.txt <<'END_OF_FILE'
 add_library(renderer STATIC main.c)
 target_link_libraries(renderer PUBLIC gpusync::gpusync)
@@ -179,16 +195,110 @@ languages() { # DIRECTORY
 cmake_minimum_required(VERSION 3.16)
 project(app C CXX OBJC)
 find_package(gpusync REQUIRED)
+add_library(test OBJECT test.c)
+target_link_libraries(test PRIVATE gpusync::gpusync)
 foreach(language c cc m)
     add_executable(${language} main.${language})
     target_link_libraries(${language} PRIVATE gpusync::gpusync)
 endforeach()
 END_OF_FILE
     for language in c cc m; do cp "$with/plain/main.c" "$1/main.$language"; done
+    echo '#include "softmetal.h"' >"$1/test.c"
     (cd "$1" && cmake -B build -DSOFTMETAL="$SOFTMETAL" -DCMAKE_OBJC_COMPILER=clang && cmake --build build)
     for language in c cc m; do
         same "main.$language" "$(LD_LIBRARY_PATH=$SOFTMETAL "$1/build/$language")" "ticket 1: done"
     done
+}
+
+# configure CONTENT PATTERN [OPTION...]: CMake refuses this project, and says so; without a pattern it takes it, and says nothing
+configure() {
+    local content=$1 pattern=$2 dir status=0 said
+    shift 2
+    dir=$(mktemp -d "$packages/project.XXXXXX")
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.13)' 'project(app C)' "$content" >"$dir/CMakeLists.txt"
+    said=$(cmake -S "$dir" -B "$dir/build" "$@" 2>&1) || status=1
+    said=$(tr -s ' \n' ' ' <<<"$said") # CMake breaks lines
+    case $pattern in
+    "") if [ $status = 0 ] && ! grep -E 'Warning|Error' <<<"$said"; then return 0; fi ;;
+    "warns: "*) if [ $status = 0 ] && grep -F -- "${pattern#warns: }" <<<"$said"; then return 0; fi ;;
+    *) if [ $status = 1 ] && grep -F -- "$pattern" <<<"$said"; then return 0; fi ;;
+    esac
+    echo "with $content $*"
+    echo "CMake's status is $status, \"$pattern\" was expected. It says: $said"
+    return 1
+}
+
+# The CMake package finds its header through links, and in the folders of packagers. What cannot be it refuses while
+# CMake runs: later nobody knows why.
+elsewhere() {
+    local dir=$packages/elsewhere top name package
+    local shows='find_package(gpusync REQUIRED)
+        if(NOT gpusync_INCLUDE_DIR STREQUAL "${EXPECTED}")
+            message(FATAL_ERROR "${gpusync_INCLUDE_DIR}")
+        endif()'
+    prepare
+    clone "$dir"
+    for name in merged vcpkg debian cellar; do
+        top=$dir/$name/usr
+        make -C "$dir" install PREFIX="$top"
+        package=$top/lib/cmake/gpusync
+        case $name in
+        merged) ln -s usr/lib "$dir/merged/lib" && package=$dir/merged/lib/cmake/gpusync ;;
+        vcpkg) mkdir "$top/share/gpusync" && mv "$package"/* "$top/share/gpusync/" && package=$top/share/gpusync ;;
+        debian) mkdir -p "$top/lib/x86_64-linux-gnu/cmake" && mv "$package" "$top/lib/x86_64-linux-gnu/cmake/" && package=$top/lib/x86_64-linux-gnu/cmake/gpusync ;;
+        cellar) mkdir -p "$dir/linked/cmake" && ln -s "$package" "$dir/linked/cmake/" && package=$dir/linked/cmake/gpusync ;;
+        esac
+        configure "$shows" "" -Dgpusync_DIR="$package" -DEXPECTED="$top/include"
+    done
+
+    # Without its header, or with one of another version somewhere above
+    top=$dir/merged/usr
+    make -C "$dir" install PREFIX="$top/local"
+    rm "$top/local/include/gpusync.h"
+    sed -i 's/^\(#define GPUSYNC_VERSION_PATCH\) .*/\1 99/' "$top/include/gpusync.h"
+    configure 'find_package(gpusync REQUIRED)' "${version%.*}.99" -DCMAKE_PREFIX_PATH="$top/local"
+    rm "$top/include/gpusync.h"
+    configure 'find_package(gpusync REQUIRED)' "has include/gpusync.h" -DCMAKE_PREFIX_PATH="$top/local"
+    configure 'find_package(gpusync)
+        if(gpusync_FOUND OR TARGET gpusync::gpusync)
+            message(FATAL_ERROR "it is found")
+        endif()' "warns: has include/gpusync.h" -DCMAKE_PREFIX_PATH="$top/local"
+
+    export CMAKE_PREFIX_PATH=$dir/vcpkg/usr
+    configure 'find_package(gpusync REQUIRED COMPONENTS part)' "no component part"
+    configure 'find_package(gpusync REQUIRED SOFTMETAL)' "no component SOFTMETAL" # a name without a keyword, too
+    configure 'find_package(gpusync REQUIRED OPTIONAL_COMPONENTS part)' ""
+    configure 'find_package(gpusync)' "whole path" -DSOFTMETAL=build/softmetal
+    configure 'find_package(gpusync)' "/not/there" -DSOFTMETAL=/not/there
+}
+
+# Two copies in one tree: there is one target, and so one header.
+copies() {
+    local dir=$packages/copies
+    local two='add_subdirectory(${DIR}/one/examples/with/cmake one)
+        add_subdirectory(${DIR}/two/examples/with/cmake two)'
+    local found='add_subdirectory(${DIR}/one/examples/with/cmake one)
+        find_package(gpusync REQUIRED)'
+    prepare
+    mkdir "$dir"
+    clone "$dir/one"
+    cp -r "$dir/one" "$dir/two"
+    set -- -DDIR="$dir" -DCMAKE_PREFIX_PATH="$dir/prefix"
+    make -C "$dir/one" install PREFIX="$dir/prefix"
+    configure "$two" "" "$@"
+    configure "$found" "" "$@"
+    # A patch keeps the API.
+    sed -i 's/^\(#define GPUSYNC_VERSION_PATCH\) .*/\1 98/' "$dir/two/gpusync.h"
+    make -C "$dir/two" install PREFIX="$dir/prefix"
+    configure "$two" "warns: $dir/one/gpusync.h of $version" "$@"
+    configure "$found
+        if(NOT gpusync_VERSION STREQUAL $version OR NOT gpusync_INCLUDE_DIR STREQUAL \"\${DIR}/one\")
+            message(FATAL_ERROR \"\${gpusync_VERSION} in \${gpusync_INCLUDE_DIR}\")
+        endif()" "warns: $dir/one/gpusync.h of $version" "$@"
+    sed -i 's/^\(#define GPUSYNC_VERSION_MINOR\) .*/\1 99/' "$dir/two/gpusync.h"
+    make -C "$dir/two" install PREFIX="$dir/prefix"
+    configure "$two" "$dir/one/gpusync.h of $version" "$@"
+    configure "$found" "$dir/one/gpusync.h of $version" "$@"
 }
 
 # Both packages have the version of the header, and find_package takes requests for its minor number. For a Mac both
@@ -219,15 +329,18 @@ function(ask expected)
         endif()
     endforeach()
 endfunction()
-ask(1 7.8 7.8.0 7.8.9 "7.8.9 EXACT" 7.8...7.9 7.7...7.8.9)
-ask(0 7 7.7 7.9 8.8 7.8.10 "7.8.8 EXACT" 7.7...<7.8.9 7.8.10...8)
+set(INCLUDE "a variable of the project")
+ask(1 7.8 7.8.0 7.8.9 "7.8.9 EXACT" 7.8...7.9 7.7...7.8.9 "OPTIONAL_COMPONENTS part")
+ask(0 7 7.7 7.9 8.8 7.8.10 "7.8.8 EXACT" 7.7...<7.8.9 7.8.10...8 "COMPONENTS part")
 find_package(gpusync REQUIRED)
+file(WRITE "${CMAKE_BINARY_DIR}/folder" "${gpusync_INCLUDE_DIR}")
 get_target_property(links gpusync::gpusync INTERFACE_LINK_LIBRARIES)
 file(WRITE "${CMAKE_BINARY_DIR}/version" "${gpusync_VERSION}")
 file(WRITE "${CMAKE_BINARY_DIR}/links" "${links}")
 END_OF_FILE
     cmake -S "$dir/app" -B "$dir/app/build"
     same "the version of the CMake package" "$(cat "$dir/app/build/version")" 7.8.9
+    same "the folder of the CMake package" "$(cat "$dir/app/build/folder")" "$prefix/include"
     same "gpusync.pc's libraries on Linux" "$(pkg-config --libs gpusync | tr -d ' ')" ""
     same "the target's libraries on Linux" "$(cat "$dir/app/build/links")" links-NOTFOUND
 
