@@ -405,6 +405,7 @@ for folder in $folders; do
     case $folder in
     packages)
         check "packages: make dist is the commit, twice the same, and builds" dist
+        check "packages: folders with odd names" odd_names
         check "packages: CMake's FetchContent" fetch_content
         check "packages: a submodule of git" submodule
         check "packages: CMake's package in folders of packagers; what it refuses" elsewhere

@@ -68,7 +68,8 @@ dist() {
     cmp "$name.h" "$root/gpusync.h"
     # gzip keeps neither the name nor the time of the tar file: the flags in byte 3 and the time behind them are 0.
     same "the first bytes" "$(od -An -tx1 -N 8 "$name.tar.gz" | tr -d ' ')" 1f8b080000000000
-    git -C "$one" ls-files | sed "s,^,$name/," | diff - <(tar -tzf "$name.tar.gz" | grep -v '/$')
+    { git -C "$one" ls-files && echo LICENSE; } | sed "s,^,$name/," | LC_ALL=C sort |
+        diff - <(tar -tzf "$name.tar.gz" | grep -v '/$' | LC_ALL=C sort)
     same "owner and time in the archive" "$(TZ=UTC tar -tvzf "$name.tar.gz" --numeric-owner --full-time |
         awk '{ print $2, $4, $5 }' | sort -u)" \
         "0/0 $(TZ=UTC git -C "$one" log -1 --format=%cd --date=format-local:'%Y-%m-%d %H:%M:%S')"
@@ -78,6 +79,8 @@ dist() {
     refuses_to "only in a clone" make -C "$name" dist
     mv "$name" "$packages/dist/"
     refuses_to "only in a clone" env GIT_CEILING_DIRECTORIES="$packages" make -C "$packages/dist/$name" dist
+    [ ! -e "$packages/dist/$name/build" ] || { echo "it refuses, and leaves a folder" && return 1; }
+    licence "$packages/dist/$name/LICENSE"
     echo >>"$one/README.md"
     refuses_to "README.md" make -C "$one" dist
     git -C "$one" checkout -q README.md
@@ -149,6 +152,7 @@ installed() {
     mkdir -p "$dest/opt/it/include" "$dest/opt/it/lib/cmake/other"
     : >"$dest/opt/it/include/other.h"
     : >"$dest/opt/it/lib/cmake/other/otherConfig.cmake"
+    chmod 700 "$dest/opt/it/lib"
     (umask 077 && make -C "$top" install DESTDIR="$dest" PREFIX=/opt/it)
     same "what is in DESTDIR" "$(cd "$dest" && find . -mindepth 1 -maxdepth 2)" "./opt
 ./opt/it"
@@ -159,6 +163,17 @@ installed() {
 644 lib/cmake/gpusync/gpusyncConfigVersion.cmake
 644 lib/pkgconfig/gpusync.pc
 644 share/licenses/gpusync/LICENSE
+END_OF_LIST
+    # What the umask says holds for nobody else; what was there stays as it is.
+    diff - <(cd "$prefix" && find . -mindepth 1 -type d ! -path '*other*' -printf '%m %P\n' | LC_ALL=C sort) <<END_OF_LIST
+700 lib
+755 include
+755 lib/cmake
+755 lib/cmake/gpusync
+755 lib/pkgconfig
+755 share
+755 share/licenses
+755 share/licenses/gpusync
 END_OF_LIST
     cmp "$prefix/include/gpusync.h" "$root/gpusync.h"
     licence "$prefix/share/licenses/gpusync/LICENSE"
@@ -175,6 +190,25 @@ END_OF_LIST
         "./include/other.h
 ./lib/cmake/other/otherConfig.cmake"
     make -C "$top" uninstall DESTDIR="$packages" PREFIX=/moved # there is nothing left to delete
+}
+
+# Any name does for PREFIX, and is printed as it is. What `make softmetal` prints is split into words: it refuses names
+# that would not survive that, before it builds anything.
+odd_names() {
+    local prefix="$packages/it's \$HOME, \"a, b\"" dir
+    prepare
+    clone "$packages/odd"
+    make -C "$packages/odd" install PREFIX="${prefix//\$/\$\$}" >"$packages/odd.output"
+    same "what it says" "$(sed -n 's/^installed: //p' "$packages/odd.output" | sort)" "$(find "$prefix" -type f | sort)"
+    [ -s "$prefix/include/gpusync.h" ]
+    make -C "$packages/odd" uninstall PREFIX="${prefix//\$/\$\$}"
+    same "what uninstall left" "$(find "$prefix" -type f)" ""
+    for dir in "$packages/a b" "$packages/it's"; do
+        clone "$dir"
+        refuses_to "make softmetal: the shell would split" make -C "$dir" softmetal
+        [ ! -e "$dir/build" ] || { echo "it refuses, and builds" && return 1; }
+    done
+    refuses_to "make softmetal: the shell would split" make -C "$packages/odd" softmetal BUILD="$packages/a b/build"
 }
 
 licence() { # FILE
@@ -345,7 +379,7 @@ END_OF_FILE
     same "the target's libraries on Linux" "$(cat "$dir/app/build/links")" links-NOTFOUND
 
     frameworks=$(sed -n "s/^export CPPFLAGS= LDLIBS='\(.*\)'\$/\1/p" "$page")
-    make -C "$dir" install darwin=Darwin PREFIX="$prefix"
+    make -C "$dir" install SYSTEM=Darwin PREFIX="$prefix"
     same "gpusync.pc's libraries on a Mac" "$(pkg-config --libs gpusync | sed 's/ *$//')" "$frameworks"
     sed -i 's/^project.*/&\nset(APPLE 1)/' "$dir/app/CMakeLists.txt"
     cmake -S "$dir/app" -B "$dir/app/build"
