@@ -405,6 +405,7 @@ for folder in $folders; do
     case $folder in
     packages)
         check "packages: make dist is the commit, twice the same, and builds" dist
+        check "packages: a library of one's own, without gpusync for its users" library
         check "packages: folders with odd names" odd_names
         check "packages: CMake's FetchContent" fetch_content
         check "packages: a submodule of git" submodule

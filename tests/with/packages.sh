@@ -192,6 +192,32 @@ END_OF_LIST
     make -C "$top" uninstall DESTDIR="$packages" PREFIX=/moved # there is nothing left to delete
 }
 
+# The library of "static" as a package: its users need no gpusync, unless it says PRIVATE alone.
+library() {
+    local dir=$packages/library
+    prepare
+    clone "$dir"
+    mkdir -p "$dir/renderer" "$dir/app"
+    cp "$with"/static/renderer.[ch] "$dir/renderer/"
+    block cmake "A package of it" >"$dir/renderer/CMakeLists.txt"
+    make -C "$dir" install PREFIX="$dir/gpusync"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.13)' 'project(app C)' 'find_package(renderer REQUIRED)' \
+        'add_executable(app app.c)' 'target_link_libraries(app PRIVATE renderer::renderer)' >"$dir/app/CMakeLists.txt"
+    printf '%s\n' '#include <renderer.h>' '#include <stdio.h>' 'int main(void) { char text[512];' \
+        'int bad = renderer_draw(1000, text, sizeof text); puts(text); return bad; }' >"$dir/app/app.c"
+    cd "$dir"
+    cmake -S renderer -B renderer/build -DCMAKE_PREFIX_PATH="$dir/gpusync" -DCMAKE_INSTALL_PREFIX="$dir/prefix"
+    cmake --build renderer/build --target install
+    if grep -r gpusync "$dir/prefix/lib/cmake"; then return 1; fi
+    cmake -S app -B app/build -DCMAKE_PREFIX_PATH="$dir/prefix"
+    cmake --build app/build
+    says_unsupported app/build/app || return 1
+
+    sed -i 's/\$<BUILD_INTERFACE:\(.*\)>/\1/' renderer/CMakeLists.txt
+    cmake --build renderer/build --target install
+    grep -rF '$<LINK_ONLY:gpusync::gpusync>' "$dir/prefix/lib/cmake"
+}
+
 # Any name does for PREFIX, and is printed as it is. What `make softmetal` prints is split into words: it refuses names
 # that would not survive that, before it builds anything.
 odd_names() {
