@@ -4,7 +4,7 @@
 # tests/with.sh reads this file, and has the functions that this one lacks. The checks work on clones of a repository
 # that `repository` makes: it has the present tree in one commit, with the tag of a release. So a file that git ignores
 # is missed, and a change that is not committed yet is tested.
-# shellcheck disable=SC2154 # root, out, with, page and SOFTMETAL are with.sh's
+# shellcheck disable=SC2016,SC2154 # CMake's dollars; root, out, with, page and SOFTMETAL are with.sh's
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 
 packages=$out/packages
