@@ -270,7 +270,7 @@ dist: ## the release of this commit, in build/dist: a tarball, the header alone,
 	rm -rf '$(top)/dist'
 	mkdir -p '$(top)/dist'
 	test -e '$(top)/.gitignore' || echo '*' >'$(top)/.gitignore'
-	$(licence_text) >'$(top)/dist/LICENSE' # packagers and GitHub look for this name
+	$(licence_text) >'$(top)/dist/LICENSE' # packagers look for it there
 	git -c tar.umask=0022 archive --format=tar --prefix=$(release)/ --add-file='$(top)/dist/LICENSE' HEAD \
 		>'$(top)/dist/$(release).tar'
 	rm '$(top)/dist/LICENSE'
