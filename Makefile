@@ -12,6 +12,7 @@ endif
 BUILD ?= build
 PREFIX ?= /usr/local
 DESTDIR ?=
+SYSTEM := $(shell uname -s)
 N ?= 20
 comma := ,
 
@@ -34,6 +35,13 @@ endif
 ifneq ($(if $(word 2,$(MAKECMDGOALS)),,$(filter test test-device test-valgrind test-examples examples programs coverage loop,$(MAKECMDGOALS))),)
 ifeq ($(MAKELEVEL)$(filter -j% 3.%,$(MAKEFLAGS) $(MAKE_VERSION)),0)
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+endif
+endif
+
+# What softmetal prints has its folder's name in it, and is split into words.
+ifneq ($(filter softmetal,$(MAKECMDGOALS)),)
+ifneq ($(words $(abspath $(BUILD)))$(findstring ',$(abspath $(BUILD))),1)
+$(error make softmetal: the shell would split the name "$(abspath $(BUILD))". Move gpusync, or give BUILD=, without a blank or ')
 endif
 endif
 
@@ -185,8 +193,9 @@ cmake_package := lib/cmake/gpusync
 licence := share/licenses/gpusync/LICENSE
 installed := include/gpusync.h lib/pkgconfig/gpusync.pc $(cmake_package)/gpusyncConfig.cmake \
 	$(cmake_package)/gpusyncConfigVersion.cmake $(licence)
-place = $(DESTDIR)$(PREFIX)
-fill_in = sed -e 's/@VERSION@/$(VERSION)/' -e 's/@LIBS@/$(if $(darwin),$(frameworks))/'
+place = '$(subst ','\'',$(DESTDIR)$(PREFIX))'
+fill_in = sed -e 's/@VERSION@/$(VERSION)/' -e 's/@LIBS@/$(if $(filter Darwin,$(SYSTEM)),$(frameworks))/'
+licence_text = sed -n -e '/^ *SPDX-License-Identifier/,$$ { s/^   //; s, \*/$$,,; p; }' gpusync.h
 release = gpusync-$(VERSION)
 sha256 := $(if $(darwin),shasum -a 256,sha256sum)
 
@@ -247,28 +256,32 @@ softmetal: $(softmetal_for_users) ## build softmetal for programs of your own; p
 		'export LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)$(for_sanitizer)"'
 
 install: ## gpusync.h, its packages for CMake and pkg-config, and the licence, to $(DESTDIR)$(PREFIX)
-	for folder in $(sort $(dir $(installed))); do mkdir -p '$(place)'/$$folder || exit; done
-	install -m 644 gpusync.h '$(place)/include/gpusync.h'
-	install -m 644 examples/with/cmake/gpusyncConfig.cmake '$(place)/$(cmake_package)/gpusyncConfig.cmake'
-	$(fill_in) examples/with/cmake/gpusyncConfigVersion.cmake.in >'$(place)/$(cmake_package)/gpusyncConfigVersion.cmake'
-	$(fill_in) examples/with/pkg-config/gpusync.pc.in >'$(place)/lib/pkgconfig/gpusync.pc'
-	sed -n -e '/^ *SPDX-License-Identifier/,$$ { s/^   //; s, \*/$$,,; p; }' gpusync.h >'$(place)/$(licence)'
-	cd '$(place)' && chmod 644 $(installed)
-	for file in $(installed); do echo "installed: $(place)/$$file"; done
+	umask 022 && for folder in $(sort $(dir $(installed))); do mkdir -p $(place)/$$folder || exit; done
+	install -m 644 gpusync.h $(place)/include/gpusync.h
+	install -m 644 examples/with/cmake/gpusyncConfig.cmake $(place)/$(cmake_package)/gpusyncConfig.cmake
+	$(fill_in) examples/with/cmake/gpusyncConfigVersion.cmake.in >$(place)/$(cmake_package)/gpusyncConfigVersion.cmake
+	$(fill_in) examples/with/pkg-config/gpusync.pc.in >$(place)/lib/pkgconfig/gpusync.pc
+	$(licence_text) >$(place)/$(licence)
+	cd $(place) && chmod 644 $(installed)
+	for file in $(installed); do printf 'installed: %s\n' $(place)/$$file; done
 
 uninstall: ## delete what make install with the same PREFIX and DESTDIR wrote
-	for file in $(installed); do rm -f '$(place)'/$$file || exit; done
+	for file in $(installed); do rm -f $(place)/$$file || exit; done
 	for folder in $(sort $(filter %/gpusync/,$(dir $(installed)))); do \
-		rmdir '$(place)'/$$folder 2>/dev/null || true; done # unless it has a file of others
+		rmdir $(place)/$$folder 2>/dev/null || true; done # unless it has a file of others
 
-dist: $(top)/.gitignore ## the release of this commit, in build/dist: a tarball, the header alone, their SHA-256
+dist: ## the release of this commit, in build/dist: a tarball, the header alone, their SHA-256
 	inside=$$(git rev-parse --show-prefix) && test -z "$$inside" || \
 		{ echo 'make dist: only in a clone of gpusync, as git has the files' >&2; exit 1; }
 	changes=$$(git status --porcelain) && test -z "$$changes" || \
 		{ printf '%s\n' 'make dist: a release is a commit. Commit these first:' "$$changes" >&2; exit 1; }
 	rm -rf '$(top)/dist'
-	mkdir '$(top)/dist'
-	git -c tar.umask=0022 archive --format=tar --prefix=$(release)/ HEAD >'$(top)/dist/$(release).tar'
+	mkdir -p '$(top)/dist'
+	test -e '$(top)/.gitignore' || echo '*' >'$(top)/.gitignore'
+	$(licence_text) >'$(top)/dist/LICENSE' # packagers look for it there
+	git -c tar.umask=0022 archive --format=tar --prefix=$(release)/ --add-file='$(top)/dist/LICENSE' HEAD \
+		>'$(top)/dist/$(release).tar'
+	rm '$(top)/dist/LICENSE'
 	gzip -9n '$(top)/dist/$(release).tar'
 	cp gpusync.h '$(top)/dist/$(release).h'
 	cd '$(top)/dist' && $(sha256) $(release).h $(release).tar.gz >SHA256SUMS
@@ -406,6 +419,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
 ##  YES=1           install what is missing without asking; without a terminal there is no question
 ##  PREFIX DESTDIR  of make install and uninstall; default /usr/local and nothing
+##  SYSTEM=Darwin   of make install on another system: gpusync.pc is to be for a Mac, and names the frameworks
 
 .PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart examples install clean deps loop \
 	uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \

@@ -321,6 +321,16 @@ function find_words(line) {
     if (shown[line] ~ /signalled or promised already/) left(line, "the text of ERROR_NOT_RISING says \"pending\" now")
 }
 
+# Of CMake. A tag belongs to the command that names gpusync. Commands may be in capitals.
+function find_cmake(line,    text) {
+    text = tolower(shown[line])
+    if (text ~ /^[ \t]*[a-z_]+[ \t]*\(/) fetches = 0
+    if (text ~ /gpusync/) fetches = 1
+    if (text ~ /find_package[ \t]*\([ \t]*gpusync[ \t]+"?0[.]2([^0-9]|$)/)
+        left(line, "this asks for version 0.2: find_package(gpusync 0.3)")
+    if (fetches && text ~ /git_tag[ \t]+"?v0[.]2([^0-9]|$)/) left(line, "this asks for version 0.2: GIT_TAG v0.3.0")
+}
+
 BEGIN {
     fields["gpusync_spin"] = split("pause_iterations yield_iterations max_spin_ns", f)
     for (i in f) field["gpusync_spin", i] = f[i]
@@ -360,6 +370,7 @@ END {
         find_symbols(line)
         find_info(line)
         find_words(line)
+        if (kind == "hash") find_cmake(line)
         if (kind == "c") {
             find_initialisers(line)
             find_log_functions(line)
@@ -377,24 +388,26 @@ END {
 }'
 
 new=$(mktemp "${TMPDIR:-/tmp}/from-0.2.XXXXXX") || exit 2
-trap 'rm -f "$new"' EXIT
+said=$(mktemp "${TMPDIR:-/tmp}/from-0.2.XXXXXX") || exit 2
+trap 'rm -f "$new" "$said"' EXIT
 trap 'exit 2' HUP INT TERM
 status=0
 for file; do
     case $file in /*) path=$file ;; *) path=./$file ;; esac
     newline=0
     [ -n "$(tail -c 1 "$path")" ] || newline=1
-    NAME=$file awk -v kind="$(kind_of "$file")" -v write=$write -v newline=$newline -v out="$new" "$program" "$path"
+    NAME=$file awk -v kind="$(kind_of "$file")" -v write=$write -v newline=$newline -v out="$new" "$program" "$path" >"$said"
     found=$(($? - 10))
     case $found in
-    0) continue ;;
-    1 | 2 | 3) ;;
+    0 | 1 | 2 | 3) ;;
     *) misuse "awk could not read $file" ;;
     esac
-    [ $found = 2 ] && [ $write = 1 ] || status=1
-    [ $found = 1 ] || [ $write = 0 ] && continue
-    [ ! -e "$path.orig" ] || misuse "$file is as it was, because there is a $file.orig"
-    cp -p "$path" "$path.orig" || misuse "$file is as it was, because $file.orig cannot be written"
-    cat "$new" >"$path" || misuse "$file cannot be written: $file.orig has what it was"
+    if [ $found -ge 2 ] && [ $write = 1 ]; then
+        [ ! -e "$path.orig" ] || misuse "$file is as it was, because there is a $file.orig"
+        cp -p "$path" "$path.orig" || misuse "$file is as it was, because $file.orig cannot be written"
+        cat "$new" >"$path" || misuse "$file cannot be written: $file.orig has what it was"
+    fi
+    cat "$said" # now that it is done
+    case $found$write in 00 | 01 | 21) ;; *) status=1 ;; esac
 done
 exit $status

@@ -355,7 +355,7 @@ files() { # each has a place on the page and at most 40 lines; what is there to 
     local file status=0 lines most
     while read -r file; do
         lines=$(wc -l <"$root/examples/with/$file")
-        case $file in notify/* | cpp/* | rust/* | python/*) most=900 ;; *) most=40 ;; esac
+        case $file in notify/* | cpp/* | rust/* | python/*) most=900 ;; cmake/*.cmake) most=90 ;; *) most=40 ;; esac
         [ "$lines" -le $most ] || { echo "$file has $lines lines, not $most" && status=1; }
         grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
     done <"$out/files"
@@ -405,8 +405,12 @@ for folder in $folders; do
     case $folder in
     packages)
         check "packages: make dist is the commit, twice the same, and builds" dist
+        check "packages: a library of one's own, without gpusync for its users" library
+        check "packages: folders with odd names" odd_names
         check "packages: CMake's FetchContent" fetch_content
         check "packages: a submodule of git" submodule
+        check "packages: CMake's package in folders of packagers; what it refuses" elsewhere
+        check "packages: two copies in one tree of CMake" copies
         check "packages: the header's version everywhere; the frameworks" versions
         ;;
     pkg-config) check "pkg-config, find_package: installed, built, run, and with faults; uninstalled" installed ;;

@@ -8,7 +8,7 @@
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 
 migrate=$root/examples/from-0.2.sh
-samples="program.c by_hand.c by_hand.cc binding.py binding.rs library.exp"
+samples="program.c by_hand.c by_hand.cc binding.py binding.rs library.exp CMakeLists.txt"
 strict="-Wall -Wextra -Werror -D_POSIX_C_SOURCE=200809L"
 
 ends_with() { # STATUS COMMAND...
@@ -56,7 +56,7 @@ migrates() {
     ends_with 1 "$migrate" --write $samples >told
     sed 's/ (--write does it)/ (done)/' "$here/from-0.2/expected.txt" | diff - told
     for name in program.c binding.py binding.rs; do cmp "$name.orig" "$here/from-0.2/$name"; done
-    for name in by_hand.c by_hand.cc library.exp; do
+    for name in by_hand.c by_hand.cc library.exp CMakeLists.txt; do
         cmp "$name" "$here/from-0.2/$name"
         [ ! -e "$name.orig" ]
     done
@@ -107,8 +107,9 @@ migrates_carefully() {
     [ -w program.c ] || ends_with 2 "$migrate" --write program.c 2>/dev/null # root may write it
     chmod u+w program.c
     echo "an older one" >program.c.orig
-    ends_with 2 "$migrate" --write program.c >/dev/null 2>said
+    ends_with 2 "$migrate" --write program.c >said 2>&1
     grep -F program.c.orig said
+    if grep -F "(done)" said; then return 1; fi # nothing is
     echo "an older one" | cmp - program.c.orig
     cmp program.c "$here/from-0.2/program.c"
 
