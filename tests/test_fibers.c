@@ -6,8 +6,9 @@
    no pool of gpusync's is held while a hook runs; destroying a queue lets the waiting fibers of the same
    thread go.
 
-   The implementation is compiled in this program: whatever it sleeps on is counted here. It also runs on queues of
-   Metal 4. */
+   The implementation is compiled in this program: whatever it sleeps on is counted here.
+
+   It also runs on queues of Metal 4. */
 #ifdef __APPLE__
 #define _XOPEN_SOURCE 700
 #define _DARWIN_C_SOURCE

@@ -5,8 +5,9 @@
    for good, which a watchdog outside of the process proves; with hooks the wait makes room for the callback. And an
    event loop over poll(2) and a pipe, which never waits at all.
 
-   The implementation is compiled in this program, as ../examples/counted.h counts the threads that it blocks. It also runs
-   on queues of Metal 4. */
+   The implementation is compiled in this program, as ../examples/counted.h counts the threads that it blocks.
+
+   It also runs on queues of Metal 4. */
 #include "../examples/fiber.h"
 #include <fcntl.h>
 #include <poll.h>
