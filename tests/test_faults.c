@@ -18,6 +18,9 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
+void *dispatch_queue_create(const char *label, void *attribute);
+void dispatch_release(void *object);
+
 /* -- the scenario -----------------------------------------------------------------------------------
 
    It runs on one thread and on the manual clock, for any time takes none: the park hook is where the device works and
@@ -37,6 +40,8 @@ enum {
 #define MANY 270          /* so that the ring grows */
 #define MORE 17           /* command buffers, open at once or in a submission: their tables need memory */
 #define LIMIT SECONDS(30) /* of the scenario's own time */
+static const uint64_t a_moment = MS(1), the_limit = LIMIT;
+static const gpusync_spin near_spin = {4, 4, 1000, true};
 
 enum { METAL, ALLOCATOR, C_LIBRARY, NOTHING, ALL_OF_THEM }; /* whose creation fails */
 enum { ONCE_AND_AGAIN, ONCE, FOR_GOOD, HOW_OFTEN };
@@ -69,7 +74,8 @@ typedef struct scenario {
     bool lasts[NOTHING];     /* ... and whether all later ones fail, too */
     gpusync_result last;     /* of the last call */
     long refusals;
-    bool manual_callbacks, handlers_lost, deaf, grows;
+    bool manual_callbacks, own_queue; /* where callbacks run; else on gpusync's queue */
+    bool handlers_lost, deaf, grows;
     bool later; /* objects are destroyed later, and the device before them */
     long steps, lose_at; /* calls; before which of them the device goes, 0: never */
     bool lost;
@@ -83,7 +89,7 @@ typedef struct scenario {
     due *owner, *goes;   /* of the queue LETS_GO: the callback that destroys it, and that it is gone */
     uint64_t failed;     /* that shall have failed */
     uint64_t covered;    /* ... of a failure before them, which is on record alone */
-    long traced, logged;
+    long traced, logged, notified;
     uint64_t strangers; /* that were committed behind the scenario's back, or by what is gone */
 } scenario;
 
@@ -323,14 +329,16 @@ static void sent(scenario *s, gpusync_queue **queue, gpusync_ticket ticket)
 }
 
 /* A command buffer to be recorded, or NULL. */
+static void *fresh_with(scenario *s, gpusync_queue *queue, const gpusync_command_buffer_desc *desc)
+{
+    void *buffer = NULL;
+    if (queue && !WELL(either_buffer(queue, desc, &buffer), NIL, NO_MEMORY)) assert_null(buffer);
+    return buffer;
+}
+
 static void *fresh(scenario *s, gpusync_queue *queue, const char *label)
 {
-    gpusync_command_buffer_desc desc;
-    void *buffer = NULL;
-    memset(&desc, 0, sizeof desc);
-    desc.label = label;
-    if (queue && !WELL(either_buffer(queue, &desc, &buffer), NIL, NO_MEMORY)) assert_null(buffer);
-    return buffer;
+    return fresh_with(s, queue, &(gpusync_command_buffer_desc){.label = label});
 }
 
 /* Commit it, or give it up. */
@@ -396,6 +404,8 @@ static void trace(void *user, const gpusync_trace_event *event)
     COUNT(&((scenario *)user)->traced);
 }
 
+static void notify(void *user) { COUNT(&((scenario *)user)->notified); }
+
 static void note_log(void *user, gpusync_log_level level, const char *text)
 {
     must(text[0] != 0, "a line without text");
@@ -414,20 +424,30 @@ static void make_queue(scenario *s, int i, const gpusync_queue_desc *desc)
     assert_int_equal(s->memory.live, live);
 }
 
-static void make_timeline(scenario *s, gpusync_timeline **timeline, const char *label, void *event)
+static void make_timeline(scenario *s, gpusync_timeline **timeline, gpusync_timeline_desc desc)
 {
-    gpusync_timeline_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.label = label;
-    desc.shared_event = event;
     if (!WELL(gpusync_timeline_create(s->device, &desc, timeline), NIL, NO_MEMORY)) assert_null(*timeline);
+}
+#define MAKE_TIMELINE(timeline, ...) make_timeline(s, timeline, (gpusync_timeline_desc){__VA_ARGS__})
+
+static void destroy_timeline(scenario *s, gpusync_timeline *timeline)
+{
+    due *gone;
+    if (!s->later || !timeline) {
+        assert_ok(gpusync_timeline_destroy(timeline));
+        return;
+    }
+    gone = next_due(s);
+    gone->promised = true;
+    assert_ok(gpusync_timeline_destroy_later(timeline, let_go, gone));
 }
 
 static bool set_up(scenario *s)
 {
     gpusync_device_desc device_desc;
     gpusync_queue_desc desc;
-    void *given;
+    void *given, *own = NULL;
+    bool made;
     int i;
     memset(&device_desc, 0, sizeof device_desc);
     memset(&desc, 0, sizeof desc);
@@ -440,7 +460,12 @@ static bool set_up(scenario *s)
     device_desc.log_user = s;
     device_desc.log_report = gpusync_queue_report; /* where a wait has timed out */
     device_desc.callback_mode = s->manual_callbacks ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
-    if (!WELL(gpusync_device_create(&device_desc, &s->device), GPUSYNC_ERROR_NO_DEVICE, NO_MEMORY)) {
+    device_desc.notify = notify;
+    device_desc.notify_user = s;
+    if (s->own_queue) device_desc.callback_queue = own = dispatch_queue_create("the program's", NULL);
+    made = WELL(gpusync_device_create(&device_desc, &s->device), GPUSYNC_ERROR_NO_DEVICE, NO_MEMORY);
+    if (own) dispatch_release(own);
+    if (!made) {
         assert_null(s->device);
         assert_int_equal(s->memory.live, 0);
         return false;
@@ -460,21 +485,29 @@ static bool set_up(scenario *s)
     desc.metal4 = metal4_run();
     make_queue(s, LETS_GO, &desc);
     desc.sticky_failure = true;
+    desc.error_log_count = 2;
+    desc.spin = &near_spin;
+    desc.wait_mode = GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     make_queue(s, STICKY, &desc);
-    desc.sticky_failure = false;
+    memset(&desc, 0, sizeof desc);
+    desc.metal4 = metal4_run();
+    desc.max_in_flight = 2;
     for (i = FIRST_EXTRA; i < (s->source == ALLOCATOR ? QUEUES : FIRST_EXTRA + 1); i++) make_queue(s, i, &desc);
-    make_timeline(s, &s->a, "a", NULL);
-    make_timeline(s, &s->b, "b", NULL);
-    make_timeline(s, &s->c, "c", NULL);
+    MAKE_TIMELINE(&s->a, .label = "a");
+    MAKE_TIMELINE(&s->b, .label = "b");
+    MAKE_TIMELINE(&s->c, .label = "c");
     s->event = metal_shared_event_new(s->metal_device);
-    if (s->event) make_timeline(s, &s->foreign, "foreign", s->event);
+    if (s->event) MAKE_TIMELINE(&s->foreign, .label = "foreign", .shared_event = s->event);
     return true;
 }
 
 /* Command buffers, behind one with which the device does not end; what can be asked and awaited meanwhile. */
 static void commit_and_wait(scenario *s)
 {
+    gpusync_error error;
     gpusync_wait_options options = {.mode = GPUSYNC_WAIT_HANDLER}, through = {.through_loss = true};
+    gpusync_wait_options handlers = {.spin = &near_spin, .error = &error, .handlers = true};
+    gpusync_command_buffer_desc desc;
     gpusync_queue *queue = s->q[MADE];
     gpusync_ticket ticket, first = 0, last = 0;
     gpusync_point points[20];
@@ -484,7 +517,12 @@ static void commit_and_wait(scenario *s)
     if (!queue) return;
     for (i = 0; i < count; i++) {
         if (i == FEW && s->source == ALLOCATOR) set_fault(s, 1); /* what is next is the larger ring */
-        buffer = fresh(s, queue, i % 2 ? "labelled" : NULL);
+        desc = (gpusync_command_buffer_desc){.label = i % 2 ? "labelled" : NULL,
+                                             .timeout_ns = i == 1 ? &a_moment : NULL,
+                                             .unretained_references = i == 2,
+                                             .error_options = i == 3,
+                                             .log_state = i == 4 ? s->event : NULL}; /* stands for an MTLLogState */
+        buffer = fresh_with(s, queue, &desc);
         if (buffer && !first) s->stuck = metal_retain(buffer);
         if (buffer && i == 10) softmetal_fail(buffer, NULL, 2, "on purpose");
         ticket = give(s, &s->q[MADE], buffer);
@@ -511,6 +549,7 @@ static void commit_and_wait(scenario *s)
     s->stuck = NULL;
     (void)WELL(gpusync_wait_ex(queue, first, LIMIT, &options), NO_MEMORY);
     (void)WELL(gpusync_wait_ex(queue, last, LIMIT, &through), NO_MEMORY, FAILED);
+    (void)WELL(gpusync_wait_ex(queue, last, LIMIT, &handlers), NO_MEMORY, s->handlers_lost ? GPUSYNC_TIMEOUT : FAILED);
     (void)WELL(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, LIMIT, NULL, &which), NO_MEMORY, FAILED);
     (void)WELL(gpusync_throttle(queue, 1, LIMIT), NO_MEMORY);
     (void)WELL(gpusync_queue_wait(queue, LIMIT), NO_MEMORY, FAILED);
@@ -530,7 +569,7 @@ static void stick(scenario *s)
     if (buffer) softmetal_fail(buffer, NULL, 2, "it sticks");
     first = give(s, queue, buffer);
     behind = give(s, queue, fresh(s, *queue, "behind the failure"));
-    make_timeline(s, &d, "d", NULL);
+    MAKE_TIMELINE(&d, .label = "d", .initial_value = 1);
     settle_all(s);
     s->failed += first != 0;
     s->failed += first && behind;
@@ -539,7 +578,7 @@ static void stick(scenario *s)
     if (first && behind) (void)SAYS(FAILED, gpusync_poll(*queue, behind), GPUSYNC_OK);
     if (first && !s->lost) {
         buffer = fresh(s, *queue, "in vain");
-        if (buffer && d && !metal4_run() && !WELL(gpusync_encode_signal(*queue, buffer, at(d, 1)), NO_MEMORY)) {
+        if (buffer && d && !metal4_run() && !WELL(gpusync_encode_signal(*queue, buffer, at(d, 2)), NO_MEMORY)) {
             assert_ok(gpusync_command_buffer_discard(*queue, buffer));
             buffer = NULL;
         }
@@ -554,13 +593,7 @@ static void stick(scenario *s)
         settle_all(s);
         (void)SAYS(FAILED, gpusync_poll(*queue, first), FAILED);
     }
-    if (s->later && d) {
-        due *gone = next_due(s);
-        gone->promised = true;
-        assert_ok(gpusync_timeline_destroy_later(d, let_go, gone));
-    } else {
-        assert_ok(gpusync_timeline_destroy(d));
-    }
+    destroy_timeline(s, d);
 }
 
 /* The last owner of a queue is a callback of its own. */
@@ -596,6 +629,32 @@ static void let_queue_go(scenario *s)
 
 /* A command buffer that gpusync has not made, +1. */
 static void *theirs(scenario *s, int i) { return s->q[i] ? metal_queue_command_buffer(s->metal[i]) : NULL; }
+
+/* Two command buffers are all that the queue lets in. */
+static void keep_pace(scenario *s)
+{
+    gpusync_command_buffer_desc desc = {.timeout_ns = &a_moment};
+    gpusync_queue **queue = &s->q[FIRST_EXTRA];
+    gpusync_ticket ticket;
+    void *open[2], *buffer = NULL;
+    open[0] = fresh(s, *queue, "the first of two");
+    open[1] = fresh(s, *queue, "the second of two");
+    if (open[0] && open[1] && !metal4_run()) {
+        (void)SAYS(GPUSYNC_TIMEOUT, gpusync_command_buffer(*queue, &desc, &buffer), NO_MEMORY);
+        assert_null(buffer);
+    }
+    (void)give(s, queue, open[0]);
+    (void)give(s, queue, open[1]);
+    if (!*queue) return;
+    if (WELL(gpusync_throttle(*queue, 2, LIMIT), NO_MEMORY)) {
+        buffer = metal4_run() ? fresh(s, *queue, "the third") : theirs(s, FIRST_EXTRA);
+        if (buffer && WELL(either_commit(*queue, buffer, &ticket), NO_MEMORY, metal4_run() ? NIL : NO_MEMORY))
+            sent(s, queue, ticket);
+        else if (buffer && metal4_run()) assert_ok(either_discard(*queue, buffer));
+        if (!metal4_run()) metal_release(buffer);
+    }
+    settle_all(s);
+}
 
 static void track(scenario *s)
 {
@@ -691,7 +750,7 @@ static void submit(scenario *s)
     /* many of each */
     for (i = 0; i < 20; i++) waits[i] = i % 2 || !ticket ? at(s->b, 3) : after(s->q[MADE], ticket);
     (void)SEND(MADE, s->source == ALLOCATOR ? MORE : 2, .waits = waits, .wait_count = 20,
-               SIGNALS(at(s->a, 2), at(s->b, 4), at(s->c, 1)));
+               SIGNALS(at(s->a, 2), at(s->b, 4), at(s->c, 1)), .timeout_ns = &the_limit);
     (void)SEND(FIRST_EXTRA, 0, WAITS(at(s->a, 2), at(s->c, 1)), SIGNALS(at(s->c, 2)));
     /* for others' signals */
     if (s->foreign) {
@@ -771,7 +830,61 @@ static void use_timelines(scenario *s)
     (void)SAYS(GPUSYNC_ERROR_COMPILE, gpusync_timeline_wait(s->b, 1, 0, NULL), GPUSYNC_ERROR_COMPILE);
 }
 
+/* Its failure ends what waits on the GPU, too. */
+static void fail_for_others(scenario *s)
+{
+    gpusync_timeline *timeline = NULL;
+    void *event = metal_shared_event_new(s->metal_device);
+    uint64_t base = 99, value;
+    if (event) MAKE_TIMELINE(&timeline, .shared_event = event, .fail_writes_event = true);
+    if (timeline) {
+        assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
+        assert_int_equal(base, 0);
+        on(s, at(timeline, 1));
+        (void)WELL(gpusync_timeline_fail(timeline, NULL), GPUSYNC_OK);
+        (void)SAYS(FAILED, gpusync_timeline_query(timeline, &value), FAILED);
+        if (!s->lost) assert_true(metal_event_value(event) == UINT64_MAX);
+    }
+    destroy_timeline(s, timeline);
+    metal_release(event);
+}
+
 static void job(void *user) { COUNT((long *)user); }
+
+/* A warm-up that does nothing by itself. */
+static void warm_up_on_request(scenario *s, const gpusync_pipeline_desc *pipelines)
+{
+    gpusync_warmup_desc desc = {.pipelines = pipelines, .pipeline_count = 1, .disabled = true};
+    gpusync_warmup *warmup = NULL;
+    gpusync_error error;
+    void *pipeline;
+    size_t done, total = 99;
+    if (!WELL(gpusync_warmup_start(s->device, &desc, &warmup), NO_MEMORY, NIL)) {
+        assert_null(warmup);
+        return;
+    }
+    if (WELL(gpusync_warmup_poll(warmup, &done, &total), GPUSYNC_OK)) assert_int_equal(total, 0);
+    step(s);
+    one_of(s, gpusync_warmup_pipeline(warmup, 0, GPUSYNC_FOREVER, &pipeline, &error), false,
+           ANSWERS(GPUSYNC_ERROR_COMPILE, NIL, NO_MEMORY), "gpusync_warmup_pipeline", __LINE__);
+    assert_int_equal(pipeline != NULL, s->last == GPUSYNC_OK);
+    assert_ok(gpusync_warmup_destroy(warmup));
+}
+
+/* One that is over when its start returns, unless the device is lost meanwhile. */
+static void warm_up_at_once(scenario *s)
+{
+    long jobs = 0;
+    gpusync_warmup_job one = {job, &jobs};
+    gpusync_warmup_desc desc = {.jobs = &one, .job_count = 1, .blocking = true};
+    gpusync_warmup *warmup = NULL;
+    if (!metal4_run()) desc.queue = s->q[GIVEN];
+    if (WELL(gpusync_warmup_start(s->device, &desc, &warmup), NO_MEMORY, NIL)) {
+        assert_int_equal(GET(&jobs), 1);
+        assert_ok(gpusync_warmup_poll(warmup, NULL, NULL));
+    } else if (!s->lost) assert_null(warmup);
+    if (warmup) assert_ok(gpusync_warmup_destroy(warmup));
+}
 
 static void warm_up(scenario *s)
 {
@@ -816,6 +929,8 @@ static void warm_up(scenario *s)
         }
         assert_ok(gpusync_warmup_destroy(warmup));
     } else assert_null(warmup);
+    warm_up_on_request(s, pipelines);
+    warm_up_at_once(s);
     s->elsewhere = false;
     softmetal_set_message_hook(NULL, NULL);
     metal_release(library);
@@ -839,7 +954,7 @@ static void ask(scenario *s)
     gpusync_stats stats, all;
     gpusync_error error;
     gpusync_wait_options through = {.through_loss = true};
-    uint64_t commits = 0, failures = 0;
+    uint64_t commits = 0, failures = 0, base = 0;
     char text[256];
     size_t sizes[2];
     unsigned k;
@@ -850,6 +965,11 @@ static void ask(scenario *s)
     (void)WELL(gpusync_device_wait_ex(s->device, LIMIT, &through), NO_MEMORY, FAILED, GPUSYNC_ERROR_RESULT_UNKNOWN);
     if (s->lost && s->last != NO_MEMORY) assert_int_not_equal(s->last, GPUSYNC_ERROR_DEVICE_LOST); /* it was no limit */
     assert_true(gpusync_struct_sizes(sizes, 2) > 2 && sizes[1] == sizeof(gpusync_spin));
+    assert_int_equal(gpusync_version(), GPUSYNC_VERSION);
+    assert_true(gpusync_now_ns() > 0);
+    assert_string_not_equal(gpusync_result_string(FAILED), gpusync_result_string(NIL));
+    assert_string_not_equal(gpusync_failure_string(GPUSYNC_FAILURE_TIMEOUT), gpusync_failure_string(GPUSYNC_FAILURE_NONE));
+    if (s->c) assert_non_null(gpusync_timeline_metal(s->c, &base));
     for (k = 0; k < s->sent_count; k++) expect_end(s, &s->sent[k]);
     for (d = s->dues; d < s->due; d++) /* none is left to destroy, but what a lost device may still use */
         if (!(s->lost && d->is_release)) assert_int_equal(GET(&d->calls), d->promised);
@@ -1022,12 +1142,14 @@ static bool run(scenario *s)
         commit_and_wait(s);
         stick(s);
         let_queue_go(s);
+        keep_pace(s);
         if (!metal4_run()) {
             track(s);
             encode(s);
         }
         submit(s);
         use_timelines(s);
+        fail_for_others(s);
         warm_up(s);
         ask(s);
         left -= asked_for(s);
@@ -1067,6 +1189,7 @@ static long run_each(int source, int often)
         s.source = source;
         s.often = often;
         s.manual_callbacks = k / STRIDE % 2 == 0;
+        s.own_queue = k / STRIDE % 4 == 1;
         s.later = (k / STRIDE / 2 + often) % 2 == 0;
         s.fault = k;
         if (!run(&s)) return k - STRIDE;
@@ -1086,13 +1209,16 @@ static void fail_each(int source, const char *what, long least)
 static void test_without_a_fault_nothing_is_refused(void **state)
 {
     static scenario s;
-    int later;
+    int k;
     (void)state;
-    for (later = 0; later < 2; later++) {
+    for (k = 0; k < 6; k++) {
         memset(&s, 0, sizeof s);
         s.source = NOTHING;
-        s.later = later;
+        s.later = k % 2;
+        s.manual_callbacks = k / 2 == 1;
+        s.own_queue = k / 2 == 2;
         (void)run(&s);
+        assert_int_equal(s.notified > 0, s.manual_callbacks);
         assert_int_equal(s.refusals, 0);
         assert_int_equal(s.logged, s.failed - s.covered);
         assert_int_equal(s.covered, 1);
@@ -1138,6 +1264,7 @@ static void test_a_device_that_is_lost_at_any_step_loses_nothing_else(void **sta
         s.source = NOTHING;
         s.lose_at = k;
         s.manual_callbacks = k % 2 == 0;
+        s.own_queue = k % 4 == 1;
         s.later = k / 2 % 2 == 0;
         k += STRIDE;
         (void)run(&s);
@@ -1199,6 +1326,7 @@ static void test_faults_that_come_together_lose_nothing(void **state)
         s.handlers_lost = draw_below(&random, 2) && !metal4_run(); /* there a ticket without its feedback never ends */
         s.deaf = draw_below(&random, 2);
         s.manual_callbacks = draw_below(&random, 2);
+        s.own_queue = !s.manual_callbacks && draw_below(&random, 2);
         s.later = draw_below(&random, 2);
         s.grows = draw_below(&random, 4) == 0;
         (void)run(&s);
