@@ -234,7 +234,7 @@ static void find_strange(void *user, softmetal_phase phase, void *object, const 
     scenario *s = (scenario *)user;
     void *queue;
     int i;
-    if (phase != SOFTMETAL_AFTER || !s->elsewhere || strcmp(selector, "commit") != 0) return;
+    if (phase != SOFTMETAL_AFTER || !GET(&s->elsewhere) || strcmp(selector, "commit") != 0) return;
     queue = metal_get(object, "commandQueue");
     for (i = 0; i < QUEUES; i++)
         if (s->metal[i] == queue) return;
@@ -1068,7 +1068,7 @@ static void warm_up(scenario *s)
     desc.jobs = &one;
     if (!metal4_run()) desc.queue = s->q[GIVEN]; /* NULL: one of its own */
     softmetal_set_message_hook(find_strange, s);
-    s->elsewhere = true;
+    PUT(&s->elsewhere, true);
     if (WELL(gpusync_warmup_start(s->device, &desc, &warmup), NO_MEMORY, NIL)) {
         step(s);
         one_of(s, gpusync_warmup_wait(warmup, GPUSYNC_FOREVER), false, ANSWERS(GPUSYNC_ERROR_COMPILE, NIL, NO_MEMORY),
@@ -1093,7 +1093,7 @@ static void warm_up(scenario *s)
     } else assert_null(warmup);
     warm_up_on_request(s, pipelines);
     warm_up_at_once(s);
-    s->elsewhere = false;
+    PUT(&s->elsewhere, false);
     softmetal_set_message_hook(NULL, NULL);
     metal_release(library);
 }
