@@ -208,7 +208,8 @@ static bool work(scenario *s)
         for (i = 0; i < QUEUES; i++) {
             void *buffer = s->metal[i] ? softmetal_first_in_line(s->metal[i]) : NULL;
             softmetal_due next;
-            if (!buffer || buffer == s->hung || buffer == s->stuck || (s->stuck && metal4_run() && buffer == softmetal_run_of(s->stuck)))
+            if (!buffer || buffer == s->hung || buffer == s->stuck ||
+                (s->stuck && metal4_run() && buffer == softmetal_run_of(s->stuck)))
                 continue;
             next = softmetal_what_is_due(buffer);
             if (next != SOFTMETAL_COMPLETE_DUE && next != SOFTMETAL_FAULT_DUE) continue;
@@ -384,15 +385,15 @@ static bool is_any_of(const char *call, const char *const *names)
 /* What may be answered besides when other work fails or hangs: the header documents it for these calls. */
 static bool is_of_upset(const scenario *s, gpusync_result got, const char *call)
 {
-    static const char *const of_work[] = {"_poll(",          "_wait",           "_timeline_query",  "_timeline_signal",
-                                          "_timeline_fail",  "_encode_signal",  "either_submit",    "either_commit",
-                                          "_warmup_pipeline", "_timeline_expect", "gpusync_poll", NULL},
+    static const char *const of_work[] = {"_poll",          "_wait",         "_timeline_query",  "_timeline_signal",
+                                          "_timeline_fail", "_encode_signal", "_timeline_expect", "_warmup_pipeline",
+                                          "either_submit",  "either_commit",  NULL},
                              *const limited[] = {"_wait", "_throttle", "_warmup_pipeline", NULL},
-                             *const polls[] = {"_poll(", NULL};
+                             *const polls[] = {"_poll", NULL};
     if (!s->upset) return false;
     if (got == GPUSYNC_TIMEOUT) return s->has_hung && is_any_of(call, limited);
     if (got == GPUSYNC_NOT_READY) return s->has_hung && is_any_of(call, polls);
-    if (got == GPUSYNC_ERROR_CANCELLED || got == GPUSYNC_ERROR_COMPILE) /* what it waited for was given up, or failed so */
+    if (got == GPUSYNC_ERROR_CANCELLED || got == GPUSYNC_ERROR_COMPILE) /* as what it waited for */
         return s->has_hung && is_any_of(call, of_work);
     return got == FAILED && is_any_of(call, of_work);
 }
@@ -1133,7 +1134,8 @@ static void ask(scenario *s)
     assert_int_equal(gpusync_version(), GPUSYNC_VERSION);
     assert_true(gpusync_now_ns() > 0);
     assert_string_not_equal(gpusync_result_string(FAILED), gpusync_result_string(NIL));
-    assert_string_not_equal(gpusync_failure_string(GPUSYNC_FAILURE_TIMEOUT), gpusync_failure_string(GPUSYNC_FAILURE_NONE));
+    assert_string_not_equal(gpusync_failure_string(GPUSYNC_FAILURE_TIMEOUT),
+                            gpusync_failure_string(GPUSYNC_FAILURE_NONE));
     if (s->c) assert_non_null(gpusync_timeline_metal(s->c, &base));
     for (k = 0; k < s->sent_count; k++) expect_end(s, &s->sent[k]);
     for (d = s->dues; d < s->due; d++) /* none is left to destroy, but what a lost device may still use */
@@ -1152,7 +1154,8 @@ static void ask(scenario *s)
         assert_ok(gpusync_get_stats(s->q[i], &stats));
         while (gpusync_next_error(s->q[i], &cursor, &error) == GPUSYNC_OK)
             if (error.result != GPUSYNC_ERROR_CANCELLED) read++;
-        if (!((s->lost || s->upset) && i == STICKY) && !s->has_hung) assert_in_range(stats.failures, read, read + stats.failures_dropped);
+        if (!((s->lost || s->upset) && i == STICKY) && !s->has_hung)
+            assert_in_range(stats.failures, read, read + stats.failures_dropped);
         if (!s->lost) assert_int_equal(stats.commits, stats.completions);
         if (i == LETS_GO) s->strangers -= stats.commits; /* it is there yet */
         commits += stats.commits;
@@ -1706,7 +1709,7 @@ static void run_pair(uint64_t of_seed, uint64_t number)
     uint64_t random;
     char what[300];
     memset(&s, 0, sizeof s);
-    if (draw_metal4(of_seed, number, &random) != metal4_run()) return; /* it is for the run on the other kind of queue */
+    if (draw_metal4(of_seed, number, &random) != metal4_run()) return; /* for the other run */
     s.source = SEVERAL;
     s.often = draw_below(&random, 2) ? ONCE : ONCE_AND_AGAIN;
     s.manual_callbacks = draw_below(&random, 2);
