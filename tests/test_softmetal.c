@@ -667,6 +667,11 @@ static void the_nth_creation_fails(void **state)
     assert_null(SEND_WITH(void *, (void *, void *, void *, void *, void **), s.device,
                           "newLibraryWithSource:options:error:", string(""), NULL, &error));
     assert_int_equal(softmetal_creations(), 9);
+    softmetal_fail_creation(1, false);
+    softmetal_fail_creation_too(3, false);
+    assert_null(GET(s.device, "newSharedEvent"));
+    assert_non_null(buffer_in(s.queue));
+    assert_null(GET(s.device, "newSharedEvent"));
     softmetal_fail_creation(0, false);
     assert_non_null(buffer_in(s.queue));
     objc_release(event);

@@ -270,6 +270,8 @@ void *softmetal_new_twin(void *device);
    shared event, event, listener, buffer, encoder, library, function, pipeline, those of >>metal4) are counted from 1
    after this call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
+/* A second number besides, of the same count: until the next softmetal_fail_creation. */
+void softmetal_fail_creation_too(unsigned n, bool persistent);
 unsigned softmetal_creations(void); /* how many were counted since softmetal_fail_creation */
 /* respondsToSelector: and class_respondsToSelector say no for this selector, and sending it aborts. Back with
    softmetal_reset. */

@@ -92,15 +92,22 @@ void softmetal_set_clock(softmetal_clock clock)
 
 /* -------------------------------------------------------------------- creations that fail -- */
 
-static unsigned creations, failing_creation;
-static bool failing_persistent;
+static unsigned creations, failing_creation, failing_too;
+static bool failing_persistent, failing_too_persistent;
 
 void softmetal_fail_creation(unsigned n, bool persistent)
 {
     __atomic_store_n(&failing_creation, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&failing_too, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&creations, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&failing_persistent, persistent, __ATOMIC_RELAXED);
     __atomic_store_n(&failing_creation, n, __ATOMIC_RELEASE);
+}
+
+void softmetal_fail_creation_too(unsigned n, bool persistent)
+{
+    __atomic_store_n(&failing_too_persistent, persistent, __ATOMIC_RELAXED);
+    __atomic_store_n(&failing_too, n, __ATOMIC_RELEASE);
 }
 
 unsigned softmetal_creations(void)
@@ -108,12 +115,18 @@ unsigned softmetal_creations(void)
     return __atomic_load_n(&creations, __ATOMIC_RELAXED);
 }
 
+static bool is_the_one(unsigned number, unsigned chosen, const bool *persistent)
+{
+    if (chosen == 0) return false;
+    return number == chosen || (number > chosen && __atomic_load_n(persistent, __ATOMIC_RELAXED));
+}
+
 bool sm_creation_fails(void)
 {
     unsigned chosen = __atomic_load_n(&failing_creation, __ATOMIC_RELAXED);
+    unsigned too = __atomic_load_n(&failing_too, __ATOMIC_RELAXED);
     unsigned number = __atomic_add_fetch(&creations, 1, __ATOMIC_RELAXED);
-    if (chosen == 0) return false;
-    return number == chosen || (number > chosen && __atomic_load_n(&failing_persistent, __ATOMIC_RELAXED));
+    return is_the_one(number, chosen, &failing_persistent) || is_the_one(number, too, &failing_too_persistent);
 }
 
 static unsigned failures_left;
