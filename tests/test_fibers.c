@@ -572,6 +572,58 @@ static void thousand_tasks_one_thread(void **state)
     fibers_close(&r);
 }
 
+/* More waits for the same end than one hold of the queue's lock takes off its lists (locks.h). The first hundred also wait
+   for a value, so they are taken off and sleep on. The handler of the one command buffer wakes all others, and no timer
+   does. The last of them signals the value. */
+#define CROWD 200u
+#define SLEEP_ON 100u
+static gpusync_timeline *crowd_value;
+static void body_wait_in_a_crowd(fiber *f)
+{
+    const fiber *first = &f->home->fibers[0];
+    gpusync_queue *queue = f->rig->queue;
+    if (f == first) {
+        body_commit(f);
+        if (f->result != GPUSYNC_OK) return;
+    }
+    if (f->index < SLEEP_ON) {
+        const gpusync_point both[] = {gpusync_at_ticket(queue, GPUSYNC_EVERYTHING), gpusync_at_value(crowd_value, 1)};
+        f->result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL);
+    } else if (f->index % 2) {
+        f->result = gpusync_queue_wait(queue, GPUSYNC_FOREVER);
+    } else {
+        f->result = gpusync_wait(queue, first->ticket, GPUSYNC_FOREVER);
+    }
+    if (f->index == CROWD - 1 && f->result == GPUSYNC_OK) f->result = gpusync_timeline_signal(crowd_value, 1);
+}
+
+static void idle_finishes_the_only_one(scheduler *s)
+{
+    assert_int_equal(s->suspended, CROWD); /* not a second time: the end was told to all */
+    softmetal_finish(s->fibers[0].buffer);
+}
+
+static void one_end_wakes_a_crowd(void **state)
+{
+    static const gpusync_spin none = {0, 0, 0, false};
+    fiber_rig r;
+    (void)state;
+    fibers_open(&r, SOFTMETAL_MANUAL, none, 4);
+    r.scheduler.idle = idle_finishes_the_only_one;
+    assert_ok(gpusync_timeline_create(r.rig.device, NULL, &crowd_value));
+    fibers_make(&r, CROWD, body_wait_in_a_crowd);
+    fibers_run(&r);
+    for (unsigned i = 0; i < CROWD; i++) {
+        assert_result(r.scheduler.fibers[i].result, GPUSYNC_OK);
+        assert_int_equal(r.scheduler.fibers[i].parks, 1);
+    }
+    assert_int_equal(r.scheduler.idles, 1);
+    assert_never_blocked();
+    assert_ok(gpusync_timeline_destroy(crowd_value));
+    fibers_free(&r);
+    fibers_close(&r);
+}
+
 /* With yields in the spin phase: they take turns, and park after exactly the budget. */
 static void thousand_tasks_spin_first(void **state)
 {
@@ -1098,6 +1150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thousand_tasks_one_thread),
+        cmocka_unit_test(one_end_wakes_a_crowd),
         cmocka_unit_test(thousand_tasks_spin_first),
         cmocka_unit_test(thousand_tasks_without_room),
         cmocka_unit_test(thousand_tasks_default_budget),
