@@ -12360,10 +12360,10 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
     bool came_in = s->part_count != 0;
     gpusync__catch caught;
 
+    gpusync__unseek(s, deferred); /* first: gpusync__stay is for signals that are still listed */
     for (uint32_t i = s->signal_count; i--;)
         if (s->own_signals[i].node.linked)
             gpusync__take_back(&s->own_signals[i], deferred);
-    gpusync__unseek(s, deferred);
 
     gpusync__catch_nothing(&caught);
     gpusync__lock(&q->order);
