@@ -813,10 +813,18 @@ static void *new_metal_queue(int device, bool metal4)
     return metal4 ? metal4_queue_new(metal) : metal_queue_new(metal, MADE_BY_METAL);
 }
 
+/* Newer inputs take the other where there is none. */
+static int some_device(void)
+{
+    int device = (int)below_of(DEVICES);
+    const machine *m = &world.machines[device];
+    return world.newer && (!m->device || m->goes) ? !device : device;
+}
+
 static void make_queue(void)
 {
     lane *l = &world.lanes[below_of(QUEUES)];
-    int device = (int)below_of(DEVICES), other = !device;
+    int device = some_device(), other = !device;
     machine *m = &world.machines[device];
     gpusync_queue_desc desc;
     unsigned how = byte();
@@ -967,7 +975,7 @@ static void *some_event(int device)
 static void make_timeline(void)
 {
     tide *t = &world.tides[below_of(TIMELINES)];
-    int device = (int)below_of(DEVICES);
+    int device = some_device();
     machine *m = &world.machines[device];
     gpusync_timeline_desc desc;
     unsigned how = byte();
@@ -1099,9 +1107,8 @@ static void put_wait(lane *l, opened *o, gpusync_point point)
         o->made = o->headed = true;
 }
 
-static void make_buffer_by_gpusync(void)
+static void make_buffer_for(lane *l)
 {
-    lane *l = some_lane();
     opened *o = free_open();
     gpusync_command_buffer_desc desc;
     gpusync_point points[3];
@@ -1125,6 +1132,8 @@ static void make_buffer_by_gpusync(void)
     o->made = true;
     for (i = 0; i < count; i++) put_wait(l, o, points[i]);
 }
+
+static void make_buffer_by_gpusync(void) { make_buffer_for(some_lane()); }
 
 static void make_buffer_by_metal(void)
 {
@@ -1325,6 +1334,7 @@ static void submit_some(void)
     size_t i;
     if (l && l->metal4) submit4_some(l);
     if (!l || l->metal4) return;
+    if (world.newer && !one_in(4)) make_buffer_for(l);
     memset(&submission, 0, sizeof submission);
     memset(signals, 0, sizeof signals);
     memset(pending, 0, sizeof pending);
@@ -1360,7 +1370,7 @@ static void submit_some(void)
         if (!put_signal(l, from[submission.command_buffer_count - 1], signals[i])) return;
     if (submission.flags & 1 && submission.command_buffer_count) submission.signal_count = 0;
     submission.flags &= ~1u;
-    if (one_in(4)) some_fault_of_submit();
+    if (one_in(3)) some_fault_of_submit();
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, NO_ROOM, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
     must(result != GPUSYNC_OK || !l->sticky || !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
@@ -1855,7 +1865,7 @@ static void unstick(unsigned idle)
 static void lose_a_device(void)
 {
     machine *m = &world.machines[below_of(DEVICES)];
-    if (m->goes || world.gentle || !m->metal || !one_in(8)) return;
+    if (m->goes || world.gentle || !m->metal || !one_in(world.newer ? 4 : 8)) return;
     m->losable = true;
     softmetal_remove_device(m->metal);
 }
@@ -1882,6 +1892,40 @@ static void do_something4(void)
     }
 }
 
+/* For all that was committed, and perhaps for a value, which may never come. */
+static void wait_for_row(const lane *l, gpusync_point *points, size_t count)
+{
+    const tide *t = one_in(2) ? some_tide(l->device) : NULL;
+    gpusync_wait_for wait_for = (gpusync_wait_for)below_of(3);
+    gpusync_wait_options options;
+    size_t which = 0;
+    memset(&options, 0, sizeof options);
+    options.spin = some_spin();
+    if (t) points[count++] = gpusync_at_value(t->timeline, t->value + 1);
+    await_points(points, count, wait_for);
+    may(l->device, gpusync_wait_many(points, count, wait_for, some_time(), &options, &which), ENDS, GPUSYNC_TIMEOUT, MISFITS);
+    await_nothing();
+    must(which <= count, "the point %zu of %zu", which, count);
+}
+
+/* The device is lost behind them. */
+static void wait_through_loss(const lane *l, gpusync_ticket ticket)
+{
+    machine *m = &world.machines[l->device];
+    gpusync_wait_options options;
+    gpusync_result result;
+    memset(&options, 0, sizeof options);
+    options.through_loss = true;
+    options.handlers = one_in(3);
+    if (world.gentle || !m->metal) return;
+    m->losable = true;
+    softmetal_remove_device(m->metal);
+    if (one_in(2)) (void)gpusync_wait(l->queue, ticket, 0); /* it finds the loss, perhaps */
+    meet(wait_through_loss);
+    result = may(l->device, gpusync_wait_ex(l->queue, ticket, some_time(), &options), ENDS, GPUSYNC_TIMEOUT);
+    check_off_gpu(l, ticket, result);
+}
+
 /* One behind the other, and some of them fail: of what is in flight together the first failure counts. */
 static void commit_a_row(void)
 {
@@ -1889,6 +1933,8 @@ static void commit_a_row(void)
     unsigned how = byte(), left = 1 + how % 4;
     const uint64_t none = 0;
     gpusync_command_buffer_desc desc;
+    gpusync_point points[5];
+    size_t count = 0;
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = &none;
     while (l && !l->metal4 && left-- > 0 && (l->given || softmetal_outstanding(l->metal) <= 40)) {
@@ -1897,23 +1943,31 @@ static void commit_a_row(void)
         void *buffer = NULL;
         may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), ENDS, GPUSYNC_TIMEOUT,
             GPUSYNC_ERROR_QUEUE_FULL);
-        if (!buffer) return;
+        if (!buffer) break;
         (void)metal_retain(buffer);
         if (how >> left & 16) softmetal_fail_as(buffer, SOFTMETAL_TIMEOUT, NULL);
         result = may(l->device, gpusync_commit(l->queue, buffer, &ticket), GPUSYNC_OK, NO_ROOM,
                      l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
         check_admission(l, result, false);
-        if (result == GPUSYNC_OK) (void)remember_work(l, ticket, buffer, NULL, true, false);
-        else answer(gpusync_command_buffer_discard(l->queue, buffer), GPUSYNC_OK);
+        if (result == GPUSYNC_OK) {
+            (void)remember_work(l, ticket, buffer, NULL, true, false);
+            points[count++] = gpusync_at_ticket(l->queue, ticket);
+        } else {
+            answer(gpusync_command_buffer_discard(l->queue, buffer), GPUSYNC_OK);
+        }
         metal_release(buffer);
     }
+    if (count == 0) return;
+    how = below_of(16);
+    if (how < 7) wait_for_row(l, points, count);
+    if (how == 7) wait_through_loss(l, points[one_in(2) ? 0 : count - 1].ticket);
 }
 
 /* What came with 0.3. */
 static void do_something_new(void)
 {
     lane *l;
-    switch (below_of(12)) {
+    switch (below_of(14)) {
     case 0:
     case 1: clear_failure(); break;
     case 2: have_let_go(); break;
@@ -1928,6 +1982,8 @@ static void do_something_new(void)
         break;
     case 6: check_struct_sizes(); break;
     case 7: commit_one(); break;
+    case 8:
+    case 9: submit_some(); break;
     default: commit_a_row(); break;
     }
 }
@@ -2118,6 +2174,10 @@ static void play_calls(bool mixed, bool newer)
     if (mixed) draw_quirks();
     make_device();
     make_queue();
+    for (i = 0; i < 2 && newer; i++) {
+        make_queue();
+        make_timeline();
+    }
     more = how >> 3;
     while (!input_is_over() || more-- > 0) { /* a short input goes on for a while by itself */
         do_something();

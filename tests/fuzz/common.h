@@ -472,6 +472,43 @@ static void talk_nonsense(gpusync_device *device, gpusync_queue *queue, gpusync_
                      sticky);
 }
 
+/* -- how inputs change ---------------------------------------------------------------------------------- */
+
+/* libFuzzer seldom comes to the few bytes that decide on everything behind them, and makes long inputs slowly from short
+   ones. So some changes are our own: an input that is new all over, or what the program does to the beginning and
+   to pieces of its own. */
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+
+static uint64_t drawn; /* for the changes alone */
+
+static uint64_t draw_below(uint64_t limit)
+{
+    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+    return (drawn >> 33) % limit;
+}
+
+static void draw_bytes(uint8_t *to, size_t count)
+{
+    while (count-- > 0) *to++ = (uint8_t)draw_below(256);
+}
+
+/* Makes room in front of what is at `at`. False: there is none. */
+static bool open_gap(uint8_t *data, size_t *size, size_t most, size_t at, size_t count)
+{
+    if (*size + count > most) return false;
+    memmove(data + at + count, data + at, *size - at);
+    *size += count;
+    return true;
+}
+
+static size_t draw_input(uint8_t *data, size_t least, size_t most)
+{
+    size_t size = least + draw_below(most - least + 1);
+    draw_bytes(data, size);
+    return size;
+}
+
 /* -- the beginning ------------------------------------------------------------------------------------- */
 
 static void tell_calls(void);

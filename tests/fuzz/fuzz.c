@@ -48,6 +48,29 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    size_t at, count;
+    drawn = seed;
+    if (draw_below(4)) return LLVMFuzzerMutate(data, size, most);
+    switch (draw_below(4)) {
+    case 0: return draw_input(data, 2, most);
+    case 1: /* what kind it is, and how it begins */
+        draw_bytes(data, size < 2 ? size : 1 + draw_below(2));
+        break;
+    case 2: /* it goes on */
+        count = 1 + draw_below(64);
+        if (open_gap(data, &size, most, size, count)) draw_bytes(data + size - count, count);
+        break;
+    default:
+        at = draw_below(size + 1);
+        count = 1 + draw_below(16);
+        if (open_gap(data, &size, most, at, count)) draw_bytes(data + at, count);
+        break;
+    }
+    return size;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

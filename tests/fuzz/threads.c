@@ -222,6 +222,16 @@ static void no_faults(void)
 
 /* -- hooks -------------------------------------------------------------------------------------------- */
 
+/* A function of the program's takes its time now and then: so others come in between. */
+static void dawdle(void)
+{
+    static _Thread_local uint32_t calls;
+    struct timespec nap = {0, 20000};
+    calls = calls * 1664525u + 1013904223u;
+    if (calls >> 26 == 0) nanosleep(&nap, NULL);
+    else if (calls >> 30 == 1) sched_yield();
+}
+
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t permit;
@@ -251,6 +261,7 @@ static void hook_unpark(void *user, gpusync_waiter *waiter)
     waiter->scheduler_data[0] = waiter;
     pthread_cond_broadcast(&buckets[n].permit);
     pthread_mutex_unlock(&buckets[n].lock);
+    dawdle();
 }
 
 static const gpusync_hooks hooks = {NULL, hook_park, hook_unpark, NULL};
@@ -258,14 +269,20 @@ static const gpusync_hooks hooks = {NULL, hook_park, hook_unpark, NULL};
 static void on_log(void *user, gpusync_log_level level, const char *text)
 {
     (void)user;
+    dawdle();
     must(level >= GPUSYNC_LOG_WARNING && level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
 }
 
-static void on_notify(void *user) { (void)user; }
+static void on_notify(void *user)
+{
+    (void)user;
+    dawdle();
+}
 
 static void on_trace(void *user, const gpusync_trace_event *event)
 {
     (void)user;
+    dawdle();
     must(event->kind <= GPUSYNC_TRACE_CALLBACK, "a bad event");
 }
 
@@ -951,9 +968,10 @@ static void submit_some(void)
     uint64_t time = below_of(4) ? 100000 : MS(3);
     gpusync_ticket ticket = 0;
     tally *over;
-    bool signalled = false;
+    bool signalled = false, plain;
     size_t i;
     if (!q) return;
+    plain = q->metal4 && one_in(3); /* gpusync_commit4 */
     memset(&submission, 0, sizeof submission);
     submission.command_buffers = buffers;
     if (q->metal4) {
@@ -970,15 +988,15 @@ static void submit_some(void)
         buffers[submission.command_buffer_count++] = o->buffer;
     }
     submission.waits = waits;
-    submission.wait_count = !signalled && one_in(2) ? some_points(q->of, waits, 3) : 0;
+    submission.wait_count = !signalled && !plain && one_in(2) ? some_points(q->of, waits, 3) : 0;
     submission.signals = signals;
     memset(signals, 0, sizeof signals);
-    for (i = below_of(3); i-- > 0 && (t = some_timeline(q->of)) != NULL;)
+    for (i = below_of(3); !plain && i-- > 0 && (t = some_timeline(q->of)) != NULL;)
         signals[submission.signal_count++] = gpusync_at_value(timeline_of(t), new_value(t));
     submission.flags = byte() & 6;
     submission.timeout_ns = &time;
     submission.label = one_in(2) ? "some work" : NULL;
-    over = one_in(2) ? tally_new() : NULL;
+    over = !plain && one_in(2) ? tally_new() : NULL;
     submission.on_complete = over ? one_in(2) ? on_talk : on_tally : NULL;
     submission.user = over;
     if (one_in(8)) some_fault(q->of);
@@ -1058,6 +1076,41 @@ static void move_timeline(void)
         break;
     }
     }
+}
+
+/* Others signal its values, and it goes while the blocks of its listener run. No other thread knows it. */
+static void signal_one_that_goes(void)
+{
+    place *device = some_device();
+    unsigned count = 1 + below_of(4), delay = byte(), later = byte(), i;
+    gpusync_timeline *timeline = NULL;
+    uint64_t base = 0, where, until;
+    goer *g;
+    void *event;
+    if (!device) return;
+    may(gpusync_timeline_create(device_of(device), NULL, &timeline), GPUSYNC_OK);
+    if (!timeline) return;
+    where = (uint64_t)(uintptr_t)timeline;
+    event = metal_retain(gpusync_timeline_metal(timeline, &base));
+    may(gpusync_timeline_expect(timeline, count), ENDS);
+    for (i = 1; i <= count; i++) {
+        tally *told = tally_new();
+        if (!told || may(gpusync_on_done(gpusync_at_value(timeline, i), on_tally, told), GPUSYNC_OK) != GPUSYNC_OK) continue;
+        told->expected = true;
+        __atomic_store_n(&told->where, where, __ATOMIC_RELEASE);
+    }
+    metal_event_signal(event, base + count);
+    metal_release(event);
+    until = gpusync_now_ns() + delay * (delay & 1 ? 500u : 50u);
+    while (gpusync_now_ns() < until) continue;
+    g = later & 1 ? new_goer(device) : NULL;
+    if (g) {
+        g->where = where;
+        answer(gpusync_timeline_destroy_later(timeline, on_destroyed, g), GPUSYNC_OK);
+        return;
+    }
+    answer(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
+    check_callbacks_at(where);
 }
 
 /* -- asking and waiting ------------------------------------------------------------------------------- */
@@ -1351,7 +1404,7 @@ static void cancel(void)
 
 static void do_something(void)
 {
-    switch (below_of(world.newer ? 40 : 32)) {
+    switch (below_of(world.newer ? 44 : 32)) {
     case 0: make_device(); break;
     case 1:
     case 2: make_queue(); break;
@@ -1390,6 +1443,9 @@ static void do_something(void)
     case 35:
     case 36: look_around_newly(); break;
     case 37: destroy_something(); break;
+    case 38:
+    case 39: signal_one_that_goes(); break;
+    case 40: wait_for_some(); break;
     default: commit_one(); break;
     }
 }
@@ -1728,7 +1784,7 @@ static void play(bool newer)
     world.abandons = how & 64;
     world.mixed = what & 1;
     world.losable = (what & 7) == 2 || (newer && (what & 7) == 6); /* with Metal 4 what a lost device has in flight may stay for good */
-    world.lossy = (what & 31) == 4;
+    world.lossy = (what & (newer ? 15 : 31)) == 4;
     world.short_of_memory = what & 32;
     world.nil = what & 64 && !world.mixed;
     world.newer = newer;
@@ -1798,6 +1854,36 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     }
     (void)start(watch, NULL);
     return 0;
+}
+
+/* Pieces are records: so what threads do stays, and comes at other places and on other threads. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    size_t count, at, from;
+    uint8_t record[RECORD];
+    drawn = seed;
+    if (draw_below(2)) return LLVMFuzzerMutate(data, size, most);
+    if (size < HEADER + RECORD || draw_below(8) == 0) return draw_input(data, HEADER + 4 * RECORD, most);
+    count = (size - HEADER) / RECORD;
+    at = HEADER + RECORD * draw_below(count);
+    switch (draw_below(6)) {
+    case 0: draw_bytes(data + draw_below(HEADER), 1); break;
+    case 1: draw_bytes(data + HEADER - 1, 1); break;
+    case 2: draw_bytes(data + at, 1 + draw_below(RECORD)); break;
+    case 3: /* of another thread */
+        data[at] = (uint8_t)draw_below(CREW);
+        break;
+    case 4: /* once more, by some thread */
+        from = HEADER + RECORD * draw_below(count);
+        memcpy(record, data + from, RECORD);
+        record[0] = (uint8_t)draw_below(CREW);
+        if (open_gap(data, &size, most, at, RECORD)) memcpy(data + at, record, RECORD);
+        break;
+    default:
+        if (open_gap(data, &size, most, at, RECORD)) draw_bytes(data + at, RECORD);
+        break;
+    }
+    return size;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
