@@ -119,9 +119,13 @@ static bool one_in(unsigned n) { return byte() % n == 1; }
 /* NULL: what comes next in the order of wait, queue, device, and gpusync itself. */
 static const gpusync_spin *some_spin(void)
 {
-    static const gpusync_spin spins[] = {{0, 0, 0, false},      {16, 0, 0, false},     {0, 40, 0, false},
-                                         {4, 8, 50000, false},  {0, 0, 20000, false},  {0, 0, 50000, true},
-                                         {8, 0, 60000, true}};
+    static const gpusync_spin spins[] = {{0, 0, 0, false},
+                                         {16, 0, 0, false},
+                                         {0, 40, 0, false},
+                                         {4, 8, SPIN_NS, false},
+                                         {0, 0, SPIN_NS / 2, false},
+                                         {0, 0, SPIN_NS, true},
+                                         {8, 0, SPIN_NS, true}};
     unsigned n = below_of(12);
     return n < LENGTH(spins) ? &spins[n] : NULL;
 }

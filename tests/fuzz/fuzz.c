@@ -29,7 +29,8 @@ static void *watch(void *argument)
         same = now == last && now % 2 ? same + 1 : 0;
         last = now;
         if (same < limit) continue;
-        fprintf(stderr, "fuzz: hangs: %s has not returned for %u s\n", fuzz_doing[0], same);
+        fprintf(stderr, "fuzz: hangs: %s has not returned for %u s: %u parks and %u yields\n", fuzz_doing[0], same,
+                GET(&gpu.idle), GET(&gpu.yields));
         pthread_kill(gpu.main, SIGABRT); /* so that it tells where it is */
         same = 0;
     }

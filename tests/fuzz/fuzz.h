@@ -7,6 +7,7 @@
 #define FUZZ_H
 
 #include "../clock.h"
+#define SPIN_NS 4000 /* 40 looks at the clock */
 #define MEETS_HERE(X) X(program) X(sticky_program)
 #include "common.h"
 
@@ -162,12 +163,21 @@ static void must_be_woken(bool woken)
 
 /* -- hooks -------------------------------------------------------------------------------------------- */
 
-/* Some look again and again, and never sleep. */
+/* Nothing has moved. */
+static void be_idle(void)
+{
+    gpu.idle++;
+    if (gpu.sweeps && gpu.idle % 8 == 0) (void)pass_time();
+    if (gpu.unstick && gpu.idle % 64 == 0) gpu.unstick(gpu.idle);
+}
+
+/* Some look again and again, and never sleep: or spin, until the time is over in which they would sleep. */
 static void hook_yield(void *user)
 {
     (void)user;
     if (!pthread_equal(pthread_self(), gpu.main) || ++gpu.yields % 32 != 0) return;
-    if (!gpu_step(0, 0, true) && gpu.sweeps) (void)pass_time();
+    if (gpu_step(0, 0, true)) gpu.idle = 0;
+    else if (!gpu.warming) be_idle();
 }
 
 /* Every wait that sleeps comes by here. On the main thread the GPU moves on; when it cannot, time does. */
@@ -190,9 +200,7 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         must_be_woken(GET(&waiter->scheduler_data[0]) != NULL);
         return;
     }
-    gpu.idle++;
-    if (gpu.sweeps && gpu.idle % 8 == 0) (void)pass_time();
-    if (gpu.unstick && gpu.idle % 64 == 0) gpu.unstick(gpu.idle);
+    be_idle();
     must(gpu.idle < 4096, "a wait does not end: %s", fuzz_doing[0]);
     if (deadline_ns != GPUSYNC_FOREVER && deadline_ns > clock_now) clock_now = deadline_ns;
     else clock_now += MS(1);

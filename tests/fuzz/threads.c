@@ -28,6 +28,7 @@
                  when there is one; numbers: how often each was
    FUZZ_LIMIT    seconds after which an input hangs; default 20: then it is told what each thread is doing */
 #define TALLIES 512
+#define SPIN_NS 50000
 #define MEETS_HERE(X)                                                                                                \
     X(hooks_given) X(hooks_by_threads) X(wait_blocks) X(work_without_handlers) X(buffers_are_wrapped) X(listeners_are_deaf)
 #include "common.h"
