@@ -115,6 +115,9 @@ static bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket);
 /* The event of a timeline, and its base, without its being handed out: one that is may not be used again. */
 static void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base);
 
+/* The value that the library knows, without a look at the event; UINT64_MAX: the timeline has failed. */
+static uint64_t probe_value_of(const gpusync_timeline *timeline);
+
 /* Does anything have to be told when the timeline rises? */
 static bool probe_is_listed(gpusync_timeline *timeline);
 
@@ -295,6 +298,8 @@ static PROBE void *probe_event_of(const gpusync_timeline *timeline, uint64_t *ba
     if (base) *base = timeline->base;
     return timeline->event;
 }
+
+static PROBE uint64_t probe_value_of(const gpusync_timeline *timeline) { return gpusync__value_of(timeline); }
 
 static PROBE bool probe_is_listed(gpusync_timeline *timeline)
 {

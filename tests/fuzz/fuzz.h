@@ -135,8 +135,8 @@ static void await_nothing(void) { awaited.count = 0; }
 static bool is_known_to_be_over(const gpusync_point *point, bool *failed)
 {
     if (point->timeline) {
-        uint64_t value = gpusync__value_of(point->timeline);
-        *failed = value == GPUSYNC__FAILED_VALUE;
+        uint64_t value = probe_value_of(point->timeline);
+        *failed = value == UINT64_MAX;
         return value >= point->value;
     }
     *failed = false;
