@@ -62,6 +62,7 @@ typedef struct place {
     bool metal4, given, small, manual, sleeps; /* sleeps: its waits come by our hooks */
     bool own_queue; /* of a device: callbacks run on a dispatch queue of the program's */
     bool sticky;
+    int had_sticky; /* of a device: queues where failures stick */
     unsigned clears;  /* of its failures */
     unsigned objects; /* of a device: places taken by queues, timelines and a warm-up of it */
     memory_log memory;
@@ -143,6 +144,7 @@ static bool claim(place *p, place *of)
     if (of) __atomic_fetch_add(&of->objects, 1, __ATOMIC_RELAXED);
     p->metal4 = p->given = p->small = p->manual = p->sleeps = p->sticky = p->own_queue = false;
     p->clears = 0;
+    p->had_sticky = 0;
     memset(&p->memory, 0, sizeof p->memory);
     p->metal = NULL;
     memset(p->known, 0, sizeof p->known);
@@ -617,6 +619,7 @@ static void make_queue(void)
     meet_if(desc.wait_mode == GPUSYNC_WAIT_HANDLER, queue_waits_for_handlers);
     meet_if(p->sticky, sticky_queue);
     meet_if(p->sticky && p->metal4, sticky_queue_of_metal4);
+    if (p->sticky) COUNT(&device->had_sticky);
     if (queue) publish(p, queue);
     else vacate(p);
 }
@@ -682,6 +685,8 @@ static void destroy_timeline(place *p, way how)
         go_later(p, timeline, g);
         return;
     }
+    /* Where failures stick work waits for what stands before it, too, and perhaps so for itself: only this ends it. */
+    if (GET(&p->of->had_sticky)) (void)gpusync_timeline_fail(timeline, NULL);
     answer(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
     check_callbacks_of(p);
     vacate(p);
