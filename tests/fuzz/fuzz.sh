@@ -66,8 +66,12 @@ if [ "$status" -ne 0 ]; then
 fi
 count "${#inputs[@]} inputs of the corpus" "$out/$name.corpus.log" "$status" "${#inputs[@]}"
 
-status=0
-FUZZ_CALLS=1 "${run[@]}" -runs=0 "$corpus" >"$out/$name.calls.log" 2>&1 || status=$?
+# Threads meet some kinds by chance, such as a wait that comes when the device is lost: a few replays have to meet all.
+for try in 1 2 3 4 5; do
+    status=0
+    FUZZ_CALLS=1 "${run[@]}" -runs=0 "$corpus" >"$out/$name.calls.log" 2>&1 || status=$?
+    [ "$name" = threads ] && [ "$try" -lt 5 ] && grep -q '^not met: ' "$out/$name.calls.log" || break
+done
 grep -E '^calls: ' "$out/$name.calls.log" || status=1
 count "every public function is called, every kind and option met" "$out/$name.calls.log" "$status" 1
 
