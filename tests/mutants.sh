@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # mutants.sh - faults in gpusync.h, planted one at a time: does a test see each?
 #
-#   tests/mutants.sh [NUMBER|FIRST-LAST...]      the faults with these numbers; default all
-#   tests/mutants.sh --check                     says which texts of mutants/list.txt are not in gpusync.h, or nothing
+#   tests/mutants.sh [NUMBER|FIRST-LAST|drawn...]  the faults with these numbers, those of mutants/drawn.txt; default all
+#   tests/mutants.sh --check                       says which texts of mutants/*.txt are not in gpusync.h, or nothing
 #
 # All faults are compiled into one copy of the header, and the environment variable MUTANT chooses one. So the tests and
 # examples are compiled once. Without a fault all of them have to be green. With one they run until the first is red:
@@ -13,10 +13,10 @@
 # BUILD CC                   as make has them
 # JOBS                       how many programs run at a time; default 2
 # TESTS BOTH EXAMPLES        names of programs; those of BOTH also run on queues of Metal 4
-# UPDATE=1                   writes the program that saw each fault into list.txt
+# UPDATE=1                   writes the program that saw each fault into its list
 #
 # Prints a line for each, and which of them ran out of time. Ends with exactly one line "N passed, N failed". Passed are
-# those that a program has seen, and those that list.txt calls green, with a reason, and that no program has seen. A race
+# those that a program has seen, and those that their list calls green, with a reason, and that no program has seen. A race
 # may be seen now and then.
 
 set -u
@@ -153,7 +153,14 @@ try() { # NUMBER KIND REASON TEST FUNCTION WORDS
     fi
 }
 
-only=("$@") alone=
+only=() alone=
+for one in "$@"; do
+    if [ "$one" = drawn ]; then
+        mapfile -t -O "${#only[@]}" only < <(sed -n 's/^= \([0-9]*\) .*/\1/p' "$root/tests/mutants/drawn.txt")
+    else
+        only+=("$one")
+    fi
+done
 rm -rf "$out/result" "$out/tried"
 mkdir -p "$out/result" "$out/tried"
 touch "$out/tried/hangs"

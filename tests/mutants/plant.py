@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""plant.py - the faults of list.txt, in one copy of gpusync.h
+"""plant.py - the faults of list.txt and drawn.txt, in one copy of gpusync.h
 
     plant.py GPUSYNC_H --check          every text against the header; writes nothing
     plant.py GPUSYNC_H --list           number, kind, reason, test, function and words of each, with tabs in between
     plant.py GPUSYNC_H OUT              the header with all of them. The environment variable MUTANT chooses one
-    plant.py GPUSYNC_H --seen FILE      writes into list.txt what saw each: lines "NUMBER TEST"
+    plant.py GPUSYNC_H --seen FILE      writes into the lists what saw each: lines "NUMBER TEST"
 
-Each text has to be in the header exactly as often as list.txt says. If it is not, this says which one and fails: then
+Each text has to be in the header exactly as often as its list says. If it is not, this says which one and fails: then
 the header has changed, and the author of the change decides what becomes of the fault.
 """
 
@@ -15,7 +15,8 @@ import os
 import re
 import sys
 
-LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "list.txt")
+HERE = os.path.dirname(os.path.abspath(__file__))
+LISTS = [os.path.join(HERE, name) for name in ("list.txt", "drawn.txt")]
 KINDS = ("equivalent", "race", "speed", "leak")
 HEAD = re.compile(r"= (\d+) (\w+): (.+)$")
 MARK = re.compile(r"<\[(.*?)=>(.*?)\]>", re.S)
@@ -38,13 +39,13 @@ class Mutant:
         self.seen, self.kind, self.reason, self.times, self.lines = "", "", "", 1, []
 
     def edits(self):
-        """The text of the header, and what is exchanged in it: (from, to, what stands there instead)."""
+        """The text of the header, and what is exchanged in it: (from, to, what stands there instead, if the mutant is it)."""
         text, spots, at = "", [], 0
         marked = "\n".join(self.lines).lstrip()
         for mark in MARK.finditer(marked):
             text += marked[at:mark.start()]
             old, new = mark.group(1).strip(), mark.group(2).strip()
-            spots.append((len(text), len(text) + len(old), self.planted(old, new)))
+            spots.append((len(text), len(text) + len(old), new))
             text += old
             at = mark.end()
         return text + marked[at:], spots
@@ -58,15 +59,15 @@ class Mutant:
         return "(%s ? (%s) : (%s))" % (chosen, new, old)
 
 
-def read_list():
+def read_list(path):
     mutants, wrong = [], []
-    for at, line in enumerate(open(LIST, encoding="utf-8").read().splitlines(), 1):
+    for at, line in enumerate(open(path, encoding="utf-8").read().splitlines(), 1):
         head = HEAD.match(line)
         words = line.split(None, 1)
         if head:
             mutants.append(Mutant(int(head.group(1)), head.group(2), head.group(3)))
         elif line.startswith("= ") and mutants:
-            wrong.append("list.txt:%d: no head of a fault" % at)
+            wrong.append("%s:%d: no head of a fault" % (os.path.basename(path), at))
         elif not mutants:
             continue # the first lines tell how to read the rest
         elif line.startswith("| "):
@@ -78,7 +79,7 @@ def read_list():
         elif line.startswith("  green "):
             mutants[-1].kind, mutants[-1].reason = [part.strip() for part in words[1].split(":", 1)]
         elif line and not line.startswith("----"):
-            wrong.append("list.txt:%d: not understood: %s" % (at, line))
+            wrong.append("%s:%d: not understood: %s" % (os.path.basename(path), at, line))
     return mutants, wrong
 
 
@@ -100,8 +101,8 @@ def where_functions_begin(header):
 
 
 def check(mutants, header):
-    """What cannot be planted, and all that is to be exchanged in the header, from its end to its begin."""
-    wrong, spots, numbers = [], [], set()
+    """What cannot be planted, and all that is to be exchanged in the header: (from, to, instead, mutant)."""
+    wrong, spots, numbers, around = [], [], set(), []
     functions = where_functions_begin(header)
     for mutant in mutants:
         name = "%d (%s)" % (mutant.number, mutant.function)
@@ -119,22 +120,38 @@ def check(mutants, header):
             continue
         at = header.find(text)
         while at >= 0:
-            spots += [(at + begin, at + end, planted, name) for begin, end, planted in own]
+            spots += [(at + begin, at + end, new, mutant) for begin, end, new in own]
             where = functions[bisect.bisect_right(functions, (at, "~")) - 1][1]
             if where != mutant.function:
                 wrong.append("%s: it is in %s" % (name, where))
             at = header.find(text, at + 1)
-    spots.sort(reverse=True)
-    for one, other in zip(spots, spots[1:]):
-        if other[1] > one[0]:
-            wrong.append("%s and %s change the same text" % (other[3], one[3]))
+    spots.sort(key=lambda spot: (spot[0], -spot[1]))
+    for spot in spots:
+        around = [one for one in around if one[1] > spot[0]]
+        for one in around:
+            if one[1] < spot[1]:
+                wrong.append("%d and %d change half of the other's text" % (one[3].number, spot[3].number))
+            if one[:3] == spot[:3]:
+                wrong.append("%d and %d are the same" % (one[3].number, spot[3].number))
+        around.append(spot)
     return wrong, spots
 
 
-def write_seen(path):
-    seen = dict(line.rstrip("\n").split(" ", 1) for line in open(path, encoding="utf-8"))
+def plant(header, spots):
+    """The inner first: what stands around them may be exchanged, too."""
+    spots = sorted(spots, key=lambda spot: spot[1] - spot[0])
+    while spots:
+        begin, end, new, mutant = spots.pop(0)
+        planted = mutant.planted(header[begin:end], new)
+        header = header[:begin] + planted + header[end:]
+        more = len(planted) - (end - begin)
+        spots = [(spot[0] + more * (spot[0] >= end), spot[1] + more * (spot[1] >= end)) + spot[2:] for spot in spots]
+    return header
+
+
+def write_seen(path, seen):
     out, number = [], ""
-    for line in open(LIST, encoding="utf-8").read().splitlines():
+    for line in open(path, encoding="utf-8").read().splitlines():
         head = HEAD.match(line)
         if head:
             number = head.group(1)
@@ -143,14 +160,21 @@ def write_seen(path):
         out.append(line)
         if head and number in seen:
             out.append("  seen " + seen[number])
-    open(LIST, "w", encoding="utf-8").write("\n".join(out) + "\n")
+    open(path, "w", encoding="utf-8").write("\n".join(out) + "\n")
 
 
 def main():
     header = open(sys.argv[1], encoding="utf-8").read()
-    mutants, wrong = read_list()
+    mutants, wrong = [], []
     if sys.argv[2] == "--seen":
-        return write_seen(sys.argv[3])
+        seen = dict(line.rstrip("\n").split(" ", 1) for line in open(sys.argv[3], encoding="utf-8"))
+        for path in LISTS:
+            write_seen(path, seen)
+        return
+    for path in LISTS:
+        in_this, not_understood = read_list(path)
+        mutants += in_this
+        wrong += not_understood
     more, spots = check(mutants, header)
     wrong += more
     if wrong:
@@ -159,9 +183,7 @@ def main():
         for m in mutants:
             print("\t".join((str(m.number), m.kind or "-", m.reason or "-", m.seen or "-", m.function, m.words)))
     elif sys.argv[2] != "--check":
-        for begin, end, planted, _ in spots:
-            header = header[:begin] + planted + header[end:]
-        header = header.replace(HOOK_AFTER, HOOK_AFTER + HOOK, 1)
+        header = plant(header, spots).replace(HOOK_AFTER, HOOK_AFTER + HOOK, 1)
         open(sys.argv[2], "w", encoding="utf-8").write(header)
 
 
