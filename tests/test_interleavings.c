@@ -1688,7 +1688,7 @@ static void count_call(void *user, gpusync_result result, const gpusync_error *e
     if (result == GPUSYNC_OK) COUNT((unsigned *)user);
 }
 
-struct asked {
+struct questions {
     void *buffer;
     unsigned own, strangers; /* messages */
 };
@@ -1696,11 +1696,11 @@ struct asked {
 /* Only its own buffer answers a handler, or with Metal 4 the feedback. */
 static void count_strangers(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    struct asked *asked = (struct asked *)user;
+    struct questions *q = (struct questions *)user;
     (void)selector;
     if (phase != SOFTMETAL_BEFORE || !answers(object, "GPUEndTime")) return;
-    if (is_asked_by_handlers(object, asked->buffer)) asked->own++;
-    else asked->strangers++;
+    if (is_asked_by_handlers(object, q->buffer)) q->own++;
+    else q->strangers++;
 }
 
 static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state)
@@ -1709,7 +1709,7 @@ static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state
     (void)state;
     for (fails = 0; fails < 2; fails++) {
         const gpusync_result expected = fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
-        struct asked asked = {NULL, 0, 0};
+        struct questions asks = {NULL, 0, 0};
         softmetal_quirks quirks;
         gpusync_ticket ticket;
         unsigned calls = 0;
@@ -1718,14 +1718,14 @@ static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state
         softmetal_get_quirks(&quirks);
         quirks.wrapped_buffers = true;
         softmetal_set_quirks(&quirks);
-        ticket = commit_empty(&r, &asked.buffer);
-        if (fails) softmetal_fail(asked.buffer, NULL, 3, "killed");
+        ticket = commit_empty(&r, &asks.buffer);
+        if (fails) softmetal_fail(asks.buffer, NULL, 3, "killed");
         assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
-        softmetal_set_message_hook(count_strangers, &asked);
-        softmetal_finish(asked.buffer);
+        softmetal_set_message_hook(count_strangers, &asks);
+        softmetal_finish(asks.buffer);
         softmetal_set_message_hook(NULL, NULL);
-        assert_int_equal(asked.strangers, 0);
-        assert_true(asked.own > 0);
+        assert_int_equal(asks.strangers, 0);
+        assert_true(asks.own > 0);
         assert_true(gpusync_is_done(r.queue, ticket));
         assert_result(gpusync_wait(r.queue, ticket, 0), expected);
         assert_true(softmetal_dispatched(SECONDS(10)));
