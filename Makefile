@@ -353,7 +353,7 @@ fuzz-threads: ## the same on four threads, with ThreadSanitizer; INPUT= runs one
 fuzz-proof: ## faults are planted in copies of gpusync.h: a fuzzer finds each; ONLY= some of them
 	+$(MAKE) --no-print-directory $(fuzz_options) SANITIZE=address,undefined how-to-fuzz
 	+$(MAKE) --no-print-directory $(fuzz_options) SANITIZE=thread how-to-threads
-	ONLY='$(ONLY)' RUN='$(RUN)' BUILD='$(abspath $(top))' tests/fuzz/proof.sh
+	CORPUS='$(CORPUS)' LIMIT='$(LIMIT)' ONLY='$(ONLY)' RUN='$(RUN)' BUILD='$(abspath $(top))' tests/fuzz/proof.sh
 
 soak: ## random tests with new seeds for HOURS hours; says how the first that fails is run again; SEED= where they begin
 	BUILD='$(abspath $(top))' RUN='$(RUN)' tests/soak.sh '$(HOURS)' $(SEED)
@@ -408,6 +408,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  TIME SEED INPUT of make fuzz and fuzz-threads: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that
 ##  MACHO_ARCH      of make test-macho and test-macho-mutants: x86_64 aarch64; default both
 ##  HOURS SEED      of make soak: how long, 0.1 or 24; where its seeds begin, default from the clock
+##  CORPUS=none     of make fuzz-proof: the fuzzers begin with nothing; LIMIT= seconds for each fault (600)
 ##  GENMC ONLY MODEL  of make test-model: where GenMC was built; names or patterns; rc11 (default) or imm. ONLY also of fuzz-proof
 ##  ONLY JOBS       of make test-with: folders of examples/with, packages; what is done at a time
 ##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list which program saw each; programs at a time (2)

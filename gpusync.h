@@ -852,7 +852,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
     With sticky_failure, work that comes after failed work on its queue fails, too, as in a stream of CUDA: later work
     needs no timeline to learn of the failure, and a signal in a later command buffer does not hide it.
       Order       A ticket ends when its work and all earlier tickets of the queue have ended. But the timelines that
-                  held work was to signal fail as soon as that work is given up.
+                  held work was to signal fail as soon as that work is given up. Danger: work that waits for a value
+                  never ends if later work of the same queue is to signal a lower value of that timeline.
       Later work  Once a ticket ends with an error, every later ticket ends with the same error. Held work is never
                   committed. Work that the GPU has runs to its end; then its ticket and the timelines that it was to
                   signal fail. Work of gpusync_track_committed is included.
@@ -12360,10 +12361,10 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
     bool came_in = s->part_count != 0;
     gpusync__catch caught;
 
+    gpusync__unseek(s, deferred); /* first: gpusync__stay is for signals that are still listed */
     for (uint32_t i = s->signal_count; i--;)
         if (s->own_signals[i].node.linked)
             gpusync__take_back(&s->own_signals[i], deferred);
-    gpusync__unseek(s, deferred);
 
     gpusync__catch_nothing(&caught);
     gpusync__lock(&q->order);

@@ -122,6 +122,9 @@ bool probe_has_ended(gpusync_queue *queue, gpusync_ticket ticket);
 /* The event of a timeline, and its base, without its being handed out: one that is may not be used again. */
 void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base);
 
+/* The value that the library knows, without a look at the event; UINT64_MAX: the timeline has failed. */
+uint64_t probe_value_of(const gpusync_timeline *timeline);
+
 /* Does anything have to be told when the timeline rises? */
 bool probe_is_listed(gpusync_timeline *timeline);
 
@@ -306,6 +309,8 @@ void *probe_event_of(const gpusync_timeline *timeline, uint64_t *base)
     if (base) *base = timeline->base;
     return timeline->event;
 }
+
+uint64_t probe_value_of(const gpusync_timeline *timeline) { return gpusync__value_of(timeline); }
 
 bool probe_is_listed(gpusync_timeline *timeline)
 {

@@ -191,6 +191,30 @@ static void test_a_refused_signal_leaves_those_of_the_command_buffer_as_they_wer
     close_stage(&s);
 }
 
+/* They had set out, above another signal of their queue, before a later one was refused. Work of another queue that signals
+   a higher value goes after that other signal, and not after theirs, which no thread ends any more. */
+static void test_signals_of_a_refused_submission_keep_no_later_signal_back(void **state)
+{
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    assert_ok(gpusync_timeline_signal(s.b, 5));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.b, 9)), SIGNALS(at(s.a, 20)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 3)));
+    buffer = open_on(&s, 0);
+    REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 5), at(s.a, 6), at(s.b, 5)));
+    must_return_within(20);
+    assert_ok(gpusync_timeline_signal(s.b, 9));
+    has_returned();
+    assert_int_equal(held_on(s.rig.device, s.q[1]), 1);
+    (void)commit_to(s.q[0], buffer);
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_int_equal(value_of(s.a), 20);
+    close_stage(&s);
+}
+
 /* Whichever of several cannot be taken, all of them stay with the caller, with the waits at their heads. */
 static void test_buffers_of_a_refused_submission_are_still_the_callers(void **state)
 {
@@ -787,6 +811,7 @@ int main(void)
         cmocka_unit_test(test_what_metal_or_memory_does_not_give_changes_nothing),
         cmocka_unit_test(test_a_lost_device_takes_no_submission_and_ends_what_is_held),
         cmocka_unit_test(test_a_refused_command_buffer_with_a_wait_that_is_coming_fails_with_it),
+        cmocka_unit_test(test_signals_of_a_refused_submission_keep_no_later_signal_back),
         cmocka_unit_test(test_a_refused_signal_is_not_on_its_way),
         cmocka_unit_test(test_of_many_signals_none_is_on_its_way_when_the_last_is_refused),
         cmocka_unit_test(test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call),

@@ -6,7 +6,8 @@
    callback comes once; that all has ended when the GPU is through and what is held was given up.
 
    In inputs whose first byte says so (world.newer) failures stick on some queues, objects are destroyed later as well,
-   also by their own callbacks, waits go on through a loss, and timers fire. Other inputs stay what they are. The
+   also by their own callbacks, waits go on through a loss, timers fire, callbacks run on a dispatch queue of the
+   program's, spins are set, and command buffers have all options. Other inputs stay what they are. The
    records of a queue where failures stick say what each of its tickets must tell, and which commits it must refuse.
 
    Left out: lost handlers, objects put around command buffers and listeners that hear nothing, which threads.c has; and
@@ -34,6 +35,7 @@ typedef struct machine {
     gpusync_allocator allocator;
     void *metal; /* +1, or NULL: the system's own, which is not lost */
     bool losable, manual;
+    bool own_queue; /* callbacks run on a dispatch queue of the program's */
     bool goes;     /* later: no call takes it any more, but the dispatch by hand */
     unsigned gone; /* so often it was told */
 } machine;
@@ -173,6 +175,18 @@ static void some_fault(void)
         world.short_of_memory = true;
         break;
     }
+}
+
+/* It makes command buffers of its own: none of them comes, or one of two. */
+static void some_fault_of_submit(void)
+{
+    unsigned how = byte();
+    if (how & 1) {
+        some_fault();
+        return;
+    }
+    softmetal_fail_creation(1 + (how >> 2) % 3, how & 2);
+    world.nil = true;
 }
 
 /* The results that a call may have, besides those that any fault allows. */
@@ -397,6 +411,7 @@ static void check_admission(lane *l, gpusync_result result, bool signals)
 {
     if (!l->sticky || l->blind) return;
     must(l->sticks != STICKS || result != GPUSYNC_OK, "a failure sticks, and work is taken");
+    meet_if(l->sticks == STICKS && result == GPUSYNC_ERROR_EXECUTION, refused_as_a_failure_sticks);
     if (result == GPUSYNC_OK) forget_unsure(l);
     read_stuck(l); /* it may have waited for room */
     if (result != GPUSYNC_ERROR_EXECUTION || signals || l->blind) return;
@@ -588,11 +603,18 @@ static void make_device(void)
     desc.log = how & 32 ? on_log : NULL;
     desc.notify_user = desc.log_user = m;
     if (world.newer && (how & 128)) desc.log_report = gpusync_queue_report;
+    if (world.newer) {
+        unsigned more = byte();
+        desc.spin = some_spin();
+        m->own_queue = !m->manual && more & 1;
+        if (m->own_queue) desc.callback_queue = callback_queue_new();
+    }
     if (one_in(8)) {
         some_fault();
         m->memory.fail_at = world.short_of_memory;
     }
     may(-1, gpusync_device_create(&desc, &m->device), GPUSYNC_OK);
+    if (desc.callback_queue) dispatch_release(desc.callback_queue);
     if (!m->device) {
         must(m->memory.live == 0, "a device that was not made has memory");
         metal_release(m->metal);
@@ -600,6 +622,13 @@ static void make_device(void)
         return;
     }
     must(!gpusync_device_is_lost(m->device) && gpusync_device_metal(m->device), "a new device");
+    meet_if(m->manual, callbacks_by_hand);
+    meet_if(!m->manual, callbacks_queued);
+    meet_if(m->own_queue, callback_queue_given);
+    meet_if(!desc.spin, device_spins_by_itself);
+    meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations > 0, device_spins);
+    meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations == 0, device_spins_not);
+    meet_if(desc.log && desc.log_report, log_with_report);
     if (how & 64) answer(gpusync_set_trace(m->device, on_trace, m), GPUSYNC_OK);
 }
 
@@ -607,6 +636,7 @@ static void make_device(void)
 static void must_be_at_home(const machine *m)
 {
     must(m->manual == (pthread_equal(pthread_self(), gpu.main) != 0), "a callback on a thread that it is not for");
+    if (m->own_queue) must_be_on_callback_queue();
 }
 
 static void check_callbacks_of(uint64_t where)
@@ -624,6 +654,7 @@ static void on_destroyed(void *user)
     const machine *m = &world.machines[g->device];
     int i;
     must(g->taken && g->begun && !g->silent, "what was not destroyed is told of");
+    meet(told_that_it_went);
     must(COUNT(&g->told) == 0, "what was destroyed is told of twice");
     must_be_there(m);
     must_be_at_home(m);
@@ -720,6 +751,7 @@ static void destroy_device_later(int i)
     drop_fours_of(i);
     come_to_rest_now();
     m->goes = true;
+    meet(device_goes_later);
     answer(gpusync_device_destroy_later(m->device, on_device_gone, m), GPUSYNC_OK);
     come_to_rest_now();
     bury_devices();
@@ -781,10 +813,18 @@ static void *new_metal_queue(int device, bool metal4)
     return metal4 ? metal4_queue_new(metal) : metal_queue_new(metal, MADE_BY_METAL);
 }
 
+/* Newer inputs take the other where there is none. */
+static int some_device(void)
+{
+    int device = (int)below_of(DEVICES);
+    const machine *m = &world.machines[device];
+    return world.newer && (!m->device || m->goes) ? !device : device;
+}
+
 static void make_queue(void)
 {
     lane *l = &world.lanes[below_of(QUEUES)];
-    int device = (int)below_of(DEVICES), other = !device;
+    int device = some_device(), other = !device;
     machine *m = &world.machines[device];
     gpusync_queue_desc desc;
     unsigned how = byte();
@@ -800,6 +840,10 @@ static void make_queue(void)
     desc.max_in_flight = how & 16 ? 1 + below_of(4) : 0;
     desc.error_log_count = l->forgets ? 1 + below_of(2) : 0;
     l->sticky = desc.sticky_failure = world.newer && (how & 32);
+    if (world.newer) {
+        desc.spin = some_spin();
+        desc.wait_mode = one_in(4) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+    }
     if (world.mixed && !want_metal4(l, &desc)) return;
     if (l->given) {
         bool foreign = world.machines[other].device && (how & 128);
@@ -818,6 +862,13 @@ static void make_queue(void)
         l->metal = gpusync_queue_metal(l->queue);
         must(!given || l->metal == given, "another queue");
         must(is_metal4(l->queue) == l->metal4, "a queue of the other kind");
+        meet_if(l->metal4, queue_of_metal4);
+        meet_if(l->given, queue_given);
+        meet_if(desc.max_in_flight || desc.max_command_buffer_count, queue_small);
+        meet_if(desc.spin, queue_spin);
+        meet_if(desc.wait_mode == GPUSYNC_WAIT_HANDLER, queue_waits_for_handlers);
+        meet_if(l->sticky, sticky_queue);
+        meet_if(l->sticky && l->metal4, sticky_queue_of_metal4);
         gpu_add(l->metal);
     }
     metal_release(given);
@@ -863,6 +914,9 @@ static void destroy_queue_later(lane *l, goer *g)
             if (world.works[i].buffers[k]) g->buffers[n++] = metal_retain(world.works[i].buffers[k]);
     g->begun = true;
     g->silent = one_in(12);
+    meet(queue_goes_later);
+    meet_if(g->silent, goes_untold);
+    meet_if(!gpusync_is_idle(l->queue), goes_with_work);
     answer(gpusync_queue_destroy_later(l->queue, g->silent ? NULL : on_destroyed, g), GPUSYNC_OK);
 }
 
@@ -921,7 +975,7 @@ static void *some_event(int device)
 static void make_timeline(void)
 {
     tide *t = &world.tides[below_of(TIMELINES)];
-    int device = (int)below_of(DEVICES);
+    int device = some_device();
     machine *m = &world.machines[device];
     gpusync_timeline_desc desc;
     unsigned how = byte();
@@ -1001,6 +1055,8 @@ static void destroy_timeline(tide *t, way how)
     if (g) {
         g->begun = true;
         g->silent = one_in(12);
+        meet(timeline_goes_later);
+        meet_if(g->silent, goes_untold);
         answer(gpusync_timeline_destroy_later(t->timeline, g->silent ? NULL : on_destroyed, g), GPUSYNC_OK);
     } else {
         answer(gpusync_timeline_destroy(t->timeline), GPUSYNC_OK);
@@ -1051,9 +1107,8 @@ static void put_wait(lane *l, opened *o, gpusync_point point)
         o->made = o->headed = true;
 }
 
-static void make_buffer_by_gpusync(void)
+static void make_buffer_for(lane *l)
 {
-    lane *l = some_lane();
     opened *o = free_open();
     gpusync_command_buffer_desc desc;
     gpusync_point points[3];
@@ -1065,15 +1120,20 @@ static void make_buffer_by_gpusync(void)
     desc.timeout_ns = &time;
     desc.label = one_in(2) ? "a buffer" : NULL;
     desc.unretained_references = world.gentle && one_in(4);
+    if (world.newer) some_buffer_options(&desc, gpusync_device_metal(world.machines[l->device].device));
     count = one_in(3) ? some_points(l->device, points, 3) : 0;
     if (one_in(8)) some_fault();
     may(l->device, gpusync_command_buffer(l->queue, &desc, &o->buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
+    if (o->buffer) check_buffer_options(&desc, o->buffer);
+    metal_release(desc.log_state);
     if (!o->buffer) return;
     (void)metal_retain(o->buffer);
     o->lane = index_of(l);
     o->made = true;
     for (i = 0; i < count; i++) put_wait(l, o, points[i]);
 }
+
+static void make_buffer_by_gpusync(void) { make_buffer_for(some_lane()); }
 
 static void make_buffer_by_metal(void)
 {
@@ -1274,6 +1334,7 @@ static void submit_some(void)
     size_t i;
     if (l && l->metal4) submit4_some(l);
     if (!l || l->metal4) return;
+    if (world.newer && !one_in(4)) make_buffer_for(l);
     memset(&submission, 0, sizeof submission);
     memset(signals, 0, sizeof signals);
     memset(pending, 0, sizeof pending);
@@ -1309,7 +1370,7 @@ static void submit_some(void)
         if (!put_signal(l, from[submission.command_buffer_count - 1], signals[i])) return;
     if (submission.flags & 1 && submission.command_buffer_count) submission.signal_count = 0;
     submission.flags &= ~1u;
-    if (one_in(6)) some_fault();
+    if (one_in(3)) some_fault_of_submit();
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, NO_ROOM, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
     must(result != GPUSYNC_OK || !l->sticky || !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
@@ -1323,6 +1384,9 @@ static void submit_some(void)
         must(!over || over->calls == 0, "a submission that failed is over");
         return;
     }
+    meet_if(submission.flags & GPUSYNC_STRICT, submission_strict);
+    meet_if(submission.flags & GPUSYNC_UNORDERED, submission_unordered);
+    meet_if(submission.command_buffer_count == 0, submission_barrier);
     if (over) {
         over->expected = true;
         over->where = (uint64_t)(uintptr_t)l->queue;
@@ -1340,6 +1404,16 @@ static void submit_some(void)
 }
 
 /* -- timelines ---------------------------------------------------------------------------------------- */
+
+static void wait_for_value(const tide *t, const gpusync_wait_options *options)
+{
+    gpusync_point point = gpusync_at_value(t->timeline, some_value(t));
+    meet_if(options && options->spin, wait_for_value_spins);
+    await_points(&point, 1, GPUSYNC_WAIT_ALL);
+    may(t->device, gpusync_timeline_wait(t->timeline, point.value, some_time(), options), ENDS, GPUSYNC_TIMEOUT,
+        GPUSYNC_ERROR_NOT_RISING);
+    await_nothing();
+}
 
 static void move_timeline(void)
 {
@@ -1381,9 +1455,7 @@ static void move_timeline(void)
         if (one_in(4)) destroy_timeline(t, world.newer && one_in(2) ? LATER : WAITING);
         break;
     default:
-        value = some_value(t);
-        may(t->device, gpusync_timeline_wait(t->timeline, value, some_time(), NULL), ENDS, GPUSYNC_TIMEOUT,
-            GPUSYNC_ERROR_NOT_RISING);
+        wait_for_value(t, NULL);
         break;
     }
 }
@@ -1395,6 +1467,7 @@ static void check_off_gpu(const lane *l, gpusync_ticket ticket, gpusync_result r
 {
     int i, k;
     if (!gpusync_device_is_lost(world.machines[l->device].device)) return;
+    meet(wait_through_loss_of_lost_device);
     must(result != GPUSYNC_TIMEOUT, "a time-out does not tell that the device is lost");
     if (result == GPUSYNC_ERROR_DEVICE_LOST || result == GPUSYNC_ERROR_INVALID_TICKET) return;
     for (i = 0; i < world.work_count; i++) {
@@ -1410,13 +1483,15 @@ static void check_off_gpu(const lane *l, gpusync_ticket ticket, gpusync_result r
 static void wait_for_some(void)
 {
     lane *l = some_lane();
-    gpusync_wait_options options;
+    gpusync_wait_options options, *with;
     gpusync_error error;
-    gpusync_point points[20];
+    gpusync_point points[MOST_POINTS];
+    gpusync_wait_for wait_for;
+    const tide *t;
     size_t count, which = 0;
     gpusync_ticket ticket;
     gpusync_result result;
-    bool stuck;
+    bool stuck, plain;
     unsigned how;
     if (!l) return;
     memset(&options, 0, sizeof options);
@@ -1425,7 +1500,11 @@ static void wait_for_some(void)
     options.mode = (gpusync_wait_mode)(how % 3); /* BLOCKING would wait for the manual clock */
     options.handlers = how >= 128;
     options.through_loss = world.newer && (how & 32);
-    switch (below_of(6)) {
+    options.spin = world.newer ? some_spin() : NULL;
+    meet_if(options.spin, wait_spins);
+    meet_if(options.spin && options.spin->until_near, wait_until_near);
+    plain = !options.handlers && !options.through_loss;
+    switch (below_of(world.newer ? 7 : 6)) {
     case 0:
         stuck = l->sticks == STICKS && !l->blind;
         result = may(l->device, gpusync_queue_wait(l->queue, some_time()), ENDS, GPUSYNC_TIMEOUT);
@@ -1441,20 +1520,34 @@ static void wait_for_some(void)
     case 2:
     case 3:
         ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(l);
+        points[0] = gpusync_at_ticket(l->queue, ticket);
+        if (plain && ticket != GPUSYNC_EVERYTHING) await_points(points, 1, GPUSYNC_WAIT_ALL);
         result = may(l->device, gpusync_wait_ex(l->queue, ticket, some_time(), &options), ENDS, GPUSYNC_TIMEOUT,
                      GPUSYNC_ERROR_INVALID_TICKET);
+        meet_if(options.handlers, wait_for_handlers);
+        meet_if(options.through_loss, wait_through_loss);
+        meet_if(options.through_loss && options.handlers, wait_through_loss_for_handlers);
         if (options.through_loss) check_off_gpu(l, ticket, result);
         break;
     case 4: may(l->device, gpusync_throttle(l->queue, 1 + below_of(8), some_time()), ENDS, NO_ROOM); break;
+    case 6:
+        t = some_tide(l->device);
+        if (t) wait_for_value(t, &options);
+        break;
     default:
         count = some_points(l->device, points, 19);
+        wait_for = (gpusync_wait_for)below_of(3);
+        meet_if(wait_for == GPUSYNC_WAIT_ANY, wait_for_any);
+        meet_if(wait_for == GPUSYNC_WAIT_ALL, wait_for_all);
         if (one_in(4)) some_fault();
-        may(l->device,
-            gpusync_wait_many(points, count, (gpusync_wait_for)below_of(3), some_time(), one_in(2) ? &options : NULL, &which),
-            ENDS, GPUSYNC_TIMEOUT, MISFITS);
+        with = one_in(2) ? &options : NULL;
+        if (plain || !with) await_points(points, count, wait_for);
+        may(l->device, gpusync_wait_many(points, count, wait_for, some_time(), with, &which), ENDS, GPUSYNC_TIMEOUT,
+            MISFITS);
         must(which <= count, "the point %zu of %zu", which, count);
         break;
     }
+    await_nothing();
 }
 
 /* In a callback: nothing may wait, nothing may be destroyed. */
@@ -1512,6 +1605,7 @@ static void on_let_go(void *user, gpusync_result result, const gpusync_error *er
     goer *g = (goer *)user;
     must((result == GPUSYNC_OK) == (error == NULL), "a callback with %d and %s error", result, error ? "an" : "no");
     must(g->taken && !g->begun, "a callback comes twice");
+    meet(let_go_by_a_callback);
     g->begun = true;
     if (g->queue) answer(gpusync_queue_destroy_later(g->queue, on_destroyed, g), GPUSYNC_OK);
     else answer(gpusync_timeline_destroy_later(g->timeline, on_destroyed, g), GPUSYNC_OK);
@@ -1587,6 +1681,7 @@ static void clear_failure(void)
     answer(gpusync_queue_clear_failure(l->queue), l->sticky ? GPUSYNC_OK : INVALID);
     if (!l->sticky) return;
     answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
+    meet_if(l->sticks == STICKS, failure_cleared);
     if (l->sticks != FREE) last_stuck(l)->last = stats.commits;
     l->sticks = FREE;
     for (i = 0; i < OPENS; i++)
@@ -1770,7 +1865,7 @@ static void unstick(unsigned idle)
 static void lose_a_device(void)
 {
     machine *m = &world.machines[below_of(DEVICES)];
-    if (m->goes || world.gentle || !m->metal || !one_in(8)) return;
+    if (m->goes || world.gentle || !m->metal || !one_in(world.newer ? 4 : 8)) return;
     m->losable = true;
     softmetal_remove_device(m->metal);
 }
@@ -1797,6 +1892,40 @@ static void do_something4(void)
     }
 }
 
+/* For all that was committed, and perhaps for a value, which may never come. */
+static void wait_for_row(const lane *l, gpusync_point *points, size_t count)
+{
+    const tide *t = one_in(2) ? some_tide(l->device) : NULL;
+    gpusync_wait_for wait_for = (gpusync_wait_for)below_of(3);
+    gpusync_wait_options options;
+    size_t which = 0;
+    memset(&options, 0, sizeof options);
+    options.spin = some_spin();
+    if (t) points[count++] = gpusync_at_value(t->timeline, t->value + 1);
+    await_points(points, count, wait_for);
+    may(l->device, gpusync_wait_many(points, count, wait_for, some_time(), &options, &which), ENDS, GPUSYNC_TIMEOUT, MISFITS);
+    await_nothing();
+    must(which <= count, "the point %zu of %zu", which, count);
+}
+
+/* The device is lost behind them. */
+static void wait_through_loss(const lane *l, gpusync_ticket ticket)
+{
+    machine *m = &world.machines[l->device];
+    gpusync_wait_options options;
+    gpusync_result result;
+    memset(&options, 0, sizeof options);
+    options.through_loss = true;
+    options.handlers = one_in(3);
+    if (world.gentle || !m->metal) return;
+    m->losable = true;
+    softmetal_remove_device(m->metal);
+    if (one_in(2)) (void)gpusync_wait(l->queue, ticket, 0); /* it finds the loss, perhaps */
+    meet(wait_through_loss);
+    result = may(l->device, gpusync_wait_ex(l->queue, ticket, some_time(), &options), ENDS, GPUSYNC_TIMEOUT);
+    check_off_gpu(l, ticket, result);
+}
+
 /* One behind the other, and some of them fail: of what is in flight together the first failure counts. */
 static void commit_a_row(void)
 {
@@ -1804,6 +1933,8 @@ static void commit_a_row(void)
     unsigned how = byte(), left = 1 + how % 4;
     const uint64_t none = 0;
     gpusync_command_buffer_desc desc;
+    gpusync_point points[5];
+    size_t count = 0;
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = &none;
     while (l && !l->metal4 && left-- > 0 && (l->given || softmetal_outstanding(l->metal) <= 40)) {
@@ -1812,23 +1943,31 @@ static void commit_a_row(void)
         void *buffer = NULL;
         may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), ENDS, GPUSYNC_TIMEOUT,
             GPUSYNC_ERROR_QUEUE_FULL);
-        if (!buffer) return;
+        if (!buffer) break;
         (void)metal_retain(buffer);
         if (how >> left & 16) softmetal_fail_as(buffer, SOFTMETAL_TIMEOUT, NULL);
         result = may(l->device, gpusync_commit(l->queue, buffer, &ticket), GPUSYNC_OK, NO_ROOM,
                      l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
         check_admission(l, result, false);
-        if (result == GPUSYNC_OK) (void)remember_work(l, ticket, buffer, NULL, true, false);
-        else answer(gpusync_command_buffer_discard(l->queue, buffer), GPUSYNC_OK);
+        if (result == GPUSYNC_OK) {
+            (void)remember_work(l, ticket, buffer, NULL, true, false);
+            points[count++] = gpusync_at_ticket(l->queue, ticket);
+        } else {
+            answer(gpusync_command_buffer_discard(l->queue, buffer), GPUSYNC_OK);
+        }
         metal_release(buffer);
     }
+    if (count == 0) return;
+    how = below_of(16);
+    if (how < 7) wait_for_row(l, points, count);
+    if (how == 7) wait_through_loss(l, points[one_in(2) ? 0 : count - 1].ticket);
 }
 
 /* What came with 0.3. */
 static void do_something_new(void)
 {
     lane *l;
-    switch (below_of(12)) {
+    switch (below_of(14)) {
     case 0:
     case 1: clear_failure(); break;
     case 2: have_let_go(); break;
@@ -1843,6 +1982,8 @@ static void do_something_new(void)
         break;
     case 6: check_struct_sizes(); break;
     case 7: commit_one(); break;
+    case 8:
+    case 9: submit_some(); break;
     default: commit_a_row(); break;
     }
 }
@@ -2006,6 +2147,7 @@ static void draw_quirks(void)
     softmetal_get_quirks(&quirks);
     quirks.bare_feedback_errors = how & 1;
     quirks.options_keep_handlers = how & 2;
+    meet_if(how & 2, commit_options_keep_handlers);
     quirks.bare_errors = how & 4;
     quirks.ioaccel_errors = how & 8;
     quirks.ioaf_errors = how & 16;
@@ -2032,6 +2174,10 @@ static void play_calls(bool mixed, bool newer)
     if (mixed) draw_quirks();
     make_device();
     make_queue();
+    for (i = 0; i < 2 && newer; i++) {
+        make_queue();
+        make_timeline();
+    }
     more = how >> 3;
     while (!input_is_over() || more-- > 0) { /* a short input goes on for a while by itself */
         do_something();

@@ -115,6 +115,7 @@ static work *committed4(lane *l, gpusync_result result, gpusync_ticket ticket, f
     size_t i;
     must((result == GPUSYNC_OK) == (ticket != 0), "a ticket and %d", result);
     if (result == GPUSYNC_OK) {
+        meet_if(count > 1, commit4_of_several);
         w = remember_work(l, ticket, run, NULL, true, false);
         if (!w->buffers[0]) w->buffers[0] = metal_retain(run);
         for (i = 0; i < count; i++) {
@@ -235,6 +236,7 @@ static void submit4_some(lane *l)
         must(!over || over->calls == 0, "a submission that failed is over");
         return;
     }
+    meet(submission_of_metal4);
     if (over) {
         over->expected = true;
         over->where = (uint64_t)(uintptr_t)l->queue;

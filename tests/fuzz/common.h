@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #define GPUSYNC_IMPLEMENTATION
@@ -28,6 +29,29 @@ static void fuzz_call(int number, const char *name)
     __atomic_fetch_add(&fuzz_reached[number], 1, __ATOMIC_RELAXED);
 }
 #include "fuzz_calls.h"
+
+/* What inputs may meet besides: kinds of queues, options, ways to go. Each is counted where it is there, or has its effect.
+   The program says in MEETS_HERE what it alone meets. */
+#define MEETS(X)                                                                                                    \
+    X(queue_of_metal4) X(queue_given) X(queue_small) X(queue_spin) X(queue_waits_for_handlers)                       \
+    X(sticky_queue) X(sticky_queue_of_metal4) X(refused_as_a_failure_sticks) X(failure_cleared)                      \
+    X(callbacks_by_hand) X(callbacks_queued) X(callback_queue_given) X(callback_on_that_queue)                       \
+    X(device_spins) X(device_spins_not) X(device_spins_by_itself) X(log_with_report)                                 \
+    X(unretained_references) X(error_options) X(log_state) X(commit_options_keep_handlers)                           \
+    X(submission_strict) X(submission_unordered) X(submission_barrier) X(submission_of_metal4) X(commit4_of_several) \
+    X(wait_spins) X(wait_until_near) X(wait_for_value_spins) X(wait_for_handlers) X(wait_for_any) X(wait_for_all)    \
+    X(wait_through_loss) X(wait_through_loss_for_handlers) X(wait_through_loss_of_lost_device)                       \
+    X(queue_goes_later) X(timeline_goes_later) X(device_goes_later) X(goes_untold) X(goes_with_work)                 \
+    X(told_that_it_went) X(let_go_by_a_callback)
+#define MET(name) met_##name,
+enum { MEETS(MET) MEETS_HERE(MET) MEETS_COUNT };
+#undef MET
+#define MET(name) #name,
+static const char *const fuzz_meets[] = {MEETS(MET) MEETS_HERE(MET)};
+#undef MET
+static uint64_t fuzz_met[MEETS_COUNT];
+#define meet(name) ((void)__atomic_fetch_add(&fuzz_met[met_##name], 1, __ATOMIC_RELAXED))
+#define meet_if(condition, name) ((condition) ? meet(name) : (void)0)
 
 #include "../stage.h"
 
@@ -89,6 +113,58 @@ static unsigned byte(void)
 
 static unsigned below_of(unsigned limit) { return byte() % limit; }
 static bool one_in(unsigned n) { return byte() % n == 1; }
+
+/* -- options ------------------------------------------------------------------------------------------- */
+
+/* NULL: what comes next in the order of wait, queue, device, and gpusync itself. */
+static const gpusync_spin *some_spin(void)
+{
+    static const gpusync_spin spins[] = {{0, 0, 0, false},
+                                         {16, 0, 0, false},
+                                         {0, 40, 0, false},
+                                         {4, 8, SPIN_NS, false},
+                                         {0, 0, SPIN_NS / 2, false},
+                                         {0, 0, SPIN_NS, true},
+                                         {8, 0, SPIN_NS, true}};
+    unsigned n = below_of(12);
+    return n < LENGTH(spins) ? &spins[n] : NULL;
+}
+
+/* A dispatch queue of the program's, +1: known by a class of service that gpusync's own has not. */
+#define CLASS_OF_CALLBACKS 0x09u /* background */
+extern void *dispatch_queue_create(const char *label, void *attribute);
+extern void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
+extern void dispatch_release(void *object);
+static void *callback_queue_new(void)
+{
+    return dispatch_queue_create("the program's", dispatch_queue_attr_make_with_qos_class(NULL, CLASS_OF_CALLBACKS, 0));
+}
+
+/* In a callback of a device with such a queue. */
+static void must_be_on_callback_queue(void)
+{
+    must(softmetal_dispatch_qos(NULL) == CLASS_OF_CALLBACKS, "a callback on another queue than the program's");
+    meet(callback_on_that_queue);
+}
+
+/* Options that only Metal's descriptor has. Takes the desc's log_state, +1, or NULL. */
+static void some_buffer_options(gpusync_command_buffer_desc *desc, void *metal_device)
+{
+    unsigned how = byte();
+    desc->error_options = how & 3 ? 0 : 1;
+    desc->log_state = how & 28 ? NULL : metal_shared_event_new(metal_device); /* it stands for an MTLLogState */
+}
+
+static void check_buffer_options(const gpusync_command_buffer_desc *desc, void *buffer)
+{
+    unsigned long options = METAL__AS0(unsigned long)(buffer, metal__sel("errorOptions"));
+    bool retained = METAL__AS0(signed char)(buffer, metal__sel("retainedReferences"));
+    must(options == desc->error_options, "the error options are %lu and not %u", options, desc->error_options);
+    must(retained != desc->unretained_references, "references are %sretained", retained ? "" : "not ");
+    meet_if(desc->unretained_references, unretained_references);
+    meet_if(desc->error_options, error_options);
+    meet_if(desc->log_state, log_state);
+}
 
 /* -- what calls may answer ---------------------------------------------------------------------------- */
 
@@ -400,11 +476,60 @@ static void talk_nonsense(gpusync_device *device, gpusync_queue *queue, gpusync_
                      sticky);
 }
 
+/* -- how inputs change ---------------------------------------------------------------------------------- */
+
+/* libFuzzer seldom comes to the few bytes that decide on everything behind them, and makes long inputs slowly from short
+   ones. So some changes are our own: an input that is new all over, or what the program does to the beginning and
+   to pieces of its own. */
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+
+static uint64_t drawn; /* for the changes alone */
+
+static uint64_t draw_below(uint64_t limit)
+{
+    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+    return (drawn >> 33) % limit;
+}
+
+static void draw_bytes(uint8_t *to, size_t count)
+{
+    while (count-- > 0) *to++ = (uint8_t)draw_below(256);
+}
+
+/* Makes room in front of what is at `at`. False: there is none. */
+static bool open_gap(uint8_t *data, size_t *size, size_t most, size_t at, size_t count)
+{
+    if (*size + count > most) return false;
+    memmove(data + at + count, data + at, *size - at);
+    *size += count;
+    return true;
+}
+
+static size_t draw_input(uint8_t *data, size_t least, size_t most)
+{
+    size_t size = least + draw_below(most - least + 1);
+    draw_bytes(data, size);
+    return size;
+}
+
+/* -- the beginning ------------------------------------------------------------------------------------- */
+
+static void tell_calls(void);
+
+static void begin(void)
+{
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion that does not hold ends the process */
+    fuzz_tells = getenv("FUZZ_TELL") != NULL;
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); /* softmetal naps for 20 us, and not for 70: of all threads, made later */
+    if (getenv("FUZZ_CALLS")) atexit(tell_calls);
+}
+
 /* -- the end ------------------------------------------------------------------------------------------ */
 
 static const char *const kinds[] = {
     "device",  "queue",    "command_buffer", "encoder",  "buffer",         "event",           "shared_event",
-    "library", "function", "pipeline",       "error",    "block",          "wrapper",         "dispatch_queue",
+    "library", "function", "pipeline",       "error",    "block",          "wrapper",         "dispatch_queue", "descriptor",
     "queue4",  "run",      "allocator",      "feedback", "commit_options", "command_buffer4", "queue_operation"};
 
 static void check_nothing_is_left(void)
@@ -424,13 +549,21 @@ static void check_nothing_is_left(void)
 
 static void tell_calls(void)
 {
-    size_t i, reached = 0;
+    bool all = getenv("FUZZ_CALLS")[0] == 'n'; /* numbers */
+    size_t i, reached = 0, met = 0;
     for (i = 0; i < FUNCTIONS; i++) {
         reached += fuzz_reached[i] > 0;
         if (fuzz_reached[i] == 0) fprintf(stderr, "not reached: %s\n", fuzz_names[i]);
+        else if (all) fprintf(stderr, "%10llu %s\n", (unsigned long long)fuzz_reached[i], fuzz_names[i]);
     }
-    fprintf(stderr, "calls: %zu of %zu functions reached\n", reached, FUNCTIONS);
-    if (reached < FUNCTIONS) _exit(1);
+    for (i = 0; i < MEETS_COUNT; i++) {
+        met += fuzz_met[i] > 0;
+        if (fuzz_met[i] == 0) fprintf(stderr, "not met: %s\n", fuzz_meets[i]);
+        else if (all) fprintf(stderr, "%10llu %s\n", (unsigned long long)fuzz_met[i], fuzz_meets[i]);
+    }
+    fprintf(stderr, "calls: %zu of %zu functions reached, %zu of %zu kinds and options met\n", reached, FUNCTIONS, met,
+            (size_t)MEETS_COUNT);
+    if (reached < FUNCTIONS || met < MEETS_COUNT) _exit(1);
 }
 
 #endif

@@ -7,7 +7,8 @@
    destroyed: no memory of the allocators' is left then, and no object of Metal's.
 
    FUZZ_TELL=1   tells every call, with its result where that is judged
-   FUZZ_CALLS=1  tells at the end which public functions were called, and fails when one was not
+   FUZZ_CALLS=1  tells at the end which public functions were not called, and which kinds and options were not met, and fails
+                 when there is one; numbers: how often each was
    FUZZ_LIMIT    seconds after which an input hangs; default 20 */
 #include "programs.h"
 #include "calls.h"
@@ -28,7 +29,8 @@ static void *watch(void *argument)
         same = now == last && now % 2 ? same + 1 : 0;
         last = now;
         if (same < limit) continue;
-        fprintf(stderr, "fuzz: hangs: %s has not returned for %u s\n", fuzz_doing[0], same);
+        fprintf(stderr, "fuzz: hangs: %s has not returned for %u s: %u parks and %u yields\n", fuzz_doing[0], same,
+                GET(&gpu.idle), GET(&gpu.yields));
         pthread_kill(gpu.main, SIGABRT); /* so that it tells where it is */
         same = 0;
     }
@@ -41,12 +43,33 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion that does not hold ends the process */
-    fuzz_tells = getenv("FUZZ_TELL") != NULL;
+    begin();
     gpu.main = pthread_self();
     (void)start(watch, NULL);
-    if (getenv("FUZZ_CALLS")) atexit(tell_calls);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    size_t at, count;
+    drawn = seed;
+    if (draw_below(4)) return LLVMFuzzerMutate(data, size, most);
+    switch (draw_below(4)) {
+    case 0: return draw_input(data, 2, most);
+    case 1: /* what kind it is, and how it begins */
+        draw_bytes(data, size < 2 ? size : 1 + draw_below(2));
+        break;
+    case 2: /* it goes on */
+        count = 1 + draw_below(64);
+        if (open_gap(data, &size, most, size, count)) draw_bytes(data + size - count, count);
+        break;
+    default:
+        at = draw_below(size + 1);
+        count = 1 + draw_below(16);
+        if (open_gap(data, &size, most, at, count)) draw_bytes(data + at, count);
+        break;
+    }
+    return size;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -65,13 +88,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     gpu.idle = gpu.yields = 0;
     softmetal_reset();
     kind = byte();
-    /* The values of the newer inputs are such that the corpus had none of them. */
-    if (kind % 16 == 6)
-        play_calls(kind >= 128, true);
-    else if (kind & 1)
-        play_calls(kind % 32 == 21, false);
-    else
-        play_program(kind % 16 == 12);
+    switch (kind % 8) {
+    case 0: play_program(false); break;
+    case 4: play_program(true); break;
+    case 1:
+    case 7: play_calls(false, false); break;
+    case 5: play_calls(true, false); break;
+    default: play_calls(kind >= 128, true); break;
+    }
     metal_pool_pop(pool);
     check_nothing_is_left();
     __atomic_fetch_add(&inputs, 1, __ATOMIC_SEQ_CST);

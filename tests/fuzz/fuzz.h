@@ -8,6 +8,8 @@
 
 #define GPUSYNC_IMPLEMENTATION
 #include "../clock.h"
+#define SPIN_NS 4000 /* 40 looks at the clock */
+#define MEETS_HERE(X) X(program) X(sticky_program)
 #include "common.h"
 
 #include "../submit_graphs.h"
@@ -111,20 +113,79 @@ static void gpu_warm(void)
     PUT(&clock_now, clock_now + MS(1));
 }
 
+/* -- a wait that is told of nothing ---------------------------------------------------------------------- */
+
+/* The points of the wait that the main thread is in: as long as it sleeps, it is woken by what ends it. */
+#define MOST_POINTS 20
+static struct {
+    gpusync_point points[MOST_POINTS];
+    size_t count; /* 0: it is not known what the wait is for */
+    gpusync_wait_for what;
+} awaited;
+
+static void await_points(const gpusync_point *points, size_t count, gpusync_wait_for what)
+{
+    memcpy(awaited.points, points, count * sizeof *points);
+    awaited.count = count;
+    awaited.what = what;
+}
+
+static void await_nothing(void) { awaited.count = 0; }
+
+/* Asked so that nothing is looked for: only what gpusync knows already. */
+static bool is_known_to_be_over(const gpusync_point *point, bool *failed)
+{
+    if (point->timeline) {
+        uint64_t value = probe_value_of(point->timeline);
+        *failed = value == UINT64_MAX;
+        return value >= point->value;
+    }
+    *failed = false;
+    if (!gpusync_is_done(point->queue, point->ticket)) return false;
+    *failed = point->ticket != GPUSYNC_EVERYTHING && gpusync_poll(point->queue, point->ticket) < 0;
+    return true;
+}
+
+/* The wait has parked, and the GPU has moved on. woken: there is a permit. */
+static void must_be_woken(bool woken)
+{
+    size_t i, over = 0;
+    bool any_failed = false;
+    for (i = 0; i < awaited.count && !woken; i++) {
+        bool failed;
+        over += is_known_to_be_over(&awaited.points[i], &failed);
+        any_failed = any_failed || failed;
+    }
+    must(woken || awaited.count == 0 ||
+             (over < awaited.count && !(awaited.what == GPUSYNC_WAIT_ALL_OR_FAILURE && any_failed) &&
+              !(awaited.what == GPUSYNC_WAIT_ANY && over)),
+         "a wait sleeps on: of its %zu points %zu are over, %s", awaited.count, over, any_failed ? "one failed" : "well");
+}
+
 /* -- hooks -------------------------------------------------------------------------------------------- */
 
-/* Some look again and again, and never sleep. */
+/* Nothing has moved. */
+static void be_idle(void)
+{
+    gpu.idle++;
+    if (gpu.sweeps && gpu.idle % 8 == 0) (void)pass_time();
+    if (gpu.unstick && gpu.idle % 64 == 0) gpu.unstick(gpu.idle);
+}
+
+/* Some look again and again, and never sleep: or spin, until the time is over in which they would sleep. */
 static void hook_yield(void *user)
 {
     (void)user;
     if (!pthread_equal(pthread_self(), gpu.main) || ++gpu.yields % 32 != 0) return;
-    if (!gpu_step(0, 0, true) && gpu.sweeps) (void)pass_time();
+    if (gpu_step(0, 0, true)) gpu.idle = 0;
+    else if (!gpu.warming) be_idle();
 }
 
 /* Every wait that sleeps comes by here. On the main thread the GPU moves on; when it cannot, time does. */
 static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    (void)user, (void)waiter;
+    bool woken = __atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST) != NULL;
+    (void)user;
     if (!pthread_equal(pthread_self(), gpu.main)) { /* a warm-up's: the main thread moves on */
         struct timespec nap = {0, 20000};
         nanosleep(&nap, NULL);
@@ -134,13 +195,13 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         gpu_warm();
         return;
     }
+    if (woken) return; /* it has a permit */
     if (gpu_step_any()) {
         gpu.idle = 0;
+        must_be_woken(GET(&waiter->scheduler_data[0]) != NULL);
         return;
     }
-    gpu.idle++;
-    if (gpu.sweeps && gpu.idle % 8 == 0) (void)pass_time();
-    if (gpu.unstick && gpu.idle % 64 == 0) gpu.unstick(gpu.idle);
+    be_idle();
     must(gpu.idle < 4096, "a wait does not end: %s", fuzz_doing[0]);
     if (deadline_ns != GPUSYNC_FOREVER && deadline_ns > clock_now) clock_now = deadline_ns;
     else clock_now += MS(1);
@@ -148,7 +209,8 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 
 static void hook_unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user, (void)waiter;
+    (void)user;
+    __atomic_store_n(&waiter->scheduler_data[0], waiter, __ATOMIC_SEQ_CST);
 }
 
 static const gpusync_hooks fuzz_hooks = {hook_yield, hook_park, hook_unpark, NULL};

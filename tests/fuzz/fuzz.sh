@@ -3,8 +3,9 @@
 #
 #   tests/fuzz/fuzz.sh PROGRAM
 #
-# First every input of the corpus is run once, and every public function of gpusync.h must have been called by then. Then
-# the fuzzer looks for new ones for TIME seconds (60). An input that fails is kept next to PROGRAM.
+# First every input of the corpus is run once. By then the program must have called every public function of gpusync.h, and
+# met each kind and option of its list (MEETS in common.h). Then the fuzzer looks for new ones for TIME seconds (60). An
+# input that fails is kept next to PROGRAM.
 # The corpus of PROGRAM fuzz is tests/fuzz/corpus; of threads, tests/fuzz/corpus_threads.
 #
 # TIME   seconds
@@ -13,7 +14,7 @@
 # INPUT  one input: it is run, with every call told, and nothing else. With threads N times (20): it may fail in some.
 # RUN    put in front of PROGRAM
 #
-# Ends with exactly one line "N passed, N failed": the inputs of the corpus, the public functions, the fuzzing.
+# Ends with exactly one line "N passed, N failed": the inputs of the corpus, what they reach, the fuzzing.
 
 set -euo pipefail
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -68,7 +69,7 @@ count "${#inputs[@]} inputs of the corpus" "$out/$name.corpus.log" "$status" "${
 status=0
 FUZZ_CALLS=1 "${run[@]}" -runs=0 "$corpus" >"$out/$name.calls.log" 2>&1 || status=$?
 grep -E '^calls: ' "$out/$name.calls.log" || status=1
-count "every public function is called" "$out/$name.calls.log" "$status" 1
+count "every public function is called, every kind and option met" "$out/$name.calls.log" "$status" 1
 
 if [ "$time" -gt 0 ] && [ "$failed" -eq 0 ]; then
     rm -rf "$out/$name.found"

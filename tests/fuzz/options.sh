@@ -9,7 +9,8 @@ corpus_of() { # PROGRAM
 options_of() { # PROGRAM
     local length=400
     [ "$1" = fuzz ] || length=900
-    echo "-detect_leaks=0 -timeout=30 -rss_limit_mb=2048 -max_len=$length -len_control=0"
+    # Entropic schedules cost more than the inputs do, from some thousand features on.
+    echo "-entropic=0 -detect_leaks=0 -timeout=30 -rss_limit_mb=2048 -max_len=$length -len_control=0"
 }
 # Objects and memory are counted by the programs themselves. A race ends the program.
 export ASAN_OPTIONS="detect_stack_use_after_return=1:detect_leaks=0"

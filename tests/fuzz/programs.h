@@ -510,6 +510,8 @@ static void play_program(bool sticky)
     int i;
     memset(&seen, 0, sizeof seen);
     seen.sticky = sticky;
+    meet_if(!sticky, program);
+    meet_if(sticky, sticky_program);
     fuzzed = &p;
     draw_program(&p, how & 1, draw_from_bytes, sticky);
     p.keeps = how >> 1 & 1;

@@ -7,11 +7,17 @@
 # BUILD/how-to-fuzz and BUILD/how-to-threads say how the two programs are built, and where they are without a fault: there
 # they have to get through their corpus. Each fault has LIMIT seconds (600): first the corpus is replayed, then new inputs
 # are made from it. Which of the two found it, and when, is told. What was found must pass without the fault: with threads
-# TIMES times (20).
+# TIMES times (20). An input that hangs must hang with the fault once more, in as many runs: on a busy machine any may.
 #
-# BUILD  see there
-# ONLY   names or patterns of faults
-# RUN    put in front of the program threads
+# With CORPUS=none no corpus is used: the fuzzer begins with nothing, and has LIMIT seconds for each fault.
+#
+# BUILD   see there
+# CORPUS  none: see there
+# LIMIT   seconds for a fault (600)
+# ONLY    names or patterns of faults
+# RUN     put in front of the program threads
+# SEED    where libFuzzer's random numbers begin (1)
+# TIMES   how often what threads found is run without the fault (20)
 #
 # Ends with exactly one line "N passed, N failed".
 
@@ -21,6 +27,14 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/fuzz/options.sh
 . "$root/tests/fuzz/options.sh"
 limit=${LIMIT:-600}
+seed=${SEED:-1}
+case ${CORPUS:=} in
+'' | none) ;;
+*)
+    echo "$0: CORPUS is none, or not set" >&2
+    exit 2
+    ;;
+esac
 export FUZZ_LIMIT=10
 passed=0 failed=0
 
@@ -115,6 +129,37 @@ faults=(
     device_inside threads "a device that goes later does not wait for the calls that are inside"
     '    if (busy || GPUSYNC__LOAD_SEQ(&dev->inside)) {'
     '    if (busy) {'
+
+    uncounted_look threads "a look at a ticket is not counted while it reads the status"
+    '        ended = gpusync__look_slot(q, slot);'
+    '        GPUSYNC__LOCK(q);
+        slot->looks--;
+        GPUSYNC__UNLOCK(q);
+        ended = gpusync__look_slot(q, slot);
+        GPUSYNC__LOCK(q);
+        slot->looks++;
+        GPUSYNC__UNLOCK(q);'
+
+    freed_under_look threads "a handler frees its slot while a look is counted in it"
+    '    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))'
+    '    if (!(slot->traits & GPUSYNC__HANDLED))'
+
+    left_listed fuzz "a wait for any of several points leaves the others on their lists"
+    '        if (!entry->left && gpusync__may_be_listed(entry))'
+    '        if (!entry->left && !wait->any && gpusync__may_be_listed(entry))'
+
+    untold fuzz "of several dependencies that are over at once only the last is told"
+    '    *(caught->dependencies ? &caught->last_dependency->next : &caught->dependencies) = dep;'
+    '    caught->dependencies = dep;'
+
+    early_release fuzz "the command buffer of an orphan of Metal 4 is released before its handler has come"
+    '    bool metal4 = slot->traits & GPUSYNC__IS_METAL4;'
+    '    bool metal4 = false;'
+
+    forgotten_call fuzz "an object that goes later, and is not gone at the first sweep, forgets its callback"
+    '        left = going;'
+    '        left = going;
+        going->destroyed = NULL;'
 )
 
 if [ "${1:-}" = --check ]; then
@@ -170,6 +215,7 @@ count() { # STATUS TEXT
 }
 
 for name in fuzz threads; do
+    [ "$CORPUS" != none ] || break
     look_up $name
     log=$(dirname "$program")/$name.proof.log
     if run "$program" "$log" "${inputs[@]}"; then
@@ -200,13 +246,15 @@ for ((i = 0; i < ${#faults[@]}; i += 5)); do
         continue
     fi
     start=$SECONDS by=
-    if ! run "$dir/$target" "$dir/log" "${inputs[@]}"; then
+    begin=("$dir/found")
+    mkdir -p "${begin[@]}"
+    [ "$CORPUS" = none ] || begin+=("$(corpus_of "$target")")
+    if [ "$CORPUS" != none ] && ! run "$dir/$target" "$dir/log" "${inputs[@]}"; then
         by="an input of the corpus"
         input=$(LC_ALL=C sed -n 's,^Running: ,,p' "$dir/log" | tail -n 1)
     else
-        mkdir -p "$dir/found"
         left=$((limit - (SECONDS - start)))
-        run "$dir/$target" "$dir/log" -seed=1 -max_total_time="$left" "$dir/found" "$(corpus_of "$target")" ||
+        run "$dir/$target" "$dir/log" -seed="$seed" -max_total_time="$left" "${begin[@]}" ||
             by="an input that the fuzzer made"
         input=$(LC_ALL=C sed -n 's,.*Test unit written to ,,p' "$dir/log" | tail -n 1)
     fi
@@ -217,6 +265,8 @@ for ((i = 0; i < ${#faults[@]}; i += 5)); do
         count 1 "FAILED: not found by $target in $took s"
     elif [ -z "$input" ] || ! run "$program" "$dir/control.log" -runs="$times" "$input"; then
         count 1 "FAILED: what was found is not what was planted: $input: $(what_was_found "$dir/log")"
+    elif LC_ALL=C grep -qa '^fuzz: hangs' "$dir/log" && run "$dir/$target" "$dir/again.log" -runs="$times" "$input"; then
+        count 1 "FAILED: it hangs once, and not again: $input"
     else
         count 0 "    found by $target after $took s by $by: $(what_was_found "$dir/log")"
     fi

@@ -13,7 +13,8 @@
    not after destroy; is_done, counts and values do not go back; counts add up; no memory and no object is left.
 
    The last byte of the header says whether there is what came with 0.3, too (world.newer): queues where failures stick,
-   waits through a loss, objects that go later, also let go by callbacks. Where failures stick tickets end in their
+   waits through a loss, objects that go later, also let go by callbacks, callbacks on a dispatch queue of the program's,
+   spins, and command buffers with all options. (References are unretained where work does not outlive its queue.) Where failures stick tickets end in their
    order, and each failed ticket without a record of its own has failed as the one before it. What goes later tells
    once, when its callbacks have come; that of a device, when its memory has been given back.
 
@@ -23,9 +24,13 @@
    Threads run as they like, so an input that failed may pass: make fuzz-threads INPUT= runs it N times.
 
    FUZZ_TELL=1   tells every call
-   FUZZ_CALLS=1  tells at the end which public functions were called, and fails when one was not
+   FUZZ_CALLS=1  tells at the end which public functions were not called, and which kinds and options were not met, and fails
+                 when there is one; numbers: how often each was
    FUZZ_LIMIT    seconds after which an input hangs; default 20: then it is told what each thread is doing */
 #define TALLIES 512
+#define SPIN_NS 50000
+#define MEETS_HERE(X)                                                                                                \
+    X(hooks_given) X(hooks_by_threads) X(wait_blocks) X(work_without_handlers) X(buffers_are_wrapped) X(listeners_are_deaf)
 #include "common.h"
 
 #define CREW 4 /* threads; each is known by 1 + its number, the main thread by MAIN */
@@ -55,7 +60,9 @@ typedef struct place {
     struct place *of; /* the device's */
     /* Written before the object is there. */
     bool metal4, given, small, manual, sleeps; /* sleeps: its waits come by our hooks */
+    bool own_queue; /* of a device: callbacks run on a dispatch queue of the program's */
     bool sticky;
+    int had_sticky; /* of a device: queues where failures stick */
     unsigned clears;  /* of its failures */
     unsigned objects; /* of a device: places taken by queues, timelines and a warm-up of it */
     memory_log memory;
@@ -73,7 +80,7 @@ static struct {
     void *kept[KEPT];   /* +1 */
     void *events[KEPT]; /* ... that others may signal, +1 */
     int kept_count, event_count;
-    bool losable, lossy, mixed, short_of_memory, nil, warms, abandons, newer;
+    bool losable, lossy, mixed, short_of_memory, nil, warms, abandons, newer, gentle;
     unsigned rounds, stuck;
     uint64_t until;  /* no more records: some take long */
     int ready, over; /* threads */
@@ -135,8 +142,9 @@ static bool claim(place *p, place *of)
     p->life++;
     p->of = of;
     if (of) __atomic_fetch_add(&of->objects, 1, __ATOMIC_RELAXED);
-    p->metal4 = p->given = p->small = p->manual = p->sleeps = p->sticky = false;
+    p->metal4 = p->given = p->small = p->manual = p->sleeps = p->sticky = p->own_queue = false;
     p->clears = 0;
+    p->had_sticky = 0;
     memset(&p->memory, 0, sizeof p->memory);
     p->metal = NULL;
     memset(p->known, 0, sizeof p->known);
@@ -217,6 +225,16 @@ static void no_faults(void)
 
 /* -- hooks -------------------------------------------------------------------------------------------- */
 
+/* A function of the program's takes its time now and then: so others come in between. */
+static void dawdle(void)
+{
+    static _Thread_local uint32_t calls;
+    struct timespec nap = {0, 20000};
+    calls = calls * 1664525u + 1013904223u;
+    if (calls >> 26 == 0) nanosleep(&nap, NULL);
+    else if (calls >> 30 == 1) sched_yield();
+}
+
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t permit;
@@ -246,6 +264,7 @@ static void hook_unpark(void *user, gpusync_waiter *waiter)
     waiter->scheduler_data[0] = waiter;
     pthread_cond_broadcast(&buckets[n].permit);
     pthread_mutex_unlock(&buckets[n].lock);
+    dawdle();
 }
 
 static const gpusync_hooks hooks = {NULL, hook_park, hook_unpark, NULL};
@@ -253,14 +272,20 @@ static const gpusync_hooks hooks = {NULL, hook_park, hook_unpark, NULL};
 static void on_log(void *user, gpusync_log_level level, const char *text)
 {
     (void)user;
+    dawdle();
     must(level >= GPUSYNC_LOG_WARNING && level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
 }
 
-static void on_notify(void *user) { (void)user; }
+static void on_notify(void *user)
+{
+    (void)user;
+    dawdle();
+}
 
 static void on_trace(void *user, const gpusync_trace_event *event)
 {
     (void)user;
+    dawdle();
     must(event->kind <= GPUSYNC_TRACE_CALLBACK, "a bad event");
 }
 
@@ -358,6 +383,7 @@ static void check_callbacks_of(const place *p) { check_callbacks_at(where_of(p))
 typedef struct goer {
     place *place;   /* of a device: it is vacated then. Others are at once */
     uint64_t where; /* where its callbacks were registered */
+    bool own_queue; /* its device's callbacks run there */
     unsigned told;
 } goer;
 
@@ -372,6 +398,7 @@ static goer *new_goer(place *p)
     if (n >= GOERS) return NULL;
     goers[n].place = p;
     goers[n].where = where_of(p);
+    goers[n].own_queue = p->of ? p->of->own_queue : p->own_queue;
     return &goers[n];
 }
 
@@ -379,6 +406,8 @@ static void on_destroyed(void *user)
 {
     goer *g = (goer *)user;
     check_callbacks_at(g->where);
+    meet(told_that_it_went);
+    if (g->own_queue) must_be_on_callback_queue();
     must(COUNT(&g->told) == 0, "what was destroyed is told of twice");
 }
 
@@ -386,6 +415,7 @@ static void on_device_gone(void *user)
 {
     goer *g = (goer *)user;
     must(GET(&g->place->memory.live) == 0, "the allocator has %ld blocks out", GET(&g->place->memory.live));
+    if (g->own_queue) must_be_on_callback_queue();
     metal_release(g->place->metal);
     vacate(g->place);
     must(COUNT(&g->told) == 0, "a device is gone twice");
@@ -404,11 +434,17 @@ static bool all_are_gone(void)
    end, nor would a queue that goes later, of which no other thread knows any more. */
 static void go_later(place *p, void *object, goer *g)
 {
+    gpusync_destroyed_fn told = (g - goers) % 5 == 4 ? NULL : on_destroyed; /* NULL: its device tells, by its own end */
+    meet_if(!told, goes_untold);
+    if (!told) PUT(&g->told, 1);
     if (p >= world.queues && p < world.queues + QUEUES) {
-        answer(gpusync_queue_destroy_later((gpusync_queue *)object, on_destroyed, g), GPUSYNC_OK);
+        meet(queue_goes_later);
+        meet_if(!gpusync_is_idle((gpusync_queue *)object), goes_with_work);
+        answer(gpusync_queue_destroy_later((gpusync_queue *)object, told, g), GPUSYNC_OK);
     } else {
+        meet(timeline_goes_later);
         (void)gpusync_timeline_fail((gpusync_timeline *)object, NULL);
-        answer(gpusync_timeline_destroy_later((gpusync_timeline *)object, on_destroyed, g), GPUSYNC_OK);
+        answer(gpusync_timeline_destroy_later((gpusync_timeline *)object, told, g), GPUSYNC_OK);
     }
     vacate(p);
 }
@@ -431,6 +467,7 @@ static void on_let_go(void *user, gpusync_result result, const gpusync_error *er
     bool lets = !is_inside() && __atomic_load_n(&goer_count, __ATOMIC_RELAXED) < GOERS - 16;
     void *object = lets ? take_out(p) : NULL;
     on_tally(user, result, error);
+    meet_if(object, let_go_by_a_callback);
     if (object) go_later(p, object, new_goer(p));
 }
 
@@ -488,8 +525,24 @@ static void make_device(void)
     desc.callback_mode = p->manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
     desc.notify = how & 32 ? on_notify : NULL;
     desc.log = how & 64 ? on_log : NULL;
-    if (world.newer && one_in(2)) desc.log_report = gpusync_queue_report;
+    if (world.newer) {
+        unsigned more = byte();
+        if (more & 1) desc.log_report = gpusync_queue_report;
+        desc.spin = some_spin();
+        p->own_queue = !p->manual && more & 2;
+        if (p->own_queue) desc.callback_queue = callback_queue_new();
+    }
     may(gpusync_device_create(&desc, &device), GPUSYNC_OK);
+    if (desc.callback_queue) dispatch_release(desc.callback_queue);
+    meet_if(p->sleeps, hooks_given);
+    meet_if(!p->sleeps, hooks_by_threads);
+    meet_if(p->manual, callbacks_by_hand);
+    meet_if(!p->manual, callbacks_queued);
+    meet_if(p->own_queue, callback_queue_given);
+    meet_if(!desc.spin, device_spins_by_itself);
+    meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations > 0, device_spins);
+    meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations == 0, device_spins_not);
+    meet_if(desc.log && desc.log_report, log_with_report);
     if (device && how & 128) answer(gpusync_set_trace(device, on_trace, NULL), GPUSYNC_OK);
     if (device) {
         publish(p, device);
@@ -503,6 +556,7 @@ static void make_device(void)
 /* The device of MANUAL callbacks goes in a dispatch. */
 static void destroy_device_later(gpusync_device *device, goer *g, bool manual)
 {
+    meet(device_goes_later);
     answer(gpusync_device_destroy_later(device, on_device_gone, g), GPUSYNC_OK);
     while (manual && GET(&g->told) == 0) {
         answer(gpusync_dispatch(device, 1 + below_of(4), NULL), GPUSYNC_OK);
@@ -548,12 +602,24 @@ static void make_queue(void)
     desc.error_log_count = how & 32 ? 1 + below_of(3) : 0;
     desc.metal4 = p->metal4;
     p->sticky = desc.sticky_failure = world.newer && how & 64;
+    if (world.newer) {
+        desc.spin = some_spin();
+        desc.wait_mode = one_in(4) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+    }
     if (p->given)
         desc.metal_queue = p->metal4 ? metal4_queue_new(gpusync_device_metal(device_of(p)))
                                      : metal_queue_new(gpusync_device_metal(device_of(p)), MADE_BY_METAL);
     if (p->given && !desc.metal_queue) p->given = false; /* Metal has no memory */
     may(gpusync_queue_create(device_of(p), &desc, &queue), GPUSYNC_OK);
     metal_release(desc.metal_queue);
+    meet_if(p->metal4, queue_of_metal4);
+    meet_if(p->given, queue_given);
+    meet_if(p->small, queue_small);
+    meet_if(desc.spin, queue_spin);
+    meet_if(desc.wait_mode == GPUSYNC_WAIT_HANDLER, queue_waits_for_handlers);
+    meet_if(p->sticky, sticky_queue);
+    meet_if(p->sticky && p->metal4, sticky_queue_of_metal4);
+    if (p->sticky) COUNT(&device->had_sticky);
     if (queue) publish(p, queue);
     else vacate(p);
 }
@@ -576,7 +642,8 @@ typedef enum way { WAITING, AT_ONCE, LATER } way;
 static void destroy_queue(place *p, way how)
 {
     gpusync_queue *queue = (gpusync_queue *)take_out_of_device(p);
-    bool now = how == AT_ONCE && !world.lossy; /* then the events of work without handlers stay for good */
+    bool now = how == AT_ONCE && !world.lossy && !world.gentle; /* lossy: the events of work without handlers would
+                                                                   stay for good */
     goer *g = queue && how == LATER ? new_goer(p) : NULL;
     if (!queue) return;
     if (g) {
@@ -618,6 +685,8 @@ static void destroy_timeline(place *p, way how)
         go_later(p, timeline, g);
         return;
     }
+    /* Where failures stick work waits for what stands before it, too, and perhaps so for itself: only this ends it. */
+    if (GET(&p->of->had_sticky)) (void)gpusync_timeline_fail(timeline, NULL);
     answer(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
     check_callbacks_of(p);
     vacate(p);
@@ -699,7 +768,10 @@ static void draw_fate(const place *q, void *buffer)
     if (how == 0 && world.losable) softmetal_fail(buffer, NULL, 11, NULL); /* DeviceRemoved */
     else if (how < 16) softmetal_fail_as(buffer, SOFTMETAL_INTERNAL, NULL);
     else if (how < 128) softmetal_set_duration(buffer, (how % 16) * 10000u);
-    else if (how < 136 && world.lossy && !q->metal4) softmetal_lose_handlers(buffer);
+    else if (how < 136 && world.lossy && !q->metal4) {
+        softmetal_lose_handlers(buffer);
+        meet(work_without_handlers);
+    }
 }
 
 static void make_buffer(void)
@@ -719,7 +791,11 @@ static void make_buffer(void)
     time = below_of(8) ? 100000 : MS(3);
     desc.timeout_ns = &time;
     desc.label = one_in(2) ? "a buffer" : NULL;
+    if (world.newer) some_buffer_options(&desc, gpusync_device_metal(device_of(q)));
+    desc.unretained_references = world.gentle && !world.losable && one_in(4);
     may(gpusync_command_buffer(queue_of(q), &desc, &buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
+    if (buffer) check_buffer_options(&desc, buffer);
+    metal_release(desc.log_state);
     if (!buffer) return;
     o->buffer = metal_retain(buffer);
     o->made = true;
@@ -756,9 +832,12 @@ static void commit_one(void)
 {
     opened *o = some_or_new_open();
     gpusync_ticket ticket = 0;
+    gpusync_result result;
     if (!o || o->was_tracked) return;
-    if (may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, NO_ROOM,
-            o->queue->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) != GPUSYNC_OK) {
+    result = may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+                 o->queue->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    if (result != GPUSYNC_OK) {
+        meet_if(result == GPUSYNC_ERROR_EXECUTION, refused_as_a_failure_sticks);
         must(ticket == 0, "a ticket for nothing");
         return;
     }
@@ -787,6 +866,9 @@ static void commit_and_wait_through(void)
         let_go(o);
         options.through_loss = true;
         options.mode = one_in(2) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+        if (world.losable && o->queue->of->metal && one_in(4)) softmetal_remove_device(o->queue->of->metal);
+        meet(wait_through_loss);
+        meet_if(gpusync_device_is_lost(device_of(o->queue)), wait_through_loss_of_lost_device);
         mine.sleeps = true;
         result = may(gpusync_wait_ex(queue, ticket, time, &options), ENDS, GPUSYNC_TIMEOUT);
         if (result != GPUSYNC_TIMEOUT && result != GPUSYNC_ERROR_DEVICE_LOST && result != GPUSYNC_ERROR_DESTROYED &&
@@ -892,9 +974,10 @@ static void submit_some(void)
     uint64_t time = below_of(4) ? 100000 : MS(3);
     gpusync_ticket ticket = 0;
     tally *over;
-    bool signalled = false;
+    bool signalled = false, plain;
     size_t i;
     if (!q) return;
+    plain = q->metal4 && one_in(3); /* gpusync_commit4 */
     memset(&submission, 0, sizeof submission);
     submission.command_buffers = buffers;
     if (q->metal4) {
@@ -911,15 +994,15 @@ static void submit_some(void)
         buffers[submission.command_buffer_count++] = o->buffer;
     }
     submission.waits = waits;
-    submission.wait_count = !signalled && one_in(2) ? some_points(q->of, waits, 3) : 0;
+    submission.wait_count = !signalled && !plain && one_in(2) ? some_points(q->of, waits, 3) : 0;
     submission.signals = signals;
     memset(signals, 0, sizeof signals);
-    for (i = below_of(3); i-- > 0 && (t = some_timeline(q->of)) != NULL;)
+    for (i = below_of(3); !plain && i-- > 0 && (t = some_timeline(q->of)) != NULL;)
         signals[submission.signal_count++] = gpusync_at_value(timeline_of(t), new_value(t));
     submission.flags = byte() & 6;
     submission.timeout_ns = &time;
     submission.label = one_in(2) ? "some work" : NULL;
-    over = one_in(2) ? tally_new() : NULL;
+    over = !plain && one_in(2) ? tally_new() : NULL;
     submission.on_complete = over ? one_in(2) ? on_talk : on_tally : NULL;
     submission.user = over;
     if (one_in(8)) some_fault(q->of);
@@ -932,6 +1015,11 @@ static void submit_some(void)
              !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
     issued(q, ticket);
     promised(over, q);
+    meet_if(submission.flags & GPUSYNC_STRICT, submission_strict);
+    meet_if(submission.flags & GPUSYNC_UNORDERED, submission_unordered);
+    meet_if(submission.command_buffer_count == 0, submission_barrier);
+    meet_if(q->metal4, submission_of_metal4);
+    meet_if(q->metal4 && submission.command_buffer_count > 1, commit4_of_several);
     for (i = 0; i < submission.command_buffer_count; i++) {
         if (from[i]) let_go(from[i]);
         if (!q->metal4) continue;
@@ -946,9 +1034,11 @@ static void submit_some(void)
 static void move_timeline(void)
 {
     place *t = some_timeline(NULL);
+    gpusync_wait_options options;
     gpusync_error reason;
     uint64_t value, seen;
     if (!t) return;
+    memset(&options, 0, sizeof options);
     switch (below_of(8)) {
     case 0:
     case 1: may(gpusync_timeline_signal(timeline_of(t), new_value(t)), ENDS, GPUSYNC_ERROR_NOT_RISING); break;
@@ -985,11 +1075,48 @@ static void move_timeline(void)
         gpusync_timeline *timeline = timeline_of(t);
         uint64_t time = some_time(t);
         value = some_value(t);
+        options.spin = world.newer ? some_spin() : NULL;
+        meet_if(options.spin, wait_for_value_spins);
         mine.sleeps = true;
-        may(gpusync_timeline_wait(timeline, value, time, NULL), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_NOT_RISING);
+        may(gpusync_timeline_wait(timeline, value, time, options.spin ? &options : NULL), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_NOT_RISING);
         break;
     }
     }
+}
+
+/* Others signal its values, and it goes while the blocks of its listener run. No other thread knows it. */
+static void signal_one_that_goes(void)
+{
+    place *device = some_device();
+    unsigned count = 1 + below_of(4), delay = byte(), later = byte(), i;
+    gpusync_timeline *timeline = NULL;
+    uint64_t base = 0, where, until;
+    goer *g;
+    void *event;
+    if (!device) return;
+    may(gpusync_timeline_create(device_of(device), NULL, &timeline), GPUSYNC_OK);
+    if (!timeline) return;
+    where = (uint64_t)(uintptr_t)timeline;
+    event = metal_retain(gpusync_timeline_metal(timeline, &base));
+    may(gpusync_timeline_expect(timeline, count), ENDS);
+    for (i = 1; i <= count; i++) {
+        tally *told = tally_new();
+        if (!told || may(gpusync_on_done(gpusync_at_value(timeline, i), on_tally, told), GPUSYNC_OK) != GPUSYNC_OK) continue;
+        told->expected = true;
+        __atomic_store_n(&told->where, where, __ATOMIC_RELEASE);
+    }
+    metal_event_signal(event, base + count);
+    metal_release(event);
+    until = gpusync_now_ns() + delay * (delay & 1 ? 500u : 50u);
+    while (gpusync_now_ns() < until) continue;
+    g = later & 1 ? new_goer(device) : NULL;
+    if (g) {
+        g->where = where;
+        answer(gpusync_timeline_destroy_later(timeline, on_destroyed, g), GPUSYNC_OK);
+        return;
+    }
+    answer(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
+    check_callbacks_at(where);
 }
 
 /* -- asking and waiting ------------------------------------------------------------------------------- */
@@ -1002,6 +1129,7 @@ static void wait_for_some(void)
     gpusync_wait_options options;
     gpusync_error error;
     gpusync_point points[20];
+    gpusync_wait_for wait_for;
     gpusync_ticket ticket;
     uint64_t time;
     size_t count, which = 0;
@@ -1010,12 +1138,17 @@ static void wait_for_some(void)
     memset(&options, 0, sizeof options);
     options.error = &error;
     options.mode = (gpusync_wait_mode)(how % 4);
-    options.spin = how & 16 ? &no_spin : NULL;
+    options.spin = how & 16 ? &no_spin : world.newer ? some_spin() : NULL;
     options.handlers = how >= 224;
     options.through_loss = world.newer && how & 64;
     time = options.handlers ? MS(2) : some_time(q);
     if (options.mode == GPUSYNC_WAIT_BLOCKING && q->metal4) options.mode = GPUSYNC_WAIT_DEFAULT;
     ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(q);
+    meet_if(options.spin, wait_spins);
+    meet_if(options.spin && options.spin->until_near, wait_until_near);
+    meet_if(options.mode == GPUSYNC_WAIT_BLOCKING, wait_blocks);
+    meet_if(options.handlers, wait_for_handlers);
+    meet_if(options.handlers && options.through_loss, wait_through_loss_for_handlers);
     switch (below_of(8)) {
     case 0:
         mine.sleeps = true;
@@ -1041,9 +1174,12 @@ static void wait_for_some(void)
     default:
         count = some_points(q->of, points, 19);
         if (one_in(8)) some_fault(q->of);
+        wait_for = (gpusync_wait_for)below_of(3);
+        meet_if(wait_for == GPUSYNC_WAIT_ANY, wait_for_any);
+        meet_if(wait_for == GPUSYNC_WAIT_ALL, wait_for_all);
         mine.sleeps = true;
-        may(gpusync_wait_many(points, count, (gpusync_wait_for)below_of(3), time, how & 32 ? &options : NULL, &which),
-            ENDS, GPUSYNC_TIMEOUT, MISFITS);
+        may(gpusync_wait_many(points, count, wait_for, time, how & 32 ? &options : NULL, &which), ENDS, GPUSYNC_TIMEOUT,
+            MISFITS);
         must(which <= count, "the point %zu of %zu", which, count);
         break;
     }
@@ -1147,6 +1283,7 @@ static void look_around_newly(void)
     case 0:
     case 1: /* counted first: a ticket that comes later clears nothing of its own */
         COUNT(&q->clears);
+        meet_if(q->sticky, failure_cleared);
         answer(gpusync_queue_clear_failure(queue_of(q)), q->sticky ? GPUSYNC_OK : INVALID);
         break;
     case 2:
@@ -1273,7 +1410,7 @@ static void cancel(void)
 
 static void do_something(void)
 {
-    switch (below_of(world.newer ? 40 : 32)) {
+    switch (below_of(world.newer ? 44 : 32)) {
     case 0: make_device(); break;
     case 1:
     case 2: make_queue(); break;
@@ -1312,6 +1449,9 @@ static void do_something(void)
     case 35:
     case 36: look_around_newly(); break;
     case 37: destroy_something(); break;
+    case 38:
+    case 39: signal_one_that_goes(); break;
+    case 40: wait_for_some(); break;
     default: commit_one(); break;
     }
 }
@@ -1504,18 +1644,48 @@ static void await_goers(void)
 
 /* Every ticket has ended, and every timeline has failed: so none is left for destroy. A lost device keeps what was to be
    released. */
-static void check_callbacks(void)
+static void dispatch_all(void)
 {
     size_t count = 1;
     int i;
-    await_goers();
     for (i = 0; i < DEVICES; i++, count = 1)
         while (enter(&world.devices[i]) && count > 0)
             answer(gpusync_dispatch(device_of(&world.devices[i]), SIZE_MAX, &count), GPUSYNC_OK);
     leave();
     must(softmetal_dispatched(SECONDS(20)), "callbacks do not end");
-    for (i = 0; i < tally_count && i < TALLIES && !world.losable; i++)
-        must(!tallies[i].expected || tallies[i].calls == 1, "callback %d came %u times", i, tallies[i].calls);
+}
+
+static void check_callbacks(void)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(10);
+    int i;
+    await_goers();
+    dispatch_all();
+    for (i = 0; i < tally_count && i < TALLIES && !world.losable; i++) {
+        while (tallies[i].expected && GET(&tallies[i].calls) == 0 && gpusync_now_ns() < limit) {
+            dispatch_all(); /* of an object that goes untold, perhaps */
+            sched_yield();
+        }
+        must(!tallies[i].expected || GET(&tallies[i].calls) == 1, "callback %d came %u times", i, GET(&tallies[i].calls));
+    }
+}
+
+/* Those for which there was no place among what goes later, and those that objects keep which go untold. */
+static void destroy_last_devices(void)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(10);
+    int i;
+    for (i = 0; i < DEVICES; i++) {
+        place *d = &world.devices[i];
+        while (GET(&d->taken)) {
+            if (enter(d)) answer(gpusync_dispatch(device_of(d), SIZE_MAX, NULL), GPUSYNC_OK);
+            leave();
+            destroy_device(d, false);
+            must(gpusync_now_ns() < limit || !GET(&d->taken), "the device is still in use");
+            sched_yield();
+        }
+    }
+    must(softmetal_dispatched(SECONDS(20)), "callbacks do not end");
 }
 
 static void end_world(void)
@@ -1561,10 +1731,7 @@ static void end_world(void)
         destroy_device(d, laters & 64);
     }
     await_goers();
-    for (i = 0; i < DEVICES; i++) {
-        destroy_device(&world.devices[i], false); /* where there was no place for one that goes later */
-        must(!world.devices[i].taken, "the device is still in use");
-    }
+    destroy_last_devices();
     must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
     while (world.kept_count > 0) metal_release(world.kept[--world.kept_count]);
     while (world.event_count > 0) metal_release(world.events[--world.event_count]);
@@ -1600,10 +1767,13 @@ static void draw_softmetal(void)
     quirks.early_places = how & 16;
     quirks.bare_feedback_errors = how & 32;
     quirks.options_keep_handlers = how & 64;
+    meet_if(quirks.wrapped_buffers, buffers_are_wrapped);
+    meet_if(quirks.options_keep_handlers && world.mixed, commit_options_keep_handlers);
     /* Rare: what they cost is time, until gpusync looks by itself. */
     quirks.deaf_listeners = (wild >> 3) == 1;
     quirks.deaf_device = (wild >> 3) == 2;
     quirks.deaf_to_the_past = (wild >> 3) == 3;
+    meet_if(quirks.deaf_listeners, listeners_are_deaf);
     softmetal_set_quirks(&quirks);
 }
 
@@ -1619,11 +1789,12 @@ static void play(bool newer)
     world.rounds = 1 + how % 8;
     world.abandons = how & 64;
     world.mixed = what & 1;
-    world.losable = (what & 7) == 2; /* with Metal 4 what a lost device has in flight may stay for good */
-    world.lossy = (what & 31) == 4;
+    world.losable = (what & 7) == 2 || (newer && (what & 7) == 6); /* with Metal 4 what a lost device has in flight may stay for good */
+    world.lossy = (what & (newer ? 15 : 31)) == 4;
     world.short_of_memory = what & 32;
     world.nil = what & 64 && !world.mixed;
     world.newer = newer;
+    world.gentle = newer && what & 128;
     draw_softmetal();
     for (i = 0; i < 8; i++) {
         if (i < 2) make_device();
@@ -1680,8 +1851,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     unsigned i;
     (void)argc, (void)argv;
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion that does not hold ends the process */
-    fuzz_tells = getenv("FUZZ_TELL") != NULL;
+    begin();
     fuzz_me = MAIN;
     AnnotateBenignRaceSized(__FILE__, __LINE__, counters[0], (size_t)(counters[1] - counters[0]), "libFuzzer's");
     for (i = 0; i < LENGTH(buckets); i++) {
@@ -1689,8 +1859,37 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         init_condition(&buckets[i].permit);
     }
     (void)start(watch, NULL);
-    if (getenv("FUZZ_CALLS")) atexit(tell_calls);
     return 0;
+}
+
+/* Pieces are records: so what threads do stays, and comes at other places and on other threads. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    size_t count, at, from;
+    uint8_t record[RECORD];
+    drawn = seed;
+    if (draw_below(2)) return LLVMFuzzerMutate(data, size, most);
+    if (size < HEADER + RECORD || draw_below(8) == 0) return draw_input(data, HEADER + 4 * RECORD, most);
+    count = (size - HEADER) / RECORD;
+    at = HEADER + RECORD * draw_below(count);
+    switch (draw_below(6)) {
+    case 0: draw_bytes(data + draw_below(HEADER), 1); break;
+    case 1: draw_bytes(data + HEADER - 1, 1); break;
+    case 2: draw_bytes(data + at, 1 + draw_below(RECORD)); break;
+    case 3: /* of another thread */
+        data[at] = (uint8_t)draw_below(CREW);
+        break;
+    case 4: /* once more, by some thread */
+        from = HEADER + RECORD * draw_below(count);
+        memcpy(record, data + from, RECORD);
+        record[0] = (uint8_t)draw_below(CREW);
+        if (open_gap(data, &size, most, at, RECORD)) memcpy(data + at, record, RECORD);
+        break;
+    default:
+        if (open_gap(data, &size, most, at, RECORD)) draw_bytes(data + at, RECORD);
+        break;
+    }
+    return size;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -1706,7 +1905,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     world.records = data + HEADER;
     world.record_count = size > HEADER ? (size - HEADER) / RECORD : 0;
     take_bytes(data, size < HEADER ? size : HEADER);
-    play(size >= HEADER && data[HEADER - 1] % 32 == 28); /* the corpus had none of these */
+    play(size >= HEADER && data[HEADER - 1] % 4 != 3);
     metal_pool_pop(pool);
     check_nothing_is_left();
     COUNT(&inputs);
