@@ -1631,6 +1631,34 @@ static void test_null_is_refused_everywhere(void **state)
     rig_close(&r);
 }
 
+/* Unless the call is OK. */
+static void test_an_info_that_is_not_known_is_zero(void **state)
+{
+    static const gpusync_ticket_info zero;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    (void)commit_empty(&r, &buffer);
+    for (i = 0; i < 4; i++) {
+        const struct {
+            gpusync_queue *queue;
+            gpusync_ticket ticket;
+            gpusync_result result;
+        } asked[] = {{NULL, 1, GPUSYNC_ERROR_INVALID_ARGUMENT},
+                     {r.queue, 0, GPUSYNC_ERROR_RESULT_UNKNOWN},
+                     {r.queue, 1, GPUSYNC_NOT_READY},
+                     {r.queue, 2, GPUSYNC_ERROR_INVALID_TICKET}};
+        gpusync_ticket_info info;
+        memset(&info, 0x55, sizeof info);
+        assert_result(gpusync_get_info(asked[i].queue, asked[i].ticket, &info), asked[i].result);
+        assert_memory_equal(&info, &zero, sizeof info);
+    }
+    softmetal_finish(buffer);
+    rig_close(&r);
+}
+
 static void test_tickets_that_were_not_issued_are_refused(void **state)
 {
     const gpusync_ticket top = (gpusync_ticket)1 << 63;
@@ -2074,6 +2102,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_metal_is_never_asked_for_more_buffers_than_its_queue_holds),
         cmocka_unit_test(test_making_a_buffer_does_not_block_while_a_callback_runs),
         cmocka_unit_test(test_null_is_refused_everywhere),
+        cmocka_unit_test(test_an_info_that_is_not_known_is_zero),
         cmocka_unit_test(test_tickets_that_were_not_issued_are_refused),
         cmocka_unit_test(test_a_buffer_of_another_queue_is_refused),
         cmocka_unit_test(test_a_buffer_that_is_committed_already_is_refused),

@@ -1762,6 +1762,30 @@ static void test_without_memory_for_the_log_the_last_failure_is_kept_and_the_oth
     rig_close(&r);
 }
 
+/* The one record that there was without memory moves into the log, and is pushed out of it. Then nothing of it is left:
+   its ticket has failed, and how is not known. */
+static void test_a_record_from_before_the_log_goes_as_any_other(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_error error;
+    rig r;
+    (void)state;
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 2, NULL, NULL);
+    r.memory.fail_at = 1;
+    assert_int_equal(fail_one(&r, 3), 1);
+    assert_int_equal(r.memory.fail_at, 0); /* it was the log that got no memory */
+    (void)fail_one(&r, 3);
+    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_EXECUTION); /* the log keeps two */
+    (void)fail_one(&r, 3);
+    assert_int_equal(stats_of(r.queue).failures_dropped, 1);
+    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(gpusync_wait_ex(r.queue, 1, 0, &options), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, 1);
+    rig_close(&r);
+}
+
 /* The allocator asks, on another thread: a program's allocator may take a mutex, and a thread that has it may ask. */
 static struct {
     gpusync_device *device;
@@ -1874,6 +1898,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
         cmocka_unit_test(test_a_device_takes_8_kb_and_a_queue_16_until_something_fails),
         cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),
+        cmocka_unit_test(test_a_record_from_before_the_log_goes_as_any_other),
         cmocka_unit_test(test_a_question_does_not_wait_for_a_failure_that_takes_memory),
         cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
         cmocka_unit_test(test_a_queue_tells_of_work_that_was_lost_with_another_queue),

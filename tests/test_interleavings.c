@@ -1680,34 +1680,59 @@ static void test_the_handler_of_an_untracked_buffer_drops_no_other_hold(void **s
 /* -- no number: what a handler is given ----------------------------------------------------------- */
 
 /* Metal's validation, and tools that capture a frame, put objects of their own around Metal's, and may hand a handler
-   such a one. The handler is still that of its commit. */
+   such a one. The handler is still that of its commit, and asks the command buffer how that has ended: what the other
+   object answers is not known. */
 static void count_call(void *user, gpusync_result result, const gpusync_error *error)
 {
     (void)error;
     if (result == GPUSYNC_OK) COUNT((unsigned *)user);
 }
 
+struct questions {
+    void *buffer;
+    unsigned own, strangers; /* messages */
+};
+
+/* Only its own buffer answers a handler, or with Metal 4 the feedback. */
+static void count_strangers(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    struct questions *q = (struct questions *)user;
+    (void)selector;
+    if (phase != SOFTMETAL_BEFORE || !answers(object, "GPUEndTime")) return;
+    if (is_asked_by_handlers(object, q->buffer)) q->own++;
+    else q->strangers++;
+}
+
 static void test_a_handler_that_gets_another_object_ends_its_ticket(void **state)
 {
-    softmetal_quirks quirks;
-    gpusync_ticket ticket;
-    unsigned calls = 0;
-    void *buffer;
-    rig r;
+    int fails;
     (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    softmetal_get_quirks(&quirks);
-    quirks.wrapped_buffers = true;
-    softmetal_set_quirks(&quirks);
-    ticket = commit_empty(&r, &buffer);
-    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
-    softmetal_finish(buffer);
-    assert_true(gpusync_is_done(r.queue, ticket));
-    assert_ok(gpusync_wait(r.queue, ticket, 0));
-    assert_true(softmetal_dispatched(SECONDS(10)));
-    assert_int_equal(GET(&calls), 1);
-    assert_int_equal(rooms_taken(r.queue), 0);
-    rig_close(&r);
+    for (fails = 0; fails < 2; fails++) {
+        const gpusync_result expected = fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+        struct questions asks = {NULL, 0, 0};
+        softmetal_quirks quirks;
+        gpusync_ticket ticket;
+        unsigned calls = 0;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        softmetal_get_quirks(&quirks);
+        quirks.wrapped_buffers = true;
+        softmetal_set_quirks(&quirks);
+        ticket = commit_empty(&r, &asks.buffer);
+        if (fails) softmetal_fail(asks.buffer, NULL, 3, "killed");
+        assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), count_call, &calls));
+        softmetal_set_message_hook(count_strangers, &asks);
+        softmetal_finish(asks.buffer);
+        softmetal_set_message_hook(NULL, NULL);
+        assert_int_equal(asks.strangers, 0);
+        assert_true(asks.own > 0);
+        assert_true(gpusync_is_done(r.queue, ticket));
+        assert_result(gpusync_wait(r.queue, ticket, 0), expected);
+        assert_true(softmetal_dispatched(SECONDS(10)));
+        assert_int_equal(GET(&calls), !fails);
+        assert_int_equal(rooms_taken(r.queue), 0);
+        rig_close(&r);
+    }
 }
 
 /* -- no number: a wait for many that takes off its last entry itself ------------------------------------------- */

@@ -810,6 +810,34 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     rig_close(&r);
 }
 
+/* A queue on which work has failed is not lost for that; all queues of a lost device are, whatever failed on them. */
+static void test_the_report_tells_a_lost_queue_from_one_that_has_failed(void **state)
+{
+    static const char *const failed[2][2] = {{", failed 1, ", ", failed 0, "}, {", failed 2, ", ", failed 0, "}};
+    gpusync_queue *queues[2];
+    char text[2000];
+    void *buffer;
+    int lost, i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    queues[0] = r.queue;
+    queues[1] = queue_new(r.device);
+    for (lost = 0; lost < 2; lost++) {
+        (void)commit_empty(&r, &buffer);
+        softmetal_fail(buffer, NULL, lost ? 11 : 3, "killed");
+        softmetal_finish(buffer);
+        assert_int_equal(gpusync_device_is_lost(r.device), lost);
+        for (i = 0; i < 2; i++) {
+            gpusync_queue_report(queues[i], text, sizeof text);
+            assert_non_null(strstr(text, failed[lost][i]));
+            assert_non_null(strstr(text, lost ? ", idle, lost\n" : ", idle\n"));
+        }
+    }
+    assert_ok(gpusync_queue_destroy(queues[1]));
+    rig_close(&r);
+}
+
 /* A label cannot make lines that look like the report's own. */
 static void test_the_report_shows_control_characters_of_labels_as_blanks(void **state)
 {
@@ -1564,6 +1592,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_thousand_queues_and_devices_come_and_go_without_a_trace),
         cmocka_unit_test(test_the_counts_of_destroyed_queues_stay_in_those_of_the_device),
         cmocka_unit_test(test_the_report_names_unfinished_buffers_waiters_and_queues),
+        cmocka_unit_test(test_the_report_tells_a_lost_queue_from_one_that_has_failed),
         cmocka_unit_test(test_the_report_shows_control_characters_of_labels_as_blanks),
         cmocka_unit_test(test_the_report_leaves_out_a_wait_that_is_over),
         cmocka_unit_test(test_the_report_gives_ages_in_milliseconds),

@@ -704,6 +704,91 @@ static void test_a_value_that_others_have_signalled_is_no_pending_signal(void **
     close_foreign(&f);
 }
 
+/* Likewise where the timeline is gpusync's own, and others are expected to signal it: by either call. */
+static void test_a_value_that_others_have_signalled_as_expected_is_no_pending_signal(void **state)
+{
+    gpusync_ticket ticket;
+    uint64_t base = 0;
+    void *event, *buffer;
+    int encodes;
+    (void)state;
+    for (encodes = 0; encodes < (metal4_run() ? 1 : 2); encodes++) { /* Metal 4 encodes no signals */
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 1);
+        event = gpusync_timeline_metal(s.a, &base);
+        assert_ok(gpusync_timeline_expect(s.a, 5));
+        metal_event_signal(event, base + 5);
+        buffer = buffer_of(s.q[0]);
+        if (encodes) assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 3)), GPUSYNC_ERROR_NOT_RISING);
+        else assert_result(TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffer), SIGNALS(at(s.a, 3))), GPUSYNC_ERROR_NOT_RISING);
+        assert_int_equal(value_of(s.a), 5);
+        (void)commit_to(s.q[0], buffer);
+        finish(&s, 0);
+        close_stage(&s);
+    }
+}
+
+/* -- the room that a refused submission gives back ------------------------------------------------------------- */
+
+static struct {
+    gpusync_hooks hooks;
+    stage s;
+    unsigned woken;
+    void *buffer; /* of the thread that has waited */
+    pthread_t thread;
+} behind;
+
+/* For as long as it takes: a wait for room without a limit would look again by itself, each second. */
+static void park_until_woken(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)deadline_ns;
+    thread_park(waiter, GPUSYNC_FOREVER);
+}
+
+static void count_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    COUNT(&behind.woken);
+    thread_unpark(waiter);
+}
+
+static void *take_the_room(void *unused)
+{
+    must(gpusync_command_buffer(behind.s.q[0], NULL, &behind.buffer) == GPUSYNC_OK, "no command buffer");
+    return unused;
+}
+
+/* Metal makes the refused submission's own command buffer, which has all the room. */
+static void sleep_for_the_room(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user, (void)object;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "commandBuffer") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    behind.thread = start(take_the_room, NULL);
+    await_sleepers(behind.s.device, 1);
+}
+
+static void test_a_refused_submission_wakes_who_waits_for_its_room(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_ticket ticket;
+    (void)state;
+    NOT_ON_METAL4("no command buffers of gpusync's own");
+    memset(&behind, 0, sizeof behind);
+    behind.hooks.park = park_until_woken;
+    behind.hooks.unpark = count_unpark;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.hooks = &behind.hooks;
+    open_stage_on(&behind.s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 1, device_desc, queue_desc_of(1, 0));
+    assert_ok(gpusync_timeline_signal(behind.s.a, 5));
+    softmetal_set_message_hook(sleep_for_the_room, NULL);
+    assert_result(TRY_SUBMIT(behind.s.q[0], &ticket, SIGNALS(at(behind.s.a, 5))), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(GET(&behind.woken), 1); /* by this call: nothing else would */
+    join(behind.thread);
+    assert_ok(gpusync_command_buffer_discard(behind.s.q[0], behind.buffer));
+    close_stage(&behind.s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -731,6 +816,8 @@ int main(void)
         cmocka_unit_test(test_of_many_signals_none_is_on_its_way_when_the_last_is_refused),
         cmocka_unit_test(test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call),
         cmocka_unit_test(test_a_buffer_that_is_refused_is_what_it_was),
+        cmocka_unit_test(test_a_value_that_others_have_signalled_as_expected_is_no_pending_signal),
+        cmocka_unit_test(test_a_refused_submission_wakes_who_waits_for_its_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

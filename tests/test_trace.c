@@ -492,6 +492,29 @@ static void test_every_command_buffer_is_scheduled(void **state)
     close_traced(&r, &t);
 }
 
+/* A tool may give the scheduled handler an object of its own, by which no command buffer is found: the trace lacks that
+   time, and nothing else. */
+static void test_a_scheduled_handler_that_gets_another_object_tells_nothing(void **state)
+{
+    softmetal_quirks quirks;
+    rig r;
+    trace t;
+    gpusync_ticket ticket;
+    void *buffer;
+    (void)state;
+    NOT_ON_METAL4("no scheduled times");
+    open_traced(&r, &t, SOFTMETAL_MANUAL);
+    softmetal_get_quirks(&quirks);
+    quirks.wrapped_buffers = true;
+    softmetal_set_quirks(&quirks);
+    ticket = commit_empty(&r, &buffer);
+    softmetal_finish(buffer);
+    the(&t, GPUSYNC_TRACE_COMMIT, r.queue, ticket);
+    the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket);
+    assert_int_equal(count_of(&t), 2);
+    close_traced(&r, &t);
+}
+
 static void test_held(void **state)
 {
     rig r;
@@ -1261,6 +1284,7 @@ int main(void)
         cmocka_unit_test(test_submission),
         cmocka_unit_test(test_times_are_in_order_of_cause),
         cmocka_unit_test(test_every_command_buffer_is_scheduled),
+        cmocka_unit_test(test_a_scheduled_handler_that_gets_another_object_tells_nothing),
         cmocka_unit_test(test_held),
         cmocka_unit_test(test_cancelled),
         cmocka_unit_test(test_failed_by_what_it_waited_for),

@@ -1446,6 +1446,49 @@ static void test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep(void **
     }
 }
 
+/* The second of three points has ended before the thread sleeps. The third still wakes it: when its work fails, though that
+   of the first goes on; and when its queue goes, which would wait for ever for a wait that it has not told. */
+static void test_what_stands_behind_a_point_that_has_ended_wakes_the_sleeper(void **state)
+{
+    int goes;
+    (void)state;
+    for (goes = 0; goes < 2; goes++) {
+        gpusync_queue *other;
+        gpusync_point points[3];
+        void *buffers[3], *metal;
+        sleep_log log;
+        many_job job;
+        bool woken;
+        rig r;
+        open_rig(&r, SOFTMETAL_MANUAL, &log);
+        other = queue_new(r.device);
+        metal = metal_retain(gpusync_queue_metal(other));
+        points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffers[0]));
+        points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffers[1]));
+        points[2] = gpusync_at_ticket(other, commit_empty_to(other, &buffers[2]));
+        softmetal_finish(buffers[1]);
+        many_job_start(&job, points, 3, goes ? GPUSYNC_WAIT_ALL : GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER);
+        while (counted(&log.parks) == 0) sched_yield(); /* all are listed that will be */
+        if (goes) {
+            must_return_within(20);
+            assert_ok(gpusync_queue_destroy_now(other));
+            has_returned();
+        } else {
+            softmetal_fail(buffers[2], NULL, 3, "killed");
+        }
+        softmetal_finish_queue(metal);
+        woken = counted(&log.unparks) > 0;
+        if (!woken) softmetal_finish(buffers[0]);
+        assert_result(many_job_join(&job), goes ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_EXECUTION);
+        assert_true(woken); /* and not by the first, which still goes on */
+        assert_int_equal(job.which, 2);
+        softmetal_finish(buffers[0]);
+        if (!goes) assert_ok(gpusync_queue_destroy(other));
+        metal_release(metal);
+        close_rig(&r);
+    }
+}
+
 /* -- options ----------------------------------------------------------------------------------------- */
 
 /* The error is that of the point that `which` names, whatever failed after it, or before. */
@@ -1706,6 +1749,7 @@ int main(void)
         cmocka_unit_test(test_whatever_memory_is_missing_nothing_is_lost),
         cmocka_unit_test(test_a_failure_ends_a_wait_for_all_or_a_failure),
         cmocka_unit_test(test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep),
+        cmocka_unit_test(test_what_stands_behind_a_point_that_has_ended_wakes_the_sleeper),
         cmocka_unit_test(test_the_error_is_that_of_the_point_that_is_named),
         cmocka_unit_test(test_spin_and_mode_are_those_of_the_options),
         cmocka_unit_test(test_a_wait_for_many_never_waits_inside_metal),

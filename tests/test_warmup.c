@@ -1035,7 +1035,10 @@ static void test_errors_name_the_function(void **state)
         assert_string_equal(error.label, names[i]);
         assert_true(error.message[0] != 0);
         assert_int_equal(error.ticket, 0);
-        if (i == 2) continue; /* no NSError for that one */
+        if (i == 2) { /* no NSError for that one */
+            assert_string_equal(error.message, "the library has no function of this name");
+            continue;
+        }
         assert_string_equal(error.message, "program_source: error: #error");
         assert_string_equal(error.domain, "MTLLibraryErrorDomain");
         assert_int_equal(error.code, 3);
@@ -2340,7 +2343,7 @@ static void test_bad_input(void **state)
     place_close(&p);
 }
 
-/* Names and texts that are no UTF-8 compile as little as those that are no shaders. */
+/* Names and texts that are no UTF-8 compile as little as those that are no shaders, and the error tells which of the two. */
 static void test_no_utf8(void **state)
 {
     int disabled;
@@ -2349,13 +2352,16 @@ static void test_no_utf8(void **state)
         gpusync_pipeline_desc list[] = {from_source("\xff\xfe\xc0", "add"), from_source(both, "\xff\xc0"),
                                         from_source(both, "add")};
         gpusync_warmup_desc desc = listing(list, LENGTH(list));
+        gpusync_error error;
         void *out;
         place p;
         place_open(&p);
         desc.disabled = disabled;
         assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-        assert_result(gpusync_warmup_pipeline(p.warmup, 0, SECONDS(20), &out, NULL), GPUSYNC_ERROR_COMPILE);
-        assert_result(gpusync_warmup_pipeline(p.warmup, 1, SECONDS(20), &out, NULL), GPUSYNC_ERROR_COMPILE);
+        assert_result(gpusync_warmup_pipeline(p.warmup, 0, SECONDS(20), &out, &error), GPUSYNC_ERROR_COMPILE);
+        assert_string_equal(error.message, "the source is no UTF-8");
+        assert_result(gpusync_warmup_pipeline(p.warmup, 1, SECONDS(20), &out, &error), GPUSYNC_ERROR_COMPILE);
+        assert_string_equal(error.message, "the library has no function of this name");
         assert_non_null(pipeline_of(p.warmup, 2));
         place_close(&p);
     }
