@@ -72,8 +72,8 @@ int main(void)
     check(!gpusync_timeline_create(device, NULL, &never), "gpusync_timeline_create");
 
     blocks[0] = start("short work", MS, false);
-    blocks[1] = start("longer work", 60 * MS, false);
-    blocks[2] = start("work that hangs", 2000 * MS, false);
+    blocks[1] = start("longer work", 600 * MS, false);
+    blocks[2] = start("work that hangs", 20000 * MS, false);
     blocks[3] = start("work that was held", MS, true);
     lose_the_device();
     printf("the device is %s\n", gpusync_device_is_lost(device) ? "lost" : "still there");
