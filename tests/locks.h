@@ -140,7 +140,7 @@ static __attribute__((noreturn, noinline, unused)) void locks_wrong(const char *
 static __attribute__((noinline, unused)) int locks_pretend(const char *act)
 {
     const char *wanted = __atomic_load_n(&locks_pretended.act, __ATOMIC_SEQ_CST);
-    return wanted && strcmp(wanted, act) == 0 ? locks_pretended.kind : -1;
+    return wanted && strcmp(wanted, act) == 0 ? __atomic_load_n(&locks_pretended.kind, __ATOMIC_RELAXED) : -1;
 }
 
 /* The thread is about to do this. */

@@ -416,7 +416,7 @@ uint64_t probe_yields(void) { return locks_yields; }
 
 void probe_pretend(const char *act, int kind)
 {
-    locks_pretended.kind = kind;
+    __atomic_store_n(&locks_pretended.kind, kind, __ATOMIC_RELAXED); /* other threads may read the act before */
     __atomic_store_n(&locks_pretended.act, act, __ATOMIC_SEQ_CST);
 }
 
