@@ -927,6 +927,7 @@ static void destroy_queue(lane *l, way how)
     int i, k;
     if (is_warming(l)) return;
     if (l->metal4 && lost) finish_all(); /* what is in flight there is kept for good: nothing tells of its end */
+    if (l->metal4 && lost && !gpusync_device_is_lost(world.machines[l->device].device)) fuzz_keeps = true;
     if (how != AT_ONCE && may_wait_for_itself(l)) {
         finish_all();
         how = AT_ONCE;

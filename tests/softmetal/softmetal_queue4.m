@@ -188,14 +188,23 @@ void sm_perform_operation(SoftMetalCommandBuffer *operation)
     let_operation_go(operation);
 }
 
+/* A wait that is over lets later work pass, so it is not kept by work before it that goes on: that is what a run goes by,
+   too (softmetal_step.m). A signal comes behind all that is before it. */
+static SoftMetalCommandBuffer *due_operation(const sm_engine *engine)
+{
+    SoftMetalCommandBuffer *b = engine->line_first;
+    while (b && !sm_is_operation(b)) b = b->line_next;
+    if (!b) return nil;
+    if (b->entry == SM_ENTRY_WAIT) return sm_wait_is_over(b) ? b : nil;
+    return b == engine->line_first && !sm_quirks().signals_held && !sm_quirks().signals_late ? b : nil;
+}
+
 static bool find_due(sm_engine *engine, void *found)
 {
-    SoftMetalCommandBuffer *first = engine->line_first;
-    if (engine->clock != SOFTMETAL_MANUAL || !first || !sm_is_operation(first)) return true;
-    if (first->entry == SM_ENTRY_WAIT && !sm_wait_is_over(first)) return true;
-    if (first->entry == SM_ENTRY_SIGNAL && (sm_quirks().signals_held || sm_quirks().signals_late)) return true;
-    leave_line(first);
-    *(SoftMetalCommandBuffer **)found = first;
+    SoftMetalCommandBuffer *due = engine->clock == SOFTMETAL_MANUAL ? due_operation(engine) : nil;
+    if (!due) return true;
+    leave_line(due);
+    *(SoftMetalCommandBuffer **)found = due;
     return false;
 }
 
