@@ -1399,6 +1399,35 @@ static void test_a_pending_value_calls_back_when_its_work_has_ended(void **state
     close_idle_stage(&s);
 }
 
+/* The event has passed the value, and a pending signal below keeps it back: who asks for it now is told with those that
+   asked before. */
+static void test_a_value_that_was_heard_and_is_kept_back_can_be_asked_for_again(void **state)
+{
+    outcome o[2] = {0};
+    gpusync_timeline *abroad;
+    void *theirs;
+    stage s;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    abroad = timeline_over(s.device, &theirs);
+    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), WAITS(at(s.a, 1)), SIGNALS(at(abroad, 4))); /* held */
+    on_value(abroad, 5, &o[0]);
+    metal_event_signal(theirs, 5);
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    assert_int_equal(calls_of(&o[0]), 0);
+    on_value(abroad, 5, &o[1]);
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    assert_int_equal(calls_of(&o[1]), 0);
+    assert_int_equal(value_of(abroad), 3);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    assert_in_order(o, 2);
+    assert_int_equal(value_of(abroad), 5);
+    assert_ok(gpusync_timeline_destroy(abroad));
+    metal_release(theirs);
+    close_stage(&s);
+}
+
 static void test_a_value_that_others_signal_calls_back(void **state)
 {
     outcome o[3] = {0};
@@ -2851,6 +2880,7 @@ int main(void)
         cmocka_unit_test(test_those_of_one_value_are_called_in_the_order_of_their_registration),
         cmocka_unit_test(test_a_pending_value_calls_back_when_its_work_has_ended),
         cmocka_unit_test(test_a_value_that_others_signal_calls_back),
+        cmocka_unit_test(test_a_value_that_was_heard_and_is_kept_back_can_be_asked_for_again),
         cmocka_unit_test(test_a_callback_is_listened_for_though_its_value_becomes_expected_while_it_is_registered),
         cmocka_unit_test(test_without_listeners_no_registration_is_forgotten),
         cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),
