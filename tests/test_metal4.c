@@ -264,6 +264,40 @@ static void test_what_is_not_to_be_committed_is_refused(void **state)
     close_stage(&s);
 }
 
+/* Of several command buffers gpusync keeps an array. Without one nothing is committed, and nothing is kept. */
+static void test_without_an_array_several_are_refused(void **state)
+{
+    gpusync_submission both = {.command_buffer_count = 2};
+    gpusync_ticket ticket = 99;
+    void *allocators[2], *buffers[2];
+    size_t i;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < 2; i++) {
+        allocators[i] = metal4_allocator_new(s.rig.metal_device);
+        buffers[i] = ended_buffer(&s, allocators[i], NULL, 0, 0);
+    }
+    both.command_buffers = buffers;
+    softmetal_hide_class("NSArray");
+    assert_result(gpusync_commit4(s.q[0], buffers, 2, &ticket), GPUSYNC_ERROR_METAL_NIL);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    ticket = 99;
+    assert_result(gpusync_submit(s.q[0], &both, &ticket), GPUSYNC_ERROR_METAL_NIL);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_int_equal(rooms_taken(s.q[0]), 0);
+    assert_int_equal(softmetal_live("commit_options"), 0);
+    for (i = 0; i < 2; i++) assert_int_equal(softmetal_retain_count(buffers[i]), 1);
+    (void)commit_four(&s, buffers, 1); /* one alone needs none */
+    softmetal_hide_class(NULL);
+    finish(&s, 0);
+    for (i = 0; i < 2; i++) {
+        metal_release(buffers[i]);
+        metal_release(allocators[i]);
+    }
+    close_stage(&s);
+}
+
 static void test_what_has_no_meaning_is_refused(void **state)
 {
     const gpusync_wait_options blocking = {.mode = GPUSYNC_WAIT_BLOCKING};
@@ -1307,6 +1341,7 @@ int main(void)
         cmocka_unit_test(test_one_ticket_for_what_is_committed_together),
         cmocka_unit_test(test_a_buffer_is_begun_again_while_it_is_in_flight),
         cmocka_unit_test(test_what_is_not_to_be_committed_is_refused),
+        cmocka_unit_test(test_without_an_array_several_are_refused),
         cmocka_unit_test(test_what_has_no_meaning_is_refused),
         cmocka_unit_test(test_the_devices_blocking_sleeps_for_the_feedback),
         cmocka_unit_test(test_a_commit_sends_few_messages),
