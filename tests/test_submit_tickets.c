@@ -1039,6 +1039,47 @@ static void test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it(
     close_foreign(&f);
 }
 
+static struct {
+    gpusync_queue *queue;
+    void *looked_at;
+} cancelling;
+
+static void cancel_at_label(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != cancelling.looked_at || strcmp(selector, "label") != 0) return;
+    cancelling.looked_at = NULL;
+    must(gpusync_cancel_held(cancelling.queue) == GPUSYNC_OK, "gpusync_cancel_held");
+}
+
+/* A report reads the label of held work, which another thread cancels meanwhile: the ticket ends and the room comes back
+   at once, and the command buffer stays until the report has done with it. */
+static void test_a_report_outlives_the_work_that_it_looks_at(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffers[2];
+    size_t i, count;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a commit is one part, whatever it commits, and there is nothing of gpusync's own");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < 2; i++) buffers[i] = OPEN(s.q[0], .label = i ? "other" : "work");
+    for (count = 1; count < 3; count++) { /* with GPUSYNC_STRICT the first part is the program's */
+        ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(buffers[count - 1]), .flags = GPUSYNC_STRICT);
+        cancelling.queue = s.q[0];
+        cancelling.looked_at = buffers[count - 1];
+        softmetal_set_message_hook(cancel_at_label, NULL);
+        assert_true(reports(s.device, count == 1 ? "'work': given up for " : "'other': given up for "));
+        softmetal_set_message_hook(NULL, NULL);
+        assert_null(cancelling.looked_at);
+        assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_ERROR_CANCELLED);
+        assert_int_equal(rooms_taken(s.q[0]), 2 - count);
+        assert_int_equal(softmetal_live("command_buffer"), 2 - (long)count);
+        assert_true(gpusync_is_idle(s.q[0]));
+    }
+    close_stage(&s);
+}
+
 static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void **state)
 {
     gpusync_ticket ticket;
@@ -1131,6 +1172,7 @@ int main(void)
         cmocka_unit_test(test_the_info_of_a_submission_spans_its_command_buffers),
         cmocka_unit_test(test_statistics_of_submissions),
         cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it),
+        cmocka_unit_test(test_a_report_outlives_the_work_that_it_looks_at),
         cmocka_unit_test(test_the_report_leaves_out_what_work_need_not_wait_for_any_more),
         cmocka_unit_test(test_the_report_names_the_pending_signal_that_keeps_back_what_was_signalled),
         cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_pending_signal),
