@@ -285,6 +285,28 @@ static void test_held_buffers_cannot_be_used_again(void **state)
     close_stage(&s);
 }
 
+/* Each is looked at, not the last alone. */
+static void test_a_buffer_that_the_program_has_committed_is_refused_wherever_it_stands(void **state)
+{
+    void *committed, *good;
+    size_t first;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a command buffer may be committed again");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    committed = kept_buffer_of(s.q[0]);
+    good = buffer_of(s.q[0]);
+    metal_commit(committed);
+    for (first = 0; first < 2; first++)
+        REFUSED(GPUSYNC_ERROR_ALREADY_COMMITTED, s.q[0], BUFFERS(first ? good : committed, first ? committed : good));
+    assert_int_equal(status_of(good), NOT_ENQUEUED);
+    assert_int_equal(SUBMIT(s.q[0], BUFFERS(good)), 1);
+    finish(&s, 0);
+    assert_ok(gpusync_command_buffer_discard(s.q[0], committed));
+    metal_release(committed);
+    close_stage(&s);
+}
+
 static void test_an_enqueued_buffer_cannot_be_held(void **state)
 {
     gpusync_ticket ticket;
@@ -801,6 +823,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_signal_leaves_those_of_the_command_buffer_as_they_were),
         cmocka_unit_test(test_buffers_of_a_refused_submission_are_still_the_callers),
         cmocka_unit_test(test_held_buffers_cannot_be_used_again),
+        cmocka_unit_test(test_a_buffer_that_the_program_has_committed_is_refused_wherever_it_stands),
         cmocka_unit_test(test_an_enqueued_buffer_cannot_be_held),
         cmocka_unit_test(test_an_eighth_of_the_room_is_kept_free_of_what_is_held),
         cmocka_unit_test(test_no_room_for_command_buffers_of_our_own),
