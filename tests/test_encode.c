@@ -1104,6 +1104,33 @@ static void timeline_goes_under(bool chained, bool commit_behind, bool inside)
     close_idle_stage(&p);
 }
 
+/* Others have signalled the value, and a pending signal keeps it back: it will come, though the timeline goes. */
+static void test_a_commit_waits_for_a_value_that_is_kept_back_though_the_timeline_went(void **state)
+{
+    gpusync_timeline *abroad;
+    gpusync_ticket ticket;
+    void *event, *buffer;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    abroad = timeline_over(p.device, &event);
+    (void)SUBMIT(p.q[0], WAITS(at(p.a, 1)), BUFFERS(open_on(&p, 0)), SIGNALS(at(abroad, 4)));
+    metal_event_signal(event, 5);
+    assert_int_equal(value_of(abroad), 3);
+    buffer = kept_buffer_after(p.q[1], at(abroad, 5));
+    assert_ok(gpusync_timeline_destroy(abroad));
+    ticket = commit_to(p.q[1], buffer);
+    assert_int_equal(metal_status(buffer), 0); /* held, and not given up */
+    assert_ok(gpusync_timeline_signal(p.a, 1));
+    finish(&p, 0);
+    assert_int_equal(metal_status(buffer), 2);
+    finish(&p, 1);
+    assert_ok(gpusync_wait(p.q[1], ticket, 0));
+    drop(buffer);
+    metal_release(event);
+    close_idle_stage(&p);
+}
+
 static void test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for(void **state)
 {
     (void)state;
@@ -1557,6 +1584,7 @@ int main(void)
         cmocka_unit_test(test_destroy_ends_when_all_work_was_killed),
         cmocka_unit_test(test_an_open_signal_goes_with_its_queue),
         cmocka_unit_test(test_a_timeline_may_go_while_open_buffers_name_it),
+        cmocka_unit_test(test_a_commit_waits_for_a_value_that_is_kept_back_though_the_timeline_went),
         cmocka_unit_test(test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for),
         cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
         cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),
