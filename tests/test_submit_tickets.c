@@ -1080,6 +1080,22 @@ static void test_a_report_outlives_the_work_that_it_looks_at(void **state)
     close_stage(&s);
 }
 
+/* Nor is there a command buffer whose label could stand for that of the work. */
+static void test_the_report_tells_of_held_work_without_a_label_and_without_command_buffers(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a submission without command buffers is refused");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT);
+    assert_true(reports(s.device, "ticket 1 '': held for "));
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_false(reports(s.device, "ticket 1 "));
+    close_stage(&s);
+}
+
 static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void **state)
 {
     gpusync_ticket ticket;
@@ -1173,6 +1189,7 @@ int main(void)
         cmocka_unit_test(test_statistics_of_submissions),
         cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it),
         cmocka_unit_test(test_a_report_outlives_the_work_that_it_looks_at),
+        cmocka_unit_test(test_the_report_tells_of_held_work_without_a_label_and_without_command_buffers),
         cmocka_unit_test(test_the_report_leaves_out_what_work_need_not_wait_for_any_more),
         cmocka_unit_test(test_the_report_names_the_pending_signal_that_keeps_back_what_was_signalled),
         cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_pending_signal),
