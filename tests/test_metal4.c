@@ -1128,6 +1128,47 @@ static void test_events_outlive_a_queue_that_went_at_once(void **state)
     close_stage(&s);
 }
 
+static void note_array(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "addObject:") == 0) *(void **)user = object;
+}
+
+/* Nothing can tell when the device has done with the events: what is left behind stays for good, rather than go too early. */
+static void test_without_an_event_or_a_listener_what_is_left_behind_stays(void **state)
+{
+    int no_event;
+    (void)state;
+    for (no_event = 0; no_event < 2; no_event++) {
+        void *event, *metal, *array = NULL;
+        unsigned long owners;
+        gpusync_timeline *t;
+        stage s;
+        open_four(&s, SOFTMETAL_MANUAL, 1);
+        t = timeline_over(s.device, &event);
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(t, 1)));
+        metal = s.metal[0];
+        softmetal_set_message_hook(note_array, &array);
+        if (no_event) softmetal_fail_creation(1, true);
+        else softmetal_hide_class("MTLSharedEventListener");
+        take_down_queue(&s, 0, true);
+        softmetal_fail_creation(0, false);
+        softmetal_hide_class(NULL);
+        softmetal_set_message_hook(NULL, NULL);
+        assert_ok(gpusync_timeline_destroy(t));
+        metal_event_signal(event, 1);
+        metal_release(event);
+        softmetal_finish_queue(metal);
+        assert_int_equal(softmetal_live("queue_operation"), 0);
+        assert_true(softmetal_settle(SECONDS(20)));
+        assert_non_null(array);
+        owners = softmetal_retain_count(metal);
+        assert_int_equal(softmetal_retain_count(event), 1);
+        metal_release(array); /* the last reference, which gpusync has forgotten */
+        assert_int_equal(softmetal_retain_count(metal), owners - 1);
+        close_stage(&s);
+    }
+}
+
 /* Destroy pays what it owes, also of the last submission, whose events it keeps the longest. */
 static void test_destroy_calls_back_for_the_last_submission(void **state)
 {
@@ -1371,6 +1412,7 @@ int main(void)
         cmocka_unit_test(test_an_event_outlives_feedbacks_in_another_order),
         cmocka_unit_test(test_events_outlive_signals_that_come_later_than_the_work_behind_them),
         cmocka_unit_test(test_events_outlive_a_queue_that_went_at_once),
+        cmocka_unit_test(test_without_an_event_or_a_listener_what_is_left_behind_stays),
         cmocka_unit_test(test_destroy_calls_back_for_the_last_submission),
         cmocka_unit_test(test_feedback_comes_on_the_queue_of_the_program),
         cmocka_unit_test(test_the_trace_and_the_report_tell_of_it),
