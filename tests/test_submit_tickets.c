@@ -1096,6 +1096,25 @@ static void test_the_report_tells_of_held_work_without_a_label_and_without_comma
     close_stage(&s);
 }
 
+/* A device that does not wait: the end of the work counts, whatever the value is. */
+static void test_work_that_ends_well_without_the_value_has_ended(void **state)
+{
+    softmetal_quirks quirks;
+    outcome o = {0};
+    foreign_stage f;
+    (void)state;
+    NOT_ON_METAL4("the queue waits, and not the command buffer");
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    softmetal_get_quirks(&quirks);
+    quirks.open_waits = true;
+    softmetal_set_quirks(&quirks);
+    (void)SUBMIT(f.stage.q[0], WAITS(at(f.timeline, 5)), BUFFERS(open_on(&f.stage, 0)), TELL(&o));
+    finish(&f.stage, 0);
+    assert_ended(&o, GPUSYNC_OK);
+    assert_int_equal(value_of(f.timeline), 0);
+    close_foreign(&f);
+}
+
 static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void **state)
 {
     gpusync_ticket ticket;
@@ -1190,6 +1209,7 @@ int main(void)
         cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it),
         cmocka_unit_test(test_a_report_outlives_the_work_that_it_looks_at),
         cmocka_unit_test(test_the_report_tells_of_held_work_without_a_label_and_without_command_buffers),
+        cmocka_unit_test(test_work_that_ends_well_without_the_value_has_ended),
         cmocka_unit_test(test_the_report_leaves_out_what_work_need_not_wait_for_any_more),
         cmocka_unit_test(test_the_report_names_the_pending_signal_that_keeps_back_what_was_signalled),
         cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_pending_signal),
