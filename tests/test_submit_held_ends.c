@@ -556,6 +556,32 @@ static void test_destroy_now_ends_work_that_another_thread_has_just_issued(void 
     close_stage(&s);
 }
 
+static void destroy_in_between(void *queue) { join(start(destroy_at_once, queue)); }
+
+/* Work is cancelled, and the queue of a ticket that it waits for goes before it has left that queue's list. How the wait
+   ends does not matter any more. */
+static void test_a_queue_that_goes_tells_work_that_is_just_given_up(void **state)
+{
+    outcome o = {0};
+    gpusync_ticket ticket;
+    void *metal;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    metal = metal_retain(s.metal[1]);
+    ticket = commit_on(&s, 1);
+    (void)SUBMIT(s.q[0], WAITS(after(s.q[1], ticket), at(s.a, 1)), BUFFERS(buffer_of(s.q[0])), TELL(&o));
+    probe_at(PROBE_GIVES_UP, NULL, 1, destroy_in_between, s.q[1]);
+    assert_ok(gpusync_cancel_held(s.q[0]));
+    assert_true(probe_has_acted());
+    s.q[1] = NULL;
+    assert_ended(&o, GPUSYNC_ERROR_CANCELLED);
+    assert_true(gpusync_is_idle(s.q[0]));
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    close_stage(&s);
+}
+
 static void test_destroy_waits_for_work_whose_waits_are_on_their_way(void **state)
 {
     outcome consumer = {0}, held = {0};
@@ -642,6 +668,7 @@ int main(void)
         cmocka_unit_test(test_destroy_now_of_the_waiting_side_takes_its_waits_back),
         cmocka_unit_test(test_a_failure_just_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_destroy_now_ends_work_that_another_thread_has_just_issued),
+        cmocka_unit_test(test_a_queue_that_goes_tells_work_that_is_just_given_up),
         cmocka_unit_test(test_destroy_waits_for_work_whose_waits_are_on_their_way),
         cmocka_unit_test(test_the_loss_of_the_device_ends_what_is_held),
     };
