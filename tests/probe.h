@@ -80,6 +80,9 @@ typedef enum probe_place {
     PROBE_SIGNAL_LISTS,   /* a signal of a submission is listed as pending, or is refused: the value does not rise */
     PROBE_SIGNAL_MOVES,   /* a pending signal of an open command buffer becomes that of the submission which takes it */
     PROBE_QUEUES_LISTED,  /* a wait for a device lists its queues, and once more where it had no room for so many */
+    PROBE_LINES_UP,       /* a submission that is to be held stands in its line: whether it is free to go is looked at again then */
+    PROBE_GIVES_UP,       /* a submission that will not go to the device is about to leave the lists of what it waits for */
+    PROBE_TAKES_ROOM,     /* a submission takes the room for its own command buffers, which may be gone by now */
     PROBE_TIMELINE        /* a call enters the timeline, to ask it or to change it: a place in many calls */
 } probe_place;
 
@@ -176,6 +179,9 @@ static const char *const probe_functions[] = {
     [PROBE_SIGNAL_LISTS] = "gpusync__link_signal",
     [PROBE_SIGNAL_MOVES] = "gpusync__signals_of",
     [PROBE_QUEUES_LISTED] = "gpusync__wait_device",
+    [PROBE_LINES_UP] = "gpusync__line_up",
+    [PROBE_GIVES_UP] = "gpusync__forget_dependencies",
+    [PROBE_TAKES_ROOM] = "gpusync__take_rooms_now",
 };
 enum { PROBE_EACH = PROBE_TIMELINE + 1, PROBE_AMID_EACH };
 

@@ -1399,6 +1399,35 @@ static void test_a_pending_value_calls_back_when_its_work_has_ended(void **state
     close_idle_stage(&s);
 }
 
+/* The event has passed the value, and a pending signal below keeps it back: who asks for it now is told with those that
+   asked before. */
+static void test_a_value_that_was_heard_and_is_kept_back_can_be_asked_for_again(void **state)
+{
+    outcome o[2] = {0};
+    gpusync_timeline *abroad;
+    void *theirs;
+    stage s;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    abroad = timeline_over(s.device, &theirs);
+    (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), WAITS(at(s.a, 1)), SIGNALS(at(abroad, 4))); /* held */
+    on_value(abroad, 5, &o[0]);
+    metal_event_signal(theirs, 5);
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    assert_int_equal(calls_of(&o[0]), 0);
+    on_value(abroad, 5, &o[1]);
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    assert_int_equal(calls_of(&o[1]), 0);
+    assert_int_equal(value_of(abroad), 3);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    finish(&s, 0);
+    assert_in_order(o, 2);
+    assert_int_equal(value_of(abroad), 5);
+    assert_ok(gpusync_timeline_destroy(abroad));
+    metal_release(theirs);
+    close_stage(&s);
+}
+
 static void test_a_value_that_others_signal_calls_back(void **state)
 {
     outcome o[3] = {0};
@@ -1482,6 +1511,41 @@ static void test_a_callback_is_listened_for_though_its_value_becomes_expected_wh
         for (n = 1; expect_while_it_is_registered(PROBE_TIMELINE, n, by_device > 0); n++) {
         }
         assert_true(n > 1);
+    }
+}
+
+static void ask_too(void *argument)
+{
+    outcome *o = (outcome *)argument;
+    must(gpusync_on_done(gpusync_at_value(o->timeline, 5), remember, o) == GPUSYNC_OK, "gpusync_on_done");
+}
+
+/* Two threads need the first listener of a device, at whatever point of the other's call: there is one. */
+static void test_a_device_has_one_listener(void **state)
+{
+    int n;
+    bool acted = true;
+    (void)state;
+    for (n = 1; acted; n++) {
+        outcome o[2] = {0};
+        gpusync_timeline *abroad;
+        void *theirs;
+        stage s;
+        open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+        abroad = timeline_over(s.device, &theirs);
+        o[1].timeline = abroad;
+        probe_at_each(n, ask_too, &o[1]);
+        on_value(abroad, 5, &o[0]);
+        acted = probe_has_acted();
+        assert_true(acted || n > 1);
+        assert_int_equal(softmetal_live("listener"), 1);
+        metal_event_signal(theirs, 5);
+        assert_true(softmetal_settle_listeners(SECONDS(20)));
+        assert_int_equal(calls_of(&o[0]), 1);
+        assert_int_equal(calls_of(&o[1]), acted);
+        assert_ok(gpusync_timeline_destroy(abroad));
+        metal_release(theirs);
+        close_stage(&s);
     }
 }
 
@@ -2851,8 +2915,10 @@ int main(void)
         cmocka_unit_test(test_those_of_one_value_are_called_in_the_order_of_their_registration),
         cmocka_unit_test(test_a_pending_value_calls_back_when_its_work_has_ended),
         cmocka_unit_test(test_a_value_that_others_signal_calls_back),
+        cmocka_unit_test(test_a_value_that_was_heard_and_is_kept_back_can_be_asked_for_again),
         cmocka_unit_test(test_a_callback_is_listened_for_though_its_value_becomes_expected_while_it_is_registered),
         cmocka_unit_test(test_without_listeners_no_registration_is_forgotten),
+        cmocka_unit_test(test_a_device_has_one_listener),
         cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),
         cmocka_unit_test(test_a_poll_that_ends_a_barrier_leaves_its_callback_to_a_dispatch_queue),
         cmocka_unit_test(test_a_timeline_that_fails_or_goes_calls_back_with_that),

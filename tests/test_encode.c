@@ -691,6 +691,46 @@ static void test_on_a_lost_device_nothing_is_encoded(void **state)
     close_idle_stage(&p);
 }
 
+static struct {
+    void *looked_at, *killed;
+} losing;
+
+/* The device is lost while a call asks how far this work is. */
+static void lose_in_between(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != GET(&losing.looked_at) || strcmp(selector, "status") != 0) return;
+    PUT(&losing.looked_at, NULL);
+    softmetal_finish(losing.killed);
+}
+
+/* A call that was let in before the device was lost does not encode a wait for work that may never end. */
+static void test_a_loss_while_a_wait_is_encoded_refuses_it(void **state)
+{
+    void *buffer, *producer, *killed;
+    gpusync_ticket ticket;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 3);
+    buffer = kept_buffer_of(p.q[0]);
+    producer = kept_buffer_of(p.q[1]);
+    killed = open_on(&p, 2);
+    fail_with_the_device(killed);
+    ticket = commit_to(p.q[1], producer);
+    (void)commit_to(p.q[2], killed);
+    losing.killed = killed;
+    PUT(&losing.looked_at, producer);
+    softmetal_set_message_hook(lose_in_between, NULL);
+    assert_result(gpusync_encode_wait(p.q[0], buffer, after(p.q[1], ticket)), GPUSYNC_ERROR_DEVICE_LOST);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_null(GET(&losing.looked_at));
+    assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), 0);
+    discard(p.q[0], buffer);
+    finish(&p, 1);
+    drop(producer);
+    close_idle_stage(&p);
+}
+
 /* The queue of the ticket is gone, and a newer one is there: it is not taken for that. */
 static void test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queues_about(void **state)
 {
@@ -1061,6 +1101,33 @@ static void timeline_goes_under(bool chained, bool commit_behind, bool inside)
     if (chained) assert_result(gpusync_poll(p.q[0], second), GPUSYNC_ERROR_DESTROYED);
     finish_queue(p.q[0]);
     if (commit_behind) assert_ok(gpusync_poll(p.q[0], second));
+    close_idle_stage(&p);
+}
+
+/* Others have signalled the value, and a pending signal keeps it back: it will come, though the timeline goes. */
+static void test_a_commit_waits_for_a_value_that_is_kept_back_though_the_timeline_went(void **state)
+{
+    gpusync_timeline *abroad;
+    gpusync_ticket ticket;
+    void *event, *buffer;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    abroad = timeline_over(p.device, &event);
+    (void)SUBMIT(p.q[0], WAITS(at(p.a, 1)), BUFFERS(open_on(&p, 0)), SIGNALS(at(abroad, 4)));
+    metal_event_signal(event, 5);
+    assert_int_equal(value_of(abroad), 3);
+    buffer = kept_buffer_after(p.q[1], at(abroad, 5));
+    assert_ok(gpusync_timeline_destroy(abroad));
+    ticket = commit_to(p.q[1], buffer);
+    assert_int_equal(metal_status(buffer), 0); /* held, and not given up */
+    assert_ok(gpusync_timeline_signal(p.a, 1));
+    finish(&p, 0);
+    assert_int_equal(metal_status(buffer), 2);
+    finish(&p, 1);
+    assert_ok(gpusync_wait(p.q[1], ticket, 0));
+    drop(buffer);
+    metal_release(event);
     close_idle_stage(&p);
 }
 
@@ -1506,6 +1573,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neither_waits_nor_signals),
         cmocka_unit_test(test_what_waits_or_signals_is_refused_once_the_program_has_committed_it),
         cmocka_unit_test(test_on_a_lost_device_nothing_is_encoded),
+        cmocka_unit_test(test_a_loss_while_a_wait_is_encoded_refuses_it),
         cmocka_unit_test(test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queues_about),
         cmocka_unit_test(test_hundreds_of_open_buffers_are_told_apart),
         cmocka_unit_test(test_a_submission_takes_along_what_is_in_its_buffers),
@@ -1516,6 +1584,7 @@ int main(void)
         cmocka_unit_test(test_destroy_ends_when_all_work_was_killed),
         cmocka_unit_test(test_an_open_signal_goes_with_its_queue),
         cmocka_unit_test(test_a_timeline_may_go_while_open_buffers_name_it),
+        cmocka_unit_test(test_a_commit_waits_for_a_value_that_is_kept_back_though_the_timeline_went),
         cmocka_unit_test(test_a_timeline_that_goes_ends_work_that_signals_what_it_waits_for),
         cmocka_unit_test(test_a_timeline_that_goes_ends_a_chain_of_work_along_it),
         cmocka_unit_test(test_a_timeline_that_goes_lets_the_commit_behind_such_work_go),

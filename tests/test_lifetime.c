@@ -750,6 +750,81 @@ static void test_the_counts_of_destroyed_queues_stay_in_those_of_the_device(void
     rig_close(&r);
 }
 
+/* More waits than a report lists at once. */
+typedef struct crowd {
+    gpusync_hooks hooks;
+    wait_job jobs[17];
+    void *buffer;
+    unsigned parked;
+} crowd;
+
+static void park_in_crowd(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    COUNT(&((crowd *)user)->parked);
+    thread_park(waiter, deadline_ns);
+}
+
+static void unpark_in_crowd(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+static void end_crowd(void *argument)
+{
+    crowd *c = (crowd *)argument;
+    size_t i;
+    softmetal_finish(c->buffer);
+    for (i = 0; i < LENGTH(c->jobs); i++) (void)pthread_join(c->jobs[i].thread, NULL);
+}
+
+/* All of them leave at the n-th point of a report. A wait for a later ticket may stay. False: there is no such point. */
+static bool leave_while_a_report_lists(int n, bool one_stays)
+{
+    crowd c = {{0}, {{0}}, NULL, 0};
+    char text[8192], *at = text;
+    gpusync_ticket ticket;
+    size_t i, listed = 0;
+    wait_job behind;
+    void *last = NULL;
+    bool acted;
+    rig r;
+    c.hooks.park = park_in_crowd;
+    c.hooks.unpark = unpark_in_crowd;
+    c.hooks.user = &c;
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &c.hooks, 64);
+    ticket = commit_empty(&r, &c.buffer);
+    for (i = 0; i < LENGTH(c.jobs); i++) wait_job_start(&c.jobs[i], r.queue, ticket, SECONDS(60));
+    if (one_stays) wait_job_start(&behind, r.queue, commit_empty(&r, &last), SECONDS(60));
+    while (GET(&c.parked) < LENGTH(c.jobs) + one_stays) sched_yield();
+    probe_at_each(n, end_crowd, &c);
+    assert_true(gpusync_queue_report(r.queue, text, sizeof text) < sizeof text);
+    acted = probe_has_acted();
+    if (!acted) end_crowd(&c);
+    for (i = 0; i < LENGTH(c.jobs); i++) assert_ok(c.jobs[i].result);
+    for (; (at = strstr(at, "a wait for ticket 1,")) != NULL; at++) listed++;
+    assert_in_range(listed, acted ? 0 : LENGTH(c.jobs), LENGTH(c.jobs));
+    assert_int_equal(strstr(text, "a wait for ticket 2,") != NULL, one_stays);
+    if (one_stays) {
+        softmetal_finish(last);
+        assert_ok(wait_job_join(&behind));
+    }
+    rig_close(&r);
+    return acted;
+}
+
+/* Also where the report is in the middle of their list. */
+static void test_waits_may_leave_while_a_report_lists_them(void **state)
+{
+    int one_stays, n;
+    (void)state;
+    for (one_stays = 0; one_stays < 2; one_stays++) {
+        for (n = 1; leave_while_a_report_lists(n, one_stays > 0); n++) {
+        }
+        assert_true(n > 1);
+    }
+}
+
 static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **state)
 {
     gpusync_queue_desc queue_desc;
@@ -1592,6 +1667,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_thousand_queues_and_devices_come_and_go_without_a_trace),
         cmocka_unit_test(test_the_counts_of_destroyed_queues_stay_in_those_of_the_device),
         cmocka_unit_test(test_the_report_names_unfinished_buffers_waiters_and_queues),
+        cmocka_unit_test(test_waits_may_leave_while_a_report_lists_them),
         cmocka_unit_test(test_the_report_tells_a_lost_queue_from_one_that_has_failed),
         cmocka_unit_test(test_the_report_shows_control_characters_of_labels_as_blanks),
         cmocka_unit_test(test_the_report_leaves_out_a_wait_that_is_over),

@@ -264,6 +264,40 @@ static void test_what_is_not_to_be_committed_is_refused(void **state)
     close_stage(&s);
 }
 
+/* Of several command buffers gpusync keeps an array. Without one nothing is committed, and nothing is kept. */
+static void test_without_an_array_several_are_refused(void **state)
+{
+    gpusync_submission both = {.command_buffer_count = 2};
+    gpusync_ticket ticket = 99;
+    void *allocators[2], *buffers[2];
+    size_t i;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < 2; i++) {
+        allocators[i] = metal4_allocator_new(s.rig.metal_device);
+        buffers[i] = ended_buffer(&s, allocators[i], NULL, 0, 0);
+    }
+    both.command_buffers = buffers;
+    softmetal_hide_class("NSArray");
+    assert_result(gpusync_commit4(s.q[0], buffers, 2, &ticket), GPUSYNC_ERROR_METAL_NIL);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    ticket = 99;
+    assert_result(gpusync_submit(s.q[0], &both, &ticket), GPUSYNC_ERROR_METAL_NIL);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_int_equal(rooms_taken(s.q[0]), 0);
+    assert_int_equal(softmetal_live("commit_options"), 0);
+    for (i = 0; i < 2; i++) assert_int_equal(softmetal_retain_count(buffers[i]), 1);
+    (void)commit_four(&s, buffers, 1); /* one alone needs none */
+    softmetal_hide_class(NULL);
+    finish(&s, 0);
+    for (i = 0; i < 2; i++) {
+        metal_release(buffers[i]);
+        metal_release(allocators[i]);
+    }
+    close_stage(&s);
+}
+
 static void test_what_has_no_meaning_is_refused(void **state)
 {
     const gpusync_wait_options blocking = {.mode = GPUSYNC_WAIT_BLOCKING};
@@ -1094,6 +1128,47 @@ static void test_events_outlive_a_queue_that_went_at_once(void **state)
     close_stage(&s);
 }
 
+static void note_array(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "addObject:") == 0) *(void **)user = object;
+}
+
+/* Nothing can tell when the device has done with the events: what is left behind stays for good, rather than go too early. */
+static void test_without_an_event_or_a_listener_what_is_left_behind_stays(void **state)
+{
+    int no_event;
+    (void)state;
+    for (no_event = 0; no_event < 2; no_event++) {
+        void *event, *metal, *array = NULL;
+        unsigned long owners;
+        gpusync_timeline *t;
+        stage s;
+        open_four(&s, SOFTMETAL_MANUAL, 1);
+        t = timeline_over(s.device, &event);
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(t, 1)));
+        metal = s.metal[0];
+        softmetal_set_message_hook(note_array, &array);
+        if (no_event) softmetal_fail_creation(1, true);
+        else softmetal_hide_class("MTLSharedEventListener");
+        take_down_queue(&s, 0, true);
+        softmetal_fail_creation(0, false);
+        softmetal_hide_class(NULL);
+        softmetal_set_message_hook(NULL, NULL);
+        assert_ok(gpusync_timeline_destroy(t));
+        metal_event_signal(event, 1);
+        metal_release(event);
+        softmetal_finish_queue(metal);
+        assert_int_equal(softmetal_live("queue_operation"), 0);
+        assert_true(softmetal_settle(SECONDS(20)));
+        assert_non_null(array);
+        owners = softmetal_retain_count(metal);
+        assert_int_equal(softmetal_retain_count(event), 1);
+        metal_release(array); /* the last reference, which gpusync has forgotten */
+        assert_int_equal(softmetal_retain_count(metal), owners - 1);
+        close_stage(&s);
+    }
+}
+
 /* Destroy pays what it owes, also of the last submission, whose events it keeps the longest. */
 static void test_destroy_calls_back_for_the_last_submission(void **state)
 {
@@ -1307,6 +1382,7 @@ int main(void)
         cmocka_unit_test(test_one_ticket_for_what_is_committed_together),
         cmocka_unit_test(test_a_buffer_is_begun_again_while_it_is_in_flight),
         cmocka_unit_test(test_what_is_not_to_be_committed_is_refused),
+        cmocka_unit_test(test_without_an_array_several_are_refused),
         cmocka_unit_test(test_what_has_no_meaning_is_refused),
         cmocka_unit_test(test_the_devices_blocking_sleeps_for_the_feedback),
         cmocka_unit_test(test_a_commit_sends_few_messages),
@@ -1336,6 +1412,7 @@ int main(void)
         cmocka_unit_test(test_an_event_outlives_feedbacks_in_another_order),
         cmocka_unit_test(test_events_outlive_signals_that_come_later_than_the_work_behind_them),
         cmocka_unit_test(test_events_outlive_a_queue_that_went_at_once),
+        cmocka_unit_test(test_without_an_event_or_a_listener_what_is_left_behind_stays),
         cmocka_unit_test(test_destroy_calls_back_for_the_last_submission),
         cmocka_unit_test(test_feedback_comes_on_the_queue_of_the_program),
         cmocka_unit_test(test_the_trace_and_the_report_tell_of_it),

@@ -4,6 +4,7 @@
    timeline, its queue or the device; work that still has hope outlives them; a chain needs no stack for its length.
 
    This also runs on queues of Metal 4. */
+#include "probe.h"
 #include "stage.h"
 
 /* So that every failure of a long chain stays on record. */
@@ -488,6 +489,99 @@ static void *destroy_body(void *queue)
     return NULL;
 }
 
+static void fail_in_between(void *timeline) { (void)fail_with_code_77(timeline); }
+
+/* What work waits for fails when that has been looked at for the last time, and before the work stands in its line. */
+static void test_a_failure_just_before_work_is_in_the_line_is_seen_there(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    probe_at(PROBE_LINES_UP, NULL, 1, fail_in_between, s.b);
+    ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1), at(s.b, 1)), BUFFERS(buffer_of(s.q[0]))); /* for the one it still waits */
+    assert_true(probe_has_acted());
+    assert_int_equal(error_of(s.q[0], ticket).code, 77);
+    assert_true(gpusync_is_idle(s.q[0]));
+    assert_int_equal(rooms_taken(s.q[0]), 0);
+    close_stage(&s);
+}
+
+typedef struct destruction {
+    gpusync_queue *queue;
+    pthread_t thread;
+    bool begun;
+    outcome outcome; /* of the work */
+} destruction;
+
+static void *destroy_at_once(void *queue)
+{
+    must(gpusync_queue_destroy_now((gpusync_queue *)queue) == GPUSYNC_OK, "gpusync_queue_destroy_now");
+    return NULL;
+}
+
+static void destroy_at_issue(void *user, const gpusync_trace_event *event)
+{
+    destruction *d = (destruction *)user;
+    if (event->kind != GPUSYNC_TRACE_ISSUE || d->begun) return;
+    d->begun = true;
+    d->thread = start(destroy_at_once, d->queue);
+    while (!calls_so_far(&d->outcome)) sched_yield(); /* the work has ended. The rest of destroy waits for this thread */
+}
+
+/* Held work goes to the device with the host's signal. Before that thread has told of it the queue is destroyed, and the
+   signals of the work end: they end once. */
+static void test_destroy_now_ends_work_that_another_thread_has_just_issued(void **state)
+{
+    destruction d = {0};
+    void *metal;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    metal = metal_retain(s.metal[1]);
+    (void)SUBMIT(s.q[1], WAITS(at(s.a, 1)), BUFFERS(buffer_of(s.q[1])), SIGNALS(at(s.b, 1), at(s.c, 1)),
+                 TELL(&d.outcome));
+    d.queue = s.q[1];
+    s.q[1] = NULL;
+    assert_ok(gpusync_set_trace(s.device, destroy_at_issue, &d));
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_true(d.begun);
+    join(d.thread);
+    assert_ok(gpusync_set_trace(s.device, NULL, NULL));
+    assert_ended(&d.outcome, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(error_at(s.b, 1).result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(error_at(s.c, 1).result, GPUSYNC_ERROR_CANCELLED);
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+static void destroy_in_between(void *queue) { join(start(destroy_at_once, queue)); }
+
+/* Work is cancelled, and the queue of a ticket that it waits for goes before it has left that queue's list. How the wait
+   ends does not matter any more. */
+static void test_a_queue_that_goes_tells_work_that_is_just_given_up(void **state)
+{
+    outcome o = {0};
+    gpusync_ticket ticket;
+    void *metal;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    metal = metal_retain(s.metal[1]);
+    ticket = commit_on(&s, 1);
+    (void)SUBMIT(s.q[0], WAITS(after(s.q[1], ticket), at(s.a, 1)), BUFFERS(buffer_of(s.q[0])), TELL(&o));
+    probe_at(PROBE_GIVES_UP, NULL, 1, destroy_in_between, s.q[1]);
+    assert_ok(gpusync_cancel_held(s.q[0]));
+    assert_true(probe_has_acted());
+    s.q[1] = NULL;
+    assert_ended(&o, GPUSYNC_ERROR_CANCELLED);
+    assert_true(gpusync_is_idle(s.q[0]));
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    close_stage(&s);
+}
+
 static void test_destroy_waits_for_work_whose_waits_are_on_their_way(void **state)
 {
     outcome consumer = {0}, held = {0};
@@ -572,6 +666,9 @@ int main(void)
         cmocka_unit_test(test_destroy_gives_up_what_is_held_and_what_waits_for_it),
         cmocka_unit_test(test_destroy_now_ends_what_depends_on_work_in_flight),
         cmocka_unit_test(test_destroy_now_of_the_waiting_side_takes_its_waits_back),
+        cmocka_unit_test(test_a_failure_just_before_work_is_in_the_line_is_seen_there),
+        cmocka_unit_test(test_destroy_now_ends_work_that_another_thread_has_just_issued),
+        cmocka_unit_test(test_a_queue_that_goes_tells_work_that_is_just_given_up),
         cmocka_unit_test(test_destroy_waits_for_work_whose_waits_are_on_their_way),
         cmocka_unit_test(test_the_loss_of_the_device_ends_what_is_held),
     };

@@ -1012,6 +1012,92 @@ static void check_two_queues_that_one_lets_go(const int *order)
     close_stage(&s);
 }
 
+static void end_lower_signal(void *queue) { finish_queue((gpusync_queue *)queue); }
+static void fail_the_order(void *timeline) { (void)fail_with_code_77(timeline); }
+
+/* Work lists itself behind the lower signal of another queue. Meanwhile that signal ends, also where a pending one below
+   it keeps the value back; or the timeline fails. The work goes at once. */
+static void test_work_does_not_stay_behind_a_signal_that_is_over_when_it_lists_itself(void **state)
+{
+    enum { ENDS, ENDS_AND_IS_KEPT_BACK, FAILS, WAYS };
+    int way;
+    (void)state;
+    for (way = 0; way < WAYS; way++) {
+        void *higher;
+        gpusync_ticket ticket;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 3);
+        higher = kept_buffer_of(s.q[1]);
+        if (way == ENDS_AND_IS_KEPT_BACK)
+            (void)SUBMIT(s.q[2], NO_WORK(s.q[2]), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 1)));
+        (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 2)));
+        if (way == FAILS) probe_at(PROBE_DEPENDENCY_LISTS, s.a, 1, fail_the_order, s.a);
+        else probe_at(PROBE_DEPENDENCY_LISTS, s.a, 1, end_lower_signal, s.q[0]);
+        ticket = SUBMIT(s.q[1], BUFFERS(higher), SIGNALS(at(s.a, 3)));
+        assert_true(probe_has_acted());
+        assert_int_equal(status_of(higher), COMMITTED);
+        finish(&s, 0);
+        finish(&s, 1);
+        if (way == ENDS_AND_IS_KEPT_BACK) {
+            assert_int_equal(value_of(s.a), 0);
+            assert_ok(gpusync_timeline_signal(s.b, 1));
+            finish(&s, 2);
+        }
+        assert_ok(gpusync_wait(s.q[1], ticket, 0)); /* the failure of what it was behind is not its own */
+        if (way == FAILS) assert_int_equal(error_at(s.a, 3).code, 77);
+        else assert_int_equal(value_of(s.a), 3);
+        metal_release(higher);
+        close_stage(&s);
+    }
+}
+
+static struct {
+    stage *stage;
+    void *lower, *higher;
+} meanwhile;
+
+static void *submit_the_higher(void *ticket)
+{
+    gpusync_point two = at(meanwhile.stage->a, 2);
+    *(gpusync_ticket *)ticket = submit_between(meanwhile.stage->q[1], NULL, meanwhile.higher, &two);
+    return NULL;
+}
+
+static void submit_at_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    if (phase != SOFTMETAL_AFTER || !meanwhile.lower || !commits(object, selector, meanwhile.lower)) return;
+    meanwhile.lower = NULL;
+    join(start(submit_the_higher, user));
+}
+
+/* The lower signal is told to be on the device after the higher one's work lists itself behind it: that alone lets the
+   higher one not go. */
+static void test_work_stays_behind_a_signal_that_is_just_going_to_the_device(void **state)
+{
+    gpusync_ticket ticket = 0;
+    void *lower, *higher;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    meanwhile.stage = &s;
+    meanwhile.lower = lower = buffer_of(s.q[0]);
+    meanwhile.higher = higher = kept_buffer_of(s.q[1]);
+    softmetal_set_message_hook(submit_at_commit, &ticket);
+    (void)SUBMIT(s.q[0], BUFFERS(lower), SIGNALS(at(s.a, 1), at(s.b, 1))); /* the last of two is on the device at once */
+    softmetal_set_message_hook(NULL, NULL);
+    assert_null(meanwhile.lower);
+    assert_int_equal(ticket, 1);
+    assert_int_equal(status_of(higher), NOT_ENQUEUED);
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 1);
+    assert_int_equal(status_of(higher), COMMITTED);
+    finish(&s, 1);
+    assert_ok(gpusync_wait(s.q[1], ticket, 0));
+    assert_int_equal(value_of(s.a), 2);
+    metal_release(higher);
+    close_stage(&s);
+}
+
 static void test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come(void **state)
 {
     static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -1080,6 +1166,8 @@ int main(void)
         cmocka_unit_test(test_a_signal_that_stays_does_not_hide_one_that_set_out_below_it),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
+        cmocka_unit_test(test_work_does_not_stay_behind_a_signal_that_is_over_when_it_lists_itself),
+        cmocka_unit_test(test_work_stays_behind_a_signal_that_is_just_going_to_the_device),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -286,6 +286,28 @@ static void test_held_buffers_cannot_be_used_again(void **state)
     close_stage(&s);
 }
 
+/* Each is looked at, not the last alone. */
+static void test_a_buffer_that_the_program_has_committed_is_refused_wherever_it_stands(void **state)
+{
+    void *committed, *good;
+    size_t first;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a command buffer may be committed again");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    committed = kept_buffer_of(s.q[0]);
+    good = buffer_of(s.q[0]);
+    metal_commit(committed);
+    for (first = 0; first < 2; first++)
+        REFUSED(GPUSYNC_ERROR_ALREADY_COMMITTED, s.q[0], BUFFERS(first ? good : committed, first ? committed : good));
+    assert_int_equal(status_of(good), NOT_ENQUEUED);
+    assert_int_equal(SUBMIT(s.q[0], BUFFERS(good)), 1);
+    finish(&s, 0);
+    assert_ok(gpusync_command_buffer_discard(s.q[0], committed));
+    metal_release(committed);
+    close_stage(&s);
+}
+
 static void test_an_enqueued_buffer_cannot_be_held(void **state)
 {
     gpusync_ticket ticket;
@@ -462,6 +484,60 @@ static void submit_without_room(outcome *o)
     o->answers[0] = either_submit(o->stage->q[1], &submission, &o->ticket);
     submission.flags = GPUSYNC_STRICT;
     o->answers[1] = either_submit(o->stage->q[1], &submission, &o->ticket);
+}
+
+typedef struct latecomer {
+    gpusync_queue *queue;
+    gpusync_timeline *timeline;
+    void *taken;
+} latecomer;
+
+static void take_it_first(void *user)
+{
+    latecomer *l = (latecomer *)user;
+    void *taken = NULL;
+    must(gpusync_command_buffer(l->queue, NULL, &taken) == GPUSYNC_OK, "no command buffer");
+    PUT(&l->taken, taken);
+}
+
+static void *signal_with_room(void *user)
+{
+    latecomer *l = (latecomer *)user;
+    gpusync_point one = at(l->timeline, 1);
+    must(submit_between(l->queue, NULL, NULL, &one) == 3, "not submitted");
+    return NULL;
+}
+
+/* A submission is woken for the room of its own command buffer, and another call is faster: it waits on. */
+static void test_a_submission_whose_room_another_takes_waits_for_the_next(void **state)
+{
+    void *buffers[2];
+    pthread_t thread;
+    latecomer l;
+    unsigned i;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("gpusync makes no command buffers there that need room");
+    open_stage_with(&s, SOFTMETAL_MANUAL, 1, 2);
+    for (i = 0; i < 2; i++) (void)commit_to(s.q[0], buffers[i] = open_on(&s, 0));
+    l.queue = s.q[0];
+    l.timeline = s.a;
+    l.taken = NULL;
+    thread = start(signal_with_room, &l);
+    await_sleepers(s.device, 1);
+    probe_at(PROBE_TAKES_ROOM, NULL, 1, take_it_first, &l);
+    softmetal_finish(buffers[0]);
+    while (!GET(&l.taken)) sched_yield();
+    await_sleepers(s.device, 1);
+    assert_true(probe_has_acted());
+    assert_int_equal(rooms_taken(s.q[0]), 2);
+    softmetal_finish(buffers[1]);
+    join(thread);
+    assert_int_equal(rooms_taken(s.q[0]), 2);
+    assert_ok(gpusync_command_buffer_discard(s.q[0], l.taken));
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 1);
+    close_stage(&s);
 }
 
 static void test_in_a_callback_no_call_waits_for_room(void **state)
@@ -804,12 +880,14 @@ int main(void)
         cmocka_unit_test(test_a_refused_signal_leaves_those_of_the_command_buffer_as_they_were),
         cmocka_unit_test(test_buffers_of_a_refused_submission_are_still_the_callers),
         cmocka_unit_test(test_held_buffers_cannot_be_used_again),
+        cmocka_unit_test(test_a_buffer_that_the_program_has_committed_is_refused_wherever_it_stands),
         cmocka_unit_test(test_an_enqueued_buffer_cannot_be_held),
         cmocka_unit_test(test_an_eighth_of_the_room_is_kept_free_of_what_is_held),
         cmocka_unit_test(test_no_room_for_command_buffers_of_our_own),
         cmocka_unit_test(test_without_room_the_kind_of_wait_tells_whether_room_may_come),
         cmocka_unit_test(test_without_a_place_for_the_ticket_nothing_is_submitted),
         cmocka_unit_test(test_more_command_buffers_of_our_own_than_the_queue_has_are_refused),
+        cmocka_unit_test(test_a_submission_whose_room_another_takes_waits_for_the_next),
         cmocka_unit_test(test_in_a_callback_no_call_waits_for_room),
         cmocka_unit_test(test_what_metal_or_memory_does_not_give_changes_nothing),
         cmocka_unit_test(test_a_lost_device_takes_no_submission_and_ends_what_is_held),

@@ -1039,6 +1039,82 @@ static void test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it(
     close_foreign(&f);
 }
 
+static struct {
+    gpusync_queue *queue;
+    void *looked_at;
+} cancelling;
+
+static void cancel_at_label(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != cancelling.looked_at || strcmp(selector, "label") != 0) return;
+    cancelling.looked_at = NULL;
+    must(gpusync_cancel_held(cancelling.queue) == GPUSYNC_OK, "gpusync_cancel_held");
+}
+
+/* A report reads the label of held work, which another thread cancels meanwhile: the ticket ends and the room comes back
+   at once, and the command buffer stays until the report has done with it. */
+static void test_a_report_outlives_the_work_that_it_looks_at(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffers[2];
+    size_t i, count;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a commit is one part, whatever it commits, and there is nothing of gpusync's own");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    for (i = 0; i < 2; i++) buffers[i] = OPEN(s.q[0], .label = i ? "other" : "work");
+    for (count = 1; count < 3; count++) { /* with GPUSYNC_STRICT the first part is the program's */
+        ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(buffers[count - 1]), .flags = GPUSYNC_STRICT);
+        cancelling.queue = s.q[0];
+        cancelling.looked_at = buffers[count - 1];
+        softmetal_set_message_hook(cancel_at_label, NULL);
+        assert_true(reports(s.device, count == 1 ? "'work': given up for " : "'other': given up for "));
+        softmetal_set_message_hook(NULL, NULL);
+        assert_null(cancelling.looked_at);
+        assert_result(gpusync_wait(s.q[0], ticket, 0), GPUSYNC_ERROR_CANCELLED);
+        assert_int_equal(rooms_taken(s.q[0]), 2 - count);
+        assert_int_equal(softmetal_live("command_buffer"), 2 - (long)count);
+        assert_true(gpusync_is_idle(s.q[0]));
+    }
+    close_stage(&s);
+}
+
+/* Nor is there a command buffer whose label could stand for that of the work. */
+static void test_the_report_tells_of_held_work_without_a_label_and_without_command_buffers(void **state)
+{
+    gpusync_ticket ticket;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a submission without command buffers is refused");
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT);
+    assert_true(reports(s.device, "ticket 1 '': held for "));
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_false(reports(s.device, "ticket 1 "));
+    close_stage(&s);
+}
+
+/* A device that does not wait: the end of the work counts, whatever the value is. */
+static void test_work_that_ends_well_without_the_value_has_ended(void **state)
+{
+    softmetal_quirks quirks;
+    outcome o = {0};
+    foreign_stage f;
+    (void)state;
+    NOT_ON_METAL4("the queue waits, and not the command buffer");
+    open_foreign(&f, SOFTMETAL_MANUAL);
+    softmetal_get_quirks(&quirks);
+    quirks.open_waits = true;
+    softmetal_set_quirks(&quirks);
+    (void)SUBMIT(f.stage.q[0], WAITS(at(f.timeline, 5)), BUFFERS(open_on(&f.stage, 0)), TELL(&o));
+    finish(&f.stage, 0);
+    assert_ended(&o, GPUSYNC_OK);
+    assert_int_equal(value_of(f.timeline), 0);
+    close_foreign(&f);
+}
+
 static void test_the_report_leaves_out_what_work_need_not_wait_for_any_more(void **state)
 {
     gpusync_ticket ticket;
@@ -1131,6 +1207,9 @@ int main(void)
         cmocka_unit_test(test_the_info_of_a_submission_spans_its_command_buffers),
         cmocka_unit_test(test_statistics_of_submissions),
         cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it),
+        cmocka_unit_test(test_a_report_outlives_the_work_that_it_looks_at),
+        cmocka_unit_test(test_the_report_tells_of_held_work_without_a_label_and_without_command_buffers),
+        cmocka_unit_test(test_work_that_ends_well_without_the_value_has_ended),
         cmocka_unit_test(test_the_report_leaves_out_what_work_need_not_wait_for_any_more),
         cmocka_unit_test(test_the_report_names_the_pending_signal_that_keeps_back_what_was_signalled),
         cmocka_unit_test(test_the_report_takes_no_signal_of_the_work_itself_for_a_pending_signal),

@@ -728,6 +728,28 @@ static void test_sleepers_without_the_option_are_woken_by_the_loss_beside_one_wi
     close_play();
 }
 
+/* Its own command buffers have ended. Of the tickets that it waited for one is that of a queue that went, and one may
+   never end. */
+static void test_work_behind_a_queue_that_went_and_one_that_hangs_is_off_the_device(void **state)
+{
+    gpusync_ticket gone, hangs, ticket;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 3);
+    gone = commit_on(&p, 1);
+    hangs = commit_on(&p, 2);
+    ticket = SUBMIT(p.q[0], WAITS(after(p.q[1], gone), after(p.q[2], hangs)), BUFFERS(open_on(&p, 0)));
+    orphan_queue(&p, 1);
+    softmetal_remove_device(p.rig.metal_device);
+    assert_result(gpusync_wait_ex(p.q[0], ticket, 0, &through_loss), GPUSYNC_TIMEOUT);
+    softmetal_finish_queue(p.metal[0]);
+    assert_true(gpusync_device_is_lost(p.device));
+    assert_result(gpusync_wait_ex(p.q[0], ticket, 0, &through_loss), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(gpusync_wait_ex(p.q[2], hangs, 0, &through_loss), GPUSYNC_ERROR_DEVICE_LOST); /* it may still use it */
+    finish(&p, 2);
+    close_stage(&p);
+}
+
 static void test_a_wait_for_a_value_takes_no_notice_of_the_option(void **state)
 {
     gpusync_point value;
@@ -2655,6 +2677,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_in_a_callback_a_wait_returns_what_is_over_and_refuses_the_rest),
         cmocka_unit_test(test_waits_without_the_option_return_at_once_beside_one_with_it),
         cmocka_unit_test(test_sleepers_without_the_option_are_woken_by_the_loss_beside_one_with_it),
+        cmocka_unit_test(test_work_behind_a_queue_that_went_and_one_that_hangs_is_off_the_device),
         cmocka_unit_test(test_a_wait_for_a_value_takes_no_notice_of_the_option),
         cmocka_unit_test(test_everything_goes_through_until_all_work_of_the_queue_has_ended),
         cmocka_unit_test(test_everything_of_a_queue_without_work_is_done_on_a_lost_device),
