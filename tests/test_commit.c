@@ -586,6 +586,43 @@ static void test_options_that_metal_lacks_are_refused(void **state)
     rig_close(&r);
 }
 
+static void hide_descriptors(void *unused)
+{
+    (void)unused;
+    softmetal_hide_class("MTLCommandBufferDescriptor");
+}
+
+/* The class is missed at every point of the call: also between the question whether it is there and its use. */
+static void test_options_whose_descriptor_is_not_made_make_no_command_buffer(void **state)
+{
+    gpusync_command_buffer_desc desc = {.error_options = 1};
+    int place, without = 0;
+    bool over = false;
+    (void)state;
+    NOT_ON_METAL4("its buffers are the program's");
+    for (place = 1; !over; place++) {
+        gpusync_result result;
+        void *buffer;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        probe_at_each(place, hide_descriptors, NULL);
+        result = gpusync_command_buffer(r.queue, &desc, &buffer);
+        over = !probe_has_acted();
+        softmetal_hide_class(NULL);
+        if (result == GPUSYNC_OK) {
+            assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+        } else {
+            assert_true(result == GPUSYNC_ERROR_METAL_NIL || result == GPUSYNC_ERROR_UNSUPPORTED);
+            assert_null(buffer);
+            assert_false(over);
+            without += result == GPUSYNC_ERROR_METAL_NIL;
+        }
+        assert_int_equal(rooms_taken(r.queue), 0);
+        rig_close(&r);
+    }
+    assert_true(without > 0);
+}
+
 /* Three rounds: the memory of what ended is used for what comes. Without memory the queue finds them as well. */
 static void test_each_of_many_tracked_buffers_is_known(void **state)
 {
@@ -2076,6 +2113,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode),
         cmocka_unit_test(test_a_buffer_has_the_options_that_it_was_made_with),
         cmocka_unit_test(test_options_that_metal_lacks_are_refused),
+        cmocka_unit_test(test_options_whose_descriptor_is_not_made_make_no_command_buffer),
         cmocka_unit_test(test_each_of_many_tracked_buffers_is_known),
         cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
