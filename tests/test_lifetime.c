@@ -141,6 +141,126 @@ static void destroyer_start(destroyer *d, rig *r, watch *w, bool now)
 
 /* -- destroy with work in flight -------------------------------------------------------------------- */
 
+static struct {
+    void *buffer;
+    long yields, parks, finish_at;
+} sleepless;
+
+static void sleepless_yield(void *user)
+{
+    (void)user;
+    if (COUNT(&sleepless.yields) + 1 == sleepless.finish_at) softmetal_finish(sleepless.buffer);
+    sched_yield();
+}
+
+static void sleepless_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    COUNT(&sleepless.parks);
+    thread_park(waiter, deadline_ns);
+}
+
+static void sleepless_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+/* It yields the processor instead, also for longer than a wait would. */
+static void test_destroy_waits_for_work_without_memory_to_sleep_with(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    memset(&sleepless, 0, sizeof sleepless);
+    (void)commit_empty(&r, &sleepless.buffer);
+    sleepless.finish_at = 1000;
+    r.memory.fail_after = true;
+    r.memory.fail_at = 1;
+    assert_ok(gpusync_queue_destroy(r.queue));
+    assert_true(GET(&sleepless.yields) >= 1000);
+    assert_int_equal(GET(&sleepless.parks), 0);
+    r.queue = NULL;
+    rig_close(&r);
+}
+
+static void finish_one(void *buffer) { softmetal_finish(buffer); }
+
+/* The first of two command buffers of a submission: as destroy gives it up, the events that it may use are kept for its
+   handler. Where that comes just then, they go all the same. */
+static void test_a_command_buffer_may_end_at_every_point_of_destroy_now(void **state)
+{
+    bool over = false;
+    int place;
+    (void)state;
+    for (place = 1; !over; place++) {
+        void *buffers[2], *metal;
+        uint64_t value;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 1);
+        buffers[0] = buffer_of(s.q[0]);
+        buffers[1] = buffer_of(s.q[0]);
+        (void)SUBMIT(s.q[0], .command_buffers = buffers, .command_buffer_count = 2, SIGNALS(at(s.a, 1)));
+        metal = metal_retain(s.metal[0]);
+        probe_at_each(place, finish_one, buffers[0]);
+        assert_ok(gpusync_queue_destroy_now(s.q[0]));
+        over = !probe_has_acted();
+        s.q[0] = NULL;
+        assert_true(gpusync_timeline_query(s.a, &value) != GPUSYNC_OK); /* the second one is still on the GPU */
+        softmetal_finish_queue(metal);
+        metal_release(metal);
+        close_stage(&s);
+    }
+    assert_true(place > 2);
+}
+
+typedef struct device_destroyer {
+    gpusync_device *device;
+    gpusync_result result;
+    bool returned;
+    pthread_t thread;
+} device_destroyer;
+
+static void *device_destroyer_body(void *argument)
+{
+    device_destroyer *d = (device_destroyer *)argument;
+    d->result = gpusync_device_destroy(d->device);
+    PUT(&d->returned, true);
+    return NULL;
+}
+
+/* Until it waits. */
+static void destroy_the_device(void *argument)
+{
+    device_destroyer *d = (device_destroyer *)argument;
+    d->thread = start(device_destroyer_body, d);
+    while (GET(&sleepless.yields) < 2) sched_yield();
+    must(!GET(&d->returned), "the device went while a call was in it");
+}
+
+/* The wait has no queue that would keep the device. */
+static void test_the_destroy_of_a_device_waits_for_a_call_in_it(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    device_destroyer d = {0};
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    memset(&sleepless, 0, sizeof sleepless);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = NULL;
+    d.device = r.device;
+    PUT(&sleepless.yields, 0);
+    probe_at(PROBE_QUEUES_LISTED, NULL, 1, destroy_the_device, &d);
+    assert_ok(gpusync_device_wait(r.device, 0));
+    assert_true(probe_has_acted());
+    join(d.thread);
+    assert_ok(d.result);
+    r.device = NULL;
+    rig_close(&r);
+}
+
 static void test_destroy_waits_for_what_is_in_flight_in_every_mode(void **state)
 {
     int mode;
@@ -1585,6 +1705,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_destroy_now_of_a_queue_ends_its_part_of_a_wait_for_the_device),
         cmocka_unit_test(test_destroy_ends_a_wait_for_room),
         cmocka_unit_test(test_calls_during_a_destroy_say_destroyed),
+        cmocka_unit_test(test_destroy_waits_for_work_without_memory_to_sleep_with),
+        cmocka_unit_test(test_a_command_buffer_may_end_at_every_point_of_destroy_now),
+        cmocka_unit_test(test_the_destroy_of_a_device_waits_for_a_call_in_it),
         cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
         cmocka_unit_test(test_buffers_made_or_tracked_and_never_committed_are_given_up),
         cmocka_unit_test(test_a_given_up_buffer_may_be_committed_by_its_owner_afterwards),
