@@ -909,6 +909,32 @@ static void test_by_hand_destroyed_runs_in_dispatch_and_is_announced(void **stat
     close_party(&p);
 }
 
+/* Nothing is announced, and a sweep that comes in between announces no second end. */
+static void test_by_hand_a_device_goes_also_where_nothing_is_to_be_notified(void **state)
+{
+    gpusync_device_desc desc;
+    outcome gone = {0}, second = {0};
+    gpusync_device *device;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    memset(&desc, 0, sizeof desc);
+    desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    assert_ok(gpusync_device_create(&desc, &device));
+    assert_ok(gpusync_device_destroy_later(device, told, &gone));
+    sweep_a_lot(NULL);
+    assert_result(gpusync_device_destroy_later(device, told, &second), GPUSYNC_ERROR_DESTROYED);
+    assert_true(softmetal_timers() > 0);
+    sweep_a_lot(NULL);
+    assert_int_equal(calls_so_far(&gone), 0);
+    assert_ok(gpusync_dispatch(device, SIZE_MAX, NULL));
+    assert_int_equal(calls_so_far(&gone), 1);
+    assert_int_equal(calls_so_far(&second), 0);
+    assert_true(softmetal_settle(SECONDS(20)));
+    assert_int_equal(softmetal_live("dispatch_queue"), 0);
+    softmetal_reset();
+}
+
 extern void *objc_autorelease(void *object);
 
 static long autoreleased_gone;
@@ -2875,6 +2901,7 @@ int main(void)
         cmocka_unit_test(test_a_plain_device_destroy_is_refused_beside_what_goes_and_done_after_it),
         cmocka_unit_test(test_destroyed_runs_on_the_callback_queue),
         cmocka_unit_test(test_by_hand_destroyed_runs_in_dispatch_and_is_announced),
+        cmocka_unit_test(test_by_hand_a_device_goes_also_where_nothing_is_to_be_notified),
         cmocka_unit_test(test_destroyed_runs_as_a_callback_does),
         cmocka_unit_test(test_destroyed_comes_behind_every_callback_of_its_object),
         cmocka_unit_test(test_of_an_object_nothing_is_left_when_destroyed_is_called),
