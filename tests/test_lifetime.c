@@ -194,6 +194,7 @@ static void test_a_command_buffer_may_end_at_every_point_of_destroy_now(void **s
     bool over = false;
     int place;
     (void)state;
+    NOT_ON_METAL4("all of a commit ends at once");
     for (place = 1; !over; place++) {
         void *buffers[2], *metal;
         uint64_t value;
@@ -213,6 +214,33 @@ static void test_a_command_buffer_may_end_at_every_point_of_destroy_now(void **s
         close_stage(&s);
     }
     assert_true(place > 2);
+}
+
+/* They are told in several holds of the queue's lock. */
+static void test_destroy_now_tells_every_callback_however_many_there_are(void **state)
+{
+    enum { CROWD = 150 };
+    static outcome told[CROWD];
+    gpusync_ticket ticket;
+    void *metal;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(told, 0, sizeof told);
+    ticket = commit_empty(&r, NULL);
+    for (i = 0; i < CROWD; i++) assert_ok(gpusync_on_done(after(r.queue, ticket), remember, &told[i]));
+    metal = metal_retain(r.metal_queue);
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    for (i = 0; i < CROWD; i++) {
+        assert_int_equal(calls_of(&told[i]), 1);
+        assert_result(told[i].result, GPUSYNC_ERROR_DESTROYED);
+        assert_true(i == 0 || told[i].order > told[i - 1].order);
+    }
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    rig_close(&r);
 }
 
 typedef struct device_destroyer {
@@ -1707,6 +1735,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_calls_during_a_destroy_say_destroyed),
         cmocka_unit_test(test_destroy_waits_for_work_without_memory_to_sleep_with),
         cmocka_unit_test(test_a_command_buffer_may_end_at_every_point_of_destroy_now),
+        cmocka_unit_test(test_destroy_now_tells_every_callback_however_many_there_are),
         cmocka_unit_test(test_the_destroy_of_a_device_waits_for_a_call_in_it),
         cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
         cmocka_unit_test(test_buffers_made_or_tracked_and_never_committed_are_given_up),
