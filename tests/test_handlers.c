@@ -689,7 +689,7 @@ static void test_everything_does_not_wait_for_later_handlers(void **state)
     rig_close(&r);
 }
 
-static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **state)
+static void check_handlers_of_a_submission(bool in_order)
 {
     void *buffers[3];
     gpusync_submission s;
@@ -697,7 +697,6 @@ static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **s
     wait_job job;
     int i;
     rig r;
-    (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
     for (i = 0; i < 3; i++) buffers[i] = kept_buffer_of(r.queue);
     memset(&s, 0, sizeof s);
@@ -708,14 +707,22 @@ static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **s
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     wait_handled(&job, r.queue, ticket, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
-    for (i = 2; i >= 0; i--) {
+    for (i = 0; i < 3; i++) {
+        void *buffer = buffers[in_order ? i : 2 - i];
         assert_result(handled(r.queue, ticket), GPUSYNC_TIMEOUT);
-        run_handler(buffers[i]);
-        metal_release(buffers[i]);
+        run_handler(buffer);
+        metal_release(buffer);
     }
     assert_ok(wait_job_join(&job));
     assert_ok(handled(r.queue, ticket));
     rig_close(&r);
+}
+
+static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **state)
+{
+    (void)state;
+    check_handlers_of_a_submission(false);
+    check_handlers_of_a_submission(true);
 }
 
 static void test_a_device_wait_takes_options(void **state)
