@@ -87,8 +87,8 @@ static void test_a_queue_is_made_or_given(void **state)
 
 static void test_a_queue_is_refused(void **state)
 {
-    static const char *const missing[] = {"newMTL4CommandQueue", "supportsFamily:", "commit:count:options:", "signalEvent:value:",
-                                          "waitForEvent:value:"};
+    static const char *const missing[] = {"newMTL4CommandQueue", "supportsFamily:", "commit:count:options:",
+                                          "signalEvent:value:", "waitForEvent:value:"};
     gpusync_queue_desc desc, given;
     gpusync_device *blocking;
     softmetal_quirks quirks;
