@@ -785,6 +785,43 @@ static void test_tracked_buffers_are_known_on_a_queue_that_is_limited(void **sta
     rig_close(&r);
 }
 
+enum { RINGFUL = 256 }; /* tickets that a new queue has a place for */
+
+static void commit_two_ringfuls(void *argument)
+{
+    rig *r = (rig *)argument;
+    int i;
+    for (i = 0; i < 2 * RINGFUL; i++) (void)commit_empty(r, NULL);
+}
+
+/* The queue has no place for another ticket. Others make as many as the commit is about to make, twice those that there
+   are, and take all of them. */
+static void test_a_commit_makes_places_once_more_where_others_have_taken_them(void **state)
+{
+    bool over = false;
+    int place;
+    (void)state;
+    for (place = 1; !over; place++) {
+        gpusync_ticket ticket, last;
+        void *buffer;
+        rig r;
+        rig_open_limited(&r, SOFTMETAL_MANUAL, 4 * RINGFUL, NULL);
+        for (ticket = 1; ticket <= RINGFUL; ticket++) (void)commit_empty(&r, NULL);
+        buffer = open_buffer(&r);
+        probe_at_each(place, commit_two_ringfuls, &r);
+        assert_ok(either_commit(r.queue, buffer, &last));
+        over = !probe_has_acted();
+        assert_int_equal(gpusync_in_flight(r.queue), over ? RINGFUL + 1 : 3 * RINGFUL + 1);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_poll(r.queue, last));
+        for (ticket = 1; ticket < last; ticket++) assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+        softmetal_finish_queue(r.metal_queue);
+        assert_true(gpusync_is_idle(r.queue));
+        rig_close(&r);
+    }
+    assert_true(place > 2);
+}
+
 static void test_two_calls_that_untrack_one_ticket_end_it_once(void **state)
 {
     bool over = false;
@@ -2266,6 +2303,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_each_of_many_tracked_buffers_is_known),
         cmocka_unit_test(test_tracked_buffers_are_known_where_two_calls_make_room_for_them),
         cmocka_unit_test(test_tracked_buffers_are_known_on_a_queue_that_is_limited),
+        cmocka_unit_test(test_a_commit_makes_places_once_more_where_others_have_taken_them),
         cmocka_unit_test(test_two_calls_that_untrack_one_ticket_end_it_once),
         cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
