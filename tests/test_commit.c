@@ -822,6 +822,52 @@ static void test_a_commit_makes_places_once_more_where_others_have_taken_them(vo
     assert_true(place > 2);
 }
 
+/* Of a limited queue, which looks for the buffer before it waits for room: neither for the index, which can do without, nor
+   for tickets, which cannot. */
+static void test_a_commit_to_a_limited_queue_without_memory_changes_nothing(void **state)
+{
+    enum { FEW = 16 };
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    void *tracked[FEW], *own, *buffer;
+    gpusync_ticket ticket = 99;
+    int i, k;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_in_flight = 2 * FEW;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    for (i = 0; i < FEW; i++) {
+        tracked[i] = own_buffer(&r);
+        assert_ok(gpusync_track(r.queue, tracked[i], NULL));
+        for (k = FEW; i == 0 && k < RINGFUL; k++) { /* behind the first, which keeps their places */
+            (void)commit_empty(&r, &buffer);
+            softmetal_finish(buffer);
+        }
+    }
+    own = own_buffer(&r);
+    r.memory.fail_after = true;
+    r.memory.fail_at = 1;
+    assert_result(gpusync_commit(r.queue, own, &ticket), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_int_equal(rooms_taken(r.queue), FEW);
+    r.memory.fail_at = 0;
+    assert_ok(gpusync_commit(r.queue, own, &ticket));
+    assert_int_equal(ticket, RINGFUL + 1);
+    softmetal_finish(own);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    metal_release(own);
+    for (i = 0; i < FEW; i++) {
+        metal_commit(tracked[i]);
+        softmetal_finish(tracked[i]);
+        metal_release(tracked[i]);
+    }
+    assert_true(gpusync_is_idle(r.queue));
+    rig_close(&r);
+}
+
 static void test_two_calls_that_untrack_one_ticket_end_it_once(void **state)
 {
     bool over = false;
@@ -2304,6 +2350,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_tracked_buffers_are_known_where_two_calls_make_room_for_them),
         cmocka_unit_test(test_tracked_buffers_are_known_on_a_queue_that_is_limited),
         cmocka_unit_test(test_a_commit_makes_places_once_more_where_others_have_taken_them),
+        cmocka_unit_test(test_a_commit_to_a_limited_queue_without_memory_changes_nothing),
         cmocka_unit_test(test_two_calls_that_untrack_one_ticket_end_it_once),
         cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
