@@ -2318,6 +2318,7 @@ static void test_a_queue_may_be_let_go_at_every_point_of_telling_many_of_its_end
     bool over = false;
     int place, well = 0;
     (void)state;
+    NOT_ON_METAL4("nothing is submitted without command buffers");
     for (place = 1; !over; place++) {
         gpusync_timeline *timeline;
         gpusync_ticket ticket;

@@ -216,6 +216,55 @@ static void test_a_command_buffer_may_end_at_every_point_of_destroy_now(void **s
     assert_true(place > 2);
 }
 
+typedef struct beside {
+    destroyer d;
+    rig *r;
+} beside;
+
+/* Until it has returned, or waits. */
+static void destroy_now_beside(void *argument)
+{
+    beside *b = (beside *)argument;
+    long before = GET(&sleepless.yields);
+    destroyer_start(&b->d, b->r, NULL, true);
+    while (!GET(&b->d.returned) && GET(&sleepless.yields) < before + 50) sched_yield();
+}
+
+/* A signal ends what a queue holds. Where it is about to, destroy_now leaves the end, and what is to be told of it, to it;
+   else it cancels the work. */
+static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    bool over = false;
+    int place, well = 0;
+    (void)state;
+    NOT_ON_METAL4("nothing is submitted without command buffers");
+    for (place = 1; !over; place++) {
+        outcome o = {0};
+        gpusync_timeline *t;
+        beside b;
+        rig r;
+        rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+        memset(&sleepless, 0, sizeof sleepless);
+        t = timeline_new(r.device);
+        assert_ok(gpusync_on_done(after(r.queue, SUBMIT(r.queue, WAITS(at(t, 1)))), remember, &o));
+        b.r = &r;
+        probe_at_each(place, destroy_now_beside, &b);
+        assert_ok(gpusync_timeline_signal(t, 1));
+        over = !probe_has_acted();
+        if (over) destroy_now_beside(&b);
+        join(b.d.thread);
+        assert_ok(b.d.result);
+        r.queue = NULL;
+        assert_int_equal(calls_of(&o), 1);
+        assert_true(o.result == GPUSYNC_OK || o.result == GPUSYNC_ERROR_CANCELLED);
+        well += o.result == GPUSYNC_OK;
+        assert_ok(gpusync_timeline_destroy(t));
+        rig_close(&r);
+    }
+    assert_true(well > 1);
+}
+
 /* They are told in several holds of the queue's lock. */
 static void test_destroy_now_tells_every_callback_however_many_there_are(void **state)
 {
@@ -1735,6 +1784,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_calls_during_a_destroy_say_destroyed),
         cmocka_unit_test(test_destroy_waits_for_work_without_memory_to_sleep_with),
         cmocka_unit_test(test_a_command_buffer_may_end_at_every_point_of_destroy_now),
+        cmocka_unit_test(test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work),
         cmocka_unit_test(test_destroy_now_tells_every_callback_however_many_there_are),
         cmocka_unit_test(test_the_destroy_of_a_device_waits_for_a_call_in_it),
         cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
