@@ -240,11 +240,16 @@ static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_
     (void)state;
     NOT_ON_METAL4("nothing is submitted without command buffers");
     for (place = 1; !over; place++) {
+        gpusync_device_desc device_desc;
         outcome o = {0};
         gpusync_timeline *t;
         beside b;
         rig r;
-        rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+        memset(&device_desc, 0, sizeof device_desc);
+        device_desc.hooks = &hooks;
+        device_desc.spin = &no_spin;
+        device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL; /* no other thread comes to the places */
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
         memset(&sleepless, 0, sizeof sleepless);
         t = timeline_new(r.device);
         assert_ok(gpusync_on_done(after(r.queue, SUBMIT(r.queue, WAITS(at(t, 1)))), remember, &o));
@@ -263,6 +268,60 @@ static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_
         rig_close(&r);
     }
     assert_true(well > 1);
+}
+
+/* Work of one queue waits for a ticket of the other: neither waits for what the other gives up, wherever they meet. */
+static void test_destroy_now_of_two_queues_may_meet_at_every_point(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    bool over = false;
+    int place;
+    (void)state;
+    for (place = 1; !over; place++) {
+        gpusync_device_desc device_desc;
+        gpusync_submission submission;
+        gpusync_point wait;
+        outcome o = {0};
+        void *metal[2], *buffer;
+        gpusync_queue *second;
+        beside b;
+        rig r;
+        memset(&device_desc, 0, sizeof device_desc);
+        device_desc.hooks = &hooks;
+        device_desc.spin = &no_spin;
+        device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL; /* no other thread comes to the places */
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
+        memset(&sleepless, 0, sizeof sleepless);
+        second = queue_new(r.device);
+        metal[0] = metal_retain(r.metal_queue);
+        metal[1] = metal_retain(gpusync_queue_metal(second));
+        wait = after(r.queue, commit_empty(&r, NULL));
+        buffer = buffer_of(second);
+        memset(&submission, 0, sizeof submission);
+        submission.waits = &wait;
+        submission.wait_count = 1;
+        submission.command_buffers = &buffer;
+        submission.command_buffer_count = 1;
+        submission.on_complete = remember;
+        submission.user = &o;
+        (void)submit_well(second, &submission);
+        b.r = &r;
+        probe_at_each(place, destroy_now_beside, &b);
+        assert_ok(gpusync_queue_destroy_now(second));
+        over = !probe_has_acted();
+        if (over) destroy_now_beside(&b);
+        join(b.d.thread);
+        assert_ok(b.d.result);
+        r.queue = NULL;
+        assert_int_equal(calls_of(&o), 1);
+        assert_true(o.result == GPUSYNC_ERROR_CANCELLED || o.result == GPUSYNC_ERROR_DESTROYED);
+        softmetal_finish_queue(metal[0]);
+        softmetal_finish_queue(metal[1]);
+        metal_release(metal[0]);
+        metal_release(metal[1]);
+        rig_close(&r);
+    }
+    assert_true(place > 3);
 }
 
 /* They are told in several holds of the queue's lock. */
@@ -1785,6 +1844,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_destroy_waits_for_work_without_memory_to_sleep_with),
         cmocka_unit_test(test_a_command_buffer_may_end_at_every_point_of_destroy_now),
         cmocka_unit_test(test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work),
+        cmocka_unit_test(test_destroy_now_of_two_queues_may_meet_at_every_point),
         cmocka_unit_test(test_destroy_now_tells_every_callback_however_many_there_are),
         cmocka_unit_test(test_the_destroy_of_a_device_waits_for_a_call_in_it),
         cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
