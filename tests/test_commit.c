@@ -176,6 +176,39 @@ static void test_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is(
     rig_close(&r);
 }
 
+void *class_getInstanceMethod(void *cls, void *selector);
+void (*method_setImplementation(void *method, void (*implementation)(void)))(void);
+void *object_getClass(void *object);
+static void *no_device(void *self, void *selector)
+{
+    (void)self, (void)selector;
+    return NULL;
+}
+
+/* A layer that hands out none: nobody can tell whose queue it is. */
+static void test_a_queue_that_has_no_device_is_refused(void **state)
+{
+    gpusync_queue_desc desc;
+    gpusync_queue *queue;
+    gpusync_result result;
+    void (*own_device)(void);
+    void *method;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&desc, 0, sizeof desc);
+    desc.metal_queue = own_queue(r.metal_device);
+    method = class_getInstanceMethod(object_getClass(desc.metal_queue), metal__sel("device"));
+    assert_non_null(method);
+    own_device = method_setImplementation(method, (void (*)(void))no_device);
+    result = gpusync_queue_create(r.device, &desc, &queue);
+    (void)method_setImplementation(method, own_device);
+    assert_result(result, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(queue);
+    metal_release(desc.metal_queue);
+    rig_close(&r);
+}
+
 static void test_labels_reach_metal_and_references_stay_unretained_when_asked(void **state)
 {
     gpusync_command_buffer_desc desc;
@@ -587,6 +620,43 @@ static void test_options_that_metal_lacks_are_refused(void **state)
     rig_close(&r);
 }
 
+static void hide_descriptors(void *unused)
+{
+    (void)unused;
+    softmetal_hide_class("MTLCommandBufferDescriptor");
+}
+
+/* The class is missed at every point of the call: also between the question whether it is there and its use. */
+static void test_options_whose_descriptor_is_not_made_make_no_command_buffer(void **state)
+{
+    gpusync_command_buffer_desc desc = {.error_options = 1};
+    int place, without = 0;
+    bool over = false;
+    (void)state;
+    NOT_ON_METAL4("its buffers are the program's");
+    for (place = 1; !over; place++) {
+        gpusync_result result;
+        void *buffer;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        probe_at_each(place, hide_descriptors, NULL);
+        result = gpusync_command_buffer(r.queue, &desc, &buffer);
+        over = !probe_has_acted();
+        softmetal_hide_class(NULL);
+        if (result == GPUSYNC_OK) {
+            assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+        } else {
+            assert_true(result == GPUSYNC_ERROR_METAL_NIL || result == GPUSYNC_ERROR_UNSUPPORTED);
+            assert_null(buffer);
+            assert_false(over);
+            without += result == GPUSYNC_ERROR_METAL_NIL;
+        }
+        assert_int_equal(rooms_taken(r.queue), 0);
+        rig_close(&r);
+    }
+    assert_true(without > 0);
+}
+
 /* Three rounds: the memory of what ended is used for what comes. Without memory the queue finds them as well. */
 static void test_each_of_many_tracked_buffers_is_known(void **state)
 {
@@ -629,6 +699,204 @@ static void test_each_of_many_tracked_buffers_is_known(void **state)
         r.memory.fail_at = 0;
         rig_close(&r);
     }
+}
+
+typedef struct tracker {
+    rig *r;
+    void *buffer;
+    gpusync_ticket ticket;
+    gpusync_result result;
+} tracker;
+
+static void track_one(void *argument)
+{
+    tracker *t = (tracker *)argument;
+    t->result = gpusync_track(t->r->queue, t->buffer, &t->ticket);
+}
+
+static void untrack_one(void *argument)
+{
+    tracker *t = (tracker *)argument;
+    t->result = gpusync_untrack(t->r->queue, t->ticket);
+}
+
+/* The index by which they are found is too small for one more. Two threads make it larger at the same time. */
+static void test_tracked_buffers_are_known_where_two_calls_make_room_for_them(void **state)
+{
+    enum { FEW = 16 };
+    bool over = false;
+    int place, i;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    for (place = 1; !over; place++) {
+        void *buffers[FEW + 2];
+        gpusync_result result;
+        tracker other;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        for (i = 0; i < FEW + 2; i++) buffers[i] = own_buffer(&r);
+        for (i = 0; i < FEW; i++) assert_ok(gpusync_track(r.queue, buffers[i], NULL));
+        other.r = &r;
+        other.buffer = buffers[FEW + 1];
+        probe_at_each(place, track_one, &other);
+        result = gpusync_track(r.queue, buffers[FEW], NULL);
+        over = !probe_has_acted();
+        if (over) track_one(&other);
+        assert_ok(result);
+        assert_ok(other.result);
+        for (i = 0; i < FEW + 2; i++)
+            assert_result(gpusync_track(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+        for (i = 0; i < FEW + 2; i++) {
+            metal_commit(buffers[i]);
+            softmetal_finish(buffers[i]);
+            metal_release(buffers[i]);
+        }
+        assert_true(gpusync_is_idle(r.queue));
+        rig_close(&r);
+    }
+    assert_true(place > 2);
+}
+
+/* ... also where a commit waits for room behind that. */
+static void test_tracked_buffers_are_known_on_a_queue_that_is_limited(void **state)
+{
+    enum { FEW = 16 };
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    void *buffers[FEW + 1];
+    int i;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_in_flight = FEW + 1;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    for (i = 0; i < FEW + 1; i++) buffers[i] = own_buffer(&r);
+    for (i = 0; i < FEW; i++) assert_ok(gpusync_track(r.queue, buffers[i], NULL));
+    assert_ok(gpusync_commit(r.queue, buffers[FEW], NULL));
+    for (i = 0; i < FEW; i++) assert_result(gpusync_commit(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_int_equal(rooms_taken(r.queue), FEW + 1);
+    for (i = 0; i < FEW + 1; i++) {
+        if (i < FEW) metal_commit(buffers[i]);
+        softmetal_finish(buffers[i]);
+        metal_release(buffers[i]);
+    }
+    assert_true(gpusync_is_idle(r.queue));
+    rig_close(&r);
+}
+
+enum { RINGFUL = 256 }; /* tickets that a new queue has a place for */
+
+static void commit_two_ringfuls(void *argument)
+{
+    rig *r = (rig *)argument;
+    int i;
+    for (i = 0; i < 2 * RINGFUL; i++) (void)commit_empty(r, NULL);
+}
+
+/* The queue has no place for another ticket. Others make as many as the commit is about to make, twice those that there
+   are, and take all of them. */
+static void test_a_commit_makes_places_once_more_where_others_have_taken_them(void **state)
+{
+    bool over = false;
+    int place;
+    (void)state;
+    for (place = 1; !over; place++) {
+        gpusync_ticket ticket, last;
+        void *buffer;
+        rig r;
+        rig_open_limited(&r, SOFTMETAL_MANUAL, 4 * RINGFUL, NULL);
+        for (ticket = 1; ticket <= RINGFUL; ticket++) (void)commit_empty(&r, NULL);
+        buffer = open_buffer(&r);
+        probe_at_each(place, commit_two_ringfuls, &r);
+        assert_ok(either_commit(r.queue, buffer, &last));
+        over = !probe_has_acted();
+        assert_int_equal(gpusync_in_flight(r.queue), over ? RINGFUL + 1 : 3 * RINGFUL + 1);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_poll(r.queue, last));
+        for (ticket = 1; ticket < last; ticket++) assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+        softmetal_finish_queue(r.metal_queue);
+        assert_true(gpusync_is_idle(r.queue));
+        rig_close(&r);
+    }
+    assert_true(place > 2);
+}
+
+/* Of a limited queue, which looks for the buffer before it waits for room: neither for the index, which can do without, nor
+   for tickets, which cannot. */
+static void test_a_commit_to_a_limited_queue_without_memory_changes_nothing(void **state)
+{
+    enum { FEW = 16 };
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    void *tracked[FEW], *own, *buffer;
+    gpusync_ticket ticket = 99;
+    int i, k;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.max_in_flight = 2 * FEW;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    for (i = 0; i < FEW; i++) {
+        tracked[i] = own_buffer(&r);
+        assert_ok(gpusync_track(r.queue, tracked[i], NULL));
+        for (k = FEW; i == 0 && k < RINGFUL; k++) { /* behind the first, which keeps their places */
+            (void)commit_empty(&r, &buffer);
+            softmetal_finish(buffer);
+        }
+    }
+    own = own_buffer(&r);
+    r.memory.fail_after = true;
+    r.memory.fail_at = 1;
+    assert_result(gpusync_commit(r.queue, own, &ticket), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_int_equal(rooms_taken(r.queue), FEW);
+    r.memory.fail_at = 0;
+    assert_ok(gpusync_commit(r.queue, own, &ticket));
+    assert_int_equal(ticket, RINGFUL + 1);
+    softmetal_finish(own);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    metal_release(own);
+    for (i = 0; i < FEW; i++) {
+        metal_commit(tracked[i]);
+        softmetal_finish(tracked[i]);
+        metal_release(tracked[i]);
+    }
+    assert_true(gpusync_is_idle(r.queue));
+    rig_close(&r);
+}
+
+static void test_two_calls_that_untrack_one_ticket_end_it_once(void **state)
+{
+    bool over = false;
+    int place;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    for (place = 1; !over; place++) {
+        gpusync_result result;
+        tracker other;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        other.r = &r;
+        other.buffer = own_buffer(&r);
+        track_one(&other);
+        assert_ok(other.result);
+        probe_at_each(place, untrack_one, &other);
+        result = gpusync_untrack(r.queue, other.ticket);
+        over = !probe_has_acted();
+        if (over) untrack_one(&other);
+        assert_true((result == GPUSYNC_OK) != (other.result == GPUSYNC_OK));
+        assert_result(result == GPUSYNC_OK ? other.result : result, GPUSYNC_ERROR_INVALID_TICKET);
+        assert_result(gpusync_poll(r.queue, other.ticket), GPUSYNC_ERROR_CANCELLED);
+        assert_int_equal(stats_of(r.queue).completions, 1);
+        assert_int_equal(rooms_taken(r.queue), 0);
+        metal_release(other.buffer);
+        rig_close(&r);
+    }
+    assert_true(place > 2);
 }
 
 static void test_untrack_cancels_the_ticket_and_gives_the_buffer_back(void **state)
@@ -2069,6 +2337,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_what_the_program_releases_after_commit_stays_for_the_handler),
         cmocka_unit_test(test_device_and_queue_are_retained_and_given_back),
         cmocka_unit_test(test_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is),
+        cmocka_unit_test(test_a_queue_that_has_no_device_is_refused),
         cmocka_unit_test(test_labels_reach_metal_and_references_stay_unretained_when_asked),
         cmocka_unit_test(test_tickets_count_from_one_in_the_order_of_commit_not_of_creation),
         cmocka_unit_test(test_ticket_order_is_queue_order_with_many_threads_committing),
@@ -2079,7 +2348,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_in_every_mode),
         cmocka_unit_test(test_a_buffer_has_the_options_that_it_was_made_with),
         cmocka_unit_test(test_options_that_metal_lacks_are_refused),
+        cmocka_unit_test(test_options_whose_descriptor_is_not_made_make_no_command_buffer),
         cmocka_unit_test(test_each_of_many_tracked_buffers_is_known),
+        cmocka_unit_test(test_tracked_buffers_are_known_where_two_calls_make_room_for_them),
+        cmocka_unit_test(test_tracked_buffers_are_known_on_a_queue_that_is_limited),
+        cmocka_unit_test(test_a_commit_makes_places_once_more_where_others_have_taken_them),
+        cmocka_unit_test(test_a_commit_to_a_limited_queue_without_memory_changes_nothing),
+        cmocka_unit_test(test_two_calls_that_untrack_one_ticket_end_it_once),
         cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
         cmocka_unit_test(test_a_buffer_can_be_tracked_again_after_untrack),

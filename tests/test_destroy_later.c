@@ -909,6 +909,32 @@ static void test_by_hand_destroyed_runs_in_dispatch_and_is_announced(void **stat
     close_party(&p);
 }
 
+/* Nothing is announced, and a sweep that comes in between announces no second end. */
+static void test_by_hand_a_device_goes_also_where_nothing_is_to_be_notified(void **state)
+{
+    gpusync_device_desc desc;
+    outcome gone = {0}, second = {0};
+    gpusync_device *device;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    memset(&desc, 0, sizeof desc);
+    desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    assert_ok(gpusync_device_create(&desc, &device));
+    assert_ok(gpusync_device_destroy_later(device, told, &gone));
+    sweep_a_lot(NULL);
+    assert_result(gpusync_device_destroy_later(device, told, &second), GPUSYNC_ERROR_DESTROYED);
+    assert_true(softmetal_timers() > 0);
+    sweep_a_lot(NULL);
+    assert_int_equal(calls_so_far(&gone), 0);
+    assert_ok(gpusync_dispatch(device, SIZE_MAX, NULL));
+    assert_int_equal(calls_so_far(&gone), 1);
+    assert_int_equal(calls_so_far(&second), 0);
+    assert_true(softmetal_settle(SECONDS(20)));
+    assert_int_equal(softmetal_live("dispatch_queue"), 0);
+    softmetal_reset();
+}
+
 extern void *objc_autorelease(void *object);
 
 static long autoreleased_gone;
@@ -2272,6 +2298,56 @@ static void test_a_sweep_may_come_at_every_point_of_a_call_in_which_all_was_let_
     }
 }
 
+typedef struct crowd {
+    gpusync_queue *queue;
+    outcome told[150], gone;
+} crowd;
+
+static void let_go_and_sweep(void *argument)
+{
+    crowd *c = (crowd *)argument;
+    must(gpusync_queue_destroy_later(c->queue, told, &c->gone) == GPUSYNC_OK, "the queue was let go before");
+    sweep_a_lot(NULL);
+}
+
+/* Held work ends on a thread that is not in its queue, and that takes several holds of the lock to tell of it: the queue
+   goes behind that, and behind all that is told. */
+static void test_a_queue_may_be_let_go_at_every_point_of_telling_many_of_its_end(void **state)
+{
+    static crowd c;
+    bool over = false;
+    int place, well = 0;
+    (void)state;
+    NOT_ON_METAL4("nothing is submitted without command buffers");
+    for (place = 1; !over; place++) {
+        gpusync_timeline *timeline;
+        gpusync_ticket ticket;
+        size_t i;
+        scene s;
+        open_scene_by(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL, NULL);
+        memset(&c, 0, sizeof c);
+        c.queue = queue_new(s.device);
+        timeline = timeline_new(s.device);
+        ticket = SUBMIT(c.queue, WAITS(at(timeline, 1)));
+        for (i = 0; i < LENGTH(c.told); i++) assert_ok(gpusync_on_done(after(c.queue, ticket), remember, &c.told[i]));
+        probe_at_each(place, let_go_and_sweep, &c);
+        assert_ok(gpusync_timeline_signal(timeline, 1));
+        over = !probe_has_acted();
+        if (over) let_go_and_sweep(&c);
+        await_gone(&s, &c.gone);
+        for (i = 0; i < LENGTH(c.told); i++) {
+            assert_int_equal(calls_so_far(&c.told[i]), 1);
+            assert_true(c.told[i].result == GPUSYNC_OK || c.told[i].result == GPUSYNC_ERROR_CANCELLED);
+            assert_int_equal(c.told[i].result, c.told[0].result);
+            assert_true(c.told[i].order < c.gone.order);
+        }
+        well += c.told[0].result == GPUSYNC_OK;
+        assert_ok(gpusync_timeline_destroy(timeline));
+        close_scene(&s);
+    }
+    assert_true(well > 2); /* let go behind the signal, too */
+}
+
 static void part_on_done_on_the_way_out(void *user, gpusync_result result, const gpusync_error *error)
 {
     (void)result;
@@ -2875,6 +2951,7 @@ int main(void)
         cmocka_unit_test(test_a_plain_device_destroy_is_refused_beside_what_goes_and_done_after_it),
         cmocka_unit_test(test_destroyed_runs_on_the_callback_queue),
         cmocka_unit_test(test_by_hand_destroyed_runs_in_dispatch_and_is_announced),
+        cmocka_unit_test(test_by_hand_a_device_goes_also_where_nothing_is_to_be_notified),
         cmocka_unit_test(test_destroyed_runs_as_a_callback_does),
         cmocka_unit_test(test_destroyed_comes_behind_every_callback_of_its_object),
         cmocka_unit_test(test_of_an_object_nothing_is_left_when_destroyed_is_called),
@@ -2913,6 +2990,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_many_that_is_just_leaving_keeps_the_device),
         cmocka_unit_test(test_a_wait_for_a_device_that_is_leaving_keeps_the_device),
         cmocka_unit_test(test_the_plain_destroy_of_the_last_warmup_lets_a_device_go_when_it_is_over),
+        cmocka_unit_test(test_a_queue_may_be_let_go_at_every_point_of_telling_many_of_its_end),
         cmocka_unit_test(test_a_sweep_may_come_at_every_point_of_a_call_in_which_all_was_let_go),
         cmocka_unit_test(test_a_sweep_may_come_at_every_point_of_a_dispatch_in_which_all_was_let_go),
         cmocka_unit_test(test_others_may_be_let_go_at_every_point_of_a_sweep),

@@ -326,6 +326,59 @@ static void test_without_label_or_error_the_texts_are_empty(void **state)
     rig_close(&r);
 }
 
+/* In place of -[error userInfo]. */
+static long infos;
+static void *no_info(void *self, void *selector)
+{
+    (void)self, (void)selector;
+    infos++;
+    return NULL;
+}
+/* The error below it is the error itself. */
+static void *endless_info(void *self, void *selector)
+{
+    void *key = metal_string_new("NSUnderlyingError"), *info;
+    (void)selector;
+    infos++;
+    info = METAL__AS(void *, void *, void *)(metal__class("NSDictionary"), metal__sel("dictionaryWithObject:forKey:"), self,
+                                             key);
+    metal_release(key);
+    return info;
+}
+
+/* Metal nests two or three. One that has no end is not read to its end, and one without a userInfo has none below it. */
+static void test_errors_are_read_a_few_deep_and_also_without_a_user_info(void **state)
+{
+    static const struct {
+        void *(*info)(void *self, void *selector);
+        long asked;
+    } rows[] = {{no_info, 1}, {endless_info, 4}};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++) {
+        void *method = class_getInstanceMethod(metal__class("SoftMetalError"), metal__sel("userInfo")), *buffer;
+        void (*own_info)(void);
+        gpusync_error error;
+        uint64_t cursor = 0;
+        gpusync_ticket ticket;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        ticket = commit_failing(&r, &buffer, "TestDomain", 77, "of this text");
+        assert_non_null(method);
+        infos = 0;
+        own_info = method_setImplementation(method, (void (*)(void))rows[i].info);
+        softmetal_finish(buffer);
+        (void)method_setImplementation(method, own_info);
+        assert_int_equal(infos, rows[i].asked);
+        assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+        assert_int_equal(error.ticket, ticket);
+        assert_int_equal(error.code, 77);
+        assert_string_equal(error.domain, "TestDomain");
+        assert_string_equal(error.message, "of this text");
+        rig_close(&r);
+    }
+}
+
 /* -- classes ---------------------------------------------------------------------------------------- */
 
 /* One failure on a device of its own: does it have this class, and is the device lost with it, or not? */
@@ -460,6 +513,7 @@ static void test_texts_of_other_systems_have_their_classes(void **state)
         {NULL, other, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_TIMEOUT, false}, /* before macOS 26 */
         {NULL, other, "Hang (of a later system) (00000003:Hang)", GPUSYNC_FAILURE_TIMEOUT, false}, /* not seen yet */
         {NULL, other, "Internal Error (0000000a:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
+        {NULL, other, "Error (00000008) of a later one (00000003:Hang)", GPUSYNC_FAILURE_TIMEOUT, false}, /* not the first */
         {NULL, other, "Internal Error (IOAF code 2067)", GPUSYNC_FAILURE_OTHER, false},
         {NULL, other, "Internal Error (IOAF code -536870211)", GPUSYNC_FAILURE_OTHER, false},
         {NULL, 12, "Stack Overflow (00000011:kIOGPUCommandBufferCallbackErrorStackOverflow)", GPUSYNC_FAILURE_OTHER,
@@ -1863,6 +1917,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_text_that_just_fits_is_kept_whole),
         cmocka_unit_test(test_a_failure_whose_handler_comes_before_the_status_is_a_failure),
         cmocka_unit_test(test_without_label_or_error_the_texts_are_empty),
+        cmocka_unit_test(test_errors_are_read_a_few_deep_and_also_without_a_user_info),
         cmocka_unit_test(test_the_drivers_number_decides_the_class),
         cmocka_unit_test(test_the_drivers_number_decides_though_it_is_not_in_the_text),
         cmocka_unit_test(test_the_drivers_number_decides_though_it_is_in_the_text_alone),

@@ -708,6 +708,14 @@ static void fill_tracked(flow *f) /* its owner never commits it */
     begin_track(f);
     open_buffer(&f->r);
 }
+static void fill_tracked_in_front(flow *f) /* of work that has ended, and takes no room */
+{
+    void *buffer;
+    begin_track(f);
+    commit_empty(&f->r, &buffer);
+    softmetal_finish(buffer);
+    open_buffer(&f->r);
+}
 
 static gpusync_result by_throttle(flow *f) { return gpusync_throttle(f->r.queue, 2, GPUSYNC_FOREVER); }
 static gpusync_result by_command_buffer(flow *f)
@@ -739,7 +747,8 @@ static void give_up(flow *f)
 
 static void test_a_wait_that_nothing_can_end_is_an_error_after_a_second(void **state)
 {
-    static void (*const fills[])(flow *) = {fill_open, fill_held, fill_both, fill_held_commits, fill_tracked};
+    static void (*const fills[])(flow *) = {fill_open, fill_held, fill_both, fill_held_commits, fill_tracked,
+                                           fill_tracked_in_front};
     size_t i, k;
     (void)state;
     for (i = 0; i < LENGTH(fills); i++)

@@ -137,6 +137,56 @@ static void just_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     thread_park(waiter, deadline_ns);
 }
 
+static struct {
+    gpusync_waiter *waiters[40];
+    long came, parks, unparks;
+} crowd;
+
+static void crowd_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    long n = COUNT(&crowd.came);
+    (void)user;
+    if (n < (long)LENGTH(crowd.waiters)) PUT(&crowd.waiters[n], waiter);
+    COUNT(&crowd.parks);
+    thread_park(waiter, deadline_ns);
+}
+
+/* As the end is told to the first of them, the parks of all return, until each has been in its next one. */
+static void crowd_unpark(void *user, gpusync_waiter *waiter)
+{
+    size_t i;
+    (void)user;
+    if (COUNT(&crowd.unparks) == 0) {
+        for (i = 0; i < LENGTH(crowd.waiters); i++) thread_unpark(GET(&crowd.waiters[i]));
+        while (GET(&crowd.parks) < 2 * (long)LENGTH(crowd.waiters)) sched_yield();
+    }
+    thread_unpark(waiter);
+}
+
+/* The waits are more than the library tells of an end in one go. Those that it has not told yet see the end by themselves,
+   and sleep on for the handler: they are still on the list of those that wait for the end. */
+static void test_a_wait_that_sees_the_end_before_it_is_told_sleeps_on_for_the_handler(void **state)
+{
+    gpusync_hooks hooks = {NULL, crowd_park, crowd_unpark, NULL};
+    wait_job jobs[LENGTH(crowd.waiters)];
+    gpusync_ticket ticket;
+    void *buffer;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    memset(&crowd, 0, sizeof crowd);
+    ticket = commit_empty(&r, &buffer);
+    for (i = 0; i < LENGTH(jobs); i++) wait_handled(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
+    while (GET(&crowd.parks) < (long)LENGTH(jobs)) sched_yield();
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    await_sleepers(r.device, LENGTH(jobs));
+    run_handler(buffer);
+    for (i = 0; i < LENGTH(jobs); i++) assert_ok(wait_job_join(&jobs[i]));
+    rig_close(&r);
+}
+
 /* More than the library wakes in one go. */
 static void test_all_waits_for_one_handler_are_woken_however_many_there_are(void **state)
 {
@@ -639,7 +689,7 @@ static void test_everything_does_not_wait_for_later_handlers(void **state)
     rig_close(&r);
 }
 
-static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **state)
+static void check_handlers_of_a_submission(bool in_order)
 {
     void *buffers[3];
     gpusync_submission s;
@@ -647,7 +697,6 @@ static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **s
     wait_job job;
     int i;
     rig r;
-    (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
     for (i = 0; i < 3; i++) buffers[i] = kept_buffer_of(r.queue);
     memset(&s, 0, sizeof s);
@@ -658,14 +707,22 @@ static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **s
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     wait_handled(&job, r.queue, ticket, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
-    for (i = 2; i >= 0; i--) {
+    for (i = 0; i < 3; i++) {
+        void *buffer = buffers[in_order ? i : 2 - i];
         assert_result(handled(r.queue, ticket), GPUSYNC_TIMEOUT);
-        run_handler(buffers[i]);
-        metal_release(buffers[i]);
+        run_handler(buffer);
+        metal_release(buffer);
     }
     assert_ok(wait_job_join(&job));
     assert_ok(handled(r.queue, ticket));
     rig_close(&r);
+}
+
+static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **state)
+{
+    (void)state;
+    check_handlers_of_a_submission(false);
+    check_handlers_of_a_submission(true);
 }
 
 static void test_a_device_wait_takes_options(void **state)
@@ -883,6 +940,7 @@ int main(void)
         cmocka_unit_test(test_a_sleeper_before_the_end_sleeps_on_for_the_handler),
         cmocka_unit_test(test_a_handler_that_was_taken_for_lost_is_waited_for),
         cmocka_unit_test(test_all_waits_for_one_handler_are_woken_however_many_there_are),
+        cmocka_unit_test(test_a_wait_that_sees_the_end_before_it_is_told_sleeps_on_for_the_handler),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_a_handler_that_never_comes_is_a_timeout),
         cmocka_unit_test(test_a_failure_is_told_though_the_device_is_lost_with_it),

@@ -141,6 +141,262 @@ static void destroyer_start(destroyer *d, rig *r, watch *w, bool now)
 
 /* -- destroy with work in flight -------------------------------------------------------------------- */
 
+static struct {
+    void *buffer;
+    long yields, parks, finish_at;
+} sleepless;
+
+static void sleepless_yield(void *user)
+{
+    (void)user;
+    if (COUNT(&sleepless.yields) + 1 == sleepless.finish_at) softmetal_finish(sleepless.buffer);
+    sched_yield();
+}
+
+static void sleepless_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    COUNT(&sleepless.parks);
+    thread_park(waiter, deadline_ns);
+}
+
+static void sleepless_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+/* It yields the processor instead, also for longer than a wait would. */
+static void test_destroy_waits_for_work_without_memory_to_sleep_with(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    memset(&sleepless, 0, sizeof sleepless);
+    (void)commit_empty(&r, &sleepless.buffer);
+    sleepless.finish_at = 1000;
+    r.memory.fail_after = true;
+    r.memory.fail_at = 1;
+    assert_ok(gpusync_queue_destroy(r.queue));
+    assert_true(GET(&sleepless.yields) >= 1000);
+    assert_int_equal(GET(&sleepless.parks), 0);
+    r.queue = NULL;
+    rig_close(&r);
+}
+
+static void finish_one(void *buffer) { softmetal_finish(buffer); }
+
+/* The first of two command buffers of a submission: as destroy gives it up, the events that it may use are kept for its
+   handler. Where that comes just then, they go all the same. */
+static void test_a_command_buffer_may_end_at_every_point_of_destroy_now(void **state)
+{
+    bool over = false;
+    int place;
+    (void)state;
+    NOT_ON_METAL4("all of a commit ends at once");
+    for (place = 1; !over; place++) {
+        void *buffers[2], *metal;
+        uint64_t value;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 1);
+        buffers[0] = buffer_of(s.q[0]);
+        buffers[1] = buffer_of(s.q[0]);
+        (void)SUBMIT(s.q[0], .command_buffers = buffers, .command_buffer_count = 2, SIGNALS(at(s.a, 1)));
+        metal = metal_retain(s.metal[0]);
+        probe_at_each(place, finish_one, buffers[0]);
+        assert_ok(gpusync_queue_destroy_now(s.q[0]));
+        over = !probe_has_acted();
+        s.q[0] = NULL;
+        assert_true(gpusync_timeline_query(s.a, &value) != GPUSYNC_OK); /* the second one is still on the GPU */
+        softmetal_finish_queue(metal);
+        metal_release(metal);
+        close_stage(&s);
+    }
+    assert_true(place > 2);
+}
+
+typedef struct beside {
+    destroyer d;
+    rig *r;
+} beside;
+
+/* Until it has returned, or waits. */
+static void destroy_now_beside(void *argument)
+{
+    beside *b = (beside *)argument;
+    long before = GET(&sleepless.yields);
+    destroyer_start(&b->d, b->r, NULL, true);
+    while (!GET(&b->d.returned) && GET(&sleepless.yields) < before + 50) sched_yield();
+}
+
+/* A signal ends what a queue holds. Where it is about to, destroy_now leaves the end, and what is to be told of it, to it;
+   else it cancels the work. */
+static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    bool over = false;
+    int place, well = 0;
+    (void)state;
+    NOT_ON_METAL4("nothing is submitted without command buffers");
+    for (place = 1; !over; place++) {
+        gpusync_device_desc device_desc;
+        outcome o = {0};
+        gpusync_timeline *t;
+        beside b;
+        rig r;
+        memset(&device_desc, 0, sizeof device_desc);
+        device_desc.hooks = &hooks;
+        device_desc.spin = &no_spin;
+        device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL; /* no other thread comes to the places */
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
+        memset(&sleepless, 0, sizeof sleepless);
+        t = timeline_new(r.device);
+        assert_ok(gpusync_on_done(after(r.queue, SUBMIT(r.queue, WAITS(at(t, 1)))), remember, &o));
+        b.r = &r;
+        probe_at_each(place, destroy_now_beside, &b);
+        assert_ok(gpusync_timeline_signal(t, 1));
+        over = !probe_has_acted();
+        if (over) destroy_now_beside(&b);
+        join(b.d.thread);
+        assert_ok(b.d.result);
+        r.queue = NULL;
+        assert_int_equal(calls_of(&o), 1);
+        assert_true(o.result == GPUSYNC_OK || o.result == GPUSYNC_ERROR_CANCELLED);
+        well += o.result == GPUSYNC_OK;
+        assert_ok(gpusync_timeline_destroy(t));
+        rig_close(&r);
+    }
+    assert_true(well > 1);
+}
+
+/* Work of one queue waits for a ticket of the other: neither waits for what the other gives up, wherever they meet. */
+static void test_destroy_now_of_two_queues_may_meet_at_every_point(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    bool over = false;
+    int place;
+    (void)state;
+    for (place = 1; !over; place++) {
+        gpusync_device_desc device_desc;
+        gpusync_submission submission;
+        gpusync_point wait;
+        outcome o = {0};
+        void *metal[2], *buffer;
+        gpusync_queue *second;
+        beside b;
+        rig r;
+        memset(&device_desc, 0, sizeof device_desc);
+        device_desc.hooks = &hooks;
+        device_desc.spin = &no_spin;
+        device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL; /* no other thread comes to the places */
+        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
+        memset(&sleepless, 0, sizeof sleepless);
+        second = queue_new(r.device);
+        metal[0] = metal_retain(r.metal_queue);
+        metal[1] = metal_retain(gpusync_queue_metal(second));
+        wait = after(r.queue, commit_empty(&r, NULL));
+        buffer = buffer_of(second);
+        memset(&submission, 0, sizeof submission);
+        submission.waits = &wait;
+        submission.wait_count = 1;
+        submission.command_buffers = &buffer;
+        submission.command_buffer_count = 1;
+        submission.on_complete = remember;
+        submission.user = &o;
+        (void)submit_well(second, &submission);
+        b.r = &r;
+        probe_at_each(place, destroy_now_beside, &b);
+        assert_ok(gpusync_queue_destroy_now(second));
+        over = !probe_has_acted();
+        if (over) destroy_now_beside(&b);
+        join(b.d.thread);
+        assert_ok(b.d.result);
+        r.queue = NULL;
+        assert_int_equal(calls_of(&o), 1);
+        assert_true(o.result == GPUSYNC_ERROR_CANCELLED || o.result == GPUSYNC_ERROR_DESTROYED);
+        softmetal_finish_queue(metal[0]);
+        softmetal_finish_queue(metal[1]);
+        metal_release(metal[0]);
+        metal_release(metal[1]);
+        rig_close(&r);
+    }
+    assert_true(place > 3);
+}
+
+/* They are told in several holds of the queue's lock. */
+static void test_destroy_now_tells_every_callback_however_many_there_are(void **state)
+{
+    enum { CROWD = 150 };
+    static outcome told[CROWD];
+    gpusync_ticket ticket;
+    void *metal;
+    size_t i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(told, 0, sizeof told);
+    ticket = commit_empty(&r, NULL);
+    for (i = 0; i < CROWD; i++) assert_ok(gpusync_on_done(after(r.queue, ticket), remember, &told[i]));
+    metal = metal_retain(r.metal_queue);
+    assert_ok(gpusync_queue_destroy_now(r.queue));
+    r.queue = NULL;
+    for (i = 0; i < CROWD; i++) {
+        assert_int_equal(calls_of(&told[i]), 1);
+        assert_result(told[i].result, GPUSYNC_ERROR_DESTROYED);
+        assert_true(i == 0 || told[i].order > told[i - 1].order);
+    }
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    rig_close(&r);
+}
+
+typedef struct device_destroyer {
+    gpusync_device *device;
+    gpusync_result result;
+    bool returned;
+    pthread_t thread;
+} device_destroyer;
+
+static void *device_destroyer_body(void *argument)
+{
+    device_destroyer *d = (device_destroyer *)argument;
+    d->result = gpusync_device_destroy(d->device);
+    PUT(&d->returned, true);
+    return NULL;
+}
+
+/* Until it waits. */
+static void destroy_the_device(void *argument)
+{
+    device_destroyer *d = (device_destroyer *)argument;
+    d->thread = start(device_destroyer_body, d);
+    while (GET(&sleepless.yields) < 2) sched_yield();
+    must(!GET(&d->returned), "the device went while a call was in it");
+}
+
+/* The wait has no queue that would keep the device. */
+static void test_the_destroy_of_a_device_waits_for_a_call_in_it(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    device_destroyer d = {0};
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    memset(&sleepless, 0, sizeof sleepless);
+    assert_ok(gpusync_queue_destroy(r.queue));
+    r.queue = NULL;
+    d.device = r.device;
+    PUT(&sleepless.yields, 0);
+    probe_at(PROBE_QUEUES_LISTED, NULL, 1, destroy_the_device, &d);
+    assert_ok(gpusync_device_wait(r.device, 0));
+    assert_true(probe_has_acted());
+    join(d.thread);
+    assert_ok(d.result);
+    r.device = NULL;
+    rig_close(&r);
+}
+
 static void test_destroy_waits_for_what_is_in_flight_in_every_mode(void **state)
 {
     int mode;
@@ -1660,6 +1916,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_destroy_now_of_a_queue_ends_its_part_of_a_wait_for_the_device),
         cmocka_unit_test(test_destroy_ends_a_wait_for_room),
         cmocka_unit_test(test_calls_during_a_destroy_say_destroyed),
+        cmocka_unit_test(test_destroy_waits_for_work_without_memory_to_sleep_with),
+        cmocka_unit_test(test_a_command_buffer_may_end_at_every_point_of_destroy_now),
+        cmocka_unit_test(test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work),
+        cmocka_unit_test(test_destroy_now_of_two_queues_may_meet_at_every_point),
+        cmocka_unit_test(test_destroy_now_tells_every_callback_however_many_there_are),
+        cmocka_unit_test(test_the_destroy_of_a_device_waits_for_a_call_in_it),
         cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
         cmocka_unit_test(test_buffers_made_or_tracked_and_never_committed_are_given_up),
         cmocka_unit_test(test_a_given_up_buffer_may_be_committed_by_its_owner_afterwards),

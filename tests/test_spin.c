@@ -820,15 +820,62 @@ static void test_a_value_that_no_work_is_to_signal_is_spun_for_as_the_unknown_is
     world_close(&w);
 }
 
-static char wait_many_to(world *w, const gpusync_point *points, size_t count, gpusync_wait_for for_what)
+/* options may be NULL. */
+static char wait_many_with(world *w, const gpusync_point *points, size_t count, gpusync_wait_for for_what,
+                           const gpusync_wait_options *options)
 {
     gpusync_stats before = all_stats(w);
     size_t which;
     w->looks = w->parks = 0;
     w->waiting = true;
-    assert_ok(gpusync_wait_many(points, count, for_what, GPUSYNC_FOREVER, NULL, &which));
+    assert_ok(gpusync_wait_many(points, count, for_what, GPUSYNC_FOREVER, options, &which));
     w->waiting = false;
     return how(w, &before);
+}
+
+static char wait_many_to(world *w, const gpusync_point *points, size_t count, gpusync_wait_for for_what)
+{
+    return wait_many_with(w, points, count, for_what, NULL);
+}
+
+/* A wait for many spins at once, and as long as it was told to: in vain, for the end is far. */
+static void test_until_near_is_for_one_point(void **state)
+{
+    static const gpusync_spin near = {0, UINT32_MAX, 200000, true};
+    gpusync_wait_options options;
+    gpusync_point points[2];
+    world w;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    memset(&options, 0, sizeof options);
+    options.spin = &near;
+    teach(&w, MS(1), TAKEN);
+    points[0] = after(w.r.queue, commit_for(&w, MS(1)));
+    points[1] = after(w.r.queue, commit_for(&w, MS(1)));
+    assert_int_equal(wait_many_with(&w, points, 2, GPUSYNC_WAIT_ALL, &options), 'V');
+    assert_about(w.spun_ns, US(200));
+    world_close(&w);
+}
+
+/* Both of two ends are near enough. Their order in the call does not matter. */
+static void test_of_any_the_first_end_counts_whichever_point_it_is(void **state)
+{
+    world w;
+    gpusync_point points[2];
+    gpusync_ticket last;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(100), TAKEN);
+    for (i = 0; i < 2; i++) {
+        points[i] = after(w.r.queue, commit_for(&w, US(100)));
+        points[1 - i] = after(w.r.queue, last = commit_for(&w, US(200)));
+        assert_int_equal(wait_many_to(&w, points, 2, GPUSYNC_WAIT_ANY), 's');
+        assert_about(w.spun_ns, US(100));
+        assert_int_equal(wait_for(&w, last), 's');
+        assert_about(w.spun_ns, US(100));
+    }
+    world_close(&w);
 }
 
 static void test_of_many_points_the_last_or_of_any_the_first_counts(void **state)
@@ -1405,6 +1452,8 @@ int main(void)
         cmocka_unit_test(test_a_spin_of_the_call_the_queue_or_the_device_overrides_it),
         cmocka_unit_test(test_a_value_is_expected_when_the_work_that_signals_it_is),
         cmocka_unit_test(test_a_value_that_no_work_is_to_signal_is_spun_for_as_the_unknown_is),
+        cmocka_unit_test(test_until_near_is_for_one_point),
+        cmocka_unit_test(test_of_any_the_first_end_counts_whichever_point_it_is),
         cmocka_unit_test(test_of_many_points_the_last_or_of_any_the_first_counts),
         cmocka_unit_test(test_of_any_what_is_overdue_does_not_count),
         cmocka_unit_test(test_of_all_an_unexpected_value_makes_it_sleep),

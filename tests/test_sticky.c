@@ -8,6 +8,7 @@
    programs.
 
    This also runs on queues of Metal 4. */
+#include "probe.h"
 #include "stage.h"
 
 /* -- set-up ------------------------------------------------------------------------------------------------------ */
@@ -2457,6 +2458,53 @@ static void test_destroy_after_a_failure_gives_up_refused_and_open_buffers(void 
     close_stage(&s);
 }
 
+static void let_go_of_queue(void *queue)
+{
+    must(gpusync_queue_destroy_later((gpusync_queue *)queue, NULL, NULL) == GPUSYNC_OK, "it was let go before");
+}
+
+/* Its work in flight keeps it, and a refused submission is in the middle of its command buffers. The calls that come later
+   are told, and what the command buffers were to signal is given up, whether or not they were still marked as refused. */
+static void test_a_queue_that_goes_says_destroyed_and_gives_up_all_that_is_refused(void **state)
+{
+    gpusync_timeline *timelines[2];
+    void *failing, *busy, *buffers[2], *metal;
+    unsigned i;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("no encoded signals");
+    open_sticky(&s, SOFTMETAL_MANUAL, 1);
+    commit_failing(&s, 0, 21, &failing);
+    commit_empty_to(s.q[0], &busy);
+    softmetal_finish(failing);
+    timelines[0] = s.a;
+    timelines[1] = s.b;
+    for (i = 0; i < 2; i++) {
+        buffers[i] = buffer_of(s.q[0]);
+        assert_ok(gpusync_encode_signal(s.q[0], buffers[i], at(timelines[i], 1)));
+    }
+    metal = metal_retain(s.metal[0]);
+    probe_at_each(1, let_go_of_queue, s.q[0]);
+    REFUSED(GPUSYNC_ERROR_EXECUTION, s.q[0], .command_buffers = buffers, .command_buffer_count = 2);
+    assert_true(probe_has_acted());
+    assert_result(gpusync_queue_clear_failure(s.q[0]), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_commit(s.q[0], buffers[1], NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(value_of(s.a) + value_of(s.b), 0);
+    s.q[0] = NULL;
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    while (softmetal_live("queue")) {
+        assert_true(softmetal_timers() > 0);
+        softmetal_fire_timer();
+        assert_true(softmetal_dispatched(SECONDS(20)));
+    }
+    for (i = 0; i < 2; i++) {
+        gpusync_error error = error_at(timelines[i], 1);
+        assert_result(error.result, GPUSYNC_ERROR_CANCELLED);
+    }
+    close_stage(&s);
+}
+
 /* A GPU that hangs has the first command buffer. Behind it stand work that has ended, well and badly, work in flight,
    and held work. */
 static void test_destroy_now_ends_what_awaits_the_turn_of_a_hung_command_buffer(void **state)
@@ -3244,6 +3292,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_work_that_is_held_while_the_failure_is_cleared_fails_at_once),
         cmocka_unit_test(test_destroy_waits_for_the_turn_of_all_and_tells_each),
         cmocka_unit_test(test_destroy_after_a_failure_gives_up_refused_and_open_buffers),
+        cmocka_unit_test(test_a_queue_that_goes_says_destroyed_and_gives_up_all_that_is_refused),
         cmocka_unit_test(test_destroy_now_ends_what_awaits_the_turn_of_a_hung_command_buffer),
         cmocka_unit_test(test_destroy_now_tells_work_of_other_queues_that_awaits_early_work),
         cmocka_unit_test(test_destroy_later_ends_when_all_have_had_their_turn),

@@ -3,6 +3,7 @@
    On the manual clock a sweep comes when the test fires its timer. The program also runs on queues of Metal 4. */
 #include <pthread.h>
 
+#include "probe.h"
 #include "stage.h"
 
 /* -- sleepers ------------------------------------------------------------------------------------------------------ */
@@ -364,6 +365,52 @@ static void test_a_callback_is_reason_enough(void **state)
     }
 }
 
+typedef struct given_up {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    void *buffer;
+} given_up;
+
+/* Its owner commits it all the same, and it ends. */
+static void give_up_and_commit(void *argument)
+{
+    given_up *g = (given_up *)argument;
+    must(gpusync_untrack(g->queue, g->ticket) == GPUSYNC_OK, "not given up");
+    metal_commit(g->buffer);
+    softmetal_finish(g->buffer);
+}
+
+/* The sweep is in the middle of it: it finds an end, and that of no ticket any more. */
+static void test_a_tracked_buffer_may_be_given_up_at_every_point_of_a_sweep(void **state)
+{
+    bool over = false;
+    int place;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    for (place = 1; !over; place++) {
+        outcome told = {0};
+        given_up g;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        g.queue = r.queue;
+        g.buffer = metal_queue_command_buffer(r.metal_queue);
+        assert_ok(gpusync_track(r.queue, g.buffer, &g.ticket));
+        assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, g.ticket), remember, &told));
+        assert_int_equal(softmetal_timers(), 1);
+        probe_at_each(place, give_up_and_commit, &g);
+        softmetal_fire_timer();
+        over = !probe_has_acted();
+        if (over) give_up_and_commit(&g);
+        assert_int_equal(calls_of(&told), 1);
+        assert_result(told.result, GPUSYNC_ERROR_CANCELLED);
+        assert_result(gpusync_poll(r.queue, g.ticket), GPUSYNC_ERROR_CANCELLED);
+        assert_int_equal(rooms_taken(r.queue), 0);
+        metal_release(g.buffer);
+        rig_close(&r);
+    }
+    assert_true(place > 2);
+}
+
 /* The ticket in front goes on. */
 static void test_a_sweep_looks_behind_work_that_has_not_ended(void **state)
 {
@@ -541,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_sweeps_come_less_often_while_they_find_nothing_and_a_new_reason_begins_anew),
         cmocka_unit_test(test_plain_work_without_a_waiter_is_no_reason),
         cmocka_unit_test(test_a_callback_is_reason_enough),
+        cmocka_unit_test(test_a_tracked_buffer_may_be_given_up_at_every_point_of_a_sweep),
         cmocka_unit_test(test_a_new_reason_needs_no_timer_where_one_comes_as_early),
         cmocka_unit_test(test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep),
         cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),

@@ -2132,6 +2132,93 @@ static void test_the_end_may_come_at_any_place_of_a_wait_on_a_lost_device(void *
     assert_true(acted > 3);
 }
 
+static void open_sticky_play(void)
+{
+    gpusync_queue_desc desc;
+    open_play(1);
+    memset(&desc, 0, sizeof desc);
+    desc.sticky_failure = true;
+    s.q[2] = queue_of_kind(QUEUE_OF_GPUSYNC, s.device, &desc);
+    s.metal[2] = gpusync_queue_metal(s.q[2]);
+}
+
+static void finish_first(void) { finish_work(&works[0]); }
+static void finish_first_at_the_place(void *argument) { (void)argument, come_to_the_place(finish_first); }
+
+/* Its turn is that of the ticket, which may end while the wait asks for it. */
+static void test_with_sticky_failure_the_end_may_come_at_any_place_of_the_wait(void **state)
+{
+    int place = 0;
+    (void)state;
+    do {
+        gpusync_result result;
+        place_is_past = false;
+        open_sticky_play();
+        commit_work(2);
+        lose();
+        probe_at_each(++place, finish_first_at_the_place, NULL);
+        result = through(&works[0], 0);
+        (void)probe_has_acted();
+        assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DEVICE_LOST);
+        if (!place_is_past) finish_first();
+        assert_ok(through(&works[0], 0));
+        close_play();
+    } while (place_is_past);
+    assert_true(place > 3);
+}
+
+static gpusync_result at_the_place;
+
+static void ask_for_the_first(void) { at_the_place = gpusync_wait_ex(works[0].queue, works[0].ticket, 0, &through_loss); }
+static void ask_at_the_place(void *argument) { (void)argument, come_to_the_place(ask_for_the_first); }
+
+/* A thread is about to end the ticket that has its turn: the wait goes on, and does not say that the result is unknown. */
+static void test_with_sticky_failure_a_wait_may_come_at_any_place_of_the_end(void **state)
+{
+    int place = 0;
+    (void)state;
+    do {
+        place_is_past = false;
+        open_sticky_play();
+        commit_work(2);
+        lose();
+        at_the_place = GPUSYNC_OK;
+        probe_at_each(++place, ask_at_the_place, NULL);
+        finish_first();
+        (void)probe_has_acted();
+        assert_true(at_the_place == GPUSYNC_OK || at_the_place == GPUSYNC_ERROR_DEVICE_LOST);
+        assert_ok(through(&works[0], 0));
+        close_play();
+    } while (place_is_past);
+    assert_true(place > 3);
+}
+
+static void untrack_first(void) { (void)gpusync_untrack(works[0].queue, works[0].ticket); }
+static void untrack_at_the_place(void *argument) { (void)argument, come_to_the_place(untrack_first); }
+
+/* Work that is not committed is not on the GPU: before and after it is given up. */
+static void test_a_tracked_buffer_may_be_given_up_at_any_place_of_the_wait(void **state)
+{
+    int place = 0;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    do {
+        gpusync_result result;
+        place_is_past = false;
+        open_play(1);
+        track_work(0);
+        lose();
+        probe_at_each(++place, untrack_at_the_place, NULL);
+        result = through(&works[0], 0);
+        (void)probe_has_acted();
+        assert_true(result == GPUSYNC_ERROR_RESULT_UNKNOWN || result == GPUSYNC_ERROR_CANCELLED);
+        if (!place_is_past) untrack_first();
+        assert_result(through(&works[0], 0), GPUSYNC_ERROR_CANCELLED);
+        close_play();
+    } while (place_is_past);
+    assert_true(place > 3);
+}
+
 /* -- at the moment of the loss ---------------------------------------------------------------------------------------- */
 
 /* A wait that sleeps when the device is lost. The log function holds the thread that has found the loss until the sleeper
@@ -2743,6 +2830,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_with_sticky_failure_a_submission_does_not_wait_for_its_turn),
         cmocka_unit_test(test_the_loss_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_a_wait_on_a_lost_device),
+        cmocka_unit_test(test_with_sticky_failure_the_end_may_come_at_any_place_of_the_wait),
+        cmocka_unit_test(test_with_sticky_failure_a_wait_may_come_at_any_place_of_the_end),
+        cmocka_unit_test(test_a_tracked_buffer_may_be_given_up_at_any_place_of_the_wait),
         cmocka_unit_test(test_a_sleeper_for_held_work_that_the_loss_wakes_returns_cancelled),
         cmocka_unit_test(test_a_sleeper_for_the_submission_that_took_the_device_with_it_returns_its_error),
         cmocka_unit_test(test_held_work_that_is_being_issued_at_the_loss_is_not_over),

@@ -922,6 +922,32 @@ static void test_nothing_costs_when_unset(void **state)
     close_traced(&r, &t);
 }
 
+/* ... and what was committed before tells nothing of what it has noted, also where its end takes the longer way. */
+static void test_unset_silences_what_is_in_flight(void **state)
+{
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
+    gpusync_ticket ticket;
+    unsigned told;
+    void *buffer;
+    trace t;
+    rig r;
+    (void)state;
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    queue_desc.sticky_failure = true;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    trace_on(&t, r.device);
+    ticket = commit_empty(&r, &buffer);
+    if (!metal4_run()) softmetal_schedule(buffer);
+    told = count_of(&t);
+    assert_ok(gpusync_set_trace(r.device, NULL, NULL));
+    softmetal_finish(buffer);
+    assert_ok(gpusync_wait(r.queue, ticket, 0));
+    assert_int_equal(count_of(&t), told);
+    close_traced(&r, &t);
+}
+
 /* ... and a queue that the program has limited stays limited. */
 static void test_unset_leaves_the_limit_of_a_queue(void **state)
 {
@@ -1298,6 +1324,7 @@ int main(void)
         cmocka_unit_test(test_wait_for_many),
         cmocka_unit_test(test_wait_for_many_that_are_done),
         cmocka_unit_test(test_nothing_costs_when_unset),
+        cmocka_unit_test(test_unset_silences_what_is_in_flight),
         cmocka_unit_test(test_unset_leaves_the_limit_of_a_queue),
         cmocka_unit_test(test_set_unset_and_set_again),
         cmocka_unit_test(test_destroy),
