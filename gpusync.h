@@ -9450,7 +9450,7 @@ static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t 
     if (listening && listening->node.number == value) {
         if (GPUSYNC__LOAD_SEQ(&listening->state) != GPUSYNC__FREE)
             return NULL;
-        gpusync__listening_end(t, listening); /* other code has put the event back since */
+        gpusync__listening_end(t, listening); /* a lower signal keeps the value back */
     }
     GPUSYNC__LOCK_GLOBAL();
     if (!gpusync__global.listenings)
