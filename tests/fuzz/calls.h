@@ -34,7 +34,7 @@ typedef struct machine {
     memory_log memory;
     gpusync_allocator allocator;
     void *metal; /* +1, or NULL: the system's own, which is not lost */
-    bool losable, manual;
+    bool losable, manual, removed; /* removed: though perhaps no work has told of it */
     bool own_queue; /* callbacks run on a dispatch queue of the program's */
     bool goes;     /* later: no call takes it any more, but the dispatch by hand */
     unsigned gone; /* so often it was told */
@@ -844,7 +844,7 @@ static void make_queue(void)
         desc.spin = some_spin();
         desc.wait_mode = one_in(4) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
     }
-    if (world.mixed && !want_metal4(l, &desc)) return;
+    if (world.mixed && !m->removed && !want_metal4(l, &desc)) return;
     if (l->given) {
         bool foreign = world.machines[other].device && (how & 128);
         given = new_metal_queue(foreign ? other : device, l->metal4);
@@ -927,7 +927,6 @@ static void destroy_queue(lane *l, way how)
     int i, k;
     if (is_warming(l)) return;
     if (l->metal4 && lost) finish_all(); /* what is in flight there is kept for good: nothing tells of its end */
-    if (l->metal4 && lost && !gpusync_device_is_lost(world.machines[l->device].device)) fuzz_keeps = true;
     if (how != AT_ONCE && may_wait_for_itself(l)) {
         finish_all();
         how = AT_ONCE;
@@ -1863,11 +1862,21 @@ static void unstick(unsigned idle)
         }
 }
 
+/* If it has a queue of Metal 4 that goes before work tells of the loss, that queue's last signal is never made, and what the
+   signal needs is kept for good. Such a device is lost by failing work alone. */
+static bool may_be_removed(const machine *m)
+{
+    int k;
+    for (k = 0; k < QUEUES; k++)
+        if (world.lanes[k].queue && world.lanes[k].metal4 && &world.machines[world.lanes[k].device] == m) return false;
+    return m->metal && !m->goes && !world.gentle;
+}
+
 static void lose_a_device(void)
 {
     machine *m = &world.machines[below_of(DEVICES)];
-    if (m->goes || world.gentle || !m->metal || !one_in(world.newer ? 4 : 8)) return;
-    m->losable = true;
+    if (!may_be_removed(m) || !one_in(world.newer ? 4 : 8)) return;
+    m->losable = m->removed = true;
     softmetal_remove_device(m->metal);
 }
 
@@ -1918,8 +1927,8 @@ static void wait_through_loss(const lane *l, gpusync_ticket ticket)
     memset(&options, 0, sizeof options);
     options.through_loss = true;
     options.handlers = one_in(3);
-    if (world.gentle || !m->metal) return;
-    m->losable = true;
+    if (!may_be_removed(m)) return;
+    m->losable = m->removed = true;
     softmetal_remove_device(m->metal);
     if (one_in(2)) (void)gpusync_wait(l->queue, ticket, 0); /* it finds the loss, perhaps */
     meet(wait_through_loss);
