@@ -654,10 +654,10 @@ static ssize_t darwin_read(int file, void *to, size_t size)
 {
     return kept(read(file, to, size));
 }
-/* Two signals that have the same number here and there. */
+/* Signals that have the same number here and there. */
 static void check_signal(int number)
 {
-    if (number == SIGALRM || number == SIGABRT) return;
+    if (number == SIGALRM || number == SIGABRT || number == SIGTERM) return;
     fprintf(stderr, "macho-run: signal %d is not known\n", number);
     abort();
 }
