@@ -439,7 +439,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
     command_buffer  One of gpusync_command_buffer, or one made elsewhere that gpusync_encode_wait or
                     gpusync_encode_signal kept.
     The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
-    value, or the work is cancelled. On a queue with sticky_failure the discard of a buffer whose commit was refused
+    value, or the work is cancelled. With sticky_failure the discard of a buffer whose commit returned ERROR_EXECUTION
     fails their timelines.
     Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept by this
              queue; ERROR_DESTROYED.

@@ -230,27 +230,33 @@ static void destroy_now_beside(void *argument)
     while (!GET(&b->d.returned) && GET(&sleepless.yields) < before + 50) sched_yield();
 }
 
+/* A device whose waits only yield, and whose callbacks no other thread runs: so none comes to the places of a probe. */
+static void rig_open_sleepless(rig *r)
+{
+    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
+    gpusync_device_desc device_desc;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.hooks = &hooks;
+    device_desc.spin = &no_spin;
+    device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
+    memset(&sleepless, 0, sizeof sleepless);
+    rig_open_with(r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
+}
+
 /* A signal ends what a queue holds. Where it is about to, destroy_now leaves the end, and what is to be told of it, to it;
    else it cancels the work. */
 static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work(void **state)
 {
-    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
     bool over = false;
     int place, well = 0;
     (void)state;
     NOT_ON_METAL4("nothing is submitted without command buffers");
     for (place = 1; !over; place++) {
-        gpusync_device_desc device_desc;
         outcome o = {0};
         gpusync_timeline *t;
         beside b;
         rig r;
-        memset(&device_desc, 0, sizeof device_desc);
-        device_desc.hooks = &hooks;
-        device_desc.spin = &no_spin;
-        device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL; /* no other thread comes to the places */
-        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
-        memset(&sleepless, 0, sizeof sleepless);
+        rig_open_sleepless(&r);
         t = timeline_new(r.device);
         assert_ok(gpusync_on_done(after(r.queue, SUBMIT(r.queue, WAITS(at(t, 1)))), remember, &o));
         b.r = &r;
@@ -273,12 +279,10 @@ static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_
 /* Work of one queue waits for a ticket of the other: neither waits for what the other gives up, wherever they meet. */
 static void test_destroy_now_of_two_queues_may_meet_at_every_point(void **state)
 {
-    gpusync_hooks hooks = {sleepless_yield, sleepless_park, sleepless_unpark, NULL};
     bool over = false;
     int place;
     (void)state;
     for (place = 1; !over; place++) {
-        gpusync_device_desc device_desc;
         gpusync_submission submission;
         gpusync_point wait;
         outcome o = {0};
@@ -286,12 +290,7 @@ static void test_destroy_now_of_two_queues_may_meet_at_every_point(void **state)
         gpusync_queue *second;
         beside b;
         rig r;
-        memset(&device_desc, 0, sizeof device_desc);
-        device_desc.hooks = &hooks;
-        device_desc.spin = &no_spin;
-        device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL; /* no other thread comes to the places */
-        rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
-        memset(&sleepless, 0, sizeof sleepless);
+        rig_open_sleepless(&r);
         second = queue_new(r.device);
         metal[0] = metal_retain(r.metal_queue);
         metal[1] = metal_retain(gpusync_queue_metal(second));

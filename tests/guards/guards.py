@@ -3,7 +3,7 @@
 
     guards.py GPUSYNC_H --check          fields without a rule, and rules for what is not there; or nothing
     guards.py GPUSYNC_H --table          every field with its rule
-    guards.py GPUSYNC_H --asked          every field whose accesses are checked
+    guards.py GPUSYNC_H --asked          every field whose accesses are checked, and every exempt function
     guards.py GPUSYNC_H OUT [TABLE]      the copy: each access to a field asks guards.h whether its rule allows it
 
 An access is `p->field` or `p.field`, where p is of one of the structs, however the field is called elsewhere. It is a
@@ -40,7 +40,7 @@ STATES = {"submission": {"making": "p->work.ticket == 0"}}
 # The other words of a rule, and which accesses they allow.
 ALLOWED = {"fixed": "how != 'w' && how != 'a'", "atomic": "how == 'l' || how == 'a'", "own": "true",
            "loads": "how == 'l'", "once": "how == 'l' || how == 'r'"}
-Rule = namedtuple("Rule", "words more why")
+Rule = namedtuple("Rule", "words more")
 
 
 def read_table(path):
@@ -51,10 +51,9 @@ def read_table(path):
             _, struct, name = line.split()
             structs[struct] = name
         elif line.startswith("  ") and struct:
-            head, _, why = line.partition("--")
-            words, _, fields = head.partition(":")
-            rule = Rule(words.split()[0].split("|"), words.split()[1:], why.strip())
-            for word in rule.words:
+            words, _, fields = line.partition("--")[0].partition(":")
+            rule = Rule(words.split()[0].split("|"), words.split()[1:])
+            for word in rule.words + rule.more:
                 if not (word in ALLOWED or word in LOCKS[struct] or word in STATES.get(struct, {})):
                     sys.exit("%s:%d: no such rule: %s" % (path, number, word))
             for field in fields.split():
@@ -93,9 +92,7 @@ class Copy:
     def __init__(self, text, fields):
         self.tokens = TOKEN.findall(text)
         self.code = [i for i, token in enumerate(self.tokens) if not (token.isspace() or token[:2] in ("/*", "\\\n"))]
-        self.fields = fields
         self.out = list(self.tokens)
-        self.starts = {}
         for at in range(1, len(self.code) - 1):
             if self.word(at) in ("->", ".") and self.word(at + 1) in fields:
                 self.exchange(at)
@@ -209,11 +206,11 @@ def planted(text, structs, rules, exempt):
             cases += ["struct %s *: %s" % (name, function), "const struct %s *: %s" % (name, function)]
             allowed = [condition(struct, word) for word in rule.words + rule.more]
             checks[struct].append(
-                "%s\n{\n    static bool asked;\n    const struct %s *p = at;\n    guards_ask(&asked, \"%s.%s\");\n    if (!(%s)) guards_wrong(\"%s\", \"%s\", how, function);\n    (void)p;\n}\n"
+                "%s\n{\n    static bool asked;\n    const struct %s *p = at;\n    guards_ask(&asked, \"field\", \"%s.%s\");\n    if (!(%s)) guards_wrong(\"%s\", \"%s\", how, function);\n    (void)p;\n}\n"
                 % (head, name, struct, field, " || ".join(allowed), struct, field))
         macros.append("#define guards_of_%s(p, how) _Generic((p), %s, default: guards_none)((const void *)(p), how, __func__)"
                       % (field, ", ".join(cases)))
-    lines = ['    {"%s", "%s"}, \\' % (function, " %s " % " ".join(sorted(fields)) if fields else "")
+    lines = ['    {"%s", "%s", false}, \\' % (function, " %s " % " ".join(sorted(fields)) if fields else "")
               for function, fields in sorted(exempt.items())]
     prelude = ["#ifdef LOCKS_H", "#define GUARDS_EXEMPT \\", *lines, "", '#include "guards/guards.h"',
                *("struct %s;" % name for name in structs.values()), *declared, *macros, "#else",
@@ -238,7 +235,8 @@ def main():
     if sys.argv[2] == "--check":
         print("\n".join(wrong), end="\n" if wrong else "")
     elif sys.argv[2] == "--asked":
-        print("\n".join("%s.%s" % of for of, rule in rules.items() if rule.words != ["own"]))
+        print("\n".join(["field %s.%s" % of for of, rule in rules.items() if rule.words != ["own"]] +
+                        ["but " + function for function in exempt]))
     elif sys.argv[2] == "--table":
         for struct, name in structs.items():
             for field in fields_of(text, name):
