@@ -213,9 +213,11 @@ library() {
     cmake --build app/build
     says_unsupported app/build/app || return 1
 
+    # CMake takes an installed file that is less than a second older for the same: this one goes to a folder of its own.
     sed -i 's/\$<BUILD_INTERFACE:\(.*\)>/\1/' renderer/CMakeLists.txt
-    cmake --build renderer/build --target install
-    grep -rF '$<LINK_ONLY:gpusync::gpusync>' "$dir/prefix/lib/cmake"
+    cmake --build renderer/build
+    cmake --install renderer/build --prefix "$dir/private"
+    grep -rF '$<LINK_ONLY:gpusync::gpusync>' "$dir/private/lib/cmake"
 }
 
 # Any name does for PREFIX, and is printed as it is. What `make softmetal` prints is split into words: it refuses names
