@@ -35,6 +35,7 @@ typedef struct machine {
     gpusync_allocator allocator;
     void *metal; /* +1, or NULL: the system's own, which is not lost */
     bool losable, manual, removed; /* removed: though perhaps no work has told of it */
+    bool left_by4; /* a queue of Metal 4 has gone, or goes later: its last signal may still come */
     bool own_queue; /* callbacks run on a dispatch queue of the program's */
     bool goes;     /* later: no call takes it any more, but the dispatch by hand */
     unsigned gone; /* so often it was told */
@@ -937,6 +938,7 @@ static void destroy_queue(lane *l, way how)
     come_to_rest_now(); /* no callback is in a call of what goes, */
     world.destroying = true; /* ... and none makes one */
     world.leaving = index_of(l);
+    world.machines[l->device].left_by4 |= l->metal4;
     gpu.idle = 0;
     if (g) {
         destroy_queue_later(l, g);
@@ -1862,14 +1864,14 @@ static void unstick(unsigned idle)
         }
 }
 
-/* If it has a queue of Metal 4 that goes before work tells of the loss, that queue's last signal is never made, and what the
-   signal needs is kept for good. Such a device is lost by failing work alone. */
+/* If it has a queue of Metal 4 that goes, or went, before work tells of the loss, that queue's last signal is never made,
+   and what the signal needs is kept for good. Such a device is lost by failing work alone. */
 static bool may_be_removed(const machine *m)
 {
     int k;
     for (k = 0; k < QUEUES; k++)
         if (world.lanes[k].queue && world.lanes[k].metal4 && &world.machines[world.lanes[k].device] == m) return false;
-    return m->metal && !m->goes && !world.gentle;
+    return m->metal && !m->goes && !m->left_by4 && !world.gentle;
 }
 
 static void lose_a_device(void)

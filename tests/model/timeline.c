@@ -90,8 +90,11 @@ static void *listens(void *unused)
 }
 static void listeners(void)
 {
-    pair[0] = (gpusync__listening){.refs = 2, .state = GPUSYNC__ARMED, .device = &D, .timeline = &T};
-    pair[0].node.number = 1; /* a reference of the list, and one of Metal's block */
+    pair[0].refs = 2; /* a reference of the list, and one of Metal's block */
+    pair[0].state = GPUSYNC__ARMED;
+    pair[0].device = &D;
+    pair[0].timeline = &T;
+    pair[0].node.number = 1;
     gpusync__list_add(&T.listenings, &pair[0].node);
     T.flags = GPUSYNC__OUTSIDE;
     gpusync__global.listenings = &pair[1];
