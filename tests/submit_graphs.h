@@ -963,14 +963,30 @@ static bool clears_between(const mishap *m, const step *one, int place)
     return m->kind == CLEAR && m->done && m->which == one->queue && m->place > one->place && m->place <= place;
 }
 
-/* Had a clear before this one found the failure of the step? */
+static bool was_cleared_before(const program *p, const mishap *m, int of);
+
+/* Did this clear end a failure with this error? One that an earlier clear had ended did not stick any more. */
+static bool ended_failure(const program *p, const mishap *m, const gpusync_error *error)
+{
+    gpusync_error other;
+    int i;
+    for (i = 0; i < p->steps; i++)
+        if ((m->failed >> i & 1) && !was_cleared_before(p, m, i) && end_of_step(p, &p->step[i], &other) < 0 &&
+            same(&other, error))
+            return true;
+    return false;
+}
+
+/* Had a clear before this one ended the failure of the step? Perhaps before the step had ended: so did its error stick. */
 static bool was_cleared_before(const program *p, const mishap *m, int of)
 {
+    gpusync_error error;
     int i;
+    if (end_of_step(p, &p->step[of], &error) >= GPUSYNC_OK) return false;
     for (i = 0; i < p->mishaps; i++) {
         const mishap *other = &p->mishap[i];
         if ((other->place < m->place || (other->place == m->place && other < m)) &&
-            clears_between(other, &p->step[of], m->place) && (other->failed >> of & 1))
+            clears_between(other, &p->step[of], m->place) && ended_failure(p, other, &error))
             return true;
     }
     return false;
@@ -979,16 +995,9 @@ static bool was_cleared_before(const program *p, const mishap *m, int of)
 /* Is this error, of a step before s on its queue, one that had stuck and was cleared in between? */
 static bool was_cleared(const program *p, const step *one, const step *s, const gpusync_error *error)
 {
-    gpusync_error other;
-    int i, k;
-    for (i = 0; i < p->mishaps; i++) {
-        const mishap *m = &p->mishap[i];
-        if (!clears_between(m, one, s->place)) continue;
-        for (k = 0; k < p->steps; k++)
-            if ((m->failed >> k & 1) && !was_cleared_before(p, m, k) && end_of_step(p, &p->step[k], &other) < 0 &&
-                same(&other, error))
-                return true;
-    }
+    int i;
+    for (i = 0; i < p->mishaps; i++)
+        if (clears_between(&p->mishap[i], one, s->place) && ended_failure(p, &p->mishap[i], error)) return true;
     return false;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------------------------ rules -- */
 
@@ -20,6 +21,8 @@ static const char *const rule_texts[] = {
 #undef SM_RULE_TEXT
 };
 
+static bool aborting;
+
 void sm_abort(sm_rule rule, const char *format, ...)
 {
     char detail[512];
@@ -29,6 +32,10 @@ void sm_abort(sm_rule rule, const char *format, ...)
     va_end(arguments);
     fprintf(stderr, "softmetal: %s: %s (%s)\n", rule_names[rule], rule_texts[rule], detail);
     fflush(stderr);
+    /* A second thread in abort ends the process while a handler of SIGABRT still runs for the first: a fuzzer's keeps the
+       input. */
+    if (__atomic_exchange_n(&aborting, true, __ATOMIC_SEQ_CST))
+        for (;;) pause();
     abort();
 }
 
