@@ -263,6 +263,10 @@ static void *block_runs(void *unused)
     gpusync__context_block block = {{0}, &listening};
     gpusync__listener_invoke(&block, &event_value, 1);
     gpusync__listener_dispose(&block);
+    GPUSYNC__LOCK_GLOBAL();
+    if (gpusync__global.listenings) /* it is free to be used again */
+        listening.node.beside[0] = listening.node.beside[1] = NULL;
+    GPUSYNC__UNLOCK_GLOBAL();
     return unused;
 }
 static void *timeline_destroyer(void *with)
@@ -275,8 +279,11 @@ static void *timeline_destroyer(void *with)
 static void listened(void)
 {
     D.allocator.release = overwrite;
-    listening = (gpusync__listening){.refs = 2, .state = GPUSYNC__ARMED, .device = &D, .timeline = &T};
-    listening.node.number = 1; /* a reference of the list, and one of Metal's block */
+    listening.refs = 2; /* a reference of the list, and one of Metal's block */
+    listening.state = GPUSYNC__ARMED;
+    listening.device = &D;
+    listening.timeline = &T;
+    listening.node.number = 1;
     gpusync__list_add(&T.listenings, &listening.node);
     T.flags = GPUSYNC__OUTSIDE;
     STORE(&event_value, 1);
