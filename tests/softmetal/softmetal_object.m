@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
 /* ------------------------------------------------------------------------------ rules -- */
 
@@ -25,6 +25,7 @@ static bool aborting;
 
 void sm_abort(sm_rule rule, const char *format, ...)
 {
+    static const struct timespec nap = {1, 0};
     char detail[512];
     va_list arguments;
     va_start(arguments, format);
@@ -35,7 +36,7 @@ void sm_abort(sm_rule rule, const char *format, ...)
     /* A second thread in abort ends the process while a handler of SIGABRT still runs for the first: a fuzzer's keeps the
        input. */
     if (__atomic_exchange_n(&aborting, true, __ATOMIC_SEQ_CST))
-        for (;;) pause();
+        for (;;) nanosleep(&nap, NULL);
     abort();
 }
 
