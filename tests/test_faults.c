@@ -329,6 +329,10 @@ static void begin(scenario *s, int mishap)
     softmetal_get_quirks(&quirks);
     switch (mishap) {
     case LOSE_DEVICE:
+        if (metal4_run() && s->lost) { /* it was locked out, and nothing would tell that signals do not come any more */
+            s->too_late[LOSE_DEVICE] = true;
+            break;
+        }
         softmetal_remove_device(s->metal_device);
         s->lost = s->removed = true;
         s->hung = NULL; /* it ends as all does */
