@@ -76,7 +76,7 @@ typedef struct opened {
     void *buffer; /* +1 */
     int lane;
     bool made; /* by gpusync */
-    bool tracked, headed; /* headed: it waits, or signals */
+    bool tracked, headed, waits; /* headed: it waits, or signals */
     bool refused;         /* as a failure sticks, which was not cleared since */
     gpusync_point signals[2];
     gpusync_ticket ticket;
@@ -1026,14 +1026,18 @@ static bool may_need_a_failure(const tide *t)
 }
 
 /* A command buffer that has a signal in it, and is neither committed nor discarded, keeps back all that is signalled
-   above. That, too, is the program's mistake where work waits for it, and the timeline goes. */
+   above. That, too, is the program's mistake where work waits for it, or an open command buffer does, and the timeline
+   goes. */
 static void discard_what_keeps_back(tide *t)
 {
     static char text[16384];
+    bool waits;
     int i;
     if (world.machines[t->device].goes) return; /* it fails first */
     gpusync_report(world.machines[t->device].device, text, sizeof text);
-    for (i = 0; i < OPENS && strstr(text, "waits for value "); i++) {
+    waits = strstr(text, "waits for value ") != NULL;
+    for (i = 0; i < OPENS; i++) waits = waits || (world.opens[i].buffer && world.opens[i].waits);
+    for (i = 0; i < OPENS && waits; i++) {
         opened *o = &world.opens[i];
         if (!o->buffer || (o->signals[0].timeline != t->timeline && o->signals[1].timeline != t->timeline)) continue;
         answer(gpusync_command_buffer_discard(world.lanes[o->lane].queue, o->buffer), GPUSYNC_OK);
@@ -1106,7 +1110,7 @@ static void put_wait(lane *l, opened *o, gpusync_point point)
     }
     tell_points("the buffer waits for", &point, 1);
     if (may(l->device, gpusync_encode_wait(l->queue, o->buffer, point), ENDS, MISFITS) == GPUSYNC_OK)
-        o->made = o->headed = true;
+        o->made = o->headed = o->waits = true;
 }
 
 static void make_buffer_for(lane *l)
