@@ -1051,12 +1051,13 @@ static verdict sticks_before(const program *p, const step *s, gpusync_error *err
     return v;
 }
 
-static void explain_refusal(step *s, gpusync_result result)
+/* comes: it was to come to its queue, where a failure may stick. Else its command buffers were made. */
+static void explain_refusal(step *s, gpusync_result result, bool comes)
 {
     program *p = s->program;
     gpusync_wait_options options;
     gpusync_error error, stuck;
-    verdict sticks = result == GPUSYNC_ERROR_EXECUTION ? sticks_before(p, s, &stuck) : WELL;
+    verdict sticks = comes && result == GPUSYNC_ERROR_EXECUTION ? sticks_before(p, s, &stuck) : WELL;
     int i;
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);
@@ -1143,7 +1144,7 @@ static void make(step *s)
     for (k = 0; k < s->buffers && result == GPUSYNC_OK; k++) result = make_buffer(s, k);
     s->is_made = true;
     if (result == GPUSYNC_OK) result = encode_signals(s);
-    if (result != GPUSYNC_OK) explain_refusal(s, result);
+    if (result != GPUSYNC_OK) explain_refusal(s, result, false);
 }
 
 static void submit(step *s)
@@ -1171,7 +1172,7 @@ static void submit(step *s)
         expect(p, ticket == 0, "step %d was refused, and has a ticket", s->index);
         for (k = 0; k < s->buffers; k++)
             expect(p, status_of(s->made[k]) == 0, "step %d was refused, and its buffer %d committed", s->index, k);
-        explain_refusal(s, result);
+        explain_refusal(s, result, true);
         return;
     }
     expect(p, ticket != 0, "step %d", s->index);
