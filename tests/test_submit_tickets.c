@@ -424,6 +424,61 @@ static void test_a_wait_for_a_ticket_of_the_same_queue_that_is_held(void **state
     close_stage(&s);
 }
 
+/* It goes when the other is issued, though later work of the other's queue stays held. */
+static void test_work_that_waits_for_a_held_ticket_goes_to_the_device_with_it(void **state)
+{
+    gpusync_ticket first, last;
+    void *buffer, *behind;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    buffer = open_on(&s, 0);
+    first = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(s.a, 1)));
+    last = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 2)));
+    behind = open_on(&s, 1);
+    (void)SUBMIT(s.q[1], BUFFERS(behind), WAITS(after(s.q[0], first)));
+    assert_int_equal(status_of(behind), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_int_equal(status_of(buffer), COMMITTED);
+    assert_int_equal(status_of(behind), COMMITTED);
+    assert_result(gpusync_poll(s.q[0], first), GPUSYNC_NOT_READY);
+    assert_ok(gpusync_timeline_signal(s.a, 2));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_ok(gpusync_wait(s.q[0], last, 0));
+    close_stage(&s);
+}
+
+/* A look ends the submission. Its command buffers stay in flight until their handlers have run, and are known by then. */
+static void test_command_buffers_that_outlive_their_submission_are_known_until_their_handlers_have_run(void **state)
+{
+    enum { MANY = 40 };
+    void *ended, *buffer;
+    gpusync_ticket ticket;
+    stage s;
+    int i;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    ended = metal_retain(open_on(&s, 0));
+    assert_ok(gpusync_commit(s.q[0], ended, NULL));
+    softmetal_finish(ended);
+    buffer = metal_retain(open_on(&s, 0));
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer));
+    for (i = 0; i < MANY; i++) assert_ok(gpusync_commit(s.q[0], open_on(&s, 0), NULL));
+    assert_result(gpusync_track(s.q[0], ended, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED); /* none of the many */
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    assert_result(gpusync_track(s.q[0], buffer, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    softmetal_finish(buffer);
+    assert_result(gpusync_track(s.q[0], buffer, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    metal_release(ended);
+    metal_release(buffer);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], GPUSYNC_EVERYTHING, SECONDS(10)));
+    close_stage(&s);
+}
+
 static void test_the_end_of_a_ticket_of_a_destroyed_queue_is_known(void **state)
 {
     gpusync_ticket well, gone;
@@ -1184,6 +1239,8 @@ int main(void)
         cmocka_unit_test(test_work_that_waits_for_a_tracked_buffer_goes_after_its_owner_has_committed_it),
         cmocka_unit_test(test_a_ticket_that_is_taken_back_fails_what_waits_for_it),
         cmocka_unit_test(test_a_wait_for_a_ticket_of_the_same_queue_that_is_held),
+        cmocka_unit_test(test_work_that_waits_for_a_held_ticket_goes_to_the_device_with_it),
+        cmocka_unit_test(test_command_buffers_that_outlive_their_submission_are_known_until_their_handlers_have_run),
         cmocka_unit_test(test_the_end_of_a_ticket_of_a_destroyed_queue_is_known),
         cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_can_simply_be_committed),
         cmocka_unit_test(test_the_failure_of_a_wait_at_the_head_fails_the_commit),

@@ -290,6 +290,26 @@ static void test_commit_is_before_its_end(void **state)
     close_traced(&r, &t);
 }
 
+/* The second ends while the first runs: the event is about the second. */
+static void test_an_end_out_of_order_is_told_of_its_ticket(void **state)
+{
+    rig r;
+    trace t;
+    void *buffers[2];
+    gpusync_ticket tickets[2];
+    (void)state;
+    open_traced(&r, &t, SOFTMETAL_MANUAL);
+    tickets[0] = commit_empty(&r, &buffers[0]);
+    tickets[1] = commit_empty(&r, &buffers[1]);
+    softmetal_finish(buffers[1]);
+    assert_about_ticket(the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, tickets[1]), "traced", GPUSYNC_OK);
+    assert_int_equal(count_of(&t), 3 + scheduled());
+    softmetal_finish(buffers[0]);
+    assert_about_ticket(the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, tickets[0]), "traced", GPUSYNC_OK);
+    assert_int_equal(count_of(&t), 4 + 2 * scheduled());
+    close_traced(&r, &t);
+}
+
 /* No event tells of a commit that fails. */
 static void test_no_event_of_what_did_not_happen(void **state)
 {
@@ -1302,6 +1322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commit_scheduled_completed),
         cmocka_unit_test(test_commit_is_before_its_end),
+        cmocka_unit_test(test_an_end_out_of_order_is_told_of_its_ticket),
         cmocka_unit_test(test_no_event_of_what_did_not_happen),
         cmocka_unit_test(test_tracked),
         cmocka_unit_test(test_track_committed),
