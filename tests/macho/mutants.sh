@@ -3,6 +3,7 @@
 # programs see it?
 #
 #   tests/macho/mutants.sh [ARCH...]      x86_64, aarch64; default both
+#   tests/macho/mutants.sh --check        says which texts are not in their files once, or nothing
 #
 # A mutant runs on the first ARCH that can see it. It is seen when the program compiled and its run was red for the
 # reason that stands with the mutant: so neither a mistake of this script nor a failure of something else is taken for
@@ -14,6 +15,8 @@ set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 # shellcheck source=tests/macho/build.sh
 . "$(dirname "$0")/build.sh"
+check=
+if [ "${1:-}" = --check ]; then check=yes && shift; fi
 archs=${*:-x86_64 aarch64}
 dir=$out/mutants
 limit() { # TEST: seconds; an unbroken run takes two, that of test_faults thirty, and more on a busy machine
@@ -87,6 +90,14 @@ count_of() { # TEXT PATTERN
     local rest=${1//"$2"/}
     echo $(((${#1} - ${#rest}) / ${#2}))
 }
+
+if [ -n "$check" ]; then
+    for i in "${!names[@]}"; do
+        count=$(count_of "$(cat "$root/${files[$i]}")" "${froms[$i]}")
+        [ "$count" -eq 1 ] || echo "${names[$i]}: its text is $count times in ${files[$i]}"
+    done
+    exit
+fi
 
 arch_of() { # INDEX: the first of those wanted that can see it, or nothing
     local arch
