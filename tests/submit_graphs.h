@@ -965,7 +965,7 @@ static bool clears_between(const mishap *m, const step *one, int place)
 
 static bool was_cleared_before(const program *p, const mishap *m, int of);
 
-/* Did this clear end a failure with this error? One that an earlier clear had ended did not stick any more. */
+/* Did this clear end a failure with this error? A failure that an earlier clear had ended did not stick any more. */
 static bool ended_failure(const program *p, const mishap *m, const gpusync_error *error)
 {
     gpusync_error other;
@@ -977,7 +977,7 @@ static bool ended_failure(const program *p, const mishap *m, const gpusync_error
     return false;
 }
 
-/* Had a clear before this one ended the failure of the step? Perhaps before the step had ended: so did its error stick. */
+/* Had an earlier clear ended the step's failure, perhaps before the step itself ended? */
 static bool was_cleared_before(const program *p, const mishap *m, int of)
 {
     gpusync_error error;
@@ -1051,13 +1051,14 @@ static verdict sticks_before(const program *p, const step *s, gpusync_error *err
     return v;
 }
 
-/* comes: it was to come to its queue, where a failure may stick. Else its command buffers were made. */
-static void explain_refusal(step *s, gpusync_result result, bool comes)
+/* submitted: the queue refused the step, and a failure that sticks may be why. Else a call that makes its command buffers
+   refused it, which no sticking failure does. */
+static void explain_refusal(step *s, gpusync_result result, bool submitted)
 {
     program *p = s->program;
     gpusync_wait_options options;
     gpusync_error error, stuck;
-    verdict sticks = comes && result == GPUSYNC_ERROR_EXECUTION ? sticks_before(p, s, &stuck) : WELL;
+    verdict sticks = submitted && result == GPUSYNC_ERROR_EXECUTION ? sticks_before(p, s, &stuck) : WELL;
     int i;
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);

@@ -424,7 +424,7 @@ static void test_a_wait_for_a_ticket_of_the_same_queue_that_is_held(void **state
     close_stage(&s);
 }
 
-/* It goes when the other is issued, though later work of the other's queue stays held. */
+/* The waiting work goes to the device when the held work is issued, though later work of that queue stays held. */
 static void test_work_that_waits_for_a_held_ticket_goes_to_the_device_with_it(void **state)
 {
     gpusync_ticket first, last;
@@ -449,7 +449,7 @@ static void test_work_that_waits_for_a_held_ticket_goes_to_the_device_with_it(vo
     close_stage(&s);
 }
 
-/* A look ends the submission. Its command buffers stay in flight until their handlers have run, and are known by then. */
+/* A look ends the submission before the handler runs. Until the handler has run, gpusync_track finds the command buffer. */
 static void test_command_buffers_that_outlive_their_submission_are_known_until_their_handlers_have_run(void **state)
 {
     enum { MANY = 40 };

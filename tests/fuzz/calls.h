@@ -76,7 +76,7 @@ typedef struct opened {
     void *buffer; /* +1 */
     int lane;
     bool made; /* by gpusync */
-    bool tracked, headed, waits; /* headed: it waits, or signals */
+    bool tracked, headed, waits; /* headed: it waits, or signals; waits: gpusync_encode_wait took it */
     bool refused;         /* as a failure sticks, which was not cleared since */
     gpusync_point signals[2];
     gpusync_ticket ticket;

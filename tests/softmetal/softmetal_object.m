@@ -33,8 +33,8 @@ void sm_abort(sm_rule rule, const char *format, ...)
     va_end(arguments);
     fprintf(stderr, "softmetal: %s: %s (%s)\n", rule_names[rule], rule_texts[rule], detail);
     fflush(stderr);
-    /* A second thread in abort ends the process while a handler of SIGABRT still runs for the first: a fuzzer's keeps the
-       input. */
+    /* A second thread in abort would end the process while the handler of SIGABRT runs for the first thread. A fuzzer's
+       handler writes the input. So the second thread waits for the end of the process. */
     if (__atomic_exchange_n(&aborting, true, __ATOMIC_SEQ_CST))
         for (;;) nanosleep(&nap, NULL);
     abort();
