@@ -12285,18 +12285,18 @@ static gpusync_result gpusync__order_signals(gpusync__submission *s)
 
 /* Undoes gpusync__seek_dependencies and gpusync__set_out for a submission that is not entered. If
    another thread is ending one of the dependencies, this call waits for that thread, because the
-   dependency may belong to an open command buffer, which is the program's again after this. It does
-   the deferred work meanwhile: the other thread may be destroying the queue of a submission among
-   that work (gpusync__end_listed), and waits for the submission to be published. */
+   dependency may belong to an open command buffer, which is the program's again after this. That
+   thread may be destroying a queue, and wait for its submissions to be published
+   (gpusync__end_listed). So the caller has nothing to publish or to issue yet: its deferred work asks
+   for a sweep at most. */
 static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
     gpusync__forget_dependencies(s);
 
-    while (GPUSYNC__LOAD_SEQ(&s->unresolved) > 1) { /* gpusync__dependencies_over counts it down */
-        gpusync__run(s->device, deferred);
+    GPUSYNC_ASSERT(!deferred->ended && !deferred->issued && !deferred->to_issue);
+    while (GPUSYNC__LOAD_SEQ(&s->unresolved) > 1) /* gpusync__dependencies_over counts it down */
         gpusync__linger(s->device, &rounds);
-    }
     GPUSYNC__EACH_DEPENDENCY(dep, s)
         gpusync__set_stage(dep, GPUSYNC__AWAITED);
     GPUSYNC__EACH_SIGNAL(signal, s)
