@@ -12287,14 +12287,13 @@ static gpusync_result gpusync__order_signals(gpusync__submission *s)
    another thread is ending one of the dependencies, this call waits for that thread, because the
    dependency may belong to an open command buffer, which is the program's again after this. That
    thread may be destroying a queue, and wait for its submissions to be published
-   (gpusync__end_listed). So the caller has nothing to publish or to issue yet: its deferred work asks
-   for a sweep at most. */
+   (gpusync__end_listed). So the caller has none to publish here. */
 static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
     gpusync__forget_dependencies(s);
 
-    GPUSYNC_ASSERT(!deferred->ended && !deferred->issued && !deferred->to_issue);
+    GPUSYNC_ASSERT(!deferred->ended);
     while (GPUSYNC__LOAD_SEQ(&s->unresolved) > 1) /* gpusync__dependencies_over counts it down */
         gpusync__linger(s->device, &rounds);
     GPUSYNC__EACH_DEPENDENCY(dep, s)
@@ -12992,8 +12991,8 @@ GPUSYNC__RARE void gpusync__end_freely(gpusync_queue *q, gpusync__deferred *defe
     GPUSYNC__UNLOCK(q);
 }
 
-/* Step 7 of >>destroy: disowns each submission in flight, and publishes those that end by that. No
-   other thread looks at their command buffers any more. */
+/* Step 7 of >>destroy: disowns each submission in flight. The caller's deferred work publishes those
+   that end by that. No other thread looks at their command buffers any more. */
 GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
@@ -13007,7 +13006,6 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
             gpusync__disown(slot->submission, deferred);
         gpusync__ticket_end(q, slot);
     }
-    gpusync__run(q->device, deferred);
 }
 
 /* Gives the queue's held work up, because the queue is being destroyed. Under the order lock. */
