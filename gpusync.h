@@ -1,4 +1,4 @@
-/* gpusync.h - v0.3.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
+/* gpusync.h - v0.4.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
    The library knows what was committed, and answers "is the work done?" from one atomic load. A wait spins briefly when
    the end is near, then sleeps until the completion handler wakes it. gpusync reports every command buffer that failed.
@@ -41,7 +41,7 @@
      >>ownership        who retains what
      >>caveats          what surprises people
      >>api-start        1   set up, commit, ask, wait, failures: a reader may stop after this chapter
-     >>api-options      1b  more of chapter 1: descs, spin budgets, wait modes, hooks, allocator, log
+     >>api-options      1b  more of chapter 1: descs, spin budgets, options of a wait, hooks, allocator, log
      >>api-callbacks    2   callbacks, frames in flight
      >>api-external     3   command buffers that other code commits
      >>api-timelines    4   timelines, waits for several things
@@ -107,10 +107,10 @@
    log function. The rule about other calls in the object applies to it as well.
    Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other call may be running in
    the object, a wait that has just begun included, and no call may start: the program ensures this, as with free().
-   (gpusync_report shows the waits that sleep.) Destroy waits for a running callback, and for completed handlers that
-   are still running. Handlers call the program's log, trace, notify and unpark functions: never call destroy while
-   holding a lock that one of these functions or a callback takes. Never cancel a thread in a call (pthread_cancel): its
-   wait stays listed, on a stack that no longer exists.
+   (gpusync_report shows the waits that sleep.) Destroy waits for a running callback, and for gpusync's own completed
+   handlers that are still running, not for handlers that the program added. gpusync's handlers call the program's log,
+   trace, notify and unpark functions: never call destroy while holding a lock that one of these functions or a callback
+   takes. Never cancel a thread in a call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
 
      a function of the program   runs on                                           may call
      callback                    a dispatch queue, or see >>api-callbacks          all except destroy
@@ -202,7 +202,7 @@
 #include <stdint.h>
 
 #define GPUSYNC_VERSION_MAJOR 0
-#define GPUSYNC_VERSION_MINOR 3
+#define GPUSYNC_VERSION_MINOR 4
 #define GPUSYNC_VERSION_PATCH 0
 /** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
 #define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
@@ -302,7 +302,6 @@ extern "C" {
     X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")                    \
     X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
     X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                                      \
-    X(ERROR_NOT_COMMITTED, -9, "the command buffer is not committed yet")                                          \
     X(ERROR_ALREADY_TRACKED, -10, "the command buffer has a ticket already")                                       \
     X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync keeps until its commit")                       \
     X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_next_error tells which")                        \
@@ -338,7 +337,6 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_INVALID_TICKET = -6,    /**< Not a ticket of this queue, or not one that this call is for. */
     GPUSYNC_ERROR_WRONG_QUEUE = -7,       /**< The command buffer belongs to another command queue. */
     GPUSYNC_ERROR_ALREADY_COMMITTED = -8, /**< The command buffer is committed already. */
-    GPUSYNC_ERROR_NOT_COMMITTED = -9,     /**< The command buffer is not committed yet. */
     GPUSYNC_ERROR_ALREADY_TRACKED = -10,  /**< Has a ticket already: tracked, held, or (gpusync_track) in flight. */
     GPUSYNC_ERROR_UNKNOWN_BUFFER = -11,   /**< Not a command buffer that gpusync keeps until its commit. */
     GPUSYNC_ERROR_EXECUTION = -12,        /**< The work ended with an error. gpusync_next_error tells which. */
@@ -365,6 +363,7 @@ typedef struct gpusync_warmup gpusync_warmup;     /**< A warm-up, running or don
 typedef struct gpusync_device_desc gpusync_device_desc;                 /**< Options of a device: >>api-options. */
 typedef struct gpusync_queue_desc gpusync_queue_desc;                   /**< Options of a queue: >>api-options. */
 typedef struct gpusync_command_buffer_desc gpusync_command_buffer_desc; /**< Options of a command buffer. */
+typedef struct gpusync_wait_options gpusync_wait_options;               /**< Options of one wait: >>api-options. */
 
 /** The number of a commit on its queue: 1, 2, 3, ... in the order of the gpusync_commit calls. */
 typedef uint64_t gpusync_ticket;
@@ -418,14 +417,15 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
 
 /** Make a command buffer of this queue.
 
-    When the queue is full (max_in_flight or max_command_buffer_count of its desc) the call waits for room. The call
-    blocks inside Metal only if a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue,
-    because gpusync counts only its own calls, uncommitted buffers included. gpusync does not know buffers that were
-    made elsewhere and are not committed or tracked yet.
+    When the queue is full (max_command_buffer_count of its desc) the call waits for room. The call blocks inside Metal
+    only if a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue, because gpusync
+    counts only its own calls, uncommitted buffers included. gpusync does not know buffers that were made elsewhere and
+    are not committed or tracked yet.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_WOULD_DEADLOCK: in a callback, without room; ERROR_QUEUE_FULL: without a time limit, when for a
              second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
-             this Metal lacks an option of the desc.
+             this Metal takes no descriptor. ERROR_INVALID_ARGUMENT also: desc->descriptor is not a descriptor, or
+             unretained_references is set beside it.
     Threads any
     Blocks up to *desc->timeout_ns, in the park hook; without limit by default: set one against hangs
     Owns gpusync keeps *out until its commit or discard: >>ownership */
@@ -456,17 +456,14 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held, and is enqueued, or too many are held
                  (see max_command_buffer_count). Try again when the held work has left the queue's line; never
                  discard an enqueued buffer, which would block its Metal queue.
-             ERROR_WOULD_DEADLOCK: made elsewhere, max_in_flight is reached, in a callback. Try outside the callback.
              ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or the buffer is held.
-                 Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it,
-                 gpusync_track_committed gives it a ticket.
+                 Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it, an
+                 empty command buffer that gpusync commits behind it tells its end, but not its failure.
              ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure.
              ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer, which
                  takes gpusync_commit4. Discard a buffer that gpusync made, at the queue that made it.
     Threads any, one at a time for a command buffer
-    Blocks no, except for a buffer made elsewhere, which waits while max_in_flight buffers are in use. The wait has no
-           time limit: call gpusync_throttle first, which has one. The wait ends with ERROR_QUEUE_FULL as in
-           gpusync_command_buffer.
+    Blocks no. A buffer made elsewhere waits for no room: Metal has counted it already.
     Owns retains the buffer until its handler ran. Cost: the messages addCompletedHandler:, commit and status (to find a
          second commit); for a buffer made elsewhere also commandQueue and a retain. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
@@ -585,13 +582,17 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
+
+    options  As gpusync_wait_ex; NULL: none. error gets the failure of the first queue that has one to report; nothing
+             names this queue. blocking has no effect.
     A queue that is being destroyed at the call, or is destroyed during the wait, is left out. So the call does not wait
     for work that gpusync_queue_destroy_now left on the GPU, nor for a queue of gpusync_queue_destroy_later, whose
     `destroyed` tells when its work has ended.
     Returns  as gpusync_queue_wait, except ERROR_DESTROYED. TIMEOUT: some work did not end; the next wait reports what
              failed on the other queues. ERROR_EXECUTION reports the failures of all queues.
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns);
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
+                                                                 const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** Why a command buffer failed, and what usually helps. The class of a Metal error comes from the number that the
     driver gives the error. Metal keeps this number in an underlying NSError (IOGPUCommandQueueErrorDomain) and in the
@@ -613,6 +614,11 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
+/** True if the same work may succeed later: INNOCENT_VICTIM (commit it again), NOT_PERMITTED (in the foreground),
+    OUT_OF_MEMORY (with more memory free).
+    Returns  false for every other class, unknown ones too.   Threads any   Blocks no   Owns nothing   Since 0.4 */
+GPUSYNC_API bool gpusync_failure_is_transient(gpusync_failure failure);
+
 /** One failure. Text is UTF-8, cut to fit, always terminated; empty where unknown. When work failed because of what the
     work waited for, every field except the ticket describes the first failure, wherever the first failure happened. */
 typedef struct gpusync_error {
@@ -627,11 +633,16 @@ typedef struct gpusync_error {
     char queue_label[64];    /**< Of its queue. */
 } gpusync_error;
 
+#define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_next_error that skips what is on record. */
+
 /** Read the next failure of this queue that the cursor has not seen.
 
-    cursor  A number of the reader's own. 0 starts at the oldest failure on record. Each OK advances the cursor.
+    cursor  A number of the reader's own. 0 starts at the oldest failure on record. GPUSYNC_FROM_NOW starts behind the
+            newest one: the call returns NOT_READY, and later calls find what is recorded after it. Each OK advances
+            the cursor.
     error   Gets the failure when OK, else is unchanged.
-    Every reader sees every failure on record once, in the order of discovery, given-up work (ERROR_CANCELLED) included.
+    Every reader sees every failure on record once, in the order of discovery, given-up work (FAILURE_CANCELLED)
+    included.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
@@ -656,7 +667,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     but a time: yields for the time. All zero: sleeps at once.
 
     Without a budget (NULL) the wait decides. Each queue knows how long its last 16 tickets took, except failed tickets,
-    those of the track calls, and those that waited on the GPU. The wait takes each of these times for a possible end of
+    those of gpusync_track, and those that waited on the GPU. The wait takes each of these times for a possible end of
     its work. It spins until the end, within 250 us, that costs least on average, and 50 to 250 us beyond; it sleeps at
     once if that costs less. A sleep counts as 250 us of spinning. Where nothing is known (no history, a value that no
     work is to signal, held work or work that is not counted) the wait spins for 20 us. If fewer than 4 of the last 16
@@ -671,16 +682,6 @@ typedef struct gpusync_spin {
         most of the CPU time of a spin if timed sleeps are punctual, which no Mac has shown yet. Since 0.3 */
     bool until_near;
 } gpusync_spin;
-
-/** How a wait sleeps. */
-typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_mode {
-    GPUSYNC_WAIT_DEFAULT = 0,       /**< The queue's, else the device's, else SPIN_THEN_HANDLER. */
-    GPUSYNC_WAIT_SPIN_THEN_HANDLER, /**< Spins as gpusync_spin says, then sleeps until the handler. */
-    GPUSYNC_WAIT_HANDLER,           /**< Sleeps at once. */
-    /** Parks the thread in Metal's waitUntilCompleted, without a time limit. Device loss and destroy do not end such a
-        wait: they wait for it. Only for waits without limit on committed buffers; every other wait uses HANDLER. */
-    GPUSYNC_WAIT_BLOCKING
-} gpusync_wait_mode;
 
 /** A sleeping wait, as the hooks see it. Successive waits use the same waiter. Valid until gpusync_device_destroy. */
 typedef struct gpusync_waiter {
@@ -708,14 +709,13 @@ typedef struct gpusync_hooks {
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
 /** Memory of devices and their objects. Called when objects are made, grow or are destroyed, at the first failure of a
-    queue, in a wait for over 16 queues or points, and where a wait writes a report to the log. Never called for a
-    commit or a wait in the steady state, nor after the destroy call of the device. Runs on any thread, Metal's too,
-    also with locks held: must not call gpusync.
+    queue, and in a wait for over 16 queues or points. Never called for a commit or a wait in the steady state, nor
+    after the destroy call of the device. Runs on any thread, Metal's too, also with locks held: must not call gpusync.
     Callbacks and submissions are used again. Some seconds after a burst gpusync's dispatch queue releases those that no
     call has needed for two seconds, but for 64 of each, and 128 submissions of each queue. What a thread needs to sleep
-    stays as long as the device: 128 bytes for each thread that slept at the same time. What Metal may come back to late
-    stays in the process, and comes from malloc: 128 bytes for each command buffer that was in flight at the same time
-    ("slots"), and 96 for each value of other code's events that was waited for at the same time. */
+    stays as long as the device: 128 bytes, on macOS 152, for each thread that slept at the same time. What Metal may
+    come back to late stays in the process, and comes from malloc: 128 bytes for each command buffer that was in flight
+    at the same time ("slots"), and 96 for each value of other code's events that was waited for at the same time. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
@@ -732,9 +732,6 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
 /** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep the function short. A
     wait may return a failure before the function is told of the failure. */
 typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
-
-/** Writes the report of one queue: gpusync_queue_report, or NULL. */
-typedef size_t (*gpusync_report_fn)(gpusync_queue *queue, char *GPUSYNC_OPT buffer, size_t size);
 
 /** Where callbacks run: >>api-callbacks. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
@@ -753,7 +750,6 @@ struct gpusync_device_desc {
     const gpusync_hooks *GPUSYNC_OPT hooks;         /**< NULL: threads. */
     const gpusync_allocator *GPUSYNC_OPT allocator; /**< NULL: malloc. */
     const gpusync_spin *GPUSYNC_OPT spin;           /**< NULL: each wait decides by what it waits for. */
-    gpusync_wait_mode wait_mode;                    /**< For queues that name none. */
     gpusync_log_fn GPUSYNC_OPT log;                 /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;                     /**< Passed to log. */
     gpusync_callback_mode callback_mode;            /**< Where callbacks run. */
@@ -762,29 +758,21 @@ struct gpusync_device_desc {
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program calls gpusync_dispatch now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
-    /** gpusync_queue_report: when a wait timed out, the lines of the report of its queue go to log, behind the warning.
-        NULL: the warning alone, and a program that calls no report links none. Since 0.3 */
-    gpusync_report_fn GPUSYNC_OPT log_report;
 };
 
 /** Options of a queue. */
 struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that gpusync makes; NULL: none. */
-    /** Command buffers that may be uncompleted, gpusync's own included: a submission with waits may need one, and one
-        with signals, too. Held buffers may use at most seven eighths: with 1 nothing can be held. 0: 64, or with Metal
-        4 no limit. For an MTLCommandQueue pass the count with which the queue was made: Metal does not report it. */
+    /** Command buffers that may be uncompleted: made, committed, held or tracked, until their completed handlers have
+        run. gpusync's own count, too: a submission with waits may need one, and one with signals. While so many are,
+        gpusync_command_buffer waits, and gpusync_submit where it needs a buffer of its own. Held buffers may use at
+        most seven eighths: with 1 nothing can be held. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the
+        count with which the queue was made: Metal does not report it. */
     uint32_t max_command_buffer_count;
-    /** gpusync_command_buffer waits while this many command buffers are in use, as does gpusync_commit with a buffer
-        made elsewhere. A buffer is in use when made, committed, held or tracked, until its completed handler has run,
-        perhaps a moment after the wait ended; gpusync's own for submissions included. gpusync_submit goes by
-        max_command_buffer_count alone. 0 or more than max_command_buffer_count: the same as
-        max_command_buffer_count. */
-    uint32_t max_in_flight;
     /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
-    gpusync_wait_mode wait_mode;          /**< For waits that name none. */
     bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
     bool sticky_failure;                  /**< A failure fails all later work: gpusync_queue_clear_failure. Since 0.3 */
 };
@@ -794,28 +782,30 @@ struct gpusync_command_buffer_desc {
     const uint64_t *GPUSYNC_OPT timeout_ns; /**< How long to wait for room in the queue; NULL: no limit. */
     const char *GPUSYNC_OPT label;          /**< Shows in failures and reports; NULL: none. */
     bool unretained_references; /**< Metal does not retain encoded resources: the program keeps them alive. */
-    /** MTLCommandBufferErrorOption. 1, EncoderExecutionStatus: NSError names encoders. macOS 11, iOS 14. Since 0.2 */
-    uint32_t error_options;
-    void *GPUSYNC_OPT log_state; /**< An MTLLogState, for the shaders; NULL: none. macOS 15, iOS 18. Since 0.2 */
+    /** An MTLCommandBufferDescriptor, which says all that Metal can do for one command buffer; NULL: none. With it
+        unretained_references must be false: its retainedReferences counts. macOS 11, iOS 14. Since 0.4 */
+    void *GPUSYNC_OPT descriptor;
 };
 
 /** Options of one wait. */
-typedef struct gpusync_wait_options {
+struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
-    gpusync_wait_mode mode;               /**< DEFAULT: the queue's or device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     bool handlers;     /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
     bool through_loss; /**< For tickets: goes on when the device is lost, see gpusync_wait_ex. Since 0.3 */
-} gpusync_wait_options;
+    /** For gpusync_wait_ex: does not spin, and without a time limit parks the thread in Metal's waitUntilCompleted
+        where the work is committed. Device loss and destroy do not end such a wait: they wait for it. No effect in
+        other calls. Since 0.4 */
+    bool blocking;
+};
 
-/** gpusync_wait with a spin budget, a mode, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
+/** gpusync_wait with a spin budget, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
 
     With options->handlers the wait returns when the program's completed handlers have run. Never make such a wait in a
     completed handler: the handler would wait for itself. gpusync_commit and gpusync_submit add gpusync's own handler
     last, and the wait ends when this handler has begun. (Metal runs handlers in the order of their addition: known from
     Apple's code.)
       Tracked work                          Handlers added before gpusync_track have run.
-      Work of gpusync_track_committed       waitUntilCompleted of the buffer has returned.
       Work that was never committed         Nothing to wait for.
       GPUSYNC_EVERYTHING                    All handlers since the queue was made.
     Callbacks of gpusync_on_done do not count as handlers. If a handler is never called, the wait returns TIMEOUT at its
@@ -833,19 +823,14 @@ typedef struct gpusync_wait_options {
       ERROR_RESULT_UNKNOWN        The work ended or was never committed, and the ticket has no result: what it waits for
                                   may never come.
       ERROR_DEVICE_LOST           The limit came first: the GPU may still use the memory. A later wait may tell more.
-      ERROR_DESTROYED             The queue is being destroyed: the GPU may still use the memory.
+      ERROR_DESTROYED             The queue is being destroyed: the GPU may still use the memory. Or the ticket has
+                                  ended (gpusync_is_done), and took the result over from what it waited for.
       Another error               There was no wait: ERROR_INVALID_TICKET, ERROR_OUT_OF_MEMORY and others.
-    Returns  as gpusync_wait. ERROR_UNSUPPORTED also: mode BLOCKING on a queue of Metal 4.
+    Returns  as gpusync_wait. ERROR_UNSUPPORTED also: blocking on a queue of Metal 4.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns,
                                                              const gpusync_wait_options *GPUSYNC_OPT options);
-
-/** gpusync_device_wait with options.
-    options  NULL: none. error gets the failure of the first queue that has one to report; nothing names this queue.
-    Returns  as gpusync_device_wait   Threads any   Blocks as gpusync_wait   Owns nothing   Since 0.2 */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
-                                                                    const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** Let a queue with gpusync_queue_desc.sticky_failure take new work after a failure.
 
@@ -856,7 +841,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait_ex(gpusync_devi
                   never ends if later work of the same queue is to signal a lower value of that timeline.
       Later work  Once a ticket ends with an error, every later ticket ends with the same error. Held work is never
                   committed. Work that the GPU has runs to its end; then its ticket and the timelines that it was to
-                  signal fail. Work of gpusync_track_committed is included.
+                  signal fail.
       New work    gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION, and change nothing. The
                   discard of a refused command buffer fails the timelines that its gpusync_encode_signal calls name.
                   The signals of a refused submission are left to the program: submit again after the clear, or call
@@ -880,13 +865,12 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
     Danger: the GPU goes on with the work in flight, whose real end is not reported. The GPU no longer waits for tickets
     of other queues, so work may run before its input is ready. Objects of gpusync_release_after are released at once,
     while the GPU may use them.
-    Callbacks, and work of other queues that waits for a ticket, are told at once. Ended work keeps its result. Of the
-    rest, a commit without waits and signals that was never held gets ERROR_DESTROYED. Submissions, all other commits
-    and what they signal get ERROR_CANCELLED.
+    Callbacks, and work of other queues that waits for a ticket, are told at once. Ended work keeps its result. All that
+    had not ended, and what it was to signal, ends with ERROR_DESTROYED.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
-    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks. A wait in mode
-           BLOCKING delays the call for as long as the wait lasts: nothing can end such a wait.
+    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks. A wait with
+           gpusync_wait_options.blocking delays the call for as long as the wait lasts: nothing can end such a wait.
     Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -938,8 +922,9 @@ GPUSYNC_API uint32_t gpusync_version(void);
    2: callbacks, and frames in flight.
 
    Frames in flight: keep a ticket for each set of resources, GPUSYNC_NO_TICKET at first. Wait for the ticket before the
-   set is used again. max_in_flight and gpusync_throttle bound the number of frames; they do not say which frame has
-   ended.
+   set is used again. A program that only bounds how far it runs ahead needs no array, because tickets are numbers: with
+   one commit a frame, `if (ticket > 2) gpusync_wait(queue, ticket - 2, ...)` lets two frames be in flight. (Without the
+   `if` ticket 1 would make 1 - 2, which is GPUSYNC_EVERYTHING.)
 
    Callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL). They
    never run on a thread of Metal's, where they would delay the end of later work. The remaining ones run when their
@@ -1011,18 +996,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point
     Threads any   Blocks while the callbacks run   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
-/** Wait until fewer than max_in_flight command buffers of the queue are in use: for a program that paces itself.
-    max_in_flight  Not 0. gpusync_queue_desc.max_in_flight says which buffers are in use.
-    Returns  OK: fewer are in use now; nothing is reserved, and other threads may take the room, again and again.
-             TIMEOUT; ERROR_QUEUE_FULL: as gpusync_command_buffer; ERROR_WOULD_DEADLOCK: in a callback;
-             ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_OUT_OF_MEMORY.
-    Threads any   Blocks as gpusync_wait   Owns nothing */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight,
-                                                              uint64_t timeout_ns);
-
 /* ------------------------------------------------------------------------------------------------ >>api-external --
    3: command buffers that other code commits. A ticket for one counts as committed from the call on: until the buffer
-   ends the queue is not idle, and waits wait. */
+   ends the queue is not idle, and waits wait. A buffer that was committed already gets no ticket, because Metal takes
+   no handler for it. Commit an empty command buffer through gpusync behind it: its ticket tells the end of both, if the
+   Metal queue ends its command buffers in order (assumed for an empty one), but not a failure of the first. */
 
 /** Give a ticket to a command buffer that its owner commits later, without gpusync.
 
@@ -1042,19 +1020,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue,
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns a record of 128 bytes stays until the buffer ends or is deallocated */
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
-
-/** Give a ticket to a command buffer that is committed already.
-
-    Metal accepts no handler on a committed buffer. Therefore a dispatch queue of the gpusync_queue waits for such
-    buffers, one at a time, in Metal's waitUntilCompleted. Polls and waits read the status, too. Nothing is sent to the
-    GPU. The waiting queue takes a thread of the dispatch pool, which the process shares: some 500 queues with such work
-    take all threads, and then no callback runs. After gpusync_queue_destroy_now it goes on until the work ends.
-    Work that waits for this ticket, by gpusync_encode_wait or gpusync_submit, is held until the ticket has ended.
-    Returns  as gpusync_track. ERROR_NOT_COMMITTED: use gpusync_track. ERROR_ALREADY_TRACKED: it has a ticket and has
-             not ended. Once the buffer has ended, each call gives it a new ticket, which has ended at once.
-    Threads any   Blocks no   Owns retains the buffer until it ended */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer,
-                                                                     gpusync_ticket *GPUSYNC_OPT ticket);
 
 /* ----------------------------------------------------------------------------------------------- >>api-timelines --
    4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
@@ -1149,7 +1114,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
 /** Wait for a value. Takes one load and no message if the value is reached. The ticket of the submission that signals
     the value may still be NOT_READY for a moment.
     value    Up to GPUSYNC_MAX_VALUE.
-    options  As gpusync_wait_ex; NULL: none. Mode BLOCKING works as HANDLER does.
+    options  As gpusync_wait_ex; NULL: none. blocking has no effect.
     Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_NOT_RISING: out of range;
              ERROR_WOULD_DEADLOCK: in a callback; ERROR_OUT_OF_MEMORY.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -1168,8 +1133,8 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 
     points   May be NULL when count is 0. The same point may occur several times.
     options  As gpusync_wait_ex; NULL: none. error: of the point that `which` gets; where `which` gets count, it is as
-             gpusync_wait_ex says of the wait. A wait for more than 16 points does not spin, unless spin says so. Mode
-             BLOCKING works as HANDLER does. handlers: a ticket has ended only when its handlers have run, too.
+             gpusync_wait_ex says of the wait. A wait for more than 16 points does not spin, unless spin says so.
+             blocking has no effect. handlers: a ticket has ended only when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
     A point that failed has ended. A point that can no longer be reached (destroyed, device lost) ends the wait. This
@@ -1223,7 +1188,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     gpusync_commit or gpusync_submit, never with [buffer commit], or discard it. gpusync_commit holds the whole buffer
     until the work for every point is committed, so put waits before signals. Nothing is encoded for a point that has
     been reached. For a ticket the host signals an event at the ticket's end. The buffer is held for a ticket of
-    gpusync_track_committed, and for one of gpusync_track until its owner commits.
+    gpusync_track until its owner commits.
     If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
     (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on. If the queue of
     a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED.
@@ -1387,12 +1352,10 @@ typedef struct gpusync_ticket_info {
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
 
-#define GPUSYNC_LATENCIES 16 /**< Places of gpusync_stats.wake_latencies. */
-
 /** Counts since the queue (or device) was made. A wait for what has ended well may go uncounted: where one look at the
     counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
-    uint64_t commits;          /**< Tickets issued, those of the track calls included. */
+    uint64_t commits;          /**< Tickets issued, those of gpusync_track included. */
     uint64_t completions;      /**< Tickets that ended, well or badly. */
     uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
     uint64_t failures_dropped; /**< Records pushed out of the log. */
@@ -1403,13 +1366,9 @@ typedef struct gpusync_stats {
     uint64_t waits_unmet;      /**< Waits that ended before the work was done: timeout, lost, destroyed, deadlock. */
     uint64_t spins_in_vain;    /**< Waits whose spin, set or not, ended first: they then slept, or timed out. */
     uint64_t spin_ns;          /**< Nanoseconds that waits have spun, the yield hook included. */
-    uint64_t spurious_wakes;   /**< Times that park returned early without a reason. */
     uint64_t held;             /**< Commits and submissions that were held on the host. */
-    uint64_t waits_skipped;    /**< Waits of submissions for points reached already. */
-    uint64_t buffers_saved;    /**< gpusync's own command buffers that submissions did without. */
-    /** Sleeps by the time from the GPU's end of a ticket until its waiter runs. Place 0: below 1 us; n: below 2^n us,
-        and not below 2^(n - 1); the last: all above. */
-    uint64_t wake_latencies[GPUSYNC_LATENCIES];
+    uint64_t wakes;   /**< Waits that slept for tickets (not gpusync_wait_many), where the GPU's end is known. */
+    uint64_t wake_ns; /**< Nanoseconds from the GPU's end until the waiter ran, the sum over `wakes`. */
 } gpusync_stats;
 
 /** Read the counts of one queue. Each number is exact. commits and completions belong together: their difference is
@@ -1423,11 +1382,10 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
 /** The kinds of events. Each event tells its own time: events of one thing may arrive in another order. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
-    GPUSYNC_TRACE_COMMIT,    /**< queue, ticket: of gpusync_commit and the track calls. */
+    GPUSYNC_TRACE_COMMIT,    /**< queue, ticket: of gpusync_commit and gpusync_track. */
     GPUSYNC_TRACE_SUBMIT,    /**< queue, ticket: gpusync_submit has taken the work. */
     GPUSYNC_TRACE_HOLD,      /**< queue, ticket: the work is held. */
     GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or held work, was committed to Metal. */
-    GPUSYNC_TRACE_SCHEDULED, /**< queue, ticket: Metal has scheduled a buffer (unless the queue is destroyed). */
     GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s (unless the queue was destroyed). */
     /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points.
         gpusync_device_wait has an event for each queue. */
@@ -1458,7 +1416,7 @@ typedef struct gpusync_trace_event {
     gpusync_wait_end how;                         /**< Of WAIT_END. */
     uint64_t expected_ns;          /**< Of WAIT_BEGIN for one point: average ns to the GPU's end. 0: unknown, past. */
     double gpu_start_s, gpu_end_s; /**< As gpusync_ticket_info. */
-    const char *label;             /**< Of submission (not SCHEDULED), queue or timeline; valid during the call. */
+    const char *label;             /**< Of submission, queue or timeline; valid during the call. */
 } gpusync_trace_event;
 
 /** Told of an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
@@ -1467,7 +1425,7 @@ typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_eve
 /** Report every event of the device to fn, from now on.
 
     fn  NULL: ends the trace.
-    While a function is set, each commit adds a scheduled handler. While none is set, an event costs one branch.
+    While none is set, an event costs one branch.
     Returns  OK.
     Threads one, while no other call and no warm-up runs on the device, nothing is in flight, and no handler runs: wait
             with gpusync_wait_options.handlers first   Blocks no   Owns nothing */
@@ -1493,9 +1451,10 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
    work as with any queue, and work on one kind may wait for work on the other. The differences:
 
    Buffers     The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
-               Several committed together have one ticket, and count as one in max_in_flight and gpusync_throttle. Metal
-               takes a recording once: begin the buffer again before each commit. Metal lets a program begin the buffer
-               again while the GPU works, with another allocator. gpusync cannot see any of these calls.
+               Several committed together have one ticket, and count as one in max_command_buffer_count, which bounds
+               here what may be held. Metal takes a recording once: begin the buffer again before each commit. Metal
+               lets a program begin the buffer again while the GPU works, with another allocator. gpusync cannot see
+               any of these calls.
    Held work   OK is also returned for held work (>>api-submissions): beginning such a buffer again takes its recording
                away. Where work may be held, use other command buffers for the next work. gpusync does not notice a
                buffer that another queue holds.
@@ -1525,22 +1484,19 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
                Danger: a value reached meanwhile hides the failure. With GPUSYNC_STRICT the host waits and signals.
    Failures    gpusync_error.label is the label of the first command buffer when the failure is found. The ticket is
                certain.
-   Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, the track calls,
-               GPUSYNC_WAIT_BLOCKING of the queue or in gpusync_wait_ex (elsewhere the mode works as HANDLER),
-               submissions without command buffers, the queue of a warm-up: ERROR_UNSUPPORTED. The trace has no
-               scheduled times. */
+   Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, gpusync_track,
+               gpusync_wait_options.blocking in gpusync_wait_ex, submissions without command buffers, the queue of a
+               warm-up: ERROR_UNSUPPORTED. */
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
 
     command_buffers  count buffers, at least one, each once, ended, of the queue's device. Read during the call.
     After an error nothing was committed.
     Returns  OK: the buffers are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
-             ERROR_ALREADY_TRACKED: this queue holds one of them. ERROR_QUEUE_FULL; ERROR_WOULD_DEADLOCK;
-             ERROR_EXECUTION; ERROR_DEVICE_LOST; ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue,
-             or a buffer, is not of Metal 4.
+             ERROR_ALREADY_TRACKED: this queue holds one of them. ERROR_QUEUE_FULL; ERROR_EXECUTION; ERROR_DEVICE_LOST;
+             ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
     Threads any, one at a time for a command buffer
-    Blocks no, except with a max_in_flight or max_command_buffer_count: then the call waits, as gpusync_commit does for
-           a buffer made elsewhere. (gpusync_submit waits for neither.)
+    Blocks no
     Owns retains the buffers until the feedback. Cost: the messages new, addFeedbackHandler: and commit:count:options:;
          for each buffer a retain; for several also an array.   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
@@ -1604,6 +1560,12 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
     case GPUSYNC_FAILURE_OTHER: return "other";
     }
     return "unknown failure";
+}
+
+GPUSYNC_API bool gpusync_failure_is_transient(gpusync_failure failure)
+{
+    return failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
+           failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
 }
 
 GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
@@ -1783,24 +1745,21 @@ static void gpusync__send_void_id(void *self, void *sel, void *other)
 /* clang-format off */
 #define GPUSYNC__SELECTORS(X)                                                                                         \
     X(addCompletedHandler, "addCompletedHandler:") X(addFeedbackHandler, "addFeedbackHandler:")                       \
-    X(addObject, "addObject:") X(addScheduledHandler, "addScheduledHandler:")                                         \
-    X(arrayWithObjects, "arrayWithObjects:count:") X(code, "code")                                                    \
+    X(addObject, "addObject:") X(arrayWithObjects, "arrayWithObjects:count:") X(code, "code")                         \
     X(commandBuffer, "commandBuffer") X(commandBufferUnretained, "commandBufferWithUnretainedReferences")             \
     X(commandBufferWithDescriptor, "commandBufferWithDescriptor:") X(commandQueue, "commandQueue")                    \
-    X(commit, "commit") X(commit4, "commit:count:options:") X(count, "count") X(device, "device")                     \
-    X(domain, "domain") X(encodeSignalEvent, "encodeSignalEvent:value:")                                              \
-    X(encodeWaitForEvent, "encodeWaitForEvent:value:") X(endCommandBuffer, "endCommandBuffer") X(error, "error")      \
-    X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label")                                     \
-    X(localizedDescription, "localizedDescription")                                                                   \
+    X(commit, "commit") X(commit4, "commit:count:options:") X(count, "count") X(device, "device") X(domain, "domain") \
+    X(encodeSignalEvent, "encodeSignalEvent:value:") X(encodeWaitForEvent, "encodeWaitForEvent:value:")               \
+    X(endCommandBuffer, "endCommandBuffer") X(error, "error") X(gpuEndTime, "GPUEndTime")                             \
+    X(gpuStartTime, "GPUStartTime") X(label, "label") X(localizedDescription, "localizedDescription")                 \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                                            \
     X(newFunctionWithName, "newFunctionWithName:") X(newLibrary, "newLibraryWithSource:options:completionHandler:")   \
     X(newObject, "new") X(newPipeline, "newComputePipelineStateWithFunction:completionHandler:")                      \
     X(newQueue4, "newMTL4CommandQueue") X(newQueue4WithDescriptor, "newMTL4CommandQueueWithDescriptor:error:")        \
     X(newSharedEvent, "newSharedEvent") X(notifyListener, "notifyListener:atValue:block:")                            \
     X(objectAtIndex, "objectAtIndex:") X(objectForKey, "objectForKey:") X(registryID, "registryID")                   \
-    X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setLogState, "setLogState:")                    \
-    X(setRetainedReferences, "setRetainedReferences:") X(setSignaledValue, "setSignaledValue:")                       \
-    X(signalEvent, "signalEvent:value:") X(signaledValue, "signaledValue") X(status, "status")                        \
+    X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setSignaledValue, "setSignaledValue:")          \
+    X(signaledValue, "signaledValue") X(signalEvent, "signalEvent:value:") X(status, "status")                        \
     X(stringWithUTF8String, "stringWithUTF8String:") X(supportsFamily, "supportsFamily:") X(userInfo, "userInfo")     \
     X(utf8String, "UTF8String") X(waitForEvent, "waitForEvent:value:") X(waitUntilCompleted, "waitUntilCompleted")
 /* clang-format on */
@@ -2106,7 +2065,6 @@ typedef struct gpusync__block {
                  once a commit or a submission has taken it from there, in flight.
      3. ARMED    the slot has its ticket (a part has that of its submission). After that Metal gets
                  the slot as the completion handler, and gpusync or the program commits the buffer.
-                 (External work is committed already, and the watcher calls the handler.)
      4. RUNNING  the handler has come (gpusync__completed). It uses the queue, and destroy waits.
      5. ORPHANED in place of 4: the buffer was given up, or the queue was destroyed before the
                  handler came (gpusync__give_up). The slot leaves its queue. Its handler, and the
@@ -2122,9 +2080,9 @@ typedef struct gpusync__block {
    counted in it. The handler ignores the object that Metal passes: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 /* The kind of a slot. WORK: a commit by gpusync, or an open buffer. TRACKED: gpusync_track.
-   EXTERNAL: committed by other code. PART: a command buffer of a submission. SUBMISSION: the
-   submission's own slot. All except PART have a ticket of their own. */
-enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__EXTERNAL, GPUSYNC__PART, GPUSYNC__SUBMISSION };
+   PART: a command buffer of a submission. SUBMISSION: the submission's own slot. All except PART
+   have a ticket of their own. */
+enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__PART, GPUSYNC__SUBMISSION };
 /* The traits of a slot. HAS_ROOM: its command buffer counts in `outstanding`. WAS_OPEN: its buffer
    is open again if its submission is refused. ENDED: a thread has found the end, and ends the
    ticket. HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue, whose handler gets
@@ -2141,7 +2099,6 @@ typedef struct gpusync__slot {
     gpusync__block block;            /* first: the handler gets a pointer to it */
     uint32_t looks;                  /* threads that ask the buffer for its status, without a lock */
     uint8_t kind, traits, state;     /* GPUSYNC__WORK and the others; GPUSYNC__HAS_ROOM and the others; see above */
-    bool traced;                     /* its scheduled handler is to come: on that list. Under the global lock */
     void *buffer;                    /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
     gpusync_queue *queue;            /* NULL: FREE or ORPHANED */
     uint64_t ticket, since_ns;       /* 0: none yet; when it got that, or was issued. Not of PART */
@@ -2149,15 +2106,12 @@ typedef struct gpusync__slot {
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
     /* Of PART and SUBMISSION; of an OPEN slot: what is encoded into the buffer, or NULL. */
     struct gpusync__submission *submission;
-    struct gpusync__slot **back;    /* the ring's entry that led here, or the submission's part; NULL: there is none */
-    union {                         /* under the global lock */
-        struct gpusync__slot *next; /* traced: on that list */
-        uint64_t ns;                /* when the scheduled handler ran, or 0 */
-    } scheduled;
+    struct gpusync__slot **back; /* the ring's entry that led here, or the submission's part; NULL: there is none */
     union {
         uint64_t ended_ns; /* in flight: when a sweep saw the end, and no handler; or 0 */
         void *events;      /* of an orphan: an NSArray, +1, of what the device may still use; or NULL */
     } late;
+    unsigned char pad[8]; /* to the end of the cache line */
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
@@ -2354,10 +2308,8 @@ struct gpusync_device {
     gpusync_hooks hooks;                  /* the program's, or the default ones */
     gpusync_allocator allocator;          /* for all that does not outlive the device */
     gpusync_spin own_spin, *spin;         /* the program's; that, or NULL. Of its queues, where they have no other */
-    gpusync_wait_mode wait_mode;          /* of its queues, where they have no other */
     uint32_t lost;                        /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
     gpusync_log_fn log;                   /* or NULL */
-    gpusync_report_fn log_report;         /* for waits that timed out; or NULL */
     gpusync__post *post;                  /* what dispatch queues get */
     void *callback_queue, *sweep_queue;   /* serial dispatch queues. callback_queue: not of MANUAL */
     gpusync_callback_mode callback_mode;  /* runs callbacks */
@@ -2474,18 +2426,15 @@ struct gpusync_queue {
     gpusync_device *device; /* which outlives it */
     void *metal;            /* the MTLCommandQueue, or MTL4CommandQueue, +1 */
     /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
-       limit, max_in_flight: uncompleted command buffers that Metal allows; that the program allows
-       itself. */
-    uint32_t flags, limit, max_in_flight, log_most;
-    bool slow_commit, slow_end;   /* commits are traced, or limited; ends are traced, or in order (`sticky`) */
+       limit: uncompleted command buffers that Metal allows. */
+    uint32_t flags, limit, log_most;
+    bool slow_commit, slow_end;   /* commits are traced; ends are traced, or in order (`sticky`) */
     bool metal4;                  /* it is a Metal 4 queue */
     void *options_class;          /* of that: MTL4CommitOptions */
     const gpusync__metal4 *four;  /* of that, once something was committed; else NULL */
     gpusync__ring *ring;          /* of the next ticket; the older ones behind it */
-    void *external_queue;         /* a dispatch queue that waits for external work, made when first needed */
     void *buffer_class;           /* of the command buffers seen here: known to be what this queue takes */
     gpusync_spin own_spin, *spin; /* the program's; that, the device's, or NULL. Of waits that ask for no other */
-    gpusync_wait_mode wait_mode;  /* of waits that ask for no other */
     gpusync__node place;          /* on the device's list; has the number */
     char label[64];               /* the program's, or that of the Metal queue; or empty */
     unsigned char pad2[GPUSYNC__APART];
@@ -2675,7 +2624,6 @@ typedef struct gpusync__tracing {
     void (*callback)(gpusync_device *dev, const gpusync__due *due);
     void (*wait)(gpusync_device *dev, const gpusync__goal *goal, const gpusync_stats *stats, const uint64_t *how,
                  gpusync_result result);
-    void (*schedule)(gpusync__slot *slot); /* before its commit: have Metal tell when it is scheduled */
 } gpusync__tracing;
 
 /* All the global state there is, besides the selectors. Under its lock, but for what is said to do
@@ -2684,12 +2632,12 @@ static struct gpusync__global {
     gpusync__mutex lock;                   /* the last in the order of locks */
     bool selectors_ready;                  /* the first device has been made */
     gpusync__slab *slabs;                  /* all of them, for checkers of leaks */
-    gpusync__slot *free, *traced;          /* slots; those whose scheduled handler is to come */
+    gpusync__slot *free;                   /* slots that no queue has */
     struct gpusync__listening *listenings; /* free ones */
     struct gpusync__post *posts;           /* free ones */
     gpusync__call *calls;                  /* callbacks in progress */
     uint32_t call_count;                   /* how many; read without the lock */
-} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, NULL, 0};
+} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, 0};
 
 /* Whose place on a device's list it is. */
 static gpusync_queue *gpusync__queue_at(gpusync__node *place)
@@ -3080,7 +3028,7 @@ static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
     slot->queue = NULL;
     slot->submission = NULL;
     slot->back = NULL;
-    slot->scheduled.ns = slot->late.ended_ns = 0;
+    slot->late.ended_ns = 0;
     slot->ticket = 0;
     GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__FREE); /* published by the unlock */
     slot->next = *list;
@@ -3203,21 +3151,6 @@ static bool gpusync__is_orphan(const gpusync__slot *slot)
     return gpusync__state_of(slot) == GPUSYNC__ORPHANED;
 }
 
-/* Returns when the slot's scheduled handler ran, or 0. The scheduled handler does not find the slot
-   after this. Under the global lock. */
-GPUSYNC__RARE uint64_t gpusync__untrace(gpusync__slot *slot)
-{
-    gpusync__slot **link = &gpusync__global.traced;
-    if (slot->traced) {
-        while (*link != slot)
-            link = &(*link)->scheduled.next;
-        *link = slot->scheduled.next;
-        slot->scheduled.ns = 0;
-        slot->traced = false;
-    }
-    return slot->scheduled.ns;
-}
-
 /* Leaves an orphan, as its handler or as a look. The last look releases the buffer. A buffer of
    Metal 4, which the GPU may still use and nothing else retains, is released by the handler
    instead. No lock is held. */
@@ -3233,7 +3166,6 @@ GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
     if (!slot->looks && !handler && !metal4)
         buffer = slot->buffer;
     if (!slot->looks && slot->traits & GPUSYNC__HANDLED) {
-        gpusync__untrace(slot);
         if (metal4)
             buffer = slot->buffer;
         events = slot->late.events;
@@ -3538,13 +3470,6 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     gpusync__user_end(&call);
 }
 
-/* Returns whether gpusync may have to wait for room where Metal would not. Metal 4 has no limit of
-   its own. */
-static bool gpusync__is_limited(const gpusync_queue *q)
-{
-    return q->max_in_flight < (q->metal4 ? UINT32_MAX : q->limit);
-}
-
 /* Sets what a trace changes in a queue: no wait takes the short path, and each commit and each end
    takes the slow one. */
 static void gpusync__flag_trace(gpusync_queue *q)
@@ -3554,7 +3479,7 @@ static void gpusync__flag_trace(gpusync_queue *q)
         gpusync__set_flag(&q->flags, GPUSYNC__TRACED);
     else
         __atomic_fetch_and(&q->flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
-    q->slow_commit = on || gpusync__is_limited(q);
+    q->slow_commit = on;
     q->slow_end = on || q->sticky;
 }
 
@@ -3827,6 +3752,8 @@ static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
 static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
 {
     uint64_t at = *cursor;
+    if (at == GPUSYNC_FROM_NOW)
+        *cursor = q->log_count;
     if (at >= q->log_count)
         return false;
     if (at < gpusync__log_first(q))
@@ -3850,7 +3777,7 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     q->logging = true;
     while (first && gpusync__read_record(q, &q->logged, &e)) {
         GPUSYNC__UNLOCK(q);
-        if (e.result != GPUSYNC_ERROR_CANCELLED)
+        if (e.failure != GPUSYNC_FAILURE_CANCELLED)
             gpusync__log(q->device, GPUSYNC_LOG_ERROR,
                          "queue '%s', ticket %llu: %s in command buffer '%s' of queue '%s' (%s %lld: %s)", q->label,
                          (unsigned long long)e.ticket, gpusync_failure_string(e.failure), e.label, e.queue_label,
@@ -5288,10 +5215,26 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
     return orphan;
 }
 
-/* Ends the ticket of a tracked buffer as cancelled, because the buffer will never run. The caller
-   is counted in the slot. The slot is an orphan until the handler runs, when the buffer is
+/* Fills in the error of work of the queue that the program has given up: with gpusync_untrack,
+   gpusync_cancel_held or a destroy. result: CANCELLED, or DESTROYED by gpusync_queue_destroy_now. */
+static void gpusync__given_up_error(const gpusync_queue *q, gpusync_error *error, gpusync_result result,
+                                    const char *message)
+{
+    gpusync__own_error(error, result, message);
+    error->failure = GPUSYNC_FAILURE_CANCELLED;
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
+}
+
+/* Returns how a queue that is being destroyed ends what it gives up. */
+static gpusync_result gpusync__end_by_destroy(const gpusync_queue *q)
+{
+    return q->drains ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_ERROR_DESTROYED;
+}
+
+/* Ends the ticket of a tracked buffer with this result, because the buffer will never run. The
+   caller is counted in the slot. The slot is an orphan until the handler runs, when the buffer is
    committed after all or deallocated. False if the ticket has ended otherwise. */
-static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
+static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot, gpusync_result result)
 {
     uint64_t ticket = slot->ticket;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -5299,9 +5242,8 @@ static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot)
     gpusync_error error;
     const gpusync__outcome outcome = {0, 0, &error};
 
-    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "given up before it was committed");
+    gpusync__given_up_error(q, &error, result, "given up before it was committed");
     error.ticket = ticket;
-    gpusync__copy_text(error.queue_label, sizeof error.queue_label, q->label);
     gpusync__catch_nothing(&caught);
     gpusync__make_log(q);
     GPUSYNC__LOCK(q);
@@ -5354,17 +5296,11 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
    and a hook that makes a command buffer would wait for the handler. */
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
 {
-    const gpusync__tracing *trace = q->device->trace;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__settle(q, slot, report, status, &deferred);
 
     if (deferred.busy)
         gpusync__upper_of(q)->work(q->device, &deferred);
-    GPUSYNC__LOCK_GLOBAL();
-    uint64_t scheduled = gpusync__untrace(slot);
-    GPUSYNC__UNLOCK_GLOBAL();
-    if (scheduled && trace)
-        trace->ticket(q, GPUSYNC_TRACE_SCHEDULED, slot->ticket, NULL, scheduled);
     gpusync__leave_slot(q, slot, NULL, &deferred);
 }
 
@@ -5533,7 +5469,7 @@ static void gpusync__sweep_slots(gpusync_queue *q)
         GPUSYNC__UNLOCK(q);
         if (lost)
             gpusync__give_room(q, 1, NULL);
-        if (lost && slot->kind != GPUSYNC__EXTERNAL) /* that has a watcher, which may be late, and no handler */
+        if (lost)
             gpusync__log(
                 q->device, GPUSYNC_LOG_WARNING,
                 "queue '%s', ticket %llu: Metal has not called the completed handler for %.0f ms after the end",
@@ -5562,7 +5498,7 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     if (looks_late && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
         gpusync__wake_waits(q->device, &q->waits, true); /* those with through_loss look whether they are over */
     GPUSYNC__LOCK(q);
-    if (q->outstanding < q->max_in_flight)
+    if (q->outstanding < q->limit)
         q->refused = false;
     GPUSYNC__UNLOCK(q);
     return reason;
@@ -5632,8 +5568,8 @@ static void gpusync__sweep(void *context)
         (waits_status). gpusync_wait, _timeline_wait and _wait_many do not come here for what has
         ended well.
      3. The waiter spins, and looks again and again (waits_spin), for as long as the program has
-        set, or if the end is near by the queue's history (gpusync__worth). In the mode BLOCKING it
-        calls Metal's own wait.
+        set, or if the end is near by the queue's history (gpusync__worth). With `blocking` it calls
+        Metal's own wait instead.
      4. gpusync__sleep lists a wait entry for each goal, arms the sweep and parks (waits_sleep).
      5. The waiter reads how a goal ended (gpusync__result_of, gpusync__timeline_result), or why it
         did not.
@@ -6213,8 +6149,7 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
         if (gpusync__enlist(wait, &over)) {
             gpusync__rearm_sweep(wait->device);
             gpusync__wait_look(wait); /* a hint, or room that went to another thread */
-        } else if (gpusync_now_ns() < deadline)
-            GPUSYNC__COUNT_RELAXED(&wait->stats->spurious_wakes);
+        }
     }
 
     gpusync__delist_rest(wait);
@@ -6237,7 +6172,7 @@ GPUSYNC__RARE bool gpusync__sleep_until_near(gpusync__wait *wait, uint64_t deadl
 /* Waits: looks, spins and sleeps, in this order. OK if the wait is over; *how gets the counter of
    what ended it. A timeout of 0, and a call in a callback, return after the looks, so that a wait
    that need not sleep succeeds everywhere. Metal's own wait has no deadline, and serves only waits
-   without one. set: options that leave nothing open. */
+   without one. set: options with a spin, or NULL where the wait decides. */
 static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_wait_options *set,
                                      uint64_t **how)
 {
@@ -6254,12 +6189,12 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
         return GPUSYNC_TIMEOUT;
     uint64_t deadline = gpusync__deadline(timeout_ns);
     *how = &wait->stats->waits_sleep;
-    if (set->mode == GPUSYNC_WAIT_BLOCKING && timeout_ns == GPUSYNC_FOREVER) {
+    if (set->blocking && timeout_ns == GPUSYNC_FOREVER) {
         gpusync__block_goal(&wait->entries->goal);
         if (gpusync__wait_over(wait))
             return GPUSYNC_OK;
     }
-    if (set->mode == GPUSYNC_WAIT_SPIN_THEN_HANDLER) {
+    if (!set->blocking) {
         if (set->spin && set->spin->until_near && gpusync__sleep_until_near(wait, deadline))
             return GPUSYNC_OK;
         *how = &wait->stats->waits_spin;
@@ -6270,21 +6205,16 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return gpusync__sleep(wait, deadline);
 }
 
-/* Returns the options of a wait, with the spin and the mode of its queue or device where the
-   program leaves them open. options may be NULL. */
-static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *options, const gpusync_spin *spin,
-                                                  gpusync_wait_mode mode)
+/* Returns the options of a wait, with the spin of its queue or device where the program leaves it
+   open. options may be NULL. */
+static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *options, const gpusync_spin *spin)
 {
-    gpusync_wait_options set = {spin, mode, NULL, false, false};
+    gpusync_wait_options set = {spin, NULL, false, false, false};
     if (!options)
         return set;
-    if (options->spin)
-        set.spin = options->spin;
-    if (options->mode)
-        set.mode = options->mode;
-    set.error = options->error;
-    set.handlers = options->handlers;
-    set.through_loss = options->through_loss;
+    set = *options;
+    if (!set.spin)
+        set.spin = spin;
     return set;
 }
 
@@ -6296,8 +6226,8 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
                                           const gpusync_wait_options *options, uint64_t **how)
 {
     gpusync_queue *q = goal->queue;
-    gpusync_wait_options set =
-        gpusync__fill_options(options, q ? q->spin : dev->spin, q ? q->wait_mode : dev->wait_mode);
+    gpusync_wait_options set = gpusync__fill_options(options, q ? q->spin : dev->spin);
+    set.blocking = set.blocking && q; /* a value has no command buffer */
     gpusync_stats *stats = q ? &q->stats : &dev->stats;
     gpusync__wait_entry entry;
     gpusync__wait wait = {dev, stats, &entry, 1, 0, 1, false, false, false, false, NULL};
@@ -6327,12 +6257,11 @@ static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t 
 
 /* Counts how long after the GPU's end the waiter runs, if Metal has given a time. GPUEndTime is of
    the clock of gpusync_now_ns (known from Apple's code). */
-static void gpusync__count_latency(const gpusync__goal *goal)
+static void gpusync__count_wake(const gpusync__goal *goal)
 {
     double now = (double)gpusync_now_ns() / 1e9;
     double us = -1;
     gpusync_queue *q = goal->queue;
-    unsigned n = 0;
 
     GPUSYNC__LOCK(q);
     const gpusync__entry *entry = gpusync__times_of(q, goal->ticket);
@@ -6344,44 +6273,20 @@ static void gpusync__count_latency(const gpusync__goal *goal)
     GPUSYNC__UNLOCK(q);
     if (!known)
         return;
-    if (us >= 1)
-        n = 64 - (unsigned)__builtin_clzll((uint64_t)us); /* each class is twice as wide as the one before */
-    GPUSYNC__COUNT_RELAXED(&q->stats.wake_latencies[n < GPUSYNC_LATENCIES ? n : GPUSYNC_LATENCIES - 1]);
+    GPUSYNC__COUNT_RELAXED(&q->stats.wakes);
+    __atomic_fetch_add(&q->stats.wake_ns, (uint64_t)(us * 1e3), __ATOMIC_RELAXED);
 }
 
 /* What a wait is for, by the kind of its goal. */
 static const char *const gpusync__what[] = {"ticket", "everything up to ticket", "room for a command buffer", "value"};
 
-/* Tells the log function that a wait timed out, with the report of its queue, line by line, if the
-   program has given gpusync_queue_report. The caller is inside the queue or timeline. */
+/* Tells the log function that a wait timed out. The caller is inside the queue or timeline. */
 GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
 
-    if (!dev->log)
-        return;
     gpusync__log(dev, GPUSYNC_LOG_WARNING, "%s '%s': a wait for %s %llu timed out", q ? "queue" : "timeline",
                  q ? q->label : goal->timeline->label, gpusync__what[goal->kind], (unsigned long long)goal->ticket);
-    if (!q || !dev->log_report)
-        return;
-
-    char *text = NULL;
-    size_t size = 0; /* until there is room for all of it: the report may become longer meanwhile */
-    for (size_t length = dev->log_report(goal->queue, NULL, 0); length >= size;
-         length = dev->log_report(goal->queue, text, size)) {
-        gpusync__free(dev, text, size);
-        size = length + 1;
-        text = (char *)gpusync__allocate(dev, size, 16);
-        if (!text)
-            return;
-    }
-    for (char *line = text, *end; *line; line = end) {
-        end = line + strcspn(line, "\n");
-        if (*end)
-            *end++ = '\0';
-        gpusync__log(dev, GPUSYNC_LOG_WARNING, "%s", line);
-    }
-    gpusync__free(dev, text, size);
 }
 
 /* Waits for the goal of a queue, with trace and counts. OK if the goal is met. *how gets the
@@ -6395,7 +6300,7 @@ static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t time
     gpusync_result result = gpusync__await_goal(q->device, goal, timeout_ns, options, how);
     GPUSYNC__COUNT_RELAXED(*how);
     if (*how == &q->stats.waits_sleep)
-        gpusync__count_latency(goal);
+        gpusync__count_wake(goal);
     bool late = result == GPUSYNC_TIMEOUT || (result == GPUSYNC_ERROR_DEVICE_LOST && gpusync__goes_through(goal));
     if (late && timeout_ns)
         gpusync__warn_of_timeout(q->device, goal);
@@ -6413,11 +6318,6 @@ static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_option
         goal->stops = GPUSYNC__CLOSING;
 }
 
-static bool gpusync__mode_is_valid(const gpusync_wait_options *options)
-{
-    return !options || (unsigned)options->mode <= GPUSYNC_WAIT_BLOCKING;
-}
-
 /* The trace has an end for each begin: without such a ticket `how` is NULL, and the trace gets
    neither. */
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
@@ -6428,9 +6328,9 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     gpusync__goal goal;
     uint64_t *how = NULL;
 
-    if (!queue || !gpusync__mode_is_valid(options))
+    if (!queue)
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (queue->metal4 && options && options->mode == GPUSYNC_WAIT_BLOCKING)
+    else if (queue->metal4 && options && options->blocking)
         result = GPUSYNC_ERROR_UNSUPPORTED;
     else if (!gpusync__enter(queue))
         result = GPUSYNC_ERROR_DESTROYED;
@@ -6529,8 +6429,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gp
                 one = GPUSYNC_ERROR_DESTROYED;
             else if (ended)
                 one = gpusync__result_of(q, goal, true, options.error);
-            else
-                one = gpusync__wait_met(goal, gpusync__time_left(deadline), &options, &how);
+            else /* behind a wait that did not end well the others are looked at, and not warned of */
+                one = gpusync__wait_met(goal, result == GPUSYNC_OK ? gpusync__time_left(deadline) : 0, &options, &how);
             if (how && dev->trace)
                 dev->trace->wait(dev, goal, &q->stats, how, one);
             gpusync__leave(q);
@@ -6587,23 +6487,17 @@ GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *device, uint64
     return GPUSYNC_ERROR_DEVICE_LOST;
 }
 
-GPUSYNC_API gpusync_result gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns,
-                                                  const gpusync_wait_options *options)
+GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
+                                               const gpusync_wait_options *options)
 {
-    static const gpusync_wait_options none = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, false, false};
-    if (!options)
-        options = &none;
-    if (!device || !gpusync__mode_is_valid(options))
-        return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    gpusync_wait_options set = gpusync__fill_options(options, NULL);
+    if (!device)
+        return gpusync__explain(set.error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    set.blocking = false;
     GPUSYNC__ADD_SEQ(&device->inside, 1); /* a hook that this calls may let the device go */
-    gpusync_result result = gpusync__wait_device(device, timeout_ns, options);
+    gpusync_result result = gpusync__wait_device(device, timeout_ns, &set);
     GPUSYNC__SUB_SEQ(&device->inside, 1);
     return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns)
-{
-    return gpusync_device_wait_ex(device, timeout_ns, NULL);
 }
 
 /* Makes the goal of a point, and enters its queue or timeline. After an error nothing is entered.
@@ -6652,12 +6546,20 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points
     return GPUSYNC_OK;
 }
 
-/* Tells the log function of each point that has not ended at the limit. */
+/* Tells the log function that a wait for several points timed out, in one line. The first point that
+   has not ended stands for the others. */
 GPUSYNC__RARE void gpusync__warn_of_points(const gpusync__wait *wait)
 {
+    const gpusync__goal *goal = &wait->entries[wait->first_open].goal;
+    const gpusync_queue *q = goal->queue;
+    size_t open = 0;
+
     for (size_t i = wait->first_open; i < wait->count; i++)
-        if (!wait->entries[i].left)
-            gpusync__warn_of_timeout(wait->device, &wait->entries[i].goal);
+        open += !wait->entries[i].left;
+    gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
+                 "a wait for points timed out: %zu of %zu have not ended, the first is %s %llu of %s '%s'", open,
+                 wait->count, gpusync__what[goal->kind], (unsigned long long)goal->ticket, q ? "queue" : "timeline",
+                 q ? q->label : goal->timeline->label);
 }
 
 /* gpusync_wait_many, with a wait entry for each point. The wait does not spin for more than a few
@@ -6667,7 +6569,8 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
                                            const gpusync_wait_options *options, gpusync__wait_entry *entries,
                                            size_t *which)
 {
-    gpusync_wait_options set = gpusync__fill_options(options, dev->spin, dev->wait_mode);
+    static const gpusync_spin none = {0, 0, 0, false};
+    gpusync_wait_options set = gpusync__fill_options(options, dev->spin);
     /* clang-format off */
     gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
                           for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, set.error};
@@ -6679,8 +6582,9 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         return gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
     if (dev->trace)
         dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
-    if (set.mode == GPUSYNC_WAIT_BLOCKING || (count > 16 && set.spin == dev->spin))
-        set.mode = GPUSYNC_WAIT_HANDLER;
+    set.blocking = false;
+    if (count > 16 && set.spin == dev->spin)
+        set.spin = &none;
 
     result = gpusync__await(&wait, timeout_ns, &set, &how);
     if (result == GPUSYNC_TIMEOUT && timeout_ns)
@@ -6741,7 +6645,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     if (which)
         *which = count;
     bool valid = (points || !count) && (count || how != GPUSYNC_WAIT_ANY) && count <= UINT32_MAX / 2 &&
-                 (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && gpusync__mode_is_valid(options);
+                 (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE;
     if (valid && count == 0)
         return GPUSYNC_OK;
     gpusync_device *dev = valid ? gpusync__device_of_points(points, count, &done) : NULL;
@@ -6882,16 +6786,14 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
 /* ------------------------------------------------------------------------------- >>commit --
    How a command buffer comes into its queue:
 
-     1. room       gpusync_command_buffer counts the buffer in `outstanding`, against the limits of
-                   the program and of Metal, and takes a slot in the same hold.
+     1. room       gpusync_command_buffer counts the buffer in `outstanding`, against Metal's limit,
+                   and takes a slot in the same hold.
      2. open       gpusync has made the buffer, or encoded into it. Its slot is in the table `open`.
      3. taken in   A commit, a submission or a track takes the slot out of the table, and the slot is
                    in flight. A stranger (a buffer that gpusync did not make) gets its slot here, and
                    counts in `outstanding`.
-     4. armed      The slot has a ticket. Metal gets the slot as the completion handler; for external
-                   work the watcher gets it.
-     5. committed  gpusync commits the buffer. The program commits a tracked buffer later, and has
-                   committed an external one.
+     4. armed      The slot has a ticket. Metal gets the slot as the completion handler.
+     5. committed  gpusync commits the buffer. The program commits a tracked buffer later.
 
    A commit does steps 3 to 5 without unlocking the order lock, and steps 3 and 4 in one hold of the
    queue's lock, so that tickets are in the order in which Metal gets the work. Before step 3 the
@@ -7066,26 +6968,24 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     return GPUSYNC_TIMEOUT;
 }
 
-/* Takes room for one buffer, within the program's limit, and a slot for it; with slot NULL only
-   room. Waits if there is none. Another thread may take the room for which this one was woken, so
-   this repeats the wait. */
+/* Takes room for one buffer, and a slot for it. Waits if there is none. Another thread may take the
+   room for which this one was woken, so this repeats the wait. */
 static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline, gpusync__slot **slot)
 {
     for (;;) {
         gpusync_result result = GPUSYNC_OK;
         GPUSYNC__LOCK(q);
-        bool room = q->outstanding < q->max_in_flight;
-        bool ready = !slot || q->free_slots;
+        bool room = q->outstanding < q->limit;
+        bool ready = q->free_slots != NULL;
         if (room && ready) {
             gpusync__count_room(q, 1);
-            if (slot)
-                *slot = gpusync__slot_take(q);
+            *slot = gpusync__slot_take(q);
         }
         GPUSYNC__UNLOCK(q);
         if (room && ready)
             return GPUSYNC_OK;
         if (!room)
-            result = gpusync__wait_below(q, q->max_in_flight, deadline);
+            result = gpusync__wait_below(q, q->limit, deadline);
         else if (!gpusync__make_ready(q, 1))
             result = GPUSYNC_ERROR_OUT_OF_MEMORY;
         if (room && result != GPUSYNC_OK)
@@ -7114,39 +7014,25 @@ GPUSYNC__INLINE void *gpusync__keep_buffer(void *buffer, const char *label)
     return buffer;
 }
 
-/* Returns whether the program asks for options that only Metal's command buffer descriptor has. */
-static bool gpusync__wants_options(const gpusync_command_buffer_desc *desc)
+/* Checks the options of a command buffer: a Metal descriptor stands alone, and Metal has to take it. */
+static gpusync_result gpusync__check_desc(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
-    return desc && (desc->error_options || desc->log_state);
+    if (!desc || !desc->descriptor)
+        return GPUSYNC_OK;
+    if (desc->unretained_references ||
+        !gpusync__class_responds(gpusync__class_of(desc->descriptor), gpusync__sel.setErrorOptions))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    bool takes = gpusync__class_responds(gpusync__class_of(q->metal), gpusync__sel.commandBufferWithDescriptor);
+    return takes ? GPUSYNC_OK : GPUSYNC_ERROR_UNSUPPORTED;
 }
 
-/* Returns whether Metal has these options. */
-GPUSYNC__RARE bool gpusync__has_options(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
-{
-    void *cls = gpusync__class_named("MTLCommandBufferDescriptor");
-    return cls && gpusync__class_responds(gpusync__class_of(q->metal), gpusync__sel.commandBufferWithDescriptor) &&
-           (!desc->log_state || gpusync__class_responds(cls, gpusync__sel.setLogState));
-}
-
-/* Has Metal make a command buffer by the desc, +0, or returns NULL. A Metal descriptor is made only
-   if the desc needs one, because the plain messages cost less. */
+/* Has Metal make a command buffer by the desc, +0, or returns NULL. */
 static void *gpusync__make_buffer(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
+    if (desc && desc->descriptor)
+        return GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, desc->descriptor);
     bool unretained = desc && desc->unretained_references;
-    if (!gpusync__wants_options(desc))
-        return gpusync__send_id(q->metal,
-                                unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer);
-    void *wanted = gpusync__new_object("MTLCommandBufferDescriptor");
-    if (!wanted)
-        return NULL;
-    /* BOOL is a signed char or a bool: 0 or 1 is the same in either type. */
-    GPUSYNC__AS1(void, bool)(wanted, gpusync__sel.setRetainedReferences, !unretained);
-    GPUSYNC__AS1(void, unsigned long)(wanted, gpusync__sel.setErrorOptions, desc->error_options);
-    if (desc->log_state)
-        gpusync__send_void_id(wanted, gpusync__sel.setLogState, desc->log_state);
-    void *buffer = GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, wanted);
-    gpusync__release(wanted);
-    return buffer;
+    return gpusync__send_id(q->metal, unretained ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer);
 }
 
 /* Makes a command buffer by the desc, and opens it. The caller has taken room and the slot, and
@@ -7183,9 +7069,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
     if (result != GPUSYNC_OK)
         return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
-    if (gpusync__wants_options(desc) && !gpusync__has_options(queue, desc))
-        result = GPUSYNC_ERROR_UNSUPPORTED;
     gpusync__slot *slot = NULL;
+    result = gpusync__check_desc(queue, desc);
     if (result == GPUSYNC_OK)
         result = gpusync__wait_for_room(queue, deadline, &slot);
     if (result == GPUSYNC_OK) {
@@ -7265,22 +7150,16 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
     }
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal)
         return GPUSYNC_ERROR_WRONG_QUEUE;
-    /* A buffer that has ended does not count, because its slot may be free by now. */
-    if (kind == GPUSYNC__EXTERNAL && gpusync__status(buffer) >= GPUSYNC__STATUS_COMPLETED)
-        return GPUSYNC_OK;
-    bool searches = (kind != GPUSYNC__WORK && kind != GPUSYNC__PART) || gpusync__searches(q);
+    bool searches = kind == GPUSYNC__TRACKED || gpusync__searches(q);
     return searches ? gpusync__search(q, buffer) : GPUSYNC_OK;
 }
 
-/* Checks the buffer's status: ALREADY_COMMITTED, or NOT_COMMITTED for external work, which must be
-   committed. Metal ends the program if it is sent a commit of, or a handler for, a buffer that is
-   committed already. */
-GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, uint8_t kind)
+/* Checks the buffer's status. Metal ends the program if it is sent a commit of, or a handler for, a
+   buffer that is committed already. */
+GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer)
 {
     bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
-    if (committed == (kind == GPUSYNC__EXTERNAL))
-        return GPUSYNC_OK;
-    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_ERROR_NOT_COMMITTED;
+    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
 }
 
 /* Checks everything about the buffer that gpusync may refuse it for, except encoded waits and
@@ -7290,26 +7169,16 @@ GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buf
                                                      const gpusync__slot *slot)
 {
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, kind);
-    return result == GPUSYNC_OK ? gpusync__check_status(buffer, kind) : result;
-}
-
-/* Takes room for a stranger without a wait, because the buffer exists already. *admitted: the room
-   was taken before. Under the queue's lock. */
-GPUSYNC__INLINE void gpusync__room_for_stranger(gpusync_queue *q, bool *admitted)
-{
-    if (!admitted || !*admitted)
-        gpusync__count_room(q, 1);
-    if (admitted)
-        *admitted = false;
+    return result == GPUSYNC_OK ? gpusync__check_status(buffer) : result;
 }
 
 /* Takes in a buffer that was checked: its slot is in flight, with the next ticket. *open: the slot
    of an open buffer, which leaves the table and keeps its traits. For a stranger *open or `open` is
-   NULL: the stranger gets a new slot and room, and is retained. admitted: as in
-   gpusync__room_for_stranger, or NULL. OUT_OF_MEMORY, with nothing changed, if no slot or no place
-   for the ticket is ready. Takes the queue's lock. */
+   NULL: the stranger gets a new slot, and room without a wait, because the buffer exists already; it
+   is retained. OUT_OF_MEMORY, with nothing changed, if no slot or no place for the ticket is ready.
+   Takes the queue's lock. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, uint8_t kind, uint8_t traits,
-                                                gpusync__slot **open, bool *admitted, gpusync__slot **out)
+                                                gpusync__slot **open, gpusync__slot **out)
 {
     uint64_t now = gpusync_now_ns();
     gpusync__slot *slot = open ? *open : NULL;
@@ -7323,7 +7192,7 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
         if (stranger) {
             slot = gpusync__slot_take(q);
             gpusync__slot_open(q, slot, buffer, kind, traits);
-            gpusync__room_for_stranger(q, admitted);
+            gpusync__count_room(q, 1);
         } else {
             gpusync__take_open(q, open);
             slot->kind = kind;
@@ -7341,93 +7210,45 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
 }
 
 /* Gives Metal the slot as a completion handler. */
-GPUSYNC__INLINE void gpusync__add_handler(gpusync_queue *q, gpusync__slot *slot, void *buffer)
+GPUSYNC__INLINE void gpusync__add_handler(gpusync__slot *slot, void *buffer)
 {
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
-    if (q->slow_commit && q->device->trace)
-        q->device->trace->schedule(slot);
 }
 
 /* -- the commit */
 
-/* What a slow commit remembers, because the program has set a limit or traces (`slow_commit`). Any
-   other commit reads only `admitted`. */
-typedef struct gpusync__commit_extra {
-    bool admitted;  /* this commit has taken room for a stranger, which has not come in yet */
-    uint64_t began; /* when the commit began; 0: it is not traced */
-    uint64_t held;  /* since when its submission is held; 0: it is not */
-} gpusync__commit_extra;
-
-/* Begins a slow commit. If the program has set a limit, a stranger waits for room here, after the
-   other checks, because a buffer that is refused must not wait first. buffer NULL: a Metal 4
-   commit, whose buffers were checked. gpusync__end_commits gives back room that the commit did not
-   use. No lock is held. */
-GPUSYNC__RARE gpusync_result gpusync__before_commit(gpusync_queue *q, void *buffer, gpusync__commit_extra *extra)
-{
-    extra->began = q->device->trace ? gpusync_now_ns() : 0;
-    extra->held = 0;
-    if (!gpusync__is_limited(q))
-        return GPUSYNC_OK;
-    gpusync_result result = GPUSYNC_OK;
-    while (buffer) {
-        void *pool = gpusync__pool_push();
-        gpusync__lock(&q->order);
-        bool made = *gpusync__find_open(q, buffer) != NULL;
-        if (!made)
-            result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
-        gpusync__order_end_pool(q, pool);
-        if (made)
-            return GPUSYNC_OK;
-        if (result == GPUSYNC_OK)
-            break;
-        if (result != GPUSYNC_ERROR_OUT_OF_MEMORY || !gpusync__make_ready(q, 1))
-            return result;
-    }
-    result = gpusync__wait_for_room(q, GPUSYNC_FOREVER, NULL);
-    extra->admitted = result == GPUSYNC_OK;
-    return result;
-}
-
-/* Ends a slow commit, or one that could not simply be done, which becomes a submission or is
-   refused. No lock is held. */
+/* Ends a commit that is traced, or that could not simply be done, which becomes a submission or is
+   refused. *began: when a commit that is traced (`slow_commit`) began; of others it is not set, so that
+   they keep no register for it. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const *buffers, size_t count,
-                                                  gpusync_result result, gpusync__commit_extra *extra,
-                                                  gpusync_ticket *ticket)
+                                                  gpusync_result result, uint64_t *began, gpusync_ticket *ticket)
 {
-    if (result == GPUSYNC_NOT_READY) {
-        if (extra->admitted)
-            gpusync__give_room(q, 1, NULL); /* a submission takes its own */
-        extra->admitted = false;
-        result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &extra->held);
-    }
-    if (!q->slow_commit)
-        return result; /* as it was: gpusync_set_trace does not run beside a call */
-    if (extra->admitted)
-        gpusync__give_room(q, 1, NULL);
-    if (result != GPUSYNC_OK || !extra->began)
+    uint64_t held = 0; /* since when its submission is held; 0: it is not */
+    if (result == GPUSYNC_NOT_READY)
+        result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &held);
+    if (result != GPUSYNC_OK || !q->slow_commit)
         return result;
-    q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, extra->began);
-    if (extra->held)
-        q->device->trace->ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, extra->held);
+    q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, *began);
+    if (held)
+        q->device->trace->ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, held);
     return GPUSYNC_OK;
 }
 
 /* gpusync__end_commits for one command buffer that is not of Metal 4. A Metal 4 queue refuses it,
    also if the commit would be held. */
-GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result,
-                                                 gpusync__commit_extra *extra, gpusync_ticket *ticket)
+GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result, uint64_t *began,
+                                                 gpusync_ticket *ticket)
 {
     if (result == GPUSYNC_NOT_READY && q->metal4)
         result = GPUSYNC_ERROR_UNSUPPORTED;
-    return gpusync__end_commits(q, &buffer, 1, result, extra, ticket);
+    return gpusync__end_commits(q, &buffer, 1, result, began, ticket);
 }
 
 /* Commits: ticket, handler and commit are one step in the order of the queue. NOT_READY if earlier
    work is held, or waits or signals are encoded into the buffer: the commit becomes a submission,
    and may be held. Under the order lock. Needs a pool. The result is a variable of this function's
    own, because the compiler would keep the caller's in memory. */
-GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, bool *admitted,
-                                                       gpusync_ticket *ticket)
+GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer);
     gpusync__slot *slot = *open;
@@ -7436,10 +7257,10 @@ GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *b
         return GPUSYNC_NOT_READY;
     gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot);
     if (result == GPUSYNC_OK)
-        result = gpusync__take_in(q, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM, open, admitted, &slot);
+        result = gpusync__take_in(q, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM, open, &slot);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__add_handler(q, slot, buffer);
+    gpusync__add_handler(slot, buffer);
     *ticket = slot->ticket; /* before the commit: from there on the slot is the handler's */
     gpusync__send_void(buffer, gpusync__sel.commit);
     return GPUSYNC_OK;
@@ -7448,19 +7269,18 @@ GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *b
 /* Commits a command buffer. The caller is inside the queue. */
 static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
-    gpusync__commit_extra extra;
-    extra.admitted = false;
-    gpusync_result result = q->slow_commit ? gpusync__before_commit(q, buffer, &extra) : GPUSYNC_OK;
-    if (result != GPUSYNC_OK)
-        return result;
+    uint64_t began;
+    gpusync_result result;
+    if (q->slow_commit)
+        began = gpusync_now_ns();
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__commit_ordered(q, buffer, &extra.admitted, ticket);
+        result = gpusync__commit_ordered(q, buffer, ticket);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (result != GPUSYNC_OK || q->slow_commit)
-        result = gpusync__end_commit(q, buffer, result, &extra, ticket);
+        result = gpusync__end_commit(q, buffer, result, &began, ticket);
     return result;
 }
 
@@ -7505,127 +7325,61 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
     return result;
 }
 
-/* Waits for room and does not take it. Another waiter may use the room that ended this wait, and is
-   woken for it. */
-GPUSYNC_API gpusync_result gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns)
-{
-    if (!queue || !max_in_flight)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__enter_working(queue, 0);
-    if (result != GPUSYNC_OK)
-        return result;
-    if (gpusync__outstanding(queue) >= max_in_flight) {
-        result = gpusync__wait_below(queue, max_in_flight, gpusync__deadline(timeout_ns));
-        gpusync__give_room(queue, 0, NULL);
-    }
-    gpusync__leave(queue);
-    return result;
-}
+/* -- command buffers that the program commits */
 
-/* -- command buffers that the program commits: TRACKED before it does, EXTERNAL after */
-
-/* The watcher: waits for external work on a dispatch queue, and does what the handler does for
-   other work. The queue is serial, so that external work takes one thread of the dispatch pool. */
-static void gpusync__external_over(void *context)
-{
-    gpusync__slot *slot = (gpusync__slot *)context;
-    void *buffer = slot->buffer;
-    void *pool = gpusync__pool_push();
-    gpusync__send_void(buffer, gpusync__sel.waitUntilCompleted);
-    gpusync__pool_pop(pool);
-    gpusync__completed(slot, buffer);
-    gpusync__release_pooled(buffer);
-}
-
-/* Has the watcher wait for the buffer. The first call makes the watcher; of two at once the swap
-   picks one, and the other is released. No lock is held. */
-static void gpusync__queue_external(gpusync_queue *q, gpusync__slot *slot, void *buffer, gpusync_ticket ticket)
-{
-    void *watcher = GPUSYNC__LOAD_SEQ(&q->external_queue);
-    if (!watcher) {
-        void *made = gpusync__dispatch_queue_create("gpusync external work", NULL);
-        if (GPUSYNC__SWAP_SEQ(&q->external_queue, &watcher, made))
-            watcher = made;
-        else
-            gpusync__dispatch_release(made);
-    }
-    gpusync__retain(buffer); /* for the watcher: destroy_now may give up the slot's */
-    gpusync__dispatch_async(watcher, slot, gpusync__external_over);
-    gpusync__look_ticket(q, ticket, NULL); /* one that has ended is over at once */
-}
-
-/* gpusync_track and gpusync_track_committed, under the order lock. Needs a pool. A buffer with
-   encoded waits or signals is refused, because gpusync has to commit it. For an external buffer the
-   checks come first, because "not committed" says more. */
-GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, bool external, gpusync__slot **slot,
-                                                    gpusync_ticket *ticket)
+/* gpusync_track, under the order lock. Needs a pool. A buffer with encoded waits or signals is refused,
+   because gpusync has to commit it. */
+GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer);
-    uint8_t kind = external ? GPUSYNC__EXTERNAL : GPUSYNC__TRACKED;
-    bool encoded = *open && (*open)->submission;
+    gpusync__slot *slot = NULL;
 
-    if (encoded && !external)
+    if (*open && (*open)->submission)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__check_buffer(q, buffer, kind, *open);
-    if (result == GPUSYNC_OK && encoded)
-        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__TRACKED, *open);
     if (result == GPUSYNC_OK)
-        result = gpusync__take_in(q, buffer, kind, GPUSYNC__HAS_ROOM, open, NULL, slot);
+        result = gpusync__take_in(q, buffer, GPUSYNC__TRACKED, GPUSYNC__HAS_ROOM, open, &slot);
     if (result != GPUSYNC_OK)
         return result;
-    *ticket = (*slot)->ticket;
-    if (!external)
-        gpusync__add_handler(q, *slot, buffer);
+    *ticket = slot->ticket;
+    gpusync__add_handler(slot, buffer);
     return GPUSYNC_OK;
 }
 
-static gpusync_result gpusync__track(gpusync_queue *q, void *buffer, bool external, gpusync_ticket *ticket)
+GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
 
-    if (q && buffer && (external || !q->sticky))
-        result = gpusync__enter_working(q, 0);
+    if (queue && command_buffer && !queue->sticky)
+        result = gpusync__enter_working(queue, 0);
     if (result == GPUSYNC_OK) {
-        uint64_t began = q->device->trace ? gpusync_now_ns() : 0;
-        gpusync__slot *slot = NULL;
+        uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
         do {
             void *pool = gpusync__pool_push();
-            gpusync__lock(&q->order);
-            result = gpusync__track_ordered(q, buffer, external, &slot, &issued);
-            gpusync__order_end_pool(q, pool);
-        } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
-        if (result == GPUSYNC_OK && external)
-            gpusync__queue_external(q, slot, buffer, issued);
+            gpusync__lock(&queue->order);
+            result = gpusync__track_ordered(queue, command_buffer, &issued);
+            gpusync__order_end_pool(queue, pool);
+        } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(queue, 1));
         if (result == GPUSYNC_OK && began)
-            q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
-        gpusync__leave(q);
+            queue->device->trace->ticket(queue, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
+        gpusync__leave(queue);
     }
     if (ticket)
         *ticket = issued;
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    return gpusync__track(queue, command_buffer, false, ticket);
-}
-
-GPUSYNC_API gpusync_result gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    return gpusync__track(queue, command_buffer, true, ticket);
-}
-
-/* Gives up a tracked buffer that is not committed: its ticket ends as cancelled. The caller is
-   counted in the slot. The hold in gpusync__cancel decides between this call and a handler that
-   comes at the same time. */
-static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot)
+/* Gives up a tracked buffer that is not committed: its ticket ends with `end`. The caller is counted
+   in the slot. The hold in gpusync__cancel decides between this call and a handler that comes at the
+   same time. */
+static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot, gpusync_result end)
 {
     if (slot->kind != GPUSYNC__TRACKED)
         return GPUSYNC_ERROR_INVALID_TICKET;
     if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED)
         return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    return gpusync__cancel(q, slot) ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_TICKET;
+    return gpusync__cancel(q, slot, end) ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_TICKET;
 }
 
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
@@ -7638,7 +7392,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
     bool known = ticket != 0 && ticket <= gpusync__committed(queue);
     gpusync__slot *slot = known ? gpusync__ticket_begin(queue, ticket) : NULL;
     if (slot) {
-        result = gpusync__untrack_slot(queue, slot);
+        result = gpusync__untrack_slot(queue, slot, GPUSYNC_ERROR_CANCELLED);
         gpusync__ticket_end(queue, slot);
     }
     gpusync__leave(queue);
@@ -7704,7 +7458,6 @@ static bool gpusync__desc_is_valid(const gpusync_device_desc *desc)
     const gpusync_hooks *hooks = desc->hooks;
     const gpusync_allocator *allocator = desc->allocator;
     return (!hooks || !hooks->park == !hooks->unpark) && (!allocator || (allocator->allocate && allocator->release)) &&
-           (unsigned)desc->wait_mode <= GPUSYNC_WAIT_BLOCKING &&
            (unsigned)desc->callback_mode <= GPUSYNC_CALLBACKS_MANUAL;
 }
 
@@ -7738,8 +7491,8 @@ static void gpusync__set_hooks(gpusync_hooks *hooks, const gpusync_hooks *given)
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
-    static const gpusync_device_desc none = {
-        NULL, NULL, NULL, NULL, GPUSYNC_WAIT_DEFAULT, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL, NULL};
+    static const gpusync_device_desc none = {NULL, NULL, NULL, NULL, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED,
+                                             NULL, NULL, NULL};
 
     if (out)
         *out = NULL;
@@ -7772,10 +7525,8 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     gpusync__set_hooks(&dev->hooks, desc->hooks);
     if (desc->spin)
         *(dev->spin = &dev->own_spin) = *desc->spin;
-    dev->wait_mode = desc->wait_mode ? desc->wait_mode : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     dev->log = desc->log;
     dev->log_user = desc->log_user;
-    dev->log_report = desc->log_report;
     dev->notify = desc->notify;
     dev->notify_user = desc->notify_user;
     *out = dev;
@@ -7836,7 +7587,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
         there = given || gpusync__has_metal4(metal);
         q->options_class = gpusync__class_named("MTL4CommitOptions");
     }
-    if (!there || (q->metal4 && (!q->options_class || desc->wait_mode == GPUSYNC_WAIT_BLOCKING)))
+    if (!there || (q->metal4 && !q->options_class))
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (given) {
         if (!gpusync__is_of_device(given, metal))
@@ -7896,7 +7647,6 @@ static bool gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpu
     q->spin = dev->spin;
     if (desc->spin)
         *(q->spin = &q->own_spin) = *desc->spin;
-    q->wait_mode = desc->wait_mode ? desc->wait_mode : dev->wait_mode;
     q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
     if (desc->sticky_failure)
         q->sticky = (gpusync__sticky *)gpusync__allocate(dev, sizeof *q->sticky, 16);
@@ -7906,12 +7656,12 @@ static bool gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpu
 GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
                                                 gpusync_queue **out)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false, false};
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false};
     if (out)
         *out = NULL;
     if (!desc)
         desc = &none;
-    if (!dev || !out || (unsigned)desc->wait_mode > GPUSYNC_WAIT_BLOCKING)
+    if (!dev || !out)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_queue *q = (gpusync_queue *)gpusync__allocate(dev, sizeof *q, 128);
     if (!q)
@@ -7922,7 +7672,6 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     gpusync__pool_pop(pool);
     if (q->metal4 && !desc->max_command_buffer_count)
         q->limit = UINT32_MAX; /* Metal 4 has no limit */
-    q->max_in_flight = desc->max_in_flight && desc->max_in_flight < q->limit ? desc->max_in_flight : q->limit;
     gpusync__lock(&dev->lock);
     /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this
        thread finds the loss. */
@@ -7952,32 +7701,34 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      5. Metal 4: the events that work in flight still uses are kept (gpusync__gather_events).
      6. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
-     7. Submissions that are not over end with ERROR_CANCELLED (gpusync__disown, at >>upper). What
-        waits for tickets of the queue is told (gpusync__end_listed).
+     7. Submissions that are not over end (gpusync__disown, at >>upper). What waits for tickets of the
+        queue is told (gpusync__end_listed).
      8. Callbacks and releases that the queue owes run on this thread. For Metal 4 the last mark
         keeps what its signals still need (gpusync__leave_behind, at >>metal4).
      9. The queue leaves the device's list, and the device keeps the counts. The memory is freed.
 
-   What becomes of everything, by step. The right column is gpusync_queue_destroy_now, and every destroy on a
-   lost device. An orphan is a slot that its queue has left to the handler (gpusync__give_up).
+   What becomes of everything, by step. The right column is gpusync_queue_destroy_now, where GIVEN UP is
+   ERROR_DESTROYED, and every other destroy on a lost device, where it is ERROR_CANCELLED
+   (gpusync__end_by_destroy). An orphan is a slot that its queue has left to the handler
+   (gpusync__give_up).
 
      waits that sleep or spin       [2]  return ERROR_DESTROYED         the same (on a lost device they have
                                                                         returned ERROR_DEVICE_LOST before)
-     held work, commits behind it   [3]  ends with ERROR_CANCELLED      the same
-     open command buffers           [3]  are released; timelines that   the same
-                                         they were to signal fail
-     tracked ones, not committed    [3]  end with ERROR_CANCELLED,      the same
+     held work, commits behind it   [3]  ends with ERROR_CANCELLED      ends with GIVEN UP
+     open command buffers           [3]  are released; timelines that   the same, with GIVEN UP
+                                         they were to signal fail with
+                                         ERROR_CANCELLED
+     tracked ones, not committed    [3]  end with ERROR_CANCELLED,      the same, with GIVEN UP
                                          their slots become orphans
      plain commits in flight     [4, 6]  are waited for                 their slots become orphans; what waits for
                                                                         the ticket gets ERROR_DESTROYED [7]
-     submissions in flight       [4, 7]  are waited for                 end with ERROR_CANCELLED, and so do the
-                                                                        timelines they signal; their command
-                                                                        buffers stay until the handlers have come,
-                                                                        with the events that the GPU may still use
-     work of other queues that   [4, 7]  gets how the ticket ended      gets ERROR_DESTROYED or ERROR_CANCELLED of
-     waits for a ticket of this one                                     the ticket, in this call; the GPU waits no
-                                                                        longer, and may run that work before its
-                                                                        input is ready
+     submissions in flight       [4, 7]  are waited for                 end with GIVEN UP, and so do the timelines
+                                                                        they signal; their command buffers stay
+                                                                        until the handlers have come, with the
+                                                                        events that the GPU may still use
+     work of other queues that   [4, 7]  gets how the ticket ended      gets that end of the ticket, in this call; the
+     waits for a ticket of this one                                     GPU waits no longer, and may run that work
+                                                                        before its input is ready
      callbacks and releases         [8]  run in the call                the same; a released object may still be
                                                                         in use by the GPU
      Metal 4: queue and events      [8]  stay until the GPU has passed the queue's last mark (>>metal4)
@@ -8031,8 +7782,8 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__unlock(&q->order);
     gpusync__do_deferred(q->device, &deferred);
     if (q->open_count)
-        gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED,
-                           "its queue was destroyed before its command buffer was committed");
+        gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q),
+                                "its queue was destroyed before its command buffer was committed");
     for (size_t i = 0; q->open_count; i++)
         while (q->open[i]) {
             slot = gpusync__take_open(q, &q->open[i]);
@@ -8044,7 +7795,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__do_deferred(q->device, &deferred);
     slot = NULL;
     while ((slot = gpusync__next_armed(q, slot)) != NULL)
-        gpusync__untrack_slot(q, slot);
+        gpusync__untrack_slot(q, slot, gpusync__end_by_destroy(q));
 }
 
 /* Step 4. Waits for the work in flight without a limit, unless the device is lost. Callbacks of
@@ -8132,7 +7883,7 @@ GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
     unsigned rounds = 0;
     bool left = true;
 
-    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+    gpusync__given_up_error(q, &error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
     while (left) {
         gpusync__catch others;
         gpusync__node *node, *next;
@@ -8294,8 +8045,6 @@ static void gpusync__end_queue(gpusync__going *going)
     gpusync__list_remove(&dev->queues, &q->place);
     gpusync__add_stats(&dev->gone, q);
     gpusync__unlock(&dev->lock);
-    if (q->external_queue)
-        gpusync__dispatch_release(q->external_queue);
     gpusync__return_slots(q->free_slots);
     gpusync__queue_free(q);
     gpusync__object_gone(dev);
@@ -8695,8 +8444,8 @@ struct gpusync__dependency {
        queue. Set by the thread that encodes the wait, never cleared. Missing: a command buffer that
        waits for a ticket is not let go on (gpusync__found_over), or a wait that the Metal 4 queue
        cut short is not noticed (gpusync__wait_was_cut).
-       far: the ticket may end late, or be seen to end late: of a tracked or an external buffer. Set
-       by the thread that makes the dependency, never cleared. Missing: the GPU waits for work that
+       far: the ticket may end late: of a tracked buffer that is not committed. Set by the thread that
+       makes the dependency, never cleared. Missing: the GPU waits for work that
        is perhaps never committed, until its watchdog kills the waiting work.
        blocks: it is counted in the submission's `missing`. Set where it is listed, cleared where it
        turns, both under the wait list's lock; the thread that takes it off the list counts it down.
@@ -10253,7 +10002,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
                                                  const gpusync_wait_options *options)
 {
     gpusync_result result = GPUSYNC_OK;
-    if (!timeline || !gpusync__mode_is_valid(options))
+    if (!timeline)
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else if (value > GPUSYNC_MAX_VALUE)
         result = GPUSYNC_ERROR_NOT_RISING;
@@ -10283,13 +10032,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    What else knows of Metal 4, and why. `make check` compares this list with the code.
 
      gpusync__orphan_leave      Metal 4 retains nothing: the handler releases the buffer, not the last look
-     gpusync__is_limited        Metal 4 has no limit, so that each max_in_flight can make a commit wait
      gpusync__classify          its errors have a domain and codes of their own
      gpusync__read_label        several command buffers are an array: the first has the label
      gpusync__completed         the status is read from the feedback
      gpusync__look_slot         there is no status to look at: only the feedback tells
      gpusync__block_goal        there is no waitUntilCompleted
-     gpusync_wait_ex            refuses the mode BLOCKING: there is no waitUntilCompleted
+     gpusync_wait_ex            refuses `blocking`: there is no waitUntilCompleted
      gpusync_command_buffer     such buffers come from the device, not from a queue
      gpusync__check_stranger    gpusync_commit, gpusync_track, gpusync_encode_wait and _signal refuse such queues
      gpusync__end_commit        gpusync_commit refuses such queues, also where the commit would be held
@@ -10505,10 +10253,10 @@ GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
 }
 
 /* gpusync__take_in for Metal 4. Under the order lock. */
-GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, bool *admitted, gpusync__slot **slot)
+GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, gpusync__slot **slot)
 {
     gpusync__hook_in4(q);
-    return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, admitted, slot);
+    return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, slot);
 }
 
 /* Gives Metal the slot as the feedback handler, and commits. Under the order lock. Needs a pool. */
@@ -10520,27 +10268,15 @@ GPUSYNC__INLINE void gpusync__send4(gpusync_queue *q, gpusync__slot *slot, void 
     ((commit4)gpusync__send)(q->metal, gpusync__sel.commit4, buffers, count, options);
 }
 
-/* gpusync__before_commit for Metal 4. Looks for the command buffers among held work first, because
-   held work may be issued while this call waits for room. */
-GPUSYNC__RARE gpusync_result gpusync__before_commit4(gpusync_queue *q, void *const *buffers, size_t count,
-                                                     gpusync__commit_extra *extra)
-{
-    gpusync__lock(&q->order);
-    bool held = gpusync__holds(q, buffers, count);
-    gpusync__order_end(q);
-    return held ? GPUSYNC_ERROR_ALREADY_TRACKED : gpusync__before_commit(q, NULL, extra);
-}
-
 /* gpusync__commit for Metal 4. */
 static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket)
 {
-    gpusync__commit_extra extra;
+    uint64_t began;
     gpusync__slot *slot = NULL;
 
-    extra.admitted = false;
+    if (q->slow_commit)
+        began = gpusync_now_ns();
     gpusync_result result = buffers[0] ? gpusync__check_work(q, buffers, count) : GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (result == GPUSYNC_OK && q->slow_commit)
-        result = gpusync__before_commit4(q, buffers, count, &extra);
     if (result != GPUSYNC_OK)
         return result;
     do {
@@ -10555,7 +10291,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
         else if (q->lined && gpusync__holds(q, buffers, count))
             result = GPUSYNC_ERROR_ALREADY_TRACKED;
         else
-            result = gpusync__take_in4(q, all, &extra.admitted, &slot);
+            result = gpusync__take_in4(q, all, &slot);
         if (result == GPUSYNC_OK) {
             *ticket = slot->ticket;
             gpusync__send4(q, slot, options, buffers, count);
@@ -10565,7 +10301,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (result != GPUSYNC_OK || q->slow_commit)
-        result = gpusync__end_commits(q, buffers, count, result, &extra, ticket);
+        result = gpusync__end_commits(q, buffers, count, result, &began, ticket);
     return result;
 }
 
@@ -11261,7 +10997,7 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     uint64_t ticket = s->work.ticket;
 
     if (error)
-        gpusync__record(q, error, s->rank == GPUSYNC__RANK_OWN && error->result == GPUSYNC_ERROR_CANCELLED);
+        gpusync__record(q, error, s->rank == GPUSYNC__RANK_OWN && error->failure == GPUSYNC_FAILURE_CANCELLED);
     if (gpusync__is_issued(s))
         gpusync__learn(q, ticket, s->work.since_ns, outcome);
     else if (q->sticky)
@@ -11543,10 +11279,8 @@ GPUSYNC__INLINE bool gpusync__encode_waits(gpusync__submission *s)
         gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, dep->event, dep->raw);
         fills = true;
     }
-    if (s->front && !fills && (s->part_count > 1 || !s->signals)) {
+    if (s->front && !fills && (s->part_count > 1 || !s->signals))
         s->first_part = 1;
-        GPUSYNC__COUNT_RELAXED(&s->work.queue->stats.buffers_saved);
-    }
     return delayed;
 }
 
@@ -11554,13 +11288,10 @@ GPUSYNC__INLINE bool gpusync__encode_waits(gpusync__submission *s)
    on, and all that they read of the submission is written before. */
 GPUSYNC__INLINE void gpusync__send_parts(gpusync__submission *s)
 {
-    const gpusync__tracing *trace = s->device->trace;
     for (uint32_t i = s->first_part; i < s->part_count; i++) {
         gpusync__slot *slot = s->parts[i];
         void *buffer = slot->buffer;
-        if (trace)
-            trace->schedule(slot);
-        gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, slot);
+        gpusync__add_handler(slot, buffer);
         gpusync__send_void(buffer, gpusync__sel.commit);
     }
 }
@@ -11634,6 +11365,8 @@ GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result,
     if (!q->lined)
         return;
     gpusync__own_error(&error, result, why);
+    if (result != GPUSYNC_ERROR_DEVICE_LOST)
+        error.failure = GPUSYNC_FAILURE_CANCELLED;
     while ((s = q->line.first ? q->line.first : q->loose.first) != NULL) {
         gpusync__doom(s, GPUSYNC__RANK_OWN, &error);
         gpusync__abandon(q, s, deferred);
@@ -11871,11 +11604,10 @@ GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, con
     dep->queue_number = q->place.number;
     dep->node.number = point->ticket;
 
-    /* A tracked buffer may be committed later, even behind the work that waits for it. No handler tells
-       the end of an external one. The GPU must not wait for either: its watchdog would end the wait. */
+    /* A tracked buffer may be committed later, even behind the work that waits for it. The GPU must not
+       wait for it: its watchdog would end the wait. */
     gpusync__slot *slot = gpusync__ticket_begin(q, point->ticket);
-    dep->far = slot && (slot->kind == GPUSYNC__EXTERNAL ||
-                        (slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED));
+    dep->far = slot && gpusync__is_uncommitted(slot);
     if (slot)
         gpusync__ticket_end(q, slot);
     gpusync__leave(q);
@@ -12068,8 +11800,6 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission
     bool front = s->dependency_count != 0;
     bool back = desc->signal_count && (!front || desc->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
-    if (!front && desc->wait_count)
-        GPUSYNC__COUNT_RELAXED(&q->stats.buffers_saved);
     if (!count)
         return GPUSYNC_OK;
     if (!gpusync__take_rooms_now(q, count)) {
@@ -12109,8 +11839,6 @@ static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__su
         s->dependency_count++;
         gpusync__append_dependency(s, dep);
     }
-    if (s->dependency_count != desc->wait_count)
-        __atomic_fetch_add(&q->stats.waits_skipped, desc->wait_count - s->dependency_count, __ATOMIC_RELAXED);
     for (size_t i = 0; i < desc->signal_count && result == GPUSYNC_OK; i++) {
         gpusync__pending_signal *signal = &s->own_signals[s->signal_count];
         result = gpusync__signal_point(q->device, &desc->signals[i], signal);
@@ -12195,7 +11923,7 @@ GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__sub
     bool ready = gpusync__is_ready(q, 1);
     if (ready) {
         gpusync__add_new_part(q, s, all, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4);
-        gpusync__room_for_stranger(q, NULL);
+        gpusync__count_room(q, 1);
     }
     GPUSYNC__UNLOCK(q);
     if (!ready)
@@ -12243,7 +11971,7 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission 
         gpusync__slot *slot = *open;
         if (!slot) {
             gpusync__add_new_part(q, s, desc->command_buffers[i], GPUSYNC__HAS_ROOM);
-            gpusync__room_for_stranger(q, NULL);
+            gpusync__count_room(q, 1);
             continue;
         }
         if (slot->submission) {
@@ -12613,7 +12341,7 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
         gpusync__slot **open = gpusync__find_open(q, buffer);
         gpusync__slot *slot = *open;
         s = slot ? slot->submission : NULL;
-        result = s ? gpusync__check_status(buffer, GPUSYNC__PART) : GPUSYNC_OK;
+        result = s ? gpusync__check_status(buffer) : GPUSYNC_OK;
         if (s && result == GPUSYNC_OK)
             result = gpusync__take_part(q, s, open);
         ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -12774,7 +12502,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__slot_take(q);
     if (slot)
-        gpusync__room_for_stranger(q, NULL);
+        gpusync__count_room(q, 1);
     GPUSYNC__UNLOCK(q);
     if (!slot)
         return NULL;
@@ -12858,8 +12586,6 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
             gpusync__dependency_free(q->device, &dep, false);
         else if (result != GPUSYNC_OK)
             gpusync__timeline_unref(signal.timeline);
-        else if (waits && dep.stage == GPUSYNC__OVER)
-            GPUSYNC__COUNT_RELAXED(&q->stats.waits_skipped);
     }
     gpusync__leave(q);
     return result;
@@ -12956,7 +12682,8 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
         if (open == 0)
             return;
     while (!GPUSYNC__SWAP_SEQ(&s->unresolved, &open, open + 1));
-    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was in flight");
+    gpusync__given_up_error(s->work.queue, &error, gpusync__end_by_destroy(s->work.queue),
+                            "its queue was destroyed while it was in flight");
     gpusync__blame(s, GPUSYNC__RANK_OWN, &error);
     gpusync__set_flag(&s->fate, GPUSYNC__DISOWNED);
     GPUSYNC__EACH_SIGNAL(signal, s)
@@ -13011,7 +12738,7 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
 /* Gives the queue's held work up, because the queue is being destroyed. Under the order lock. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    gpusync__give_up_all(q, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while it was held", deferred);
+    gpusync__give_up_all(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was held", deferred);
 }
 
 /* Gives the device the table, the same one each time. Under the submission lock. */
@@ -13215,7 +12942,7 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
 {
     static const struct timespec ms = {0, 1000000};
     static const uint64_t at_once = 0;
-    static const gpusync_command_buffer_desc desc = {&at_once, NULL, false, 0, NULL};
+    static const gpusync_command_buffer_desc desc = {&at_once, NULL, false, NULL};
     gpusync_ticket ticket;
     uint64_t raw;
     void *buffer;
@@ -13586,45 +13313,11 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     dev->trace_fn(dev->trace_user, &event);
 }
 
-/* The scheduled handler, one for all command buffers. It finds the slot by the buffer, on the list
-   of those that have yet to be scheduled, and touches nothing but the slot, because the queue may
-   be gone. If a tool passes another object, the trace lacks the time. */
-static void gpusync__scheduled(void *block, void *buffer)
-{
-    (void)block;
-    GPUSYNC__LOCK_GLOBAL();
-    gpusync__slot *slot = gpusync__global.traced;
-    while (slot && slot->buffer != buffer)
-        slot = slot->scheduled.next;
-    if (slot) {
-        gpusync__untrace(slot);
-        slot->scheduled.ns = gpusync_now_ns(); /* read by gpusync__complete_slowly */
-    }
-    GPUSYNC__UNLOCK_GLOBAL();
-}
-
-static gpusync__block gpusync__scheduled_block = {
-    (void *)gpusync__global_block, GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, gpusync__scheduled,
-    &gpusync__descriptor,
-};
-
-/* Adds the scheduled handler, which Metal takes only before the commit. The first of that handler
-   and the completed one, an orphan's too, takes the slot off the list. */
-GPUSYNC__RARE void gpusync__trace_schedule(gpusync__slot *slot)
-{
-    GPUSYNC__LOCK_GLOBAL();
-    slot->scheduled.next = gpusync__global.traced;
-    gpusync__global.traced = slot;
-    slot->traced = true;
-    GPUSYNC__UNLOCK_GLOBAL();
-    gpusync__send_void_id(slot->buffer, gpusync__sel.addScheduledHandler, &gpusync__scheduled_block);
-}
-
 /* Queues that are made later read the device's trace. */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
-    static const gpusync__tracing tracing = {gpusync__trace_ticket,   gpusync__trace_end,  gpusync__trace_signal,
-                                             gpusync__trace_callback, gpusync__trace_wait, gpusync__trace_schedule};
+    static const gpusync__tracing tracing = {gpusync__trace_ticket, gpusync__trace_end, gpusync__trace_signal,
+                                             gpusync__trace_callback, gpusync__trace_wait};
     gpusync_queue *q;
 
     if (!device)
@@ -13641,7 +13334,7 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
 
 /* The report, from the outside in:
 
-       gpusync 0.3.0 device
+       gpusync 0.4.0 device
          queue 1 'label': ...                 every queue that does not close, one after the other,
                                               entered
            ticket 7 'label': ...              what has not ended, counted in its slot
@@ -13691,14 +13384,13 @@ static double gpusync__ms_since(uint64_t since_ns)
 GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
-    static const char *const kinds[] = {"", "", "external ", "  ", ""}; /* WORK, TRACKED, EXTERNAL, PART, SUBMISSION */
     uint8_t kind = slot->kind;
 
     /* of Metal 4 nothing more is known */
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
     char label[64];
     gpusync__read_label(q, slot, label, sizeof label);
-    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", kinds[kind],
+    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", kind == GPUSYNC__PART ? "  " : "",
                    (unsigned long long)GPUSYNC__LOAD_SEQ(&slot->ticket), label, status <= 5 ? states[status] : "?",
                    gpusync__ms_since(
                        GPUSYNC__LOAD_SEQ(kind == GPUSYNC__PART ? &slot->submission->work.since_ns : &slot->since_ns)));
@@ -13852,8 +13544,8 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
     uint64_t last = gpusync__committed(q);
     char most[16] = "";
 
-    if (q->max_in_flight != UINT32_MAX)
-        snprintf(most, sizeof most, " of %u", q->max_in_flight);
+    if (q->limit != UINT32_MAX)
+        snprintf(most, sizeof most, " of %u", q->limit);
     gpusync__write(out, "  queue %llu '%s': %scommitted %llu, completed %llu, failed %llu, buffers %u%s%s%s\n",
                    (unsigned long long)q->place.number, q->label, q->metal4 ? "Metal 4, " : "",
                    (unsigned long long)last, (unsigned long long)done,
@@ -13978,15 +13670,12 @@ GPUSYNC__STUB_OUT(gpusync_commit4(gpusync_queue *queue, void *const *command_buf
                                   gpusync_ticket *out))
 GPUSYNC__STUB_OUT(gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
 GPUSYNC__STUB(gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket))
-GPUSYNC__STUB(gpusync_throttle(gpusync_queue *queue, uint32_t max_in_flight, uint64_t timeout_ns))
-GPUSYNC__STUB_OUT(gpusync_track_committed(gpusync_queue *queue, void *command_buffer, gpusync_ticket *out))
 GPUSYNC__STUB(gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket))
 GPUSYNC__STUB(gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                               const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
-GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns))
-GPUSYNC__STUB(gpusync_device_wait_ex(gpusync_device *device, uint64_t timeout_ns, const gpusync_wait_options *options))
+GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns, const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
                                 const gpusync_wait_options *options, size_t *which))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
@@ -14127,8 +13816,30 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.3   Not released yet.
-           1. What a 0.2 program has to change. examples/from-0.2.sh prints the lines, and changes some:
+     0.4   Not released yet.
+           1. What a 0.3 program has to change:
+             gpusync_track_committed                     gone, with ERROR_NOT_COMMITTED: call gpusync_track before the
+                                                         commit, or commit an empty command buffer through gpusync
+                                                         behind the buffer, which tells its end, but not its failure
+             gpusync_throttle, max_in_flight             gone: if (ticket > 2) gpusync_wait(queue, ticket - 2, ...).
+                                                         gpusync_commit waits for no room
+             gpusync_wait_mode and its three fields      gone. HANDLER: a gpusync_spin of zeros. BLOCKING, which works
+                                                         in gpusync_wait_ex alone: gpusync_wait_options.blocking
+             gpusync_device_desc.log_report              gone: call gpusync_report in the log function
+             gpusync_device_wait_ex                      gpusync_device_wait, which takes the options; NULL: none
+             gpusync_command_buffer_desc.error_options,  an MTLCommandBufferDescriptor in `descriptor`, not beside
+               .log_state                                unretained_references
+             gpusync_stats.spurious_wakes,               gone; the waits that slept: `wakes`, and the sum of their
+               .waits_skipped, .buffers_saved,           latencies: `wake_ns`
+               .wake_latencies
+             GPUSYNC_TRACE_SCHEDULED                     gone: gpusync_get_info tells when the GPU began
+             positional initialisers of descs            by name
+             gpusync_device_create_0_3 by its symbol     gpusync_device_create, or _0_4; so for the two others
+           2. What means something else, and compiles as before:
+             gpusync_queue_destroy_now: all that had not ended ends with ERROR_DESTROYED, of class CANCELLED.
+             A wait for several points, or for a device, that times out writes one line to the log.
+           3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient.
+     0.3   1. What a 0.2 program has to change:
              GPUSYNC_LOG_INFO                            gone: the levels are GPUSYNC_LOG_WARNING and _ERROR. The enum
                                                          is open: in Swift a switch needs a default (untried)
              a log function                              gets warnings, too, one for each wait that reaches its limit,

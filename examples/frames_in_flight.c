@@ -1,9 +1,8 @@
 // cc -std=c99 frames_in_flight.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o frames
 //
-// A render loop with three frames in flight: while the GPU works on one frame, the CPU writes the next two.
-// gpusync_throttle keeps it from running farther ahead. Each frame has a slot in a ring of three buffers. The CPU may
-// write a slot again only when the GPU has read what was in it, and the ticket of the frame that used it last tells how
-// that went.
+// A render loop with three frames in flight: while the GPU works on one frame, the CPU writes the next two. Each frame
+// has a slot in a ring of three buffers. The CPU may write a slot again only when the GPU has read what was in it, and
+// the ticket of the frame that used it last tells how that went. The same wait keeps the CPU from running farther ahead.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
@@ -48,22 +47,14 @@ static void explain(gpusync_result result)
     printf("%s\n", text);
 }
 
-/* Until the GPU is less than three frames behind. */
-static void wait_for_turn(void)
-{
-    gpusync_result result = gpusync_throttle(queue, DEPTH, 0); /* not needed: it counts how often the GPU was behind */
-    if (result == GPUSYNC_TIMEOUT) {
-        times_waited++;
-        result = gpusync_throttle(queue, DEPTH, 10000 * MS);
-    }
-    explain(result);
-    check(result == GPUSYNC_OK, name_of(result));
-}
-
-/* After this the slot belongs to the CPU. With a turn it does already, or in a moment, but how did its frame end? */
+/* After this the slot belongs to the CPU, and the GPU is less than three frames behind. */
 static void settle_slot(unsigned slot)
 {
-    gpusync_result result = gpusync_wait(queue, in_use[slot], 10000 * MS);
+    gpusync_result result = gpusync_wait(queue, in_use[slot], 0); /* not needed: it counts how often the CPU waits */
+    if (result == GPUSYNC_TIMEOUT) {
+        times_waited++;
+        result = gpusync_wait(queue, in_use[slot], 10000 * MS);
+    }
     explain(result);
     if (result == GPUSYNC_ERROR_EXECUTION) frame_failed(frame_of[slot]);
     else check(result == GPUSYNC_OK, name_of(result));
@@ -73,7 +64,6 @@ static void settle_slot(unsigned slot)
 static void draw(unsigned frame)
 {
     unsigned slot = frame % DEPTH, in_flight = 0;
-    wait_for_turn();
     settle_slot(slot);
 
     uint32_t *pixels = (uint32_t *)metal_contents(ring[slot]);

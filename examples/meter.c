@@ -37,19 +37,12 @@ static const char *bar(char *text, double part)
     return text;
 }
 
-/* "< 64 us" if half of the sleeps woke up so soon. Place n counts those below 2^n, and the last one all others. */
-static void median_wake(char *text, size_t size, const gpusync_stats *before, const gpusync_stats *now)
+/* How late a sleep woke up, on average: from the GPU's end, where Metal has told it. */
+static void average_wake(char *text, size_t size, const gpusync_stats *before, const gpusync_stats *now)
 {
-    const int last = GPUSYNC_LATENCIES - 1;
-    uint64_t all = 0, seen = 0;
-    int n = 0;
-    for (int i = 0; i < GPUSYNC_LATENCIES; i++) all += now->wake_latencies[i] - before->wake_latencies[i];
-    if (!all) {
-        snprintf(text, size, "not told");
-        return;
-    }
-    while ((seen += now->wake_latencies[n] - before->wake_latencies[n]) * 2 < all) n++;
-    snprintf(text, size, "%s %lu us", n < last ? "<" : ">", 1ul << (n < last ? n : n - 1));
+    uint64_t wakes = now->wakes - before->wakes;
+    if (wakes) snprintf(text, size, "%.0f us", (double)(now->wake_ns - before->wake_ns) / 1e3 / (double)wakes);
+    else snprintf(text, size, "not told");
 }
 
 static void meter_line(meter *m, const gpusync_stats *now)
@@ -58,7 +51,7 @@ static void meter_line(meter *m, const gpusync_stats *now)
     double average = (double)m->in_flight / m->frames, ms = m->ended ? m->sum_s * 1e3 / m->ended : 0;
     if (m->ended)
         snprintf(end, sizeof end, "[%s] %4.1f ms, at most %4.1f", bar(time, ms / 16.7), ms, m->longest_s * 1e3);
-    median_wake(late, sizeof late, &m->before, now);
+    average_wake(late, sizeof late, &m->before, now);
     uint64_t slept = now->waits_sleep - m->before.waits_sleep, spun = now->waits_spin - m->before.waits_spin;
     printf("frame %3" PRIu64 "  in flight [%s] %.1f  GPU's end %s  slept %2" PRIu64 ", late %s  spun %2" PRIu64
            ", %.1f ms  failed %" PRIu64 "\n",
@@ -147,15 +140,13 @@ int main(void)
 
     gpusync_stats all;
     check(!gpusync_get_stats(queue, &all), "gpusync_get_stats");
-    uint64_t late = 0;
-    for (int i = 0; i < GPUSYNC_LATENCIES; i++) late += all.wake_latencies[i];
     printf("%" PRIu64 " lines tell of %" PRIu64 " frames, %" PRIu64 " with the GPU's end; %" PRIu64
            " in flight at most\n", m.lines, m.commits, m.told, m.most);
     check(m.lines == FRAMES / PERIOD && m.commits == FRAMES, "each frame is in one line");
     check(real_device || m.told > 0, "the times of the GPU");
     check(m.most <= DEPTH, "never more than three in flight");
     check(all.commits == all.completions && !all.failures, "every frame has ended well");
-    check(late <= all.waits_sleep, "only a wait that slept can be late");
+    check(all.wakes <= all.waits_sleep, "only a wait that slept can be late");
 
     check(!gpusync_queue_destroy(queue) && !gpusync_device_destroy(device), "destroy");
     metal_release(screen);

@@ -198,7 +198,7 @@ static double compare(void)
     run("one at a time", 1);
     run("three at a time", DEPTH);
     gpusync_wait_options handlers = {.handlers = true}; /* Metal's handlers bring the times, a moment after the end */
-    check(!gpusync_device_wait_ex(device, 5000 * MS, &handlers), "gpusync_device_wait_ex");
+    check(!gpusync_device_wait(device, 5000 * MS, &handlers), "gpusync_device_wait");
     double alone = span_ms(first), together = span_ms(first + CHUNKS);
     if (together <= 0) {
         printf("on the GPU: this device tells no times\n");

@@ -101,7 +101,7 @@ static void never_used(void)
     ASK("gpusync_is_idle", true, gpusync_is_idle(queue));
     ASK("gpusync_is_done(GPUSYNC_NO_TICKET)", true, gpusync_is_done(queue, GPUSYNC_NO_TICKET));
     WAIT("gpusync_queue_wait", GPUSYNC_OK, gpusync_queue_wait(queue, GPUSYNC_FOREVER));
-    WAIT("gpusync_device_wait", GPUSYNC_OK, gpusync_device_wait(device, GPUSYNC_FOREVER));
+    WAIT("gpusync_device_wait", GPUSYNC_OK, gpusync_device_wait(device, GPUSYNC_FOREVER, NULL));
 }
 
 /* The work cannot start before this thread opens the gate, so every answer is certain. (Keep such gates short:
@@ -119,7 +119,7 @@ static void in_flight(void)
     WAIT("gpusync_wait, limit 0", GPUSYNC_TIMEOUT, gpusync_wait(queue, ticket, 0));
     WAIT("gpusync_wait, limit 1 ms", GPUSYNC_TIMEOUT, gpusync_wait(queue, ticket, MS));
     WAIT("gpusync_queue_wait, limit 1 ms", GPUSYNC_TIMEOUT, gpusync_queue_wait(queue, MS));
-    WAIT("gpusync_device_wait, limit 1 ms", GPUSYNC_TIMEOUT, gpusync_device_wait(device, MS));
+    WAIT("gpusync_device_wait, limit 1 ms", GPUSYNC_TIMEOUT, gpusync_device_wait(device, MS, NULL));
 
     char text[2048]; /* what to print when a program hangs */
     check(gpusync_report(device, text, sizeof text) > 0, "gpusync_report");
@@ -132,23 +132,23 @@ static void in_flight(void)
     metal_release(gate);
 }
 
-static void every_mode(void)
+static void every_way(void)
 {
     static const gpusync_spin none = {0, 0, 0, false}, brief = {32, 1000000, MS / 10, false}, ample = {32, 100000000, 0, false};
     static const struct {
         const char *what;
         gpusync_wait_options options;
     } ways[] = {
-        {"gpusync_wait_ex, SPIN_THEN_HANDLER", {NULL, GPUSYNC_WAIT_SPIN_THEN_HANDLER, NULL, false, false}},
-        {"gpusync_wait_ex, spin budget: none", {&none, GPUSYNC_WAIT_DEFAULT, NULL, false, false}},
-        {"gpusync_wait_ex, spin budget: 0.1 ms", {&brief, GPUSYNC_WAIT_DEFAULT, NULL, false, false}},
-        {"gpusync_wait_ex, spin budget: ample", {&ample, GPUSYNC_WAIT_DEFAULT, NULL, false, false}},
-        {"gpusync_wait_ex, HANDLER", {NULL, GPUSYNC_WAIT_HANDLER, NULL, false, false}},
-        {"gpusync_wait_ex, BLOCKING", {NULL, GPUSYNC_WAIT_BLOCKING, NULL, false, false}},
+        {"gpusync_wait_ex, the wait decides", {.spin = NULL}},
+        {"gpusync_wait_ex, spin budget: none", {.spin = &none}}, /* sleeps at once */
+        {"gpusync_wait_ex, spin budget: 0.1 ms", {.spin = &brief}},
+        {"gpusync_wait_ex, spin budget: ample", {.spin = &ample}},
+        {"gpusync_wait_ex, handlers", {.handlers = true}}, /* also until the program's completed handlers have run */
+        {"gpusync_wait_ex, blocking", {.blocking = true}}, /* in Metal's waitUntilCompleted */
     };
     printf("each way to wait, new work for each\n");
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        gpusync_ticket ticket = commit(new_work("modes", NULL, 0, SIZE));
+        gpusync_ticket ticket = commit(new_work("ways", NULL, 0, SIZE));
         WAIT(ways[i].what, GPUSYNC_OK, gpusync_wait_ex(queue, ticket, GPUSYNC_FOREVER, &ways[i].options));
         check_bytes(0, SIZE, value);
     }
@@ -164,7 +164,7 @@ static void several(void)
     for (size_t i = 0; i < PARTS; i++) check_bytes(i * SIZE / PARTS, SIZE / PARTS, (unsigned char)(first + i));
     POLL("gpusync_poll, the last of them", GPUSYNC_OK, gpusync_poll(queue, ticket));
     WAIT("gpusync_queue_wait, nothing left", GPUSYNC_OK, gpusync_queue_wait(queue, GPUSYNC_FOREVER));
-    WAIT("gpusync_device_wait, nothing left", GPUSYNC_OK, gpusync_device_wait(device, GPUSYNC_FOREVER));
+    WAIT("gpusync_device_wait, nothing left", GPUSYNC_OK, gpusync_device_wait(device, GPUSYNC_FOREVER, NULL));
 }
 
 /* Command buffers of other code: a library that makes and commits its own on the same Metal queue. */
@@ -176,10 +176,13 @@ static void others_commit(void)
         gpusync_ticket ticket;
         check(command_buffer != NULL, "Metal makes a command buffer");
         encode(command_buffer, 0, SIZE);
-        if (late) { /* we learn of it after its commit; tickets count on their own */
+        if (late) { /* we learn of it after its commit: an empty command buffer behind it ends when both have */
+            gpusync_command_buffer_desc desc = {.label = "behind it"};
+            void *empty;
             metal_commit(command_buffer);
-            check(!gpusync_track_committed(queue, command_buffer, &ticket), "gpusync_track_committed");
-            WAIT("gpusync_wait after gpusync_track_committed", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
+            check(!gpusync_command_buffer(queue, &desc, &empty), "gpusync_command_buffer");
+            ticket = commit(empty);
+            WAIT("gpusync_wait for a buffer behind it", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
         } else { /* the better way: before the commit, which stays with its owner */
             check(!gpusync_track(queue, command_buffer, &ticket), "gpusync_track");
             metal_commit(command_buffer);
@@ -234,7 +237,7 @@ int main(void)
 
     never_used();
     in_flight();
-    every_mode();
+    every_way();
     several();
     others_commit();
     failure();

@@ -172,13 +172,11 @@ static NSString *const source =
         [self deviceIsLost];
         return;
     }
-    gpusync_result result = gpusync_throttle(_queue, DEPTH, 0);
-    if (result == GPUSYNC_TIMEOUT) {
+    unsigned long slot = _frame % DEPTH;
+    if (gpusync_poll(_queue, _tickets[slot]) == GPUSYNC_NOT_READY) { /* the GPU still reads the slot */
         _leftOut++;
         return;
     }
-    unsigned long slot = _frame % DEPTH;
-    if (gpusync_poll(_queue, _tickets[slot]) == GPUSYNC_NOT_READY) return; /* room, but the slot is still being read */
     [self settle:slot];
     @autoreleasepool { /* a drawable that waits for the run loop's pool is one that the next frame lacks */
         [self draw:slot];
@@ -189,7 +187,7 @@ static NSString *const source =
 - (void)draw:(unsigned long)slot
 {
     gpusync_command_buffer_desc desc = {.label = "frame"};
-    uint64_t no_time = 0; /* there is room: see above */
+    uint64_t no_time = 0; /* three frames leave room in the queue */
     void *raw;
     desc.timeout_ns = &no_time;
     /* The slot is the CPU's now. */

@@ -79,7 +79,7 @@ int main(void)
     if (!real_device) run_frame(FRAMES + 1, GPUSYNC_ERROR_EXECUTION); /* there no work fails on purpose */
 
     gpusync_wait_options handlers = {.handlers = true}; /* a wait may end before its handler tells of the end */
-    gpusync_result result = gpusync_device_wait_ex(device, 10000 * MS, &handlers);
+    gpusync_result result = gpusync_device_wait(device, 10000 * MS, &handlers);
     check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION, name_of(result));
     for (int i = 0; i < QUEUES; i++) check(!gpusync_queue_destroy(queues[i]), "gpusync_queue_destroy");
     check(!gpusync_timeline_destroy(uploaded), "gpusync_timeline_destroy");

@@ -4,7 +4,7 @@
        signposts_init(&posts, signposts_tell, stdout);      stdout: where text goes; not used by os_signpost
        gpusync_set_trace(device, signposts_trace, &posts);  while nothing is in flight
        ...
-       gpusync_device_wait_ex(device, limit_ns, &options);  options.handlers = true: until the ends were told
+       gpusync_device_wait(device, limit_ns, &options);     options.handlers = true: until the ends were told
        ...                                                  the queues are destroyed
        gpusync_device_destroy(device);
        signposts_destroy(&posts);
@@ -151,7 +151,7 @@ static void signposts__note(signposts *s, const gpusync_trace_event *event)
     case GPUSYNC_TRACE_COMMIT:
     case GPUSYNC_TRACE_SUBMIT:
         if (ticket && ticket->begun) { /* of a queue that was here before: gpusync_queue_destroy_now */
-            signposts__end(s, ticket, GPUSYNC_ERROR_CANCELLED, event->time_ns);
+            signposts__end(s, ticket, GPUSYNC_ERROR_DESTROYED, event->time_ns);
             ticket = NULL;
         }
         if (!ticket) ticket = signposts__add(s, SIGNPOSTS_TICKET, event);
@@ -184,7 +184,6 @@ static void signposts__note(signposts *s, const gpusync_trace_event *event)
         signposts__end(s, wait, event->result, event->time_ns);
         break;
     }
-    case GPUSYNC_TRACE_SCHEDULED:
     case GPUSYNC_TRACE_SIGNAL:
     case GPUSYNC_TRACE_CALLBACK: break; /* these have no length */
     }
@@ -199,7 +198,7 @@ static void signposts_trace(void *user, const gpusync_trace_event *event)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* End what is still open, with ERROR_CANCELLED: what the GPU has not ended when its queue goes is not told of. */
+/* End what is still open, with ERROR_DESTROYED: what the GPU has not ended when its queue goes is not told of. */
 static size_t signposts_end_open(signposts *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -207,7 +206,7 @@ static size_t signposts_end_open(signposts *s)
     while (s->count) {
         signposts_interval *last = &s->open[s->count - 1];
         ended += last->begun;
-        if (last->begun) signposts__end(s, last, GPUSYNC_ERROR_CANCELLED, gpusync_now_ns());
+        if (last->begun) signposts__end(s, last, GPUSYNC_ERROR_DESTROYED, gpusync_now_ns());
         else s->count--;
     }
     pthread_mutex_unlock(&s->lock);

@@ -207,7 +207,7 @@ int main(void)
         metal_pool_pop(pool);
     }
     gpusync_wait_options handlers = {.handlers = true}; /* the report is to show none of these frames */
-    check(!gpusync_device_wait_ex(device, 10000 * MS, &handlers), "gpusync_device_wait_ex");
+    check(!gpusync_device_wait(device, 10000 * MS, &handlers), "gpusync_device_wait");
     for (unsigned frame = FRAMES - DEPTH + 1; frame <= FRAMES; frame++) check_frame(frame);
     printf("frames: %d went all the way, %u at a time at most\n", FRAMES, most_under_way);
     check(most_under_way <= DEPTH, "never more than three under way");

@@ -122,7 +122,6 @@ static void write_record(const record *r)
     case GPUSYNC_TRACE_SUBMIT: write_call(r, "submit"); break;
     case GPUSYNC_TRACE_HOLD: write_hold(r); break;
     case GPUSYNC_TRACE_ISSUE: write_call(r, "issue"); break;
-    case GPUSYNC_TRACE_SCHEDULED: write_instant(r, "i", GPU, queue_number(e->queue), "scheduled"); break;
     case GPUSYNC_TRACE_COMPLETED:
         if (e->gpu_end_s <= 0) break; /* Metal did not tell */
         write_slice(r, GPU, e->gpu_start_s * 1e6 - zero_us, e->gpu_end_s * 1e6 - zero_us);
@@ -192,7 +191,7 @@ static void run(void)
         metal_pool_pop(pool);
     }
     gpusync_wait_options handlers = {.handlers = true}; /* a wait may end before a handler tells of the end */
-    check(!gpusync_device_wait_ex(device, 10000 * MS, &handlers), "gpusync_device_wait_ex");
+    check(!gpusync_device_wait(device, 10000 * MS, &handlers), "gpusync_device_wait");
 }
 
 int main(int argc, char **argv)

@@ -3,8 +3,8 @@
 #
 # Links a program that calls all of the ground floor, as a linker does that drops what nothing refers to, with gcc and with
 # clang, at -O0 (where nothing is inlined) and -O2. Names each function behind >>second in gpusync.h that is left. Prints
-# nothing when there is none. The program has a log function. The report, which goes there with log_report, is of the second
-# floor: it is linked where a program names gpusync_queue_report. BUILD: where the programs are made.
+# nothing when there is none. The program has a log function. The report is of the second floor: it is linked where a program
+# calls it, as in its log function. BUILD: where the programs are made.
 
 set -euo pipefail
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -33,22 +33,22 @@ int main(void)
     gpusync_error error;
     gpusync_stats stats;
     gpusync_result result;
-    uint64_t cursor = 0;
+    uint64_t cursor = GPUSYNC_FROM_NOW;
     size_t count;
     void *buffer;
-    desc.log = line; /* waits that time out write to it; log_report is NULL */
+    desc.log = line; /* waits that time out write to it */
     desc.log_user = &device;
     if (gpusync_device_create(&desc, &device) || gpusync_queue_create(device, NULL, &queue)) return 1;
     if (gpusync_command_buffer(queue, NULL, &buffer) || gpusync_command_buffer_discard(queue, buffer)) return 1;
-    if (gpusync_commit(queue, buffer, &ticket) || gpusync_throttle(queue, 1, 0)) return 1;
+    if (gpusync_commit(queue, buffer, &ticket) || gpusync_poll(queue, ticket)) return 1;
     if (gpusync_track(queue, buffer, &ticket) || gpusync_untrack(queue, ticket)) return 1;
-    if (gpusync_track_committed(queue, buffer, &ticket) || gpusync_poll(queue, ticket)) return 1;
     point = gpusync_at_ticket(queue, ticket);
     if (gpusync_wait(queue, ticket, 0) || gpusync_wait_ex(queue, ticket, 0, NULL)) return 1;
-    if (gpusync_queue_wait(queue, 0) || gpusync_device_wait(device, 0) || gpusync_device_wait_ex(device, 0, NULL)) return 1;
+    if (gpusync_queue_wait(queue, 0) || gpusync_device_wait(device, 0, NULL)) return 1;
     if (gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, 0, NULL, NULL)) return 1;
     if (gpusync_on_done(point, done, &result) || gpusync_release_after(point, buffer)) return 1;
     if (gpusync_dispatch(device, 1, &count) || gpusync_next_error(queue, &cursor, &error)) return 1;
+    if (gpusync_failure_is_transient(error.failure)) return 1;
     if (gpusync_get_info(queue, ticket, &info) || gpusync_get_stats(queue, &stats)) return 1;
     if (gpusync_device_get_stats(device, &stats) || gpusync_device_is_lost(device)) return 1;
     if (gpusync_queue_clear_failure(queue) || gpusync_in_flight(queue)) return 1;
@@ -62,13 +62,19 @@ int main(void) { return gpusync_submit(NULL, NULL, NULL) || gpusync_timeline_cre
 EOF
 
 cat "$dir/head.c" - >"$dir/report.c" <<'EOF'
+static void tell(void *user, gpusync_log_level level, const char *text)
+{
+    char report[4096];
+    (void)gpusync_queue_report(*(gpusync_queue **)user, report, sizeof report);
+    line(user, level, report[0] ? report : text);
+}
 int main(void)
 {
     gpusync_device_desc desc = {0};
+    gpusync_queue *queue = NULL;
     gpusync_device *device;
-    desc.log = line;
-    desc.log_user = &device;
-    desc.log_report = gpusync_queue_report;
+    desc.log = tell;
+    desc.log_user = &queue;
     return gpusync_device_create(&desc, &device);
 }
 EOF

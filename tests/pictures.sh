@@ -54,7 +54,7 @@ AXES = {"trace": ["axis-time"], "pipeline": ["axis-time"], "ticket": [], "waitin
 UNITS = ("milliseconds (ms)", "microseconds (us)")
 KEYS = {"us": "microseconds", "ms": "milliseconds", "condvar": "condition variable", "NOT_READY": "without GPUSYNC_",
         "32/224": "32 pauses and 224 yields", "waitUntil...": "32 pauses, 224 yields, waitUntilCompleted",
-        "HANDLER": "mode HANDLER:", "BLOCKING": "mode BLOCKING:", "sentinel": "sentinel: ", "pinned": "pinned: ",
+        "parked": "a spin of zeros:", "blocking": "options.blocking:", "sentinel": "sentinel: ", "pinned": "pinned: ",
         "poll": "gpusync_poll returns", "softmetal": "software"}
 MOVES = """open-to-discarded open-to-tracked open-to-committed open-to-held open-to-failed tracked-to-committed
     tracked-to-failed held-to-committed held-to-failed committed-to-running committed-to-failed running-to-done

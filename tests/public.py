@@ -26,8 +26,8 @@ from shape import LITERAL, OPENING, behind, tokens_of
 # Inline in every program, and all that they do is to put their arguments into a gpusync_point.
 MAKE_A_POINT = ("gpusync_at_ticket", "gpusync_at_value")
 # They take no object: all that the fuzzers can do with them is in common.h.
-TAKE_NO_OBJECT = ("gpusync_result_string", "gpusync_failure_string", "gpusync_now_ns", "gpusync_version",
-                  "gpusync_struct_sizes")
+TAKE_NO_OBJECT = ("gpusync_result_string", "gpusync_failure_string", "gpusync_failure_is_transient",
+                  "gpusync_now_ns", "gpusync_version", "gpusync_struct_sizes")
 
 
 def read(*path):

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What a Mac runs:
-scripts='tests/run.sh tests/deps.sh tests/on-a-mac.sh tests/known_red.sh examples/from-0.2.sh'
+scripts='tests/run.sh tests/deps.sh tests/on-a-mac.sh tests/known_red.sh examples/from-0.3.sh'
 makefiles='Makefile tests/softmetal/build.mk'
 
 # shellcheck disable=SC2016

@@ -258,7 +258,7 @@ static MAYBE_UNUSED void rig_open_hooked(rig *r, softmetal_clock clock, const gp
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.hooks = hooks;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    device_desc.spin = &no_spin;
     queue_desc.max_command_buffer_count = size;
     rig_open_with(r, clock, device_desc, queue_desc);
 }
@@ -889,15 +889,15 @@ static MAYBE_UNUSED void signal_abroad(foreign_stage *f, void *memory, unsigned 
 
 /* -- tickets of every kind ----------------------------------------------------------------------------------------- */
 
-enum { PLAIN_COMMIT, SUBMISSION, BARRIER, TRACKED, TRACKED_COMMITTED, TICKET_KINDS };
+enum { PLAIN_COMMIT, SUBMISSION, BARRIER, TRACKED, TICKET_KINDS };
 
 /* A ticket of this kind on the queue; the buffer that has to be finished for it. */
 static MAYBE_UNUSED gpusync_ticket ticket_of(stage *s, unsigned i, int kind, bool fails)
 {
     gpusync_ticket ticket = 0;
-    void *buffer = kind == TRACKED || kind == TRACKED_COMMITTED ? metal_queue_command_buffer(s->metal[i])
-                   : kind != BARRIER                            ? open_on(s, i)
-                                                                : NULL;
+    void *buffer = kind == TRACKED   ? metal_queue_command_buffer(s->metal[i])
+                   : kind != BARRIER ? open_on(s, i)
+                                     : NULL;
     if (buffer && fails) softmetal_fail(buffer, "TestDomain", 42, "it broke");
     if (kind == PLAIN_COMMIT) {
         ticket = commit_to(s->q[i], buffer);
@@ -906,13 +906,9 @@ static MAYBE_UNUSED gpusync_ticket ticket_of(stage *s, unsigned i, int kind, boo
     } else if (kind == BARRIER) {
         if (fails) softmetal_fail_next(1, 42);
         ticket = SUBMIT(s->q[i], SIGNALS(at(s->b, value_of(s->b) + 1)));
-    } else if (kind == TRACKED) {
+    } else {
         assert_ok(gpusync_track(s->q[i], buffer, &ticket));
         metal_commit(buffer);
-        metal_release(buffer);
-    } else {
-        metal_commit(buffer);
-        assert_ok(gpusync_track_committed(s->q[i], buffer, &ticket));
         metal_release(buffer);
     }
     return ticket;
@@ -947,8 +943,10 @@ static MAYBE_UNUSED unsigned held_on(gpusync_device *device, gpusync_queue *queu
 
 /* -- an audience that waits to be let in --------------------------------------------------------------------------- */
 
-/* So many that more than two holds of the queue's lock are needed to tell all of them. */
+/* So many that more than two holds of the queue's lock are needed to tell all of them. A queue with this room may hold
+   as many. */
 #define AUDIENCE 40u
+#define AUDIENCE_ROOM 64u
 
 typedef struct guest {
     struct audience *audience;
@@ -986,12 +984,13 @@ static MAYBE_UNUSED void audience_unpark(void *user, gpusync_waiter *waiter)
     while (GET(&a->one_by_one) && GET(&a->in) < woken) sched_yield();
 }
 
-/* A stage where the queues have room for an audience, and for so many more command buffers; callbacks are by hand. Not of
-   Metal 4: there a submission has room for one, whatever it commits. */
+/* A stage where the first queue has room for an audience, and for so many more command buffers: open ones, which stay,
+   take the rest. Callbacks are by hand. Not of Metal 4: there a submission has room for one, whatever it commits. */
 static MAYBE_UNUSED void open_stage_for(audience *a, stage *s, unsigned queues, uint32_t more)
 {
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
+    uint32_t i;
     memset(a, 0, sizeof *a);
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
@@ -1000,10 +999,11 @@ static MAYBE_UNUSED void open_stage_for(audience *a, stage *s, unsigned queues, 
     a->hooks.user = a;
     device_desc.hooks = &a->hooks;
     device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
-    queue_desc.max_in_flight = AUDIENCE + more;
+    device_desc.spin = &no_spin;
+    queue_desc.max_command_buffer_count = AUDIENCE_ROOM;
     open_stage_on(s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, queues, device_desc, queue_desc);
     a->queue = s->q[0];
+    for (i = AUDIENCE + more; i < AUDIENCE_ROOM; i++) (void)buffer_of(a->queue);
 }
 
 static MAYBE_UNUSED void *wait_to_be_let_in(void *argument)

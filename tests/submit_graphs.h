@@ -169,7 +169,7 @@ struct program {
 };
 
 static struct coverage {
-    uint64_t programs, held, skipped, saved, failed, inherited, refused, hosts, overlapping;
+    uint64_t programs, held, failed, inherited, refused, hosts, overlapping;
     uint64_t mishaps;                    /* done */
     uint64_t spread, ahead;              /* steps that signal in several buffers; that a mishap found made */
     uint64_t lost, ended, flying;        /* ... held for certain; ended by what befell their queue; these in flight */
@@ -1217,7 +1217,8 @@ static gpusync_result wait_on_host(step *s, const edge *e)
             result = gpusync_wait_ex(p->queue[other->queue], GET(&other->ticket), p->patience, &options);
     }
     end_use(p, BY_HOST);
-    if (result == GPUSYNC_ERROR_DESTROYED && is_gone(p, e)) s->error = leave_out(s);
+    if (result == GPUSYNC_ERROR_DESTROYED && is_gone(p, e) && s->error.failure != GPUSYNC_FAILURE_CANCELLED)
+        s->error = leave_out(s); /* else the work, which was given up, has ended so */
     return result;
 }
 
@@ -1518,12 +1519,6 @@ static bool breaks_early(const step *s)
     return is_sticky(s) && s->state == ISSUED && s->result && !has_run(s);
 }
 
-/* Is this what a timeline says that the step has broken? Where the step breaks it early, check_origin finds the reason. */
-static bool is_told_of(const step *s, const gpusync_error *error)
-{
-    return s->result && (breaks_early(s) || same(&s->error, error) || (s->given_up && error->result == GPUSYNC_ERROR_CANCELLED));
-}
-
 /* The destroy of the queue, if there was one. */
 static const mishap *end_of_queue(const program *p, int queue)
 {
@@ -1533,6 +1528,21 @@ static const mishap *end_of_queue(const program *p, int queue)
         if (m->done && m->which == queue && (m->kind == END_QUEUE || m->kind == END_QUEUE_NOW)) return m;
     }
     return NULL;
+}
+
+/* With what does a queue that goes end what it gives up? */
+static gpusync_result end_of_given_up(const mishap *m)
+{
+    return m && m->kind == END_QUEUE_NOW ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_CANCELLED;
+}
+
+/* Is this what a timeline says that the step has broken? Where the step breaks it early, check_origin finds the reason. */
+static bool is_told_of(const step *s, const gpusync_error *error)
+{
+    if (!s->result) return false;
+    if (breaks_early(s) || same(&s->error, error)) return true;
+    return s->given_up && error->result == end_of_given_up(end_of_queue(s->program, s->queue)) &&
+           error->failure == GPUSYNC_FAILURE_CANCELLED;
 }
 
 /* Did it end with what was known when its queue was destroyed at once? */
@@ -1579,14 +1589,11 @@ static bool is_to_be_signalled(const program *p, const step *s, const edge *e)
 static bool may_end_with(const step *s, gpusync_result result)
 {
     const program *p = s->program;
-    bool cancelled = result == GPUSYNC_ERROR_CANCELLED, destroyed = result == GPUSYNC_ERROR_DESTROYED;
     int i;
     for (i = 0; i < p->mishaps && s->state == ISSUED; i++) {
         const mishap *m = &p->mishap[i];
-        bool now = m->kind == END_QUEUE_NOW;
         if (!m->done || m->kind == END_TIMELINE || m->which != s->queue || m->place <= s->place) continue;
-        if (cancelled && (!has_run(s) || now)) return true;
-        if (destroyed && now && may_be_plain(s)) return true;
+        if (result == end_of_given_up(m) && (m->kind == END_QUEUE_NOW || !has_run(s))) return true;
     }
     return false;
 }
@@ -1948,8 +1955,6 @@ static void check_device(program *p)
     assert_ok(gpusync_device_get_stats(p->r.device, &stats));
     expect(p, stats.commits == made, "%llu of %llu", (unsigned long long)stats.commits, (unsigned long long)made);
     coverage.held += stats.held;
-    coverage.skipped += stats.waits_skipped;
-    coverage.saved += stats.buffers_saved;
 }
 
 static bool signals_in_several(const step *s)
@@ -1995,8 +2000,9 @@ static void check_program(program *p)
     for (i = 0; i < p->steps; i++) p->step[i].sticks = find_sticking(p, &p->step[i]);
     for (i = 0; i < p->steps; i++) {
         const step *s = &p->step[i];
-        /* not all that its queue left in flight has a record */
-        if (s->state == ISSUED && s->result && !(s->result == GPUSYNC_ERROR_DESTROYED && was_ended(s)))
+        /* a plain commit that its queue left in flight has no record */
+        if (s->state == ISSUED && s->result &&
+            !(s->result == GPUSYNC_ERROR_DESTROYED && may_be_plain(s) && was_ended(s)))
             expect(p, s->error.ticket == s->ticket, "step %d: the error is of ticket %llu", i,
                    (unsigned long long)s->error.ticket);
         if (s->result) check_failed(p, s);

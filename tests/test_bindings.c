@@ -18,13 +18,13 @@
 
 /* -- version and structs ------------------------------------------------------------------------------------------- */
 
-static void test_the_version_is_0_3_0(void **state)
+static void test_the_version_is_0_4_0(void **state)
 {
     uint32_t (*version)(void);
     (void)state;
     FIND(version, "gpusync_version");
-    assert_int_equal(GPUSYNC_VERSION, 300);
-    assert_int_equal(version(), 300);
+    assert_int_equal(GPUSYNC_VERSION, 400);
+    assert_int_equal(version(), 400);
 }
 
 /* A binding counts on the order: a struct of a later version comes behind these. */
@@ -119,9 +119,9 @@ static void find_calls(calls *plain, calls *versioned)
     FIND(plain->device_create, "gpusync_device_create");
     FIND(plain->queue_create, "gpusync_queue_create");
     FIND(plain->command_buffer, "gpusync_command_buffer");
-    FIND(versioned->device_create, "gpusync_device_create_0_3");
-    FIND(versioned->queue_create, "gpusync_queue_create_0_3");
-    FIND(versioned->command_buffer, "gpusync_command_buffer_0_3");
+    FIND(versioned->device_create, "gpusync_device_create_0_4");
+    FIND(versioned->queue_create, "gpusync_queue_create_0_4");
+    FIND(versioned->command_buffer, "gpusync_command_buffer_0_4");
 }
 
 static void count_line(void *user, gpusync_log_level level, const char *text)
@@ -288,7 +288,7 @@ static void test_points_are_made_by_symbols(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_version_is_0_3_0),
+        cmocka_unit_test(test_the_version_is_0_4_0),
         cmocka_unit_test(test_the_list_of_structs_names_them_in_their_order),
         cmocka_unit_test(test_the_sizes_come_in_the_order_of_the_list),
         cmocka_unit_test(test_no_more_sizes_are_written_than_there_are_places),

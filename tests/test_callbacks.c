@@ -56,7 +56,7 @@ static void by_queue_wait(stage *s, gpusync_ticket ticket)
 static void by_device_wait(stage *s, gpusync_ticket ticket)
 {
     (void)ticket;
-    assert_ok(gpusync_device_wait(s->device, SECONDS(20)));
+    assert_ok(gpusync_device_wait(s->device, SECONDS(20), NULL));
 }
 
 static void by_wait_many(stage *s, gpusync_ticket ticket)
@@ -106,7 +106,7 @@ static void test_no_wait_or_poll_runs_a_callback(void **state)
 
 static void *wait_for_device(void *argument)
 {
-    must(gpusync_device_wait((gpusync_device *)argument, SECONDS(40)) == GPUSYNC_OK, "device_wait");
+    must(gpusync_device_wait((gpusync_device *)argument, SECONDS(40), NULL) == GPUSYNC_OK, "device_wait");
     return NULL;
 }
 
@@ -240,8 +240,8 @@ static gpusync_ticket begin_foreign(stage *s, void **buffer)
 {
     gpusync_ticket ticket;
     *buffer = metal_queue_command_buffer(gpusync_queue_metal(s->q[1]));
+    assert_ok(gpusync_track(s->q[1], *buffer, &ticket));
     metal_commit(*buffer);
-    assert_ok(gpusync_track_committed(s->q[1], *buffer, &ticket));
     metal_release(*buffer);
     return ticket;
 }
@@ -369,8 +369,9 @@ static const life lives[] = {
     {"tracked", begin_track, end_owner_commits, GPUSYNC_OK, QUEUED, true},
     {"untracked", begin_track, end_untrack, GPUSYNC_ERROR_CANCELLED, QUEUED, true},
     {"tracked, destroyed", begin_track, end_destroy, GPUSYNC_ERROR_CANCELLED, EITHER, true},
+    {"tracked, destroyed now", begin_track, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, true},
     {"foreign", begin_foreign, end_finish, GPUSYNC_OK, QUEUED, true},
-    {"foreign, destroyed", begin_foreign, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, true},
+    {"foreign, destroyed now", begin_foreign, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, true},
     {"submission", begin_submission, end_finish, GPUSYNC_OK, QUEUED, false},
     {"three buffers", begin_three, end_finish, GPUSYNC_OK, QUEUED, false},
     {"failing submission", begin_failing_submission, end_finish, GPUSYNC_ERROR_EXECUTION, QUEUED, false},
@@ -381,14 +382,17 @@ static const life lives[] = {
     {"held commit, cancelled", begin_held_commit, end_cancel, GPUSYNC_ERROR_CANCELLED, QUEUED, false},
     {"held, abandoned", begin_held, end_destroy_timeline, GPUSYNC_ERROR_DESTROYED, QUEUED, false},
     {"held, destroyed", begin_held, end_destroy, GPUSYNC_ERROR_CANCELLED, EITHER, false},
-    {"held, destroyed now", begin_held, end_destroy_now, GPUSYNC_ERROR_CANCELLED, EITHER, false},
+    {"held, destroyed now", begin_held, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, false},
+    {"held commit, destroyed", begin_held_commit, end_destroy, GPUSYNC_ERROR_CANCELLED, EITHER, false},
+    {"held commit, destroyed now", begin_held_commit, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, false},
     {"barrier", begin_barrier, end_signal, GPUSYNC_OK, QUEUED, true},
     {"barrier, failed", begin_barrier, end_fail, GPUSYNC_ERROR_EXECUTION, QUEUED, true},
     {"barrier, cancelled", begin_barrier, end_cancel, GPUSYNC_ERROR_CANCELLED, QUEUED, true},
+    {"barrier, destroyed now", begin_barrier, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, true},
     {"commit, destroyed now", begin_commit, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, false},
-    {"three buffers, destroyed now", begin_three, end_destroy_now, GPUSYNC_ERROR_CANCELLED, EITHER, false},
+    {"three buffers, destroyed now", begin_three, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, false},
     {"handler never came", begin_commit, end_published_then_destroyed, GPUSYNC_OK, EITHER, true},
-    {"handler never came, failed", begin_failing_submission, end_destroy_now, GPUSYNC_ERROR_CANCELLED, EITHER, false},
+    {"handler never came, failed", begin_failing_submission, end_destroy_now, GPUSYNC_ERROR_DESTROYED, EITHER, false},
 };
 
 static void live(const life *l, gpusync_callback_mode mode)
@@ -1176,7 +1180,7 @@ static void test_no_callback_comes_inside_a_wait(void **state)
     assert_ok(gpusync_timeline_wait(s.a, 1, 0, NULL));
     assert_ok(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, 0, NULL, NULL));
     assert_ok(gpusync_queue_wait(s.q[0], 0));
-    assert_ok(gpusync_device_wait(s.device, 0));
+    assert_ok(gpusync_device_wait(s.device, 0, NULL));
     assert_ok(gpusync_poll(s.q[0], ticket));
     assert_true(gpusync_is_idle(s.q[0]));
     assert_int_equal(calls_so_far(&told), 0);
@@ -1306,10 +1310,10 @@ static void test_destroying_a_queue_now_ends_what_is_in_flight_for_its_callbacks
     assert_ok(gpusync_queue_destroy_now(s.q[0]));
     s.q[0] = NULL;
     assert_int_equal(calls_of(&told), 1);
-    assert_int_equal(told.result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(told.result, GPUSYNC_ERROR_DESTROYED);
     finish(&s, 1);
     error = error_of(s.q[1], ticket);
-    assert_int_equal(error.result, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(error.result, GPUSYNC_ERROR_DESTROYED);
     assert_string_equal(error.queue_label, "first");
     softmetal_finish(buffer);
     metal_release(buffer);
@@ -1848,7 +1852,7 @@ static void test_destroy_runs_what_is_left_of_what_it_destroys(void **state)
     end_destroy_now(&s, NULL, 0);
     assert_in_order(other, 3);
     assert_result(other[1].result, GPUSYNC_OK);
-    assert_result(other[2].result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(other[2].result, GPUSYNC_ERROR_DESTROYED);
     assert_int_equal(calls_of(&first[0]) + calls_of(&first[1]) + calls_of(&values[0]) + calls_of(&values[1]), 0);
     end_destroy_timeline(&s, NULL, 0);
     assert_in_order(values, 2);

@@ -36,8 +36,6 @@ static const gpusync_result expected_answers[] = {
     GPUSYNC_ERROR_WOULD_DEADLOCK, /* wait_many */
     GPUSYNC_ERROR_WOULD_DEADLOCK, /* a value that no work is to signal */
     GPUSYNC_OK,                   /* a wait that is over */
-    GPUSYNC_ERROR_WOULD_DEADLOCK, /* throttle below what is in flight */
-    GPUSYNC_OK,                   /* ... above it */
     GPUSYNC_OK,                   /* on_done: in flight */
     GPUSYNC_OK,                   /* ... over */
     GPUSYNC_OK,                   /* release_after */
@@ -67,15 +65,13 @@ static void do_everything(outcome *o)
     answer(o, gpusync_wait(q, o->ticket, 0));
     answer(o, gpusync_poll(q, o->ticket));
     answer(o, gpusync_queue_wait(q, GPUSYNC_FOREVER));
-    answer(o, gpusync_device_wait(o->stage->device, GPUSYNC_FOREVER));
+    answer(o, gpusync_device_wait(o->stage->device, GPUSYNC_FOREVER, NULL));
     memset(&point, 0, sizeof point);
     point.queue = q;
     point.ticket = o->ticket;
     answer(o, gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
     answer(o, gpusync_timeline_wait(t, 1000, GPUSYNC_FOREVER, NULL));
     answer(o, gpusync_wait(q, GPUSYNC_NO_TICKET, GPUSYNC_FOREVER));
-    answer(o, gpusync_throttle(q, 1, GPUSYNC_FOREVER));
-    answer(o, gpusync_throttle(q, 60, GPUSYNC_FOREVER));
     answer(o, gpusync_on_done(gpusync_at_ticket(q, o->ticket), remember, &o->next[0]));
     answer(o, gpusync_on_done(gpusync_at_ticket(q, GPUSYNC_NO_TICKET), remember, &o->next[1]));
     answer(o, gpusync_release_after(gpusync_at_ticket(q, o->ticket), object));

@@ -233,7 +233,7 @@ static void test_what_is_refused_encodes_nothing(void **state)
     elsewhere = metal_queue_command_buffer(gpusync_queue_metal(p.q[1]));
     assert_result(gpusync_encode_signal(p.q[1], elsewhere, at(p.a, 0)), GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(softmetal_retain_count(elsewhere), 1);
-    assert_ok(gpusync_throttle(p.q[1], 1, 0)); /* it takes no room */
+    assert_int_equal(rooms_taken(p.q[1]), 0);
     drop(elsewhere);
     assert_result(gpusync_command_buffer_discard(p.q[0], stranger), GPUSYNC_ERROR_UNKNOWN_BUFFER);
     drop(stranger);
@@ -627,7 +627,6 @@ static void test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neithe
     buffer = signaller(p.q[0], at(p.a, 1));
     tracked = metal_queue_command_buffer(p.metal[0]);
     assert_result(gpusync_track(p.q[0], buffer, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_track_committed(p.q[0], buffer, NULL), GPUSYNC_ERROR_NOT_COMMITTED);
     assert_ok(gpusync_track(p.q[0], tracked, &ticket));
     assert_result(gpusync_encode_wait(p.q[0], tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
     assert_result(gpusync_encode_signal(p.q[0], tracked, at(p.a, 2)), GPUSYNC_ERROR_ALREADY_TRACKED);
@@ -648,7 +647,7 @@ static void test_what_waits_or_signals_is_refused_once_the_program_has_committed
     open_stage(&p, SOFTMETAL_MANUAL, 2);
     buffer = signaller(p.q[0], at(p.a, 1));
     metal_commit(buffer);
-    assert_result(gpusync_track_committed(p.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_track(p.q[0], buffer, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     assert_result(gpusync_commit(p.q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
@@ -1010,8 +1009,10 @@ static void test_destroy_ends_when_all_work_was_killed(void **state)
 
 /* -- what goes ----------------------------------------------------------------------------------------- */
 
-static void open_signal_goes_with_its_queue(gpusync_result (*destroy)(gpusync_queue *))
+static void open_signal_goes_with_its_queue(gpusync_result (*destroy)(gpusync_queue *), gpusync_result expected)
 {
+    gpusync_error error;
+    const gpusync_wait_options options = {.error = &error};
     void *buffer, *waiting;
     gpusync_ticket ticket;
     wait_job job;
@@ -1024,8 +1025,14 @@ static void open_signal_goes_with_its_queue(gpusync_result (*destroy)(gpusync_qu
     await_sleepers(p.device, 1);
     assert_ok(destroy(p.q[1]));
     p.q[1] = NULL;
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_CANCELLED);
-    assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_result(wait_job_join(&job), expected);
+    memset(&error, 0, sizeof error);
+    assert_result(gpusync_timeline_wait(p.a, 1, 0, &options), expected);
+    assert_result(error.result, expected);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED); /* the program has given it up */
+    memset(&error, 0, sizeof error);
+    assert_result(gpusync_wait_ex(p.q[0], ticket, 0, &options), expected);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
     assert_int_equal(owners_of(buffer), 1);
     drop(buffer);
     drop(waiting);
@@ -1035,8 +1042,8 @@ static void open_signal_goes_with_its_queue(gpusync_result (*destroy)(gpusync_qu
 static void test_an_open_signal_goes_with_its_queue(void **state)
 {
     (void)state;
-    open_signal_goes_with_its_queue(gpusync_queue_destroy);
-    open_signal_goes_with_its_queue(gpusync_queue_destroy_now);
+    open_signal_goes_with_its_queue(gpusync_queue_destroy, GPUSYNC_ERROR_CANCELLED);
+    open_signal_goes_with_its_queue(gpusync_queue_destroy_now, GPUSYNC_ERROR_DESTROYED);
 }
 
 /* The timeline goes first: the commit comes all the same, and lets go the work that waits; a discard ends that work. */
@@ -1295,10 +1302,14 @@ typedef struct sleeper {
 
 static void *wait_for_room(void *argument)
 {
+    const uint64_t limit = SECONDS(20);
+    const gpusync_command_buffer_desc desc = {.timeout_ns = &limit};
     sleeper *s = (sleeper *)argument;
     uint64_t begun = gpusync_now_ns();
-    s->result = gpusync_throttle(s->queue, 1, SECONDS(20));
+    void *buffer;
+    s->result = gpusync_command_buffer(s->queue, &desc, &buffer);
     s->woken = gpusync_now_ns() - begun < SECONDS(15); /* not by its deadline */
+    if (s->result == GPUSYNC_OK) s->result = gpusync_command_buffer_discard(s->queue, buffer);
     return NULL;
 }
 
@@ -1312,11 +1323,13 @@ static void sleep_for_room(void *argument)
 /* While it is found that the value is taken, the buffer has room: a waiter that falls asleep over that is woken. */
 static void test_a_refused_signal_gives_back_its_room(void **state)
 {
+    gpusync_device_desc device_desc;
     void *stranger, *first;
     sleeper s;
     (void)state;
     memset(&s, 0, sizeof s);
-    open_stage(&s.p, SOFTMETAL_MANUAL, 2);
+    memset(&device_desc, 0, sizeof device_desc);
+    open_stage_on(&s.p, SOFTMETAL_MANUAL, QUEUE_OF_THE_PROGRAM, 2, device_desc, queue_desc_of(1, 0));
     s.queue = s.p.q[0];
     first = signaller(s.p.q[1], at(s.p.a, 1));
     stranger = metal_queue_command_buffer(s.p.metal[0]);

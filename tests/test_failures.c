@@ -580,6 +580,28 @@ static void test_without_a_number_every_code_has_its_class(void **state)
 
 /* -- readers and the bound -------------------------------------------------------------------------- */
 
+static void test_what_may_succeed_later_is_transient(void **state)
+{
+    static const struct {
+        gpusync_failure failure;
+        bool transient;
+    } all[] = {{GPUSYNC_FAILURE_NONE, false},           {GPUSYNC_FAILURE_OUT_OF_MEMORY, true},
+               {GPUSYNC_FAILURE_TIMEOUT, false},        {GPUSYNC_FAILURE_PAGE_FAULT, false},
+               {GPUSYNC_FAILURE_INVALID_RESOURCE, false}, {GPUSYNC_FAILURE_NOT_PERMITTED, true},
+               {GPUSYNC_FAILURE_INNOCENT_VICTIM, true}, {GPUSYNC_FAILURE_ACCESS_REVOKED, false},
+               {GPUSYNC_FAILURE_DEVICE_REMOVED, false}, {GPUSYNC_FAILURE_CANCELLED, false},
+               {GPUSYNC_FAILURE_OTHER, false}};
+    static const int unknown[] = {GPUSYNC_FAILURE_OTHER + 1, 1000, INT32_MAX, -1, INT32_MIN};
+    size_t i;
+    (void)state;
+    assert_int_equal(LENGTH(all), GPUSYNC_FAILURE_OTHER + 1);
+    for (i = 0; i < LENGTH(all); i++) {
+        assert_int_equal(all[i].failure, i);
+        assert_int_equal(gpusync_failure_is_transient(all[i].failure), all[i].transient);
+    }
+    for (i = 0; i < LENGTH(unknown); i++) assert_false(gpusync_failure_is_transient((gpusync_failure)unknown[i]));
+}
+
 static void test_every_reader_sees_every_failure_once(void **state)
 {
     gpusync_error error;
@@ -632,6 +654,82 @@ static void test_a_full_log_drops_the_oldest_and_counts_them_for_each_reader(voi
     assert_result(gpusync_next_error(r.queue, &from_start, &error), GPUSYNC_NOT_READY);
     assert_int_equal(stats_of(r.queue).failures_dropped, 6);
     assert_int_equal(stats_of(r.queue).failures, 10);
+    rig_close(&r);
+}
+
+static void expect_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_ticket ticket, uint64_t dropped)
+{
+    gpusync_error error;
+    assert_ok(gpusync_next_error(queue, cursor, &error));
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.dropped, dropped);
+}
+
+/* The error is left alone. */
+static void expect_no_more_errors(gpusync_queue *queue, uint64_t *cursor)
+{
+    gpusync_error error, untouched;
+    memset(&error, 0x77, sizeof error);
+    memset(&untouched, 0x77, sizeof untouched);
+    assert_result(gpusync_next_error(queue, cursor, &error), GPUSYNC_NOT_READY);
+    assert_memory_equal(&error, &untouched, sizeof error);
+}
+
+/* Each reader has a cursor of its own, and a place of its own from which on it reads. */
+static void test_a_reader_from_now_on_skips_what_is_on_record(void **state)
+{
+    uint64_t all = 0, none = GPUSYNC_FROM_NOW, early = GPUSYNC_FROM_NOW, late = GPUSYNC_FROM_NOW;
+    gpusync_ticket tickets[4];
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
+    expect_no_more_errors(r.queue, &none); /* before the first failure */
+    assert_true(none != GPUSYNC_FROM_NOW);
+    for (i = 0; i < 2; i++) tickets[i] = fail_one(&r, 1);
+    expect_no_more_errors(r.queue, &early);
+    assert_true(early != GPUSYNC_FROM_NOW);
+    expect_no_more_errors(r.queue, &early);
+    succeed_one(&r);
+    expect_no_more_errors(r.queue, &early);
+    tickets[2] = fail_one(&r, 1);
+    expect_no_more_errors(r.queue, &late);
+    tickets[3] = fail_one(&r, 1);
+    for (i = 0; i < 4; i++) {
+        expect_next_error(r.queue, &all, tickets[i], 0);
+        expect_next_error(r.queue, &none, tickets[i], 0);
+        if (i >= 2) expect_next_error(r.queue, &early, tickets[i], 0);
+        if (i >= 3) expect_next_error(r.queue, &late, tickets[i], 0);
+    }
+    expect_no_more_errors(r.queue, &all);
+    expect_no_more_errors(r.queue, &none);
+    expect_no_more_errors(r.queue, &early);
+    expect_no_more_errors(r.queue, &late);
+    all = GPUSYNC_FROM_NOW; /* a reader may skip again */
+    tickets[0] = fail_one(&r, 1);
+    expect_no_more_errors(r.queue, &all);
+    tickets[1] = fail_one(&r, 1);
+    expect_next_error(r.queue, &all, tickets[1], 0);
+    rig_close(&r);
+}
+
+static void test_a_reader_from_now_on_is_told_of_what_was_dropped_since(void **state)
+{
+    uint64_t all = 0, early = GPUSYNC_FROM_NOW, late = GPUSYNC_FROM_NOW;
+    gpusync_ticket last = 0;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
+    for (i = 0; i < 6; i++) (void)fail_one(&r, 1);
+    expect_no_more_errors(r.queue, &early);
+    (void)fail_one(&r, 1);
+    expect_no_more_errors(r.queue, &late);
+    for (i = 0; i < 6; i++) last = fail_one(&r, 1);
+    expect_next_error(r.queue, &all, last - 3, 9);
+    expect_next_error(r.queue, &early, last - 3, 3);
+    expect_next_error(r.queue, &late, last - 3, 2);
+    expect_next_error(r.queue, &late, last - 2, 0);
     rig_close(&r);
 }
 
@@ -804,8 +902,8 @@ static void test_a_queue_wait_tells_a_failure_once_also_one_from_before_it_began
     assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
     fail_one(&r, 1);
     succeed_one(&r);
-    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_device_wait(r.device, 0));
+    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_device_wait(r.device, 0, NULL));
     assert_ok(gpusync_queue_wait(r.queue, 0));
     commit_failing(&r, &buffer, NULL, 1, NULL);
     wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
@@ -1008,14 +1106,14 @@ static void test_a_lost_device_says_so_though_it_has_no_queue_any_more(void **st
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_device_wait(r.device, 0));
+    assert_ok(gpusync_device_wait(r.device, 0, NULL));
     fail_with_the_device(buffer = open_buffer(&r));
     (void)commit_to(r.queue, buffer);
     finish_queue(r.queue);
-    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_ok(gpusync_queue_destroy(r.queue));
     r.queue = NULL;
-    assert_result(gpusync_device_wait(r.device, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     rig_close(&r);
 }
 
@@ -1138,7 +1236,7 @@ static void wait_inside_log(void *user, gpusync_log_level level, const char *tex
     a[2] = gpusync_wait(q, book->unfinished, GPUSYNC_FOREVER);
     a[3] = gpusync_wait(q, book->unfinished, 0);
     a[4] = gpusync_queue_wait(q, GPUSYNC_FOREVER);
-    a[5] = gpusync_device_wait(book->r->device, GPUSYNC_FOREVER);
+    a[5] = gpusync_device_wait(book->r->device, GPUSYNC_FOREVER, NULL);
     a[6] = gpusync_poll(q, book->unfinished);
     a[7] = gpusync_queue_destroy(q);
     a[8] = gpusync_queue_destroy_now(q);
@@ -1417,7 +1515,6 @@ static void expect_lost(rig *r, gpusync_ticket well, gpusync_ticket failed, gpus
         assert_result(gpusync_command_buffer(r->queue, NULL, &buffer), GPUSYNC_ERROR_DEVICE_LOST);
         assert_null(buffer);
         assert_result(gpusync_track(r->queue, own, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_result(gpusync_track_committed(r->queue, own, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     }
     assert_result(either_commit(r->queue, own, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
     assert_int_equal(ticket, 0);
@@ -1425,7 +1522,7 @@ static void expect_lost(rig *r, gpusync_ticket well, gpusync_ticket failed, gpus
     assert_null(queue);
     assert_result(gpusync_queue_wait(r->queue, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(gpusync_queue_wait(r->queue, 0), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_device_wait(r->device, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(r->device, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_ok(gpusync_wait(r->queue, well, 0));
     if (failed) assert_result(gpusync_wait(r->queue, failed, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
     if (unfinished) assert_result(gpusync_wait(r->queue, unfinished, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
@@ -1611,7 +1708,7 @@ static void test_a_removed_device_ends_waits_and_calls_on_the_real_clock(void **
     assert_true(wait_job_join(&jobs[0]) == GPUSYNC_ERROR_EXECUTION);
     assert_true(wait_job_join(&jobs[1]) < 0);
     assert_true(gpusync_device_is_lost(r.device));
-    while (gpusync_throttle(r.queue, 9, 0) == GPUSYNC_OK) sched_yield(); /* a moment later calls for new work fail */
+    while (gpusync_queue_wait(r.queue, 0) != GPUSYNC_ERROR_DEVICE_LOST) sched_yield(); /* a moment later the queue knows */
     expect_lost(&r, well, ticket, 0);
     rig_close(&r);
 }
@@ -1748,8 +1845,8 @@ static void test_work_committed_elsewhere_that_failed_tells_that_the_device_is_l
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
     buffer = metal_queue_command_buffer(r.metal_queue);
     softmetal_fail(buffer, NULL, 4, NULL);
+    assert_ok(gpusync_track(r.queue, buffer, &ticket));
     metal_commit(buffer);
-    assert_ok(gpusync_track_committed(r.queue, buffer, &ticket));
     softmetal_finish(buffer);
     assert_true(softmetal_dispatched(SECONDS(20)));
     assert_true(gpusync_device_is_lost(r.device));
@@ -1924,7 +2021,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_drivers_number_decides_in_the_form_of_older_systems),
         cmocka_unit_test(test_texts_of_other_systems_have_their_classes),
         cmocka_unit_test(test_without_a_number_every_code_has_its_class),
+        cmocka_unit_test(test_what_may_succeed_later_is_transient),
         cmocka_unit_test(test_every_reader_sees_every_failure_once),
+        cmocka_unit_test(test_a_reader_from_now_on_skips_what_is_on_record),
+        cmocka_unit_test(test_a_reader_from_now_on_is_told_of_what_was_dropped_since),
         cmocka_unit_test(test_a_full_log_drops_the_oldest_and_counts_them_for_each_reader),
         cmocka_unit_test(test_a_ticket_whose_record_may_be_gone_is_unknown_and_never_well),
         cmocka_unit_test(test_the_error_of_a_ticket_whose_record_is_gone_says_so),

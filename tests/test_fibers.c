@@ -849,7 +849,6 @@ static void unpark_at(void (**point)(fiber *), scheduler *s, fiber_rig *r, unsig
     assert_int_equal(r->scheduler.fibers[0].parks, 1);
     assert_int_equal(r->scheduler.permits, permits);
     assert_int_equal(r->scheduler.idles, 0);
-    assert_int_equal(stats_of(r->rig.queue).spurious_wakes, 0);
     assert_never_blocked();
     fibers_free(r);
     fibers_close(r);
@@ -903,7 +902,6 @@ static void late_unparks_wake_once_and_no_more(void **state)
     assert_result(r.scheduler.fibers[0].result, GPUSYNC_OK);
     assert_int_equal(r.scheduler.fibers[0].parks, 2);
     assert_int_equal(r.scheduler.permits, 1);
-    assert_int_equal(stats_of(r.rig.queue).spurious_wakes, 1);
     fibers_free(&r);
     fibers_close(&r);
 }
@@ -986,7 +984,7 @@ static void use_everything(nosy *n)
     assert_true(gpusync_report(n->rig.device, text, sizeof text) > 0);
     assert_true(gpusync_queue_wait(n->rig.queue, 0) >= 0);
     assert_true(gpusync_queue_wait(n->other, 0) >= 0);
-    assert_true(gpusync_device_wait(n->rig.device, 0) >= 0);
+    assert_true(gpusync_device_wait(n->rig.device, 0, NULL) >= 0);
     commit_nosily(n, n->other);
     commit_nosily(n, n->rig.queue);
     if (!metal4_run()) {

@@ -4,7 +4,7 @@
 #include "probe.h"
 #include "stage.h"
 
-static const gpusync_wait_options with_handlers = {NULL, GPUSYNC_WAIT_DEFAULT, NULL, true, false};
+static const gpusync_wait_options with_handlers = {.handlers = true};
 
 static gpusync_result handled(gpusync_queue *queue, gpusync_ticket ticket)
 {
@@ -432,26 +432,6 @@ static void test_a_failure_is_told_when_the_handler_has_run(void **state)
 
 /* -- what has no handler, or another one --------------------------------------------------------------------------- */
 
-static void test_external_work_counts_when_its_wait_until_completed_returns(void **state)
-{
-    gpusync_ticket ticket;
-    wait_job job;
-    void *buffer;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    buffer = metal_queue_command_buffer(r.metal_queue);
-    metal_commit(buffer);
-    assert_ok(gpusync_track_committed(r.queue, buffer, &ticket));
-    wait_handled(&job, r.queue, ticket, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    softmetal_finish(buffer);
-    assert_ok(wait_job_join(&job));
-    assert_ok(handled(r.queue, ticket));
-    metal_release(buffer);
-    rig_close(&r);
-}
-
 static void test_work_that_was_never_committed_owes_nothing(void **state)
 {
     gpusync_ticket ticket, held;
@@ -742,17 +722,20 @@ static void test_a_device_wait_takes_options(void **state)
     softmetal_fail(second, NULL, 3, NULL);
     softmetal_complete(first);
     softmetal_complete(second);
-    assert_result(gpusync_device_wait_ex(r.device, 0, &options), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_device_wait(r.device, 0, &options), GPUSYNC_TIMEOUT);
     run_handler(second);
-    assert_result(gpusync_device_wait_ex(r.device, 0, &options), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_device_wait(r.device, 0, &options), GPUSYNC_TIMEOUT);
     run_handler(first);
-    assert_result(gpusync_device_wait_ex(r.device, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_device_wait(r.device, 0, &options), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.code, 3);
-    assert_ok(gpusync_device_wait_ex(r.device, 0, &options)); /* it is told once */
-    assert_ok(gpusync_device_wait_ex(r.device, 0, NULL));
-    options.mode = (gpusync_wait_mode)77;
-    assert_result(gpusync_device_wait_ex(r.device, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_device_wait_ex(NULL, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_device_wait(r.device, 0, &options)); /* it is told once */
+    assert_ok(gpusync_device_wait(r.device, 0, NULL));
+    options.blocking = true; /* is for gpusync_wait_ex, and has no effect here */
+    assert_ok(gpusync_device_wait(r.device, GPUSYNC_FOREVER, &options));
+    memset(&error, 0, sizeof error);
+    assert_result(gpusync_device_wait(NULL, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(error.result, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_device_wait(NULL, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     metal_release(second);
     assert_ok(gpusync_queue_destroy(other));
     rig_close(&r);
@@ -948,7 +931,6 @@ int main(void)
         cmocka_unit_test(test_a_handler_that_is_late_by_a_whole_ring_is_waited_for),
         cmocka_unit_test(test_a_handler_that_is_late_by_a_whole_ring_leaves_the_later_ticket_alone),
         cmocka_unit_test(test_a_failure_is_told_when_the_handler_has_run),
-        cmocka_unit_test(test_external_work_counts_when_its_wait_until_completed_returns),
         cmocka_unit_test(test_work_that_was_never_committed_owes_nothing),
         cmocka_unit_test(test_a_wait_for_the_handler_of_what_is_being_untracked_is_let_go),
         cmocka_unit_test(test_no_wait_begins_for_the_handler_of_what_is_given_up_just_then),

@@ -426,7 +426,6 @@ static void test_interleaving_08_unpark_before_park(void **state)
     assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
     assert_int_equal(early.left_early, 1); /* woken, not by the end of the slice */
     assert_int_equal(stats_of(r.queue).waits_sleep, 1);
-    assert_int_equal(stats_of(r.queue).spurious_wakes, 0);
     /* and the permit is used up: the next sleep is not cut short by it */
     ticket = commit_empty(&r, &buffer);
     assert_result(gpusync_wait(r.queue, ticket, MS(5)), GPUSYNC_TIMEOUT);
@@ -765,7 +764,7 @@ static void test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and
     memset(&overdue, 0, sizeof overdue);
     memset(&w, 0, sizeof w);
     device_desc.hooks = &hooks;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    device_desc.spin = &no_spin;
     rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
     assert_ok(gpusync_timeline_create(r.device, NULL, &w.first));
     assert_ok(gpusync_timeline_create(r.device, NULL, &w.second));
@@ -1133,9 +1132,9 @@ static void test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_te
 
 /* -- 22 ----------------------------------------------------------------------------------------- */
 
-/* Interleaving 22: room is there, is taken, is given back while a waiter registers. A limited commit takes room and then
-   gets no memory for its ticket; in between another thread found the queue full and went to sleep. That one is told, for
-   no other will tell it. */
+/* Interleaving 22: room is there, is taken, is given back while a waiter registers. A submission takes room for a command
+   buffer of gpusync's own and then gets no memory for its ticket; in between another thread found the queue full and went to
+   sleep. That one is told, for no other will tell it. */
 enum { CROWD = 256 }; /* tickets that a queue has place for without more memory */
 static struct {
     memory_log memory;
@@ -1154,10 +1153,6 @@ static void *wait_for_room_in_the_crowd(void *argument)
     uint64_t limit = SECONDS(60);
     gpusync_command_buffer_desc desc;
     void *buffer = NULL;
-    if (is_metal4(crowded.queue)) {
-        crowded.result = gpusync_throttle(crowded.queue, CROWD + 1, limit);
-        return argument;
-    }
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = &limit;
     crowded.result = gpusync_command_buffer(crowded.queue, &desc, &buffer);
@@ -1194,11 +1189,13 @@ static void test_interleaving_22_room_that_cannot_be_used_is_passed_on(void **st
     gpusync_allocator allocator = {crowded_allocate, memory_release, &crowded.memory};
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
     gpusync_result result;
     gpusync_device *device;
-    void *buffer;
     int i;
     (void)state;
+    NOT_ON_METAL4("no call waits for room");
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     memset(&crowded, 0, sizeof crowded);
@@ -1206,30 +1203,28 @@ static void test_interleaving_22_room_that_cannot_be_used_is_passed_on(void **st
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.hooks = &hooks;
     device_desc.allocator = &allocator;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
-    if (metal4_run()) queue_desc.max_in_flight = CROWD + 1;
-    else queue_desc.max_command_buffer_count = CROWD + 1;
+    device_desc.spin = &no_spin;
+    queue_desc.max_command_buffer_count = CROWD + 1;
     assert_ok(gpusync_device_create(&device_desc, &device));
-    /* the stranger's is not counted; with Metal 4 every commit waits for room */
-    crowded.queue = queue_of_kind(metal4_run() ? QUEUE_OF_METAL4 : QUEUE_OF_THE_PROGRAM, device, &queue_desc);
+    crowded.queue = queue_of_kind(QUEUE_OF_GPUSYNC, device, &queue_desc);
+    timeline = timeline_new(device);
+    (void)SUBMIT(crowded.queue, SIGNALS(gpusync_at_value(timeline, 1))); /* its memory serves the next one */
+    softmetal_finish_queue(gpusync_queue_metal(crowded.queue));
     for (i = 0; i < CROWD; i++) (void)commit_empty_to(crowded.queue, NULL);
-    buffer = metal4_run() ? kept_buffer_of(crowded.queue)
-                          : metal_queue_command_buffer(gpusync_queue_metal(crowded.queue));
     has_no_memory = true;
-    result = either_commit(crowded.queue, buffer, NULL);
+    result = TRY_SUBMIT(crowded.queue, &ticket, SIGNALS(gpusync_at_value(timeline, 2)));
     has_no_memory = false;
     assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
     assert_int_equal(crowded.came, 1);
-    assert_int_equal(GET(&crowded.parked), metal4_run()); /* a stranger takes no room before there is memory for it */
-    assert_int_equal(GET(&crowded.unparked), metal4_run());
+    assert_int_equal(GET(&crowded.parked), 1); /* the submission had the last room */
+    assert_int_equal(GET(&crowded.unparked), 1);
     PUT(&crowded.goes, true);
     join(crowded.sleeper);
     assert_ok(crowded.result);
-    metal_release(buffer);
     softmetal_finish_queue(gpusync_queue_metal(crowded.queue));
+    assert_ok(gpusync_timeline_destroy(timeline));
     assert_ok(gpusync_queue_destroy(crowded.queue));
     assert_ok(gpusync_device_destroy(device));
-    drop_recordings();
     assert_int_equal(crowded.memory.live, 0);
 }
 
@@ -1241,7 +1236,6 @@ static struct {
     unsigned parks, unparks, told;
 } room;
 
-/* With a command buffer; with Metal 4 that is committed. */
 static void *buffer_with_room(const uint64_t *timeout_ns)
 {
     gpusync_command_buffer_desc desc;
@@ -1249,22 +1243,13 @@ static void *buffer_with_room(const uint64_t *timeout_ns)
     void *buffer;
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = timeout_ns;
-    if (metal4_run()) {
-        if (timeout_ns && gpusync_throttle(room.r.queue, 1, *timeout_ns) != GPUSYNC_OK) return NULL;
-        (void)commit_empty(&room.r, &buffer);
-        return buffer;
-    }
     result = gpusync_command_buffer(room.r.queue, &desc, &buffer);
     if (timeout_ns && result != GPUSYNC_OK) return NULL;
     assert_ok(result);
     return buffer;
 }
 
-static void give_room_of(void *buffer)
-{
-    if (metal4_run()) softmetal_finish(buffer);
-    else assert_ok(gpusync_command_buffer_discard(room.r.queue, buffer));
-}
+static void give_room_of(void *buffer) { assert_ok(gpusync_command_buffer_discard(room.r.queue, buffer)); }
 
 static void *take_the_room(void *unused)
 {
@@ -1329,9 +1314,8 @@ static void wait_for_room_at(int n, int m)
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.hooks = &hooks;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
-    if (metal4_run()) queue_desc.max_in_flight = 1;
-    else queue_desc.max_command_buffer_count = 1;
+    device_desc.spin = &no_spin;
+    queue_desc.max_command_buffer_count = 1;
     rig_open_with(&room.r, SOFTMETAL_MANUAL, device_desc, queue_desc);
     (void)commit_empty(&room.r, &room.first);
     room.taken_at = m;
@@ -1350,6 +1334,7 @@ static void test_interleaving_22_a_waiter_for_room_is_told_though_it_was_there_a
     unsigned slept = 0;
     int n, m;
     (void)state;
+    NOT_ON_METAL4("no call waits for room");
     n = 0;
     do {
         n++, m = 0;
@@ -1812,7 +1797,7 @@ static void test_a_wait_for_many_never_sleeps_with_nothing_listed(void **state)
     points[1] = at(alone.s.b, 1);
     points[2] = after(alone.s.q[0], ticket);
     points[3] = at(alone.s.d, 1);
-    options.mode = GPUSYNC_WAIT_HANDLER;
+    options.spin = &no_spin;
     must_return_within(60);
     for (i = 0; i < AT_ONCE; i++) wait_job_start(&alone.crowd[i], alone.s.q[0], ticket, SECONDS(60));
     await_sleepers(alone.s.device, AT_ONCE);

@@ -1134,7 +1134,7 @@ static bool the_queue_of_its_ticket_goes_at(int place, bool encoded)
     has_returned();
     s.q[1] = NULL;
     assert_called_once(&other);
-    assert_true(other.result == GPUSYNC_OK || other.result == GPUSYNC_ERROR_CANCELLED);
+    assert_true(other.result == GPUSYNC_OK || other.result == GPUSYNC_ERROR_DESTROYED);
     assert_int_equal(value_of(s.a), 7);
     assert_ok(gpusync_timeline_signal(s.c, 1));
     finish_queue(s.q[2]);
@@ -1528,7 +1528,7 @@ static void check_destroy_against_a_signal(bool now)
     stop_over(&at_signal);
     s.q[1] = NULL;
     assert_called_once(&held);
-    assert_result(held.result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(held.result, now ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_CANCELLED);
     assert_false(is_committed(&held));
     job_over(&held);
     close_stage(&s);
@@ -1559,8 +1559,8 @@ static void check_destroy_before_the_handler(bool of_producer)
     run_handler(&consumer);
     assert_called_once(&producer);
     assert_called_once(&consumer);
-    assert_result(producer.result, of_producer ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_OK);
-    assert_result(consumer.result, GPUSYNC_ERROR_CANCELLED);
+    assert_result(producer.result, of_producer ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK);
+    assert_result(consumer.result, GPUSYNC_ERROR_DESTROYED);
     job_over(&producer);
     job_over(&consumer);
     close_stage(&s);
@@ -1612,7 +1612,7 @@ static bool goes_while_its_line_is_issued(int place, int *issued)
     for (i = 0; i < 3; i++) {
         *issued += is_committed(&held[i]);
         assert_called_once(&held[i]);
-        assert_result(held[i].result, GPUSYNC_ERROR_CANCELLED);
+        assert_result(held[i].result, GPUSYNC_ERROR_DESTROYED);
         if (i && is_committed(&held[i])) assert_true(is_committed(&held[i - 1]));
     }
     softmetal_finish_queue(metal);

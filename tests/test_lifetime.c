@@ -7,6 +7,7 @@
 #include "stage.h"
 
 static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
+static const gpusync_spin *const budgets[] = {NULL, &no_spin, &endless};
 
 /* -- hooks that notice when they are called too late ------------------------------------------------ */
 
@@ -244,7 +245,7 @@ static void rig_open_sleepless(rig *r)
 }
 
 /* A signal ends what a queue holds. Where it is about to, destroy_now leaves the end, and what is to be told of it, to it;
-   else it cancels the work. */
+   else it ends the work itself. */
 static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work(void **state)
 {
     bool over = false;
@@ -268,7 +269,7 @@ static void test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_
         assert_ok(b.d.result);
         r.queue = NULL;
         assert_int_equal(calls_of(&o), 1);
-        assert_true(o.result == GPUSYNC_OK || o.result == GPUSYNC_ERROR_CANCELLED);
+        assert_true(o.result == GPUSYNC_OK || o.result == GPUSYNC_ERROR_DESTROYED);
         well += o.result == GPUSYNC_OK;
         assert_ok(gpusync_timeline_destroy(t));
         rig_close(&r);
@@ -313,7 +314,7 @@ static void test_destroy_now_of_two_queues_may_meet_at_every_point(void **state)
         assert_ok(b.d.result);
         r.queue = NULL;
         assert_int_equal(calls_of(&o), 1);
-        assert_true(o.result == GPUSYNC_ERROR_CANCELLED || o.result == GPUSYNC_ERROR_DESTROYED);
+        assert_result(o.result, GPUSYNC_ERROR_DESTROYED);
         softmetal_finish_queue(metal[0]);
         softmetal_finish_queue(metal[1]);
         metal_release(metal[0]);
@@ -388,7 +389,7 @@ static void test_the_destroy_of_a_device_waits_for_a_call_in_it(void **state)
     d.device = r.device;
     PUT(&sleepless.yields, 0);
     probe_at(PROBE_QUEUES_LISTED, NULL, 1, destroy_the_device, &d);
-    assert_ok(gpusync_device_wait(r.device, 0));
+    assert_ok(gpusync_device_wait(r.device, 0, NULL));
     assert_true(probe_has_acted());
     join(d.thread);
     assert_ok(d.result);
@@ -396,19 +397,18 @@ static void test_the_destroy_of_a_device_waits_for_a_call_in_it(void **state)
     rig_close(&r);
 }
 
-static void test_destroy_waits_for_what_is_in_flight_in_every_mode(void **state)
+static void test_destroy_waits_for_what_is_in_flight_with_every_budget(void **state)
 {
-    int mode;
+    size_t i;
     (void)state;
-    for (mode = GPUSYNC_WAIT_DEFAULT; mode <= GPUSYNC_WAIT_BLOCKING; mode++) {
+    for (i = 0; i < LENGTH(budgets); i++) {
         gpusync_device_desc device_desc;
         gpusync_queue_desc queue_desc;
         void *last;
         rig r;
-        if (mode == GPUSYNC_WAIT_BLOCKING && metal4_run()) continue;
         memset(&device_desc, 0, sizeof device_desc);
         memset(&queue_desc, 0, sizeof queue_desc);
-        queue_desc.wait_mode = (gpusync_wait_mode)mode;
+        queue_desc.spin = budgets[i];
         rig_open_with(&r, SOFTMETAL_REAL, device_desc, queue_desc);
         commit_lasting(&r, MS(3));
         last = metal_retain(open_buffer(&r));
@@ -431,8 +431,8 @@ static void test_destroy_waits_for_work_that_was_committed_elsewhere(void **stat
     rig_open(&r, SOFTMETAL_REAL);
     foreign = metal_queue_command_buffer(r.metal_queue);
     softmetal_set_duration(foreign, MS(5));
+    assert_ok(gpusync_track(r.queue, foreign, NULL));
     metal_commit(foreign);
-    assert_ok(gpusync_track_committed(r.queue, foreign, NULL));
     assert_ok(gpusync_queue_destroy(r.queue));
     assert_int_equal(metal_status(foreign), 4);
     metal_release(foreign);
@@ -548,15 +548,15 @@ static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothi
         tracked = metal_queue_command_buffer(r.metal_queue);
         assert_ok(gpusync_track(r.queue, tracked, NULL));
         foreign = metal_queue_command_buffer(r.metal_queue);
+        assert_ok(gpusync_track(r.queue, foreign, NULL));
         metal_commit(foreign);
-        assert_ok(gpusync_track_committed(r.queue, foreign, NULL));
     }
     open_buffer(&r);
     assert_ok(gpusync_queue_destroy_now(r.queue));
     r.queue = NULL;
     if (tracked) {
         assert_int_equal(softmetal_retain_count(tracked), 1);
-        assert_int_equal(softmetal_retain_count(foreign), 3); /* ours, Metal's, and the watcher's */
+        assert_int_equal(softmetal_retain_count(foreign), 2); /* ours and Metal's */
         assert_int_equal(softmetal_live("command_buffer"), 5); /* three commits and these two: the open one is gone */
     }
     assert_ok(gpusync_device_destroy(r.device));
@@ -567,7 +567,6 @@ static void test_destroy_now_leaves_work_to_itself_and_late_handlers_touch_nothi
     metal_release(tracked);
     metal_release(foreign);
     metal_release(metal);
-    assert_true(softmetal_dispatched(SECONDS(20))); /* the watcher, which waited for Metal to let go */
     assert_true(softmetal_settle_listeners(SECONDS(20))); /* with Metal 4 one of them lets go of the queue */
     drop_recordings();
     assert_int_equal(w.too_late, 0);
@@ -696,7 +695,7 @@ typedef struct device_job {
 static void *device_job_body(void *argument)
 {
     device_job *job = (device_job *)argument;
-    job->result = gpusync_device_wait(job->device, SECONDS(20));
+    job->result = gpusync_device_wait(job->device, SECONDS(20), NULL);
     return NULL;
 }
 
@@ -796,11 +795,10 @@ static void test_calls_during_a_destroy_say_destroyed(void **state)
     if (!metal4_run()) {
         assert_result(gpusync_command_buffer(r.queue, NULL, &made), GPUSYNC_ERROR_DESTROYED);
         assert_result(gpusync_track(r.queue, own, NULL), GPUSYNC_ERROR_DESTROYED);
-        assert_result(gpusync_track_committed(r.queue, own, NULL), GPUSYNC_ERROR_DESTROYED);
         assert_result(gpusync_command_buffer_discard(r.queue, own), GPUSYNC_ERROR_DESTROYED);
         assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_DESTROYED);
     }
-    assert_ok(gpusync_device_wait(r.device, GPUSYNC_FOREVER)); /* no longer a queue of the device */
+    assert_ok(gpusync_device_wait(r.device, GPUSYNC_FOREVER, NULL)); /* no longer a queue of the device */
     assert_int_equal(softmetal_retain_count(own), owners);
     metal_release(own);
     softmetal_finish(buffer);
@@ -832,7 +830,7 @@ static void test_a_device_with_queues_is_not_destroyed(void **state)
 static void *device_wait_body(void *argument)
 {
     rig *r = (rig *)argument;
-    assert_ok(gpusync_device_wait(r->device, GPUSYNC_FOREVER));
+    assert_ok(gpusync_device_wait(r->device, GPUSYNC_FOREVER, NULL));
     return NULL;
 }
 
@@ -855,6 +853,134 @@ static void test_a_wait_for_the_device_keeps_no_other_queue_from_being_destroyed
 }
 
 /* -- what is given up ------------------------------------------------------------------------------- */
+
+/* Tickets of the queue that goes, and values of a, b and c. */
+enum { IN_FLIGHT, SUBMITTED, TRACKED_UNCOMMITTED, HELD, BEHIND_HELD, GIVEN_TICKETS };
+enum { OF_SUBMITTED, OF_OPEN, OF_HELD, GIVEN_VALUES, GIVEN = GIVEN_TICKETS + GIVEN_VALUES };
+
+static const char *const given_names[GIVEN] = {
+    "a plain commit in flight", "a submission in flight", "a tracked buffer", "held work", "a commit behind held work",
+    "a value of a submission in flight", "a value of an open buffer", "a value of held work"};
+
+typedef struct given_up {
+    stage s;
+    gpusync_point points[GIVEN];   /* NULL: there is none of the kind */
+    outcome told[GIVEN];           /* of gpusync_on_done */
+    outcome submitted, held;       /* their on_complete */
+    gpusync_ticket after[GIVEN];   /* on the other queue: work that waits for the point */
+    void *tracked;
+    long lines;
+} given_up;
+
+static void count_a_line(void *user, gpusync_log_level level, const char *text)
+{
+    (void)level, (void)text;
+    COUNT((long *)user);
+}
+
+static bool is_none(gpusync_point point) { return !point.queue && !point.timeline; }
+
+static void open_given_up(given_up *g, bool in_flight)
+{
+    gpusync_device_desc device_desc;
+    stage *s = &g->s;
+    gpusync_point *p = g->points;
+    gpusync_ticket ticket;
+    size_t i;
+    memset(g, 0, sizeof *g);
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.log = count_a_line;
+    device_desc.log_user = &g->lines;
+    open_stage_on(s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 2, device_desc, queue_desc_of(0, 0));
+    if (in_flight) {
+        p[IN_FLIGHT] = after(s->q[0], commit_on(s, 0));
+        p[SUBMITTED] = after(s->q[0], SUBMIT(s->q[0], BUFFERS(open_on(s, 0)), SIGNALS(at(s->a, 1)), TELL(&g->submitted)));
+        p[GIVEN_TICKETS + OF_SUBMITTED] = at(s->a, 1);
+    }
+    if (!metal4_run()) {
+        g->tracked = metal_queue_command_buffer(s->metal[0]);
+        assert_ok(gpusync_track(s->q[0], g->tracked, &ticket));
+        p[TRACKED_UNCOMMITTED] = after(s->q[0], ticket);
+        p[GIVEN_TICKETS + OF_OPEN] = at(s->b, 1);
+        assert_ok(gpusync_encode_signal(s->q[0], open_on(s, 0), p[GIVEN_TICKETS + OF_OPEN]));
+    }
+    p[GIVEN_TICKETS + OF_HELD] = at(s->c, 1);
+    p[HELD] = after(s->q[0], SUBMIT(s->q[0], WAITS(at(s->d, 1)), BUFFERS(open_on(s, 0)),
+                                    SIGNALS(p[GIVEN_TICKETS + OF_HELD]), TELL(&g->held)));
+    p[BEHIND_HELD] = after(s->q[0], commit_on(s, 0));
+    for (i = 0; i < GIVEN; i++) {
+        if (is_none(p[i])) continue;
+        assert_ok(gpusync_on_done(p[i], remember, &g->told[i]));
+        g->after[i] = SUBMIT(s->q[1], WAITS(p[i]), BUFFERS(open_on(s, 1)), .flags = GPUSYNC_UNORDERED);
+    }
+}
+
+static void check_given_up(const gpusync_error *error, gpusync_result expected, const char *what, const char *where)
+{
+    if (error->result == expected && error->failure == GPUSYNC_FAILURE_CANCELLED && error->message[0] &&
+        strcmp(error->queue_label, "first") == 0)
+        return;
+    fail_msg("%s, %s: %s, of the class '%s', of the queue '%s'", what, where, gpusync_result_string(error->result),
+             gpusync_failure_string(error->failure), error->queue_label);
+}
+
+static void check_told(outcome *o, gpusync_result expected, const char *what)
+{
+    assert_ended(o, expected);
+    check_given_up(&o->error, expected, what, "its callback");
+}
+
+/* Callbacks, waits, records and work that waited get one result and one class. The log gets no line. */
+static void check_what_ends_with_the_queue(bool now)
+{
+    gpusync_result expected = now ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_CANCELLED;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    unsigned i, records = 0, count = 0;
+    given_up g;
+    void *metal;
+    open_given_up(&g, now); /* the plain destroy waits for work in flight */
+    metal = metal_retain(g.s.metal[0]);
+    must_return_within(60);
+    take_down_queue(&g.s, 0, now);
+    has_returned();
+    finish(&g.s, 1); /* what waited for work in flight was on the GPU */
+    for (i = 0; i < GIVEN; i++) {
+        if (is_none(g.points[i])) continue;
+        count++;
+        check_told(&g.told[i], expected, given_names[i]);
+        if (g.points[i].timeline) {
+            error = error_of_point(g.points[i]);
+            check_given_up(&error, expected, given_names[i], "a wait for it");
+        }
+        error = error_of(g.s.q[1], g.after[i]);
+        check_given_up(&error, expected, given_names[i], "work that waited for it");
+    }
+    check_told(&g.held, expected, "held work");
+    if (now) check_told(&g.submitted, expected, "a submission in flight");
+    while (gpusync_next_error(g.s.q[1], &cursor, &error) == GPUSYNC_OK) {
+        check_given_up(&error, expected, "work that waited", "the record");
+        records++;
+    }
+    assert_int_equal(records, count);
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    if (g.tracked) metal_release(g.tracked);
+    assert_int_equal(GET(&g.lines), 0);
+    close_stage(&g.s);
+}
+
+static void test_destroy_now_ends_all_that_had_not_ended_as_destroyed(void **state)
+{
+    (void)state;
+    check_what_ends_with_the_queue(true);
+}
+
+static void test_destroy_ends_what_was_not_committed_as_cancelled(void **state)
+{
+    (void)state;
+    check_what_ends_with_the_queue(false);
+}
 
 static void test_buffers_made_or_tracked_and_never_committed_are_given_up(void **state)
 {
@@ -1104,8 +1230,8 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     } else {
         foreign = metal_queue_command_buffer(r.metal_queue);
         metal_set_label(foreign, "elsewhere");
+        assert_ok(gpusync_track(r.queue, foreign, NULL));
         metal_commit(foreign);
-        assert_ok(gpusync_track_committed(r.queue, foreign, NULL));
     }
     wait_job_start(&jobs[0], r.queue, 2, GPUSYNC_FOREVER);
     wait_job_start(&jobs[1], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
@@ -1119,11 +1245,10 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     assert_non_null(strstr(text, metal4_run() ? "queue 2 'shadows': Metal 4, committed 0, completed 0, failed 0"
                                               : "queue 2 'shadows': committed 0, completed 0, failed 0"));
     assert_non_null(strstr(text, ", idle\n"));
-    /* Metal 4 does not tell what is scheduled, and nothing is external there. */
+    /* Metal 4 does not tell what is scheduled. */
     assert_non_null(strstr(text, metal4_run() ? "ticket 2 'opaque pass': committed for "
                                               : "ticket 2 'opaque pass': scheduled for "));
-    assert_non_null(strstr(text, metal4_run() ? "ticket 3 'elsewhere': committed for "
-                                              : "external ticket 3 'elsewhere': committed for "));
+    assert_non_null(strstr(text, "ticket 3 'elsewhere': committed for "));
     assert_null(strstr(text, "ticket 1 ''"));
     assert_non_null(strstr(text, "a wait for ticket 2, asleep for "));
     assert_non_null(strstr(text, "a wait for everything up to ticket 3, asleep for "));
@@ -1352,12 +1477,12 @@ static void *tour_body(void *argument)
         own = metal_queue_command_buffer(gpusync_queue_metal(queue));
         t->ok = t->ok && gpusync_track(queue, own, &tracked) == GPUSYNC_OK;
         t->ok = t->ok && gpusync_untrack(queue, tracked) == GPUSYNC_OK;
+        t->ok = t->ok && gpusync_track(queue, own, &foreign) == GPUSYNC_OK;
         metal_commit(own);
-        t->ok = t->ok && gpusync_track_committed(queue, own, &foreign) == GPUSYNC_OK;
     }
     gpusync_report(device, text, sizeof text);
     t->ok = t->ok && gpusync_queue_wait(queue, GPUSYNC_FOREVER) == GPUSYNC_ERROR_EXECUTION;
-    t->ok = t->ok && gpusync_device_wait(device, GPUSYNC_FOREVER) == GPUSYNC_OK;
+    t->ok = t->ok && gpusync_device_wait(device, GPUSYNC_FOREVER, NULL) == GPUSYNC_OK;
     t->ok = t->ok && gpusync_poll(queue, foreign) == GPUSYNC_OK;
     t->ok = t->ok && gpusync_get_info(queue, ticket, &info) == GPUSYNC_OK;
     t->ok = t->ok && gpusync_next_error(queue, &cursor, &error) == GPUSYNC_OK;
@@ -1371,13 +1496,13 @@ static void *tour_body(void *argument)
 
 static void test_no_call_needs_an_autorelease_pool_of_the_caller(void **state)
 {
-    int mode;
+    size_t i;
     (void)state;
-    for (mode = GPUSYNC_WAIT_DEFAULT; mode <= GPUSYNC_WAIT_BLOCKING; mode++) {
+    for (i = 0; i < LENGTH(budgets); i++) {
         tour t;
         softmetal_reset();
         memset(&t, 0, sizeof t);
-        t.desc.wait_mode = (gpusync_wait_mode)mode;
+        t.desc.spin = budgets[i];
         join(start(tour_body, &t));
         assert_true(t.ok);
         assert_true(softmetal_settle(SECONDS(10)));
@@ -1804,9 +1929,9 @@ static void test_what_waits_for_its_own_queue_goes_with_it(void **state)
     metal_release(first);
     metal_release(second);
     rig_close(&r);
-    assert_result(waiting.result, GPUSYNC_ERROR_CANCELLED);
-    assert_result(submitted.result, GPUSYNC_ERROR_CANCELLED);
-    assert_result(of_timeline, GPUSYNC_ERROR_CANCELLED);
+    assert_result(waiting.result, GPUSYNC_ERROR_DESTROYED);
+    assert_result(submitted.result, GPUSYNC_ERROR_DESTROYED);
+    assert_result(of_timeline, GPUSYNC_ERROR_DESTROYED);
 }
 
 /* The end of a ticket is known, and its queue is destroyed (which waits for what is in flight), before another thread,
@@ -1902,7 +2027,7 @@ static void test_a_waiter_for_a_ticket_is_told_its_end_though_the_queue_goes(voi
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_destroy_waits_for_what_is_in_flight_in_every_mode),
+        cmocka_unit_test(test_destroy_waits_for_what_is_in_flight_with_every_budget),
         cmocka_unit_test(test_destroy_waits_for_work_that_was_committed_elsewhere),
         cmocka_unit_test(test_destroy_waits_for_a_handler_that_runs_a_function_of_the_program),
         cmocka_unit_test(test_destroy_takes_no_memory_however_long_a_callback_runs),
@@ -1916,6 +2041,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_destroy_ends_a_wait_for_room),
         cmocka_unit_test(test_calls_during_a_destroy_say_destroyed),
         cmocka_unit_test(test_destroy_waits_for_work_without_memory_to_sleep_with),
+        cmocka_unit_test(test_destroy_now_ends_all_that_had_not_ended_as_destroyed),
+        cmocka_unit_test(test_destroy_ends_what_was_not_committed_as_cancelled),
         cmocka_unit_test(test_a_command_buffer_may_end_at_every_point_of_destroy_now),
         cmocka_unit_test(test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work),
         cmocka_unit_test(test_destroy_now_of_two_queues_may_meet_at_every_point),

@@ -85,15 +85,15 @@ static void test_the_report_reads_the_open_buffer_that_is_to_signal_a_value(void
 static struct {
     rig r;
     unsigned parked, over;
-} throttling;
+} crowded;
 
 static void park_until_it_is_over(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user;
     (void)waiter;
     (void)deadline_ns;
-    set_relaxed(&throttling.parked, 1);
-    await_relaxed(&throttling.over, 1);
+    set_relaxed(&crowded.parked, 1);
+    await_relaxed(&crowded.over, 1);
 }
 
 static void unpark_nothing(void *user, gpusync_waiter *waiter)
@@ -102,11 +102,12 @@ static void unpark_nothing(void *user, gpusync_waiter *waiter)
     (void)waiter;
 }
 
-static void *throttle(void *unused)
+static void *make_another(void *unused)
 {
-    (void)unused;
-    assert_ok(gpusync_throttle(throttling.r.queue, 2, GPUSYNC_FOREVER));
-    return NULL;
+    void *buffer;
+    assert_ok(gpusync_command_buffer(crowded.r.queue, NULL, &buffer));
+    assert_ok(gpusync_command_buffer_discard(crowded.r.queue, buffer));
+    return unused;
 }
 
 static void test_an_open_buffer_is_tracked_after_a_look_at_it(void **state)
@@ -118,21 +119,22 @@ static void test_an_open_buffer_is_tracked_after_a_look_at_it(void **state)
     pthread_t waiter;
     void *open;
     (void)state;
-    memset(&throttling, 0, sizeof throttling);
+    memset(&crowded, 0, sizeof crowded);
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     device_desc.hooks = &hooks;
-    rig_open_with(&throttling.r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    assert_ok(gpusync_track(throttling.r.queue, open_buffer(&throttling.r), &first));
-    open = open_buffer(&throttling.r);
-    waiter = start(throttle, NULL);
-    await_relaxed(&throttling.parked, 1);
-    assert_ok(gpusync_track(throttling.r.queue, open, &second));
-    assert_ok(gpusync_untrack(throttling.r.queue, first));
-    assert_ok(gpusync_untrack(throttling.r.queue, second));
-    set_relaxed(&throttling.over, 1);
+    queue_desc.max_command_buffer_count = 2;
+    rig_open_with(&crowded.r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+    assert_ok(gpusync_track(crowded.r.queue, open_buffer(&crowded.r), &first));
+    open = open_buffer(&crowded.r);
+    waiter = start(make_another, NULL);
+    await_relaxed(&crowded.parked, 1);
+    assert_ok(gpusync_track(crowded.r.queue, open, &second));
+    assert_ok(gpusync_untrack(crowded.r.queue, first));
+    assert_ok(gpusync_untrack(crowded.r.queue, second));
+    set_relaxed(&crowded.over, 1);
     join(waiter);
-    rig_close(&throttling.r);
+    rig_close(&crowded.r);
 }
 
 /* -- is_idle, and what was done before the end was found --------------------------------------------- */
@@ -158,11 +160,10 @@ static void test_is_idle_orders_what_was_done_before_tracked_work_was_found_to_h
     (void)state;
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(1, 0));
     softmetal_set_dispatch_threads(0); /* only the poll finds the end */
-    buffer = metal_queue_command_buffer(r.metal_queue);
-    metal_commit(buffer);
     to_poll.queue = r.queue;
-    assert_ok(gpusync_track_committed(r.queue, buffer, &to_poll.ticket));
-    softmetal_complete(buffer);
+    to_poll.ticket = track_a_buffer(&r, &buffer);
+    metal_commit(buffer);
+    softmetal_complete(buffer); /* the handler is still to come */
     thread = start(find_the_end, NULL);
     while (!gpusync_is_idle(r.queue)) sched_yield();
     assert_int_equal(data, 42);

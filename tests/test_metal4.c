@@ -90,7 +90,6 @@ static void test_a_queue_is_refused(void **state)
     static const char *const missing[] = {"newMTL4CommandQueue", "supportsFamily:", "commit:count:options:",
                                           "signalEvent:value:", "waitForEvent:value:"};
     gpusync_queue_desc desc, given;
-    gpusync_device *blocking;
     softmetal_quirks quirks;
     void *other;
     size_t i;
@@ -99,9 +98,6 @@ static void test_a_queue_is_refused(void **state)
     rig_open(&r, SOFTMETAL_REAL);
     memset(&given, 0, sizeof given);
     given.metal_queue = metal4_queue_new(r.metal_device);
-    desc = of_metal4;
-    desc.wait_mode = GPUSYNC_WAIT_BLOCKING;
-    assert_result(create(r.device, desc), GPUSYNC_ERROR_UNSUPPORTED);
     desc = of_metal4;
     desc.metal_queue = r.metal_queue; /* of the old kind */
     assert_result(create(r.device, desc), GPUSYNC_ERROR_UNSUPPORTED);
@@ -130,11 +126,6 @@ static void test_a_queue_is_refused(void **state)
     assert_result(create(r.device, given), GPUSYNC_ERROR_INVALID_ARGUMENT);
     metal_release(given.metal_queue);
     metal_release(other);
-
-    /* The device's mode is for the waits that can have it. */
-    assert_ok(gpusync_device_create(&(gpusync_device_desc){.wait_mode = GPUSYNC_WAIT_BLOCKING}, &blocking));
-    assert_ok(create(blocking, of_metal4));
-    assert_ok(gpusync_device_destroy(blocking));
     rig_close(&r);
 
     for (i = 0; i < LENGTH(missing); i++) {
@@ -300,7 +291,7 @@ static void test_without_an_array_several_are_refused(void **state)
 
 static void test_what_has_no_meaning_is_refused(void **state)
 {
-    const gpusync_wait_options blocking = {.mode = GPUSYNC_WAIT_BLOCKING};
+    const gpusync_wait_options blocking = {.blocking = true};
     gpusync_warmup *warmup = NULL;
     gpusync_ticket ticket;
     void *buffer, *made = &ticket;
@@ -315,7 +306,6 @@ static void test_what_has_no_meaning_is_refused(void **state)
     assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 1)), GPUSYNC_ERROR_UNSUPPORTED);
     assert_result(gpusync_track(s.q[0], buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-    assert_result(gpusync_track_committed(s.q[0], buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
     REFUSED(GPUSYNC_ERROR_UNSUPPORTED, s.q[0], SIGNALS(at(s.a, 1)));
     (void)SUBMIT(s.q[0], WAITS(at(s.b, 1)), BUFFERS(open_on(&s, 0)));
     assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED); /* nor behind held work */
@@ -328,24 +318,6 @@ static void test_what_has_no_meaning_is_refused(void **state)
     assert_result(gpusync_wait_ex(s.q[0], ticket, 0, &blocking), GPUSYNC_ERROR_UNSUPPORTED);
     assert_result(gpusync_untrack(s.q[0], ticket), GPUSYNC_ERROR_INVALID_TICKET);
     assert_ok(gpusync_timeline_signal(s.a, 1)); /* No work is to signal it */
-    close_stage(&s);
-}
-
-/* Of the device it is for those that can: here it sleeps until the feedback. */
-static void test_the_devices_blocking_sleeps_for_the_feedback(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_ticket ticket;
-    stage s;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.wait_mode = GPUSYNC_WAIT_BLOCKING;
-    open_stage_on(&s, SOFTMETAL_REAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
-    ticket = commit_lasting(&(rig){.queue = s.q[0]}, MS(5));
-    assert_ok(gpusync_wait(s.q[0], ticket, GPUSYNC_FOREVER));
-    assert_int_equal(softmetal_message_count("waitUntilCompleted"), 0);
     close_stage(&s);
 }
 
@@ -399,47 +371,34 @@ static void test_each_commit_has_options_of_its_own(void **state)
     }
 }
 
-static void *unhang_soon(void *buffer)
+/* The count bounds what is held, and no commit. */
+static void test_the_limit_counts_commits_and_bounds_what_is_held(void **state)
 {
-    softmetal_unhang(buffer);
-    return NULL;
-}
-
-static void test_the_limit_counts_commits(void **state)
-{
-    pthread_t thread;
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
+    gpusync_ticket ticket;
     void *buffers[6];
     size_t i;
     stage s;
     (void)state;
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
-    queue_desc.max_in_flight = 2;
-    open_stage_on(&s, SOFTMETAL_REAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
+    queue_desc.max_command_buffer_count = 2;
+    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
     for (i = 0; i < 6; i++) end_recording(buffers[i] = buffer_of(s.q[0]));
-    softmetal_hang(buffers[0]);
     (void)commit_four(&s, buffers, 3); /* one commit */
-    assert_ok(gpusync_throttle(s.q[0], 2, 0));
-    (void)commit_four(&s, buffers + 3, 1);
-    assert_result(gpusync_throttle(s.q[0], 2, 0), GPUSYNC_TIMEOUT);
-    softmetal_unhang(buffers[0]);
-    (void)commit_four(&s, buffers + 4, 2); /* waits for room */
-    assert_ok(gpusync_queue_wait(s.q[0], SECONDS(20)));
-    assert_true(stats_of(s.q[0]).commits == 3);
-    close_stage(&s);
-
-    queue_desc.max_in_flight = 0;
-    queue_desc.max_command_buffer_count = 2; /* only gpusync holds it to that */
-    open_stage_on(&s, SOFTMETAL_REAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
-    for (i = 0; i < 6; i++) end_recording(buffers[i] = buffer_of(s.q[0]));
-    softmetal_hang(buffers[0]);
-    for (i = 0; i < 2; i++) (void)commit_four(&s, buffers + i, 1);
-    thread = start(unhang_soon, buffers[0]);
-    (void)commit_four(&s, buffers + 2, 1);
-    assert_true(COMPLETED <= status_of(buffers[0]));
-    join(thread);
+    assert_int_equal(rooms_taken(s.q[0]), 1);
+    assert_true(reports(s.device, ", buffers 1 of 2"));
+    for (i = 3; i < 6; i++) (void)commit_four(&s, buffers + i, 1);
+    assert_int_equal(rooms_taken(s.q[0]), 4);
+    finish(&s, 0);
+    assert_int_equal(rooms_taken(s.q[0]), 0);
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(buffer_of(s.q[0]), buffer_of(s.q[0])));
+    assert_int_equal(rooms_taken(s.q[0]), 1);
+    buffers[0] = buffer_of(s.q[0]);
+    assert_result(either_commit(s.q[0], buffers[0], &ticket), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    (void)commit_to(s.q[0], buffers[0]);
     close_stage(&s);
 
     open_four(&s, SOFTMETAL_MANUAL, 1); /* without one there is none: Metal 4 has none */
@@ -649,7 +608,7 @@ static void test_both_kinds_of_queue_take_turns(void **state)
     }
     assert_ok(gpusync_wait(s.q[0], last, SECONDS(20)));
     assert_int_equal(bytes_of(memory)[0], (unsigned char)turns);
-    assert_ok(gpusync_device_wait(s.device, SECONDS(20)));
+    assert_ok(gpusync_device_wait(s.device, SECONDS(20), NULL));
     metal_release(memory);
     close_stage(&s);
 }
@@ -818,30 +777,6 @@ static void test_what_is_held_is_found_in_either_line(void **state)
     REFUSED(GPUSYNC_ERROR_ALREADY_TRACKED, s.q[0], BUFFERS(loose));
     assert_ok(gpusync_cancel_held(s.q[0]));
     assert_ok(gpusync_commit4(s.q[0], &loose, 1, NULL)); /* given up: it is free again */
-    close_stage(&s);
-}
-
-/* Neither does a commit that has to wait for room first: what is held may go meanwhile. */
-static void test_what_is_held_is_refused_before_the_wait_for_room(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_ticket ticket;
-    void *held;
-    stage s;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    queue_desc.max_in_flight = 1;
-    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
-    held = open_on(&s, 0);
-    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(held));
-    assert_result(gpusync_commit4(s.q[0], &held, 1, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED); /* it does not wait */
-    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-    assert_ok(gpusync_timeline_signal(s.a, 1));
-    finish(&s, 0);
-    assert_ok(gpusync_queue_wait(s.q[0], 0));
-    (void)commit_on(&s, 0); /* there is room */
     close_stage(&s);
 }
 
@@ -1265,7 +1200,6 @@ static void test_the_trace_and_the_report_tell_of_it(void **state)
     assert_int_equal(it.of_kind[GPUSYNC_TRACE_ISSUE], 1);
     assert_int_equal(it.of_kind[GPUSYNC_TRACE_COMPLETED], 2);
     assert_int_equal(it.of_kind[GPUSYNC_TRACE_SIGNAL], 1);
-    assert_int_equal(it.of_kind[GPUSYNC_TRACE_SCHEDULED], 0);
     assert_true(it.end >= it.start && it.start > 0);
     assert_ok(gpusync_set_trace(s.device, NULL, NULL));
     pthread_mutex_destroy(&it.lock);
@@ -1384,10 +1318,9 @@ int main(void)
         cmocka_unit_test(test_what_is_not_to_be_committed_is_refused),
         cmocka_unit_test(test_without_an_array_several_are_refused),
         cmocka_unit_test(test_what_has_no_meaning_is_refused),
-        cmocka_unit_test(test_the_devices_blocking_sleeps_for_the_feedback),
         cmocka_unit_test(test_a_commit_sends_few_messages),
         cmocka_unit_test(test_each_commit_has_options_of_its_own),
-        cmocka_unit_test(test_the_limit_counts_commits),
+        cmocka_unit_test(test_the_limit_counts_commits_and_bounds_what_is_held),
         cmocka_unit_test(test_the_feedback_alone_tells_of_the_end),
         cmocka_unit_test(test_without_its_feedback_it_has_not_ended),
         cmocka_unit_test(test_the_error_inside_the_error_is_told),
@@ -1402,7 +1335,6 @@ int main(void)
         cmocka_unit_test(test_a_failed_producer_lets_its_consumers_go),
         cmocka_unit_test(test_held_work_keeps_its_recordings),
         cmocka_unit_test(test_what_is_held_is_found_in_either_line),
-        cmocka_unit_test(test_what_is_held_is_refused_before_the_wait_for_room),
         cmocka_unit_test(test_many_of_everything),
         cmocka_unit_test(test_strict_leaves_it_to_the_host),
         cmocka_unit_test(test_what_is_left_in_flight_is_kept),

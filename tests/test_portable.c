@@ -85,7 +85,7 @@ static void test_nothing_committed(void **state)
     NEEDS_DEVICE();
     assert_true(gpusync_is_idle(on.queue));
     assert_int_equal(gpusync_queue_wait(on.queue, 0), GPUSYNC_OK);
-    assert_int_equal(gpusync_device_wait(on.device, 0), GPUSYNC_OK);
+    assert_int_equal(gpusync_device_wait(on.device, 0, NULL), GPUSYNC_OK);
 }
 
 static void test_every_way_to_wait(void **state)
@@ -93,13 +93,13 @@ static void test_every_way_to_wait(void **state)
     static const gpusync_spin spins[] = {{0, 0, 0, false}, {32, 224, 0, false}, {0, 0, 1000000, false}};
     gpusync_wait_options options;
     unsigned char value = 1;
-    unsigned mode, spin;
+    unsigned blocking, spin;
     NEEDS_DEVICE();
-    for (mode = GPUSYNC_WAIT_SPIN_THEN_HANDLER; mode <= GPUSYNC_WAIT_BLOCKING; mode++)
+    for (blocking = 0; blocking < 2; blocking++)
         for (spin = 0; spin < 3; spin++, value++) {
             gpusync_ticket ticket = commit(value);
             memset(&options, 0, sizeof options);
-            options.mode = (gpusync_wait_mode)mode;
+            options.blocking = blocking == 1;
             options.spin = &spins[spin];
             assert_int_equal(gpusync_wait_ex(on.queue, ticket, spin == 1 ? LIMIT : GPUSYNC_FOREVER, &options), GPUSYNC_OK);
             check_bytes(value);
@@ -129,7 +129,7 @@ static void test_order_and_times(void **state)
 
 static void test_buffers_of_others(void **state)
 {
-    void *metal_queue, *buffer;
+    void *metal_queue, *buffer, *empty;
     gpusync_ticket ticket;
     NEEDS_DEVICE();
     metal_queue = gpusync_queue_metal(on.queue);
@@ -151,10 +151,11 @@ static void test_buffers_of_others(void **state)
     check_bytes(102);
     metal_release(buffer);
 
-    buffer = metal_queue_command_buffer(metal_queue); /* by its owner, told after */
+    buffer = metal_queue_command_buffer(metal_queue); /* by its owner, not told: an empty one behind it tells its end */
     encode(buffer, 103);
     metal_commit(buffer);
-    assert_int_equal(gpusync_track_committed(on.queue, buffer, &ticket), GPUSYNC_OK);
+    assert_int_equal(gpusync_command_buffer(on.queue, NULL, &empty), GPUSYNC_OK);
+    assert_int_equal(gpusync_commit(on.queue, empty, &ticket), GPUSYNC_OK);
     assert_int_equal(gpusync_wait(on.queue, ticket, LIMIT), GPUSYNC_OK);
     check_bytes(103);
     metal_release(buffer);

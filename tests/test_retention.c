@@ -314,8 +314,8 @@ static void test_what_a_destroyed_queue_had_in_flight_is_let_go(void **state)
 {
     (void)state;
     if (!metal4_run()) end_in_flight(is_destroyed_without_handlers, GPUSYNC_OK);
-    end_in_flight(is_destroyed_in_flight, GPUSYNC_ERROR_CANCELLED);
-    end_in_flight(queue_of_its_waits_is_destroyed, GPUSYNC_ERROR_CANCELLED);
+    end_in_flight(is_destroyed_in_flight, GPUSYNC_ERROR_DESTROYED);
+    end_in_flight(queue_of_its_waits_is_destroyed, GPUSYNC_ERROR_DESTROYED);
 }
 
 /* -- held ---------------------------------------------------------------------------------------------- */
@@ -391,7 +391,7 @@ static void test_what_was_held_is_let_go(void **state)
         end_held(timeline_fails, GPUSYNC_ERROR_EXECUTION, flags[i]);
         end_held(timeline_goes, GPUSYNC_ERROR_DESTROYED, flags[i]);
         end_held(queue_goes, GPUSYNC_ERROR_CANCELLED, flags[i]);
-        end_held(queue_goes_now, GPUSYNC_ERROR_CANCELLED, flags[i]);
+        end_held(queue_goes_now, GPUSYNC_ERROR_DESTROYED, flags[i]);
         end_held(device_is_lost, GPUSYNC_ERROR_EXECUTION, flags[i]);
     }
 }
@@ -727,7 +727,7 @@ static void test_an_object_of_an_ended_or_held_ticket_is_released(void **state)
 static void test_what_waits_for_a_ticket_goes_on_without_its_queue(void **state)
 {
     (void)state;
-    end_in_flight(is_destroyed_while_it_waits, GPUSYNC_ERROR_CANCELLED);
+    end_in_flight(is_destroyed_while_it_waits, GPUSYNC_ERROR_DESTROYED);
     release_after(is_destroyed_while_it_waits);
 }
 
@@ -822,7 +822,7 @@ static void sleep_once(rig *r)
 {
     gpusync_wait_options options;
     memset(&options, 0, sizeof options);
-    options.mode = GPUSYNC_WAIT_HANDLER;
+    options.spin = &no_spin;
     assert_ok(gpusync_wait_ex(r->queue, commit_lasting(r, MS(5)), SECONDS(20), &options));
 }
 

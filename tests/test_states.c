@@ -480,7 +480,7 @@ static void destroy_with(step *t, outcome *told)
     void *metal = metal_retain(t->s.metal[0]);
     assert_ok(gpusync_queue_destroy_now(t->s.q[0]));
     t->s.q[0] = NULL;
-    if (calls_of(told) == 1 && told->result == GPUSYNC_ERROR_CANCELLED)
+    if (calls_of(told) == 1 && told->result == GPUSYNC_ERROR_DESTROYED)
         t->after = "ended";
     softmetal_finish_queue(metal); /* with the work that was left to itself */
     metal_release(metal);

@@ -278,7 +278,7 @@ static void test_a_sleeping_wait_ends_at_the_turn_of_its_ticket(void **state)
     stage s;
     (void)state;
     memset(&device_desc, 0, sizeof device_desc);
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    device_desc.spin = &no_spin;
     open_sticky_with(&s, SOFTMETAL_MANUAL, 1, device_desc, sticky_desc());
     commit_empty_to(s.q[0], &first);
     ticket = commit_empty_to(s.q[0], &second);
@@ -293,7 +293,7 @@ static void test_a_sleeping_wait_ends_at_the_turn_of_its_ticket(void **state)
 
 static void test_a_blocking_wait_ends_at_the_turn_of_its_ticket(void **state)
 {
-    static const gpusync_wait_options blocking = {.mode = GPUSYNC_WAIT_BLOCKING};
+    static const gpusync_wait_options blocking = {.blocking = true};
     gpusync_ticket ticket;
     void *first, *second;
     stage s;
@@ -333,21 +333,17 @@ static void test_a_wait_for_handlers_ends_at_the_turn_of_its_ticket(void **state
 
 static void test_room_comes_with_the_handler_and_does_not_await_the_turn(void **state)
 {
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc = sticky_desc();
     void *first, *second;
     gpusync_ticket ticket;
     stage s;
     (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    queue_desc.max_in_flight = 2;
-    open_sticky_with(&s, SOFTMETAL_MANUAL, 1, device_desc, queue_desc);
+    open_sticky(&s, SOFTMETAL_MANUAL, 1);
     commit_empty_to(s.q[0], &first);
     ticket = commit_empty_to(s.q[0], &second);
-    assert_result(gpusync_throttle(s.q[0], 2, 0), GPUSYNC_TIMEOUT);
+    assert_int_equal(rooms_taken(s.q[0]), 2);
     softmetal_finish(second);
     assert_open(s.q[0], ticket);
-    assert_ok(gpusync_throttle(s.q[0], 2, 0));
+    assert_int_equal(rooms_taken(s.q[0]), 1);
     softmetal_finish(first);
     close_stage(&s);
 }
@@ -640,7 +636,7 @@ static void test_a_lost_handler_delays_later_tickets_and_hangs_none(void **state
     NOT_ON_METAL4("without feedback a ticket never ends");
     memset(&device_desc, 0, sizeof device_desc);
     memset(&told, 0, sizeof told);
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    device_desc.spin = &no_spin;
     open_sticky_with(&s, SOFTMETAL_REAL, 1, device_desc, sticky_desc());
     first = open_failing(s.q[0], 3);
     softmetal_lose_handlers(first);
@@ -749,7 +745,7 @@ static void test_a_handler_that_is_held_up_holds_no_later_ticket_up(void **state
     hooks.park = park_a_thread;
     hooks.unpark = stay_in_unpark;
     device_desc.hooks = &hooks;
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    device_desc.spin = &no_spin;
     prepare_to_hold_up();
     open_sticky_with(&s, SOFTMETAL_MANUAL, 1, device_desc, sticky_desc());
     for (i = 0; i < 2; i++) tickets[i] = commit_empty_to(s.q[0], &buffers[i]);
@@ -1656,69 +1652,6 @@ static void test_the_warm_up_of_a_queue_where_a_failure_sticks_says_so(void **st
     close_stage(&s);
 }
 
-/* -- work of others ---------------------------------------------------------------------------------------------- */
-
-static void test_work_that_others_committed_fails_while_a_failure_sticks(void **state)
-{
-    gpusync_ticket ticket;
-    void *buffer;
-    outcome told;
-    stage s;
-    (void)state;
-    NOT_ON_METAL4("no track calls");
-    open_sticky(&s, SOFTMETAL_MANUAL, 1);
-    memset(&told, 0, sizeof told);
-    fail_on(&s, 0, 13);
-    buffer = metal_queue_command_buffer(s.metal[0]);
-    metal_commit(buffer);
-    assert_ok(gpusync_track_committed(s.q[0], buffer, &ticket));
-    on_done(s.q[0], ticket, &told);
-    assert_open(s.q[0], ticket);
-    finish(&s, 0);
-    assert_int_equal(metal_status(buffer), COMPLETED);
-    assert_told(&told, ticket, 13);
-    assert_failed(s.q[0], ticket, 13);
-    metal_release(buffer);
-    close_stage(&s);
-}
-
-static void test_the_failure_of_work_that_others_committed_sticks(void **state)
-{
-    gpusync_ticket ticket, later;
-    void *buffer;
-    stage s;
-    (void)state;
-    NOT_ON_METAL4("no track calls");
-    open_sticky(&s, SOFTMETAL_MANUAL, 1);
-    ticket = ticket_of(&s, 0, TRACKED_COMMITTED, true);
-    later = commit_empty_to(s.q[0], &buffer);
-    finish(&s, 0);
-    assert_info(s.q[0], ticket, GPUSYNC_ERROR_EXECUTION);
-    assert_stuck(&s, later, GPUSYNC_ERROR_EXECUTION, 42);
-    close_stage(&s);
-}
-
-static void test_work_that_others_committed_ends_at_its_turn(void **state)
-{
-    gpusync_ticket ticket;
-    void *first, *buffer;
-    stage s;
-    (void)state;
-    NOT_ON_METAL4("no track calls");
-    open_sticky(&s, SOFTMETAL_MANUAL, 1);
-    commit_empty_to(s.q[0], &first);
-    buffer = metal_queue_command_buffer(s.metal[0]);
-    metal_commit(buffer);
-    softmetal_finish(buffer); /* before it is named: elsewhere such a ticket is over at once */
-    assert_ok(gpusync_track_committed(s.q[0], buffer, &ticket));
-    assert_true(softmetal_dispatched(SECONDS(20)));
-    assert_open(s.q[0], ticket);
-    softmetal_finish(first);
-    assert_well(s.q[0], ticket);
-    metal_release(buffer);
-    close_stage(&s);
-}
-
 static void test_gpusync_track_is_refused(void **state)
 {
     gpusync_ticket ticket = 99;
@@ -2220,7 +2153,7 @@ static void assert_everything_failed(stage *s, gpusync_ticket first, long code)
     options.error = &error;
     assert_result(gpusync_queue_wait(s->q[0], 0), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_device_wait(s->device, 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_wait_many(&everything, 1, GPUSYNC_WAIT_ALL, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_wait_ex(s->q[0], GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
@@ -2254,7 +2187,7 @@ static void test_a_failure_that_no_wait_told_before_the_clear_is_told_once_after
     finish_on(&s, 0);
     assert_result(gpusync_queue_wait(s.q[0], 0), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_queue_wait(s.q[0], 0));
-    assert_ok(gpusync_device_wait(s.device, 0));
+    assert_ok(gpusync_device_wait(s.device, 0, NULL));
     close_stage(&s);
 }
 
@@ -2541,7 +2474,7 @@ static void test_destroy_now_ends_what_awaits_the_turn_of_a_hung_command_buffer(
     assert_result(told[HUNG].result, GPUSYNC_ERROR_DESTROYED);
     assert_result(told[FAILED_SUBMISSION].result, GPUSYNC_ERROR_EXECUTION); /* ended work keeps its result */
     for (i = IN_FLIGHT; i <= HELD; i++) /* given up; the failed submission before them may count */
-        assert_true(told[i].result == GPUSYNC_ERROR_CANCELLED || told[i].result == GPUSYNC_ERROR_EXECUTION);
+        assert_true(told[i].result == GPUSYNC_ERROR_DESTROYED || told[i].result == GPUSYNC_ERROR_EXECUTION);
     assert_true(told[ENDED_COMMIT].result == GPUSYNC_OK || told[ENDED_COMMIT].result == GPUSYNC_ERROR_DESTROYED);
     assert_true(told[FAILED_COMMIT].result < 0);
     close_stage(&s);
@@ -2616,7 +2549,7 @@ static void test_the_loss_of_the_device_ends_waits_for_tickets_that_await_their_
     stage s;
     (void)state;
     memset(&device_desc, 0, sizeof device_desc);
-    device_desc.wait_mode = GPUSYNC_WAIT_HANDLER;
+    device_desc.spin = &no_spin;
     open_sticky_with(&s, SOFTMETAL_MANUAL, 2, device_desc, sticky_desc());
     memset(told, 0, sizeof told);
     for (i = 0; i < KINDS; i++) {
@@ -2861,7 +2794,6 @@ static bool any_held(const model *m)
 typedef struct piece {
     void *buffers[2];          /* NULL: finished */
     bool shown[2];             /* the status tells of the end, and the handler is still to come */
-    bool theirs;               /* committed without gpusync */
     gpusync_timeline *signals; /* its value 1; NULL: nothing */
     outcome told;              /* of the ticket */
 } piece;
@@ -2895,24 +2827,6 @@ static void *open_piece(play *p, const gpusync_point *wait, bool fails)
     void *buffer = OPEN(p->queue, .label = "the culprit", .waits = wait, .wait_count = wait != NULL);
     if (fails) softmetal_fail(buffer, "TestDomain", 101 + (long)p->model.count, "it broke");
     return buffer;
-}
-
-/* A commit of other code. It gets a ticket though a failure sticks. */
-static void play_theirs(play *p)
-{
-    model *m = &p->model;
-    piece *made = &p->pieces[m->count];
-    gpusync_ticket ticket;
-    memset(made, 0, sizeof *made);
-    memset(&m->t[m->count], 0, sizeof m->t[0]);
-    made->theirs = true;
-    made->buffers[0] = metal_queue_command_buffer(gpusync_queue_metal(p->queue));
-    m->t[m->count].fails = draw(p, 5) == 0;
-    if (m->t[m->count].fails) softmetal_fail(made->buffers[0], "TestDomain", 101 + (long)m->count, "it broke");
-    metal_commit(made->buffers[0]);
-    assert_ok(gpusync_track_committed(p->queue, made->buffers[0], &ticket));
-    must_be(p, ticket == ++m->count, "another number of external work");
-    on_done(p->queue, ticket, &made->told);
 }
 
 /* A refused one is discarded. */
@@ -2979,15 +2893,11 @@ static void play_end(play *p)
     model_ticket *t = &m->t[n];
     if (t->held || t->dropped || !on->buffers[k]) return;
     if (softmetal_what_is_due(on->buffers[k]) < SOFTMETAL_COMPLETE_DUE) return; /* behind one with the same event */
-    if (!on->shown[k] && !on->theirs && !metal4_run() && draw(p, 3) == 0) {
+    if (!on->shown[k] && !metal4_run() && draw(p, 3) == 0) {
         softmetal_complete(on->buffers[k]);
         on->shown[k] = true;
     } else {
         softmetal_finish(on->buffers[k]);
-        if (on->theirs) {
-            assert_true(softmetal_dispatched(SECONDS(20))); /* the thread that waits for it has told */
-            metal_release(on->buffers[k]);
-        }
         on->buffers[k] = NULL;
     }
     t->over = (!on->buffers[0] || on->shown[0]) && (!on->buffers[1] || on->shown[1]);
@@ -3063,8 +2973,7 @@ static void play_program(gpusync_device *device, uint64_t seed)
     for (step = 0; step < 40; step++) {
         unsigned what = draw(&p, 16);
         bool room = p.model.count < MOST_TICKETS;
-        if (what < 6 && room) play_work(&p);
-        else if (what == 6 && room && !metal4_run()) play_theirs(&p);
+        if (what < 7 && room) play_work(&p);
         else if (what < 13 && p.model.count) play_end(&p);
         else if (what == 13) play_go(&p);
         else if (what == 14 && draw(&p, 2)) {
@@ -3085,7 +2994,6 @@ static void play_program(gpusync_device *device, uint64_t seed)
             piece *on = &p.pieces[i];
             if (!on->buffers[k] || p.model.t[i].dropped) continue;
             softmetal_finish(on->buffers[k]);
-            if (on->theirs) metal_release(on->buffers[k]);
         }
     check_told(&p);
     assert_ok(gpusync_queue_destroy(p.queue));
@@ -3261,9 +3169,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_refused_buffer_without_signals_is_discarded_quietly),
         cmocka_unit_test(test_wrong_calls_are_told_so_also_while_a_failure_sticks),
         cmocka_unit_test(test_the_warm_up_of_a_queue_where_a_failure_sticks_says_so),
-        cmocka_unit_test(test_work_that_others_committed_fails_while_a_failure_sticks),
-        cmocka_unit_test(test_the_failure_of_work_that_others_committed_sticks),
-        cmocka_unit_test(test_work_that_others_committed_ends_at_its_turn),
         cmocka_unit_test(test_gpusync_track_is_refused),
         cmocka_unit_test(test_unordered_submissions_are_refused),
         cmocka_unit_test(test_strict_submissions_await_their_turn_and_fail),

@@ -184,13 +184,13 @@ static void commit_where_failures_stick(task *t, job *j)
 
 static void commit_somehow(task *t, job *j)
 {
-    if (j->ledger->sticky && (metal4_run() || below(&t->random, 8) != 2)) {
+    if (j->ledger->sticky) {
         make_buffer(t, j, !metal4_run() && below(&t->random, 4) == 0);
         commit_where_failures_stick(t, j);
         issued(j->ledger, j->ticket);
         return;
     }
-    switch (j->ledger->sticky ? 2 : metal4_run() ? 3 + below(&t->random, 7) : below(&t->random, 10)) {
+    switch (metal4_run() ? 2 + below(&t->random, 7) : below(&t->random, 9)) {
     case 0: /* made elsewhere */
         make_buffer(t, j, true);
         check(either_commit(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "commit");
@@ -199,12 +199,7 @@ static void commit_somehow(task *t, job *j)
         make_buffer(t, j, true);
         commit_tracked(t, j);
         break;
-    case 2: /* behind gpusync's back */
-        make_buffer(t, j, true);
-        metal_commit(j->buffer);
-        check(gpusync_track_committed(j->ledger->queue, j->buffer, &j->ticket) == GPUSYNC_OK, "track_committed");
-        break;
-    case 3: /* a buffer that is not used */
+    case 2: /* a buffer that is not used */
         make_buffer(t, j, false);
         check(either_discard(j->ledger->queue, j->buffer) == GPUSYNC_OK, "discard");
         metal_release(j->buffer);
@@ -240,8 +235,12 @@ static gpusync_result wait_with_options(task *t, const job *j)
     spin.pause_iterations = (uint32_t)below(&t->random, 40);
     spin.yield_iterations = (uint32_t)below(&t->random, 100);
     spin.max_spin_ns = below(&t->random, 2) ? 0 : below(&t->random, 20000);
-    options.spin = &spin;
-    options.mode = (gpusync_wait_mode)below(&t->random, metal4_run() ? 3 : 4); /* it has no BLOCKING */
+    switch (below(&t->random, metal4_run() ? 3 : 4)) {
+    case 0: break; /* the wait decides */
+    case 1: options.spin = &no_spin; break;
+    case 2: options.spin = &spin; break;
+    default: options.blocking = true; /* Metal 4 has none */
+    }
     options.error = &error;
     result = gpusync_wait_ex(j->ledger->queue, j->ticket, GPUSYNC_FOREVER, &options);
     if (result == GPUSYNC_ERROR_EXECUTION)
@@ -271,7 +270,7 @@ static bool of_many(gpusync_result result)
 /* A device has queues that are destroyed meanwhile. */
 static gpusync_result wait_for_device(const arena *s, uint64_t timeout_ns)
 {
-    gpusync_result result = gpusync_device_wait(s->rig.device, timeout_ns);
+    gpusync_result result = gpusync_device_wait(s->rig.device, timeout_ns, NULL);
     return result == GPUSYNC_ERROR_DESTROYED ? GPUSYNC_OK : result;
 }
 

@@ -92,11 +92,11 @@ static void run_seed(uint64_t seed, bool verbose)
 static void tell_coverage(void)
 {
     const struct coverage *c = &coverage;
-    print_message("%llu programs, %llu overlapping; %llu held, %llu waits skipped, %llu buffers saved, "
-                  "%llu host steps; %llu failed, %llu by what they waited for, %llu refused\n",
+    print_message("%llu programs, %llu overlapping; %llu held, %llu host steps; "
+                  "%llu failed, %llu by what they waited for, %llu refused\n",
                   (unsigned long long)c->programs, (unsigned long long)c->overlapping, (unsigned long long)c->held,
-                  (unsigned long long)c->skipped, (unsigned long long)c->saved, (unsigned long long)c->hosts,
-                  (unsigned long long)c->failed, (unsigned long long)c->inherited, (unsigned long long)c->refused);
+                  (unsigned long long)c->hosts, (unsigned long long)c->failed, (unsigned long long)c->inherited,
+                  (unsigned long long)c->refused);
     print_message("%llu mishaps: %llu steps ended by them, %llu of these in flight, %llu were held for certain; "
                   "%llu left out, %llu given up, %llu unsignalled; %llu made ahead of one, %llu with spread signals\n",
                   (unsigned long long)c->mishaps, (unsigned long long)c->ended, (unsigned long long)c->flying,
@@ -129,7 +129,7 @@ static void test_random_programs_end_as_the_model_says(void **state)
     tell_coverage();
     if (most < 200) return;
     /* it was no walk in the park */
-    assert_true(coverage.held > coverage.programs && coverage.skipped && coverage.saved && coverage.hosts);
+    assert_true(coverage.held > coverage.programs && coverage.hosts);
     assert_true(coverage.failed && coverage.inherited && coverage.refused);
     assert_true(coverage.steps4 && coverage.across);
     assert_true(coverage.stuck > coverage.turned_away && coverage.turned_away && coverage.cleared && coverage.freed);

@@ -328,7 +328,7 @@ static void test_held_work_outlives_the_timeline_of_a_value_that_is_pending(void
     take_down_timeline(&s, 0);
     assert_int_equal(calls_of(&consumer) + calls_of(&producer), 0);
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
-    assert_ok(gpusync_device_wait(s.device, GPUSYNC_FOREVER));
+    assert_ok(gpusync_device_wait(s.device, GPUSYNC_FOREVER, NULL));
     assert_ended(&producer, GPUSYNC_OK);
     assert_ended(&consumer, GPUSYNC_OK);
     close_idle_stage(&s);
@@ -402,6 +402,7 @@ static void test_destroy_gives_up_what_is_held_and_what_waits_for_it(void **stat
     stage s;
     (void)state;
     for (i = 0; i < 2; i++) {
+        gpusync_result given_up = now[i] ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_CANCELLED;
         memset(&first, 0, sizeof first);
         memset(&behind, 0, sizeof behind);
         memset(&other, 0, sizeof other);
@@ -414,12 +415,12 @@ static void test_destroy_gives_up_what_is_held_and_what_waits_for_it(void **stat
         SUBMIT(s.q[2], WAITS(after(s.q[0], 2)), BUFFERS(buffer_of(s.q[2])), TELL(&by_ticket));
         take_down_queue(&s, 0, now[i]);
         assert_int_equal(calls_of(&first) + calls_of(&behind), 2);
-        assert_ended(&first, GPUSYNC_ERROR_CANCELLED);
-        assert_ended(&behind, GPUSYNC_ERROR_CANCELLED);
-        assert_ended(&other, GPUSYNC_ERROR_CANCELLED);
-        assert_ended(&by_ticket, GPUSYNC_ERROR_CANCELLED);
-        assert_result(gpusync_poll(s.q[1], 1), GPUSYNC_ERROR_CANCELLED);
-        assert_result(gpusync_poll(s.q[2], 1), GPUSYNC_ERROR_CANCELLED);
+        assert_ended(&first, given_up);
+        assert_ended(&behind, given_up);
+        assert_ended(&other, given_up);
+        assert_ended(&by_ticket, given_up);
+        assert_result(gpusync_poll(s.q[1], 1), given_up);
+        assert_result(gpusync_poll(s.q[2], 1), given_up);
         assert_int_equal(softmetal_live("command_buffer"), 0);
         close_idle_stage(&s);
     }
@@ -446,11 +447,11 @@ static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
     assert_int_equal(held_on(s.device, s.q[2]), 1);
     take_down_queue(&s, 0, true);
     assert_int_equal(calls_of(&producer), 1);
-    assert_ended(&producer, GPUSYNC_ERROR_CANCELLED);
-    assert_ended(&held, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&producer, GPUSYNC_ERROR_DESTROYED);
+    assert_ended(&held, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish_queue(gpusync_queue_metal(s.q[1])); /* nothing on the device waits for ever */
-    assert_ended(&flying, GPUSYNC_ERROR_CANCELLED);
-    assert_ended(&by_ticket, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&flying, GPUSYNC_ERROR_DESTROYED);
+    assert_ended(&by_ticket, GPUSYNC_ERROR_DESTROYED);
     assert_ended(&by_plain, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish(slow);
     softmetal_finish(plain);
@@ -471,12 +472,12 @@ static void test_destroy_now_of_the_waiting_side_takes_its_waits_back(void **sta
     hold_on(s.q[2], s.t[1], 1, &later);
     orphans = metal_retain(gpusync_queue_metal(s.q[1]));
     take_down_queue(&s, 1, true);
-    assert_ended(&flying, GPUSYNC_ERROR_CANCELLED);
-    assert_ended(&held, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&flying, GPUSYNC_ERROR_DESTROYED);
+    assert_ended(&held, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish_queue(gpusync_queue_metal(s.q[0]));
     assert_int_equal(value_of(s.t[0]), 1);
     softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
-    assert_ended(&later, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&later, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish_queue(orphans);
     metal_release(orphans);
     close_idle_stage(&s);
@@ -548,9 +549,9 @@ static void test_destroy_now_ends_work_that_another_thread_has_just_issued(void 
     assert_true(d.begun);
     join(d.thread);
     assert_ok(gpusync_set_trace(s.device, NULL, NULL));
-    assert_ended(&d.outcome, GPUSYNC_ERROR_CANCELLED);
-    assert_int_equal(error_at(s.b, 1).result, GPUSYNC_ERROR_CANCELLED);
-    assert_int_equal(error_at(s.c, 1).result, GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&d.outcome, GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(error_at(s.b, 1).result, GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(error_at(s.c, 1).result, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish_queue(metal);
     metal_release(metal);
     close_stage(&s);

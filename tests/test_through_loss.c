@@ -99,17 +99,6 @@ static work *track_work(unsigned i)
     return w;
 }
 
-/* Other code has committed it. */
-static work *external_work(unsigned i)
-{
-    work *w = work_new(i);
-    void *buffer = metal_queue_command_buffer(s.metal[i]);
-    metal_commit(work_add(w, buffer));
-    assert_ok(gpusync_track_committed(w->queue, buffer, &w->ticket));
-    metal_release(buffer);
-    return w;
-}
-
 /* No work is to signal what it waits for. */
 static work *hold_work(unsigned i)
 {
@@ -389,7 +378,7 @@ static gpusync_result through_all(unsigned i, uint64_t timeout_ns)
 static gpusync_result through_device(uint64_t timeout_ns)
 {
     gpusync_wait_options options = options_with(&through_loss);
-    gpusync_result result = gpusync_device_wait_ex(s.device, timeout_ns, &options);
+    gpusync_result result = gpusync_device_wait(s.device, timeout_ns, &options);
     unsigned i;
     for (i = 0; i < STAGE_QUEUES && says_over(result); i++)
         if (s.q[i]) assert_null(softmetal_first_in_line(s.metal[i]));
@@ -442,11 +431,12 @@ static gpusync_result plain_wait(const work *w, uint64_t timeout_ns)
 
 static void test_a_wait_begun_before_the_loss_goes_on_until_the_work_has_ended(void **state)
 {
-    static const gpusync_wait_mode modes[] = {GPUSYNC_WAIT_DEFAULT, GPUSYNC_WAIT_SPIN_THEN_HANDLER, GPUSYNC_WAIT_HANDLER};
+    static const gpusync_spin few = {5, 10, 0, false};
+    static const gpusync_spin *const spins[] = {NULL, &few, &no_spin};
     size_t i;
     (void)state;
-    for (i = 0; i < LENGTH(modes); i++) {
-        gpusync_wait_options options = {.mode = modes[i], .through_loss = true};
+    for (i = 0; i < LENGTH(spins); i++) {
+        gpusync_wait_options options = {.spin = spins[i], .through_loss = true};
         open_play(1);
         commit_work(0);
         WHILE_IT_SLEEPS({lose, true}, {finish_0, true});
@@ -590,7 +580,7 @@ static void await_blocked(uint64_t before)
 
 static void test_a_blocking_wait_on_a_lost_device_waits_in_metal(void **state)
 {
-    gpusync_wait_options options = {.mode = GPUSYNC_WAIT_BLOCKING, .through_loss = true};
+    gpusync_wait_options options = {.through_loss = true, .blocking = true};
     uint64_t before;
     wait_job job;
     (void)state;
@@ -614,11 +604,11 @@ static void test_a_blocking_wait_on_a_lost_device_waits_in_metal(void **state)
 /* Metal's wait is for plain commits. */
 static void test_a_blocking_wait_for_a_submission_or_with_a_limit_sleeps_through_the_loss(void **state)
 {
-    gpusync_wait_options options = {.mode = GPUSYNC_WAIT_BLOCKING, .through_loss = true};
+    gpusync_wait_options options = {.through_loss = true, .blocking = true};
     uint64_t before;
     int limited;
     (void)state;
-    NOT_ON_METAL4("no mode BLOCKING");
+    NOT_ON_METAL4("no waitUntilCompleted");
     for (limited = 0; limited < 2; limited++) {
         open_play(1);
         if (limited) commit_work(0);
@@ -653,7 +643,7 @@ static void ask_in_callback(outcome *o)
         answer(o, gpusync_wait_ex(works[i].queue, works[i].ticket, GPUSYNC_FOREVER, &through_loss));
         answer(o, gpusync_wait_ex(works[i].queue, works[i].ticket, 0, &through_loss));
     }
-    answer(o, gpusync_device_wait_ex(s.device, GPUSYNC_FOREVER, &through_loss));
+    answer(o, gpusync_device_wait(s.device, GPUSYNC_FOREVER, &through_loss));
 }
 
 static void test_in_a_callback_a_wait_returns_what_is_over_and_refuses_the_rest(void **state)
@@ -688,13 +678,15 @@ static void test_in_a_callback_a_wait_returns_what_is_over_and_refuses_the_rest(
 static void ask_without(void)
 {
     gpusync_point point = point_of(&works[0]);
+    void *buffer;
     assert_result(plain_wait(&works[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(gpusync_poll(s.q[0], works[0].ticket), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_device_wait(s.device, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(s.device, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL),
                   GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_throttle(s.q[0], 1, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    if (metal4_run()) return;
+    assert_result(gpusync_command_buffer(s.q[0], NULL, &buffer), GPUSYNC_ERROR_DEVICE_LOST);
 }
 
 static void test_waits_without_the_option_return_at_once_beside_one_with_it(void **state)
@@ -860,7 +852,7 @@ static void test_a_wait_for_the_device_goes_through_on_every_queue(void **state)
     assert_result(through_device(0), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(last_error.failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
     assert_ok(through_device(GPUSYNC_FOREVER));
-    assert_result(gpusync_device_wait(s.device, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(s.device, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     close_play();
 }
 
@@ -1085,6 +1077,7 @@ static void test_held_work_is_cancelled_at_the_loss(void **state)
     assert_result(through(&works[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_CANCELLED);
     assert_played();
     assert_result(through(&works[0], 0), GPUSYNC_ERROR_CANCELLED); /* begun after the loss */
+    assert_int_equal(last_error.failure, GPUSYNC_FAILURE_CANCELLED);
     assert_result(gpusync_poll(s.q[0], works[0].ticket), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(plain_wait(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST); /* as without */
     close_play();
@@ -1203,28 +1196,14 @@ static void test_work_beside_it_on_its_queue_does_not_keep_the_wait(void **state
     close_play();
 }
 
-static void test_work_that_others_have_committed_is_waited_for(void **state)
-{
-    (void)state;
-    NOT_ON_METAL4("no track");
-    open_play(1);
-    external_work(0);
-    lose();
-    assert_result(through(&works[0], 0), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(through_all(0, 0), GPUSYNC_ERROR_DEVICE_LOST);
-    finish_work(&works[0]);
-    assert_ok(through(&works[0], GPUSYNC_FOREVER));
-    assert_ok(through_all(0, GPUSYNC_FOREVER));
-    close_play();
-}
-
-static void test_a_sleeper_is_told_of_the_end_of_work_that_others_have_committed(void **state)
+static void test_a_sleeper_is_told_of_the_end_of_work_that_its_owner_has_committed(void **state)
 {
     wait_job job;
     (void)state;
     NOT_ON_METAL4("no track");
     open_play(1);
-    external_work(0);
+    track_work(0);
+    commit_0();
     start_through(&job, &works[0], &through_loss);
     await_sleepers(s.device, 1);
     lose();
@@ -1781,7 +1760,7 @@ static void *wait_for_both(void *argument)
 static void *wait_for_the_device(void *argument)
 {
     group_job *job = (group_job *)argument;
-    job->result = gpusync_device_wait_ex(s.device, GPUSYNC_FOREVER, &through_loss);
+    job->result = gpusync_device_wait(s.device, GPUSYNC_FOREVER, &through_loss);
     return NULL;
 }
 
@@ -1920,7 +1899,7 @@ static void tally_others(uint64_t timeout_ns)
     for (i = 0; i < 3; i++)
         tallied->results[tallied->count++] =
             gpusync_wait_many(points, 4, (gpusync_wait_for)i, timeout_ns, tallied_options, &which);
-    tallied->results[tallied->count++] = gpusync_device_wait_ex(s.device, timeout_ns, tallied_options);
+    tallied->results[tallied->count++] = gpusync_device_wait(s.device, timeout_ns, tallied_options);
     tallied->results[tallied->count++] = gpusync_timeline_wait(s.a, 1, timeout_ns, tallied_options);
     tallied->messages += softmetal_thread_messages() - before;
 }
@@ -1974,7 +1953,6 @@ static void test_on_a_device_that_is_not_lost_a_wait_is_as_without_the_option(vo
         assert_int_equal(with.stats[i].waits_status, without.stats[i].waits_status);
         assert_int_equal(with.stats[i].waits_sleep, without.stats[i].waits_sleep);
         assert_int_equal(with.stats[i].waits_unmet, without.stats[i].waits_unmet);
-        assert_int_equal(with.stats[i].spurious_wakes, without.stats[i].spurious_wakes);
     }
 }
 
@@ -2484,7 +2462,7 @@ static void test_the_handler_of_other_work_does_not_keep_the_wait(void **state)
 
 #define MODEL_WORKS 10u
 #define PENDING GPUSYNC_NOT_READY
-enum { A_COMMIT, A_SUBMISSION, A_HELD_ONE, A_TRACKED_ONE, AN_EXTERNAL_ONE, MODEL_KINDS };
+enum { A_COMMIT, A_SUBMISSION, A_HELD_ONE, A_TRACKED_ONE, MODEL_KINDS };
 
 /* Besides each work: what the test knows of it. The last one is the culprit. */
 static struct {
@@ -2602,7 +2580,6 @@ static void model_step(void)
     buffer = works[k].buffers[i];
     if (softmetal_what_is_due(buffer) == SOFTMETAL_NOTHING_DUE) return;
     model_end(buffer, !metal4_run());
-    if (model.of[k].kind == AN_EXTERNAL_ONE) assert_true(softmetal_dispatched(SECONDS(20)));
 }
 
 /* The wait that sleeps must have been woken long before this. */
@@ -2629,8 +2606,7 @@ static void model_make(void)
         w = kind == A_COMMIT        ? commit_work(queue)
             : kind == A_SUBMISSION  ? submit_work(queue, 1 + any_of(3), NULL, NULL)
             : kind == A_HELD_ONE    ? hold_work(queue)
-            : kind == A_TRACKED_ONE ? track_work(queue)
-                                    : external_work(queue);
+                                    : track_work(queue);
         if (!model.of[k].fails) continue;
         if (any_of(2)) fail_work(w, "it broke");
         else softmetal_fail(w->buffers[any_of(w->count)], NULL, any_of(2) ? 11 : metal4_run() ? 5 : 4, NULL);
@@ -2791,8 +2767,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_tracked_buffer_that_is_committed_while_a_wait_sleeps_is_waited_for),
         cmocka_unit_test(test_a_tracked_buffer_that_was_not_committed_does_not_keep_everything),
         cmocka_unit_test(test_work_beside_it_on_its_queue_does_not_keep_the_wait),
-        cmocka_unit_test(test_work_that_others_have_committed_is_waited_for),
-        cmocka_unit_test(test_a_sleeper_is_told_of_the_end_of_work_that_others_have_committed),
+        cmocka_unit_test(test_a_sleeper_is_told_of_the_end_of_work_that_its_owner_has_committed),
         cmocka_unit_test(test_a_submission_is_over_when_its_last_part_is),
         cmocka_unit_test(test_a_submission_one_part_of_which_hangs_is_device_lost),
         cmocka_unit_test(test_a_submission_with_a_signal_goes_through_the_loss),

@@ -157,27 +157,22 @@ static void test_gpu_tracks(void **state)
     }
 }
 
-/* A frame: submitted, scheduled, run, signalled; and no stage ends before the earlier ones and itself can have been
-   through. (When its handler runs, and so when scheduled is seen, is the matter of a busy machine.) */
+/* A frame: submitted, run, signalled; and no stage ends before the earlier ones and itself can have been through. */
 static void test_frames_go_through_the_stages(void **state)
 {
-    unsigned frame, seen = 0;
+    unsigned frame;
     int stage;
     (void)state;
     for (frame = 1; frame <= FRAMES; frame++) {
         double reached = time_of(of_frame("X", GPU, names[UPLOAD], frame), "ts"), end = 0;
         for (stage = 0; stage < STAGES; stage++) {
-            const json_t *slice = of_frame("X", GPU, names[stage], frame), *scheduled;
+            const json_t *slice = of_frame("X", GPU, names[stage], frame);
             double submitted;
             char call[32];
             end = time_of(slice, "ts") + time_of(slice, "dur");
             snprintf(call, sizeof call, "commit %s", names[stage]);
             submitted = time_of(of_frame("i", HOST, call, frame), "ts");
             assert_true(submitted <= end);
-            snprintf(call, sizeof call, "scheduled %s %u", names[stage], frame);
-            scheduled = find("i", GPU, call, 0); /* destroy does not wait for the handlers of the last ones */
-            if (scheduled) assert_true(time_of(scheduled, "ts") >= submitted);
-            seen += scheduled != NULL;
             snprintf(call, sizeof call, "signal %s", names[stage]);
             assert_true(time_of(of_frame("i", HOST, call, frame), "ts") >= end - 0.01);
             reached += (double)durations[stage] / 1e3 * 0.99;
@@ -185,7 +180,6 @@ static void test_frames_go_through_the_stages(void **state)
         }
         assert_true(time_of(of_frame("i", HOST, "callback readback", frame), "ts") >= end - 0.01);
     }
-    assert_true(seen > 0);
 }
 
 /* Frames 4 and 8 were submitted the wrong way round. */

@@ -651,7 +651,7 @@ static void test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everythi
         memset(&error, 0x5A, sizeof error);
         if (how == 0) result = gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, 0, &options, &which);
         else if (how == 1) result = gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options);
-        else result = gpusync_device_wait_ex(r.device, 0, &options);
+        else result = gpusync_device_wait(r.device, 0, &options);
         assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
         assert_result(error.result, GPUSYNC_ERROR_DEVICE_LOST);
         assert_int_equal(error.ticket, 0);
@@ -692,7 +692,6 @@ static void test_a_wait_for_all_is_woken_once_by_the_last(void **state)
     assert_ok(many_job_join(&job));
     assert_int_equal(job.which, POINTS);
     assert_true(log.parks <= 1);
-    assert_int_equal(device_stats(&r).spurious_wakes, 0);
     assert_int_equal(device_stats(&r).waits_sleep, 1);
     for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
     close_rig(&r);
@@ -1523,7 +1522,7 @@ static void test_the_error_is_that_of_the_point_that_is_named(void **state)
         }
 }
 
-static void test_spin_and_mode_are_those_of_the_options(void **state)
+static void test_the_spin_is_that_of_the_options(void **state)
 {
     static const gpusync_spin yields = {0, 7, 0, false};
     gpusync_wait_options options;
@@ -1542,15 +1541,34 @@ static void test_spin_and_mode_are_those_of_the_options(void **state)
     assert_int_equal(log.yields, 0);
     assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, SECONDS(1) / 2, &options, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(log.yields, 7);
-    options.mode = GPUSYNC_WAIT_HANDLER;
-    assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, 1, &options, NULL), GPUSYNC_TIMEOUT);
+    options.blocking = true; /* no effect */
+    assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, SECONDS(1) / 2, &options, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait_many(points, 1, GPUSYNC_WAIT_ALL, SECONDS(1) / 2, &options, NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(log.yields, 21);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+/* The device's spin is for a few points. Zeros in the options mean: sleep at once. */
+static void test_a_wait_for_many_sleeps_at_once_beyond_16_points_or_where_the_options_say_so(void **state)
+{
+    static const gpusync_spin yields = {0, 7, 0, false};
+    static const gpusync_wait_options sleepy = {.spin = &no_spin};
+    gpusync_timeline *timeline;
+    gpusync_point points[17];
+    sleep_log log;
+    size_t i;
+    rig r;
+    (void)state;
+    open_rig_spinning(&r, SOFTMETAL_MANUAL, &log, &yields, 0);
+    timeline = timeline_at(r.device, 0);
+    for (i = 0; i < 17; i++) points[i] = gpusync_at_value(timeline, 1);
+    assert_result(gpusync_wait_many(points, 17, GPUSYNC_WAIT_ALL, SECONDS(1) / 2, NULL, NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(log.yields, 0);
+    assert_result(gpusync_wait_many(points, 16, GPUSYNC_WAIT_ALL, SECONDS(1) / 2, NULL, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(log.yields, 7);
-    options.mode = GPUSYNC_WAIT_BLOCKING; /* as HANDLER */
-    assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, MS(1), &options, NULL), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_wait_many(points, 1, GPUSYNC_WAIT_ALL, MS(1), &options, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait_many(points, 16, GPUSYNC_WAIT_ALL, SECONDS(1) / 2, &sleepy, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(log.yields, 7);
-    options.mode = (gpusync_wait_mode)9;
-    assert_result(gpusync_wait_many(points, 20, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_ok(gpusync_timeline_destroy(timeline));
     close_rig(&r);
 }
@@ -1558,14 +1576,12 @@ static void test_spin_and_mode_are_those_of_the_options(void **state)
 static void *wait_blocking(void *argument)
 {
     many_job *job = (many_job *)argument;
-    gpusync_wait_options options;
-    memset(&options, 0, sizeof options);
-    options.mode = GPUSYNC_WAIT_BLOCKING;
+    static const gpusync_wait_options options = {.blocking = true};
     job->result = gpusync_wait_many(job->points, job->count, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, &options, &job->which);
     return NULL;
 }
 
-/* BLOCKING works as HANDLER: inside Metal it could not be told of the second point. */
+/* Inside Metal it could not be told of the second point. */
 static void test_a_wait_for_many_never_waits_inside_metal(void **state)
 {
     gpusync_timeline *timeline;
@@ -1751,7 +1767,8 @@ int main(void)
         cmocka_unit_test(test_what_ends_well_keeps_a_wait_for_all_or_a_failure_asleep),
         cmocka_unit_test(test_what_stands_behind_a_point_that_has_ended_wakes_the_sleeper),
         cmocka_unit_test(test_the_error_is_that_of_the_point_that_is_named),
-        cmocka_unit_test(test_spin_and_mode_are_those_of_the_options),
+        cmocka_unit_test(test_the_spin_is_that_of_the_options),
+        cmocka_unit_test(test_a_wait_for_many_sleeps_at_once_beyond_16_points_or_where_the_options_say_so),
         cmocka_unit_test(test_a_wait_for_many_never_waits_inside_metal),
         cmocka_unit_test(test_a_failure_among_everything_ends_a_wait_for_all_or_a_failure),
         cmocka_unit_test(test_the_error_of_a_point_that_went_is_not_that_of_another),

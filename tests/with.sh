@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # with.sh - examples/with: every folder is built and run as its page says, and then with faults
 #
-#   tests/with.sh [FOLDER|packages|from-0.2...]      default: all
+#   tests/with.sh [FOLDER|packages|from-0.3...]      default: all
 #
 # The commands are those of examples/with/README.md: the first block of sh under the heading "## FOLDER". They are pasted
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
@@ -10,7 +10,7 @@
 # an error, and with a text that names the call. The folders notify, cpp, rust and python have tests of their own, with
 # faults that these plant: the second block of sh. The commands of examples/testing.md are pasted, too.
 # with/packages.sh has the checks of make dist and make install, of CMake's FetchContent and of a submodule,
-# with/from-0.2.sh those of examples/from-0.2.sh.
+# with/from-0.3.sh those of examples/from-0.3.sh.
 #
 # `make test-with` calls this. In the environment: SOFTMETAL, the directory of `make softmetal`; BUILD; OUT, where the
 # results go; ZIG; JOBS. A tool that is missing is a failure.
@@ -33,7 +33,7 @@ zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 PATH=$(dirname "$zig"):$PATH
 unset CFLAGS CXXFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS
 # What takes longest goes first
-all="zig rust packages pkg-config cmake cpp static notify python plain metal-cpp objc++ from-0.2 swift"
+all="zig rust packages pkg-config cmake cpp static notify python plain metal-cpp objc++ from-0.3 swift"
 folders=${*:-$all}
 passed=0 failed=0
 page=$root/examples/with/README.md
@@ -398,8 +398,8 @@ clang -shared -fPIC -Wall -Wextra -Werror -I"$SOFTMETAL" "$here/faults.c" -L"$SO
 other_headers || { echo "0 passed, 1 failed" && exit 1; }
 # shellcheck source=tests/with/packages.sh
 . "$here/packages.sh"
-# shellcheck source=tests/with/from-0.2.sh
-. "$here/from-0.2.sh"
+# shellcheck source=tests/with/from-0.3.sh
+. "$here/from-0.3.sh"
 repository || { echo "0 passed, 1 failed" && exit 1; }
 for folder in $folders; do
     case $folder in
@@ -422,9 +422,9 @@ for folder in $folders; do
     cpp) check "cpp: built, run, and with faults; refuses a library of another header; its test; does not copy" cpp ;;
     metal-cpp) check "metal-cpp: built with a stand-in, run, and with faults; compiled for macOS" metal_cpp ;;
     objc++) check "objc++: compiled for macOS, ARC" for_macos objc++/main.mm -fobjc-arc ;;
-    from-0.2)
-        check "from-0.2: programs for 0.2 are changed, compile without warnings, and run; the rest is told" migrates
-        check "from-0.2: refuses what it cannot do, and leaves the rest as it is" migrates_carefully
+    from-0.3)
+        check "from-0.3: programs for 0.3 are changed, compile without warnings, and run; the rest is told" migrates
+        check "from-0.3: refuses what it cannot do, and leaves the rest as it is" migrates_carefully
         ;;
     swift) check "swift: the module map" swift ;;
     *) check "there is no examples/with/$folder" false ;;

@@ -46,8 +46,8 @@ COLOURS = {
 CONTESTANTS = {
     "gpusync": "as it is: the wait decides how long it spins",
     "gpusync 32/224": "spins for 32 pauses and 224 yields, then sleeps",
-    "gpusync HANDLER": "mode HANDLER: sleeps at once",
-    "gpusync BLOCKING": "mode BLOCKING: waitUntilCompleted inside",
+    "gpusync parked": "a spin of zeros: sleeps at once",
+    "gpusync blocking": "options.blocking: waitUntilCompleted inside",
     "waitUntilCompleted": "Metal's call, for the last command buffer",
     "handler + condvar": "a handler counts, a condition variable wakes",
     "handler + semaphore": "the last buffer's handler signals a semaphore",

@@ -41,10 +41,10 @@ jq -rs --argjson runs "$runs" '
     done
 
 echo
-echo "a parked wake-up: latency of gpusync HANDLER by that of a handler and a condition variable, in each run"
+echo "a parked wake-up: latency of gpusync parked by that of a handler and a condition variable, in each run"
 jq -rs '
     def latency($case; $who): .rows[] | select(.case == $case and .contestant == $who) | .latency_us;
-    def twice($case; $q): [.[] | latency($case; "gpusync HANDLER")[$q] / latency($case; "handler + condvar")[$q]];
+    def twice($case; $q): [.[] | latency($case; "gpusync parked")[$q] / latency($case; "handler + condvar")[$q]];
     def tell: map(. * 1000 | round / 1000) | "median \(sort | .[length / 2 | floor])   \(map(tostring) | join(" "))";
     . as $all | [.[0].rows[].case] | unique[] | select(endswith(" x 1")) as $case
     | "p50", "p95" | . as $q | "  \($case), \($q): \($all | twice($case; $q) | tell)"' "$directory"/*.json

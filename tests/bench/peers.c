@@ -1,4 +1,4 @@
-/* peers.c - the contestants of the benchmark: gpusync in its modes, and what others do
+/* peers.c - the contestants of the benchmark: gpusync with its options, and what others do
 
    What they do with ten command buffers and one wait: gpusync is told of each. "handler + condvar" adds a handler to
    each, counts, and wakes the waiter once, at the count that it waits for. "handler + semaphore" and "signal in the work"
@@ -106,12 +106,11 @@ static bool finished(void *buffer)
 
 /* -- gpusync ------------------------------------------------------------------------------------------ */
 
-static peer *gpusync_open(void *device, void *metal_queue, gpusync_wait_mode mode, const gpusync_spin *spin)
+static peer *gpusync_open(void *device, void *metal_queue, const gpusync_spin *spin)
 {
     gpusync_queue_desc desc = {0};
     peer *p = peer_new(metal_queue);
     desc.metal_queue = metal_queue;
-    desc.wait_mode = mode;
     desc.spin = spin;
     must(gpusync_queue_create((gpusync_device *)device, &desc, &p->queue) == GPUSYNC_OK, "gpusync_queue_create");
     return p;
@@ -119,23 +118,19 @@ static peer *gpusync_open(void *device, void *metal_queue, gpusync_wait_mode mod
 
 static peer *gpusync_open_default(void *device, void *metal_queue)
 {
-    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_DEFAULT, NULL);
+    return gpusync_open(device, metal_queue, NULL);
 }
 
 static peer *gpusync_open_counts(void *device, void *metal_queue)
 {
     static const gpusync_spin spin = {32, 224, 0, false};
-    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_DEFAULT, &spin);
+    return gpusync_open(device, metal_queue, &spin);
 }
 
-static peer *gpusync_open_handler(void *device, void *metal_queue)
+static peer *gpusync_open_parked(void *device, void *metal_queue)
 {
-    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_HANDLER, NULL);
-}
-
-static peer *gpusync_open_blocking(void *device, void *metal_queue)
-{
-    return gpusync_open(device, metal_queue, GPUSYNC_WAIT_BLOCKING, NULL);
+    static const gpusync_spin none = {0, 0, 0, false};
+    return gpusync_open(device, metal_queue, &none);
 }
 
 static void gpusync_close(peer *p)
@@ -160,6 +155,13 @@ static void gpusync_commit_it(peer *p, void *buffer, bool last)
 static void gpusync_wait_for_it(peer *p)
 {
     must(gpusync_queue_wait(p->queue, GPUSYNC_FOREVER) == GPUSYNC_OK, "gpusync_queue_wait");
+}
+
+static void gpusync_block_for_it(peer *p)
+{
+    gpusync_wait_options options = {0};
+    options.blocking = true;
+    must(gpusync_wait_ex(p->queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, &options) == GPUSYNC_OK, "gpusync_wait_ex");
 }
 
 /* -- waitUntilCompleted ------------------------------------------------------------------------------- */
@@ -371,11 +373,12 @@ const contestant contestants[CONTESTANTS] = {
     {"gpusync 32/224", "32 pauses, 224 yields, then sleep",
      "Metal.jl and CUDA.jl spin by these counts: a kernel that takes longer pays for the spin in CPU",
      gpusync_open_counts, gpusync_close, gpusync_make, gpusync_commit_it, gpusync_wait_for_it},
-    {"gpusync HANDLER", "sleep at once", "a program that spares the processor asks for it: late is the price",
-     gpusync_open_handler, gpusync_close, gpusync_make, gpusync_commit_it, gpusync_wait_for_it},
-    {"gpusync BLOCKING", "waitUntilCompleted inside",
+    {"gpusync parked", "a spin of zeros: sleep at once",
+     "a program that spares the processor asks for it: late is the price", gpusync_open_parked, gpusync_close,
+     gpusync_make, gpusync_commit_it, gpusync_wait_for_it},
+    {"gpusync blocking", "waitUntilCompleted inside",
      "a program that comes from waitUntilCompleted: beside that, it shows what gpusync's records cost",
-     gpusync_open_blocking, gpusync_close, gpusync_make, gpusync_commit_it, gpusync_wait_for_it},
+     gpusync_open_default, gpusync_close, gpusync_make, gpusync_commit_it, gpusync_block_for_it},
     {"waitUntilCompleted", "of the last buffer; of an empty one where there is none",
      "llama.cpp's ggml-metal; MLX's synchronize and MoltenVK's vkQueueWaitIdle, which pay for the empty buffer (1)",
      plain_open, peer_free, plain_make, plain_commit, completed_wait},

@@ -10,7 +10,7 @@
 
      default    a wait decides, see gpusync_spin
      near       gpusync_spin.until_near: sleeps until shortly before the expected end, then spins
-     park       sleeps at once (GPUSYNC_WAIT_HANDLER)
+     park       sleeps at once (a spin of zeros)
      spin 20    spins for 20 us, then sleeps
 
    The rule, for each pattern: the default's mean latency after the GPU's end, or its processor time, is at most 1.05 of the
@@ -189,10 +189,11 @@ static const char *const names[CONTESTANTS] = {"default", "near", "park", "spin 
 
 static void set_options(int contestant, gpusync_wait_options *options)
 {
-    static const gpusync_spin spin_20 = {UINT32_MAX, 0, 20000, false}, near = {UINT32_MAX, 0, 100000, true};
+    static const gpusync_spin spin_20 = {UINT32_MAX, 0, 20000, false}, near = {UINT32_MAX, 0, 100000, true},
+                              none = {0, 0, 0, false};
     memset(options, 0, sizeof *options);
     if (contestant == NEAR) options->spin = &near;
-    if (contestant == PARK) options->mode = GPUSYNC_WAIT_HANDLER;
+    if (contestant == PARK) options->spin = &none;
     if (contestant == SPIN_20) options->spin = &spin_20;
 }
 

@@ -55,7 +55,7 @@ static void timeline_open(number *n, gpusync_device *device)
 static void timeline_open_handler(number *n, gpusync_device *device)
 {
     static const gpusync_spin none = {0, 0, 0, false};
-    static const gpusync_wait_options options = {&none, GPUSYNC_WAIT_DEFAULT, NULL, false, false};
+    static const gpusync_wait_options options = {.spin = &none};
     timeline_open(n, device);
     n->options = &options;
 }

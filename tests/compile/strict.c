@@ -7,6 +7,7 @@ extern "C" {
 #endif
 bool strict_is_over(gpusync_queue *queue, gpusync_ticket ticket);
 gpusync_result strict_wait(gpusync_queue *queue, gpusync_timeline *timeline, gpusync_ticket ticket, size_t *which);
+gpusync_result strict_skip(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error);
 const char *strict_name(gpusync_result result);
 #ifdef __cplusplus
 }
@@ -21,11 +22,15 @@ bool strict_is_over(gpusync_queue *queue, gpusync_ticket ticket)
 gpusync_result strict_wait(gpusync_queue *queue, gpusync_timeline *timeline, gpusync_ticket ticket, size_t *which)
 {
     gpusync_point points[2];
-    uint64_t latencies[GPUSYNC_LATENCIES];
-    latencies[0] = GPUSYNC_MAX_VALUE;
     points[0] = gpusync_at_ticket(queue, ticket);
-    points[1] = gpusync_at_value(timeline, latencies[0]);
+    points[1] = gpusync_at_value(timeline, GPUSYNC_MAX_VALUE);
     return gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, NULL, which);
+}
+
+gpusync_result strict_skip(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
+{
+    *cursor = GPUSYNC_FROM_NOW;
+    return gpusync_next_error(queue, cursor, error);
 }
 
 const char *strict_name(gpusync_result result)

@@ -7,7 +7,8 @@
 
    In inputs whose first byte says so (world.newer) failures stick on some queues, objects are destroyed later as well,
    also by their own callbacks, waits go on through a loss, timers fire, callbacks run on a dispatch queue of the
-   program's, spins are set, and command buffers have all options. Other inputs stay what they are. The
+   program's, spins are set, the log function asks for a report, and command buffers have descriptors. Other inputs stay
+   what they are. The
    records of a queue where failures stick say what each of its tickets must tell, and which commits it must refuse.
 
    Left out: lost handlers, objects put around command buffers and listeners that hear nothing, which threads.c has; and
@@ -39,6 +40,8 @@ typedef struct machine {
     bool own_queue; /* callbacks run on a dispatch queue of the program's */
     bool goes;     /* later: no call takes it any more, but the dispatch by hand */
     unsigned gone; /* so often it was told */
+    bool logs, asks; /* asks: its log function, for a report */
+    unsigned timeouts; /* that the log was told of */
 } machine;
 
 /* A failure that stuck: the tickets behind it up to `last` fail of it. */
@@ -56,6 +59,7 @@ typedef struct lane {
     bool metal4;
     bool forgets; /* failures push each other out */
     uint64_t cursor;
+    late_reader late;
     bool sticky, blind; /* failures stick; blind: a record was lost, so that nothing is known of them */
     enum { FREE, STICKS, UNSURE } sticks;
     stuck stuck[STUCK]; /* the n-th at n % STUCK */
@@ -95,8 +99,10 @@ typedef struct work {
     gpusync_ticket ticket;
     int lane;
     void *buffers[2]; /* +1, or NULL; with Metal 4 the run */
+    void *foreign;    /* +1, or NULL: other code committed it, and the work stands behind it */
     int recordings[PARTS4]; /* of Metal 4: 1 + allocator; 0: none */
     bool waits;       /* for something that may fail */
+    bool inherits;    /* ... and takes the failure over, with its result */
     bool tracked;     /* committed by its owner, perhaps never */
     bool done, over, judged;
     gpusync_result told;
@@ -349,6 +355,8 @@ static void check_work(work *w)
         failed = failed || status == 5;
         ran = ran && status == 4;
     }
+    must(now != GPUSYNC_OK || !w->foreign || metal_status(w->foreign) >= 4,
+         "ticket %llu is well, and what was committed before it is not over", (unsigned long long)w->ticket);
     switch ((int)now) {
     case GPUSYNC_OK: must(ran, "ticket %llu is well, its work is not", (unsigned long long)w->ticket); break;
     case GPUSYNC_ERROR_EXECUTION:
@@ -544,6 +552,7 @@ static void forget_work(work *w)
 {
     int i;
     for (i = 0; i < 2; i++) metal_release(w->buffers[i]);
+    metal_release(w->foreign);
     memset(w, 0, sizeof *w);
     w->lane = -1;
 }
@@ -565,11 +574,18 @@ static work *remember_work(const lane *l, gpusync_ticket ticket, void *first, vo
 
 static void must_be_there(const machine *m) { must(GET(&m->gone) == 0, "a function of a device that is gone is called"); }
 
+/* With a report, while its device is the program's. */
 static void on_log(void *user, gpusync_log_level level, const char *text)
 {
-    must_be_there((const machine *)user);
+    machine *m = (machine *)user;
+    char report[2048];
+    must_be_there(m);
     must(level >= GPUSYNC_LOG_WARNING && level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'),
          "a bad line in the log");
+    if (strstr(text, " timed out")) COUNT(&m->timeouts);
+    if (!m->asks || m->goes) return;
+    must(gpusync_report(m->device, report, sizeof report) > 0, "a report without a line");
+    meet(log_asks_for_report);
 }
 
 static void on_notify(void *user) { must_be_there((const machine *)user); }
@@ -597,13 +613,13 @@ static void make_device(void)
     desc.metal_device = m->metal;
     desc.hooks = &fuzz_hooks;
     desc.allocator = &m->allocator;
-    desc.spin = how & 4 ? &no_spin : NULL;
-    desc.wait_mode = (gpusync_wait_mode)(how >> 3 & 1 ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT);
+    desc.spin = how & 12 ? &no_spin : NULL;
     desc.callback_mode = m->manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
     desc.notify = how & 16 ? on_notify : NULL;
     desc.log = how & 32 ? on_log : NULL;
     desc.notify_user = desc.log_user = m;
-    if (world.newer && (how & 128)) desc.log_report = gpusync_queue_report;
+    m->logs = how & 32;
+    m->asks = world.newer && (how & 128);
     if (world.newer) {
         unsigned more = byte();
         desc.spin = some_spin();
@@ -629,7 +645,6 @@ static void make_device(void)
     meet_if(!desc.spin, device_spins_by_itself);
     meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations > 0, device_spins);
     meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations == 0, device_spins_not);
-    meet_if(desc.log && desc.log_report, log_with_report);
     if (how & 64) answer(gpusync_set_trace(m->device, on_trace, m), GPUSYNC_OK);
 }
 
@@ -799,8 +814,7 @@ static bool want_metal4(lane *l, gpusync_queue_desc *desc)
     l->given = how & 2;
     desc->metal4 = !l->given || how & 4;
     if (how >= 32) return true;
-    if (how & 8) desc->wait_mode = GPUSYNC_WAIT_BLOCKING;
-    else desc->metal_queue = metal_queue_new(gpusync_device_metal(m->device), MADE_BY_METAL);
+    desc->metal_queue = metal_queue_new(gpusync_device_metal(m->device), MADE_BY_METAL);
     desc->metal4 = true;
     may(l->device, gpusync_queue_create(m->device, desc, &l->queue), GPUSYNC_ERROR_UNSUPPORTED);
     must(!l->queue, "a queue that cannot be");
@@ -828,7 +842,7 @@ static void make_queue(void)
     int device = some_device(), other = !device;
     machine *m = &world.machines[device];
     gpusync_queue_desc desc;
-    unsigned how = byte();
+    unsigned how = byte(), least;
     void *given = NULL;
     if (l->queue || !m->device || m->goes || gpu.count == METAL_QUEUES) return;
     memset(l, 0, sizeof *l);
@@ -838,12 +852,13 @@ static void make_queue(void)
     l->forgets = how & 2;
     desc.label = how & 4 ? "a queue" : NULL;
     desc.max_command_buffer_count = how & 8 ? 2 + below_of(8) : 0;
-    desc.max_in_flight = how & 16 ? 1 + below_of(4) : 0;
+    least = how & 16 ? 1 + below_of(4) : 0;
+    if (l->given && least) desc.max_command_buffer_count = least;
     desc.error_log_count = l->forgets ? 1 + below_of(2) : 0;
     l->sticky = desc.sticky_failure = world.newer && (how & 32);
     if (world.newer) {
         desc.spin = some_spin();
-        desc.wait_mode = one_in(4) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+        if (one_in(4)) desc.spin = &no_spin;
     }
     if (world.mixed && !m->removed && !want_metal4(l, &desc)) return;
     if (l->given) {
@@ -865,9 +880,9 @@ static void make_queue(void)
         must(is_metal4(l->queue) == l->metal4, "a queue of the other kind");
         meet_if(l->metal4, queue_of_metal4);
         meet_if(l->given, queue_given);
-        meet_if(desc.max_in_flight || desc.max_command_buffer_count, queue_small);
-        meet_if(desc.spin, queue_spin);
-        meet_if(desc.wait_mode == GPUSYNC_WAIT_HANDLER, queue_waits_for_handlers);
+        meet_if(desc.max_command_buffer_count, queue_small);
+        meet_if(desc.spin && desc.spin != &no_spin, queue_spin);
+        meet_if(desc.spin == &no_spin, queue_spins_not);
         meet_if(l->sticky, sticky_queue);
         meet_if(l->sticky && l->metal4, sticky_queue_of_metal4);
         gpu_add(l->metal);
@@ -921,8 +936,72 @@ static void destroy_queue_later(lane *l, goer *g)
     answer(gpusync_queue_destroy_later(l->queue, g->silent ? NULL : on_destroyed, g), GPUSYNC_OK);
 }
 
+static bool has_failed_in_part(const work *w)
+{
+    int i;
+    for (i = 0; i < 2; i++)
+        if (w->buffers[i] && metal_status(w->buffers[i]) == 5) return true;
+    return false;
+}
+
+/* Is it known that the ticket, which has not ended, has not failed either? */
+static bool is_unfailed(const lane *l, gpusync_ticket ticket)
+{
+    int i;
+    for (i = 0; i < world.work_count; i++) {
+        const work *w = &world.works[i];
+        if (w->lane == index_of(l) && w->ticket == ticket)
+            return !w->inherits && w->buffers[0] && !has_failed_in_part(w);
+    }
+    return false; /* it is forgotten */
+}
+
+/* All that has not ended does so when the queue is destroyed at once: but for what has failed, of what it waits for or in
+   a part of it, and is not over yet. On a lost device it may be lost, and where failures stick what was before it has it. fails: the
+   timelines that such work was to signal. */
+static void expect_destroyed(const lane *l, bool *fails)
+{
+    uint64_t value;
+    int i, k, n;
+    for (i = 0; i < TIMELINES; i++) fails[i] = false;
+    if (l->sticky || world.machines[l->device].losable) return;
+    for (i = 0; i < world.work_count; i++)
+        for (k = 0; k < MOST_PENDING && world.works[i].lane == index_of(l) && !world.works[i].inherits; k++)
+            for (n = 0; n < TIMELINES; n++)
+                if (world.works[i].pending[k].timeline && world.works[i].pending[k].timeline == world.tides[n].timeline)
+                    fails[n] = fails[n] || (gpusync_poll(l->queue, world.works[i].ticket) == GPUSYNC_NOT_READY &&
+                                            gpusync_timeline_query(world.tides[n].timeline, &value) == GPUSYNC_OK);
+    for (i = 0; i < tally_count && i < TALLIES; i++) {
+        tally *t = &tallies[i];
+        if (t->where != (uint64_t)(uintptr_t)l->queue || !t->expected || t->calls || !t->ticket) continue;
+        if (!is_unfailed(l, t->ticket) || gpusync_poll(l->queue, t->ticket) != GPUSYNC_NOT_READY) continue;
+        t->exact = true;
+        t->must_be = GPUSYNC_ERROR_DESTROYED;
+        meet(destroyed_at_once_with_work);
+    }
+}
+
+static void check_destroyed(const bool *fails)
+{
+    gpusync_wait_options options;
+    gpusync_error error;
+    int i;
+    memset(&options, 0, sizeof options);
+    options.error = &error;
+    for (i = 0; i < TIMELINES; i++) {
+        if (!fails[i]) continue;
+        memset(&error, 0, sizeof error);
+        must(gpusync_timeline_wait(world.tides[i].timeline, 0, 0, &options) < 0,
+             "a queue was destroyed at once, and a timeline that its work was to signal has not failed");
+        must(error.result != GPUSYNC_ERROR_DESTROYED || error.failure == GPUSYNC_FAILURE_CANCELLED,
+             "a queue was destroyed at once, and a timeline has failed with class %d", (int)error.failure);
+        must(error.result != GPUSYNC_ERROR_CANCELLED, "a queue was destroyed at once, and a timeline says %d", error.result);
+    }
+}
+
 static void destroy_queue(lane *l, way how)
 {
+    bool fails[TIMELINES];
     bool lost = world.machines[l->device].losable;
     goer *g = NULL;
     int i, k;
@@ -943,7 +1022,9 @@ static void destroy_queue(lane *l, way how)
     if (g) {
         destroy_queue_later(l, g);
     } else if (how == AT_ONCE) {
+        expect_destroyed(l, fails);
         answer(gpusync_queue_destroy_now(l->queue), GPUSYNC_OK);
+        check_destroyed(fails);
         check_callbacks_of((uint64_t)(uintptr_t)l->queue);
     } else {
         answer(gpusync_queue_destroy(l->queue), GPUSYNC_OK);
@@ -1117,21 +1198,24 @@ static void make_buffer_for(lane *l)
 {
     opened *o = free_open();
     gpusync_command_buffer_desc desc;
+    buffer_options options;
     gpusync_point points[3];
     size_t i, count;
     uint64_t time = some_time();
+    bool unretained;
     if (!l || l->metal4 || !o || (!l->given && softmetal_outstanding(l->metal) > 40)) return;
     memset(&desc, 0, sizeof desc);
+    memset(&options, 0, sizeof options);
     memset(o, 0, sizeof *o);
     desc.timeout_ns = &time;
     desc.label = one_in(2) ? "a buffer" : NULL;
-    desc.unretained_references = world.gentle && one_in(4);
-    if (world.newer) some_buffer_options(&desc, gpusync_device_metal(world.machines[l->device].device));
+    unretained = world.gentle && one_in(4);
+    if (world.newer) some_descriptor(&options, &desc, gpusync_device_metal(world.machines[l->device].device));
+    if (unretained) ask_for_unretained(&options, &desc);
     count = one_in(3) ? some_points(l->device, points, 3) : 0;
     if (one_in(8)) some_fault();
     may(l->device, gpusync_command_buffer(l->queue, &desc, &o->buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
-    if (o->buffer) check_buffer_options(&desc, o->buffer);
-    metal_release(desc.log_state);
+    check_buffer_options(&options, o->buffer);
     if (!o->buffer) return;
     (void)metal_retain(o->buffer);
     o->lane = index_of(l);
@@ -1204,6 +1288,7 @@ static void commit_one(void)
     lane *l;
     gpusync_ticket ticket = 0;
     gpusync_result result;
+    work *w;
     if (!o) return;
     l = one_in(16) ? some_lane() : &world.lanes[o->lane];
     if (index_of(l) != o->lane) {
@@ -1216,7 +1301,7 @@ static void commit_one(void)
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
         return;
     }
-    result = may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+    result = may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_OK, NOT_HELD,
                  l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     check_admission(l, result, false);
     if (result == GPUSYNC_ERROR_EXECUTION) o->refused = o->made;
@@ -1224,8 +1309,9 @@ static void commit_one(void)
         must(metal_status(o->buffer) == 0 && ticket == 0, "a commit that failed has done something");
         return;
     }
-    memcpy(remember_work(l, ticket, o->buffer, NULL, true, false)->pending, o->signals, sizeof o->signals); /* behind what is
-                                                                                held it may be given up */
+    w = remember_work(l, ticket, o->buffer, NULL, true, false); /* behind what is held it may be given up */
+    w->inherits = o->waits;
+    memcpy(w->pending, o->signals, sizeof o->signals);
     if (metal_status(o->buffer) >= 2)
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
             GPUSYNC_ERROR_ALREADY_TRACKED, l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_ALREADY_TRACKED);
@@ -1249,9 +1335,9 @@ static void track_one(void)
         return;
     }
     if (o->headed) {
-        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), INVALID, NO_ROOM, GPUSYNC_OK);
+        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), INVALID, GPUSYNC_OK);
         if (!ticket) return;
-    } else if (may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM) != GPUSYNC_OK) {
+    } else if (may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_OK) != GPUSYNC_OK) {
         return;
     }
     o->tracked = true;
@@ -1270,7 +1356,33 @@ static void untrack_one(void)
     let_go(o);
 }
 
-/* By its owner, without gpusync; and then it is told, or was. */
+/* An empty command buffer behind one that other code has committed: its ticket tells that both are over. */
+static void commit_one_behind(lane *l, void *foreign)
+{
+    const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket = 0;
+    gpusync_result result;
+    void *buffer = NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
+    if (!buffer) return;
+    (void)metal_retain(buffer);
+    result = may(l->device, gpusync_commit(l->queue, buffer, &ticket), GPUSYNC_OK, NOT_HELD,
+                 l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    check_admission(l, result, false);
+    if (result == GPUSYNC_OK) {
+        work *w = remember_work(l, ticket, buffer, NULL, true, false);
+        if (gpu.in_order) w->foreign = metal_retain(foreign);
+        meet(foreign_buffer_told_by_one_behind);
+    } else {
+        answer(gpusync_command_buffer_discard(l->queue, buffer), GPUSYNC_OK);
+    }
+    metal_release(buffer);
+}
+
+/* By its owner, without gpusync; and then another one tells of it, or it was tracked before. */
 static void commit_behind_the_back(void)
 {
     opened *o = some_open(-1);
@@ -1286,21 +1398,21 @@ static void commit_behind_the_back(void)
     } else if (!one_in(8)) {
         if (one_in(2)) (void)gpu_step_any();
         if (one_in(8)) some_fault();
-        if (may(l->device, gpusync_track_committed(l->queue, o->buffer, &ticket), GPUSYNC_OK, NO_ROOM) == GPUSYNC_OK) {
-            must(ticket > 0, "a ticket of track_committed");
-            remember_work(l, ticket, o->buffer, NULL, false, false);
-        }
+        commit_one_behind(l, o->buffer);
+    } else { /* Metal takes no handler any more */
+        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), l->sticky ? INVALID : GPUSYNC_ERROR_ALREADY_COMMITTED);
+        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_ALREADY_COMMITTED);
+        must(ticket == 0, "a ticket for what other code has committed");
+        meet(foreign_buffer_refused);
     }
     let_go(o);
 }
 
-static void track_committed_too_early(void)
+static void read_from_now(void)
 {
-    opened *o = some_open(-1);
-    gpusync_ticket ticket = 0;
-    if (!o || o->tracked) return;
-    may(world.lanes[o->lane].device, gpusync_track_committed(world.lanes[o->lane].queue, o->buffer, &ticket),
-        GPUSYNC_ERROR_NOT_COMMITTED);
+    lane *l = some_lane();
+    if (l) read_late(&l->late, l->queue, clock_now & 64);
 }
 
 /* A command buffer or run. The last two reasons lose the device; 0 stands for DeviceRemoved. */
@@ -1335,8 +1447,9 @@ static void submit_some(void)
     uint64_t time = some_time();
     gpusync_ticket ticket = 0;
     gpusync_result result;
-    bool headed = false;
+    bool inherits;
     tally *over;
+    work *w;
     size_t i;
     if (l && l->metal4) submit4_some(l);
     if (!l || l->metal4) return;
@@ -1348,12 +1461,13 @@ static void submit_some(void)
         opened *o = some_open(index_of(l));
         if (!o || o->tracked || o == from[0]) continue;
         from[submission.command_buffer_count] = o;
-        headed = headed || o->headed;
         buffers[submission.command_buffer_count++] = o->buffer;
     }
     submission.command_buffers = buffers;
     submission.waits = waits;
     submission.wait_count = one_in(2) ? some_points(l->device, waits, 3) : 0;
+    inherits = submission.wait_count > 0;
+    for (i = 0; i < submission.command_buffer_count; i++) inherits = inherits || from[i]->waits;
     submission.signals = signals;
     for (i = below_of(3); i-- > 0;) {
         tide *t = some_tide(l->device);
@@ -1396,17 +1510,19 @@ static void submit_some(void)
     if (over) {
         over->expected = true;
         over->where = (uint64_t)(uintptr_t)l->queue;
+        over->ticket = ticket;
     }
     memcpy(pending, signals, submission.signal_count * sizeof *signals);
     for (i = 0; i < submission.command_buffer_count; i++) memcpy(pending + 2 * (i + 1), from[i]->signals, sizeof signals);
-    memcpy(remember_work(l, ticket, buffers[0], buffers[1], true, false)->pending, pending, sizeof pending);
+    w = remember_work(l, ticket, buffers[0], buffers[1], true, false);
+    w->inherits = inherits;
+    memcpy(w->pending, pending, sizeof pending);
     for (i = 0; i < submission.command_buffer_count; i++) let_go(from[i]);
     for (i = 0; i < submission.signal_count; i++) {
         int k;
         for (k = 0; k < TIMELINES; k++)
             if (world.tides[k].timeline == signals[i].timeline) world.tides[k].value = signals[i].value;
     }
-    (void)headed;
 }
 
 /* -- timelines ---------------------------------------------------------------------------------------- */
@@ -1486,6 +1602,47 @@ static void check_off_gpu(const lane *l, gpusync_ticket ticket, gpusync_result r
     }
 }
 
+/* Lines of all logs: callbacks that run meanwhile do not wait. */
+static void begin_to_count_timeouts(void)
+{
+    int i;
+    for (i = 0; i < DEVICES; i++) PUT(&world.machines[i].timeouts, 0);
+}
+
+/* A wait with a limit tells once that it has timed out, for however many points it is. NULL: it was for nothing. */
+static void check_timeouts(const machine *m, gpusync_result result, uint64_t time, bool several)
+{
+    unsigned lines = 0, least = m && m->logs && time && result == GPUSYNC_TIMEOUT, most = least;
+    int i;
+    if (m && m->logs && result == GPUSYNC_ERROR_DEVICE_LOST) most = 1; /* through the loss: that was its limit */
+    if (m && m->logs && result < 0 && several) most = 1; /* one has failed, and others have timed out */
+    for (i = 0; i < DEVICES; i++) lines += GET(&world.machines[i].timeouts);
+    must(lines >= least && lines <= most, "a wait says %d, and the log has %u lines on a time-out", result, lines);
+}
+
+static const machine *machine_of(const gpusync_point *point)
+{
+    int i;
+    for (i = 0; i < TIMELINES; i++)
+        if (point->timeline && world.tides[i].timeline == point->timeline) return &world.machines[world.tides[i].device];
+    for (i = 0; i < QUEUES; i++)
+        if (!point->timeline && world.lanes[i].queue == point->queue) return &world.machines[world.lanes[i].device];
+    return NULL;
+}
+
+/* As a program does that lets so many be in flight. */
+static void pace(lane *l, unsigned ahead, uint64_t time)
+{
+    gpusync_stats stats;
+    gpusync_result result;
+    answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
+    if (stats.commits <= ahead) return;
+    begin_to_count_timeouts();
+    result = may(l->device, gpusync_wait(l->queue, stats.commits - ahead, time), ENDS, GPUSYNC_TIMEOUT);
+    check_timeouts(&world.machines[l->device], result, time, false);
+    meet(wait_paces);
+}
+
 static void wait_for_some(void)
 {
     lane *l = some_lane();
@@ -1497,45 +1654,56 @@ static void wait_for_some(void)
     size_t count, which = 0;
     gpusync_ticket ticket;
     gpusync_result result;
+    uint64_t time;
     bool stuck, plain;
     unsigned how;
     if (!l) return;
     memset(&options, 0, sizeof options);
     how = byte();
     options.error = &error;
-    options.mode = (gpusync_wait_mode)(how % 3); /* BLOCKING would wait for the manual clock */
+    options.blocking = how % 3 == 1; /* with a limit: it does not spin, and sleeps as others do */
     options.handlers = how >= 128;
     options.through_loss = world.newer && (how & 32);
     options.spin = world.newer ? some_spin() : NULL;
+    if (how % 3 == 2) options.spin = &no_spin;
     meet_if(options.spin, wait_spins);
     meet_if(options.spin && options.spin->until_near, wait_until_near);
     plain = !options.handlers && !options.through_loss;
     switch (below_of(world.newer ? 7 : 6)) {
     case 0:
         stuck = l->sticks == STICKS && !l->blind;
-        result = may(l->device, gpusync_queue_wait(l->queue, some_time()), ENDS, GPUSYNC_TIMEOUT);
+        time = some_time();
+        begin_to_count_timeouts();
+        result = may(l->device, gpusync_queue_wait(l->queue, time), ENDS, GPUSYNC_TIMEOUT);
+        check_timeouts(&world.machines[l->device], result, time, false);
         must(!stuck || result != GPUSYNC_OK, "a failure sticks, and a wait for everything says nothing of it");
         break;
     case 1:
-        if (how & 64)
-            may(l->device, gpusync_device_wait(world.machines[l->device].device, some_time()), ENDS, GPUSYNC_TIMEOUT);
-        else
-            may(l->device, gpusync_device_wait_ex(world.machines[l->device].device, some_time(), &options), ENDS,
-                GPUSYNC_TIMEOUT);
+        time = some_time();
+        begin_to_count_timeouts();
+        result = may(l->device, gpusync_device_wait(world.machines[l->device].device, time, how & 64 ? NULL : &options),
+                     ENDS, GPUSYNC_TIMEOUT);
+        check_timeouts(&world.machines[l->device], result, time, false);
+        meet_if(options.blocking && !(how & 64), wait_blocks_in_vain);
         break;
     case 2:
     case 3:
         ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(l);
         points[0] = gpusync_at_ticket(l->queue, ticket);
         if (plain && ticket != GPUSYNC_EVERYTHING) await_points(points, 1, GPUSYNC_WAIT_ALL);
-        result = may(l->device, gpusync_wait_ex(l->queue, ticket, some_time(), &options), ENDS, GPUSYNC_TIMEOUT,
+        time = some_time();
+        options.blocking = options.blocking && !l->metal4; /* refuse4 has that */
+        begin_to_count_timeouts();
+        result = may(l->device, gpusync_wait_ex(l->queue, ticket, time, &options), ENDS, GPUSYNC_TIMEOUT,
                      GPUSYNC_ERROR_INVALID_TICKET);
+        check_timeouts(&world.machines[l->device], result, time, false);
+        meet_if(options.blocking, wait_blocks_in_vain);
         meet_if(options.handlers, wait_for_handlers);
         meet_if(options.through_loss, wait_through_loss);
         meet_if(options.through_loss && options.handlers, wait_through_loss_for_handlers);
         if (options.through_loss) check_off_gpu(l, ticket, result);
         break;
-    case 4: may(l->device, gpusync_throttle(l->queue, 1 + below_of(8), some_time()), ENDS, NO_ROOM); break;
+    case 4: pace(l, 1 + below_of(8), some_time()); break;
     case 6:
         t = some_tide(l->device);
         if (t) wait_for_value(t, &options);
@@ -1548,8 +1716,11 @@ static void wait_for_some(void)
         if (one_in(4)) some_fault();
         with = one_in(2) ? &options : NULL;
         if (plain || !with) await_points(points, count, wait_for);
-        may(l->device, gpusync_wait_many(points, count, wait_for, some_time(), with, &which), ENDS, GPUSYNC_TIMEOUT,
-            MISFITS);
+        time = some_time();
+        begin_to_count_timeouts();
+        result = may(l->device, gpusync_wait_many(points, count, wait_for, time, with, &which), ENDS, GPUSYNC_TIMEOUT,
+                     MISFITS);
+        check_timeouts(count ? machine_of(&points[0]) : NULL, result, time, true);
         must(which <= count, "the point %zu of %zu", which, count);
         break;
     }
@@ -1576,6 +1747,7 @@ static void have_some_told(void)
     tide *t = some_tide(-1);
     tally *mine = tally_new();
     gpusync_result result = GPUSYNC_NOT_READY;
+    gpusync_ticket ticket = 0;
     void *object;
     unsigned how = byte();
     if (!mine) return;
@@ -1585,8 +1757,9 @@ static void have_some_told(void)
                      gpusync_on_done(gpusync_at_value(t->timeline, some_value(t)), how & 4 ? on_talk : on_tally, mine),
                      GPUSYNC_OK, GPUSYNC_ERROR_NOT_RISING);
     } else if (how % 3 == 1 && l) {
+        ticket = some_ticket(l);
         result = may(l->device,
-                     gpusync_on_done(gpusync_at_ticket(l->queue, some_ticket(l)), how & 4 ? on_talk : on_tally, mine),
+                     gpusync_on_done(gpusync_at_ticket(l->queue, ticket), how & 4 ? on_talk : on_tally, mine),
                      GPUSYNC_OK, GPUSYNC_ERROR_INVALID_TICKET);
     } else if (l) {
         object = softmetal_new_witness(on_gone, mine);
@@ -1602,6 +1775,7 @@ static void have_some_told(void)
     no_faults();
     if (result != GPUSYNC_OK) return;
     mine->where = (uint64_t)(uintptr_t)(how % 3 == 0 && t ? (void *)t->timeline : (void *)l->queue);
+    if (how % 3 == 1) mine->ticket = ticket;
     mine->expected = true;
 }
 
@@ -1721,7 +1895,9 @@ static void look_around(void)
         break;
     case 1:
         answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
-        must(stats.completions <= stats.commits && stats.failures <= stats.completions, "stats that do not add up");
+        must(stats.completions <= stats.commits && stats.failures <= stats.completions &&
+                 stats.wakes <= stats.waits_sleep && (stats.wakes || !stats.wake_ns),
+             "stats that do not add up");
         answer(gpusync_device_get_stats(world.machines[l->device].device, &stats), GPUSYNC_OK);
         break;
     case 2: (void)gpusync_report(world.machines[l->device].device, text, sizeof text); break;
@@ -1729,6 +1905,8 @@ static void look_around(void)
         while (gpusync_next_error(l->queue, &l->cursor, &error) == GPUSYNC_OK) {
             must(error.result < 0 && (error.dropped == 0 || l->forgets || world.was_short), "a failure with %d",
                  error.result);
+            must(gpusync_failure_is_transient(error.failure) == may_pass(error.failure), "a failure of class %d",
+                 (int)error.failure);
             must(gpusync_poll(l->queue, error.ticket) < 0, "ticket %llu has failed", (unsigned long long)error.ticket);
         }
         break;
@@ -1765,6 +1943,14 @@ static void await_warmup(void)
         if (gpu.naps == 20000) tell_report(world.machines[world.warmup_device].device);
     }
     must(done == total, "a warm-up that is done with %zu of %zu", done, total);
+}
+
+static bool has_open(const lane *l)
+{
+    int i;
+    for (i = 0; i < OPENS; i++)
+        if (world.opens[i].buffer && world.opens[i].lane == index_of(l)) return true;
+    return false;
 }
 
 static void warm_up(void)
@@ -1813,7 +1999,7 @@ static void warm_up(void)
     desc.disabled = how & 32;
     if (!desc.queue) return; /* the fuzzer cannot step the warm-up's own Metal queue */
     /* it waits for room, and behind what is held, however long that takes */
-    if (!gpusync_is_idle(l->queue) || gpusync_throttle(l->queue, 1, 0) != GPUSYNC_OK) return;
+    if (!gpusync_is_idle(l->queue) || has_open(l) || find_due(l->metal, 0)) return;
     l->warming = true;
     come_to_rest_now();
     gpu.warming = l->metal;
@@ -1962,7 +2148,7 @@ static void commit_a_row(void)
         if (!buffer) break;
         (void)metal_retain(buffer);
         if (how >> left & 16) softmetal_fail_as(buffer, SOFTMETAL_TIMEOUT, NULL);
-        result = may(l->device, gpusync_commit(l->queue, buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+        result = may(l->device, gpusync_commit(l->queue, buffer, &ticket), GPUSYNC_OK, NOT_HELD,
                      l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
         check_admission(l, result, false);
         if (result == GPUSYNC_OK) {
@@ -2030,7 +2216,7 @@ static void do_something(void)
     case 10: track_one(); break;
     case 11: untrack_one(); break;
     case 12: commit_behind_the_back(); break;
-    case 13: track_committed_too_early(); break;
+    case 13: read_from_now(); break;
     case 14:
     case 15:
     case 16:

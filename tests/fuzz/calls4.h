@@ -240,7 +240,9 @@ static void submit4_some(lane *l)
     if (over) {
         over->expected = true;
         over->where = (uint64_t)(uintptr_t)l->queue;
+        over->ticket = ticket;
     }
+    w->inherits = submission.wait_count > 0;
     memcpy(w->pending, signals, sizeof signals);
     for (i = 0; i < submission.signal_count; i++) {
         int k;
@@ -279,7 +281,7 @@ static void ask_metal4_for_more(const lane *l, void *buffer)
             l->sticky ? GPUSYNC_ERROR_EXECUTION : UNSUPPORTED);
         break;
     case 2: may(l->device, gpusync_track(l->queue, buffer, &ticket), l->sticky ? INVALID : UNSUPPORTED); break;
-    case 3: may(l->device, gpusync_track_committed(l->queue, buffer, &ticket), UNSUPPORTED); break;
+    case 3:
     case 4:
         may(l->device, gpusync_encode_wait(l->queue, buffer, gpusync_at_ticket(l->queue, 0)), UNSUPPORTED);
         may(l->device, gpusync_encode_signal(l->queue, buffer, gpusync_at_ticket(l->queue, 0)), INVALID);
@@ -292,7 +294,7 @@ static void ask_metal4_for_more(const lane *l, void *buffer)
         ticket = 0;
         break;
     case 6:
-        options.mode = GPUSYNC_WAIT_BLOCKING;
+        options.blocking = true;
         may(l->device, gpusync_wait_ex(l->queue, some_ticket(l), some_time(), &options), UNSUPPORTED);
         ticket = 0;
         break;

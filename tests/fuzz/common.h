@@ -33,14 +33,17 @@ static void fuzz_call(int number, const char *name)
 /* What inputs may meet besides: kinds of queues, options, ways to go. Each is counted where it is there, or has its effect.
    The program says in MEETS_HERE what it alone meets. */
 #define MEETS(X)                                                                                                    \
-    X(queue_of_metal4) X(queue_given) X(queue_small) X(queue_spin) X(queue_waits_for_handlers)                       \
+    X(queue_of_metal4) X(queue_given) X(queue_small) X(queue_spin) X(queue_spins_not)                                \
     X(sticky_queue) X(sticky_queue_of_metal4) X(refused_as_a_failure_sticks) X(failure_cleared)                      \
     X(callbacks_by_hand) X(callbacks_queued) X(callback_queue_given) X(callback_on_that_queue)                       \
-    X(device_spins) X(device_spins_not) X(device_spins_by_itself) X(log_with_report)                                 \
-    X(unretained_references) X(error_options) X(log_state) X(commit_options_keep_handlers)                           \
+    X(device_spins) X(device_spins_not) X(device_spins_by_itself) X(log_asks_for_report)                             \
+    X(unretained_references) X(descriptor) X(unretained_by_descriptor) X(error_options) X(log_state)                 \
+    X(descriptor_refused) X(commit_options_keep_handlers)                                                            \
     X(submission_strict) X(submission_unordered) X(submission_barrier) X(submission_of_metal4) X(commit4_of_several) \
     X(wait_spins) X(wait_until_near) X(wait_for_value_spins) X(wait_for_handlers) X(wait_for_any) X(wait_for_all)    \
     X(wait_through_loss) X(wait_through_loss_for_handlers) X(wait_through_loss_of_lost_device)                       \
+    X(wait_blocks_in_vain) X(wait_paces) X(foreign_buffer_told_by_one_behind) X(foreign_buffer_refused)              \
+    X(errors_from_now) X(failure_transient) X(failure_for_good) X(queue_filled)                                      \
     X(queue_goes_later) X(timeline_goes_later) X(device_goes_later) X(goes_untold) X(goes_with_work)                 \
     X(told_that_it_went) X(let_go_by_a_callback)
 #define MET(name) met_##name,
@@ -147,23 +150,106 @@ static void must_be_on_callback_queue(void)
     meet(callback_on_that_queue);
 }
 
-/* Options that only Metal's descriptor has. Takes the desc's log_state, +1, or NULL. */
-static void some_buffer_options(gpusync_command_buffer_desc *desc, void *metal_device)
+/* What a command buffer is asked to be: by the desc, or by a descriptor. */
+typedef struct buffer_options {
+    bool unretained, reports_encoders, logs;
+    void *descriptor; /* +1, or NULL */
+} buffer_options;
+
+static void *descriptor_new(void)
 {
-    unsigned how = byte();
-    desc->error_options = how & 3 ? 0 : 1;
-    desc->log_state = how & 28 ? NULL : metal_shared_event_new(metal_device); /* it stands for an MTLLogState */
+    return metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
 }
 
-static void check_buffer_options(const gpusync_command_buffer_desc *desc, void *buffer)
+/* What only a descriptor can ask for takes one; now and then it asks for nothing else. */
+static void some_descriptor(buffer_options *options, gpusync_command_buffer_desc *desc, void *metal_device)
 {
-    unsigned long options = METAL__AS0(unsigned long)(buffer, metal__sel("errorOptions"));
-    bool retained = METAL__AS0(signed char)(buffer, metal__sel("retainedReferences"));
-    must(options == desc->error_options, "the error options are %lu and not %u", options, desc->error_options);
-    must(retained != desc->unretained_references, "references are %sretained", retained ? "" : "not ");
-    meet_if(desc->unretained_references, unretained_references);
-    meet_if(desc->error_options, error_options);
-    meet_if(desc->log_state, log_state);
+    unsigned how = byte();
+    options->reports_encoders = !(how & 3);
+    options->logs = !(how & 28);
+    if (!options->reports_encoders && !options->logs && how < 224) return;
+    desc->descriptor = options->descriptor = descriptor_new();
+    if (options->reports_encoders)
+        METAL__AS(void, unsigned long)(options->descriptor, metal__sel("setErrorOptions:"), 1ul);
+    if (options->logs) {
+        void *log = metal_shared_event_new(metal_device); /* it stands for an MTLLogState */
+        METAL__AS(void, void *)(options->descriptor, metal__sel("setLogState:"), log);
+        metal_release(log);
+    }
+}
+
+static void ask_for_unretained(buffer_options *options, gpusync_command_buffer_desc *desc)
+{
+    options->unretained = true;
+    if (options->descriptor)
+        METAL__AS(void, signed char)(options->descriptor, metal__sel("setRetainedReferences:"), 0);
+    else desc->unretained_references = true;
+}
+
+/* The buffer, or NULL, was made; the descriptor is let go. */
+static void check_buffer_options(const buffer_options *options, void *buffer)
+{
+    if (buffer) {
+        unsigned long wanted = options->reports_encoders ? 1 : 0,
+                      has = METAL__AS0(unsigned long)(buffer, metal__sel("errorOptions"));
+        bool retained = METAL__AS0(signed char)(buffer, metal__sel("retainedReferences"));
+        must(has == wanted, "the error options are %lu and not %lu", has, wanted);
+        must(retained != options->unretained, "references are %sretained", retained ? "" : "not ");
+        meet_if(options->descriptor, descriptor);
+        meet_if(options->unretained && !options->descriptor, unretained_references);
+        meet_if(options->unretained && options->descriptor, unretained_by_descriptor);
+        meet_if(options->reports_encoders, error_options);
+        meet_if(options->logs, log_state);
+    }
+    metal_release(options->descriptor);
+}
+
+/* All its room has come back: so many command buffers can be made, and no more. */
+static void fill_queue(gpusync_queue *queue, unsigned room, uint64_t time)
+{
+    gpusync_command_buffer_desc desc;
+    const uint64_t none = 0;
+    void *buffers[256], *more = NULL;
+    unsigned i;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &time;
+    must(room <= LENGTH(buffers), "a queue of %u command buffers", room);
+    for (i = 0; i < room; i++) answer(gpusync_command_buffer(queue, &desc, &buffers[i]), GPUSYNC_OK);
+    desc.timeout_ns = &none;
+    answer(gpusync_command_buffer(queue, &desc, &more), GPUSYNC_TIMEOUT);
+    while (i-- > 0) answer(gpusync_command_buffer_discard(queue, buffers[i]), GPUSYNC_OK);
+    meet(queue_filled);
+}
+
+/* -- failures ------------------------------------------------------------------------------------------ */
+
+/* Those that the same work may get over. */
+static bool may_pass(gpusync_failure failure)
+{
+    bool passes = failure == GPUSYNC_FAILURE_OUT_OF_MEMORY || failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
+                  failure == GPUSYNC_FAILURE_INNOCENT_VICTIM;
+    meet_if(passes, failure_transient);
+    meet_if(!passes, failure_for_good);
+    return passes;
+}
+
+/* The cursor of a reader that begins behind what is on record. */
+static uint64_t begin_to_read(gpusync_queue *queue)
+{
+    uint64_t cursor = GPUSYNC_FROM_NOW;
+    gpusync_error error;
+    answer(gpusync_next_error(queue, &cursor, &error), GPUSYNC_NOT_READY);
+    must(cursor != GPUSYNC_FROM_NOW, "a reader that does not begin");
+    return cursor;
+}
+
+/* So many failures has a reader not seen, those that were pushed out included. */
+static uint64_t count_failures(gpusync_queue *queue, uint64_t *cursor)
+{
+    uint64_t count = 0;
+    gpusync_error error;
+    while (gpusync_next_error(queue, cursor, &error) == GPUSYNC_OK) count += 1 + error.dropped;
+    return count;
 }
 
 /* -- what calls may answer ---------------------------------------------------------------------------- */
@@ -174,7 +260,10 @@ static void check_buffer_options(const gpusync_command_buffer_desc *desc, void *
 
 #define MISFITS GPUSYNC_ERROR_INVALID_TICKET, GPUSYNC_ERROR_NOT_RISING, INVALID
 
-#define NO_ROOM GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL, GPUSYNC_ERROR_ENQUEUED
+#define NO_ROOM GPUSYNC_TIMEOUT, NOT_HELD
+
+/* It would have to be held. */
+#define NOT_HELD GPUSYNC_ERROR_QUEUE_FULL, GPUSYNC_ERROR_ENQUEUED
 
 #define WARMS GPUSYNC_OK, GPUSYNC_ERROR_COMPILE, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_ERROR_QUEUE_FULL
 
@@ -190,6 +279,8 @@ typedef struct tally {
     bool exact;    /* ... with this result */
     gpusync_result must_be;
     uint64_t where; /* the object that it was registered with */
+    gpusync_ticket ticket;   /* of that queue; 0: of none, or it is not known */
+    gpusync_failure failure; /* that it was told of */
 } tally;
 
 static tally tallies[TALLIES];
@@ -209,6 +300,7 @@ static void on_tally(void *user, gpusync_result result, const gpusync_error *err
     must((result == GPUSYNC_OK) == (error == NULL), "a callback with %d and %s error", result, error ? "an" : "no");
     must(result <= 0 && (!error || error->result == result), "a callback with %d", result);
     t->result = result;
+    t->failure = error ? error->failure : GPUSYNC_FAILURE_NONE;
     __atomic_fetch_add(&t->calls, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -221,6 +313,8 @@ static void check_tallies(void)
         const tally *t = &tallies[i];
         must(t->calls == (t->expected ? 1u : 0u), "callback %d came %u times", i, t->calls);
         must(!t->expected || !t->exact || t->result == t->must_be, "callback %d was told %d", i, t->result);
+        must(!t->expected || !t->exact || t->must_be != GPUSYNC_ERROR_DESTROYED || t->failure == GPUSYNC_FAILURE_CANCELLED,
+             "callback %d was told of a failure of class %d", i, (int)t->failure);
     }
     memset(tallies, 0, sizeof tallies);
     tally_count = 0;
@@ -334,11 +428,29 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
     case 13: answer(gpusync_commit(queue, NULL, NULL), INVALID); break;
     case 14: answer(gpusync_track(queue, NULL, &ticket), INVALID); break;
     case 15: answer(gpusync_track(NULL, NULL, NULL), INVALID); break;
-    case 16: answer(gpusync_throttle(queue, 0, none), INVALID); break;
-    case 17: answer(gpusync_throttle(NULL, 1, none), INVALID); break;
+    case 16: /* both would say whether references are retained */
+        buffer_desc.descriptor = descriptor_new();
+        buffer_desc.unretained_references = true;
+        answer(gpusync_command_buffer(queue, &buffer_desc, &buffer),
+               queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
+        must(!buffer, "a command buffer");
+        meet_if(queue, descriptor_refused);
+        metal_release(buffer_desc.descriptor);
+        break;
+    case 17: /* no descriptor */
+        buffer_desc.descriptor = queue ? gpusync_queue_metal(queue) : &half;
+        answer(gpusync_command_buffer(queue, &buffer_desc, &buffer),
+               queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
+        must(!buffer, "a command buffer");
+        break;
     case 18: answer(gpusync_untrack(queue, unknown), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID); break;
     case 19: answer(gpusync_untrack(queue, GPUSYNC_NO_TICKET), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID); break;
-    case 20: answer(gpusync_track_committed(queue, NULL, &ticket), INVALID); break;
+    case 20:
+        cursor = GPUSYNC_FROM_NOW;
+        answer(gpusync_next_error(NULL, &cursor, &error), INVALID);
+        must(cursor == GPUSYNC_FROM_NOW, "a reader of nothing begins");
+        if (queue) (void)begin_to_read(queue);
+        break;
     case 21: answer(gpusync_poll(queue, unknown), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID); break;
     case 22: answer(gpusync_poll(NULL, GPUSYNC_EVERYTHING), INVALID); break;
     case 23:
@@ -346,7 +458,7 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         break;
     case 24: answer(gpusync_wait_ex(NULL, 1, GPUSYNC_FOREVER, NULL), INVALID); break;
     case 25: answer(gpusync_queue_wait(NULL, GPUSYNC_FOREVER), INVALID); break;
-    case 26: answer(gpusync_device_wait_ex(NULL, GPUSYNC_FOREVER, NULL), INVALID); break;
+    case 26: answer(gpusync_device_wait(NULL, GPUSYNC_FOREVER, NULL), INVALID); break;
     case 27:
         must(!gpusync_is_idle(NULL) && !gpusync_is_done(NULL, 0) && !gpusync_is_done(queue, unknown), "is done");
         must(gpusync_in_flight(NULL) == 0, "in flight");
@@ -455,6 +567,9 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         must(!gpusync_device_is_lost(NULL) && gpusync_result_string((gpusync_result)byte()) &&
                  gpusync_failure_string((gpusync_failure)byte()) && gpusync_result_string((gpusync_result)-byte()),
              "a text");
+        must(!gpusync_failure_is_transient((gpusync_failure)(GPUSYNC_FAILURE_OTHER + (int)byte())) &&
+                 !gpusync_failure_is_transient(GPUSYNC_FAILURE_NONE),
+             "a class that may pass");
         break;
     default:
         answer(gpusync_get_info(queue, unknown, &info), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID);

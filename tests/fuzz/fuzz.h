@@ -9,7 +9,7 @@
 #define GPUSYNC_IMPLEMENTATION
 #include "../clock.h"
 #define SPIN_NS 4000 /* 40 looks at the clock */
-#define MEETS_HERE(X) X(program) X(sticky_program)
+#define MEETS_HERE(X) X(program) X(sticky_program) X(destroyed_at_once_with_work)
 #include "common.h"
 
 #include "../submit_graphs.h"
@@ -111,6 +111,34 @@ static void gpu_warm(void)
     nanosleep(&nap, NULL);
     if (++gpu.naps % 256 == 0 && gpu.unstick) gpu.unstick(gpu.naps / 256 * 64);
     PUT(&clock_now, clock_now + MS(1));
+}
+
+/* -- a reader that begins late -------------------------------------------------------------------------- */
+
+/* A reader that begins with GPUSYNC_FROM_NOW: it finds what is recorded later, and nothing else. */
+typedef struct late_reader {
+    uint64_t cursor, before; /* before: so many were recorded when it began */
+    bool reads;
+} late_reader;
+
+/* While nothing is recorded. again: it begins anew when it is through. */
+static void read_late(late_reader *reader, gpusync_queue *queue, bool again)
+{
+    uint64_t from_the_first = 0, all = count_failures(queue, &from_the_first), found;
+    if (reader->reads) {
+        found = count_failures(queue, &reader->cursor);
+        must(found == all - reader->before, "a reader finds %llu failures of the %llu since it began",
+             (unsigned long long)found, (unsigned long long)(all - reader->before));
+        meet_if(found, errors_from_now);
+    }
+    if (reader->reads && !again) {
+        reader->before = all;
+        return;
+    }
+    reader->cursor = begin_to_read(queue);
+    must(count_failures(queue, &reader->cursor) == 0, "a reader finds what is older than it");
+    reader->before = all;
+    reader->reads = true;
 }
 
 /* -- a wait that is told of nothing ---------------------------------------------------------------------- */

@@ -14,8 +14,10 @@ static struct {
     gpusync_result told[STEPS];
     uint64_t value[TIMELINES];
     uint64_t cursor[QUEUES], failures[QUEUES];
+    late_reader late[QUEUES];
     int submitted, host; /* how far the two rows of steps have come */
     bool sticky;         /* the input is of those */
+    bool fills;          /* at the end its queues are filled */
 } seen;
 
 static program *fuzzed;
@@ -195,13 +197,15 @@ static void ask_about(program *p, const step *s)
     gpusync_wait_options options;
     gpusync_ticket_info info;
     gpusync_error error;
+    unsigned how;
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);
     options.error = &error;
-    options.mode = (gpusync_wait_mode)below_of(5); /* there are four */
+    how = below_of(5);
+    if (how == 2) options.spin = &no_spin;
+    options.blocking = how == 3;
     switch (below_of(4)) {
     case 0:
-        if (options.mode > GPUSYNC_WAIT_BLOCKING) options.mode = GPUSYNC_WAIT_DEFAULT;
         answer(gpusync_wait_ex(q, s->ticket, 0, &options), as_wait(now));
         must(now != GPUSYNC_ERROR_EXECUTION || (error.result == now && error.ticket == s->ticket), "no error for it");
         break;
@@ -282,6 +286,8 @@ static void read_errors(program *p)
     gpusync_error error;
     while (gpusync_next_error(p->queue[q], &seen.cursor[q], &error) == GPUSYNC_OK) {
         must(error.result == GPUSYNC_ERROR_EXECUTION && error.dropped == 0, "a failure with %d", error.result);
+        must(gpusync_failure_is_transient(error.failure) == may_pass(error.failure), "a failure of class %d",
+             (int)error.failure);
         answer(gpusync_poll(p->queue[q], error.ticket), GPUSYNC_ERROR_EXECUTION);
         seen.failures[q]++;
     }
@@ -310,12 +316,10 @@ static void write_report(program *p)
     must(size == 0 || strlen(text) == (length < size ? length : size - 1), "a report that is cut wrongly");
 }
 
-static void ask_for_room(program *p)
+static void begin_a_reader(program *p)
 {
-    gpusync_queue *q = p->queue[below_of((unsigned)p->queues)];
-    uint32_t most = 1 + below_of(64);
-    gpusync_result result = answer(gpusync_throttle(q, most, 0), GPUSYNC_OK, GPUSYNC_TIMEOUT);
-    if (result == GPUSYNC_OK) answer(gpusync_throttle(q, most + 1, 0), GPUSYNC_OK);
+    unsigned q = below_of((unsigned)p->queues);
+    read_late(&seen.late[q], p->queue[q], below_of(64) % 4 == 0);
 }
 
 static void make_something_else(program *p)
@@ -436,12 +440,12 @@ static void come_between(program *p)
     case 4: read_errors(p); break;
     case 5: count_things(p); break;
     case 6: write_report(p); break;
-    case 7: ask_for_room(p); break;
+    case 7: begin_a_reader(p); break;
     case 8: make_something_else(p); break;
     default:
         answer(gpusync_dispatch(p->r.device, byte(), &count), GPUSYNC_OK);
         must(count == 0, "%zu callbacks were left to be dispatched", count);
-        answer(gpusync_device_wait(p->r.device, 0), GPUSYNC_OK, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_EXECUTION);
+        answer(gpusync_device_wait(p->r.device, 0, NULL), GPUSYNC_OK, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_EXECUTION);
         break;
     }
     come_to_rest_now();
@@ -498,7 +502,7 @@ static void play_to_the_end(program *p)
         expect(p, gpusync_is_idle(p->queue[i]), "queue %d is not idle", i);
         expect(p, p->keeps || softmetal_outstanding(gpusync_queue_metal(p->queue[i])) == 0,
                "queue %d has command buffers", i);
-        answer(gpusync_throttle(p->queue[i], 1, 0), GPUSYNC_OK);
+        if (seen.fills && !p->keeps && !p->metal4[i]) fill_queue(p->queue[i], 256, 0);
     }
 }
 
@@ -510,6 +514,7 @@ static void play_program(bool sticky)
     int i;
     memset(&seen, 0, sizeof seen);
     seen.sticky = sticky;
+    seen.fills = how & 8;
     meet_if(!sticky, program);
     meet_if(sticky, sticky_program);
     fuzzed = &p;

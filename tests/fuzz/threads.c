@@ -14,7 +14,7 @@
 
    The last byte of the header says whether there is what came with 0.3, too (world.newer): queues where failures stick,
    waits through a loss, objects that go later, also let go by callbacks, callbacks on a dispatch queue of the program's,
-   spins, and command buffers with all options. (References are unretained where work does not outlive its queue.) Where failures stick tickets end in their
+   spins, reports in the log function, and command buffers with descriptors. (References are unretained where work does not outlive its queue.) Where failures stick tickets end in their
    order, and each failed ticket without a record of its own has failed as the one before it. What goes later tells
    once, when its callbacks have come; that of a device, when its memory has been given back.
 
@@ -61,7 +61,10 @@ typedef struct place {
     /* Written before the object is there. */
     bool metal4, given, small, manual, sleeps; /* sleeps: its waits come by our hooks */
     bool own_queue; /* of a device: callbacks run on a dispatch queue of the program's */
+    bool asks;      /* of a device: its log function, for a report */
     bool sticky;
+    unsigned room;  /* of a queue: command buffers that it allows */
+    uint64_t late;  /* of a queue: the cursor of a reader that began with it */
     int had_sticky; /* of a device: queues where failures stick */
     unsigned clears;  /* of its failures */
     unsigned objects; /* of a device: places taken by queues, timelines and a warm-up of it */
@@ -80,7 +83,7 @@ static struct {
     void *kept[KEPT];   /* +1 */
     void *events[KEPT]; /* ... that others may signal, +1 */
     int kept_count, event_count;
-    bool losable, lossy, mixed, short_of_memory, nil, warms, abandons, newer, gentle;
+    bool losable, lossy, mixed, overlaps, short_of_memory, nil, warms, abandons, newer, gentle;
     unsigned rounds, stuck;
     uint64_t until;  /* no more records: some take long */
     int ready, over; /* threads */
@@ -142,7 +145,7 @@ static bool claim(place *p, place *of)
     p->life++;
     p->of = of;
     if (of) __atomic_fetch_add(&of->objects, 1, __ATOMIC_RELAXED);
-    p->metal4 = p->given = p->small = p->manual = p->sleeps = p->sticky = p->own_queue = false;
+    p->metal4 = p->given = p->small = p->manual = p->sleeps = p->sticky = p->own_queue = p->asks = false;
     p->clears = 0;
     p->had_sticky = 0;
     memset(&p->memory, 0, sizeof p->memory);
@@ -269,11 +272,18 @@ static void hook_unpark(void *user, gpusync_waiter *waiter)
 
 static const gpusync_hooks hooks = {NULL, hook_park, hook_unpark, NULL};
 
+/* With a report, while its device is there. */
 static void on_log(void *user, gpusync_log_level level, const char *text)
 {
-    (void)user;
+    place *p = (place *)user;
+    unsigned before = mine.count;
+    char report[512];
     dawdle();
     must(level >= GPUSYNC_LOG_WARNING && level <= GPUSYNC_LOG_ERROR && text && !strchr(text, '\n'), "a bad line in the log");
+    if (!p->asks || !enter(p)) return;
+    must(gpusync_report(device_of(p), report, sizeof report) > 0, "a report without a line");
+    meet(log_asks_for_report);
+    leave_to(before);
 }
 
 static void on_notify(void *user)
@@ -520,14 +530,14 @@ static void make_device(void)
     desc.metal_device = p->metal;
     desc.hooks = p->sleeps ? &hooks : NULL;
     desc.allocator = &p->allocator;
-    desc.spin = how & 8 ? &no_spin : NULL;
-    desc.wait_mode = how & 16 ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+    desc.spin = how & 24 ? &no_spin : NULL;
     desc.callback_mode = p->manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
     desc.notify = how & 32 ? on_notify : NULL;
     desc.log = how & 64 ? on_log : NULL;
+    desc.log_user = p;
     if (world.newer) {
         unsigned more = byte();
-        if (more & 1) desc.log_report = gpusync_queue_report;
+        p->asks = more & 1;
         desc.spin = some_spin();
         p->own_queue = !p->manual && more & 2;
         if (p->own_queue) desc.callback_queue = callback_queue_new();
@@ -542,7 +552,6 @@ static void make_device(void)
     meet_if(!desc.spin, device_spins_by_itself);
     meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations > 0, device_spins);
     meet_if(desc.spin && desc.spin->max_spin_ns + desc.spin->yield_iterations == 0, device_spins_not);
-    meet_if(desc.log && desc.log_report, log_with_report);
     if (device && how & 128) answer(gpusync_set_trace(device, on_trace, NULL), GPUSYNC_OK);
     if (device) {
         publish(p, device);
@@ -589,7 +598,7 @@ static void make_queue(void)
     place *device = some_device(), *p = &world.queues[below_of(QUEUES)];
     gpusync_queue_desc desc;
     gpusync_queue *queue = NULL;
-    unsigned how = byte();
+    unsigned how = byte(), least;
     if (!device || !claim(p, device)) return;
     memset(&desc, 0, sizeof desc);
     p->metal4 = world.mixed && how & 1;
@@ -598,13 +607,15 @@ static void make_queue(void)
     p->sleeps = device->sleeps;
     desc.label = how & 4 ? "a queue" : NULL;
     desc.max_command_buffer_count = how & 8 ? 4 + below_of(8) : 0;
-    desc.max_in_flight = how & 16 ? 2 + below_of(4) : 0;
+    least = how & 16 ? 2 + below_of(4) : 0;
+    if (least) desc.max_command_buffer_count = least;
+    p->room = desc.max_command_buffer_count ? desc.max_command_buffer_count : 64;
     desc.error_log_count = how & 32 ? 1 + below_of(3) : 0;
     desc.metal4 = p->metal4;
     p->sticky = desc.sticky_failure = world.newer && how & 64;
     if (world.newer) {
         desc.spin = some_spin();
-        desc.wait_mode = one_in(4) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+        if (one_in(4)) desc.spin = &no_spin;
     }
     if (p->given)
         desc.metal_queue = p->metal4 ? metal4_queue_new(gpusync_device_metal(device_of(p)))
@@ -615,26 +626,28 @@ static void make_queue(void)
     meet_if(p->metal4, queue_of_metal4);
     meet_if(p->given, queue_given);
     meet_if(p->small, queue_small);
-    meet_if(desc.spin, queue_spin);
-    meet_if(desc.wait_mode == GPUSYNC_WAIT_HANDLER, queue_waits_for_handlers);
+    meet_if(desc.spin && desc.spin != &no_spin, queue_spin);
+    meet_if(desc.spin == &no_spin, queue_spins_not);
     meet_if(p->sticky, sticky_queue);
     meet_if(p->sticky && p->metal4, sticky_queue_of_metal4);
     if (p->sticky) COUNT(&device->had_sticky);
-    if (queue) publish(p, queue);
-    else vacate(p);
+    if (queue) {
+        p->late = begin_to_read(queue);
+        publish(p, queue);
+    } else {
+        vacate(p);
+    }
 }
 
-/* Each count is read for itself, while other threads wait on: a sleep is counted before its latency, so the sleeps are
-   asked for once more. */
+/* Each count is read for itself, while other threads wait on: a sleep is counted before its latency, and so is the number
+   of latencies. So what comes first is asked for once more. */
 static void check_stats(const place *q, const gpusync_stats *stats)
 {
     gpusync_stats later;
-    uint64_t told = 0;
-    int i;
-    for (i = 0; i < GPUSYNC_LATENCIES; i++) told += stats->wake_latencies[i];
     answer(gpusync_get_stats(queue_of(q), &later), GPUSYNC_OK);
-    must(told <= later.waits_sleep, "%llu sleeps, and %llu latencies", (unsigned long long)later.waits_sleep,
-         (unsigned long long)told);
+    must(stats->wakes <= later.waits_sleep, "%llu sleeps, and %llu latencies", (unsigned long long)later.waits_sleep,
+         (unsigned long long)stats->wakes);
+    must(later.wakes || !stats->wake_ns, "%llu ns of no latencies", (unsigned long long)stats->wake_ns);
 }
 
 typedef enum way { WAITING, AT_ONCE, LATER } way;
@@ -766,7 +779,7 @@ static void draw_fate(const place *q, void *buffer)
 {
     unsigned how = byte();
     if (how == 0 && world.losable) softmetal_fail(buffer, NULL, 11, NULL); /* DeviceRemoved */
-    else if (how < 16) softmetal_fail_as(buffer, SOFTMETAL_INTERNAL, NULL);
+    else if (how < 16) softmetal_fail_as(buffer, how & 1 ? SOFTMETAL_INTERNAL : SOFTMETAL_INNOCENT_VICTIM, NULL);
     else if (how < 128) softmetal_set_duration(buffer, (how % 16) * 10000u);
     else if (how < 136 && world.lossy && !q->metal4) {
         softmetal_lose_handlers(buffer);
@@ -779,6 +792,7 @@ static void make_buffer(void)
     place *q = some_queue(NULL);
     opened *o = q && !q->metal4 ? new_open(q) : NULL;
     gpusync_command_buffer_desc desc;
+    buffer_options options;
     uint64_t time;
     void *buffer = NULL;
     if (!o) return;
@@ -791,11 +805,11 @@ static void make_buffer(void)
     time = below_of(8) ? 100000 : MS(3);
     desc.timeout_ns = &time;
     desc.label = one_in(2) ? "a buffer" : NULL;
-    if (world.newer) some_buffer_options(&desc, gpusync_device_metal(device_of(q)));
-    desc.unretained_references = world.gentle && !world.losable && one_in(4);
+    memset(&options, 0, sizeof options);
+    if (world.newer) some_descriptor(&options, &desc, gpusync_device_metal(device_of(q)));
+    if (world.gentle && !world.losable && one_in(4)) ask_for_unretained(&options, &desc);
     may(gpusync_command_buffer(queue_of(q), &desc, &buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
-    if (buffer) check_buffer_options(&desc, buffer);
-    metal_release(desc.log_state);
+    check_buffer_options(&options, buffer);
     if (!buffer) return;
     o->buffer = metal_retain(buffer);
     o->made = true;
@@ -834,7 +848,7 @@ static void commit_one(void)
     gpusync_ticket ticket = 0;
     gpusync_result result;
     if (!o || o->was_tracked) return;
-    result = may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+    result = may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, NOT_HELD,
                  o->queue->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     if (result != GPUSYNC_OK) {
         meet_if(result == GPUSYNC_ERROR_EXECUTION, refused_as_a_failure_sticks);
@@ -859,13 +873,13 @@ static void commit_and_wait_through(void)
     if (!o || o->was_tracked) return;
     queue = queue_of(o->queue);
     buffer = metal_retain(o->buffer);
-    if (may(gpusync_commit(queue, buffer, &ticket), GPUSYNC_OK, NO_ROOM,
+    if (may(gpusync_commit(queue, buffer, &ticket), GPUSYNC_OK, NOT_HELD,
             o->queue->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) == GPUSYNC_OK) {
         issued(o->queue, ticket);
         time = some_time(o->queue);
         let_go(o);
         options.through_loss = true;
-        options.mode = one_in(2) ? GPUSYNC_WAIT_HANDLER : GPUSYNC_WAIT_DEFAULT;
+        options.spin = one_in(2) ? &no_spin : NULL;
         if (world.losable && o->queue->of->metal && one_in(4)) softmetal_remove_device(o->queue->of->metal);
         meet(wait_through_loss);
         meet_if(gpusync_device_is_lost(device_of(o->queue)), wait_through_loss_of_lost_device);
@@ -907,6 +921,30 @@ static void untrack(opened *o, gpusync_queue *queue)
     if (ticket) answer(gpusync_untrack(queue, ticket), GPUSYNC_OK);
 }
 
+/* An empty command buffer behind one that other code has committed: its ticket tells that both are over. */
+static void commit_one_behind(place *q, void *foreign)
+{
+    const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket = 0;
+    void *buffer = NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    may(gpusync_command_buffer(queue_of(q), &desc, &buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
+    if (!buffer) return;
+    if (may(gpusync_commit(queue_of(q), buffer, &ticket), GPUSYNC_OK, NOT_HELD,
+            q->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) != GPUSYNC_OK) {
+        answer(gpusync_command_buffer_discard(queue_of(q), buffer), GPUSYNC_OK);
+        return;
+    }
+    issued(q, ticket);
+    meet(foreign_buffer_told_by_one_behind);
+    mine.sleeps = true;
+    if (may(gpusync_wait(queue_of(q), ticket, MS(3)), ENDS, GPUSYNC_TIMEOUT) == GPUSYNC_OK && !world.overlaps)
+        must(metal_status(foreign) >= 4, "ticket %llu is well, and what was committed before it is not over",
+             (unsigned long long)ticket);
+}
+
 static void commit_behind_the_back(void)
 {
     opened *o = some_or_new_open();
@@ -919,8 +957,16 @@ static void commit_behind_the_back(void)
         let_go(o); /* or the main thread was first: then it is untracked */
     } else if (!o->made) {
         metal_commit(o->buffer);
-        if (tell && may(gpusync_track_committed(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK) == GPUSYNC_OK)
-            issued(o->queue, ticket);
+        if (tell) {
+            commit_one_behind(o->queue, o->buffer);
+        } else { /* Metal takes no handler any more */
+            bool sticky = o->queue->sticky;
+            may(gpusync_track(queue_of(o->queue), o->buffer, &ticket), sticky ? INVALID : GPUSYNC_ERROR_ALREADY_COMMITTED);
+            may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
+                sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_ALREADY_COMMITTED);
+            must(ticket == 0, "a ticket for what other code has committed");
+            meet(foreign_buffer_refused);
+        }
         let_go(o);
     }
 }
@@ -1007,7 +1053,7 @@ static void submit_some(void)
     submission.user = over;
     if (one_in(8)) some_fault(q->of);
     if (q->metal4 && submission.wait_count + submission.signal_count == 0 && !over)
-        may(gpusync_commit4(queue_of(q), buffers, submission.command_buffer_count, &ticket), GPUSYNC_OK, NO_ROOM,
+        may(gpusync_commit4(queue_of(q), buffers, submission.command_buffer_count, &ticket), GPUSYNC_OK, NOT_HELD,
             q->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     else may(gpusync_submit(queue_of(q), &submission, &ticket), ENDS, NO_ROOM, MISFITS, GPUSYNC_ERROR_UNSUPPORTED);
     if (!ticket) return;
@@ -1121,6 +1167,18 @@ static void signal_one_that_goes(void)
 
 /* -- asking and waiting ------------------------------------------------------------------------------- */
 
+/* As a program does that lets so many be in flight. */
+static void pace(const place *q, unsigned ahead, uint64_t time)
+{
+    gpusync_queue *queue = queue_of(q);
+    gpusync_stats stats;
+    answer(gpusync_get_stats(queue, &stats), GPUSYNC_OK);
+    if (stats.commits <= ahead) return;
+    meet(wait_paces);
+    mine.sleeps = true;
+    may(gpusync_wait(queue, stats.commits - ahead, time), ENDS, GPUSYNC_TIMEOUT);
+}
+
 static void wait_for_some(void)
 {
     place *q = some_queue(NULL);
@@ -1137,16 +1195,15 @@ static void wait_for_some(void)
     if (!q) return;
     memset(&options, 0, sizeof options);
     options.error = &error;
-    options.mode = (gpusync_wait_mode)(how % 4);
+    options.blocking = how % 4 == 3;
     options.spin = how & 16 ? &no_spin : world.newer ? some_spin() : NULL;
+    if (how % 4 == 2) options.spin = &no_spin;
     options.handlers = how >= 224;
     options.through_loss = world.newer && how & 64;
     time = options.handlers ? MS(2) : some_time(q);
-    if (options.mode == GPUSYNC_WAIT_BLOCKING && q->metal4) options.mode = GPUSYNC_WAIT_DEFAULT;
     ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(q);
     meet_if(options.spin, wait_spins);
     meet_if(options.spin && options.spin->until_near, wait_until_near);
-    meet_if(options.mode == GPUSYNC_WAIT_BLOCKING, wait_blocks);
     meet_if(options.handlers, wait_for_handlers);
     meet_if(options.handlers && options.through_loss, wait_through_loss_for_handlers);
     switch (below_of(8)) {
@@ -1156,20 +1213,21 @@ static void wait_for_some(void)
         break;
     case 1: /* of the device: that is not left */
         time = time == GPUSYNC_FOREVER ? MS(3) : time;
-        if (how & 32) may(gpusync_device_wait(device, time), ENDS, GPUSYNC_TIMEOUT);
-        else may(gpusync_device_wait_ex(device, time, &options), ENDS, GPUSYNC_TIMEOUT);
+        meet_if(options.blocking && !(how & 32), wait_blocks_in_vain);
+        may(gpusync_device_wait(device, time, how & 32 ? NULL : &options), ENDS, GPUSYNC_TIMEOUT);
         break;
     case 2:
     case 3:
     case 4:
         mine.sleeps = true;
+        meet_if(options.blocking && !(how & 32) && !q->metal4 && time == GPUSYNC_FOREVER, wait_blocks);
         if (how & 32) may(gpusync_wait(queue, ticket, time), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_INVALID_TICKET);
+        else if (options.blocking && q->metal4)
+            answer(gpusync_wait_ex(queue, ticket, time, &options), GPUSYNC_ERROR_UNSUPPORTED);
         else may(gpusync_wait_ex(queue, ticket, time, &options), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_INVALID_TICKET);
         break;
     case 5:
-        mine.sleeps = true;
-        time = time == GPUSYNC_FOREVER ? MS(3) : time; /* what the thread has open may be what takes the room */
-        may(gpusync_throttle(queue, 1 + below_of(8), time), ENDS, NO_ROOM);
+        pace(q, 1 + below_of(8), time);
         break;
     default:
         count = some_points(q->of, points, 19);
@@ -1215,7 +1273,7 @@ static void look_around(void)
     gpusync_ticket ticket;
     gpusync_stats stats;
     gpusync_error error;
-    uint64_t seen, cursor = 0;
+    uint64_t seen, cursor = 0, late;
     size_t count = 0, left = 100;
     char text[4096];
     if (!q) return;
@@ -1236,9 +1294,16 @@ static void look_around(void)
         break;
     case 2: (void)gpusync_report(device_of(q), text, sizeof text); break;
     case 3:
-        while (left-- > 0 && gpusync_next_error(queue_of(q), &cursor, &error) == GPUSYNC_OK)
+        late = begin_to_read(queue_of(q));
+        while (left-- > 0 && gpusync_next_error(queue_of(q), &cursor, &error) == GPUSYNC_OK) {
             must(error.result < 0 && gpusync_poll(queue_of(q), error.ticket) != GPUSYNC_OK, "ticket %llu has failed",
                  (unsigned long long)error.ticket);
+            must(gpusync_failure_is_transient(error.failure) == may_pass(error.failure), "a failure of class %d",
+                 (int)error.failure);
+        }
+        if (gpusync_next_error(queue_of(q), &late, &error) != GPUSYNC_OK) break; /* recorded since */
+        must(gpusync_poll(queue_of(q), error.ticket) != GPUSYNC_OK, "ticket %llu has failed",
+             (unsigned long long)error.ticket);
         break;
     case 4:
         may(gpusync_dispatch(device_of(q), 1 + below_of(4), &count), GPUSYNC_OK);
@@ -1606,7 +1671,7 @@ static void check_queue(place *q)
 {
     gpusync_result result = gpusync_queue_wait(queue_of(q), SECONDS(10));
     gpusync_stats stats;
-    uint64_t n;
+    uint64_t n, found, from_the_first = 0;
     if (result == GPUSYNC_TIMEOUT) tell_report(q->of);
     may(result, ENDS);
     answer(gpusync_get_stats(queue_of(q), &stats), GPUSYNC_OK);
@@ -1623,7 +1688,13 @@ static void check_queue(place *q)
     must(world.losable || gpusync_in_flight(queue_of(q)) == 0, "%llu in flight",
          (unsigned long long)gpusync_in_flight(queue_of(q)));
     if (q->sticky) check_sticky(q, stats.commits);
-    if (!world.losable) answer(gpusync_throttle(queue_of(q), 1, SECONDS(10)), GPUSYNC_OK); /* room has come back */
+    if (!world.losable && !q->metal4) fill_queue(queue_of(q), q->room, SECONDS(10));
+    n = count_failures(queue_of(q), &from_the_first);
+    found = count_failures(queue_of(q), &q->late);
+    from_the_first = 0; /* callbacks may still commit what fails */
+    must(n <= found && found <= count_failures(queue_of(q), &from_the_first), "a reader finds %llu failures, another one %llu",
+         (unsigned long long)found, (unsigned long long)n);
+    meet_if(found, errors_from_now);
     must(gpusync_is_done(queue_of(q), q->seen) && stats.completions >= q->completions, "what was done is not");
 }
 
@@ -1694,6 +1765,7 @@ static void end_world(void)
     unsigned nows = byte(), laters = world.newer ? byte() : 0;
     int i;
     unstick();
+    no_faults();
     if (!world.abandons) {
         must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
         for (i = 0; i < QUEUES; i++)
@@ -1701,7 +1773,6 @@ static void end_world(void)
         leave();
         check_callbacks();
     }
-    no_faults();
     destroy_warmup(&world.warmups[0]);
     leave();
     for (i = 0; i < TIMELINES && timelines_first; i++)
@@ -1757,7 +1828,8 @@ static void draw_softmetal(void)
     memset(&chaos, 0, sizeof chaos);
     chaos.fail_per_mille = wild & 1 ? 100 : 0;
     chaos.late_handler_per_mille = wild & 2 ? 100 : 0;
-    chaos.overlap_per_mille = wild & 4 ? 300 : 0;
+    world.overlaps = wild & 4;
+    chaos.overlap_per_mille = world.overlaps ? 300 : 0;
     softmetal_set_chaos(&chaos);
     softmetal_get_quirks(&quirks);
     quirks.status_early = how & 1;

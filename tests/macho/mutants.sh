@@ -57,8 +57,6 @@ mutant "an os_unfair_lock of another thread is unlocked" test_wait "$both" '^dar
     $'static void gpusync__leave(gpusync_queue *q)\n{\n    gpusync__mutex none = {7};\n    (gpusync__unlock)(&none);\n'
 mutant "the slots' blocks have no class" test_wait "$both" '^softmetal: bad-block' \
     'slot->block.isa = gpusync__global_block;' 'slot->block.isa = NULL;'
-mutant "the scheduled handler's block has no class" test_trace "$both" '^softmetal: bad-block' \
-    $'gpusync__scheduled_block = {\n    (void *)gpusync__global_block,' $'gpusync__scheduled_block = {\n    NULL,'
 mutant "every image is named as on Linux" test_faults "$both" '^darwin: dlsym: handle' \
     '#define GPUSYNC__EVERY_IMAGE ((void *)(intptr_t)-2)' '#define GPUSYNC__EVERY_IMAGE NULL'
 # x86-64 passes variable arguments as it does all others.

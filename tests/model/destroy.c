@@ -174,7 +174,7 @@ static void metal4(void)
     gpusync_ticket ticket;
     D.allocator.release = overwrite;
     Q.metal4 = true;
-    Q.limit = Q.max_in_flight = UINT32_MAX;
+    Q.limit = UINT32_MAX;
     B[0].live = 1; /* the program's, which lets go of it after the commit */
     gpusync_result result = gpusync_commit4(&Q, buffers, 1, &ticket);
     assert(result == GPUSYNC_OK && ticket == 1 && B[0].live == 2 && B[0].handler == &slab.slots[0]);

@@ -61,6 +61,7 @@ EDITS = [
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
+    ("    set = *options;", "    copy_options(&set, options);"),
     # Text for the log.
     ("    va_start(arguments, format);\n"
      "    vsnprintf(text, sizeof text, format, arguments);\n"

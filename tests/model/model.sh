@@ -155,7 +155,6 @@ green prefix prefix two_ends
 green between-two-loads prefix between
 green seen-when-idle prefix seen_after
 green seen-in-status prefix seen_in_status
-green external prefix external_work
 # Used again
 green slot-again reuse slot
 green ring-grows reuse ring_grows -DRING=2 -DMODEL_SLOTS=3

@@ -34,8 +34,8 @@ MUTANTS = {
     ],
     # -- room comes, a handler begins
     "room-is-not-passed-on": [
-        ("        gpusync__give_room(queue, 0, NULL);\n    }\n    gpusync__leave(queue);",
-         "    }\n    gpusync__leave(queue);"),
+        ("        if (room && result != GPUSYNC_OK)\n"
+         "            gpusync__give_room(q, 0, NULL); /* this thread may have been told of it */\n", ""),
     ],
     "sleeper-not-told-of-the-handler": [
         ("    if (q->waits.lists[GPUSYNC__OTHERS].root)\n"

@@ -88,30 +88,6 @@ static void seen_in_status(void)
     join(start(gpu, 0));
 }
 
-/* Work that others have committed: the watcher of the queue ends it, or a thread that asks reads its status. */
-static void *watcher(void *unused)
-{
-    written = 1;
-    __atomic_store_n(&B[0].status, WELL, __ATOMIC_RELEASE);
-    gpusync__external_over(external);
-    return unused;
-}
-static void *asks(void *unused)
-{
-    if (gpusync_is_idle(&Q)) assert(written);
-    if (gpusync_poll(&Q, 1) == GPUSYNC_OK) assert(written);
-    return unused;
-}
-static void external_work(void)
-{
-    gpusync_ticket ticket;
-    gpusync_result result = gpusync_track_committed(&Q, &B[0], &ticket);
-    assert(result == GPUSYNC_OK && ticket == 1 && !gpusync_is_idle(&Q));
-    start(asks, 0);
-    join(start(watcher, 0));
-    assert(gpusync_is_idle(&Q));
-}
-
 int main(void)
 {
     begin();

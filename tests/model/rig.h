@@ -55,6 +55,7 @@ struct gpusync__wait_entry;
 struct gpusync__failed;
 struct gpusync_error;
 struct gpusync_submission;
+struct gpusync_wait_options;
 static void zero_goal(struct gpusync__goal *goal, size_t size);
 static void zero_watches(struct gpusync__wait_entry *entries, size_t size);
 static void zero_error(struct gpusync_error *error, size_t size);
@@ -130,6 +131,7 @@ static void model_pipeline(void *device, void *sel, void *function, void *block)
 static void model_library(void *device, void *sel, void *text, void *options, void *block);
 
 static void copy_goal(struct gpusync__goal *to, const struct gpusync__goal *from);
+static void copy_options(struct gpusync_wait_options *to, const struct gpusync_wait_options *from);
 static void copy_error(struct gpusync_error *to, const struct gpusync_error *from);
 static void copy_failed(struct gpusync__failed *to, const struct gpusync__failed *from);
 
@@ -162,6 +164,14 @@ static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
     to->ticket = from->ticket;
     to->covered = from->covered;
     to->late = from->late;
+}
+static void copy_options(gpusync_wait_options *to, const gpusync_wait_options *from)
+{
+    to->spin = from->spin;
+    to->error = from->error;
+    to->handlers = from->handlers;
+    to->through_loss = from->through_loss;
+    to->blocking = from->blocking;
 }
 static void zero_node(gpusync__node *node) { node->linked = false; } /* the rest gets a value when it is listed */
 static void zero_watches(gpusync__wait_entry *w, size_t size)
@@ -338,13 +348,12 @@ static void model_notify(void *event, void *sel, void *listener, uint64_t value,
 /* ---------------------------------------------------------------- libdispatch: what was asked for */
 
 static int calls_asked, sweeps_asked;
-static gpusync__slot *external; /* that the watcher waits for */
-static void *compiling;         /* what Metal compiles */
+static void *compiling; /* what Metal compiles */
 void *gpusync__dispatch_queue_create(const char *label, void *attr) { return &metal_object; }
 void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *))
 {
-    if (fn == gpusync__answer) __atomic_fetch_add(&calls_asked, 1, __ATOMIC_ACQ_REL);
-    else external = (gpusync__slot *)context;
+    assert(fn == gpusync__answer);
+    __atomic_fetch_add(&calls_asked, 1, __ATOMIC_ACQ_REL);
 }
 uint64_t gpusync__dispatch_time(uint64_t when, int64_t delta_ns) { return when + (uint64_t)delta_ns; }
 void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*fn)(void *))
@@ -430,11 +439,12 @@ extern struct gpusync_timeline T;
 static gpusync__post post = {.device = &D, .refs = 1, .timers = 1, .sweep_ns = 1, .pace_ns = GPUSYNC__SWEEP_NS};
 static gpusync__callback callbacks[2] = {{.due = {.next = &callbacks[1].due}}};
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
+static gpusync_spin at_once; /* no wait spins: it sleeps at once */
 struct gpusync_device D = {
     .metal = &metal_device,
     .hooks = {.yield = model_yield, .park = model_park, .unpark = model_unpark},
     .allocator = {.allocate = no_memory, .release = keep_memory},
-    .wait_mode = GPUSYNC_WAIT_HANDLER,
+    .spin = &at_once,
     .queues = {.root = &Q.place, .end = {&Q.place, &Q.place}},
     .timelines = {.root = &T.place, .end = {&T.place, &T.place}},
     .objects = 2,
@@ -454,12 +464,11 @@ struct gpusync_queue Q = {
     .device = &D,
     .metal = &metal_queue,
     .limit = LIMIT,
-    .max_in_flight = LIMIT,
     .log_most = 1,
     .ring = &ring,
     .buffer_class = &metal_class,
     .options_class = &metal_class,
-    .wait_mode = GPUSYNC_WAIT_HANDLER,
+    .spin = &at_once,
     .place = {.number = 1, .linked = true},
     .open = Q.few_open,
     .open_places = GPUSYNC__FEW_PLACES,

@@ -51,7 +51,7 @@ static void fails(void)
 static void *sleeps(void *unused)
 {
     gpusync_error error;
-    gpusync_wait_options options = {.mode = GPUSYNC_WAIT_HANDLER, .error = &error};
+    gpusync_wait_options options = {.error = &error};
     gpusync_result result = gpusync_timeline_wait(&T, 2, GPUSYNC_FOREVER, &options);
     assert(result == GPUSYNC_OK || (result == GPUSYNC_ERROR_CANCELLED && error.ticket == 42));
     return unused;

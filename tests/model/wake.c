@@ -122,14 +122,15 @@ static void outside_callback(void)
     assert(LOAD(&registered) == 1);
 }
 
-/* Room for one command buffer, where all is taken. One thread waits for it. The other one gives room, takes it again if
-   it can, and gives it back: a commit and its end. */
+/* Room for one command buffer, where all is taken. One thread waits for it, and a slot is free. The other one gives
+   room, takes it again if it can, and gives it back: a commit and its end. */
 #define LATER 5000
 static void *wait_for_room(void *unused)
 {
-    gpusync_result result = gpusync__wait_for_room(&Q, LATER, NULL);
+    gpusync__slot *slot;
+    gpusync_result result = gpusync__wait_for_room(&Q, LATER, &slot);
     assert(result == GPUSYNC_OK);
-    gpusync__give_room(&Q, 1, NULL);
+    gpusync__give_room(&Q, 1, slot);
     return unused;
 }
 static void *give_and_take(void *unused)
@@ -149,13 +150,21 @@ static void room(void)
     assert(!lost(0)); /* no other thread comes */
 }
 
-/* Room once, and two waiters for it. gpusync_throttle takes none: it passes on what it was told of. */
-static int throttled;
-static void *throttle(void *unused)
+/* Room once, and two waiters for it. One of them gets no memory for a slot, takes no room, and passes on what it was
+   told of. The other one only waits. */
+static int refused;
+static void *gets_no_slot(void *unused)
 {
-    gpusync_result result = gpusync_throttle(&Q, 1, LATER);
+    gpusync__slot *slot;
+    gpusync_result result = gpusync__wait_for_room(&Q, LATER, &slot);
+    assert(result == GPUSYNC_ERROR_OUT_OF_MEMORY);
+    __atomic_store_n(&refused, 1, __ATOMIC_RELEASE);
+    return unused;
+}
+static void *wait_below(void *unused)
+{
+    gpusync_result result = gpusync__wait_below(&Q, 1, LATER);
     assert(result == GPUSYNC_OK);
-    __atomic_store_n(&throttled, 1, __ATOMIC_RELEASE);
     return unused;
 }
 static void *give(void *unused)
@@ -166,10 +175,11 @@ static void *give(void *unused)
 static void room_for_two(void)
 {
     Q.outstanding = 1;
-    start(throttle, 0);
-    start(wait_for_room, 0);
+    Q.free_slots = NULL;
+    start(gets_no_slot, 0);
+    start(wait_below, 0);
     join(start(give, 0));
-    bool passed_on = __atomic_load_n(&throttled, __ATOMIC_ACQUIRE);
+    bool passed_on = __atomic_load_n(&refused, __ATOMIC_ACQUIRE);
     bool one = lost(0), other = lost(1);
     assert(!(one && other) && !(passed_on && (one || other)));
 }

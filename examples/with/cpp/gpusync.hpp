@@ -348,7 +348,7 @@ public:
 #ifdef GPUSYNC_COROUTINES
     gpu::ended ended(gpusync_ticket ticket) const { return gpu::ended(at(ticket)); }
 #endif
-    /* What failed and the cursor has not seen: 0 at first. */
+    /* What failed and the cursor has not seen: 0 at first; GPUSYNC_FROM_NOW: what fails after this call. */
     std::vector<gpusync_error> failures(uint64_t &cursor) const
     {
         std::vector<gpusync_error> all;

@@ -37,7 +37,7 @@ from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_int, c_int64, c_s
 from typing import Any, Callable, Generator, Iterator, NamedTuple, Optional, Union
 
 EVERYTHING = 2**64 - 1  #: all work that was committed to the queue up to the call
-_FOREVER = 2**64 - 1
+_FOREVER = _FROM_NOW = 2**64 - 1
 _SLICE_NS = 100_000_000  # the longest that a signal such as Ctrl-C waits for a call to return
 _TIMEOUT, _NOT_READY, _DESTROYED_RESULT, _WOULD_DEADLOCK = 1, 2, -16, -17
 _MANUAL = 1  # GPUSYNC_CALLBACKS_MANUAL
@@ -51,22 +51,20 @@ class _Error(ctypes.Structure):
 
 class _DeviceDesc(ctypes.Structure):
     _fields_ = [("metal_device", c_void_p), ("hooks", c_void_p), ("allocator", c_void_p), ("spin", c_void_p),
-                ("wait_mode", c_int), ("log", c_void_p), ("log_user", c_void_p), ("callback_mode", c_int),
-                ("callback_queue", c_void_p), ("notify", c_void_p), ("notify_user", c_void_p),
-                ("log_report", c_void_p)]
+                ("log", c_void_p), ("log_user", c_void_p), ("callback_mode", c_int), ("callback_queue", c_void_p),
+                ("notify", c_void_p), ("notify_user", c_void_p)]
 
 class _QueueDesc(ctypes.Structure):
     _fields_ = [("metal_queue", c_void_p), ("label", c_char_p), ("max_command_buffer_count", c_uint32),
-                ("max_in_flight", c_uint32), ("error_log_count", c_uint32), ("spin", c_void_p), ("wait_mode", c_int),
-                ("metal4", c_bool), ("sticky_failure", c_bool)]
+                ("error_log_count", c_uint32), ("spin", c_void_p), ("metal4", c_bool), ("sticky_failure", c_bool)]
 
 class _CommandBufferDesc(ctypes.Structure):
     _fields_ = [("timeout_ns", POINTER(c_uint64)), ("label", c_char_p), ("unretained_references", c_bool),
-                ("error_options", c_uint32), ("log_state", c_void_p)]
+                ("descriptor", c_void_p)]
 
 class _WaitOptions(ctypes.Structure):
-    _fields_ = [("spin", c_void_p), ("mode", c_int), ("error", POINTER(_Error)), ("handlers", c_bool),
-                ("through_loss", c_bool)]
+    _fields_ = [("spin", c_void_p), ("error", POINTER(_Error)), ("handlers", c_bool), ("through_loss", c_bool),
+                ("blocking", c_bool)]
 
 class _Point(ctypes.Structure):
     _fields_ = [("queue", c_void_p), ("ticket", c_uint64), ("timeline", c_void_p), ("value", c_uint64)]
@@ -97,8 +95,8 @@ for _name, _types in {
     "gpusync_commit": [c_void_p, c_void_p, POINTER(c_uint64)],
     "gpusync_is_idle": [c_void_p], "gpusync_is_done": [c_void_p, c_uint64], "gpusync_in_flight": [c_void_p],
     "gpusync_poll": [c_void_p, c_uint64], "gpusync_wait_ex": [c_void_p, c_uint64, _NS, POINTER(_WaitOptions)],
-    "gpusync_throttle": [c_void_p, c_uint32, _NS], "gpusync_on_done": [_Point, _DONE, c_void_p],
-    "gpusync_next_error": [c_void_p, POINTER(c_uint64), POINTER(_Error)],
+    "gpusync_on_done": [_Point, _DONE, c_void_p],
+    "gpusync_next_error": [c_void_p, POINTER(c_uint64), POINTER(_Error)], "gpusync_failure_is_transient": [c_int],
     "gpusync_encode_wait": [c_void_p, c_void_p, _Point], "gpusync_encode_signal": [c_void_p, c_void_p, _Point],
     "gpusync_timeline_create": [c_void_p, POINTER(_TimelineDesc), _OUT],
     "gpusync_timeline_destroy_later": [c_void_p, _DESTROYED, c_void_p],
@@ -111,7 +109,7 @@ for _name, _types in {
     getattr(_lib, _name).argtypes = _types
 for _type, _names in {
     c_char_p: "result_string failure_string", c_size_t: "struct_sizes report", c_uint64: "in_flight",
-    c_bool: "device_is_lost is_idle is_done", c_void_p: "device_metal queue_metal fd_create",
+    c_bool: "device_is_lost is_idle is_done failure_is_transient", c_void_p: "device_metal queue_metal fd_create",
     None: "fd_clear fd_destroy",
 }.items():
     for _name in _names.split():
@@ -126,7 +124,7 @@ def _check_library(version: int, sizes: list[int]) -> None:
     """A library of another header would write behind our structs, or read fields where we have none."""
     wrong = [struct.__name__ for place, struct in _structs.items()
              if place >= len(sizes) or sizes[place] != ctypes.sizeof(struct)]
-    if version // 100 != 3 or wrong:  # 0.3, whatever its patch
+    if version // 100 != 4 or wrong:  # 0.4, whatever its patch
         raise ImportError(f"libgpusync.so is of another gpusync.h than this binding: version {version}"
                           + (", other sizes: " + " ".join(wrong) if wrong else ""))
 
@@ -152,6 +150,11 @@ class Failure:
     def text(self) -> str:
         """The class in words."""
         return _lib.gpusync_failure_string(self.failure).decode()
+
+    @property
+    def transient(self) -> bool:
+        """May the same work succeed later?"""
+        return _lib.gpusync_failure_is_transient(self.failure)
 
 def _failure(error: _Error) -> Failure:
     text = {name: getattr(error, name).decode(errors="replace")
@@ -180,7 +183,6 @@ class MetalNil(Error): """Metal returned nil where it should have made an object
 class InvalidTicket(Error, ValueError): """Not a ticket of this queue."""
 class WrongQueue(Error, ValueError): """The command buffer belongs to another command queue."""
 class AlreadyCommitted(Error): """The command buffer is committed already."""
-class NotCommitted(Error): """The command buffer is not committed yet."""
 class AlreadyTracked(Error): """The command buffer has a ticket already."""
 class UnknownBuffer(Error): """gpusync does not keep this command buffer."""
 class ExecutionFailed(Error): """The work ended with an error."""
@@ -196,13 +198,13 @@ class Enqueued(Error): """The command buffer is enqueued already and cannot be h
 class CompileFailed(Error): """A shader does not compile."""
 
 _errors: dict[int, type[Error]] = dict(zip(
-    [1, 2, *range(-1, -23, -1)],
+    [1, 2, *range(-1, -9, -1), *range(-10, -23, -1)],  # -9 was a result of 0.3
     [Timeout, NotReady, InvalidArgument, Unsupported, OutOfMemory, NoDevice, MetalNil, InvalidTicket, WrongQueue,
-     AlreadyCommitted, NotCommitted, AlreadyTracked, UnknownBuffer, ExecutionFailed, ResultUnknown, Cancelled,
+     AlreadyCommitted, AlreadyTracked, UnknownBuffer, ExecutionFailed, ResultUnknown, Cancelled,
      DeviceLost, Destroyed, WouldDeadlock, InUse, NotRising, QueueFull, Enqueued, CompileFailed]))
 
 def _make_error(call: str, result: int, failure: Optional[Failure] = None) -> Error:
-    return _errors.get(result, Error)(call, result, failure)  # a later 0.3 may have more results
+    return _errors.get(result, Error)(call, result, failure)  # a later 0.4 may have more results
 
 def _call(name: str, *arguments: Any) -> None:
     result = getattr(_lib, name)(*arguments)
@@ -350,12 +352,11 @@ class Device(_Object):
         self._pointer = pointer.value
 
     def queue(self, *, label: Optional[str] = None, metal_queue: Optional[int] = None,
-              max_command_buffer_count: int = 0, max_in_flight: int = 0, error_log_count: int = 0,
-              sticky_failure: bool = False) -> Queue:
+              max_command_buffer_count: int = 0, error_log_count: int = 0, sticky_failure: bool = False) -> Queue:
         """A queue over a command queue of this device: the options are those of gpusync_queue_desc."""
         desc = _QueueDesc(metal_queue=metal_queue, label=label.encode() if label else None,
-                          max_command_buffer_count=max_command_buffer_count, max_in_flight=max_in_flight,
-                          error_log_count=error_log_count, sticky_failure=sticky_failure)
+                          max_command_buffer_count=max_command_buffer_count, error_log_count=error_log_count,
+                          sticky_failure=sticky_failure)
         return Queue(self, desc)
 
     def timeline(self, *, initial_value: int = 0, label: Optional[str] = None) -> Timeline:
@@ -658,14 +659,13 @@ class Queue(_Child):
             return _lib.gpusync_queue_metal(queue)
 
     def command_buffer(self, *, timeout: Optional[float] = None, label: Optional[str] = None,
-                       unretained_references: bool = False, error_options: int = 0,
-                       log_state: Optional[int] = None) -> CommandBuffer:
+                       unretained_references: bool = False, descriptor: Optional[int] = None) -> CommandBuffer:
         """A command buffer, when the queue has room. In asyncio pass timeout=0, and try again after a ticket. Without a
-        limit this does not raise QueueFull when the program itself keeps all buffers: it looks in slices."""
+        limit this does not raise QueueFull when the program itself keeps all buffers: it looks in slices. descriptor:
+        an MTLCommandBufferDescriptor, not beside unretained_references."""
         pointer, limit = c_void_p(), c_uint64()
         desc = _CommandBufferDesc(timeout_ns=ctypes.pointer(limit), label=label.encode() if label else None,
-                                  unretained_references=unretained_references, error_options=error_options,
-                                  log_state=log_state)
+                                  unretained_references=unretained_references, descriptor=descriptor)
         with self._use() as queue:
             def slice_of(ns: int) -> int:
                 limit.value = ns
@@ -714,17 +714,13 @@ class Queue(_Child):
         with self._use() as queue:
             return _lib.gpusync_in_flight(queue)
 
-    def throttle(self, max_in_flight: int, timeout: Optional[float] = None) -> None:
-        """Blocks until fewer command buffers than that are in use."""
-        with self._use() as queue:
-            result = _wait_in_slices(lambda ns: _lib.gpusync_throttle(queue, max_in_flight, ns), timeout,
-                                     lambda: self._closing)
-        if result:
-            raise _make_error("gpusync_throttle", result)
-
-    def failures(self) -> Iterator[Failure]:
-        """All that failed and is on record. The iterator can be asked again later: it goes on where it was."""
-        return _Failures(self)
+    def failures(self, *, from_now: bool = False) -> Iterator[Failure]:
+        """All that failed and is on record; from_now: only what is recorded after this call. The iterator can be asked
+        again later: it goes on where it was. Each iterator finds every failure."""
+        failures = _Failures(self, _FROM_NOW if from_now else 0)
+        if from_now:
+            next(failures, None)  # goes to the end of the record
+        return failures
 
     def clear_failure(self) -> None:
         """Lets a queue with sticky_failure take new work."""
@@ -746,8 +742,8 @@ class Queue(_Child):
             _raise_from_callbacks()
 
 class _Failures(Iterator[Failure]):
-    def __init__(self, queue: Queue) -> None:
-        self._queue, self._cursor = queue, c_uint64()
+    def __init__(self, queue: Queue, cursor: int) -> None:
+        self._queue, self._cursor = queue, c_uint64(cursor)
 
     def __next__(self) -> Failure:
         error = _Error()

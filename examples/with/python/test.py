@@ -26,7 +26,7 @@ soft.softmetal_fail_creation.argtypes = [ctypes.c_uint, ctypes.c_bool]
 for name in ("softmetal_hang", "softmetal_unhang", "softmetal_remove_device"):
     getattr(soft, name).argtypes = [c_void_p]
 MS = 1_000_000
-PAGE_FAULT, CLASS_PAGE_FAULT, CLASS_REMOVED = 11, 3, 8
+PAGE_FAULT, OUT_OF_MEMORY, CLASS_PAGE_FAULT, CLASS_REMOVED = 11, 8, 3, 8
 
 def descriptors():
     return sum(os.path.exists(f"/dev/fd/{number}") for number in range(256))
@@ -68,27 +68,28 @@ def dispatch_for_ever(device):
 class TestLibrary(unittest.TestCase):
     def test_another_header_is_refused(self):
         sizes = gpusync._sizes[:gpusync._lib.gpusync_struct_sizes(None, 0)]
-        gpusync._check_library(300, sizes)
-        gpusync._check_library(399, sizes + [8])  # a patch, and a struct of a later one
-        for version in (200, 400, 10300):
+        gpusync._check_library(400, sizes)
+        gpusync._check_library(499, sizes + [8])  # a patch, and a struct of a later one
+        for version in (300, 500, 10400):
             self.assertRaises(ImportError, gpusync._check_library, version, sizes)
         declared = {each for each in vars(gpusync).values() if isinstance(each, type(ctypes.Structure))}
         self.assertEqual(declared, set(gpusync._structs.values()))
         for place in gpusync._structs:
             wrong = list(sizes)
             wrong[place] += 8
-            self.assertRaisesRegex(ImportError, "of another gpusync.h", gpusync._check_library, 300, wrong)
-            self.assertRaises(ImportError, gpusync._check_library, 300, sizes[:place])
+            self.assertRaisesRegex(ImportError, "of another gpusync.h", gpusync._check_library, 400, wrong)
+            self.assertRaises(ImportError, gpusync._check_library, 400, sizes[:place])
 
     def test_each_result_has_its_exception(self):
-        for result in [1, 2, *range(-22, 0)]:
+        for result in [1, 2, *range(-22, -9), *range(-8, 0)]:
             error = gpusync._make_error("gpusync_wait", result)
             self.assertIsNot(type(error), gpusync.Error)
             self.assertNotIn("unknown result", str(error))
             again = pickle.loads(pickle.dumps(error))
             self.assertEqual((type(again), again.result, str(again)), (type(error), result, str(error)))
-        self.assertIs(type(gpusync._make_error("gpusync_wait", -23)), gpusync.Error)
-        self.assertIn("unknown result", gpusync._lib.gpusync_result_string(-23).decode())
+        for result in (-23, -9):  # a later one, and one of 0.3
+            self.assertIs(type(gpusync._make_error("gpusync_wait", result)), gpusync.Error)
+            self.assertIn("unknown result", gpusync._lib.gpusync_result_string(result).decode())
 
 class TestBlocking(Case):
     def test_work(self):
@@ -101,7 +102,6 @@ class TestBlocking(Case):
             queue.wait(timeout=5)
             self.assertTrue(queue.is_done(second) and queue.poll(second) and queue.is_idle())
             self.assertEqual(queue.in_flight(), 0)
-            queue.throttle(1, timeout=5)
             self.assertIn("frames", device.report())
             self.assertTrue(device.metal and queue.metal)
 
@@ -115,11 +115,37 @@ class TestBlocking(Case):
             for failure in [caught.exception.failure, *failures]:
                 self.assertEqual((failure.ticket, failure.failure, failure.label, failure.queue_label, failure.message),
                                  (1, CLASS_PAGE_FAULT, "shadow", "frames", "page fault on purpose"))
-                self.assertEqual(failure.text, "page fault")
+                self.assertEqual((failure.text, failure.transient), ("page fault", False))
             self.assertEqual(list(failures), [])
             self.assertIn("page fault on purpose", str(caught.exception))
             self.assertRaises(gpusync.ExecutionFailed, queue.poll, ticket)
             self.assertRaises(gpusync.InvalidTicket, queue.wait, 7)
+
+    def test_each_reader_finds_every_failure_and_a_new_one_may_begin_at_the_end(self):
+        with gpusync.Device() as device, device.queue() as queue:
+            first, late = queue.failures(), queue.failures()
+            work(queue, failing=True)
+            self.assertRaises(gpusync.ExecutionFailed, queue.wait, timeout=5)
+            new = queue.failures(from_now=True)
+            self.assertEqual(([failure.ticket for failure in first], list(new)), ([1], []))
+            work(queue, failing=True)
+            self.assertRaises(gpusync.ExecutionFailed, queue.wait, timeout=5)
+            self.assertEqual([[failure.ticket for failure in reader] for reader in (first, late, new)],
+                             [[2], [1, 2], [2]])
+
+    def test_a_failure_that_passes(self):
+        with gpusync.Device() as device, device.queue() as queue:
+            buffer = queue.command_buffer(timeout=5)
+            soft.softmetal_fail_as(buffer.metal, OUT_OF_MEMORY, b"memory on purpose")
+            with self.assertRaises(gpusync.ExecutionFailed) as caught:
+                queue.wait(buffer.commit(), timeout=5)
+            self.assertTrue(caught.exception.failure.transient)
+
+    def test_a_descriptor_of_metal(self):
+        with gpusync.Device() as device, device.queue() as queue:
+            with queue.command_buffer(descriptor=None) as buffer:
+                buffer.commit()
+            self.assertRaises(gpusync.InvalidArgument, queue.command_buffer, descriptor=device.metal)
 
     def test_a_timeout_is_a_timeout(self):
         with gpusync.Device() as device, device.queue() as queue:
@@ -134,9 +160,9 @@ class TestBlocking(Case):
             queue.wait(ticket)
 
     def test_a_full_queue_times_out(self):
-        with gpusync.Device() as device, device.queue(max_in_flight=1) as queue, queue.command_buffer():
+        with gpusync.Device() as device, device.queue(max_command_buffer_count=1) as queue, queue.command_buffer():
             self.assertRaises(gpusync.Timeout, queue.command_buffer, timeout=0.15)
-        with gpusync.Device() as device, device.queue(max_in_flight=1) as queue:
+        with gpusync.Device() as device, device.queue(max_command_buffer_count=1) as queue:
             work(queue, ms=150)
             queue.command_buffer().discard()  # waits for room in more than one slice
 
@@ -219,7 +245,7 @@ class TestBlocking(Case):
         self.assertGreater(failed, 1)
 
     def test_an_uncommitted_buffer_is_given_back(self):
-        with gpusync.Device() as device, device.queue(max_in_flight=1) as queue:
+        with gpusync.Device() as device, device.queue(max_command_buffer_count=1) as queue:
             with self.assertRaises(ZeroDivisionError), queue.command_buffer() as buffer:
                 1 / 0
             self.assertRaises(ValueError, buffer.commit)
@@ -288,6 +314,17 @@ class TestBlocking(Case):
                 waiter.join()
             self.assertEqual(results, [gpusync.Destroyed] * 3)
             soft.softmetal_unhang(ticket.metal)
+
+    def test_close_now_destroys_all_that_has_not_ended(self):
+        with gpusync.Device() as device, device.timeline() as steps, device.queue() as queue:
+            running, results = work(queue, hanging=True), []
+            held = queue.command_buffer()
+            held.encode_wait(steps.at(1))
+            for ticket in (running, held.commit()):
+                queue.on_done(ticket, lambda error: results.append(type(error)))
+            queue.close_now()
+            self.assertEqual(results, [gpusync.Destroyed] * 2)
+            soft.softmetal_unhang(running.metal)
 
     def test_close_is_punctual_and_gives_up_what_is_held(self):
         with gpusync.Device() as device, device.timeline() as steps, device.queue() as queue:

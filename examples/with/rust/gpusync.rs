@@ -57,14 +57,12 @@ pub struct DeviceDesc {
     pub hooks: *const c_void,
     pub allocator: *const c_void,
     pub spin: *const c_void,
-    pub wait_mode: c_int,
     pub log: *const c_void,
     pub log_user: *mut c_void,
     pub callback_mode: c_int, // with a descriptor this one and notify are set here
     pub callback_queue: *mut c_void,
     pub notify: Option<unsafe extern "C" fn(*mut c_void)>,
     pub notify_user: *mut c_void,
-    pub log_report: *const c_void,
 }
 
 impl Default for DeviceDesc {
@@ -76,10 +74,8 @@ struct QueueDesc {
     metal_queue: *mut c_void,
     label: *const c_char,
     max_command_buffer_count: u32,
-    max_in_flight: u32,
     error_log_count: u32,
     spin: *const c_void,
-    wait_mode: c_int,
     metal4: bool,
     sticky_failure: bool,
 }
@@ -89,17 +85,16 @@ struct CommandBufferDesc {
     timeout_ns: *const u64,
     label: *const c_char,
     unretained_references: bool,
-    error_options: u32,
-    log_state: *mut c_void,
+    descriptor: *mut c_void,
 }
 
 #[repr(C)]
 struct WaitOptions {
     spin: *const c_void,
-    mode: c_int,
     error: *mut RawError,
     handlers: bool,
     through_loss: bool,
+    blocking: bool,
 }
 
 #[repr(C)]
@@ -135,6 +130,7 @@ extern "C" {
     fn gpusync_struct_sizes(sizes: *mut usize, count: usize) -> usize;
     fn gpusync_result_string(result: c_int) -> *const c_char;
     fn gpusync_failure_string(failure: c_int) -> *const c_char;
+    fn gpusync_failure_is_transient(failure: c_int) -> bool;
     fn gpusync_device_create(desc: *const DeviceDesc, out: *mut *mut c_void) -> c_int;
     fn gpusync_device_destroy(device: *mut c_void) -> c_int;
     fn gpusync_device_destroy_later(device: *mut c_void, destroyed: Option<DestroyedFn>, user: *mut c_void) -> c_int;
@@ -192,10 +188,10 @@ pub fn library() -> (u32, Vec<usize>) {
     (unsafe { gpusync_version() }, sizes)
 }
 
-/// Is the library of the header that this file is for: 0.3, whatever its patch? Another one would write behind our
+/// Is the library of the header that this file is for: 0.4, whatever its patch? Another one would write behind our
 /// structs, or read fields where we have none. `Device` asks.
 pub fn check_library(version: u32, sizes: &[usize]) -> Result<(), Error> {
-    if version / 100 == 3 && STRUCTS.iter().all(|(place, _, size)| sizes.get(*place) == Some(size)) {
+    if version / 100 == 4 && STRUCTS.iter().all(|(place, _, size)| sizes.get(*place) == Some(size)) {
         return Ok(());
     }
     Err(Error { call: "gpusync_struct_sizes", kind: Kind::OtherHeader, failure: None })
@@ -209,9 +205,9 @@ pub fn check_library(version: u32, sizes: &[usize]) -> Result<(), Error> {
 #[rustfmt::skip]
 pub enum Kind {
     Timeout, NotReady, InvalidArgument, Unsupported, OutOfMemory, NoDevice, MetalNil, InvalidTicket, WrongQueue,
-    AlreadyCommitted, NotCommitted, AlreadyTracked, UnknownBuffer, Execution, ResultUnknown, Cancelled, DeviceLost,
-    Destroyed, WouldDeadlock, InUse, NotRising, QueueFull, Enqueued, Compile,
-    /// A result of a later 0.3.
+    AlreadyCommitted, AlreadyTracked, UnknownBuffer, Execution, ResultUnknown, Cancelled, DeviceLost, Destroyed,
+    WouldDeadlock, InUse, NotRising, QueueFull, Enqueued, Compile,
+    /// A result of a later 0.4.
     Other(i32),
     /// The library is of another gpusync.h than this file.
     OtherHeader,
@@ -223,7 +219,7 @@ pub enum Kind {
 const KINDS: [Kind; 24] = [
     Kind::NotReady, Kind::Timeout, /* 2, 1; then -1, -2, ... */ Kind::InvalidArgument, Kind::Unsupported,
     Kind::OutOfMemory, Kind::NoDevice, Kind::MetalNil, Kind::InvalidTicket, Kind::WrongQueue, Kind::AlreadyCommitted,
-    Kind::NotCommitted, Kind::AlreadyTracked, Kind::UnknownBuffer, Kind::Execution, Kind::ResultUnknown,
+    Kind::Other(-9), /* of 0.3 */ Kind::AlreadyTracked, Kind::UnknownBuffer, Kind::Execution, Kind::ResultUnknown,
     Kind::Cancelled, Kind::DeviceLost, Kind::Destroyed, Kind::WouldDeadlock, Kind::InUse, Kind::NotRising,
     Kind::QueueFull, Kind::Enqueued, Kind::Compile,
 ];
@@ -266,6 +262,11 @@ pub struct Failure {
     pub queue_label: String,
     /// Of `Queue::failures`: records that went before this one, unseen.
     pub dropped: u64,
+}
+
+impl Failure {
+    /// May the same work succeed later?
+    pub fn is_transient(&self) -> bool { unsafe { gpusync_failure_is_transient(self.class) } }
 }
 
 /// A call of gpusync returned no success.
@@ -479,7 +480,7 @@ impl Device {
         let label = Label::new("gpusync_queue_create", options.label)?;
         let mut desc: QueueDesc = unsafe { zeroed() };
         desc.label = label.as_ptr();
-        desc.max_in_flight = options.max_in_flight;
+        desc.max_command_buffer_count = options.max_command_buffer_count;
         desc.sticky_failure = options.sticky_failure;
         let mut pointer = null_mut();
         check("gpusync_queue_create", unsafe { gpusync_queue_create(self.0.pointer, &desc, &mut pointer) })?;
@@ -515,7 +516,8 @@ fn ns(limit: Option<Duration>) -> u64 {
 
 fn wait(call: &'static str, wait: impl FnOnce(*const WaitOptions) -> c_int) -> Result<(), Error> {
     let mut error = RawError::new();
-    let options = WaitOptions { spin: null(), mode: 0, error: &mut error, handlers: false, through_loss: false };
+    let mut options: WaitOptions = unsafe { zeroed() };
+    options.error = &mut error;
     let result = wait(&options);
     check_with(call, result, error.read())
 }
@@ -533,7 +535,7 @@ pub const EVERYTHING: Ticket = Ticket(u64::MAX);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueOptions<'a> {
     pub label: Option<&'a str>,
-    pub max_in_flight: u32,
+    pub max_command_buffer_count: u32,
     pub sticky_failure: bool,
 }
 
@@ -597,11 +599,20 @@ impl Queue {
     /// All that failed and is on record, the oldest first. The iterator can be asked again later.
     pub fn failures(&self) -> impl Iterator<Item = Failure> + '_ {
         let mut cursor = 0;
-        std::iter::from_fn(move || {
-            let mut error = RawError::new();
-            let result = unsafe { gpusync_next_error(self.pointer, &mut cursor, &mut error) };
-            if result == 0 { error.read().map(|failure| *failure) } else { None }
-        })
+        std::iter::from_fn(move || self.next_failure(&mut cursor))
+    }
+
+    /// What fails after this call. The iterator can be asked again and again.
+    pub fn failures_from_now(&self) -> impl Iterator<Item = Failure> + '_ {
+        let mut cursor = u64::MAX; // GPUSYNC_FROM_NOW
+        self.next_failure(&mut cursor); // none: goes to the end of the record
+        std::iter::from_fn(move || self.next_failure(&mut cursor))
+    }
+
+    fn next_failure(&self, cursor: &mut u64) -> Option<Failure> {
+        let mut error = RawError::new();
+        let result = unsafe { gpusync_next_error(self.pointer, cursor, &mut error) };
+        if result == 0 { error.read().map(|failure| *failure) } else { None }
     }
 
     /// Lets a queue with sticky_failure take new work.

@@ -35,6 +35,7 @@ extern "C" {
     fn fcntl(fd: c_int, command: c_int) -> c_int;
 }
 const PAGE_FAULT: c_uint = 11;
+const OUT_OF_MEMORY: c_uint = 8;
 const LONG: Option<Duration> = Some(Duration::from_secs(5));
 fn ms(ms: u64) -> Duration { Duration::from_millis(ms) }
 
@@ -112,9 +113,9 @@ fn kind<T>(result: Result<T, Error>) -> Option<Kind> { result.err().map(|error| 
 #[test]
 fn another_header_is_refused() {
     let (version, sizes) = library();
-    assert_eq!(version / 100, 3);
+    assert_eq!(version / 100, 4);
     check_library(version, &sizes).unwrap();
-    for other in [200, 400, 10300] {
+    for other in [300, 500, 10400] {
         assert_eq!(kind(check_library(other, &sizes)), Some(Kind::OtherHeader));
     }
     for (place, _, _) in STRUCTS {
@@ -128,7 +129,7 @@ fn another_header_is_refused() {
 #[test]
 fn each_result_has_its_kind_and_text() {
     let mut kinds = vec![];
-    for result in (-22..0).chain(1..3) {
+    for result in (-22..-9).chain(-8..0).chain(1..3) {
         let error = Error { call: "gpusync_wait", kind: Kind::of(result), failure: None };
         assert!(!matches!(error.kind, Kind::Other(_)) && !kinds.contains(&error.kind), "{result}");
         assert!(error.to_string().starts_with("gpusync_wait: ") && !error.to_string().contains("unknown"), "{error}");
@@ -137,8 +138,10 @@ fn each_result_has_its_kind_and_text() {
     let text = |kind| Error { call: "", kind, failure: None }.to_string();
     assert!(text(Kind::Timeout).contains("limit") && text(Kind::NotReady).contains("not yet"));
     assert!(text(Kind::InvalidArgument).contains("NULL") && text(Kind::Compile).contains("compile"));
-    assert_eq!((Kind::of(-23), Kind::of(3)), (Kind::Other(-23), Kind::Other(3)));
-    assert!(text(Kind::Other(-23)).contains("unknown result"));
+    for result in [-23, -9, 3] {
+        assert_eq!(Kind::of(result), Kind::Other(result));
+        assert!(text(Kind::Other(result)).contains("unknown result"));
+    }
 }
 
 #[test]
@@ -181,10 +184,32 @@ fn futures_end_as_their_work_does() {
     assert_eq!((failure.kind, failure.ticket, failure.class), (Kind::Execution, Ticket(4), 3));
     assert_eq!((&failure.message[..], &failure.text[..]), ("page fault on purpose", "page fault"));
     assert_eq!((&failure.label[..], &failure.queue_label[..]), ("shadow", "frames"));
+    assert!(!failure.is_transient());
     assert_eq!(queue.failures().collect::<Vec<_>>(), [*failure]);
     assert_eq!(kind(queue.poll(Ticket(4))), Some(Kind::Execution));
     assert_eq!(kind(block_on(queue.done(Ticket(99)))), Some(Kind::InvalidTicket));
     assert!(queue.is_idle() && queue.is_done(Ticket(6)) && queue.in_flight() == 0 && queue.poll(Ticket(1)).unwrap());
+}
+
+#[test]
+fn each_reader_finds_every_failure_and_a_new_one_may_begin_at_the_end() {
+    let _alone = alone();
+    let device = Device::new().unwrap();
+    let queue = device.queue(&QueueOptions::default()).unwrap();
+    let fail = |reason| {
+        let mut buffer = queue.command_buffer(LONG).unwrap();
+        unsafe { softmetal_fail_as(buffer.as_ptr(), reason, null()) };
+        assert_eq!(kind(queue.wait(buffer.try_commit().unwrap(), LONG)), Some(Kind::Execution));
+    };
+    fail(PAGE_FAULT);
+    let (mut first, mut new) = (queue.failures(), queue.failures_from_now());
+    assert_eq!((first.next().unwrap().ticket, new.next()), (Ticket(1), None));
+    fail(OUT_OF_MEMORY);
+    for reader in [&mut first as &mut dyn Iterator<Item = Failure>, &mut new] {
+        let failure = reader.next().unwrap();
+        assert!(failure.ticket == Ticket(2) && failure.is_transient());
+        assert_eq!(reader.next(), None);
+    }
 }
 
 #[test]
@@ -295,7 +320,7 @@ fn every_allocation_that_fails() {
 fn a_buffer_that_is_dropped_gives_its_room_back() {
     let _alone = alone();
     let device = Device::new().unwrap();
-    let queue = device.queue(&QueueOptions { max_in_flight: 1, ..QueueOptions::default() }).unwrap();
+    let queue = device.queue(&QueueOptions { max_command_buffer_count: 1, ..QueueOptions::default() }).unwrap();
     let buffer = queue.command_buffer(Some(ms(0))).unwrap();
     assert_eq!(kind(queue.command_buffer(Some(ms(20)))), Some(Kind::Timeout));
     drop(buffer);

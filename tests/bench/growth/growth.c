@@ -530,12 +530,6 @@ static void act_track(void)
     for (i = 0; i < n; i++) ok(gpusync_track(queue, buffers[i], &tickets[i]));
 }
 
-static void act_track_committed(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ok(gpusync_track_committed(queue, buffers[i], &tickets[i]));
-}
-
 static void act_untrack(void)
 {
     size_t i;
@@ -853,7 +847,7 @@ static void act_destroy_timelines(void)
 
 static void act_device_wait(void)
 {
-    ok(gpusync_device_wait(device, GPUSYNC_FOREVER));
+    ok(gpusync_device_wait(device, GPUSYNC_FOREVER, NULL));
 }
 
 static char *report;
@@ -974,14 +968,6 @@ static void make_doomed(void)
     size_t i;
     make_flight();
     for (i = 0; i < n; i++) softmetal_fail(committed[i], NULL, 1, NULL);
-}
-
-static void make_committed_elsewhere(void)
-{
-    size_t i;
-    open_world();
-    make_buffers_elsewhere();
-    for (i = 0; i < n; i++) metal_commit(buffers[i]);
 }
 
 /* As many failures as the log has room for. */
@@ -1748,7 +1734,6 @@ static const row rows[] = {
     {"commit_elsewhere_one_tracked", make_one_tracked, act_commit, check_done, RISING}, /* and n in flight */
     {"track", make_elsewhere, act_track, check_tracked_end, RISING},
     IN_EACH_ORDER("untrack", make_tracked, act_untrack, check_given_up),
-    {"track_committed", make_committed_elsewhere, act_track_committed, check_done, RISING},
     {"end", make_flight, act_end_all, check_done, RISING},
     {"end_badly", make_doomed, act_end_all, check_failed, RISING},
     {"poll", make_flight, act_poll, check_done, RISING}, /* of each ticket in flight */
