@@ -13817,7 +13817,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
 
    Changes
      0.4   Not released yet.
-           1. What a 0.3 program has to change:
+           1. What a 0.3 program has to change. examples/from-0.3.sh prints the lines, and changes some:
              gpusync_track_committed                     gone, with ERROR_NOT_COMMITTED: call gpusync_track before the
                                                          commit, or commit an empty command buffer through gpusync
                                                          behind the buffer, which tells its end, but not its failure
