@@ -141,7 +141,7 @@
    * Never wait in a completed handler of the program's own. gpusync cannot detect such a wait. Metal ends later command
      buffers of the queue only after the handler has returned: a wait for them hangs, or ends at its limit.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
-     (known from Apple's code). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has
+     (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has
      not run 50 to 500 ms after the end, although it may only be slow. gpusync then has room where Metal may not: on a
      full queue the next call that makes a command buffer may block inside Metal until the handler returns, whatever the
      limit of the call.
@@ -153,9 +153,8 @@
      room for calls that wait for room. A call with timeout 0 has to be repeated. A wait without limit for the handler
      itself goes on. The command buffer is kept until the queue is destroyed; after gpusync_queue_destroy_now a record
      of 128 bytes and its events stay. Without a waiter is_done and is_idle stay false until a poll or a wait.
-   * Where other code signals a timeline's event, gpusync asks Metal for a notification of the value. Metal raises an
-     NSException when the kernel refuses the request (known from Apple's code, never observed): no C code can catch the
-     exception, and the process ends.
+   * Where other code signals a timeline's event, gpusync asks Metal for a notification of the value. Assumed: that
+     request raises no NSException, which no C code could catch.
    * Commits of other code are unknown until they are named (>>api-external): is_idle and the waits cover the rest.
    * Never make two gpusync queues for one Metal queue: each would know and count only its own commits. Several gpusync
      devices of one MTLDevice do not know each other: work of one cannot wait for points of another.
@@ -167,12 +166,12 @@
      Its ticket fails.
    * Held work is not committed: never call waitUntilCompleted on it. The thread that ends what held work waits for
      commits it, often Metal's completion thread. Held work that is cancelled or fails is never committed. Handlers that
-     the program added then run when Metal deallocates the buffer (known from Apple's code): use gpusync_on_done.
+     the program added may then run when Metal deallocates the buffer (WebKit/WebKit#39597): use gpusync_on_done.
    * In one command buffer waits come before signals.
-   * Signal the values of a timeline in rising order. If work that signals 5 depends, directly or through other work, on
-     5 or 6 of the same timeline, neither value is reached, and gpusync does not detect the cycle. gpusync_timeline_fail
-     ends the cycle. Call gpusync_timeline_fail before you destroy the timeline: once the timeline is destroyed,
-     gpusync_queue_destroy does not return while such work is on the GPU.
+   * Signal the values of a timeline in rising order (>>api-submissions, "Order"). If work that signals 5 depends,
+     directly or through other work, on 5 or 6 of the same timeline, neither value is reached, and gpusync does not
+     detect the cycle. gpusync_timeline_fail ends the cycle. Call gpusync_timeline_fail before you destroy the timeline:
+     once the timeline is destroyed, gpusync_queue_destroy does not return while such work is on the GPU.
    * Work that waits for a signal of later work on its own queue is held for ever, until gpusync_cancel_held.
    * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
@@ -295,7 +294,7 @@ extern "C" {
     X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
     X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
     X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or makes no sense")                                         \
-    X(ERROR_UNSUPPORTED, -2, "no Metal here (without a Mac: softmetal, see README), or it lacks what is asked for")  \
+    X(ERROR_UNSUPPORTED, -2, "no Metal here (without a Mac: softmetal, see README), or it lacks what is asked for")\
     X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                                      \
     X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
     X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
@@ -309,7 +308,7 @@ extern "C" {
     X(ERROR_CANCELLED, -14, "it was given up")                                                                     \
     X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                                 \
     X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                         \
-    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait")           \
+    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait")                                      \
     X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or pending already, or out of range")  \
     X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held back or not committed")       \
@@ -421,7 +420,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
     only if a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue, because gpusync
     counts only its own calls, uncommitted buffers included. gpusync does not know buffers that were made elsewhere and
     are not committed or tracked yet.
-    Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
+    Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_EXECUTION: a
+             failure sticks on the queue, see gpusync_queue_clear_failure;
              ERROR_WOULD_DEADLOCK: in a callback, without room; ERROR_QUEUE_FULL: without a time limit, when for a
              second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
              this Metal takes no descriptor. ERROR_INVALID_ARGUMENT also: desc->descriptor is not a descriptor, or
@@ -439,8 +439,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
     command_buffer  One of gpusync_command_buffer, or one made elsewhere that gpusync_encode_wait or
                     gpusync_encode_signal kept.
     The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
-    value, or the work is cancelled. With sticky_failure the discard of a buffer whose commit returned ERROR_EXECUTION
-    fails their timelines.
+    value, or the work is cancelled; with signalled_by_others it goes to the GPU. With sticky_failure the discard of a
+    buffer whose commit or submission returned ERROR_EXECUTION fails the timelines that the buffer was to signal.
     Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept by this
              queue; ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
@@ -596,10 +596,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device 
 
 /** Why a command buffer failed, and what usually helps. The class of a Metal error comes from the number that the
     driver gives the error. Metal keeps this number in an underlying NSError (IOGPUCommandQueueErrorDomain) and in the
-    text. If there is no number, or gpusync does not know it, the class comes from Metal's code (MTLCommandBufferError).
-    On a Metal 4 queue (MTL4CommandQueueError) an error whose number gpusync does not know is OTHER, except code 11. One
-    code stands for several numbers. An error of another domain is OTHER. The meanings are known from Apple's code and
-    from logs: see examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
+    text. If there is no number, or gpusync does not know it, the class comes from Metal's code (MTLCommandBufferError,
+    or MTL4CommandQueueError). An error of another domain is OTHER. The meanings of the numbers are known from public
+    logs: see examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -614,13 +613,14 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** True if the same work may succeed later: INNOCENT_VICTIM (commit it again), NOT_PERMITTED (in the foreground),
-    OUT_OF_MEMORY (with more memory free).
+/** True if the same work, encoded anew, may succeed later: INNOCENT_VICTIM (at once), NOT_PERMITTED (in the
+    foreground), OUT_OF_MEMORY (with more memory free).
     Returns  false for every other class, unknown ones too.   Threads any   Blocks no   Owns nothing   Since 0.4 */
 GPUSYNC_API bool gpusync_failure_is_transient(gpusync_failure failure);
 
-/** One failure. Text is UTF-8, cut to fit, always terminated; empty where unknown. When work failed because of what the
-    work waited for, every field except the ticket describes the first failure, wherever the first failure happened. */
+/** One failure. Text is valid UTF-8, cut to fit, always terminated; empty where unknown. Invalid bytes become U+FFFD.
+    When work failed because of what the work waited for, every field except the ticket describes the first failure,
+    wherever the first failure happened. */
 typedef struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
@@ -637,12 +637,10 @@ typedef struct gpusync_error {
 
 /** Read the next failure of this queue that the cursor has not seen.
 
-    cursor  A number of the reader's own. 0 starts at the oldest failure on record. GPUSYNC_FROM_NOW starts behind the
-            newest one: the call returns NOT_READY, and later calls find what is recorded after it. Each OK advances
-            the cursor.
+    cursor  A number of the reader's own. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets
+            the cursor behind the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
     error   Gets the failure when OK, else is unchanged.
-    Every reader sees every failure on record once, in the order of discovery, given-up work (FAILURE_CANCELLED)
-    included.
+    A cursor passes every failure on record once, in the order of discovery, given-up work (FAILURE_CANCELLED) included.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
@@ -774,7 +772,7 @@ struct gpusync_queue_desc {
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
-    bool sticky_failure;                  /**< A failure fails all later work: gpusync_queue_clear_failure. Since 0.3 */
+    bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_clear_failure. Since 0.3 */
 };
 
 /** Options of a command buffer. */
@@ -794,8 +792,8 @@ struct gpusync_wait_options {
     bool handlers;     /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
     bool through_loss; /**< For tickets: goes on when the device is lost, see gpusync_wait_ex. Since 0.3 */
     /** For gpusync_wait_ex: does not spin, and without a time limit parks the thread in Metal's waitUntilCompleted
-        where the work is committed. Device loss and destroy do not end such a wait: they wait for it. No effect in
-        other calls. Since 0.4 */
+        where the work is committed. Neither device loss nor destroy ends such a wait, and destroy returns only after
+        it. No effect in other calls. Since 0.4 */
     bool blocking;
 };
 
@@ -803,8 +801,7 @@ struct gpusync_wait_options {
 
     With options->handlers the wait returns when the program's completed handlers have run. Never make such a wait in a
     completed handler: the handler would wait for itself. gpusync_commit and gpusync_submit add gpusync's own handler
-    last, and the wait ends when this handler has begun. (Metal runs handlers in the order of their addition: known from
-    Apple's code.)
+    last, and the wait ends when this handler has begun. (Assumed: Metal runs handlers in the order of their addition.)
       Tracked work                          Handlers added before gpusync_track have run.
       Work that was never committed         Nothing to wait for.
       GPUSYNC_EVERYTHING                    All handlers since the queue was made.
@@ -834,27 +831,27 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
 
 /** Let a queue with gpusync_queue_desc.sticky_failure take new work after a failure.
 
-    With sticky_failure, work that comes after failed work on its queue fails, too, as in a stream of CUDA: later work
-    needs no timeline to learn of the failure, and a signal in a later command buffer does not hide it.
-      Order       A ticket ends when its work and all earlier tickets of the queue have ended. But the timelines that
-                  held work was to signal fail as soon as that work is given up. Danger: work that waits for a value
-                  never ends if later work of the same queue is to signal a lower value of that timeline.
-      Later work  Once a ticket ends with an error, every later ticket ends with the same error. Held work is never
-                  committed. Work that the GPU has runs to its end; then its ticket and the timelines that it was to
-                  signal fail.
-      New work    gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION, and change nothing. The
-                  discard of a refused command buffer fails the timelines that its gpusync_encode_signal calls name.
-                  The signals of a refused submission are left to the program: submit again after the clear, or call
-                  gpusync_timeline_fail, because other work may wait for them.
-      Reports     gpusync_next_error and the log have one record for all these tickets, of the first. Every wait for
-                  everything returns the error.
-    Which errors stick: those of failed command buffers, and those that a submission takes over from what it waited for.
-    ERROR_CANCELLED of work that the queue itself gave up does not stick. GPUSYNC_UNORDERED and gpusync_track need other
-    rules of order: on such a queue they return ERROR_INVALID_ARGUMENT.
-    This call ends a failure that sticks, for tickets that are issued after it. Tickets issued before keep their error,
-    also those that have not ended. Timelines that failed stay failed. The next wait for everything returns the failure
-    once more, if no such wait has returned it. If work from before this call fails later, at its turn, that failure
-    sticks anew. So clear once a ticket or a refused commit has reported the failure: a timeline may report it earlier.
+    With sticky_failure a failure of work of the queue sticks until this call: later work needs no timeline to learn of
+    the failure.
+      What sticks  ERROR_EXECUTION and ERROR_RESULT_UNKNOWN, of the work's own or taken over from what it waited for.
+                   ERROR_CANCELLED and ERROR_DESTROYED do not stick.
+      New work     gpusync_command_buffer, gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION,
+                   and change nothing. What a refused open command buffer is to signal stays pending: commit the buffer
+                   after this call, or discard it, which fails the timelines that it was to signal. The signals of a
+                   refused submission are left to the program: submit again, or call gpusync_timeline_fail, because
+                   other work may wait for them.
+      Held work    ends with the error that sticks, and is never committed.
+      Later work   that the GPU has runs on. A ticket above the one that failed (the lowest, if several did) that ends
+                   well after the failure was found takes its error, and so do the timelines that it was to signal.
+                   Work that fails by itself keeps its own error.
+      Reports      Each ticket that takes the error has a record of its own. While a failure sticks, every wait for
+                   everything that includes the failed ticket returns it.
+    Tickets end in any order, as on other queues.
+    A failure of work that was committed before this call sticks no more, however late it comes: it is recorded, and
+    returned for its ticket. But work behind the failure that was committed before this call, and that ends well later,
+    still takes the error. A failure may end held work a moment before it is on record: this call does not bring such
+    work back. Timelines that failed stay failed.
+    Two owners of one queue each learn of every failure by a cursor of their own, see gpusync_next_error.
     Returns  OK, also when nothing has failed. ERROR_INVALID_ARGUMENT also: a queue without sticky_failure.
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
@@ -862,9 +859,8 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
 
-    Danger: the GPU goes on with the work in flight, whose real end is not reported. The GPU no longer waits for tickets
-    of other queues, so work may run before its input is ready. Objects of gpusync_release_after are released at once,
-    while the GPU may use them.
+    Danger: the GPU goes on with the work in flight, whose real end is not reported. Objects of gpusync_release_after
+    are released at once, while the GPU may use them.
     Callbacks, and work of other queues that waits for a ticket, are told at once. Ended work keeps its result. All that
     had not ended, and what it was to signal, ends with ERROR_DESTROYED.
     Returns  as gpusync_queue_destroy
@@ -967,10 +963,9 @@ typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, c
     point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline. A point that has ended already counts too.
     user   Passed to fn. Must stay valid until fn has been called.
     When the queue or timeline is destroyed, the remaining callbacks run in the destroy call, on its thread. They get
-    ERROR_CANCELLED for work that was never committed, and ERROR_DESTROYED for a value that was not reached. For work
-    that gpusync_queue_destroy_now left in flight they get the result that its description names. When the device is
-    lost they get ERROR_DEVICE_LOST for points that did not end. While destroy waits, it runs only callbacks of its own
-    queue.
+    ERROR_CANCELLED for work that was never committed, and ERROR_DESTROYED for a value that was not reached.
+    gpusync_queue_destroy_now gives ERROR_DESTROYED to all work that had not ended. When the device is lost they get
+    ERROR_DEVICE_LOST for points that did not end. While destroy waits, it runs only callbacks of its own queue.
     Returns  OK; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY;
              ERROR_DESTROYED. ERROR_UNSUPPORTED also: other code signals the timeline, and Metal has no listener. After
              an error fn is not called.
@@ -1009,7 +1004,7 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
     once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
     Returns  OK; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_ARGUMENT also:
-             the queue has sticky_failure; the buffer has waits or signals of gpusync: commit it with gpusync.
+             the buffer has waits or signals of gpusync: commit it with gpusync.
     Threads any, not while another thread uses the buffer   Blocks no
     Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
@@ -1038,7 +1033,11 @@ typedef struct gpusync_timeline_desc {
     /** An MTLSharedEvent that other code signals, too, unseen by gpusync; retained. An event at UINT64_MAX means
         failure. NULL: the timeline makes its own event. Since 0.2 */
     void *GPUSYNC_OPT shared_event;
-    bool fail_writes_event; /**< Imported: gpusync_timeline_fail ends others' GPU waits, by UINT64_MAX for good. */
+    /** Other code signals the event: work encoded without gpusync, or another process. A value that no pending signal
+        covers may come from there. Therefore work that waits for such a value goes to the GPU, and gpusync reads the
+        event and asks Metal to tell. Danger: work on the GPU that waits for other code's value must not need held work,
+        or the GPU's watchdog ends the wait. shared_event implies it. Since 0.4 */
+    bool signalled_by_others;
 } gpusync_timeline_desc;
 
 /** Make a timeline, with an event of its own or over desc->shared_event.
@@ -1066,7 +1065,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUS
                                                           gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                           void *GPUSYNC_OPT user);
 
-/** The MTLSharedEvent. If the GPU signals it without gpusync, name the value with gpusync_timeline_expect.
+/** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
     base  Gets the offset: value v of the timeline is v + *base on the event, which may have had an earlier use. 0 for
           an imported event. Call gpusync_timeline_metal before the expression that uses base.
     Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
@@ -1076,7 +1075,7 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
 /** Read the present value: every value up to it is reached.
 
     The value stays below the lowest pending signal, even if higher values were signalled, and may be less than that of
-    the event. If other code may signal the event, this call reads the event.
+    the event. With signalled_by_others this call reads the event.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -1088,25 +1087,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_time
     GPU, and rises further when that work has ended well or was discarded. If the work fails, the timeline fails.
     This call commits held work that waited for the signal.
     Returns  OK; ERROR_NOT_RISING: nothing has changed, because the value is reached already (another thread may have
-             been first), its signal is pending, or the value is out of range; the result of the failure;
+             been first), is pending, is the highest that was signalled, or is out of range; the result of the failure;
              ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
-/** Announce that other code will signal this value on the event: work encoded without gpusync, or another process.
-
-    value  Up to GPUSYNC_MAX_VALUE.
-    Work that waits for values up to this one is committed, not held. The value has no pending signal: the host may
-    signal it, too, and only gpusync_timeline_fail takes the announcement back. From here on gpusync reads the event, as
-    it does for desc->shared_event.
-    Returns  OK; ERROR_NOT_RISING: out of range; the result of the failure; ERROR_DESTROYED.
-    Threads any   Blocks no   Owns nothing */
-GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value);
-
 /** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
 
     reason  Copied: its result, if that is one of the errors above, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
-    Waits on the GPU end (for an imported event only with fail_writes_event).
+    Waits on the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written:
+    waits for it on the GPU go on until other code signals it.
     Returns  OK; ERROR_DESTROYED. The result of an earlier failure, if the timeline had failed already.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
@@ -1156,7 +1146,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, also of
    buffers that were encoded elsewhere: its waits come first, then the command buffers in order, then its signals.
 
-   From queue to queue use a timeline: the GPU waits for the GPU. A ticket works, too: the host tells the GPU its end.
+   From queue to queue use a timeline: the GPU waits for the GPU. A ticket works, too, but the host waits: work that
+   waits for a ticket is held until the ticket has ended.
 
    Pending signals. A signal is pending from gpusync_encode_signal, or from the submission, on. The value is reached
    when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with the error of
@@ -1165,15 +1156,34 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    work never runs. Work that was to signal a timeline which has failed ends well all the same.
 
    Held. gpusync commits work when each value that it waits for is reached, or the work that signals the value is
-   committed. Until then gpusync holds the work on the host, where the GPU's watchdog does not end it. The thread that
-   ends or commits what held work waits for commits it, often Metal's completion thread. Later work of the same queue
-   lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track). Therefore a signal that stands behind its own
-   wait on one queue never comes: gpusync_report shows such work, gpusync_cancel_held ends it.
+   committed, and each ticket that it waits for has ended. Until then gpusync holds the work on the host, where the
+   GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits it, often Metal's
+   completion thread. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track).
+   Therefore a signal that stands behind its own wait on one queue never comes: gpusync_report shows such work,
+   gpusync_cancel_held ends it.
 
-   Order. The GPU compares numbers: a wait for 3 also ends when the event shows 5. Therefore gpusync holds work that
-   signals 5 while another queue has committed work that will signal 3, until that work has ended, well or badly; not
-   if the work itself waits for 3 or more. If 5 was committed first, work that waits for 3 is held until 3 is reached.
-   Signal the values of a timeline in rising order.
+   Order. The GPU compares numbers: a wait for 3 also ends when the event shows 5. Therefore work that signals 5 is held
+   while another queue has committed work whose lower signal is still to come, unless the work waits for that value or a
+   higher one before its first signal of that timeline. (Ping-pong, wait for n - 1 and signal n, goes to the GPU at
+   once.) The table says what becomes of work with a signal of b, by the signal of a that work of another queue has on
+   the same timeline:
+
+     the signal of a is              b is higher   b is the same   b is lower
+       open                          goes          NOT_RISING      goes
+       held                          goes          NOT_RISING      goes
+       committed                     held          NOT_RISING      goes
+       signalled, not reached        goes          NOT_RISING      goes
+       reached                       goes          NOT_RISING      NOT_RISING
+       discarded                     goes          goes            goes
+       failed                        failed        failed          failed
+
+   open: encoded into a command buffer that is not committed. committed: with STRICT, too; "held", but for the work of
+   the sentence above. signalled, not reached: its work has ended well, and a lower signal is pending; of several such
+   values the highest alone is NOT_RISING. failed: the timeline has; the call returns that failure.
+   NOT_RISING and the failure come from gpusync_encode_signal, or from gpusync_submit for the signals of its
+   description; "held" is decided when the work is submitted or committed, and again when nothing else holds it. So
+   accepted work is never refused for its order. A value that goes to the GPU behind a higher one is seen by the host
+   alone: work that waits for it is held until it is reached.
 
    Overlap. Metal starts the command buffers of a queue in order, but lets buffers overlap that share no tracked
    resource. gpusync_submit puts a wait in a command buffer of its own in front, and a signal in one behind, so that
@@ -1186,9 +1196,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     point           A value, or a ticket of any queue of the device.
     Call it between encoders, or before the first one to make everything wait. Commit the buffer only with
     gpusync_commit or gpusync_submit, never with [buffer commit], or discard it. gpusync_commit holds the whole buffer
-    until the work for every point is committed, so put waits before signals. Nothing is encoded for a point that has
-    been reached. For a ticket the host signals an event at the ticket's end. The buffer is held for a ticket of
-    gpusync_track until its owner commits.
+    until the work for every value is committed and every ticket has ended, so put waits before signals. Nothing is
+    encoded for a point that has been reached, nor for a ticket, for which the host waits.
     If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
     (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on. If the queue of
     a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED.
@@ -1209,8 +1218,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
     value stays held. If the queue is destroyed before the commit, the timeline fails with ERROR_CANCELLED.
     Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed through other work: nothing
              was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why. ERROR_NOT_RISING: the
-             value is not above what was signalled, is pending already, is below another value that the buffer signals,
-             or the buffer waits for this value or a higher one. ERROR_INVALID_ARGUMENT also: the point is a ticket.
+             value is reached, pending, or the highest that was signalled, is below another value that the buffer
+             signals, or the buffer waits for this value or a higher one. ERROR_INVALID_ARGUMENT also: the point is a
+             ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
@@ -1239,37 +1249,37 @@ typedef struct gpusync_submission {
 /** Submit work to the queue, as one ticket.
 
     The ticket has ended when all command buffers and all points that they waited for have ended. Held work ends with
-    the first failure, while its other points may still be open. A wait for the ticket returns the first error: that of
-    the waits, in their order, before that of the work. Waits that were encoded into the command buffers count as waits
-    of the submission, after its own; encoded signals count before its own.
+    the first failure, while its other points may still be open. A wait for the ticket returns the first error that was
+    found, of the waits or of the work. Waits that were encoded into the command buffers count as waits of the
+    submission; encoded signals count before its own.
     OK does not say that the work ran: if a point had failed already, the submission ends at once, and its command
     buffers are released. The ticket and on_complete tell.
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
                  called.
              As gpusync_commit, for any of its command buffers.
-             ERROR_NOT_RISING: a signal is not above what was signalled, or is pending already; one of the buffers, or
+             ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; one of the buffers, or
                  the submission, waits for a value of its own signals or a higher one; the signals of one timeline do
                  not rise.
              The result of the failure of a timeline that is to be signalled.
              ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says.
              TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: gpusync's own buffers got no room, or nil.
              ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that other code signals.
-             ERROR_INVALID_TICKET. ERROR_INVALID_ARGUMENT also: UNORDERED on a queue with sticky_failure.
+             ERROR_INVALID_TICKET.
     Threads any   Blocks for room for command buffers of gpusync's own, up to *timeout_ns
     Owns retains command buffers until their handlers ran, timelines and events until the submission is over */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
 /** End all held work of the queue with ERROR_CANCELLED, also plain commits that are held behind other work. The
-    timelines that this work was to signal fail. Work that failed before keeps its failure. With sticky_failure a ticket
-    ends at its turn, with the failure that sticks by then, if one does.
+    timelines that this work was to signal fail. Work that failed before keeps its failure.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
 /* -------------------------------------------------------------------------------------------------- >>api-warmup --
    6: the first use of a GPU is slow. Metal makes objects when they are first needed, and compiles shaders. A warm-up
-   does such work in advance, in the background: pipelines through Metal's asynchronous calls, the rest on a dispatch
-   queue of its own. A report and a trace show the warm-up as a timeline, whose value is the amount done. */
+   does such work in advance, in the background, on four serial dispatch queues of the quality of service "user
+   initiated": three compile pipelines, and one sends an empty command buffer and runs the jobs. A report and a trace
+   show the warm-up as a timeline, whose value is the amount done. */
 
 /** A compute pipeline to compile ahead: a function of a source text or of a library, one of which is NULL. */
 typedef struct gpusync_pipeline_desc {
@@ -1278,7 +1288,7 @@ typedef struct gpusync_pipeline_desc {
     const char *function;           /**< Its name. */
 } gpusync_pipeline_desc;
 
-/** Work of the program, run once: on the dispatch queue of the warm-up, on one thread, in the order of the list. */
+/** Work of the program, run once: on a dispatch queue of the warm-up, on one thread, in the order of the list. */
 typedef struct gpusync_warmup_job {
     void (*run)(void *GPUSYNC_OPT user); /**< What to do. */
     void *GPUSYNC_OPT user;              /**< Passed to run. */
@@ -1319,7 +1329,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *G
              ERROR_OUT_OF_MEMORY.   Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
 
-/** Get a pipeline: waits for one pipeline. Joins a compilation in flight; begins one where the warm-up is disabled.
+/** Get a pipeline: waits for one pipeline. Joins a compilation in flight; begins one where the warm-up is disabled. Of
+    several calls that want the pipeline one begins it.
     i      The pipeline's number in the desc, from 0.
     error  With ERROR_COMPILE: gets Metal's text, and the function's name as its label.
     Returns  OK; ERROR_COMPILE; else as gpusync_warmup_wait.
@@ -1332,7 +1343,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_war
 /** Destroy a warm-up. Jobs that did not begin are left out. Waits in progress return ERROR_DESTROYED.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, or in one of its jobs; nothing was done.
     Threads one, see >>threads
-    Blocks until all running parts are done, which nothing can stop   Owns releases its pipelines */
+    Blocks until the compilations and the job that have begun are done, which nothing can stop. Danger: Metal may
+           compile for seconds.   Owns releases its pipelines */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT warmup);
 
 /* ------------------------------------------------------------------------------------------------- >>api-insight --
@@ -1458,17 +1470,16 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
    Held work   OK is also returned for held work (>>api-submissions): beginning such a buffer again takes its recording
                away. Where work may be held, use other command buffers for the next work. gpusync does not notice a
                buffer that another queue holds.
-   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. gpusync keeps the queue and
-               the events of timelines until all signals have been made. To learn of them gpusync sends the queue
-               signals of its own, one for every 4 submissions that signal, and one in destroy, which does not wait for
-               the signal. If the last signal is never made, or Metal has no event for it, gpusync keeps the queue and
-               the events for good. It also keeps what a lost device still has in flight, or is to signal, when its
-               queue is destroyed. The program owns the rest, also residency and barriers: gpusync_release_after keeps
-               an object until a ticket is done, but see gpusync_queue_destroy_now. An allocator may be reset when every
-               ticket recorded with the allocator is done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN
-               of a wait or poll.
-               ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
-               gpusync_queue_destroy_now: the GPU may still work.
+   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. A signal of the queue may
+               come after the feedback: gpusync keeps an event that the queue is to signal until the signal has come. To
+               learn that, the queue signals an event of gpusync behind the signals of each submission. If that has not
+               come when the queue is destroyed, the queue and the events are kept for good, and so are the events of
+               work that gpusync_queue_destroy_now leaves in flight. The program owns the rest, also residency and
+               barriers: gpusync_release_after keeps an object until a ticket is done, but see
+               gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with the allocator is
+               done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or poll. ERROR_DEVICE_LOST
+               and ERROR_DESTROYED do not mean done, nor does anything after gpusync_queue_destroy_now: the GPU may
+               still work.
    End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
                after the feedback. Without a feedback the ticket never ends, and gpusync_queue_destroy never returns:
                use gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks run on the
@@ -1667,9 +1678,7 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      a sweep begins       clear `sweep_ns`, then look for reasons           list the reason, then read `sweep_ns`
                           [gpusync__sweep]                                  [gpusync__arm_sweep]
      callbacks are due    clear `asked`, then look at them                  append, then set `asked`
-                          [gpusync__answer]                                 [gpusync__ask_for_calls]
-     others may signal    set OUTSIDE, then look at the wait list           list, then read OUTSIDE [gpusync__listen,
-                          [gpusync_timeline_expect]                         gpusync__list_callback] */
+                          [gpusync__answer]                                 [gpusync__ask_for_calls] */
 
 #include <errno.h>
 #include <pthread.h>
@@ -1753,8 +1762,8 @@ static void gpusync__send_void_id(void *self, void *sel, void *other)
     X(endCommandBuffer, "endCommandBuffer") X(error, "error") X(gpuEndTime, "GPUEndTime")                             \
     X(gpuStartTime, "GPUStartTime") X(label, "label") X(localizedDescription, "localizedDescription")                 \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:")                                            \
-    X(newFunctionWithName, "newFunctionWithName:") X(newLibrary, "newLibraryWithSource:options:completionHandler:")   \
-    X(newObject, "new") X(newPipeline, "newComputePipelineStateWithFunction:completionHandler:")                      \
+    X(newFunctionWithName, "newFunctionWithName:") X(newLibrary, "newLibraryWithSource:options:error:")               \
+    X(newObject, "new") X(newPipeline, "newComputePipelineStateWithFunction:error:")                                  \
     X(newQueue4, "newMTL4CommandQueue") X(newQueue4WithDescriptor, "newMTL4CommandQueueWithDescriptor:error:")        \
     X(newSharedEvent, "newSharedEvent") X(notifyListener, "notifyListener:atValue:block:")                            \
     X(objectAtIndex, "objectAtIndex:") X(objectForKey, "objectForKey:") X(registryID, "registryID")                   \
@@ -1801,16 +1810,72 @@ static void *gpusync__string(const char *text)
     return GPUSYNC__AS1(void *, const char *)(cls, gpusync__sel.stringWithUTF8String, text);
 }
 
-/* Copy UTF-8, cut to fit at the start of a character. text may be NULL. */
+/* Returns the bytes of the UTF-8 character at the start of the text, or 0 if it is none: broken off, too
+   long for its number, half of a pair of UTF-16, or above U+10FFFF (RFC 3629). The text has an end. */
+static size_t gpusync__character(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    size_t bytes = c[0] < 0x80 ? 1 : c[0] < 0xC2 ? 0 : c[0] < 0xE0 ? 2 : c[0] < 0xF0 ? 3 : c[0] < 0xF5 ? 4 : 0;
+
+    for (size_t i = 1; i < bytes; i++)
+        if ((c[i] & 0xC0) != 0x80)
+            return 0;
+    if ((c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xED && c[1] > 0x9F) || (c[0] == 0xF0 && c[1] < 0x90) ||
+        (c[0] == 0xF4 && c[1] > 0x8F))
+        return 0;
+    return bytes;
+}
+
+/* Ends a text that was cut in front of the character that the cut has broken off. */
+static void gpusync__end_text(char *text)
+{
+    char *last = text + strlen(text);
+    while (last > text && ((unsigned char)last[-1] & 0xC0) == 0x80)
+        last--;
+    if (last > text && !gpusync__character(last - 1))
+        last[-1] = '\0';
+}
+
+/* Copy a text that is valid UTF-8, or NULL: cut to fit at the start of a character. */
 static void gpusync__copy_text(char *to, size_t size, const char *text)
 {
     size_t length = text ? strlen(text) : 0;
-    if (length >= size)
-        for (length = size - 1; length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80;)
-            length--;
-    if (length)
+    bool cut = length >= size;
+    if (cut)
+        length = size - 1;
+    if (text)
         memcpy(to, text, length);
     to[length] = '\0';
+    if (cut)
+        gpusync__end_text(to);
+}
+
+/* The same of a text of the program's, with U+FFFD for each byte of what is not valid. */
+static void gpusync__copy_label(char *to, size_t size, const char *text)
+{
+    size_t length = 0;
+    while (text && *text) {
+        size_t bytes = gpusync__character(text);
+        size_t copied = bytes ? bytes : 3;
+        if (length + copied >= size)
+            break;
+        memcpy(to + length, bytes ? text : "\xEF\xBF\xBD", copied);
+        length += copied;
+        text += bytes ? bytes : 1;
+    }
+    to[length] = '\0';
+}
+
+/* A label of the program's for Metal, +0, for the caller's pool: valid, like that of an error, where the
+   program's is not, of which Metal would make none. */
+static void *gpusync__label(const char *text)
+{
+    void *label = gpusync__string(text);
+    char valid[64];
+    if (label)
+        return label;
+    gpusync__copy_label(valid, sizeof valid, text);
+    return gpusync__string(valid);
 }
 
 /* Copy an NSString; string may be nil. Needs a pool. */
@@ -1819,8 +1884,8 @@ static void gpusync__copy_string(char *to, size_t size, void *string)
     gpusync__copy_text(to, size, string ? GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String) : NULL);
 }
 
-/* Without a pool, as the one message that waits send again and again: it returns a number. Nothing
-   is autoreleased on the way (known from Apple's code, of the validation layer, too). */
+/* Without a pool, as the one message that waits send again and again: it returns a number. Assumed:
+   nothing is autoreleased on the way. If something is, it stays until the thread's own pool ends. */
 static unsigned long gpusync__status(void *buffer)
 {
     unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
@@ -2087,12 +2152,11 @@ enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__PART, GPUSYNC__SUBMISSION };
    is open again if its submission is refused. ENDED: a thread has found the end, and ends the
    ticket. HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue, whose handler gets
    the feedback, which alone knows how the work ended, and of which Metal retains nothing.
-   IS_DELAYED: a submission with a wait that the GPU does. AWAITS_TURN: a submission with nothing
-   left open, which is published when its turn comes (gpusync__end_in_turn). WAS_REFUSED: an open buffer whose
-   commit was refused because of a failure that sticks. */
+   IS_DELAYED: a submission with a wait that the GPU does. WAS_REFUSED: an open buffer whose commit
+   was refused because of a failure that sticks. */
 /* clang-format off */
 enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__WAS_OPEN = 2, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
-       GPUSYNC__IS_DELAYED = 32, GPUSYNC__AWAITS_TURN = 64, GPUSYNC__WAS_REFUSED = 128 };
+       GPUSYNC__IS_DELAYED = 32, GPUSYNC__WAS_REFUSED = 64 };
 /* clang-format on */
 
 typedef struct gpusync__slot {
@@ -2111,7 +2175,10 @@ typedef struct gpusync__slot {
         uint64_t ended_ns; /* in flight: when a sweep saw the end, and no handler; or 0 */
         void *events;      /* of an orphan: an NSArray, +1, of what the device may still use; or NULL */
     } late;
-    unsigned char pad[8]; /* to the end of the cache line */
+    /* On a queue with sticky_failure: the ticket of a failure that was cleared while this was in flight
+       behind it, or 0. Set by gpusync_queue_clear_failure, cleared with the slot. Missing: work that ran
+       on what failed ends well. */
+    uint64_t behind;
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
 
@@ -2134,7 +2201,7 @@ typedef struct gpusync__node {
     struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
     struct gpusync__node *above, *below[2]; /* in the tree; [0]: smaller numbers */
     uint32_t weight;                        /* random: no node has a heavier one below it */
-    bool linked, heard;                     /* it is on a list; of a value: the event's listener is to tell */
+    bool linked;                            /* it is on a list */
     /* Called under the wait list's lock when the number has been reached, after the node was taken off
        its list: gpusync__callback_told for a callback, gpusync__dependency_told for a dependency, NULL
        for a sleeping wait. error: how the ticket or the timeline failed, or that it was destroyed or
@@ -2386,30 +2453,25 @@ typedef struct gpusync__ring {
 typedef struct gpusync__failed {
     gpusync__node node; /* first; its place in `failures`, by the error's ticket */
     gpusync_error error;
-    uint64_t last; /* the last ticket that failed so: the error's own, or by sticky_failure a later one */
     bool given_up; /* its own queue gave the work up, because the program asked for that */
 } gpusync__failed;
 
-/* What a queue with sticky_failure has more than others (gpusync__end_in_turn). Under the queue's lock. */
+/* What a queue with sticky_failure has more than others. The flag STUCK says that the failure sticks.
+   Under the queue's lock. */
 typedef struct gpusync__sticky {
-    gpusync_error first; /* the failure that sticks, or stuck; its ticket is 0 before the first */
-    gpusync_error early; /* of work that failed before its turn: of the lowest ticket. Its ticket 0: none */
-    uint64_t last;       /* tickets after the first up to this fail, too: GPUSYNC_EVERYTHING until it is cleared */
-    uint32_t abandoned;  /* submissions before the first of the line that are not published: they stop the line */
-    bool ends_freely;    /* destroy does not wait for what is in flight: no ticket waits for its turn any more */
+    gpusync_error error; /* the failure that sticks, of the lowest ticket; or that stuck last. Its ticket 0: none yet */
+    uint64_t cleared;    /* the failures of tickets up to this one stick no more */
 } gpusync__sticky;
 
-/* The second floor's functions for a Metal 4 queue, from its first commit on. status: reads a
-   feedback (gpusync__feedback_status). gather, leave: steps of destroy (gpusync__gather_events,
-   gpusync__leave_behind). */
+/* The second floor's functions for a Metal 4 queue, from its first commit or its mark on. status: reads a
+   feedback (gpusync__feedback_status). leave: a step of destroy (gpusync__leave_behind). */
 typedef struct gpusync__metal4 {
     unsigned long (*status)(void *feedback);
-    void *(*gather)(gpusync_queue *q);
-    void (*leave)(gpusync_queue *q, void *left);
+    void (*leave)(gpusync_queue *q);
 } gpusync__metal4;
 
 /* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues
-   and timelines. REMOVED: with KNOWN, the GPU is gone, and signals nothing any more. */
+   and timelines. REMOVED: the failure was that there is no GPU any more. */
 enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2, GPUSYNC__REMOVED = 4 };
 /* Flags of queues and timelines. LOST: the device is lost. CLOSING: destroy has begun. FAILED: a
    failure is on record. OUTSIDE: other code signals the timeline. TRACED: the trace gets every
@@ -2428,10 +2490,10 @@ struct gpusync_queue {
     /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
        limit: uncompleted command buffers that Metal allows. */
     uint32_t flags, limit, log_most;
-    bool slow_commit, slow_end;   /* commits are traced; ends are traced, or in order (`sticky`) */
+    bool slow_commit, slow_end;   /* commits are traced; ends are traced, or may take an error (`sticky`) */
     bool metal4;                  /* it is a Metal 4 queue */
     void *options_class;          /* of that: MTL4CommitOptions */
-    const gpusync__metal4 *four;  /* of that, once something was committed; else NULL */
+    const gpusync__metal4 *four;  /* of that, once it has committed, or has a mark; else NULL */
     gpusync__ring *ring;          /* of the next ticket; the older ones behind it */
     void *buffer_class;           /* of the command buffers seen here: known to be what this queue takes */
     gpusync_spin own_spin, *spin; /* the program's; that, the device's, or NULL. Of waits that ask for no other */
@@ -2445,11 +2507,14 @@ struct gpusync_queue {
     gpusync__owed owed;                    /* its submissions and callbacks */
     gpusync__going going;                  /* its destroy; with the next two by the thread that destroys */
     bool drains;                           /* destroy waits for the work in flight */
-    void *left;                            /* of Metal 4: events in use at step 6, +1, or NULL */
     gpusync__submission *free_submissions; /* a list, which is taken whole */
     uint32_t free_count;                   /* how many it has; for a moment fewer or more */
-    gpusync__submission *kept; /* of Metal 4, see gpusync__keep_signaller. Under the device's submission lock */
-    uint32_t kept_count;       /* how many */
+    /* Of Metal 4, see gpusync__keep_signaller. kept: a list, the oldest first. Under the device's submission
+       lock. mark: an event, +1, made before the first signal; marks: its last value. Under the order lock. */
+    gpusync__submission *kept, *last_kept;
+    uint32_t kept_count; /* how many */
+    void *mark;
+    uint64_t marks;
     /* wanted: held work can be issued, or must end. Set by gpusync__want and gpusync__line_up, cleared by
        the thread that gets the order lock and issues. Missing: that work is held for good.
        is_deferred: the queue is among some thread's deferred work. Set by gpusync__want, cleared by
@@ -2469,8 +2534,6 @@ struct gpusync_queue {
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
     gpusync__line line, loose;                    /* held, in the order of their tickets; loose: UNORDERED */
     uint32_t lined, lined_ordered, held_buffers;  /* how many; those that hold up what comes later; parts of all */
-    void *mark;     /* of Metal 4, see gpusync__keep_signaller: an event, +1, made before the first signal */
-    uint64_t marks; /* the last number that a submission has of it */
     unsigned char pad4[GPUSYNC__APART];
     /* -- under the queue's lock, which is that of the wait list
        ends: before the first slot in flight, and behind the last; in_flight: how many there are.
@@ -2526,26 +2589,24 @@ struct gpusync_timeline {
     unsigned char pad2[GPUSYNC__APART];
     gpusync__wait_list waits; /* with the lock over all that changes */
     /* -- the second floor's */
-    uint32_t refs;                    /* the program, and every submission that names it */
-    void *event;                      /* the MTLSharedEvent, +1 */
-    uint64_t base;                    /* event value = value + base */
-    bool imported, fail_writes_event; /* the program gave the event; a failure is written to it */
-    /* Other code may know the event, or the GPU still signal it. Set by gpusync_timeline_metal,
-       _expect and gpusync__disown, never cleared. Missing: the event serves another timeline, and
+    uint32_t refs; /* the program, and every submission that names it */
+    void *event;   /* the MTLSharedEvent, +1 */
+    uint64_t base; /* event value = value + base */
+    bool imported; /* the program gave the event, and a failure is not written to it */
+    /* Other code may know the event, or the GPU still signal it. Set by gpusync_timeline_metal and
+       gpusync__disown, never cleared. Missing: the event serves another timeline, and
        gets values that were meant for this one. */
     bool handed_out;
     gpusync__list listenings; /* registrations with the event, by value */
     uint64_t kept;            /* the highest value that was signalled, though a lower signal may be pending */
+    uint64_t hosted;          /* of these the highest of work whose signal the host makes: see gpusync__level */
     uint64_t on_event;        /* a value that the event is known to have reached; read without the lock */
     uint64_t coming;          /* up to here the GPU has every pending signal, in order; read without the lock */
-    uint64_t largest;         /* of the signals that set out */
-    uint64_t passed;          /* of those that set out below `largest` */
-    /* Of a `mixed` timeline: the highest signal that raised `largest`, and has neither ended nor turned
-       PENDING again; the others by `lower`. */
-    struct gpusync__pending_signal *raised;
-    uint64_t expected;     /* other code signals up to here */
-    gpusync__list signals; /* the pending ones, by value */
-    uint32_t signal_count; /* how many; read without the lock */
+    uint64_t largest;         /* of the signals that were issued */
+    gpusync__list issued;     /* of a `mixed` timeline: the signals that are ISSUED, by value */
+    uint32_t mixes;           /* how often one was issued below one of another queue, + 1 */
+    gpusync__list signals;    /* the pending ones, by value */
+    uint32_t signal_count;    /* how many; read without the lock */
     /* Pending signals are of more than one queue. Set and cleared where a signal is listed: cleared
        only if it is the first. Missing: a signal does not go behind a lower one of another queue,
        and a wait for the lower value ends early. */
@@ -2582,8 +2643,7 @@ typedef struct gpusync__upper {
        the order lock was unlocked with `wanted` set [gpusync__issue_for_others]. commit: commits
        behind held work, or a buffer with waits or signals [gpusync__submit_plain]. discard: drops the
        submission of an open buffer; error NULL: at the program's call [gpusync__discard_submission].
-       ended: ends a part [gpusync__part_ended]. turn: the turn of a submission with nothing left open
-       has come [gpusync__push_ended]. look: looks at a submission's parts; true if the sweep has to
+       ended: ends a part [gpusync__part_ended]. look: looks at a submission's parts; true if the sweep has to
        come again for it [gpusync__look_submission]. moves: looks so on a lost device; true if the GPU has
        command buffers of it, or a thread is about to issue, end or publish it [gpusync__moves]. */
     void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
@@ -2592,7 +2652,6 @@ typedef struct gpusync__upper {
                              uint64_t *held_ns);
     void (*discard)(struct gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred);
     void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
-    void (*turn)(struct gpusync__submission *s, gpusync__deferred *deferred);
     bool (*look)(struct gpusync__submission *s);
     bool (*moves)(struct gpusync__submission *s);
     /* Steps of destroy, in this order. give_up: abandons held work, under the order lock
@@ -2921,14 +2980,6 @@ static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
     node->linked = false;
 }
 
-/* Returns the last node whose number is not above this one, or NULL. The number is not the highest that there is. */
-static gpusync__node *gpusync__list_to(const gpusync__list *list, uint64_t number)
-{
-    gpusync__node *behind = gpusync__list_from(list, number + 1);
-
-    return behind ? behind->beside[0] : list->end[1];
-}
-
 /* What stands further down and is called from above it: these places, and no others. */
 static void gpusync__completed(void *block, void *object); /* >>end: a slot's handler */
 static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred);
@@ -3028,7 +3079,7 @@ static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
     slot->queue = NULL;
     slot->submission = NULL;
     slot->back = NULL;
-    slot->late.ended_ns = 0;
+    slot->late.ended_ns = slot->behind = 0;
     slot->ticket = 0;
     GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__FREE); /* published by the unlock */
     slot->next = *list;
@@ -3406,13 +3457,11 @@ static void gpusync__ticket_end(gpusync_queue *q, gpusync__slot *slot)
         gpusync__look_end(q, slot);
 }
 
-/* Does the ticket belong to a submission that has not ended, in this state? Under the queue's
-   lock. */
-#define GPUSYNC__ANY UINT8_MAX
-static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint8_t state)
+/* Does the ticket belong to a submission that has not ended? Under the queue's lock. */
+static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    return slot && slot->kind == GPUSYNC__SUBMISSION && (state == GPUSYNC__ANY || slot->state == state);
+    return slot && slot->kind == GPUSYNC__SUBMISSION;
 }
 
 /* ------------------------------------------------------------------------------ >>failure --
@@ -3430,15 +3479,15 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket, uint
      4. What waits for the ticket, or for a timeline that failed, gets the error. A callback keeps a
         copy (gpusync__callback_told). A dependency, of a submission of any queue of the device,
         dooms that submission (gpusync__dependencies_over). If the submission is held, it is never
-        issued. If the GPU has it, this library first sets the event for which the GPU waits, and
-        the work runs on whatever its input holds. Either way the submission goes through step 3
-        with that error. Two take no error from a dependency: a submission that waits only for the
-        order of two signals, and one that the program has cancelled or whose queue is destroyed.
+        issued. If the GPU has it, the work runs on whatever its input holds. Either way the
+        submission goes through step 3 with that error. Two take no error from a dependency: a
+        submission that waits only for the order of two signals, and one that the program has
+        cancelled or whose queue is destroyed.
      5. A wait finds the record by its ticket, a wait for everything by a range of tickets
         (gpusync__result_of). gpusync_next_error reads the failure log, with the program's cursor;
         the program's log function is told of each record (gpusync__log_failures).
      6. A class that means a lost device ends every wait of the device (gpusync__lose).
-     7. With sticky_failure, the error also becomes that of the later tickets (gpusync__end_in_turn).
+     7. With sticky_failure the error sticks, and tickets above take it (gpusync__takes_failure).
      8. The failure that is log_size further on takes the record's place. Of the records that were
         dropped only the highest ticket is known. */
 
@@ -3464,6 +3513,7 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    gpusync__end_text(text);
     gpusync__make_plain(text, strlen(text));
     gpusync__user_begin(&call);
     dev->log(dev->log_user, level, text);
@@ -3487,8 +3537,8 @@ static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
-   hexadecimal digits, "(0000000e:...)", or on older systems as "(IOAF code 5)" (seen in logs and in
-   listings of the framework of iOS 26.1). */
+   hexadecimal digits, "(0000000e:...)", or on older systems as "(IOAF code 5)" (seen in
+   public logs: examples/README.md, "How Metal behaves"). */
 static int64_t gpusync__driver_number(const char *message)
 {
     char *end;
@@ -3518,8 +3568,7 @@ static const int64_t gpusync__of_driver[][2] = {
     {11, GPUSYNC_FAILURE_PAGE_FAULT},      /* a shader reached past its memory */
     {0, GPUSYNC_FAILURE_NONE},
 };
-/* MTLCommandBufferError and MTL4CommandQueueError, by number: the names changed over time. In Metal
-   4's domain Metal makes 11, too, of a device that was removed. */
+/* MTLCommandBufferError and MTL4CommandQueueError, by number: the names changed over time. */
 static const int64_t gpusync__of_code[][2] = {
     {2, GPUSYNC_FAILURE_TIMEOUT},         {3, GPUSYNC_FAILURE_PAGE_FAULT},    {4, GPUSYNC_FAILURE_ACCESS_REVOKED},
     {7, GPUSYNC_FAILURE_NOT_PERMITTED},   {8, GPUSYNC_FAILURE_OUT_OF_MEMORY}, {9, GPUSYNC_FAILURE_INVALID_RESOURCE},
@@ -3527,8 +3576,7 @@ static const int64_t gpusync__of_code[][2] = {
 };
 static const int64_t gpusync__of_code4[][2] = {
     {1, GPUSYNC_FAILURE_TIMEOUT},        {2, GPUSYNC_FAILURE_NOT_PERMITTED},  {3, GPUSYNC_FAILURE_OUT_OF_MEMORY},
-    {4, GPUSYNC_FAILURE_DEVICE_REMOVED}, {5, GPUSYNC_FAILURE_ACCESS_REVOKED}, {11, GPUSYNC_FAILURE_DEVICE_REMOVED},
-    {0, GPUSYNC_FAILURE_NONE},
+    {4, GPUSYNC_FAILURE_DEVICE_REMOVED}, {5, GPUSYNC_FAILURE_ACCESS_REVOKED}, {0, GPUSYNC_FAILURE_NONE},
 };
 
 /* Returns the class for a number, or NONE if the table has no row for it. */
@@ -3539,10 +3587,9 @@ static gpusync_failure gpusync__look_up(const int64_t (*row)[2], int64_t number)
     return (gpusync_failure)(*row)[1];
 }
 
-/* Returns the class of an error. The driver's number (-1: unknown) says more than the code, and
-   comes first. In Metal 4's domain the code does not count if there is a number, because the code
-   merges several numbers. The domain selects the table, because the same code means different
-   things in the two domains. */
+/* Returns the class of an error. The driver's number (-1: unknown) says more than the code, which
+   merges several numbers, and comes first. The domain selects the table, because the same code means
+   different things in the two domains. */
 static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t number)
 {
     bool metal4 = strcmp(error->domain, gpusync__domain4) == 0;
@@ -3551,7 +3598,7 @@ static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t num
     if (strstr(error->message, "victim of GPU"))
         return GPUSYNC_FAILURE_INNOCENT_VICTIM;
     gpusync_failure failure = gpusync__look_up(gpusync__of_driver, number);
-    if (failure == GPUSYNC_FAILURE_NONE && (!metal4 || number < 0 || error->code == 11))
+    if (failure == GPUSYNC_FAILURE_NONE)
         failure = gpusync__look_up(metal4 ? gpusync__of_code4 : gpusync__of_code, error->code);
     return failure == GPUSYNC_FAILURE_NONE ? GPUSYNC_FAILURE_OTHER : failure;
 }
@@ -3606,8 +3653,8 @@ static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slo
 
 /* Reads the failure of a command buffer in state Error, or of a feedback. Metal nests errors: its
    own error has the driver's inside, and Metal 4 puts its own into one more, which has the same
-   domain and always the code 1 (seen in listings of the framework of iOS 26.1). The innermost of
-   Metal's own has the code and the text. Needs a pool. */
+   domain (mokume-metal/mokume, CommandFaultLog.swift). The innermost of Metal's own has the code
+   and the text. Needs a pool. */
 GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
 {
     void *ns_error = gpusync__send_id(report, gpusync__sel.error);
@@ -3635,18 +3682,16 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     error->failure = gpusync__classify(error, number);
     /* Before the end is published, because a thread that sees the end may ask at once whether the
        device is lost. */
-    if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED || error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
-        gpusync__set_flag(&q->device->lost, error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED
-                                                ? GPUSYNC__KNOWN | GPUSYNC__REMOVED
-                                                : GPUSYNC__KNOWN);
+    if (error->failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
+        gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN | GPUSYNC__REMOVED);
+    else if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED)
+        gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
 }
 
-/* Copies an error for other threads. The program's own error may have texts without an end. */
+/* Copies an error for other threads. */
 GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
 {
     *to = *from;
-    to->domain[sizeof to->domain - 1] = to->message[sizeof to->message - 1] = '\0';
-    to->label[sizeof to->label - 1] = to->queue_label[sizeof to->queue_label - 1] = '\0';
     to->dropped = 0;
 }
 
@@ -3677,61 +3722,48 @@ GPUSYNC__RARE void gpusync__make_log(gpusync_queue *q)
     gpusync__free(q->device, made, size);
 }
 
-/* Returns whether the ticket fails because an earlier failure sticks: gpusync__sticky.first, or one
-   that was cleared after the ticket was given. Under the queue's lock. */
-static bool gpusync__is_stuck_at(const gpusync_queue *q, uint64_t ticket)
-{
-    return q->sticky && ticket > q->sticky->first.ticket && ticket <= q->sticky->last;
-}
-
-/* Copies the failure that sticks, or stuck. Returns the last ticket that fails so. */
-GPUSYNC__RARE uint64_t gpusync__read_first(gpusync_queue *q, gpusync_error *error)
-{
-    GPUSYNC__LOCK(q);
-    uint64_t last = q->sticky->last;
-    gpusync__copy_error(error, &q->sticky->first);
-    GPUSYNC__UNLOCK(q);
-    return last;
-}
-
 /* Makes room for a record in a log that is full, whose oldest record goes. Under the queue's lock. */
 GPUSYNC__RARE void gpusync__drop_record(gpusync_queue *q, gpusync__failed *record)
 {
-    uint64_t last = record->last < q->head.committed ? record->last : q->head.committed;
-    if (last > q->dropped)
-        q->dropped = last;
-    if (!record->given_up && last > q->dropped_failed)
-        q->dropped_failed = last;
+    uint64_t ticket = record->error.ticket;
+    if (ticket > q->dropped)
+        q->dropped = ticket;
+    if (!record->given_up && ticket > q->dropped_failed)
+        q->dropped_failed = ticket;
     GPUSYNC__COUNT_RELAXED(&q->stats.failures_dropped);
     gpusync__list_remove(&q->failures, &record->node);
 }
 
-/* Records a failure, unless the ticket fails because of one that is on record and sticks. given_up:
-   its own queue gave the work up, because the program asked for that. The caller ends the ticket
-   after this, in the same hold of the queue's lock. */
+/* Returns whether a failure of the ticket sticks on the queue. Under the queue's lock. */
+static bool gpusync__sticks(const gpusync_queue *q, uint64_t ticket, gpusync_result result)
+{
+    return q->sticky && ticket > q->sticky->cleared &&
+           (result == GPUSYNC_ERROR_EXECUTION || result == GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+/* Records a failure. given_up: its own queue gave the work up, because the program asked for that. The
+   caller ends the ticket after this, in the same hold of the queue's lock. */
 GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error, bool given_up)
 {
     gpusync__failed *record = &q->log[q->log_count % q->log_size];
+    gpusync__sticky *sticky = q->sticky;
     if (error->ticket > q->last_failed)
         GPUSYNC__STORE_SEQ(&q->last_failed, error->ticket);
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
     if (!given_up)
         GPUSYNC__COUNT_RELAXED(&q->stats.failures);
-    if (gpusync__is_stuck_at(q, error->ticket))
-        return;
     if (q->log_count - q->log_begin >= q->log_size)
         gpusync__drop_record(q, record);
     record->node.number = error->ticket;
     gpusync__list_add(&q->failures, &record->node);
     record->error = *error;
-    record->last = error->ticket;
     record->given_up = given_up;
     q->log_count++;
-    if (!q->sticky || given_up)
+    if (!gpusync__sticks(q, error->ticket, error->result))
         return;
-    q->sticky->first = *error;
-    q->sticky->last = record->last = GPUSYNC_EVERYTHING;
-    gpusync__set_flag(&q->flags, GPUSYNC__STUCK);
+    bool first = !(gpusync__set_flag(&q->flags, GPUSYNC__STUCK) & GPUSYNC__STUCK);
+    if (first || error->ticket < sticky->error.ticket)
+        sticky->error = *error;
 }
 
 /* Returns the number of the first record that is still kept. Under the queue's lock. */
@@ -3789,15 +3821,36 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Returns the record of a ticket that failed, or NULL. The failure that sticks may have left the
-   log. The ranges of two records have no ticket in common. Under the queue's lock. */
+/* Returns the record of a ticket that failed, or NULL. The failure that sticks may have left the log.
+   Under the queue's lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
-    if (gpusync__is_stuck_at(q, ticket) || (q->sticky && ticket == q->sticky->first.ticket))
-        return &q->sticky->first;
-    const gpusync__failed *record = (gpusync__failed *)(void *)gpusync__list_to(&q->failures, ticket);
+    if (q->sticky && ticket == q->sticky->error.ticket)
+        return &q->sticky->error;
+    const gpusync__failed *record = (gpusync__failed *)(void *)gpusync__list_from(&q->failures, ticket);
 
-    return record && ticket <= record->last ? &record->error : NULL;
+    return record && record->error.ticket == ticket ? &record->error : NULL;
+}
+
+static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
+
+/* On a queue with sticky_failure: returns whether a ticket that ends well takes the error of an earlier
+   failure, with that error. It is the failure that sticks, or one that was cleared while this was in
+   flight. Under the queue's lock. */
+GPUSYNC__RARE bool gpusync__takes_failure(const gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
+{
+    uint64_t failed = slot->behind;
+    if (!failed && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && slot->ticket > q->sticky->error.ticket)
+        failed = q->sticky->error.ticket;
+    if (!failed)
+        return false;
+    const gpusync_error *record = gpusync__record_of(q, failed);
+    if (record)
+        gpusync__copy_error(error, record);
+    else
+        gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, gpusync__off_record);
+    error->ticket = slot->ticket;
+    return true;
 }
 
 /* Returns the first record of the tickets after `low` up to `high`, or NULL. Work that its own
@@ -3806,13 +3859,19 @@ static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_
 {
     for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
         const gpusync__failed *record = &q->log[n % q->log_size];
-        if (record->last > low && record->error.ticket <= high && !record->given_up)
+        if (record->error.ticket > low && record->error.ticket <= high && !record->given_up)
             return &record->error;
     }
     return NULL;
 }
 
-static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
+/* Copies the failure that sticks, or that stuck last. */
+GPUSYNC__RARE void gpusync__read_stuck(gpusync_queue *q, gpusync_error *error)
+{
+    GPUSYNC__LOCK(q);
+    gpusync__copy_error(error, &q->sticky->error);
+    GPUSYNC__UNLOCK(q);
+}
 
 /* Returns how a ticket that has ended did so. RESULT_UNKNOWN if its record may have been dropped.
    Fills the error, which may be NULL, unless the result is OK. Under the queue's lock. */
@@ -3832,12 +3891,13 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
     return record ? record->result : GPUSYNC_ERROR_RESULT_UNKNOWN;
 }
 
-/* Returns how everything up to the goal's ticket ended. Of the failures whose records were dropped
-   only the last ticket is known: some work up to there failed. */
+/* Returns how everything up to the goal's ticket ended. A failure that sticks is told each time. Of the
+   failures whose records were dropped only the last ticket is known: some work up to there failed. */
 static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const gpusync__goal *goal,
                                                         gpusync_error *error)
 {
-    const gpusync_error *record = gpusync__find_record(q, goal->covered, goal->ticket);
+    bool stuck = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && q->sticky->error.ticket <= goal->ticket;
+    const gpusync_error *record = stuck ? &q->sticky->error : gpusync__find_record(q, goal->covered, goal->ticket);
     gpusync_result result = GPUSYNC_OK;
 
     if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
@@ -3895,8 +3955,7 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     return flags & ~goal->stops & GPUSYNC__LOST ? gpusync__result_through(goal, ended, result, error) : result;
 }
 
-/* The record of a failure that was cleared keeps its range. It is the last one, because no ticket
-   behind it is recorded while it sticks. */
+/* Work in flight behind the failure is marked, because a later failure may take the place of its error. */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
 {
     gpusync__sticky *sticky = queue ? queue->sticky : NULL;
@@ -3905,10 +3964,14 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
     GPUSYNC__LOCK(queue);
-    if (sticky->last == GPUSYNC_EVERYTHING) {
-        sticky->last = queue->head.committed;
-        queue->log[(queue->log_count - 1) % queue->log_size].last = sticky->last;
-        __atomic_fetch_and(&queue->flags, ~(uint32_t)GPUSYNC__STUCK, __ATOMIC_SEQ_CST);
+    uint64_t failed = sticky->error.ticket;
+    uint64_t ticket = failed > queue->head.completed ? failed : queue->head.completed;
+    bool stuck = __atomic_fetch_and(&queue->flags, ~(uint32_t)GPUSYNC__STUCK, __ATOMIC_SEQ_CST) & GPUSYNC__STUCK;
+    sticky->cleared = queue->head.committed;
+    while (stuck && ticket++ < sticky->cleared) {
+        gpusync__slot *slot = gpusync__has_ended(queue, ticket) ? NULL : gpusync__slot_of(queue, ticket);
+        if (slot && !slot->behind)
+            slot->behind = failed;
     }
     GPUSYNC__UNLOCK(queue);
     gpusync__leave(queue);
@@ -4440,17 +4503,6 @@ static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__cat
 {
     if (caught->count || caught->dependencies || caught->more)
         gpusync__tell_now(q, ticket, caught, deferred);
-}
-
-/* Takes room for so many more command buffers, against Metal's limit. The handler gives the room
-   back, not a look that found the end, because Metal may count a buffer until its handlers have
-   run. If no handler comes, the sweep gives the room back. Under the queue's lock. */
-static inline bool gpusync__take_rooms(gpusync_queue *q, uint32_t limit, uint32_t count)
-{
-    if (q->outstanding + count > limit)
-        return false;
-    gpusync__count_room(q, count);
-    return true;
 }
 
 /* Under the queue's lock. */
@@ -5027,116 +5079,18 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
     return failed;
 }
 
-/* -- sticky failures: the tickets of a queue with sticky_failure end in their order
-     1. Work ends in any order. The end of a commit is noted in the ticket's entry, with EARLY in
-        `done`, which no other function takes for the end of a ticket (gpusync__end_early). Of the
-        errors only that of the lowest ticket is kept: it will stick, and cover the others. An error
-        that an earlier failure covers does not count, because a clear may have come since. A
-        submission with nothing left open gets AWAITS_TURN (gpusync__awaits_turn).
-     2. The ticket behind `completed` has its turn. Each thread that has ended a ticket, or noted an
-        end, ends what has its turn, one ticket in a hold (gpusync__end_in_turn), or publishes the
-        submission.
-     3. A failure that has its turn sticks (gpusync__record). From here on each ticket that has its
-        turn ends with that failure, up to `last`, which gpusync_queue_clear_failure sets, and held
-        work is given up (gpusync__issue_ready). */
-
-#define GPUSYNC__EARLY ((uint64_t)1 << 63) /* of an entry's `done` */
-
-/* Notes the end of a commit, before or in its turn. Under the queue's lock. */
-GPUSYNC__RARE void gpusync__end_early(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
+/* Ends the ticket of a commit or of a buffer that the program commits. *error is the outcome's, if the
+   work takes the error of an earlier failure. Under the queue's lock. */
+static void gpusync__settle_ticket(gpusync_queue *q, const gpusync__slot *slot, gpusync__outcome *outcome,
+                                   gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    gpusync_error *early = &q->sticky->early;
-    entry->gpu_start = outcome->gpu_start;
-    entry->gpu_end = outcome->gpu_end;
-    GPUSYNC__STORE_SEQ(&entry->done, GPUSYNC__EARLY | ticket << 1 | (outcome->error != NULL));
-    bool none = !early->ticket || gpusync__is_stuck_at(q, early->ticket);
-    if (outcome->error && !gpusync__is_stuck_at(q, ticket) && (none || ticket < early->ticket))
-        *early = *outcome->error;
-}
-
-/* Returns whether the ticket fails that has its turn now, with the error: that of a failure that
-   sticks, or its own, which is recorded, and sticks. Under the queue's lock. */
-GPUSYNC__RARE bool gpusync__fails_in_turn(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
-{
-    gpusync__sticky *sticky = q->sticky;
-    bool stuck = gpusync__is_stuck_at(q, ticket);
-    bool own = sticky->early.ticket == ticket;
-
-    if (stuck || own)
-        gpusync__copy_error(error, stuck ? &sticky->first : &sticky->early);
-    if (own)
-        sticky->early.ticket = 0;
-    if (!stuck && !own)
-        return false;
-    error->ticket = ticket;
-    gpusync__record(q, error, false);
-    return true;
-}
-
-/* Ends the ticket that has its turn, if the end of its commit is noted, and returns it; else 0. If it
-   is the turn of a submission with nothing left open, the deferred work publishes that. *error is
-   the outcome's, if the ticket has failed. */
-GPUSYNC__RARE uint64_t gpusync__end_next(gpusync_queue *q, gpusync__outcome *outcome, gpusync_error *error,
-                                         gpusync__catch *caught, gpusync__deferred *deferred)
-{
-    gpusync__catch_nothing(caught);
-    GPUSYNC__LOCK(q);
-    uint64_t ticket = q->head.completed + 1;
-    gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    const gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    bool ends = entry->done >> 1 == (GPUSYNC__EARLY >> 1 | ticket);
-    if (ends) {
-        outcome->gpu_start = entry->gpu_start;
-        outcome->gpu_end = entry->gpu_end;
-        outcome->error = gpusync__fails_in_turn(q, ticket, error) ? error : NULL;
-        gpusync__end_ticket(q, ticket, outcome, caught, deferred);
-    } else if (slot && slot->traits & GPUSYNC__AWAITS_TURN) {
-        slot->traits &= (uint8_t)~GPUSYNC__AWAITS_TURN;
-        gpusync__upper_of(q)->turn(slot->submission, deferred);
-    }
-    GPUSYNC__UNLOCK(q);
-    return ends ? ticket : 0;
-}
-
-/* Ends the tickets that have their turn, one in a hold. The deferred work goes on behind a
-   submission (gpusync__publish). No lock is held. */
-GPUSYNC__RARE void gpusync__end_in_turn(gpusync_queue *q, gpusync__deferred *deferred)
-{
-    gpusync__outcome outcome;
-    gpusync__catch caught;
-    gpusync_error error;
-    uint64_t ticket;
-    bool failed = false;
-
-    while ((ticket = gpusync__end_next(q, &outcome, &error, &caught, deferred)) != 0) {
-        if (q->device->trace)
-            q->device->trace->end(q, ticket, NULL, &outcome);
-        gpusync__tell(q, ticket, &caught, deferred);
-        if (!outcome.error)
-            continue;
-        failed = true;
-        if (gpusync__upper_of(q))
-            gpusync__upper_of(q)->want(q, deferred); /* held work is given up */
-    }
-    if (failed)
-        gpusync__log_failures(q); /* last: no ticket waits for the log function */
-}
-
-/* Ends the ticket of a commit or of a buffer that the program commits, or notes the end where tickets
-   end in order. Under the queue's lock. */
-static void gpusync__settle_ticket(gpusync_queue *q, const gpusync__slot *slot, const gpusync__outcome *outcome,
-                                   gpusync__catch *caught, gpusync__deferred *deferred)
-{
+    if (!outcome->error && q->sticky && gpusync__takes_failure(q, slot, error))
+        outcome->error = error;
     gpusync__learn(q, slot->ticket, slot->since_ns, outcome);
     if (outcome->error || slot->kind != GPUSYNC__WORK)
         q->took_ns[slot->ticket % GPUSYNC__TAKEN] = 0;
     if (slot->kind == GPUSYNC__TRACKED)
         gpusync__count_tracked(q, false);
-    if (q->sticky) {
-        gpusync__end_early(q, slot->ticket, outcome);
-        return;
-    }
     if (outcome->error)
         gpusync__record(q, outcome->error, false);
     gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred);
@@ -5175,20 +5129,20 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     if (first)
         slot->traits |= GPUSYNC__ENDED;
     if (first && !is_part)
-        gpusync__settle_ticket(q, slot, &outcome, &caught, deferred);
+        gpusync__settle_ticket(q, slot, &outcome, &error, &caught, deferred);
     GPUSYNC__UNLOCK(q);
 
     if (!first)
         return;
     if (is_part)
         gpusync__upper_of(q)->ended(slot, report, &outcome, deferred);
-    else if (q->sticky)
-        gpusync__end_in_turn(q, deferred);
     else if (q->device->trace)
         q->device->trace->end(q, ticket, NULL, &outcome);
     gpusync__tell(q, ticket, &caught, deferred);
-    if (!failed)
+    if (!outcome.error)
         return;
+    if (q->sticky && gpusync__upper_of(q))
+        gpusync__upper_of(q)->want(q, deferred); /* held work is given up */
     if (gpusync_device_is_lost(q->device))
         gpusync__lose(q->device, deferred); /* no waiter waits for the log hook */
     gpusync__log_failures(q);
@@ -5368,20 +5322,6 @@ static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
     return true;
 }
 
-/* Declared ahead: the two call each other, one level deep. */
-static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason);
-
-/* Looks at the tickets before one whose work has ended, and whose turn has not come (gpusync__end_in_turn). True
-   if the ticket has ended by that. Goes no deeper than once, because the first of them has its
-   turn. */
-GPUSYNC__RARE bool gpusync__look_before(gpusync_queue *q, uint64_t ticket)
-{
-    uint64_t before = gpusync__ended_to(q) + 1;
-    while (before < ticket && gpusync__look_ticket(q, before, NULL))
-        before++;
-    return gpusync__has_ended(q, ticket);
-}
-
 /* Looks at a ticket, and ends it if its work has ended. True if the ticket has ended. Sets *reason,
    which may be NULL, if the sweep has to come again for the ticket. */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason)
@@ -5396,10 +5336,8 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason
     } else if (slot) {
         ended = gpusync__look_slot(q, slot);
         gpusync__look_end(q, slot);
-        if (!ended)
-            return false;
     }
-    return q->sticky ? gpusync__has_ended(q, ticket) || gpusync__look_before(q, ticket) : ended;
+    return ended;
 }
 
 /* Returns whether a look can find the end of what the goal waits for. The host's own signals and room
@@ -5451,51 +5389,52 @@ static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *befor
 }
 
 /* Gives back the room of buffers whose handlers may never come. The first sweep that sees the end
-   notes the time; a sweep GPUSYNC__LOST_HANDLER_NS later gives the room back, and tells the log. */
-static void gpusync__sweep_slots(gpusync_queue *q)
+   notes the time; a sweep GPUSYNC__LOST_HANDLER_NS later gives the room back, and tells the log.
+   Returns whether the sweep has to come again for that. */
+static bool gpusync__sweep_slots(gpusync_queue *q)
 {
     gpusync__slot *slot = NULL;
+    bool again = false;
     while ((slot = gpusync__next_armed(q, slot)) != NULL) {
-        if (!gpusync__look_slot(q, slot))
-            continue;
         uint64_t now = gpusync_now_ns();
         GPUSYNC__LOCK(q);
-        bool counts = slot->queue == q && slot->traits & GPUSYNC__HAS_ROOM;
+        bool counts = slot->queue == q && slot->traits & GPUSYNC__HAS_ROOM && slot->traits & GPUSYNC__ENDED;
         bool lost = counts && slot->late.ended_ns && now > slot->late.ended_ns + GPUSYNC__LOST_HANDLER_NS;
         if (counts && !slot->late.ended_ns)
             slot->late.ended_ns = now;
         if (lost)
             slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
         GPUSYNC__UNLOCK(q);
-        if (lost)
-            gpusync__give_room(q, 1, NULL);
-        if (lost)
-            gpusync__log(
-                q->device, GPUSYNC_LOG_WARNING,
-                "queue '%s', ticket %llu: Metal has not called the completed handler for %.0f ms after the end",
-                q->label, (unsigned long long)slot->ticket, (double)(now - slot->late.ended_ns) / 1e6);
+        again = again || (counts && !lost);
+        if (!lost)
+            continue;
+        gpusync__give_room(q, 1, NULL);
+        gpusync__log(q->device, GPUSYNC_LOG_WARNING,
+                     "queue '%s', ticket %llu: Metal has not called the completed handler for %.0f ms after the end",
+                     q->label, (unsigned long long)slot->ticket, (double)(now - slot->late.ended_ns) / 1e6);
     }
+    return again;
 }
 
 /* Looks at everything in flight. Sets *found if some work had ended. True if the sweep has a reason
-   to come again: a node on the wait list, held work, a call that got no room, or a submission with
-   a callback. */
+   to come again: a node on the wait list, held work, a call that got no room, a submission with a
+   callback, or a handler that is late, whatever has found the end. */
 static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 {
     uint64_t last = gpusync__committed(q);
     GPUSYNC__LOCK(q);
-    bool looks_late = q->refused || gpusync__has_listed(&q->waits);
+    bool waits = q->refused || gpusync__has_listed(&q->waits);
     GPUSYNC__UNLOCK(q);
-    bool reason = looks_late || GPUSYNC__LOAD_SEQ(&q->lined);
+    bool reason = waits || GPUSYNC__LOAD_SEQ(&q->lined);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         if (gpusync__has_ended(q, ticket))
             continue;
         if (gpusync__look_ticket(q, ticket, &reason))
             *found = true;
     }
-    if (looks_late)
-        gpusync__sweep_slots(q);
-    if (looks_late && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
+    if (gpusync__sweep_slots(q))
+        reason = true;
+    if (waits && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
         gpusync__wake_waits(q->device, &q->waits, true); /* those with through_loss look whether they are over */
     GPUSYNC__LOCK(q);
     if (q->outstanding < q->limit)
@@ -5670,18 +5609,6 @@ GPUSYNC__RARE bool gpusync__is_ticket_off_gpu(gpusync_queue *q, uint64_t ticket)
     return off;
 }
 
-/* Returns whether a thread is about to end the ticket that has its turn (gpusync__end_in_turn), and
-   then perhaps those behind. */
-GPUSYNC__RARE bool gpusync__turn_comes(gpusync_queue *q)
-{
-    GPUSYNC__LOCK(q);
-    uint64_t ticket = q->head.completed + 1;
-    const gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    bool comes = slot && slot->traits & (GPUSYNC__ENDED | GPUSYNC__AWAITS_TURN);
-    GPUSYNC__UNLOCK(q);
-    return comes;
-}
-
 /* On a lost device: returns whether the GPU is finished with the goal's tickets; with `handlers` also
    whether their handlers have begun. */
 GPUSYNC__RARE bool gpusync__is_off_gpu(const gpusync__goal *goal)
@@ -5697,7 +5624,7 @@ GPUSYNC__RARE bool gpusync__is_off_gpu(const gpusync__goal *goal)
     while (goal->handlers && (slot = gpusync__next_armed(q, slot)) != NULL)
         if (slot->ticket >= first && slot->ticket <= goal->ticket && !gpusync__is_uncommitted(slot))
             off = false;
-    return off && !(q->sticky && gpusync__turn_comes(q));
+    return off;
 }
 
 /* gpusync__reached for a wait that asks for more than the end of the goal. */
@@ -6256,7 +6183,7 @@ static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t 
 }
 
 /* Counts how long after the GPU's end the waiter runs, if Metal has given a time. GPUEndTime is of
-   the clock of gpusync_now_ns (known from Apple's code). */
+   the clock of gpusync_now_ns: the host's time, in seconds (documented). */
 static void gpusync__count_wake(const gpusync__goal *goal)
 {
     double now = (double)gpusync_now_ns() / 1e9;
@@ -6708,10 +6635,8 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
 /* Lists the callback, unless its point has been reached. True if the point has been reached, and
    the callback is not listed. All earlier callbacks for the same point are due by then: if the
    ticket has ended and some are still listed, the callback is listed behind them, for the thread
-   that takes them off (gpusync__tell_now). *listens: set if other code signals the timeline, and
-   the caller has to register. It is decided under the lock: a later gpusync_timeline_expect finds
-   the callback and registers itself. */
-static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
+   that takes them off (gpusync__tell_now). */
+static bool gpusync__list_callback(gpusync__callback *callback)
 {
     gpusync__node *node = &callback->node;
     gpusync__wait_list *waits = gpusync__waits_of(callback->queue, callback->timeline);
@@ -6724,7 +6649,6 @@ static bool gpusync__list_callback(gpusync__callback *callback, bool *listens)
     uint32_t flags = gpusync__flags_at(callback->queue, callback->timeline);
     callback->lost = !ended && callback->due.fn && flags & GPUSYNC__LOST;
     bool over = callback->lost || (ended && !(before && before->number == number));
-    *listens = node->heard = callback->timeline && flags & GPUSYNC__OUTSIDE;
     if (!over)
         gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], node);
     gpusync__unlock(&waits->lock);
@@ -6745,14 +6669,13 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     gpusync_device *dev = t ? t->device : goal.queue->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__callback *callback = NULL;
-    bool listens = false;
     if (goal.kind == GPUSYNC__ALL)
         result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (t)
         result = t->calls->ready(t);
     if (result == GPUSYNC_OK && (callback = gpusync__callback_new(dev, &goal, fn, user)) == NULL)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (callback && gpusync__list_callback(callback, &listens)) {
+    if (callback && gpusync__list_callback(callback)) {
         if (callback->lost)
             gpusync__own_error(&callback->error, end, "the device is lost");
         else if (t)
@@ -6764,7 +6687,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
         callback->due.error = end != GPUSYNC_OK ? &callback->error : NULL;
         gpusync__push_due(dev, &callback->due, &deferred);
     } else if (callback) {
-        if (listens)
+        if (t)
             t->calls->listen(&goal);
         gpusync__arm_sweep(dev);
     }
@@ -6999,7 +6922,7 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline
 
 GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
 {
-    gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__string(label));
+    gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__label(label));
 }
 
 /* Retains and labels a command buffer that Metal has just made, or returns NULL for NULL. The caller
@@ -7065,7 +6988,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer(gpusync_queue *queue, const gp
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (queue->metal4)
         return GPUSYNC_ERROR_UNSUPPORTED;
-    gpusync_result result = gpusync__enter_working(queue, 0);
+    gpusync_result result = gpusync__enter_working(queue, GPUSYNC__STUCK);
     if (result != GPUSYNC_OK)
         return result;
     uint64_t deadline = desc && desc->timeout_ns ? gpusync__deadline(*desc->timeout_ns) : GPUSYNC_FOREVER;
@@ -7097,7 +7020,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
         bool refused = slot->traits & GPUSYNC__WAS_REFUSED;
         gpusync_error error;
         if (slot->submission && refused)
-            gpusync__read_first(queue, &error);
+            gpusync__read_stuck(queue, &error);
         if (slot->submission)
             gpusync__upper_of(queue)->discard(slot->submission, refused ? &error : NULL, &deferred);
         gpusync__release_pooled(slot->buffer);
@@ -7351,7 +7274,7 @@ GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buf
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
 
-    if (queue && command_buffer && !queue->sticky)
+    if (queue && command_buffer)
         result = gpusync__enter_working(queue, 0);
     if (result == GPUSYNC_OK) {
         uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
@@ -7543,7 +7466,7 @@ static void *gpusync__new_queue4(void *metal, const char *label)
         desc = gpusync__new_object("MTL4CommandQueueDescriptor");
     if (!desc)
         return gpusync__send_id(metal, gpusync__sel.newQueue4);
-    gpusync__send_void_id(desc, gpusync__sel.setLabel, gpusync__string(label));
+    gpusync__send_void_id(desc, gpusync__sel.setLabel, gpusync__label(label));
     queue = ((void *(*)(void *, void *, void *, void **))gpusync__send)(metal, gpusync__sel.newQueue4WithDescriptor,
                                                                         desc, NULL);
     gpusync__release(desc);
@@ -7601,9 +7524,9 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
                                                                (unsigned long)q->limit);
     if (!q->metal)
         return GPUSYNC_ERROR_METAL_NIL;
-    gpusync__copy_text(q->label, sizeof q->label, desc->label);
+    gpusync__copy_label(q->label, sizeof q->label, desc->label);
     if (desc->label && !q->metal4)
-        gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__string(desc->label));
+        gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__label(desc->label));
     return GPUSYNC_OK;
 }
 
@@ -7615,8 +7538,6 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
     gpusync_device *dev = q->device;
     if (q->metal)
         gpusync__release_pooled(q->metal);
-    if (q->mark)
-        gpusync__release_pooled(q->mark);
     if (q->log != &q->last_failure)
         gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__free(dev, q->sticky, sizeof *q->sticky);
@@ -7698,14 +7619,13 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
         program is inside.
      3. Uncommitted work is given up: held work, open and tracked command buffers.
      4. The work in flight ends, except in gpusync_queue_destroy_now and on a lost device.
-     5. Metal 4: the events that work in flight still uses are kept (gpusync__gather_events).
-     6. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
+     5. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
-     7. Submissions that are not over end (gpusync__disown, at >>upper). What waits for tickets of the
+     6. Submissions that are not over end (gpusync__disown, at >>upper). What waits for tickets of the
         queue is told (gpusync__end_listed).
-     8. Callbacks and releases that the queue owes run on this thread. For Metal 4 the last mark
-        keeps what its signals still need (gpusync__leave_behind, at >>metal4).
-     9. The queue leaves the device's list, and the device keeps the counts. The memory is freed.
+     7. Callbacks and releases that the queue owes run on this thread. For Metal 4 the events are kept
+        that the GPU may still use (gpusync__leave_behind, at >>metal4).
+     8. The queue leaves the device's list, and the device keeps the counts. The memory is freed.
 
    What becomes of everything, by step. The right column is gpusync_queue_destroy_now, where GIVEN UP is
    ERROR_DESTROYED, and every other destroy on a lost device, where it is ERROR_CANCELLED
@@ -7720,18 +7640,17 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
                                          ERROR_CANCELLED
      tracked ones, not committed    [3]  end with ERROR_CANCELLED,      the same, with GIVEN UP
                                          their slots become orphans
-     plain commits in flight     [4, 6]  are waited for                 their slots become orphans; what waits for
-                                                                        the ticket gets ERROR_DESTROYED [7]
-     submissions in flight       [4, 7]  are waited for                 end with GIVEN UP, and so do the timelines
+     plain commits in flight     [4, 5]  are waited for                 their slots become orphans; what waits for
+                                                                        the ticket gets ERROR_DESTROYED [6]
+     submissions in flight       [4, 6]  are waited for                 end with GIVEN UP, and so do the timelines
                                                                         they signal; their command buffers stay
                                                                         until the handlers have come, with the
                                                                         events that the GPU may still use
-     work of other queues that   [4, 7]  gets how the ticket ended      gets that end of the ticket, in this call; the
-     waits for a ticket of this one                                     GPU waits no longer, and may run that work
-                                                                        before its input is ready
-     callbacks and releases         [8]  run in the call                the same; a released object may still be
+     work of other queues that   [4, 6]  gets how the ticket ended      gets that end of the ticket, in this call, and
+     waits for a ticket of this one                                     is never committed
+     callbacks and releases         [7]  run in the call                the same; a released object may still be
                                                                         in use by the GPU
-     Metal 4: queue and events      [8]  stay until the GPU has passed the queue's last mark (>>metal4)
+     Metal 4: queue and events      [7]  stay for good, if a signal has not come (>>metal4)
 
    The calls that block take the steps on their own thread. For gpusync_queue_destroy_later the sweep
    takes them, each as far as it comes without waiting (gpusync__close_queue).
@@ -7828,7 +7747,7 @@ static bool gpusync__drain(gpusync_queue *q, bool waits)
     return true;
 }
 
-/* Step 6. Gives every slot in flight up to its handler, which touches nothing else then, and may
+/* Step 5. Gives every slot in flight up to its handler, which touches nothing else then, and may
    come long after the queue is freed. A handler that has begun uses the queue, and this thread
    waits for it; with waits false it returns whether all have left.
    Interleaving 4: a handler ends the last ticket, and destroy sees an idle queue. Destroy waits
@@ -7867,7 +7786,7 @@ GPUSYNC__RARE bool gpusync__orphan_slots(gpusync_queue *q, bool waits)
     }
 }
 
-/* Step 7. The queue is off the device's list: tell every callback and every dependency that is
+/* Step 6. The queue is off the device's list: tell every callback and every dependency that is
    about a ticket of it.
 
        a ticket that has ended         The thread that ended it is about to tell.
@@ -7891,7 +7810,7 @@ GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         gpusync__catch_nothing(&others);
         GPUSYNC__LOCK(q);
         for (node = gpusync__first_told(&q->waits, 0); node && taken < GPUSYNC__HOLD_MOST; node = next) {
-            bool stays = !(upper && upper->may_end(node)) && gpusync__is_submission(q, node->number, GPUSYNC__ANY);
+            bool stays = !(upper && upper->may_end(node)) && gpusync__is_submission(q, node->number);
             next = gpusync__told_from(node->beside[1]);
             if (stays || gpusync__has_ended(q, node->number))
                 continue; /* another thread tells it */
@@ -7958,16 +7877,13 @@ static bool gpusync__step_calls(gpusync_queue *q, bool waits)
     return true;
 }
 
-/* Steps 4 and 5. */
+/* Step 4. */
 static bool gpusync__step_work(gpusync_queue *q, bool waits)
 {
-    if (q->drains && !gpusync__drain(q, waits))
-        return false;
-    q->left = q->four ? q->four->gather(q) : NULL;
-    return true;
+    return !q->drains || gpusync__drain(q, waits);
 }
 
-/* Step 6, and the first half of step 7. */
+/* Step 5, and the first half of step 6. */
 static bool gpusync__step_handlers(gpusync_queue *q, bool waits)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -7979,7 +7895,7 @@ static bool gpusync__step_handlers(gpusync_queue *q, bool waits)
     return true;
 }
 
-/* The rest of step 7. */
+/* The rest of step 6. */
 static bool gpusync__step_waits(gpusync_queue *q, bool waits)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -7988,24 +7904,24 @@ static bool gpusync__step_waits(gpusync_queue *q, bool waits)
     return ended;
 }
 
-/* Step 8, but for the callbacks of submissions that are kept: all that is left after this is kept,
+/* Step 7, but for the callbacks of submissions that are kept: all that is left after this is kept,
    and no thread changes the list. */
 static bool gpusync__step_callbacks(gpusync_queue *q, bool waits)
 {
     if (!gpusync__pay(q->device, &q->owed, &q->kept_count, waits))
         return false;
-    if (q->left || q->kept)
-        q->four->leave(q, q->left);
+    if (q->four)
+        q->four->leave(q);
     return true;
 }
 
-/* The rest of step 8. */
+/* The rest of step 7. */
 static bool gpusync__step_kept(gpusync_queue *q, bool waits)
 {
     return gpusync__pay(q->device, &q->owed, NULL, waits);
 }
 
-/* Takes the steps 2 to 8 of >>destroy, from the stage on where it stopped. waits: this is the program's
+/* Takes the steps 2 to 7 of >>destroy, from the stage on where it stopped. waits: this is the program's
    call, which does not return before all are done. */
 static bool gpusync__close_queue(gpusync__going *going, bool waits)
 {
@@ -8033,7 +7949,7 @@ static void gpusync__object_gone(gpusync_device *dev)
     GPUSYNC__SUB_SEQ(&dev->inside, 1);
 }
 
-/* Step 9 of >>destroy. */
+/* Step 8 of >>destroy. */
 static void gpusync__end_queue(gpusync__going *going)
 {
     gpusync_queue *q = (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
@@ -8060,7 +7976,7 @@ static bool gpusync__begin_destroy(gpusync_queue *q, bool drain)
     return true;
 }
 
-/* A callback must not destroy a queue, because step 8 would wait for that callback. */
+/* A callback must not destroy a queue, because step 7 would wait for that callback. */
 static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
 {
     if (!q)
@@ -8415,17 +8331,18 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
      ABROAD   other code signals it: the GPU can wait for it, and gpusync does not see the signal
      OVER     reached, failed, or the submission does not wait for it any more
 
-                   signal issued   expected   reached   failed   own work over
-        AWAITED    COMING          ABROAD     OVER      OVER     -
-        COMING     COMING          COMING     OVER      OVER     COMING
-        ABROAD     ABROAD          ABROAD     OVER      OVER     OVER
-        OVER       -               -          -         -        -
+                   signal issued   uncovered   reached   failed   own work over
+        AWAITED    COMING          ABROAD      OVER      OVER     -
+        COMING     COMING          -           OVER      OVER     COMING
+        ABROAD     ABROAD          ABROAD      OVER      OVER     OVER
+        OVER       -               -           -         -        -
 
    A row is the stage before, a column what happens; `-` cannot happen. signal issued: the
-   submission that is to signal the value, or has the ticket, goes to the GPU. expected:
-   gpusync_timeline_expect is called. own work over: the command buffers of the submission that
-   waits have ended; a value of other code that its event does not show by then will not be waited
-   for. A failure also dooms the submission. test_states.c reads this table, and goes through it. */
+   submission that is to signal the value goes to the GPU; a ticket stays AWAITED. uncovered: other
+   code signals the timeline, and the last pending signal that covered the value is taken back. own
+   work over: the command buffers of the submission that waits have ended; a value of other code that
+   its event does not show by then will not be waited for. A failure also dooms the submission.
+   test_states.c reads this table, and goes through it. */
 enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
 
 /* A value or a ticket that a submission waits for. Once the submission is `listed`, the dependency
@@ -8436,42 +8353,33 @@ struct gpusync__dependency {
     struct gpusync__submission *submission; /* that waits for it */
     gpusync_queue *queue;                   /* of a ticket, else NULL; may be gone once the dependency is over */
     gpusync_timeline *timeline;             /* of a value, else NULL */
-    void *event;                /* what the GPU waits for: the timeline's, or one that stands for the ticket */
-    uint64_t raw, queue_number; /* the value of that event; of a ticket: tells whether the queue is gone */
-    uint32_t stage;             /* GPUSYNC__AWAITED and the others */
-    uint32_t rank;              /* of several that fail the lowest tells why; GPUSYNC__RANK_NONE: gpusync__is_order */
+    uint64_t queue_number;                  /* of a ticket: tells whether the queue is gone */
+    uint32_t stage;                         /* GPUSYNC__AWAITED and the others */
+    uint32_t place; /* 0: of the submission itself; n: of its n-th command buffer. See gpusync__needs */
     /* encoded: the GPU waits for it, in one of the program's command buffers or as the Metal 4
-       queue. Set by the thread that encodes the wait, never cleared. Missing: a command buffer that
-       waits for a ticket is not let go on (gpusync__found_over), or a wait that the Metal 4 queue
-       cut short is not noticed (gpusync__wait_was_cut).
-       far: the ticket may end late: of a tracked buffer that is not committed. Set by the thread that
-       makes the dependency, never cleared. Missing: the GPU waits for work that
-       is perhaps never committed, until its watchdog kills the waiting work.
+       queue. Set by the thread that encodes the wait, never cleared. Missing: the wait is encoded
+       twice, or one that the Metal 4 queue cut short is not noticed (gpusync__wait_was_cut).
        blocks: it is counted in the submission's `missing`. Set where it is listed, cleared where it
        turns, both under the wait list's lock; the thread that takes it off the list counts it down.
        Wrong: the submission is held for good, or goes too early. */
-    bool encoded, far, blocks;
+    bool encoded, blocks;
     struct gpusync__dependency *next, *along; /* taken off a wait list with it; the submission's next */
     struct gpusync__dependency *other;        /* see `highest` */
 };
 
-/* Where a pending signal stands. Changed under the wait list's lock; up to ISSUED also under the
-   order lock of its submission's queue.
-     PENDING  its submission is not on its way
-     GOING    its submission is issued next, unless a signal behind it keeps that back
-     ISSUED   the GPU has its submission, or gets it without a wait
+/* Where a pending signal stands. Changed under the wait list's lock.
+     PENDING  its submission is open or held
+     ISSUED   the GPU has its submission, or gets it at once
 
-                   set out   behind another   announced   stays     ended well   taken back
-        PENDING    GOING     PENDING          -           PENDING   -            over
-        GOING      -         -                ISSUED      PENDING   -            over
-        ISSUED     -         -                -           -         over         over
+                   issued   behind another   ended well   taken back
+        PENDING    ISSUED   PENDING          -            over
+        ISSUED     -        -                over         over
 
-   The last signal of a submission is ISSUED where it sets out, by the same hold. behind another: it
-   would set out, but a lower signal of another queue is GOING or ISSUED. stays: a later signal of
-   its submission is behind another. over: off its timeline's list. ended well: its value is kept.
-   taken back: its submission failed, with its timeline, or was refused. test_states.c reads this
-   table, and goes through it. */
-enum { GPUSYNC__PENDING, GPUSYNC__GOING, GPUSYNC__ISSUED };
+   issued: its submission goes to the GPU, with all its signals. behind another: a signal of its
+   submission must stay behind a lower one of another queue, which is ISSUED. over: off its timeline's
+   list. ended well: its value is kept. taken back: its submission failed, with its timeline, or was
+   refused. test_states.c reads this table, and goes through it. */
+enum { GPUSYNC__PENDING, GPUSYNC__ISSUED };
 
 /* A value that a submission will signal. The signal stands on its timeline's list until the
    submission is over. */
@@ -8479,29 +8387,26 @@ typedef struct gpusync__pending_signal {
     gpusync__node node;                     /* first; the number is the value */
     struct gpusync__submission *submission; /* whose end decides about it */
     gpusync_timeline *timeline;             /* with a reference */
-    uint64_t largest_before;                /* its timeline's `largest`, before it was GOING */
-    uint8_t stage;                          /* GPUSYNC__PENDING and the others. Under the wait list's lock */
+    uint8_t stage;                          /* GPUSYNC__PENDING or _ISSUED. Under the wait list's lock */
+    bool passed;                            /* it was issued behind a higher value of its timeline */
     bool encoded;                           /* the device signals it. Set at the encoding, and read by its end */
     struct gpusync__pending_signal *along;  /* the submission's next */
     struct gpusync__pending_signal *other;  /* see `latest` */
-    struct gpusync__pending_signal *lower, *higher; /* among those that raised `largest` of a `mixed` timeline */
+    uint32_t place;                         /* 0: of the submission itself; n: of its n-th command buffer */
+    gpusync__node place_issued;             /* in `issued` of its timeline */
+    uint32_t alone;                         /* `mixes` of its timeline, when all below it were of its own queue */
 } gpusync__pending_signal;
 
 #define GPUSYNC__FEW 4
-
-/* The rank of a submission's error: the number of the dependency that failed, or one of these. */
-#define GPUSYNC__RANK_OWN (UINT32_MAX - 1)
-#define GPUSYNC__RANK_NONE UINT32_MAX
 
 /* The fate of a submission, 0 while it may be issued or runs. It only rises, by an atomic OR: each
    has the bits of those before it.
      DOOMED    not to be issued. Set with an error by the thread that ends a dependency badly, or
                gives up held work. Missing: work goes to the GPU with inputs that failed.
      GIVEN_UP  nor does it matter how its dependencies end. Set before they are forgotten
-               (gpusync__abandon, gpusync__disown). Missing: an error comes after the end.
-     DISOWNED  its command buffers may still run, and its queue is destroyed. Set by
-               gpusync__disown. Missing: an event that the GPU will still signal is used again. */
-enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3, GPUSYNC__DISOWNED = 7 };
+               (gpusync__abandon, gpusync__disown). If it is issued, its queue is destroyed, and its
+               command buffers may still run. Missing: an error comes after the end. */
+enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3 };
 
 /* The life of a submission. After step 8 its memory serves another one, or is freed (gpusync__trim);
    that of a slot stays for ever.
@@ -8520,8 +8425,7 @@ enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3, GPUSYNC__DISOWNED = 7 };
         that ends a dependency, or issues the work for it, counts `missing` down. The thread that
         counts to 0 marks the submission ready, and gpusync__issue_ready issues it.
      5. The issue sets `running`, arms the slot and commits the parts. gpusync__announce follows
-        without the lock: work that waits for the signals can be issued, too. It drops one of the
-        two references.
+        without the lock: it tells the trace, and drops one of the two references.
      6. Each part that ends counts `running` down. With the last one the dependencies are listed, if
         they were not, and `unresolved` is counted down for the work.
      7. The thread that counts `unresolved` to 0 publishes the submission (gpusync__publish): ends
@@ -8556,20 +8460,20 @@ struct gpusync__submission {
     uint32_t missing, unresolved, running, fate, flags;
     /* dependency_count, signal_count: in its own memory.
        part_count: of `parts`. first_part: 1 if the first part, `front`, is left out, else 0.
-       rank: of the error. Under the device's submission lock, with the error and the outcome.
        listed: its dependencies are, or were. Swapped by the thread that lists them: where it comes
        in, or, if the GPU has all that it waits for, where its work is over. Twice: a dependency
        stands on its list twice. */
-    uint32_t dependency_count, signal_count, part_count, first_part, rank, listed;
+    uint32_t dependency_count, signal_count, part_count, first_part, listed;
+    uint32_t place; /* of a joined one: among the command buffers with waits or signals of that submission */
+    /* failed: it has an error, the first that was found. own: its own work or queue failed it, nothing that
+       it waited for. Under the device's submission lock, with the error and the outcome. */
+    bool failed, own;
     /* It stands in its queue's line. Changed under the order and the submission lock, read under
        either. Wrong: a change that comes while it enters is not seen, and it is held for good. */
     bool lined;
-    /* On a queue with sticky_failure: the submissions that were abandoned between this one and the
-       next of the line. Under the order lock. Wrong: held work is issued although a failure before it
-       is about to stick. */
-    uint32_t abandoned;
     void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
     void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
+    uint64_t mark;      /* of Metal 4: the queue's mark behind its signals; 0: it has none */
     void **buffers;     /* of Metal 4: what it commits, which its one part retains */
     size_t buffer_count;
     /* What it waits for; where the next is linked; memory for its own. */
@@ -8588,14 +8492,13 @@ struct gpusync__submission {
        next_ready, previous_ready: in the queue's `ready`. next_ended, next_issued: among
        deferred work. */
     struct gpusync__submission *joined, *next, *previous, *next_ready, *previous_ready, *next_ended, *next_issued;
-    uint64_t mark;             /* of Metal 4: its signals are made once the queue's mark stands there; 0: it has none */
     double gpu_start, gpu_end; /* of all parts: the first start, the last end; 0: unknown. Under the submission lock */
     char label[64];            /* the submission's, or empty */
     gpusync__dependency few_dependencies[GPUSYNC__FEW]; /* own_dependencies, in most submissions */
     gpusync__pending_signal few_signals[GPUSYNC__FEW];  /* own_signals, in most submissions */
     gpusync__slot *few_parts[GPUSYNC__FEW + 2];         /* parts, in most submissions; with two of our own */
     void *few_buffers[GPUSYNC__FEW];                    /* buffers, in most submissions */
-    gpusync_error error;                                /* of all that failed the first, by `rank` */
+    gpusync_error error;                                /* of all that failed the first that was found */
 };
 
 /* The life of a registration with an event, for one value and all waits for that value. A
@@ -8647,20 +8550,20 @@ static bool gpusync__has_fate(const gpusync__submission *s, uint32_t fate)
    the lower signal ends. */
 static bool gpusync__is_order(const gpusync__dependency *dep)
 {
-    return dep->rank == GPUSYNC__RANK_NONE;
+    return dep == &dep->submission->before;
 }
 
-/* Returns whether the signal has set out, and no higher one before it. Under the wait list's lock. */
-static bool gpusync__raises(const gpusync__pending_signal *signal)
+/* Returns the value of the timeline's event that the GPU waits for. */
+static uint64_t gpusync__raw_of(const gpusync__dependency *dep)
 {
-    return signal->stage != GPUSYNC__PENDING && signal->largest_before < signal->node.number;
+    return dep->node.number + dep->timeline->base;
 }
 
 /* Returns whether the GPU has got the signal, and signals no higher value before it. Under the wait
    list's lock. */
 static bool gpusync__comes(const gpusync__pending_signal *signal)
 {
-    return signal->stage == GPUSYNC__ISSUED && gpusync__raises(signal);
+    return signal->stage == GPUSYNC__ISSUED && !signal->passed;
 }
 
 /* Returns the failure of a timeline, with its error, or OK if the timeline has not failed. */
@@ -8872,13 +8775,13 @@ static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, g
         gpusync__mark_ready(s, deferred);
 }
 
-/* Keeps the error of the lowest rank: the first wait that failed counts, and the submission's own
-   work counts last. */
-static void gpusync__blame(gpusync__submission *s, uint32_t rank, const gpusync_error *error)
+/* Keeps the first error that is found. own: of the submission's own work, or its queue gives it up. */
+static void gpusync__blame(gpusync__submission *s, bool own, const gpusync_error *error)
 {
     gpusync__lock(&s->device->submission_lock);
-    if (rank < s->rank) {
-        s->rank = rank;
+    if (!s->failed) {
+        s->failed = true;
+        s->own = own;
         s->error = *error;
     }
     gpusync__unlock(&s->device->submission_lock);
@@ -8886,21 +8789,10 @@ static void gpusync__blame(gpusync__submission *s, uint32_t rank, const gpusync_
 
 /* Dooms the submission: no thread issues it after this. The error is written before the flag, for
    the threads that read the flag. */
-static void gpusync__doom(gpusync__submission *s, uint32_t rank, const gpusync_error *error)
+static void gpusync__doom(gpusync__submission *s, bool own, const gpusync_error *error)
 {
-    gpusync__blame(s, rank, error);
+    gpusync__blame(s, own, error);
     gpusync__set_flag(&s->fate, GPUSYNC__DOOMED);
-}
-
-/* Signals the event that stands for a ticket, so that the GPU does not wait for it any longer. No
-   lock is held, because this sends a message. */
-static void gpusync__signal_dependency(gpusync__dependency *dep)
-{
-    if (!dep->queue || !dep->event || !dep->submission)
-        return;
-    void *pool = gpusync__pool_push();
-    GPUSYNC__AS1(void, uint64_t)(dep->event, gpusync__sel.setSignaledValue, dep->raw);
-    gpusync__pool_pop(pool);
 }
 
 /* Tells submissions that their dependencies, which the caller has taken off a wait list, are over:
@@ -8914,9 +8806,8 @@ static void gpusync__dependencies_over(gpusync__dependency *dependencies, const 
         gpusync__submission *s = dep->submission;
         bool fails = error && !gpusync__is_order(dep) && !gpusync__has_fate(s, GPUSYNC__GIVEN_UP);
         next = dep->next;
-        gpusync__signal_dependency(dep);
         if (fails)
-            gpusync__doom(s, dep->rank, error);
+            gpusync__doom(s, false, error);
         if ((dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1) || (fails && !gpusync__is_issued(s)))
             gpusync__mark_ready(s, deferred);
         if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
@@ -8936,13 +8827,12 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
    value:
 
      1. PENDING    A submission that will signal the value lists the signal (gpusync__link_signal).
-     2. GOING      The submission is about to be issued, and stays behind no lower signal of another
-                   queue (gpusync__set_out).
-     3. ISSUED     The GPU has the submission: work that waits for the value can be committed, too
-                   (gpusync__issue_signal).
-     4. kept       The submission has ended well (gpusync__publish). A value that the host signals
+     2. ISSUED     No signal of the submission stays behind a lower one of another queue
+                   (gpusync__set_out). The GPU gets the submission: work that waits for the value can
+                   be committed, too (gpusync__issue_signal).
+     3. kept       The submission has ended well (gpusync__publish). A value that the host signals
                    begins here.
-     5. reached    No lower signal is pending: `value` rises, and gpusync tells what waits for the
+     4. reached    No lower signal is pending: `value` rises, and gpusync tells what waits for the
                    value (gpusync__raise_unlock).
 
    A submission that fails fails the timelines that it was to signal (gpusync__publish): `value`
@@ -8956,7 +8846,7 @@ static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
    has none left:
      the cover of a value           is found in the treap `signals`
      `coming`                       goes on from where it stands (gpusync__end_signal)
-     what a signal goes after       is among those that raised `largest` (gpusync__goes_after)
+     what a signal goes after       is found in the treap `issued` (gpusync__goes_after)
      whether a submission's rise    one signal and one dependency of each of its timelines tell
                                     (gpusync__note_signal) */
 
@@ -8980,16 +8870,26 @@ static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__c
     }
 }
 
+/* Returns the value that the host may write to the event, if `hosted` is above `value`. The signal of work
+   that the host makes passes lower ones as if the GPU made it, because work on the GPU may wait for it:
+   those that are PENDING, which may wait for that work, and those that are issued behind it. It comes after
+   all that the GPU is about to signal in order. Under the wait list's lock. */
+GPUSYNC__RARE uint64_t gpusync__level(const gpusync_timeline *t)
+{
+    for (const gpusync__node *node = t->signals.end[0]; node && node->number < t->hosted; node = node->beside[1])
+        if (gpusync__comes((const gpusync__pending_signal *)(const void *)node))
+            return t->value;
+    return t->hosted;
+}
+
 /* Raises `value` to `kept`, or to just below the lowest pending signal, and tells what waits for
    the value. Callers have raised `kept`, or taken a pending signal off. The host writes the event
-   only here, so that the GPU does not see a value of the host before a lower pending signal either.
-   The caller holds the wait list's lock; this function unlocks it, because unparking runs a hook.
-   */
+   only here. The caller holds the wait list's lock; this function unlocks it, because unparking runs a
+   hook. */
 static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     uint64_t value = t->kept;
     gpusync__catch caught;
-    bool writes = false;
 
     gpusync__catch_nothing(&caught);
     if (t->signal_count && t->signals.end[0]->number <= value)
@@ -8997,15 +8897,16 @@ static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferr
     if (value > t->value) { /* and it has not failed: a failed one is above every other */
         GPUSYNC__STORE_SEQ(&t->value, value);
         gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);
-        writes = value > t->on_event;
-        if (writes)
-            GPUSYNC__STORE_SEQ(&t->on_event, value);
     }
+    uint64_t level = t->hosted > t->value ? gpusync__level(t) : t->value;
+    bool writes = level > t->on_event && level != GPUSYNC__FAILED_VALUE;
+    if (writes)
+        GPUSYNC__STORE_SEQ(&t->on_event, level);
     GPUSYNC__UNLOCK_TIMELINE(t);
     /* Two threads may come here in the other order. Then the lower value is written last, and Metal
        ignores it (documented: an event only rises). */
     if (writes)
-        gpusync__write_event(t, value + t->base);
+        gpusync__write_event(t, level + t->base);
     gpusync__wake_numbers(t, value, &caught, deferred);
     gpusync__dependencies_over(caught.dependencies, NULL, deferred);
 }
@@ -9033,7 +8934,7 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
     if (!first)
         return false;
     gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, deferred);
-    if (t->fail_writes_event)
+    if (!t->imported)
         gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
     gpusync__dependencies_over(caught.dependencies, &t->error, deferred);
     return true;
@@ -9253,17 +9154,6 @@ static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
     gpusync__listen(&goal);
 }
 
-/* Claims the registration for a callback, or for a dependency that blocks, and marks the node as
-   `heard`. True if the caller has to register; false if another thread has, or no registration is
-   needed. Under the wait list's lock. */
-static bool gpusync__claim_listening(gpusync__node *node)
-{
-    if (node->heard || (node->told == gpusync__dependency_told && !((gpusync__dependency *)(void *)node)->blocks))
-        return false;
-    node->heard = true;
-    return true;
-}
-
 /* -- events */
 
 /* Returns a used event of the pool, or a new one, +1, with its value in *raw. NULL if Metal has
@@ -9329,13 +9219,15 @@ static bool gpusync__is_pending(const gpusync__dependency *dep)
     return cover && cover->submission != dep->submission;
 }
 
-/* Returns OK if a submission, or the host, may signal the value. Under the wait list's lock. */
+/* Returns OK if a submission, or the host, may signal the value: it is not reached, not pending, and not
+   the highest that was signalled. Under the wait list's lock. */
 static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
 {
     const gpusync__pending_signal *cover = gpusync__cover(t, value);
     if (t->value == GPUSYNC__FAILED_VALUE)
         return t->error.result;
-    return value <= t->kept || (cover && cover->node.number == value) ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
+    bool known = value <= t->value || value == t->kept || (cover && cover->node.number == value);
+    return known ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
 }
 
 /* Turns the AWAITED dependencies up to the value to the stage, because the GPU can wait for them
@@ -9375,111 +9267,145 @@ GPUSYNC__RARE void gpusync__let_come_below(const gpusync__pending_signal *signal
         GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
 }
 
-/* Turns a pending signal ISSUED: the GPU has its submission, or gets it at once, so that work that
-   waits for the value can be committed, too. If the GPU may signal a higher value first, a wait on
-   the GPU would end too early, and work that waits for this value is held until the signalling work
-   has ended. Under the wait list's lock. */
-GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpusync__deferred *deferred)
-{
-    gpusync_timeline *t = signal->timeline;
-    const gpusync__node *below = signal->node.beside[0];
+/* -- the order of the signals of several queues. Under the wait list's lock */
 
-    signal->stage = GPUSYNC__ISSUED;
-    if (!gpusync__comes(signal)) {
-        gpusync__let_come_below(signal);
-        return;
-    }
-    if (!below || below->number <= t->coming)
-        gpusync__let_come(t, &signal->node);
-    if (t->waits.lists[GPUSYNC__BY_NUMBER].root)
-        gpusync__turn_dependencies(t, GPUSYNC__COMING, signal->node.number, &signal->node, deferred);
+/* Returns the signal that has this place in `issued` of its timeline. */
+static gpusync__pending_signal *gpusync__issued_at_place(gpusync__node *place)
+{
+    return (gpusync__pending_signal *)(void *)((char *)place - offsetof(gpusync__pending_signal, place_issued));
 }
 
-/* -- which signals of a `mixed` timeline have raised its `largest`, by `raised`: they set out in the
-   order of their values. Under the wait list's lock. */
-
-GPUSYNC__RARE void gpusync__raised_add(gpusync__pending_signal *signal)
+static void gpusync__add_issued(gpusync__pending_signal *signal)
 {
     gpusync_timeline *t = signal->timeline;
-    signal->lower = t->raised;
-    signal->higher = NULL;
-    if (t->raised)
-        t->raised->higher = signal;
-    t->raised = signal;
+    signal->place_issued.number = signal->node.number;
+    gpusync__list_add(&t->issued, &signal->place_issued);
+    gpusync__node *above = signal->place_issued.beside[1];
+    if (above && gpusync__issued_at_place(above)->submission->work.queue != signal->submission->work.queue)
+        t->mixes++;
 }
 
 /* The first signal of a second queue comes: from here on the timeline is `mixed`. */
 GPUSYNC__RARE void gpusync__mix(gpusync_timeline *t)
 {
     t->mixed = true;
-    for (gpusync__node *node = t->signals.end[0]; node; node = node->beside[1])
-        if (gpusync__raises((gpusync__pending_signal *)(void *)node))
-            gpusync__raised_add((gpusync__pending_signal *)(void *)node);
+    for (gpusync__node *node = t->signals.end[0]; node; node = node->beside[1]) {
+        gpusync__pending_signal *signal = (gpusync__pending_signal *)(void *)node;
+        signal->alone = 0;
+        if (signal->stage == GPUSYNC__ISSUED)
+            gpusync__add_issued(signal);
+    }
+}
+
+/* Returns the highest value of the timeline that the submission waits for before its first signal of it,
+   or 0. A wait in a command buffer comes before the signals of that buffer. */
+GPUSYNC__RARE uint64_t gpusync__needs(const gpusync__submission *s, const gpusync_timeline *t)
+{
+    const gpusync__pending_signal *first = s->signals;
+    uint64_t value = 0;
+    while (first->timeline != t)
+        first = first->along;
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
+        if (dep->timeline == t && dep->node.number > value && (!first->place || dep->place <= first->place))
+            value = dep->node.number;
+    return value;
 }
 
 /* Returns the value of the lower signal of another queue that this one must stay behind, or 0. The
    GPU signals in the order of one queue (unverified: README, "Status"), and in no order of several
-   queues. A higher value would end a wait on the GPU for a lower one. Such a wait is for a signal
-   that raised `largest` (gpusync__comes), and the highest of those below this one is enough: it
-   went after the lower ones itself. A signal that is PENDING is passed, because its submission may
-   wait for this one. The search passes the signals above this one that are on their way. Under the
-   wait list's lock. */
-GPUSYNC__RARE uint64_t gpusync__goes_after(const gpusync__pending_signal *signal)
+   queues. A higher value would end a wait on the GPU for a lower one. A signal that is PENDING is
+   passed, because its submission may wait for this one. `alone` ends the walk over signals of one queue. */
+GPUSYNC__RARE uint64_t gpusync__goes_after(gpusync__pending_signal *signal)
 {
     const gpusync_timeline *t = signal->timeline;
     const gpusync__submission *s = signal->submission;
-    const gpusync__pending_signal *below = t->raised;
+    gpusync__node *above = gpusync__list_from(&t->issued, signal->node.number);
+    gpusync__node *below = above ? above->beside[0] : t->issued.end[1];
 
-    while (below && below->node.number > signal->node.number)
-        below = below->lower;
-    if (!below || below->submission->work.queue == s->work.queue || t->value == GPUSYNC__FAILED_VALUE)
+    signal->alone = 0;
+    if (!below || t->value == GPUSYNC__FAILED_VALUE)
         return 0; /* where the timeline has failed, no wait is left */
-    /* A submission that needs the lower value, or one above it, goes after that signal anyway. */
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        if (dep->timeline == t && dep->node.number >= below->node.number)
-            return 0;
-    return below->node.number;
-}
-
-/* Turns a pending signal GOING, because its submission is to be issued; the last signal of a
-   submission turns ISSUED. Returns 0, or the value of a lower signal that this one must stay
-   behind: then the signal stays PENDING. Under the order lock and the wait list's. */
-GPUSYNC__INLINE uint64_t gpusync__set_out(gpusync__pending_signal *signal, gpusync__deferred *deferred)
-{
-    gpusync_timeline *t = signal->timeline;
-    uint64_t after = t->mixed ? gpusync__goes_after(signal) : 0;
-
-    if (after)
-        return after;
-    signal->stage = GPUSYNC__GOING;
-    signal->largest_before = t->largest;
-    if (t->largest < signal->node.number)
-        t->largest = signal->node.number;
-    else if (t->passed < signal->node.number)
-        t->passed = signal->node.number;
-    if (t->mixed && gpusync__raises(signal))
-        gpusync__raised_add(signal);
-    if (!signal->along)
-        gpusync__issue_signal(signal, deferred);
+    /* A submission that needs a value goes after the signals up to it anyway. */
+    uint64_t needs = gpusync__needs(s, t);
+    for (; below && below->number > needs; below = below->beside[0]) {
+        const gpusync__pending_signal *lower = gpusync__issued_at_place(below);
+        if (lower->submission->work.queue != s->work.queue)
+            return below->number;
+        if (lower->alone == t->mixes)
+            break;
+    }
+    if (!needs)
+        signal->alone = t->mixes;
     return 0;
 }
 
-/* gpusync__set_out for a pending signal that is listed already. Under the order lock. */
-static uint64_t gpusync__set_out_too(gpusync__pending_signal *signal, gpusync__deferred *deferred)
+/* Turns a pending signal ISSUED: the GPU gets its submission at once, so that work that waits for the
+   value can be committed, too. If the GPU may signal a higher value first, a wait on the GPU would
+   end too early, and work that waits for this value is held until the signalling work has ended. */
+GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
-    if (signal->stage != GPUSYNC__PENDING)
-        return 0; /* changes under the order lock only */
-    GPUSYNC__LOCK_TIMELINE(signal->timeline);
-    uint64_t after = gpusync__set_out(signal, deferred);
-    GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
-    return after;
+    gpusync_timeline *t = signal->timeline;
+    const gpusync__node *below = signal->node.beside[0];
+
+    signal->stage = GPUSYNC__ISSUED;
+    signal->passed = t->largest > signal->node.number;
+    if (t->mixed)
+        gpusync__add_issued(signal);
+    if (signal->passed) {
+        gpusync__let_come_below(signal);
+        return;
+    }
+    t->largest = signal->node.number;
+    if (!below || below->number <= t->coming)
+        gpusync__let_come(t, &signal->node);
+    if (t->waits.lists[GPUSYNC__BY_NUMBER].root)
+        gpusync__turn_dependencies(t, GPUSYNC__COMING, signal->node.number, &signal->node, deferred);
 }
 
-/* Lists the pending signal. going: no dependency holds its submission, so the signal sets out at
-   once. NOT_READY if the signal is listed, and must stay behind a lower one; an error if it is not
-   listed. A signal that is not ISSUED keeps `coming` below its value, whatever is ISSUED above.
-   Under the order lock. */
-static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool going, gpusync__deferred *deferred)
+/* Turns all signals of a submission ISSUED, because the submission is issued next; or none, if one must
+   stay behind a lower signal: then it returns that one, with the value in *after. No other submission
+   issues its signals meanwhile, which the device's lock sees to; a single signal of a timeline that is not
+   `mixed` has nothing to stay behind. Under the order lock. */
+static __attribute__((noinline)) gpusync__pending_signal *gpusync__set_out_now(gpusync__submission *s, uint64_t *after,
+                                                                               gpusync__deferred *deferred)
+{
+    gpusync__pending_signal *late = s->signals;
+    if (!late->along) {
+        GPUSYNC__LOCK_TIMELINE(late->timeline);
+        if (!late->timeline->mixed)
+            gpusync__issue_signal(late, deferred);
+        GPUSYNC__UNLOCK_TIMELINE(late->timeline);
+        if (late->stage == GPUSYNC__ISSUED)
+            return NULL;
+    }
+    gpusync__lock(&s->device->lock);
+    for (; late; late = late->along) {
+        GPUSYNC__LOCK_TIMELINE(late->timeline);
+        *after = late->timeline->mixed ? gpusync__goes_after(late) : 0;
+        GPUSYNC__UNLOCK_TIMELINE(late->timeline);
+        if (*after)
+            break;
+    }
+    for (gpusync__pending_signal *signal = late ? NULL : s->signals; signal; signal = signal->along) {
+        GPUSYNC__LOCK_TIMELINE(signal->timeline);
+        gpusync__issue_signal(signal, deferred);
+        GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
+    }
+    gpusync__unlock(&s->device->lock);
+    return late;
+}
+
+GPUSYNC__INLINE gpusync__pending_signal *gpusync__set_out(gpusync__submission *s, uint64_t *after,
+                                                          gpusync__deferred *deferred)
+{
+    bool none = !s->signals || s->signals->stage == GPUSYNC__ISSUED;
+    return none ? NULL : gpusync__set_out_now(s, after, deferred);
+}
+
+/* Lists the pending signal, or returns why it may not. It keeps `coming` below its value, whatever is
+   ISSUED above. goes: it is the only signal of a submission that nothing holds, and is issued at once if
+   its timeline is not `mixed`. Under the order lock. */
+static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool goes, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
     GPUSYNC__LOCK_TIMELINE(t);
@@ -9492,56 +9418,35 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
             gpusync__mix(t);
         gpusync__list_add(&t->signals, &signal->node);
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
-        if (going && gpusync__set_out(signal, deferred))
-            result = GPUSYNC_NOT_READY;
-        if (signal->stage != GPUSYNC__ISSUED)
+        if (goes && !t->mixed)
+            gpusync__issue_signal(signal, deferred);
+        else if (signal->node.number <= t->coming)
             gpusync__let_come_below(signal);
     }
     GPUSYNC__UNLOCK_TIMELINE(t);
     return result;
 }
 
-/* For a signal of a `mixed` timeline that ends, or turns PENDING again. Takes it off the list of
-   those that raised `largest`, and the dependencies of the submissions that stay behind it off the
-   wait list. The caller tells these submissions after the unlock. Under the wait list's lock. */
+/* For a signal of a `mixed` timeline that ends. Takes it off `issued`, and the dependencies of the
+   submissions that stay behind it off the wait list. The caller tells these submissions after the
+   unlock. Under the wait list's lock. */
 GPUSYNC__RARE gpusync__dependency *gpusync__unmix(gpusync__pending_signal *signal, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
-    gpusync__wait_list *waits = &t->waits;
     uint64_t value = signal->node.number;
-    gpusync__dependency *dep = gpusync__first_dependency(waits, value, value);
+    gpusync__dependency *dep = gpusync__first_dependency(&t->waits, value, value);
     gpusync__dependency *next;
     gpusync__catch caught;
 
-    if (gpusync__raises(signal)) {
-        if (signal->higher)
-            signal->higher->lower = signal->lower;
-        else
-            t->raised = signal->lower;
-        if (signal->lower)
-            signal->lower->higher = signal->higher;
-    }
+    if (signal->place_issued.linked)
+        gpusync__list_remove(&t->issued, &signal->place_issued);
     gpusync__catch_nothing(&caught);
     for (; dep; dep = next) {
         next = gpusync__dependency_after(dep, value);
         if (gpusync__is_order(dep))
-            gpusync__take_told(waits, &dep->node, NULL, &caught, deferred);
+            gpusync__take_told(&t->waits, &dep->node, NULL, &caught, deferred);
     }
     return caught.dependencies;
-}
-
-/* Turns a pending signal back to PENDING, because its submission is not issued after all, or not
-   yet. Submissions that stayed behind the signal are told. No wait list's lock is held. */
-GPUSYNC__RARE void gpusync__stay(gpusync__pending_signal *signal, gpusync__deferred *deferred)
-{
-    gpusync_timeline *t = signal->timeline;
-    GPUSYNC__LOCK_TIMELINE(t);
-    gpusync__dependency *followers = t->mixed ? gpusync__unmix(signal, deferred) : NULL;
-    if (signal->stage != GPUSYNC__PENDING && t->largest == signal->node.number)
-        t->largest = signal->largest_before > t->passed ? signal->largest_before : t->passed;
-    signal->stage = GPUSYNC__PENDING;
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    gpusync__dependencies_over(followers, NULL, deferred);
 }
 
 static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
@@ -9568,9 +9473,10 @@ static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *def
 }
 
 /* Ends the pending signal. kept: its work has ended well, and the value is reached once no lower
-   signal is pending. In both cases `coming` may rise to the signals above, and `value` rises to
-   what this signal has hidden. Submissions that stayed behind the signal are told after
-   the unlock. No wait list's lock is held. */
+   signal is pending. Otherwise other code may signal what no pending signal covers any more. In
+   both cases `coming` may rise to the signals above, and `value` rises to what this signal has
+   hidden. Submissions that stayed behind the signal are told after the unlock. No wait list's lock
+   is held. */
 static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpusync__deferred *deferred)
 {
     gpusync_timeline *t = signal->timeline;
@@ -9588,10 +9494,16 @@ static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpus
         if (next && next->number > t->coming && (!below || below->number <= t->coming))
             gpusync__let_come(t, next);
     }
-    if (kept && value > t->kept)
-        t->kept = value;
-    if (kept && value > t->on_event && signal->encoded)
-        GPUSYNC__STORE_SEQ(&t->on_event, value);
+    if (!kept && gpusync__is_outside(t))
+        gpusync__turn_dependencies(t, GPUSYNC__ABROAD, GPUSYNC_MAX_VALUE, NULL, deferred);
+    if (kept) {
+        if (value > t->kept)
+            t->kept = value;
+        if (!signal->encoded)
+            t->hosted = value > t->hosted ? value : t->hosted;
+        else if (value > t->on_event)
+            GPUSYNC__STORE_SEQ(&t->on_event, value);
+    }
     gpusync__raise_unlock(t, deferred);
     gpusync__dependencies_over(followers, NULL, deferred);
 }
@@ -9698,10 +9610,9 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
             t->value = raw; /* else 0: the caller looks again */
         t->base = raw > t->value && !t->imported ? raw - t->value : 0;
         t->kept = t->on_event = t->value;
-        t->refs = 1;
-        t->flags = t->imported ? GPUSYNC__OUTSIDE : 0;
-        t->fail_writes_event = !t->imported || desc->fail_writes_event;
-        gpusync__copy_text(t->label, sizeof t->label, desc->label);
+        t->refs = t->mixes = 1;
+        t->flags = t->imported || desc->signalled_by_others ? GPUSYNC__OUTSIDE : 0;
+        gpusync__copy_label(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
         /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline
            slips through. */
@@ -9746,7 +9657,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
             return GPUSYNC_ERROR_NOT_RISING;
         void *pool = gpusync__pool_push();
         event = gpusync__event_take(device, &raw);
-        void *label = event && desc->label ? gpusync__string(desc->label) : NULL;
+        void *label = event && desc->label ? gpusync__label(desc->label) : NULL;
         if (event)
             gpusync__send_void_id(event, gpusync__sel.setLabel, label); /* NULL: a used one loses its label */
         gpusync__pool_pop(pool);
@@ -9905,7 +9816,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     GPUSYNC__LOCK_TIMELINE(timeline);
     bool lost = (GPUSYNC__LOAD_SEQ(&timeline->flags) & GPUSYNC__LOST) != 0;
     result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(timeline, value);
-    if (result == GPUSYNC_OK)
+    if (result == GPUSYNC_OK && value > timeline->kept)
         timeline->kept = value;
     gpusync__raise_unlock(timeline, &deferred); /* which raises nothing on an error */
     if (result == GPUSYNC_OK && timeline->device->trace)
@@ -9915,57 +9826,31 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     return result;
 }
 
-/* Others signal up to this value from here on. What is held for such values may go to the device,
-   which waits for the event. Waits that sleep did not listen, and are made to look again. What is
-   held all the same, and callbacks, get the listener to tell. */
-GPUSYNC_API gpusync_result gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value)
+/* Copies the program's own error, whose texts may have no end, and may be no UTF-8. */
+static void gpusync__read_reason(gpusync_error *to, const gpusync_error *from)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__node *node;
-    uint64_t from = 0;
-
-    if (!timeline)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE)
-        return GPUSYNC_ERROR_NOT_RISING;
-    gpusync_result result = gpusync__timeline_enter(timeline);
-    if (result != GPUSYNC_OK)
-        return result;
-    GPUSYNC__STORE_SEQ(&timeline->handed_out, true); /* read by gpusync__timeline_unref */
-    GPUSYNC__LOCK_TIMELINE(timeline);
-    if (value > timeline->expected)
-        timeline->expected = value;
-    gpusync__turn_dependencies(timeline, GPUSYNC__ABROAD, timeline->expected, NULL, &deferred);
-    GPUSYNC__UNLOCK_TIMELINE(timeline);
-    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))
-        gpusync__wake_waits(timeline->device, &timeline->waits, true);
-    do { /* the lock is unlocked for each registration: `from` keeps the place */
-        GPUSYNC__LOCK_TIMELINE(timeline);
-        node = gpusync__first_told(&timeline->waits, from);
-        while (node && !gpusync__claim_listening(node))
-            node = gpusync__told_from(node->beside[1]);
-        if (node)
-            from = node->number;
-        GPUSYNC__UNLOCK_TIMELINE(timeline);
-        if (node)
-            gpusync__listen_for_value(timeline, from++);
-    } while (node);
-    gpusync__read_event(timeline, &deferred);
-    result = gpusync__timeline_result(timeline, NULL);
-    gpusync__do_deferred(timeline->device, &deferred);
-    gpusync__timeline_leave(timeline);
-    return result;
+    gpusync_error ended = *from;
+    ended.domain[sizeof ended.domain - 1] = ended.message[sizeof ended.message - 1] = '\0';
+    ended.label[sizeof ended.label - 1] = ended.queue_label[sizeof ended.queue_label - 1] = '\0';
+    *to = ended;
+    gpusync__copy_label(to->domain, sizeof to->domain, ended.domain);
+    gpusync__copy_label(to->message, sizeof to->message, ended.message);
+    gpusync__copy_label(to->label, sizeof to->label, ended.label);
+    gpusync__copy_label(to->queue_label, sizeof to->queue_label, ended.queue_label);
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync_error error;
     if (!timeline)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__timeline_enter(timeline);
     if (result != GPUSYNC_OK)
         return result;
-    if (!gpusync__fail_timeline(timeline, reason, &deferred))
+    if (reason)
+        gpusync__read_reason(&error, reason);
+    if (!gpusync__fail_timeline(timeline, reason ? &error : NULL, &deferred))
         result = gpusync__timeline_result(timeline, NULL);
     gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
@@ -10017,17 +9902,16 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
 /* ------------------------------------------------------------------------------- >>metal4 --
    A command buffer of Metal 4 has no status, no handler and no queue, and Metal retains nothing.
    What is committed in one go is one slot, and that is the feedback handler. Metal takes the
-   handlers out of the options at the commit (seen in listings of the framework of iOS 26.1; the
-   headers do not say so): so each commit has options of its own. A signal of the queue may come
-   after the feedback of the work in front of it. Therefore each queue has a mark, an event that the
-   queue signals with rising numbers behind its other signals: a number that has come tells that the
-   signals before it have, and that their events may go.
+   handlers out of the options at the commit (assumed): so each commit has options of its own. A
+   signal of the queue may come after the feedback of the work in front of it. Therefore a
+   submission that signals is kept, and its events with it, until its mark has come: an event of the
+   queue, which the queue signals behind the others. The events of the timelines do not tell: another
+   queue or the host may raise one before the signal comes.
 
    In this section stand the checks of command buffers, the commit (gpusync__commit4), the ends
-   (gpusync__feedback_status), the mark and what it keeps (gpusync__make_mark, gpusync__set_mark,
-   gpusync__keep_signaller; in destroy gpusync__gather_events and gpusync__leave_behind, which the
-   ground floor calls as `gather` and `leave` of gpusync__metal4), and waits and signals of
-   submissions (gpusync__encode_waits4, gpusync__send_parts4, gpusync__wait_was_cut).
+   (gpusync__feedback_status), the mark and what is kept (gpusync__make_mark, gpusync__keep_signaller; in destroy
+   gpusync__leave_behind, which the ground floor calls as `leave` of gpusync__metal4), and waits and
+   signals of submissions (gpusync__encode_waits4, gpusync__send_parts4, gpusync__wait_was_cut).
 
    What else knows of Metal 4, and why. `make check` compares this list with the code.
 
@@ -10045,14 +9929,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync__has_metal4        does the device have such queues?
      gpusync__metal_queue       takes or makes the queue
      gpusync_queue_create       its limit, where the program sets none, is the largest number
-     gpusync__queue_free        releases the mark
-     gpusync__orphan_slots      keeps no events for an orphan: `gather` keeps those of the queue
-     gpusync__step_work         calls `gather`: what the GPU still uses is kept
-     gpusync__step_callbacks    calls `leave` for that
-     gpusync__submission_clear  a free submission has no options, and no number of the queue's mark
+     gpusync__orphan_slots      keeps no events for an orphan: its submission is kept
+     gpusync__step_callbacks    calls `leave`: what the GPU still uses is kept
+     gpusync__submission_clear  a free submission has no options
      gpusync__submission_new    the command buffers are noted in its memory, beside its parts
      gpusync__submission_free   releases the options of a commit that was never made
-     gpusync__publish           the events that the submission signals stay until the mark has come
+     gpusync__publish           the events that the submission signals stay until its mark has come
      gpusync__issue_submission  waits and signals are operations of the queue
      gpusync__own_buffers       makes options: no command buffers of this library's own carry waits and signals
      gpusync__take_parts        calls gpusync__take_parts4
@@ -10149,96 +10031,100 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
 static void gpusync__add_events(void *array, const gpusync__submission *s)
 {
     GPUSYNC__EACH_DEPENDENCY(dep, s)
-        if (dep->event)
-            gpusync__send_void_id(array, gpusync__sel.addObject, dep->event);
+        if (dep->timeline)
+            gpusync__send_void_id(array, gpusync__sel.addObject, dep->timeline->event);
     GPUSYNC__EACH_SIGNAL(signal, s)
         gpusync__send_void_id(array, gpusync__sel.addObject, signal->timeline->event);
 }
 
-/* On a Metal 4 queue a signal stands behind its commit and may come after the feedback, and nothing
-   retains the queue. Therefore the queue signals a last mark behind all its work, and a block that
-   waits for the mark keeps the events and the queue until then. */
-static void gpusync__keeper_copy(void *to, const void *from)
+/* Takes the oldest kept submission off the list if the queue has signalled its mark, and with it all that
+   stands in front of the mark: Metal makes the signals of a queue in their order (assumed: README,
+   "Status"). shown: where the mark stands. NULL: there is none, or its mark has not come. */
+static gpusync__submission *gpusync__kept_came(gpusync_queue *q, uint64_t shown)
 {
-    (void)to; /* the bytes are there already */
-    gpusync__retain(((const gpusync__context_block *)from)->context);
+    gpusync_device *dev = q->device;
+    gpusync__lock(&dev->submission_lock);
+    gpusync__submission *s = q->kept;
+    if (s && s->mark && s->mark <= shown)
+        q->kept = s->next;
+    else
+        s = NULL;
+    gpusync__unlock(&dev->submission_lock);
+    return s;
 }
 
-static void gpusync__keeper_dispose(const void *block)
+/* Returns the mark that the queue has signalled. A GPU that was removed signals nothing any more. */
+static uint64_t gpusync__shown_mark(const gpusync_queue *q)
 {
-    gpusync__release_pooled(((const gpusync__context_block *)block)->context);
+    if (GPUSYNC__LOAD_SEQ(&q->device->lost) & GPUSYNC__REMOVED)
+        return UINT64_MAX;
+    return q->mark ? GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue) : 0;
 }
 
-/* Metal releases the block after this call, and with it what the block keeps. */
-static void gpusync__keeper_invoke(void *block, void *event, uint64_t raw)
+/* Returns whether the GPU may still use events of a submission that was issued: it is to signal, or it was
+   left in flight and waits. */
+static bool gpusync__needs_events(const gpusync__submission *s)
 {
-    (void)block;
-    (void)event;
-    (void)raw;
+    return s->mark || (s->dependencies && gpusync__has_fate(s, GPUSYNC__GIVEN_UP));
 }
 
-static const struct gpusync__listener_descriptor gpusync__keeper_descriptor = {
-    0, sizeof(gpusync__context_block), gpusync__keeper_copy, gpusync__keeper_dispose, "v24@?0@8Q16", NULL,
-};
-
-/* Step 5 of >>destroy, before the slots become orphans. Returns the events that submissions in
-   flight still use, in an array (+1), or NULL if every ticket has ended. */
-GPUSYNC__RARE void *gpusync__gather_events(gpusync_queue *q)
+/* Keeps an ended submission on the queue, with the caller's reference, and with it the events that the
+   submission signals: Metal 4 retains no event, and a signal may come after the feedback of the work in
+   front of it. This call also drops the kept submissions whose marks have come, the oldest first. The
+   queue may be freed once `kept_count` is added to: gpusync__destroy waits for all submissions except
+   the kept ones. */
+GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
 {
-    uint64_t ticket = gpusync__ended_to(q);
-    uint64_t last = gpusync__committed(q);
-    void *pool = gpusync__pool_push();
-    void *array = ticket == last ? NULL : gpusync__new_object("NSMutableArray");
+    gpusync_device *dev = q->device;
+    uint64_t shown = gpusync__shown_mark(q);
+    gpusync__submission *gone = NULL;
+    uint32_t more = 1;
 
-    while (ticket++ < last) {
-        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot)
-            continue;
-        if (slot->kind == GPUSYNC__SUBMISSION)
-            gpusync__add_events(array, slot->submission);
-        gpusync__ticket_end(q, slot);
+    gpusync__lock(&dev->submission_lock);
+    s->next = NULL;
+    if (q->kept)
+        q->last_kept->next = s;
+    else
+        q->kept = s;
+    q->last_kept = s;
+    gpusync__unlock(&dev->submission_lock);
+    for (; (s = gpusync__kept_came(q, shown)) != NULL; more--) {
+        s->next = gone;
+        gone = s;
     }
-    gpusync__pool_pop(pool);
-    return array;
+    GPUSYNC__ADD_SEQ(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
+    gpusync__unref_submissions(gone);
 }
 
-/* Step 8 of >>destroy, when no thread publishes any more. Keeps the events of `left` and of the
-   kept submissions, and the queue, until the GPU has passed the last mark. They are kept for good
-   if Metal has no event or listener for the mark, or if the mark never comes. A device that is lost,
-   and that has nothing in flight and no signal still to come, needs none of them. */
-GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q, void *left)
+/* Step 7 of >>destroy, when no thread publishes any more. Drops the kept submissions whose marks have come.
+   If there are others, the queue, its mark and their events are kept for good: the GPU may still use them.
+   A submission without a mark is one that waits, and was left in flight. */
+GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q)
 {
-    void *pool = gpusync__pool_push();
-    void *listener = gpusync__listener(q->device);
-    void *array = left ? left : gpusync__new_object("NSMutableArray");
-    uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue); /* 0 without a mark */
-    uint32_t lost = GPUSYNC__LOAD_SEQ(&q->device->lost);
-
-    for (const gpusync__submission *s = q->kept; s; s = s->next) {
-        gpusync__add_events(array, s);
-        if (s->mark > made && !(lost & GPUSYNC__REMOVED))
-            left = array; /* its signal may still come */
+    uint64_t shown = gpusync__shown_mark(q);
+    gpusync__submission *s;
+    while ((s = gpusync__kept_came(q, shown)) != NULL) {
+        GPUSYNC__SUB_SEQ(&q->kept_count, 1);
+        gpusync__submission_unref(s);
     }
-    gpusync__send_void_id(array, gpusync__sel.addObject, q->metal);
-    if (!q->mark)
-        q->mark = gpusync__event_take(q->device, &q->marks);
-    if (lost && !left) {
-        gpusync__release(array);
-    } else if (q->mark && listener) {
-        gpusync__send_void_id(array, gpusync__sel.addObject, q->mark);
-        gpusync__send_void_id(array, gpusync__sel.addObject, listener);
-        gpusync__notify(q->mark, listener, ++q->marks, gpusync__keeper_invoke, &gpusync__keeper_descriptor, array);
-        gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
-        gpusync__release(array);
+    if (q->kept)
+        gpusync__retain(q->metal);
+    else if (q->mark)
+        gpusync__event_keep(q->device, q->mark, true);
+    for (s = q->kept; s; s = s->next) {
+        GPUSYNC__EACH_DEPENDENCY(dep, s)
+            if (dep->timeline)
+                gpusync__retain(dep->timeline->event);
+        GPUSYNC__EACH_SIGNAL(signal, s)
+            gpusync__retain(signal->timeline->event);
     }
-    gpusync__pool_pop(pool);
     gpusync__unref_submissions(q->kept);
 }
 
-/* Before the first commit, whose handler reads it. Under the order lock. */
+/* Before the mark is made, and before the first commit, whose handler reads it. Under the order lock. */
 GPUSYNC__INLINE void gpusync__hook_in4(gpusync_queue *q)
 {
-    static const gpusync__metal4 fours = {gpusync__feedback_status, gpusync__gather_events, gpusync__leave_behind};
+    static const gpusync__metal4 fours = {gpusync__feedback_status, gpusync__leave_behind};
     if (!q->four)
         q->four = &fours;
 }
@@ -10338,6 +10224,7 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
     gpusync__lock(&q->order);
     bool first = !q->mark;
     if (first) {
+        gpusync__hook_in4(q);
         q->marks = raw;
         GPUSYNC__STORE_SEQ(&q->mark, event);
     }
@@ -10347,11 +10234,11 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
     return true;
 }
 
-/* Makes what the commit of the submission needs: the mark and the options. No lock is held. */
-GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s,
-                                                    const gpusync_submission *desc)
+/* Makes what the commit of the submission needs: the options, and the queue's mark if it signals. No
+   lock is held. */
+GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s, bool signals)
 {
-    if (desc->signal_count && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
+    if (signals && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
         return GPUSYNC_ERROR_METAL_NIL;
     void *pool = gpusync__pool_push();
     s->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
@@ -10367,41 +10254,33 @@ GPUSYNC__RARE bool gpusync__encode_waits4(gpusync__submission *s)
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (gpusync__is_over(dep))
             continue;
-        gpusync__encode(s->work.queue->metal, gpusync__sel.waitForEvent, dep->event, dep->raw);
+        gpusync__encode(s->work.queue->metal, gpusync__sel.waitForEvent, dep->timeline->event, gpusync__raw_of(dep));
         dep->encoded = true; /* gpusync__wait_was_cut reads it */
         waits = true;
     }
     return waits;
 }
 
-#define GPUSYNC__MARK_EVERY 4 /* submissions that signal: a mark costs as much as a signal of theirs */
-
-/* Numbers the submission's signals, which the queue has got. The queue signals its mark behind
-   every fourth such submission. Under the order lock. */
-static void gpusync__set_mark(gpusync_queue *q, gpusync__submission *s)
-{
-    s->mark = ++q->marks;
-    if (q->marks % GPUSYNC__MARK_EVERY == 0)
-        gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, q->marks);
-}
-
-/* Commits the submission, and encodes its signals into the queue. The signals are not noted as
-   encoded: the host writes the event, too, because the GPU's signal may come after the feedback.
-   Under the order lock, with a pool. */
+/* Commits the submission, and encodes its signals into the queue, with the mark behind them. The host does
+   not write their values. The memory of the signals stays until the mark has come. Under the order lock,
+   with a pool. */
 GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
+    uint64_t mark = s->signals && !(s->flags & GPUSYNC_STRICT) ? ++q->marks : 0;
+    s->mark = mark; /* before the commit, as `encoded`: the feedback may publish at once */
+    GPUSYNC__EACH_SIGNAL(signal, s)
+        GPUSYNC__STORE_SEQ(&signal->encoded, mark != 0);
     gpusync__send4(q, s->parts[0], s->options, s->buffers, s->buffer_count);
     gpusync__release(s->options);
 
     s->options = NULL;
-    if (s->flags & GPUSYNC_STRICT)
+    if (!mark)
         return;
     GPUSYNC__EACH_SIGNAL(signal, s)
         gpusync__encode(q->metal, gpusync__sel.signalEvent, signal->timeline->event,
                         signal->node.number + signal->timeline->base);
-    if (s->signals)
-        gpusync__set_mark(q, s);
+    gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, mark);
 }
 
 /* Returns whether a wait of the queue ended before its value came, with an error for that. After a
@@ -10410,7 +10289,8 @@ GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
 GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
     const gpusync__dependency *dep = slot->submission->dependencies;
-    while (dep && (!dep->encoded || GPUSYNC__AS(uint64_t)(dep->event, gpusync__sel.signaledValue) >= dep->raw))
+    while (dep && (!dep->encoded ||
+                   GPUSYNC__AS(uint64_t)(dep->timeline->event, gpusync__sel.signaledValue) >= gpusync__raw_of(dep)))
         dep = dep->along;
     if (!dep)
         return false;
@@ -10420,39 +10300,6 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     gpusync__read_label(q, slot, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     return true;
-}
-
-/* Keeps an ended submission on the queue, with the caller's reference, and with it the events that
-   the submission signals: Metal 4 retains no event, and a signal may come after the feedback of the
-   work in front of it, or even of the work behind it. The signals have come once the event q->mark
-   stands at s->mark (gpusync__set_mark): Metal hands the signals of a queue to the kernel in their
-   order (known from Apple's code; what the kernel does is open: README, "Status"). This call also
-   drops the kept submissions whose signals have come. The queue may be freed once `kept_count` is
-   added to: gpusync__destroy waits for all submissions except the kept ones. */
-GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
-{
-    gpusync_device *dev = q->device;
-    uint64_t made = GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue);
-    gpusync__submission **link = &q->kept;
-    gpusync__submission *gone = NULL;
-    uint32_t more = 1;
-
-    gpusync__lock(&dev->submission_lock);
-    s->next = q->kept;
-    q->kept = s;
-    while ((s = *link) != NULL) {
-        if (s->mark > made) {
-            link = &s->next;
-            continue;
-        }
-        *link = s->next;
-        s->next = gone;
-        gone = s;
-        more--;
-    }
-    GPUSYNC__ADD_SEQ(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
-    gpusync__unlock(&dev->submission_lock);
-    gpusync__unref_submissions(gone);
 }
 
 /* -------------------------------------------------------------------------- >>submissions --
@@ -10489,14 +10336,13 @@ static void gpusync__submission_clear(gpusync__submission *s)
     s->own_dependencies = s->few_dependencies;
     s->own_signals = s->few_signals;
     s->parts = s->few_parts;
-    s->memory = s->front = s->back = s->options = NULL; /* `buffers` counts with the options alone */
+    s->memory = s->front = s->back = s->options = NULL; /* `buffers` and `mark` count with the options alone */
     s->joined = NULL;
-    s->dependency_count = s->signal_count = s->part_count = s->first_part = s->abandoned = 0;
-    s->rank = GPUSYNC__RANK_NONE;
+    s->dependency_count = s->signal_count = s->part_count = s->first_part = 0;
+    s->failed = s->own = false;
     s->listed = 0;
     s->due.fn = NULL;
     s->gpu_start = s->gpu_end = 0;
-    s->mark = 0;
     s->label[0] = '\0';
     s->flags = 0;
     /* These are published by the swap or the unlock that puts the submission on a free list. */
@@ -10506,6 +10352,7 @@ static void gpusync__submission_clear(gpusync__submission *s)
     s->work.queue = NULL;
     s->work.back = NULL;
     s->work.traits = 0;
+    s->work.behind = 0;
 }
 
 /* Gives a list of submissions back to the device. Returns how many they are. */
@@ -10692,14 +10539,11 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Gives back the timeline of a dependency, or the event that stood for its ticket. The event serves
-   again, unless the GPU may still wait for it (disowned). */
-static void gpusync__dependency_free(gpusync_device *dev, const gpusync__dependency *dep, bool disowned)
+/* Gives back the timeline of a dependency. */
+static void gpusync__dependency_free(const gpusync__dependency *dep)
 {
     if (dep->timeline)
         gpusync__timeline_unref(dep->timeline);
-    else if (dep->event)
-        gpusync__event_keep(dev, dep->event, !disowned);
 }
 
 /* Drops both references of a submission without a ticket, because no thread publishes or announces
@@ -10720,11 +10564,10 @@ static void gpusync__submission_free(gpusync__submission *s)
     while (s->joined) {
         gpusync__submission *joined = s->joined;
         s->joined = joined->next;
-        GPUSYNC__STORE_SEQ(&joined->fate, s->fate);
         gpusync__submission_drop(joined); /* which others may just count a reference of, and give it back */
     }
     for (uint32_t i = 0; i < s->dependency_count; i++)
-        gpusync__dependency_free(dev, &s->own_dependencies[i], gpusync__has_fate(s, GPUSYNC__DISOWNED));
+        gpusync__dependency_free(&s->own_dependencies[i]);
     for (uint32_t i = 0; i < s->signal_count; i++)
         gpusync__timeline_unref(s->own_signals[i].timeline);
     gpusync__free(dev, s->memory, s->memory_size); /* NULL: the few of its own were enough */
@@ -10746,45 +10589,46 @@ static void gpusync__submission_free(gpusync__submission *s)
           OVER. gpusync__dependencies_over counts it down in the submission.
 
    A dependency that is not listed when its submission is issued is listed when the work is over.
-   `stage`, `blocks`, `heard` and `node` change under the wait list's lock. Only the thread that
+   `stage`, `blocks` and `node` change under the wait list's lock. Only the thread that
    unlinks a dependency counts it down. */
 
 /* Returns the stage of a dependency. Under the lock of its wait list.
 
-       a ticket    AWAITED while the ticket's submission is held, or if the ticket is far; else
-                   COMING.
+       a ticket    AWAITED.
        a value     OVER once the value is reached. Else the pending signal that covers the value
-                   decides. Without one, ABROAD if other code is expected to signal the value, else
-                   AWAITED.
-       an order    AWAITED while that one signal is pending, however it ends; else OVER. */
+                   decides. Without one, ABROAD if other code signals the timeline, else AWAITED.
+       an order    AWAITED while that one signal is ISSUED, however it ends; else OVER. */
 static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
 {
     const gpusync_timeline *t = dep->timeline;
     uint64_t number = dep->node.number;
 
-    if (!t) { /* OPEN with a ticket: held */
-        bool held = gpusync__is_submission(dep->queue, number, GPUSYNC__OPEN);
-        return dep->far || held ? GPUSYNC__AWAITED : GPUSYNC__COMING;
-    }
+    if (!t)
+        return GPUSYNC__AWAITED;
     if (t->value >= number)
         return GPUSYNC__OVER;
     const gpusync__pending_signal *cover = gpusync__cover(t, number);
     if (gpusync__is_order(dep))
-        return cover && cover->node.number == number ? GPUSYNC__AWAITED : GPUSYNC__OVER;
+        return cover && cover->node.number == number && cover->stage == GPUSYNC__ISSUED ? GPUSYNC__AWAITED
+                                                                                        : GPUSYNC__OVER;
     if (number <= t->on_event)
         return GPUSYNC__AWAITED; /* a pending signal is open: the device would not wait for it */
     if (cover)
         return gpusync__comes(cover) ? GPUSYNC__COMING : GPUSYNC__AWAITED;
-    return t->imported || number <= t->expected ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
+    return gpusync__is_outside(t) ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
 }
 
 /* Returns whether the timeline is being destroyed and no other submission is to signal the value.
-   Under the wait list's lock. */
+   Strict work that is held waits on the host for other code's value, which no thread listens for any
+   more. Under the wait list's lock. */
 static bool gpusync__is_abandoned(const gpusync__dependency *dep)
 {
     const gpusync_timeline *t = dep->timeline;
-    return t && dep->stage == GPUSYNC__AWAITED && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING &&
-           dep->node.number > t->kept && !gpusync__is_pending(dep);
+    const gpusync__submission *s = dep->submission;
+    bool held = dep->stage == GPUSYNC__AWAITED ||
+                (dep->stage == GPUSYNC__ABROAD && s->flags & GPUSYNC_STRICT && !gpusync__is_issued(s));
+    return t && held && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING && dep->node.number > t->kept &&
+           !gpusync__is_pending(dep);
 }
 
 /* What gpusync__list_dependency finds. OPEN: the point is not reached. ENDED: the ticket has ended,
@@ -10828,8 +10672,8 @@ static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool is
 }
 
 /* Ends a dependency that was over when it was listed: dooms the submission if the dependency failed
-   (except that of an order), signals the event of an encoded wait, and counts the dependency down.
-   The caller holds no lock except the order lock. */
+   (except that of an order), and counts the dependency down. The caller holds no lock except the
+   order lock. */
 GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found found)
 {
     gpusync__submission *s = dep->submission;
@@ -10843,9 +10687,7 @@ GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found 
     else
         failed = dep->queue && gpusync__ticket_result(dep->queue, dep->node.number, &error) != GPUSYNC_OK;
     if (failed && !gpusync__is_order(dep))
-        gpusync__doom(s, dep->rank, &error);
-    if (dep->encoded)
-        gpusync__signal_dependency(dep);
+        gpusync__doom(s, false, &error);
     GPUSYNC__SUB_SEQ(&s->unresolved, 1); /* never the last: the work counts too */
 }
 
@@ -10861,7 +10703,7 @@ static void gpusync__seek(gpusync__dependency *dep)
         gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
         gpusync__set_stage(dep, GPUSYNC__OVER);
-        gpusync__doom(s, dep->rank, &error);
+        gpusync__doom(s, false, &error);
     } else {
         gpusync__found found = gpusync__list_dependency(dep, gpusync__is_issued(s));
         if (found != GPUSYNC__FOUND_OPEN)
@@ -10876,12 +10718,10 @@ static void gpusync__seek(gpusync__dependency *dep)
    the end of the work and gpusync__disown may call this at once. */
 static void gpusync__seek_dependencies(gpusync__submission *s)
 {
-    uint32_t rank = 0;
     if (!gpusync__swap32(&s->listed, 0, 1))
         return;
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
         dep->submission = s;
-        dep->rank = rank++; /* of several dependencies that fail the first one tells why */
         gpusync__seek(dep);
     }
 }
@@ -10938,14 +10778,14 @@ GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
    does not end before its dependencies. */
 GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync__lock(&s->device->submission_lock);
-    bool failed = s->rank != GPUSYNC__RANK_NONE; /* by itself, or through what it waited for */
-    gpusync__unlock(&s->device->submission_lock);
     gpusync__seek_dependencies(s);
     GPUSYNC__EACH_DEPENDENCY(dep, s) {
         if (GPUSYNC__LOAD_SEQ(&dep->stage) != GPUSYNC__ABROAD)
             continue;
         gpusync__read_event(dep->timeline, deferred);
+        gpusync__lock(&s->device->submission_lock);
+        bool failed = s->failed; /* by itself, or through what it waited for */
+        gpusync__unlock(&s->device->submission_lock);
         gpusync__lock(gpusync__dependency_lock(dep));
         if (!failed && dep->node.linked && dep->node.number <= dep->timeline->kept)
             gpusync__set_stage(dep, GPUSYNC__COMING);
@@ -10972,7 +10812,7 @@ static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync
     if (!error && report != slot->buffer && gpusync__wait_was_cut(s->work.queue, slot, &own))
         error = &own;
     if (error)
-        gpusync__blame(s, GPUSYNC__RANK_OWN, error);
+        gpusync__blame(s, true, error);
     gpusync__lock(&s->device->submission_lock);
     if (start > 0 && (start < s->gpu_start || s->gpu_start <= 0))
         s->gpu_start = start;
@@ -10997,11 +10837,9 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     uint64_t ticket = s->work.ticket;
 
     if (error)
-        gpusync__record(q, error, s->rank == GPUSYNC__RANK_OWN && error->failure == GPUSYNC_FAILURE_CANCELLED);
+        gpusync__record(q, error, s->own && error->failure == GPUSYNC_FAILURE_CANCELLED);
     if (gpusync__is_issued(s))
         gpusync__learn(q, ticket, s->work.since_ns, outcome);
-    else if (q->sticky)
-        q->sticky->abandoned--;
     if (error || s->work.traits & GPUSYNC__IS_DELAYED)
         q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
     gpusync__slot *parts = rest ? gpusync__parts_out(q, s, rest, caught) : NULL;
@@ -11025,7 +10863,7 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
 {
     gpusync_error *error = &s->error;
     error->ticket = s->work.ticket;
-    if (error->label[0] || (s->rank != GPUSYNC__RANK_OWN && error->queue_label[0]))
+    if (error->label[0] || (!s->own && error->queue_label[0]))
         return;
     gpusync__copy_text(error->label, sizeof error->label, s->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
@@ -11051,27 +10889,15 @@ static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *er
     }
 }
 
-/* On a queue with sticky_failure: returns whether the submission has to await its turn.
-   gpusync__end_in_turn has it published then. If it has its turn and a failure sticks, that failure
-   becomes the submission's. The signals of abandoned work fail at once: held work before it may wait
-   for them. */
-GPUSYNC__RARE bool gpusync__awaits_turn(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
+/* On a queue with sticky_failure: lets a submission that ends well take the error of an earlier failure,
+   before its signals end. No other thread writes the error any more. */
+GPUSYNC__RARE void gpusync__take_failure(gpusync_queue *q, gpusync__submission *s)
 {
-    if (!gpusync__is_issued(s)) {
-        gpusync__name_failure(s);
-        gpusync__end_signals(s, &s->error, deferred);
-    }
+    if (s->failed)
+        return;
     GPUSYNC__LOCK(q);
-    bool waits = !q->sticky->ends_freely && s->work.ticket != q->head.completed + 1;
-    if (waits)
-        s->work.traits |= GPUSYNC__AWAITS_TURN;
-    bool stuck = !waits && gpusync__is_stuck_at(q, s->work.ticket);
-    if (stuck) {
-        s->rank = 0; /* no other thread writes the error any more */
-        s->error = q->sticky->first;
-    }
+    s->failed = gpusync__takes_failure(q, &s->work, &s->error);
     GPUSYNC__UNLOCK(q);
-    return waits;
 }
 
 /* Publishes how a submission ended that has nothing left open. The pending signals end before the
@@ -11079,9 +10905,9 @@ GPUSYNC__RARE bool gpusync__awaits_turn(gpusync_queue *q, gpusync__submission *s
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
-    if (q->sticky && gpusync__awaits_turn(q, s, deferred))
-        return;
-    gpusync_error *error = s->rank != GPUSYNC__RANK_NONE ? &s->error : NULL; /* it changes no more */
+    if (q->sticky)
+        gpusync__take_failure(q, s);
+    gpusync_error *error = s->failed ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
     uint32_t rest = gpusync__is_issued(s) ? s->first_part : s->part_count; /* were not committed */
     const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error};
@@ -11106,45 +10932,24 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     if (parts)
         gpusync__parts_free(q, parts);
     gpusync__tell(q, ticket, &caught, deferred);
-    if (q->sticky) {
-        gpusync__want(q, deferred); /* if it has failed, held work is given up; if it was abandoned, the line goes on */
-        gpusync__end_in_turn(q, deferred);
-    }
+    if (error && q->sticky)
+        gpusync__want(q, deferred); /* held work is given up */
     if (error)
         gpusync__log_failures(q);
     /* Last: with its last submission the queue may go. */
-    if (s->mark && !gpusync__has_fate(s, GPUSYNC__DISOWNED))
+    if (q->metal4 && gpusync__is_issued(s) && gpusync__needs_events(s))
         gpusync__keep_signaller(q, s);
     else
         gpusync__submission_unref(s);
 }
 
-/* Turns the AWAITED dependencies on the ticket COMING, because the GPU has its work now. Under the
-   queue's lock. */
-GPUSYNC__RARE void gpusync__announce_ticket(gpusync_queue *q, uint64_t ticket, gpusync__deferred *deferred)
-{
-    gpusync__dependency *dep = gpusync__first_dependency(&q->waits, ticket, ticket);
-    for (; dep; dep = gpusync__dependency_after(dep, ticket))
-        if (dep->stage == GPUSYNC__AWAITED)
-            gpusync__turn_dependency(dep, GPUSYNC__COMING, deferred);
-}
-
-/* Announces a submission that was issued: turns its signals ISSUED, so that work that waits for
-   them can be issued, too. `running` counts this step, so that the work is not over before. No lock
-   is held. */
+/* Announces a submission that was issued. `running` counts this step: a trace is told of the issue
+   before it is told of the end. No lock is held. */
 static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
     if (s->device->trace)
         s->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, s->work.ticket, s->label, s->work.since_ns);
-    GPUSYNC__EACH_SIGNAL(signal, s) {
-        if (signal->stage == GPUSYNC__ISSUED)
-            continue; /* it was, with its submission */
-        GPUSYNC__LOCK_TIMELINE(signal->timeline);
-        if (signal->node.linked)
-            gpusync__issue_signal(signal, deferred); /* not over already */
-        GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
-    }
     if (GPUSYNC__SUB_SEQ(&s->running, 1) == 1)
         gpusync__work_over(s, deferred);
     gpusync__submission_unref(s);
@@ -11156,19 +10961,20 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
    section run under the order lock.
 
      what holds it back [gpusync__enter_submission]     what lets it go
-     a dependency is AWAITED: the GPU has not got       that work is issued (gpusync__announce_ticket,
-     the work that ends the ticket or signals the       gpusync__issue_signal), or other code is to
-     value                                              signal it (gpusync_timeline_expect), or the
-                                                        ticket ends, or the value is reached
-     STRICT: a dependency is not over                   it is over (gpusync__dependencies_over)
-     one of its signals must stay behind a lower one    that one ends, or is not issued after all
-     of another queue (gpusync__goes_after)             (gpusync__unmix)
+     a value is AWAITED: the GPU has not got the work   that work is issued (gpusync__issue_signal), or
+     that signals it                                    it is taken back and other code signals the
+                                                        timeline (gpusync__end_signal), or the value is
+                                                        reached
+     a ticket has not ended; STRICT: a value is not     it has (gpusync__dependencies_over)
+     reached
+     one of its signals must stay behind a lower one    that one ends (gpusync__unmix)
+     of another queue (gpusync__goes_after)
      an earlier submission of the line is held          that one is issued or abandoned
 
    Each of the first three is a dependency, and counts in `missing` of the submission. The third is
    the dependency `before`, which gpusync__try_issue makes. The thread that makes the change counts
-   `missing` down. At 0 it lists the submission as ready, and
-   sets `wanted` of the queue (gpusync__mark_ready). That thread must not wait for the order lock. At
+   `missing` down. At 0 it lists the submission as ready, and sets `wanted` of the queue
+   (gpusync__mark_ready). That thread must not wait for the order lock. At
    the end of its call or handler, when it holds no lock, it tries the order lock, and issues the
    work with whatever stood behind it in the line (gpusync__run, gpusync__issue_ready). If another
    thread has the order lock, that other thread issues the work after its unlock
@@ -11236,12 +11042,10 @@ static void gpusync__encode_signal(gpusync__pending_signal *signal, void *buffer
     GPUSYNC__STORE_SEQ(&signal->encoded, true); /* a report reads it */
 }
 
-/* Arms a submission that is committed next: in one hold its ticket and its parts turn ARMED, and
-   the dependencies on its ticket turn COMING. delayed: the GPU waits in its command buffers, which
-   forecasts must know. ticket: receives the ticket; NULL for a submission that was held and has
-   one. Under the order lock. */
-GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t now, bool delayed, gpusync_ticket *ticket,
-                                             gpusync__deferred *deferred)
+/* Arms a submission that is committed next: in one hold its ticket and its parts turn ARMED.
+   delayed: the GPU waits in its command buffers, which forecasts must know. ticket: receives the
+   ticket; NULL for a submission that was held and has one. Under the order lock. */
+GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t now, bool delayed, gpusync_ticket *ticket)
 {
     gpusync_queue *q = s->work.queue;
     GPUSYNC__STORE_SEQ(&s->running, s->part_count - s->first_part + 1); /* + 1: gpusync__announce takes it back */
@@ -11251,7 +11055,6 @@ GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t no
     } else {
         GPUSYNC__STORE_RELAXED(&s->work.since_ns, now); /* published by the next store */
         GPUSYNC__STORE_SEQ(&s->work.state, (uint8_t)GPUSYNC__ARMED);
-        gpusync__announce_ticket(q, s->work.ticket, deferred);
     }
     s->work.traits = delayed ? GPUSYNC__IS_DELAYED : 0;
     for (uint32_t i = s->first_part; i < s->part_count; i++) {
@@ -11276,7 +11079,7 @@ GPUSYNC__INLINE bool gpusync__encode_waits(gpusync__submission *s)
         delayed = true;
         if (dep->encoded || !s->front)
             continue;
-        gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, dep->event, dep->raw);
+        gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, dep->timeline->event, gpusync__raw_of(dep));
         fills = true;
     }
     if (s->front && !fills && (s->part_count > 1 || !s->signals))
@@ -11299,12 +11102,11 @@ GPUSYNC__INLINE void gpusync__send_parts(gpusync__submission *s)
 /* Issues the submission: encodes, arms and commits. ticket: see gpusync__arm_submission. Under the
    order lock, with a pool. Once the order lock is unlocked, the caller or its deferred work
    announces the submission (gpusync__announce). */
-static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket,
-                                      gpusync__deferred *deferred)
+static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket)
 {
     if (s->options) {
         bool delayed = gpusync__encode_waits4(s);
-        gpusync__arm_submission(s, now, delayed, ticket, deferred);
+        gpusync__arm_submission(s, now, delayed, ticket);
         gpusync__send_parts4(s);
         return;
     }
@@ -11313,38 +11115,14 @@ static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpus
         GPUSYNC__EACH_SIGNAL(signal, s)
             if (!signal->encoded)
                 gpusync__encode_signal(signal, s->parts[s->part_count - 1]->buffer);
-    gpusync__arm_submission(s, now, delayed, ticket, deferred);
+    gpusync__arm_submission(s, now, delayed, ticket);
     gpusync__send_parts(s);
-}
-
-/* On a queue with sticky_failure: counts so many abandoned submissions that stand behind this one, or
-   before the first of the line (NULL). What stands behind them in the line is not issued before they
-   are published, because their failures may stick. Under the order lock. */
-static void gpusync__count_abandoned(gpusync_queue *q, gpusync__submission *before, uint32_t count)
-{
-    GPUSYNC__LOCK(q);
-    *(before ? &before->abandoned : &q->sticky->abandoned) += count;
-    GPUSYNC__UNLOCK(q);
-}
-
-/* Returns whether the first of the line stands behind an abandoned submission that is not published
-   yet, on a queue with sticky_failure. Its publication wants the line to go on (gpusync__publish). */
-static bool gpusync__line_stops(gpusync_queue *q)
-{
-    if (!q->sticky)
-        return false;
-    GPUSYNC__LOCK(q);
-    bool stops = q->sticky->abandoned != 0;
-    GPUSYNC__UNLOCK(q);
-    return stops;
 }
 
 /* Abandons a submission that will not be issued: its work is over, and the submission is published
    once no other thread is ending one of its dependencies. Under the order lock. */
 GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
-    if (q->sticky)
-        gpusync__count_abandoned(q, s->lined ? s->previous : q->line.last, s->abandoned + 1);
     if (s->lined)
         gpusync__leave_line(q, s); /* `lined` changes under the order lock only */
     gpusync__set_flag(&s->fate, GPUSYNC__GIVEN_UP);
@@ -11355,65 +11133,62 @@ GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gp
         gpusync__push_ended(s, deferred);
 }
 
-/* Dooms and abandons every held submission of the queue, for this reason. Under the order lock. */
-GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, gpusync_result result, const char *why,
+/* Dooms and abandons every held submission of the queue with this error. Under the order lock. */
+GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, const gpusync_error *error, bool own,
                                         gpusync__deferred *deferred)
 {
     gpusync__submission *s;
-    gpusync_error error;
-
-    if (!q->lined)
-        return;
-    gpusync__own_error(&error, result, why);
-    if (result != GPUSYNC_ERROR_DEVICE_LOST)
-        error.failure = GPUSYNC_FAILURE_CANCELLED;
     while ((s = q->line.first ? q->line.first : q->loose.first) != NULL) {
-        gpusync__doom(s, GPUSYNC__RANK_OWN, &error);
+        gpusync__doom(s, own, error);
         gpusync__abandon(q, s, deferred);
     }
 }
 
-/* Dooms and abandons the held submissions that fail because a failure sticks: those of the tickets up
-   to `last`, which are the first of the line. Under the order lock. */
-GPUSYNC__RARE void gpusync__give_up_stuck(gpusync_queue *q, gpusync__deferred *deferred)
+/* Gives up the held work of a queue whose device is lost, or on which a failure sticks. Under the order
+   lock. */
+GPUSYNC__RARE void gpusync__give_up_failed(gpusync_queue *q, uint32_t flags, gpusync__deferred *deferred)
 {
-    gpusync__submission *s;
-    gpusync_error first;
-    uint64_t last = gpusync__read_first(q, &first);
-    while ((s = q->line.first) != NULL && s->work.ticket <= last) {
-        gpusync__doom(s, GPUSYNC__RANK_OWN, &first);
-        gpusync__abandon(q, s, deferred);
-    }
+    gpusync_error error;
+    if (flags & GPUSYNC__LOST)
+        gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held");
+    else
+        gpusync__read_stuck(q, &error);
+    gpusync__give_up_all(q, &error, flags & GPUSYNC__LOST, deferred);
+}
+
+/* Abandons a doomed submission, and with it all that is held if its error is going to stick: the failure
+   is on record only when the submission is published. Under the order lock. */
+GPUSYNC__RARE void gpusync__give_up_doomed(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
+{
+    gpusync_error error;
+    gpusync__copy_error(&error, &s->error);
+    GPUSYNC__LOCK(q);
+    bool sticks = gpusync__sticks(q, s->work.ticket, error.result);
+    GPUSYNC__UNLOCK(q);
+    gpusync__abandon(q, s, deferred);
+    if (sticks)
+        gpusync__give_up_all(q, &error, false, deferred);
 }
 
 /* Issues the held submission if nothing keeps it back, and leaves the announcement to the deferred
    work. True if the submission was issued. If one of its signals must stay behind a lower one of
-   another queue (gpusync__goes_after), all its signals turn back to PENDING, and the end of the
-   lower signal becomes the dependency `before`. If that signal has ended meanwhile, this call tries
-   again. Under the order lock. */
+   another queue (gpusync__goes_after), the end of the lower signal becomes the dependency `before`.
+   If that signal has ended meanwhile, this call tries again. Under the order lock. */
 static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
 {
     while (!GPUSYNC__LOAD_SEQ(&s->missing) && !gpusync__has_fate(s, GPUSYNC__DOOMED)) {
         gpusync__dependency *before = &s->before;
-        gpusync__pending_signal *late = s->signals;
         uint64_t after = 0;
-        while (late && (after = gpusync__set_out_too(late, deferred)) == 0)
-            late = late->along;
+        const gpusync__pending_signal *late = gpusync__set_out(s, &after, deferred);
         if (!late) {
-            if (s->abandoned)
-                gpusync__count_abandoned(q, NULL, s->abandoned);
             gpusync__leave_line(q, s);
-            gpusync__issue_submission(s, gpusync_now_ns(), NULL, deferred);
+            gpusync__issue_submission(s, gpusync_now_ns(), NULL);
             s->next_issued = deferred->issued;
             deferred->issued = s;
             deferred->busy = true;
             return true;
         }
-        GPUSYNC__EACH_SIGNAL(signal, s)
-            gpusync__stay(signal, deferred);
-        before->submission = s;            /* all else is as in a new submission, or gpusync__seek sets it */
-        before->rank = GPUSYNC__RANK_NONE; /* see gpusync__is_order */
-        before->node.heard = false;
+        before->submission = s; /* all else is as in a new submission, or gpusync__seek sets it */
         GPUSYNC__STORE_RELAXED(&before->node.number, after);   /* published by the next store */
         GPUSYNC__STORE_SEQ(&before->timeline, late->timeline); /* which a report reads first */
         gpusync__seek(before);
@@ -11430,21 +11205,20 @@ static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
         void *pool = gpusync__pool_push();
         gpusync__submission *s;
         (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* first: gpusync__want may set it again */
-        if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
-            gpusync__give_up_all(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while this was held", deferred);
-        if (q->sticky)
-            gpusync__give_up_stuck(q, deferred);
+        uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
+        if (flags & (GPUSYNC__LOST | GPUSYNC__STUCK))
+            gpusync__give_up_failed(q, flags, deferred);
         do {
             gpusync__lock(&q->device->submission_lock);
             if ((s = q->ready) != NULL)
                 gpusync__unlist_ready(s); /* a thread that changes more lists it again */
             gpusync__unlock(&q->device->submission_lock);
             if (s && gpusync__has_fate(s, GPUSYNC__DOOMED))
-                gpusync__abandon(q, s, deferred);
+                gpusync__give_up_doomed(q, s, deferred);
             else if (s && gpusync__is_loose(s))
                 gpusync__try_issue(q, s, deferred);
         } while (s);
-        while ((s = q->line.first) != NULL && !gpusync__line_stops(q) && gpusync__try_issue(q, s, deferred)) {}
+        while ((s = q->line.first) != NULL && gpusync__try_issue(q, s, deferred)) {}
         gpusync__unlock(&q->order);
         gpusync__pool_pop(pool);
     }
@@ -11453,7 +11227,7 @@ static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
 /* Does deferred work, except the callbacks: first submissions that have ended, then issued ones,
    then queues with work to issue. Each step may add more. No lock is held. Of the program's code
    only hooks run.
-   Interleaving 24: the GPU waits for a ticket whose handler is lost, and no thread sleeps. The
+   Interleaving 24: held work waits for a ticket whose handler is lost, and no thread sleeps. The
    listed dependency arms the sweep. */
 static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 {
@@ -11517,8 +11291,8 @@ static bool gpusync__look_submission(gpusync__submission *s)
 }
 
 /* On a lost device: looks at a submission. Returns whether the GPU has command buffers of it, or a
-   thread is about to issue, abandon, end or publish it. Otherwise it waits for its turn, or for
-   dependencies that may never be over, and counts those alone in `unresolved`. The dependencies are
+   thread is about to issue, abandon, end or publish it. Otherwise it waits for dependencies that may
+   never be over, and counts those alone in `unresolved`. The dependencies are
    counted after `unresolved` was read, and become fewer: they are as many only if the work was
    counted down before. The caller has a reference. */
 GPUSYNC__RARE bool gpusync__moves(gpusync__submission *s)
@@ -11527,7 +11301,7 @@ GPUSYNC__RARE bool gpusync__moves(gpusync__submission *s)
     uint32_t open = 0;
     gpusync__look_submission(s);
     GPUSYNC__LOCK(q);
-    bool rests = s->work.traits & GPUSYNC__AWAITS_TURN || gpusync__has_ended(q, s->work.ticket);
+    bool rests = gpusync__has_ended(q, s->work.ticket);
     GPUSYNC__UNLOCK(q);
     if (rests)
         return false;
@@ -11565,9 +11339,8 @@ static bool gpusync__timeline_ref(gpusync_timeline *t)
 }
 
 /* Makes a dependency of a ticket. The stage stays OVER if the ticket has ended well. A ticket that
-   has failed makes a dependency like any other, and the submission takes the error over. A STRICT
-   submission needs no event, because the host waits. */
-GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, const gpusync_point *point, bool strict,
+   has failed makes a dependency like any other, and the submission takes the error over. */
+GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, const gpusync_point *point,
                                                         gpusync__dependency *dep)
 {
     gpusync_queue *q = point->queue;
@@ -11589,29 +11362,14 @@ GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, con
         else if (gpusync__stopped(&goal))
             result = gpusync__stop_reason(&goal);
     }
-    if (!well && result == GPUSYNC_OK && !strict) {
-        dep->event = gpusync__event_take(dev, &dep->raw);
-        if (!dep->event)
-            result = GPUSYNC_ERROR_METAL_NIL;
+    if (!well && result == GPUSYNC_OK) {
+        dep->stage = GPUSYNC__AWAITED;
+        dep->queue = q;
+        dep->queue_number = q->place.number;
+        dep->node.number = point->ticket;
     }
-    if (well || result != GPUSYNC_OK) {
-        gpusync__leave(q);
-        return result;
-    }
-    dep->raw++;
-    dep->stage = GPUSYNC__AWAITED;
-    dep->queue = q;
-    dep->queue_number = q->place.number;
-    dep->node.number = point->ticket;
-
-    /* A tracked buffer may be committed later, even behind the work that waits for it. The GPU must not
-       wait for it: its watchdog would end the wait. */
-    gpusync__slot *slot = gpusync__ticket_begin(q, point->ticket);
-    dep->far = slot && gpusync__is_uncommitted(slot);
-    if (slot)
-        gpusync__ticket_end(q, slot);
     gpusync__leave(q);
-    return GPUSYNC_OK;
+    return result;
 }
 
 /* Makes a dependency of a point; gpusync__dependency_free gives its references back. On OK the
@@ -11626,13 +11384,10 @@ static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusy
     dep->stage = GPUSYNC__OVER;
     dep->timeline = NULL;
     dep->queue = NULL;
-    dep->event = NULL;
-    dep->raw = 0;
-    dep->rank = 0; /* gpusync__seek_dependencies gives it its own */
-    dep->encoded = dep->far = dep->blocks = false;
-    dep->node.linked = dep->node.heard = false;
+    dep->place = 0;
+    dep->encoded = dep->blocks = dep->node.linked = false;
     if (!t)
-        return gpusync__dependency_ticket(dev, point, strict, dep);
+        return gpusync__dependency_ticket(dev, point, dep);
     uint64_t present = gpusync__value_of(t);
     if (t->device != dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -11647,8 +11402,6 @@ static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusy
     dep->stage = GPUSYNC__AWAITED;
     dep->timeline = t;
     dep->node.number = value;
-    dep->event = t->event;
-    dep->raw = value + t->base;
     return GPUSYNC_OK;
 }
 
@@ -11701,8 +11454,7 @@ GPUSYNC__RARE gpusync_result gpusync__note_all(gpusync__submission *s)
     return result;
 }
 
-/* Appends the dependency to those of the submission. Their order is the order of ranks: of several
-   that fail the first tells why. */
+/* Appends the dependency to those of the submission. */
 static void gpusync__append_dependency(gpusync__submission *s, gpusync__dependency *dep)
 {
     if (dep->timeline)
@@ -11736,7 +11488,8 @@ static gpusync_result gpusync__signal_point(gpusync_device *dev, const gpusync_p
     signal->timeline = t;
     signal->node.number = point->value;
     signal->stage = GPUSYNC__PENDING;
-    signal->encoded = signal->node.linked = false;
+    signal->place = 0;
+    signal->encoded = signal->node.linked = signal->place_issued.linked = false;
     if (gpusync__is_outside(t))
         gpusync__look_timeline(t);
     return GPUSYNC_OK;
@@ -11750,11 +11503,15 @@ static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
 }
 
 /* Takes room for so many command buffers of our own, against Metal's limit. False, and nothing is
-   taken, if there is less. No lock is held. */
-static bool gpusync__take_rooms_now(gpusync_queue *q, uint32_t count)
+   taken, if there is less. The handler gives the room back, not a look that found the end, because
+   Metal may count a buffer until its handlers have run. If no handler comes, the sweep gives the
+   room back. No lock is held. */
+static bool gpusync__take_rooms(gpusync_queue *q, uint32_t count)
 {
     GPUSYNC__LOCK(q);
-    bool taken = gpusync__take_rooms(q, q->limit, count);
+    bool taken = q->outstanding + count <= q->limit;
+    if (taken)
+        gpusync__count_room(q, count);
     GPUSYNC__UNLOCK(q);
     return taken;
 }
@@ -11770,8 +11527,9 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     bool full = !gpusync__may_hold_more(q, desc->command_buffer_count + count);
     bool held = q->lined_ordered && !gpusync__is_loose(s);
     for (const gpusync__dependency *dep = s->dependencies; full && !held && dep; dep = dep->along) {
-        if (!dep->timeline)
-            continue;
+        held = !dep->timeline; /* its ticket has not ended */
+        if (held)
+            break;
         GPUSYNC__LOCK_TIMELINE(dep->timeline);
         held = gpusync__stage_of(dep) == GPUSYNC__AWAITED;
         GPUSYNC__UNLOCK_TIMELINE(dep->timeline);
@@ -11783,7 +11541,7 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
         gpusync_result result = gpusync__wait_below(q, q->limit - count + 1, deadline);
         if (result != GPUSYNC_OK)
             return result;
-    } while (!gpusync__take_rooms_now(q, count)); /* others may have been faster */
+    } while (!gpusync__take_rooms(q, count)); /* others may have been faster */
     return GPUSYNC_OK;
 }
 
@@ -11794,15 +11552,15 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
     if (q->metal4)
-        return gpusync__make_options4(q, s, desc);
+        return gpusync__make_options4(q, s, desc->signal_count && !(desc->flags & GPUSYNC_STRICT));
     if (desc->flags & GPUSYNC_STRICT)
         return GPUSYNC_OK;
-    bool front = s->dependency_count != 0;
+    bool front = s->highest != NULL; /* it waits for a value */
     bool back = desc->signal_count && (!front || desc->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
     if (!count)
         return GPUSYNC_OK;
-    if (!gpusync__take_rooms_now(q, count)) {
+    if (!gpusync__take_rooms(q, count)) {
         gpusync_result result = gpusync__room_for_own(q, s, desc, count);
         if (result != GPUSYNC_OK)
             return result;
@@ -11830,13 +11588,14 @@ static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__su
     s->due.fn = desc->on_complete;
     s->due.user = desc->user;
     if (desc->label)
-        gpusync__copy_text(s->label, sizeof s->label, desc->label);
+        gpusync__copy_label(s->label, sizeof s->label, desc->label);
     for (size_t i = 0; i < desc->wait_count && result == GPUSYNC_OK; i++) {
         gpusync__dependency *dep = &s->own_dependencies[s->dependency_count];
         result = gpusync__dependency_point(q->device, &desc->waits[i], desc->flags & GPUSYNC_STRICT, dep);
         if (result != GPUSYNC_OK || dep->stage == GPUSYNC__OVER)
             continue;
         s->dependency_count++;
+        dep->submission = s;
         gpusync__append_dependency(s, dep);
     }
     for (size_t i = 0; i < desc->signal_count && result == GPUSYNC_OK; i++) {
@@ -11854,11 +11613,12 @@ static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__su
 
 /* Hands the pending signals of `from` to the submission `s`. Threads that find a signal on its
    timeline read its submission under the wait list's lock. */
-static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *s)
+static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *s, uint32_t place)
 {
     GPUSYNC__EACH_SIGNAL(signal, from) {
         GPUSYNC__LOCK_TIMELINE(signal->timeline);
         signal->submission = s;
+        signal->place = place;
         GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
     }
 }
@@ -11868,7 +11628,11 @@ static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *
    where to cut the lists off again. */
 GPUSYNC__RARE void gpusync__join(gpusync__submission *s, gpusync__submission *more)
 {
-    gpusync__signals_of(more, s);
+    uint32_t place = s->joined ? s->joined->place + 1 : 1;
+    more->place = place;
+    GPUSYNC__EACH_DEPENDENCY(dep, more)
+        dep->place = place;
+    gpusync__signals_of(more, s, place);
     if (more->dependencies) {
         *s->dependencies_end = more->dependencies;
         s->dependencies_end = more->dependencies_end;
@@ -12011,11 +11775,11 @@ static gpusync_result gpusync__order_signals(gpusync__submission *s)
 
 /* -- taking a submission back. No lock is held */
 
-/* Undoes gpusync__seek_dependencies and gpusync__set_out for a submission that is not entered. If
-   another thread is ending one of the dependencies, this call waits for that thread, because the
-   dependency may belong to an open command buffer, which is the program's again after this. That
-   thread may be destroying a queue, and wait for its submissions to be published
-   (gpusync__end_listed). So the caller has none to publish here. */
+/* Undoes gpusync__seek_dependencies for a submission that is not entered. If another thread is
+   ending one of the dependencies, this call waits for that thread, because the dependency may
+   belong to an open command buffer, which is the program's again after this. That thread may be
+   destroying a queue, and wait for its submissions to be published (gpusync__end_listed). So the
+   caller has none to publish here. */
 static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
 {
     unsigned rounds = 0;
@@ -12026,8 +11790,6 @@ static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
         gpusync__linger(s->device, &rounds);
     GPUSYNC__EACH_DEPENDENCY(dep, s)
         gpusync__set_stage(dep, GPUSYNC__AWAITED);
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        gpusync__stay(signal, deferred);
 }
 
 /* Undoes gpusync__take_parts: a command buffer that was open is open again. Returns the other
@@ -12062,7 +11824,7 @@ GPUSYNC__RARE void gpusync__unjoin(gpusync__submission *s)
         s->joined = more->next;
         *more->dependencies_end = NULL;
         *more->signals_end = NULL;
-        gpusync__signals_of(more, more);
+        gpusync__signals_of(more, more, 0);
         gpusync__note_all(more); /* NOT_RISING: its commit tells */
         more->parts[0]->submission = more;
     }
@@ -12088,7 +11850,7 @@ GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__def
     bool came_in = s->part_count != 0;
     gpusync__catch caught;
 
-    gpusync__unseek(s, deferred); /* first: gpusync__stay is for signals that are still listed */
+    gpusync__unseek(s, deferred);
     for (uint32_t i = s->signal_count; i--;)
         if (s->own_signals[i].node.linked)
             gpusync__take_back(&s->own_signals[i], deferred);
@@ -12170,44 +11932,30 @@ GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stay
 }
 
 /* Lists the pending signals with their timelines, except those that are encoded, which are listed
-   already. going: no dependency holds the submission. NOT_READY if a pending signal holds it. Only
-   the last signal may turn ISSUED here (gpusync__link_signal), and nothing fails after that, so
-   that gpusync__undo_submission can take all signals back without the order lock after an error. */
-GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, bool going, gpusync__deferred *deferred)
+   already. goes: nothing holds the submission yet. */
+GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, bool goes, gpusync__deferred *deferred)
 {
-    gpusync_result result = GPUSYNC_OK, one;
-    for (gpusync__pending_signal *signal = s->signals; signal && result >= GPUSYNC_OK; signal = signal->along) {
+    gpusync_result result = GPUSYNC_OK;
+    for (gpusync__pending_signal *signal = s->signals; signal && result == GPUSYNC_OK; signal = signal->along)
         if (!signal->node.linked)
-            one = gpusync__link_signal(signal, going, deferred);
-        else
-            one = going && gpusync__set_out_too(signal, deferred) ? GPUSYNC_NOT_READY : GPUSYNC_OK;
-        if (one == GPUSYNC_OK)
-            continue;
-        result = one;
-        going = false;
-    }
+            result = gpusync__link_signal(signal, goes && !s->signals->along, deferred);
     return result;
 }
 
 /* Gives the submission its ticket and holds it, or abandons it if it is doomed. Registers with the
    listener for the values of other code that hold the submission, because the GPU does not wait for
-   them yet. NOT_READY: the submission has its ticket. An error: it has none. Under the order lock.
-   */
-GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync_ticket *ticket,
-                                                 gpusync__deferred *deferred)
+   them yet. Under the order lock. */
+GPUSYNC__RARE void gpusync__enter_held(gpusync__submission *s, gpusync_ticket *ticket, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
-    gpusync_result result = gpusync__list_signals(s, false, deferred);
 
-    if (result != GPUSYNC_OK)
-        return result;
     GPUSYNC__LOCK(q);
     *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__OPEN, gpusync_now_ns());
     GPUSYNC__UNLOCK(q);
     GPUSYNC__SUB_SEQ(&s->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
     if (gpusync__has_fate(s, GPUSYNC__DOOMED)) {
         gpusync__abandon(q, s, deferred);
-        return GPUSYNC_NOT_READY;
+        return;
     }
     gpusync__line_up(q, s);
     deferred->held_ns = s->work.since_ns;
@@ -12216,14 +11964,13 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
         if (!t || !gpusync__is_outside(t))
             continue;
         GPUSYNC__LOCK_TIMELINE(t);
-        bool listens = dep->node.linked && gpusync__claim_listening(&dep->node);
+        bool listens = dep->node.linked && dep->blocks;
         GPUSYNC__UNLOCK_TIMELINE(t);
         if (listens)
             gpusync__listen_for_value(t, dep->node.number);
     }
-    if (q->sticky || GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
+    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))
         gpusync__want(q, deferred); /* the loss of the device, or a failure that sticks, came first */
-    return GPUSYNC_NOT_READY;
 }
 
 /* Enters a submission that has its command buffers, and a place for its ticket, as one step of the
@@ -12231,25 +11978,29 @@ GPUSYNC__RARE gpusync_result gpusync__enter_held(gpusync__submission *s, gpusync
 
        1. Its dependencies are listed, unless all of them are values that the GPU is about to signal
           (gpusync__all_coming). A dependency may doom the submission or keep it back.
-       2. Its signals are listed. A signal that must stay behind that of another queue keeps the
-          submission back, too.
-       3. The submission gets its ticket. Up to here the caller can undo everything after an error.
+       2. Its signals are listed, and issued if nothing keeps it back. A signal that must stay behind
+          that of another queue keeps the submission back, too.
+       3. The submission gets its ticket. Up to here the caller can undo everything after an error:
+          after gpusync__set_out has issued the signals there is none.
        4. The submission is issued, or held if anything keeps it back. */
 static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__submission *s, gpusync_ticket *ticket,
                                                 gpusync__deferred *deferred)
 {
     gpusync_result result = GPUSYNC_OK;
+    uint64_t after;
     if (!gpusync__all_coming(s) || q->lined_ordered || s->flags & GPUSYNC_STRICT)
         result = gpusync__seek_all(s, false, deferred);
-    if (result == GPUSYNC_OK) {
-        result = gpusync__list_signals(s, true, deferred);
-        if (result == GPUSYNC_NOT_READY)
-            result = gpusync__seek_all(s, true, deferred);
-    }
+    if (result < GPUSYNC_OK)
+        return result;
+    gpusync_result listed = gpusync__list_signals(s, result == GPUSYNC_OK, deferred);
+    if (listed != GPUSYNC_OK)
+        return listed;
+    if (result == GPUSYNC_OK && gpusync__set_out(s, &after, deferred))
+        result = gpusync__seek_all(s, true, deferred);
     if (result == GPUSYNC_NOT_READY)
-        return gpusync__enter_held(s, ticket, deferred);
-    if (result == GPUSYNC_OK)
-        gpusync__issue_submission(s, gpusync_now_ns(), ticket, deferred);
+        gpusync__enter_held(s, ticket, deferred);
+    else if (result == GPUSYNC_OK)
+        gpusync__issue_submission(s, gpusync_now_ns(), ticket);
     return result;
 }
 
@@ -12312,7 +12063,7 @@ GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__submission *s)
     GPUSYNC__STORE_SEQ(&s->missing, 1);
     GPUSYNC__STORE_SEQ(&s->fate, 0);
     GPUSYNC__STORE_SEQ(&s->listed, 0);
-    s->rank = GPUSYNC__RANK_NONE;
+    s->failed = s->own = false;
     gpusync__lock(&q->order);
     GPUSYNC__LOCK(q);
     gpusync__flight_remove(q, slot);
@@ -12371,14 +12122,12 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
 
 /* Returns whether the description is well formed, without a look at its points. The counts have to
    fit those of gpusync__submission. */
-GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_queue *q, const gpusync_submission *desc)
+GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc)
 {
     if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
         (!desc->command_buffers && desc->command_buffer_count))
         return false;
     if (desc->command_buffer_count == 1 && !desc->command_buffers[0])
-        return false;
-    if (desc->flags & GPUSYNC_UNORDERED && q->sticky)
         return false;
     return !(desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
            (desc->wait_count | desc->signal_count | desc->command_buffer_count) <= UINT32_MAX / 2;
@@ -12388,7 +12137,7 @@ GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_queue *q, const 
 GPUSYNC__RARE gpusync_result gpusync__refuse_submission(gpusync_queue *q, const gpusync_submission *desc,
                                                         gpusync_result result)
 {
-    if (result == GPUSYNC_ERROR_EXECUTION && !gpusync__submission_is_valid(q, desc))
+    if (result == GPUSYNC_ERROR_EXECUTION && !gpusync__submission_is_valid(desc))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     for (size_t i = 0; result == GPUSYNC_ERROR_EXECUTION && i < desc->command_buffer_count; i++)
         gpusync__note_refused(q, desc->command_buffers[i]);
@@ -12410,7 +12159,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result = gpusync__enter_working(queue, GPUSYNC__STUCK);
     if (result != GPUSYNC_OK)
         return gpusync__refuse_submission(queue, desc, result);
-    if (!gpusync__submission_is_valid(queue, desc))
+    if (!gpusync__submission_is_valid(desc))
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     else
         result = gpusync__check_work(queue, desc->command_buffers, desc->command_buffer_count);
@@ -12439,8 +12188,9 @@ static void gpusync__encode_dependency(gpusync__submission *s, gpusync__submissi
 {
     gpusync__dependency *to = &place->own_dependencies[place->dependency_count++];
     *to = *dep;
-    to->encoded = true;
-    gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, to->event, to->raw);
+    to->encoded = to->timeline != NULL; /* for a ticket the host waits */
+    if (to->encoded)
+        gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, to->timeline->event, gpusync__raw_of(to));
     gpusync__append_dependency(s, to);
 }
 
@@ -12583,7 +12333,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
             gpusync__give_room(q, 1, stranger);
         }
         if (result != GPUSYNC_OK && waits)
-            gpusync__dependency_free(q->device, &dep, false);
+            gpusync__dependency_free(&dep);
         else if (result != GPUSYNC_OK)
             gpusync__timeline_unref(signal.timeline);
     }
@@ -12604,12 +12354,14 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync_error error;
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
+    gpusync__given_up_error(queue, &error, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held");
     gpusync__lock(&queue->order);
-    gpusync__give_up_all(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &deferred);
+    gpusync__give_up_all(queue, &error, true, &deferred);
     gpusync__order_end(queue);
     gpusync__do_deferred(queue->device, &deferred);
     gpusync__leave(queue);
@@ -12659,13 +12411,12 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *sl
     return events;
 }
 
-/* Step 7 of >>destroy, for a submission whose command buffers were left to themselves: it ends
+/* Step 6 of >>destroy, for a submission whose command buffers were left to themselves: it ends
    here, unless it is ending already.
      1. `unresolved` rises by one, so no other thread publishes the submission meanwhile. At 0 one
         does so just now.
      2. The submission gets its error. How its dependencies end does not matter any more.
-     3. Its timelines' events are not used again: the device may still signal them. Where a command
-        buffer waits on the device for a ticket, it is let go on, for it will not be told later.
+     3. Its timelines' events are not used again: the device may still signal them.
      4. The dependencies are listed, which finds those that have failed by now, and are taken off
         again.
      5. `running` becomes 0, against a thread that counts down the last command buffer just now. The
@@ -12684,15 +12435,18 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
     while (!GPUSYNC__SWAP_SEQ(&s->unresolved, &open, open + 1));
     gpusync__given_up_error(s->work.queue, &error, gpusync__end_by_destroy(s->work.queue),
                             "its queue was destroyed while it was in flight");
-    gpusync__blame(s, GPUSYNC__RANK_OWN, &error);
-    gpusync__set_flag(&s->fate, GPUSYNC__DISOWNED);
+    gpusync__lock(&s->device->submission_lock);
+    if (!s->failed || !s->work.queue->drains) { /* gpusync_queue_destroy_now gives all the same error */
+        s->failed = s->own = true;
+        s->error = error;
+    }
+    gpusync__unlock(&s->device->submission_lock);
+    gpusync__set_flag(&s->fate, GPUSYNC__GIVEN_UP);
     GPUSYNC__EACH_SIGNAL(signal, s)
         GPUSYNC__STORE_SEQ(&signal->timeline->handed_out, true);
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
+    GPUSYNC__EACH_DEPENDENCY(dep, s)
         if (dep->timeline)
             GPUSYNC__STORE_SEQ(&dep->timeline->handed_out, true);
-        gpusync__signal_dependency(dep);
-    }
     gpusync__seek_dependencies(s);
     gpusync__forget_dependencies(s);
 
@@ -12702,29 +12456,11 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
         gpusync__push_ended(s, deferred);
 }
 
-/* On a queue with sticky_failure: lets submissions that await their turn be published without it,
-   because tickets before theirs may never end. */
-GPUSYNC__RARE void gpusync__end_freely(gpusync_queue *q, gpusync__deferred *deferred)
-{
-    GPUSYNC__LOCK(q);
-    q->sticky->ends_freely = true;
-    for (uint64_t ticket = q->head.completed + 1; ticket <= q->head.committed; ticket++) {
-        gpusync__slot *slot = gpusync__slot_of(q, ticket);
-        if (!slot || !(slot->traits & GPUSYNC__AWAITS_TURN))
-            continue;
-        slot->traits &= (uint8_t)~GPUSYNC__AWAITS_TURN;
-        gpusync__push_ended(slot->submission, deferred);
-    }
-    GPUSYNC__UNLOCK(q);
-}
-
-/* Step 7 of >>destroy: disowns each submission in flight. The caller's deferred work publishes those
+/* Step 6 of >>destroy: disowns each submission in flight. The caller's deferred work publishes those
    that end by that. No other thread looks at their command buffers any more. */
 GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
-    if (q->sticky)
-        gpusync__end_freely(q, deferred);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
         if (!slot)
@@ -12738,7 +12474,9 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
 /* Gives the queue's held work up, because the queue is being destroyed. Under the order lock. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    gpusync__give_up_all(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was held", deferred);
+    gpusync_error error;
+    gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q), "its queue was destroyed while it was held");
+    gpusync__give_up_all(q, &error, true, deferred);
 }
 
 /* Gives the device the table, the same one each time. Under the submission lock. */
@@ -12755,7 +12493,6 @@ static void gpusync__hook_in(gpusync_device *dev)
         gpusync__submit_plain,
         gpusync__discard_submission,
         gpusync__part_ended,
-        gpusync__push_ended,
         gpusync__look_submission,
         gpusync__moves,
         gpusync__give_up_held,
@@ -12767,68 +12504,60 @@ static void gpusync__hook_in(gpusync_device *dev)
 }
 
 /* ------------------------------------------------------------------------------- >>warmup --
-   Metal compiles, and calls back. One function on the warm-up's own dispatch queue does the rest. A
-   timeline counts what is done: a thread that waits for anything here waits for the timeline's next
-   value, and looks. There is no lock.
+   Tasks on four serial dispatch queues, so that at most four run at once. A timeline counts what is
+   done: a thread that waits for anything here waits for the timeline's next value, and looks.
 
    A warm-up:
      1. gpusync_warmup_start lists the pipelines and their libraries: a library for each text and
         each library object.
-     2. Metal gets the libraries that are text. When a library has come, Metal gets its functions.
-        In a disabled warm-up Metal gets both when a call asks for the pipeline.
-     3. Meanwhile gpusync__warm_up makes the device ready on the dispatch queue, then runs the jobs.
+     2. Each pipeline is a task on one of the last three dispatch queues (gpusync__compile). The first
+        task that needs a library compiles it. In a disabled warm-up a pipeline becomes a task when a
+        call asks for it.
+     3. One more task makes the device ready, and then runs the jobs (gpusync__warm_up). It has the
+        first dispatch queue to itself, so that a job may wait for a pipeline.
      4. A pipeline, the device and a job count when they are done, well or badly. At `total` the
         warm-up is done.
      5. gpusync_warmup_destroy sets `closing`, after which nothing new begins, and fails the
-        timeline, which ends the waits. When no call is `inside` and nothing is `pending`, it frees
-        the memory.
+        timeline, which ends the waits. When no call is `inside` and no task is `pending`, it frees
+        the memory. */
 
-   A compilation:
-     1. A thread swaps `started` from 0 to 1. It asks Metal, or ends the compilation if there is
-        nothing to ask.
-     2. `made` is written, or the error. No thread reads them yet.
-     3. `done` becomes 1. From here on threads read `made` and the error, and no thread writes them.
-        */
-
-/* A compilation by Metal: of a library, once for all its functions, or of a pipeline, of one of
-   these functions. */
+/* A compilation: of a library, once for all its functions, or of a pipeline, of one of these
+   functions. */
 typedef struct gpusync__compilation {
-    gpusync_warmup *warmup;               /* whose it is: Metal calls back with the compilation alone */
+    gpusync_warmup *warmup;               /* whose it is */
     struct gpusync__compilation *library; /* of a pipeline: has the function. NULL: this is a library */
     size_t same_as;                       /* of a pipeline: its number, or that of an earlier one, which serves both */
     void *text;                           /* the source or the function's name, +1; nil: no UTF-8, or none was given */
     void *made;                           /* the library or the pipeline, +1; NULL: it is not done, or it failed */
-    uint32_t asked;                       /* 1: a call wants the pipeline, of a warm-up that is disabled */
-    uint32_t started;                     /* 1: a thread compiles it, or has. Swapped in gpusync__compile */
-    uint32_t done;                        /* 1: it is over. Stored in gpusync__compiled, read in gpusync__is_warm */
+    pthread_mutex_t mutex;                /* of a library: one task compiles it, and the others wait */
+    uint32_t started;                     /* of a pipeline: 1: it is a task. Swapped in gpusync__begin_pipeline */
+    uint32_t done;                        /* 1: `made` or the error is written. Of a library under its mutex */
     gpusync_error error;                  /* why nothing was made; result OK: none */
 } gpusync__compilation;
 
+#define GPUSYNC__WARMUP_QUEUES 4
+
 /* The lists lie behind this structure, in the same memory. */
 struct gpusync_warmup {
-    gpusync_device *device;             /* outlives it */
-    gpusync_timeline *progress;         /* is at `done`, or on its way there */
-    uint64_t done;                      /* pipelines and jobs that are over, + 1 for the device itself */
-    uint64_t total;                     /* what `done` comes to; 0: the warm-up is disabled */
-    uint32_t closing;                   /* 1: it is being destroyed. Partner: gpusync__warmup_enter */
-    uint32_t inside;                    /* calls of the program's; destroy waits for 0 */
-    uint32_t pending;                   /* calls of Metal's and of the dispatch queue's; destroy waits for 0 */
-    void *dispatch_queue;               /* +1; NULL: the warm-up is disabled */
-    uint32_t working;                   /* 1: gpusync__warm_up runs. Partner: gpusync__in_job */
-    pthread_t thread;                   /* its thread; written before `working` becomes 1 */
-    gpusync__compilation *compilations; /* the pipelines, as in the description; behind them the libraries */
-    gpusync_warmup_job *jobs;           /* copied */
-    size_t count;                       /* of the pipelines */
-    size_t library_count, job_count;    /* of the libraries, at most as many as pipelines; of the jobs */
-    size_t size;                        /* of all this memory */
-    gpusync_queue *queue;               /* gets an empty command buffer; NULL: it is not made yet, or could not be */
-    bool own_queue;                     /* the program named none: the warm-up makes it, and destroys it */
-    gpusync_result device_result;       /* how that went; read when all is done */
+    gpusync_device *device;                        /* outlives it */
+    gpusync_timeline *progress;                    /* is at `done`, or on its way there */
+    uint64_t done;                                 /* pipelines and jobs that are over, + 1 for the device itself */
+    uint64_t total;                                /* what `done` comes to; 0: the warm-up is disabled */
+    uint32_t closing;                              /* 1: it is being destroyed. Partner: gpusync__warmup_enter */
+    uint32_t inside;                               /* calls of the program's; destroy waits for 0 */
+    uint32_t pending;                              /* tasks that have not returned; destroy waits for 0 */
+    uint32_t working;                              /* 1: gpusync__warm_up runs. Partner: gpusync__in_job */
+    pthread_t thread;                              /* its thread; written before `working` becomes 1 */
+    gpusync__compilation *compilations;            /* the pipelines, as in the description; behind them the libraries */
+    gpusync_warmup_job *jobs;                      /* copied */
+    size_t count;                                  /* of the pipelines */
+    size_t library_count, job_count;               /* of the libraries, at most as many as pipelines; of the jobs */
+    size_t size;                                   /* of all this memory */
+    void *dispatch_queues[GPUSYNC__WARMUP_QUEUES]; /* +1 */
+    gpusync_queue *queue;         /* gets an empty command buffer; NULL: it is not made yet, or could not be */
+    bool own_queue;               /* the program named none: the warm-up makes it, and destroys it */
+    gpusync_result device_result; /* how that went; read when all is done */
 };
-
-/* Declared ahead: the end of a library begins its pipelines. The end of a pipeline begins nothing,
-   so that the calls go no deeper. */
-GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c);
 
 /* Counts a pipeline, a job or the device as done, and signals the next value. Errors are ignored:
    NOT_RISING means that another thread has signalled a higher value, and a timeline that has
@@ -12845,91 +12574,79 @@ static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation
     return c ? GPUSYNC__LOAD_SEQ(&c->done) != 0 : GPUSYNC__LOAD_SEQ(&w->done) >= w->total;
 }
 
-/* Ends a compilation whose `made` or error is written.
-
-     A pipeline counts as done. `done` is stored before, so that a thread that wakes finds it.
-
-     The end of a library begins its pipelines; in a disabled warm-up those that a call asked for.
-
-   Partner of gpusync_warmup_pipeline: this function stores `done`, then reads `asked`; the other
-   one stores `asked`, then reads `done`, so that at least one of the two begins the pipeline. If
-   both do, `started` lets one through. */
-GPUSYNC__RARE void gpusync__compiled(gpusync__compilation *c)
+/* Ends a compilation with what Metal made (+1), or with its error, or with the text if there is
+   neither. Needs a pool. */
+static void gpusync__made(gpusync__compilation *c, void *made, void *ns_error, const char *text)
 {
-    gpusync_warmup *w = c->warmup;
-    if (c->library && !c->made) {
-        void *pool = gpusync__pool_push();
-        gpusync__copy_string(c->error.label, sizeof c->error.label, c->text);
-        gpusync__pool_pop(pool);
-    }
-    GPUSYNC__STORE_SEQ(&c->done, 1);
-    if (c->library)
-        gpusync__count_done(w);
-    for (size_t i = 0; !c->library && i < w->count; i++) {
-        gpusync__compilation *p = &w->compilations[i];
-        if (p->library == c && p->same_as == i && (w->total || GPUSYNC__LOAD_SEQ(&p->asked)))
-            gpusync__compile(p);
-    }
+    c->made = made;
+    if (made)
+        return;
+    gpusync__own_error(&c->error, GPUSYNC_ERROR_COMPILE, text);
+    if (ns_error)
+        gpusync__read_ns_error(&c->error, ns_error);
 }
 
-/* Metal calls this back, on any thread, with the object that it made, or an error, or neither, for
-   which the text stands here. `pending` is counted down last, because destroy frees the warm-up
-   after that. */
-static void gpusync__came(void *block, void *made, void *ns_error)
+/* Compiles the library, unless it is done or the program has given it. Needs a pool. */
+static void gpusync__compile_library(gpusync__compilation *l)
 {
-    /* `pending` keeps it. */
-    gpusync__compilation *c = (gpusync__compilation *)((gpusync__context_block *)block)->context;
-    gpusync_warmup *w = c->warmup;
-    void *pool = gpusync__pool_push();
+    typedef void *(*new_library)(void *, void *, void *, void *, void **);
+    void *ns_error = NULL, *made = NULL;
 
-    c->made = gpusync__retain(made);
-    if (!made) {
-        gpusync__own_error(&c->error, GPUSYNC_ERROR_COMPILE,
-                           c->library ? "Metal made no pipeline of it" : "Metal made no library of the source");
-        if (ns_error)
-            gpusync__read_ns_error(&c->error, ns_error);
+    pthread_mutex_lock(&l->mutex);
+    if (!l->done && !l->made) {
+        if (l->text)
+            made = ((new_library)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibrary, l->text, NULL,
+                                                &ns_error);
+        gpusync__made(l, made, ns_error, l->text ? "Metal made no library of the source" : "the source is no UTF-8");
     }
-    gpusync__pool_pop(pool);
-    gpusync__compiled(c);
+    l->done = 1;
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* A task: compiles a pipeline, and its library before. `done` is stored before it counts, so that a
+   thread that wakes finds it. `pending` is counted down last, because destroy frees the warm-up after
+   that. */
+GPUSYNC__RARE void gpusync__compile(void *context)
+{
+    typedef void *(*new_pipeline)(void *, void *, void *, void **);
+    gpusync__compilation *c = (gpusync__compilation *)context;
+    gpusync__compilation *l = c->library;
+    gpusync_warmup *w = c->warmup;
+    void *ns_error = NULL, *function = NULL, *made = NULL;
+
+    if (!GPUSYNC__LOAD_SEQ(&w->closing)) {
+        void *pool = gpusync__pool_push();
+        gpusync__compile_library(l);
+        if (l->made && c->text)
+            function = GPUSYNC__AS1(void *, void *)(l->made, gpusync__sel.newFunctionWithName, c->text);
+        if (function)
+            made = ((new_pipeline)gpusync__send)(w->device->metal, gpusync__sel.newPipeline, function, &ns_error);
+        gpusync__made(c, made, ns_error,
+                      function ? "Metal made no pipeline of it" : "the library has no function of this name");
+        if (!l->made)
+            c->error = l->error;
+        if (!made)
+            gpusync__copy_string(c->error.label, sizeof c->error.label, c->text);
+        gpusync__release(function);
+        gpusync__pool_pop(pool);
+        GPUSYNC__STORE_SEQ(&c->done, 1);
+        gpusync__count_done(w);
+    }
     GPUSYNC__SUB_SEQ(&w->pending, 1);
 }
 
-/* Begins the compilation of the pipeline or library, once. The library of a pipeline is done. The
-   compilation ends at once if there is nothing to ask Metal: for a library that was given, a text
-   that is not UTF-8, a function that the library lacks, or without a library. The block's
-   signature: no result, the block, and two objects. */
-GPUSYNC__RARE void gpusync__compile(gpusync__compilation *c)
+/* Dispatches a task. The first dispatch queue is that of gpusync__warm_up. */
+static void gpusync__begin_task(gpusync_warmup *w, size_t n, void *context, void (*task)(void *))
 {
-    typedef void (*pipeline_later)(void *, void *, void *, void *);
-    typedef void (*library_later)(void *, void *, void *, void *, void *);
-    static const gpusync__block_descriptor descriptor = {0, sizeof(gpusync__context_block), "v24@?0@8@16", NULL};
-    gpusync__context_block block = {{gpusync__stack_block, GPUSYNC__BLOCK_HAS_SIGNATURE, 0, NULL, &descriptor}, c};
-    gpusync__compilation *l = c->library;
-    void *metal = c->warmup->device->metal;
-    void *input = l ? NULL : c->text;
+    GPUSYNC__ADD_SEQ(&w->pending, 1);
+    gpusync__dispatch_async(w->dispatch_queues[n], context, task);
+}
 
-    if (!gpusync__swap32(&c->started, 0, 1) || GPUSYNC__LOAD_SEQ(&c->warmup->closing))
-        return;
-    block.head.invoke = (void (*)(void *, void *))(void (*)(void))gpusync__came;
-    void *pool = gpusync__pool_push();
-    if (l && l->made && c->text)
-        input = GPUSYNC__AS1(void *, void *)(l->made, gpusync__sel.newFunctionWithName, c->text);
-    if (input)
-        GPUSYNC__ADD_SEQ(&c->warmup->pending, 1); /* before Metal can call back */
-    if (input && l) {
-        ((pipeline_later)gpusync__send)(metal, gpusync__sel.newPipeline, input, &block);
-        gpusync__release(input);
-    } else if (input) {
-        ((library_later)gpusync__send)(metal, gpusync__sel.newLibrary, input, NULL, &block);
-    } else if (l && !l->made) {
-        c->error = l->error;
-    } else if (!c->made) {
-        gpusync__own_error(&c->error, GPUSYNC_ERROR_COMPILE,
-                           l ? "the library has no function of this name" : "the source is no UTF-8");
-    }
-    gpusync__pool_pop(pool);
-    if (!input)
-        gpusync__compiled(c); /* with no pool: it wakes others through the program's hooks */
+/* Makes a task of pipeline i, once. */
+static void gpusync__begin_pipeline(gpusync_warmup *w, size_t i)
+{
+    if (gpusync__swap32(&w->compilations[i].started, 0, 1))
+        gpusync__begin_task(w, 1 + i % (GPUSYNC__WARMUP_QUEUES - 1), &w->compilations[i], gpusync__compile);
 }
 
 /* Makes the device ready:
@@ -12969,7 +12686,7 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     return result == GPUSYNC_OK ? made : result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
 }
 
-/* Makes the device ready and runs the jobs, once, on the dispatch queue. When the warm-up is
+/* A task: makes the device ready, and then runs the jobs. When the warm-up is
    destroyed, jobs that have not begun are left out, and count as done. */
 GPUSYNC__RARE void gpusync__warm_up(void *warmup)
 {
@@ -13005,6 +12722,7 @@ static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpus
             return w->compilations[k].library;
     gpusync__compilation *l = &w->compilations[w->count + w->library_count++];
     l->warmup = w;
+    pthread_mutex_init(&l->mutex, NULL);
     l->made = gpusync__retain(descs[i].library);
     l->text = descs[i].library ? NULL : gpusync__retain(gpusync__string(descs[i].source));
     return l;
@@ -13053,6 +12771,9 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
     }
     gpusync__pool_pop(pool);
     w->total = desc->disabled ? 0 : w->total + jobs + 1;
+    for (size_t n = 0; n < GPUSYNC__WARMUP_QUEUES; n++)
+        w->dispatch_queues[n] = gpusync__dispatch_queue_create(
+            "gpusync warm-up", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
     *out = w;
     return GPUSYNC_OK;
 }
@@ -13094,11 +12815,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     *out = w;
     if (desc->disabled)
         return GPUSYNC_OK;
-    for (size_t i = 0; i < w->library_count; i++)
-        gpusync__compile(&w->compilations[w->count + i]);
-    w->dispatch_queue = gpusync__dispatch_queue_create("gpusync warm-up", NULL);
-    GPUSYNC__ADD_SEQ(&w->pending, 1);
-    gpusync__dispatch_async(w->dispatch_queue, w, gpusync__warm_up);
+    gpusync__begin_task(w, 0, w, gpusync__warm_up);
+    for (size_t i = 0; i < w->count; i++)
+        if (w->compilations[i].same_as == i)
+            gpusync__begin_pipeline(w, i);
     if (!desc->blocking)
         return GPUSYNC_OK;
     unsigned rounds = 0;
@@ -13170,8 +12890,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t 
     return result;
 }
 
-/* For a disabled warm-up this begins the compilation. It stores `asked`, then reads the library's
-   `done`: partner of gpusync__compiled. */
+/* For a disabled warm-up this makes a task of the pipeline. */
 GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                                    gpusync_error *error)
 {
@@ -13181,13 +12900,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__warmup_enter(warmup))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync__compilation *c = &warmup->compilations[warmup->compilations[i].same_as];
-    if (!warmup->total) {
-        GPUSYNC__STORE_SEQ(&c->asked, 1);
-        gpusync__compile(c->library);
-        if (GPUSYNC__LOAD_SEQ(&c->library->done))
-            gpusync__compile(c);
-    }
+    size_t serves = warmup->compilations[i].same_as;
+    const gpusync__compilation *c = &warmup->compilations[serves];
+    gpusync__begin_pipeline(warmup, serves);
     gpusync_result result = gpusync__await_warm(warmup, c, timeout_ns);
     if (result == GPUSYNC_OK) {
         *out = c->made;
@@ -13221,13 +12936,15 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
         gpusync__linger(w->device, &rounds);
     if (w->own_queue)
         (void)gpusync_queue_destroy(w->queue);
-    if (w->dispatch_queue)
-        gpusync__dispatch_release(w->dispatch_queue);
+    for (size_t n = 0; n < GPUSYNC__WARMUP_QUEUES; n++)
+        gpusync__dispatch_release(w->dispatch_queues[n]);
     (void)gpusync_timeline_destroy(w->progress);
     void *pool = gpusync__pool_push();
     for (size_t i = 0; i < w->count + w->library_count; i++) {
         gpusync__release(w->compilations[i].text);
         gpusync__release(w->compilations[i].made);
+        if (!w->compilations[i].library)
+            pthread_mutex_destroy(&w->compilations[i].mutex);
     }
     gpusync__pool_pop(pool);
     gpusync__free(dev, w, w->size);
@@ -13369,8 +13086,11 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer
     if (length <= 0)
         return;
     writer->length += (size_t)length;
-    if (room)
-        gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : room - 1);
+    if (!room)
+        return;
+    if ((size_t)length >= room)
+        gpusync__end_text(text);
+    gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : strlen(text));
 }
 
 /* Returns the milliseconds since a time of gpusync_now_ns. */
@@ -13418,8 +13138,7 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
             out, "pending in ticket %llu of queue %llu%s\n", (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
             (unsigned long long)s->work.queue->place.number, cover->stage == GPUSYNC__ISSUED ? "" : ", which is held");
     else
-        gpusync__write(out,
-                       t->imported || value <= t->expected ? "others signal it\n" : "no other work is to signal it\n");
+        gpusync__write(out, gpusync__is_outside(t) ? "others signal it\n" : "no other work is to signal it\n");
 }
 
 /* Writes a dependency that is not over. The caller has a reference to the submission, which keeps
@@ -13683,7 +13402,6 @@ GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_
 GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy(gpusync_timeline *timeline), timeline)
 GPUSYNC__STUB_OUT(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *out))
 GPUSYNC__STUB(gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value))
-GPUSYNC__STUB(gpusync_timeline_expect(gpusync_timeline *timeline, uint64_t value))
 GPUSYNC__STUB(gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason))
 GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                     const gpusync_wait_options *options))
@@ -13834,11 +13552,29 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
                .wake_latencies
              GPUSYNC_TRACE_SCHEDULED                     gone: gpusync_get_info tells when the GPU began
              positional initialisers of descs            by name
+             gpusync_timeline_expect                     gone: gpusync_timeline_desc.signalled_by_others
+             gpusync_timeline_desc.fail_writes_event     gone: failing writes UINT64_MAX to a timeline's own event, and
+                                                         never to an imported one, which the program writes itself
              gpusync_device_create_0_3 by its symbol     gpusync_device_create, or _0_4; so for the two others
            2. What means something else, and compiles as before:
+             A warm-up compiles by Metal's ordinary calls, at most three pipelines at once, and gpusync_warmup_destroy
+             waits for a compilation that has begun.
+             Metal 4: the queue signals once more for each submission that signals, and gpusync keeps the queue and the
+             events for good if that signal has not come when the queue is destroyed.
+             sticky_failure: tickets end in any order, gpusync_track and GPUSYNC_UNORDERED are allowed, and
+             gpusync_command_buffer is refused while a failure sticks. A ticket that ended well before the failure was
+             found stays well. Each ticket that takes the error has a record, and a failure of work from before
+             gpusync_queue_clear_failure sticks no more.
              gpusync_queue_destroy_now: all that had not ended ends with ERROR_DESTROYED, of class CANCELLED.
+             Work that waits for a ticket is held until the ticket has ended, and counts as held (ERROR_QUEUE_FULL,
+             ERROR_ENQUEUED): from queue to queue use a timeline.
+             Work that fails for several reasons has the error that was found first.
+             Values of one timeline from several queues: see "Order" at >>api-submissions. A value is refused only if
+             it is reached, pending, or the highest that was signalled; work is held behind each lower committed signal
+             of another queue, also behind those that the GPU gets after a higher one.
+             Where other code signals a timeline, a wait for a value whose signal was discarded goes to the GPU.
              A wait for several points, or for a device, that times out writes one line to the log.
-           3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient.
+           3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient, gpusync_timeline_desc.signalled_by_others.
      0.3   1. What a 0.2 program has to change:
              GPUSYNC_LOG_INFO                            gone: the levels are GPUSYNC_LOG_WARNING and _ERROR. The enum
                                                          is open: in Swift a switch needs a default (untried)

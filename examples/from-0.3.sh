@@ -82,12 +82,16 @@ GPUSYNC_LATENCIES: gpusync_stats.wake_ns / wakes is the average
 .waits_skipped: nothing counts them
 .buffers_saved: nothing counts them
 .wake_latencies: wake_ns / wakes is the average
+gpusync_timeline_expect: set signalled_by_others in the desc of the timeline; shared_event implies it
+.fail_writes_event: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
+~sticky_failure: tickets end in any order, each that takes the failure has a record, gpusync_command_buffer is refused, too
 ~gpusync_queue_destroy_now: what has not ended ends with GPUSYNC_ERROR_DESTROYED, held work and submissions, too
 "a wait for: a wait for several points, or for a device, that times out writes one line to the log
 '
 
 # Public structs, and their fields in 0.3. +FIELD=VALUE is new, VALUE stands for none. -FIELD=KIND has gone. By the KIND an
-# initialiser for 0.4 is not taken for one of 0.3: number, the beginning of the names of an enum, or any.
+# initialiser for 0.4 is not taken for one of 0.3: number, the beginning of the names of an enum, or any. /FIELD=NEW has
+# gone, and NEW has its place.
 structs='
 gpusync_device_desc metal_device hooks allocator spin -wait_mode=GPUSYNC_WAIT_ log log_user callback_mode callback_queue \
     notify notify_user -log_report=any
@@ -95,6 +99,7 @@ gpusync_queue_desc metal_queue label max_command_buffer_count -max_in_flight=num
     -wait_mode=GPUSYNC_WAIT_ metal4 sticky_failure
 gpusync_command_buffer_desc timeout_ns label unretained_references -error_options=number -log_state=any +descriptor=NULL
 gpusync_wait_options spin -mode=GPUSYNC_WAIT_ error handlers through_loss +blocking=false
+gpusync_timeline_desc initial_value label shared_event /fail_writes_event=signalled_by_others
 '
 
 # Fields whose names are too common to be looked for everywhere: of initialisers, and of variables with such a type
@@ -262,6 +267,12 @@ function initialiser(type, array,    begin_l, begin_o, end_l, end_o, comma, name
         if (count < (first_gone[type] ? first_gone[type] : fields[type]) || count > fields[type] && !directive) return
         for (i = 1; i <= count; i++) {
             name_of[i] = field[type, i]
+            if ((type, name_of[i]) in in_place) {
+                if (!is_none(value[i])) # else it is none of the new one, too
+                    left(begin_l[i], type "." name_of[i] " is gone, and " in_place[type, name_of[i]] " has its place: " \
+                         why["." name_of[i]])
+                return
+            }
             if ((type, name_of[i]) in gone && !may_be(value[i], gone[type, name_of[i]])) return # one for 0.4
         }
     }
@@ -270,7 +281,11 @@ function initialiser(type, array,    begin_l, begin_o, end_l, end_o, comma, name
     for (i = 1; i <= count; i++) {
         removed[i] = 0
         if (comma[i] < 0) simple = 0
-        if (!((type, name_of[i]) in gone)) continue
+        if (!((type, name_of[i]) in gone)) {
+            if (!named && ("~" name_of[i]) in why && !is_none(value[i]))
+                tell_once(begin_l[i], name_of[i], name_of[i] ": " why["~" name_of[i]])
+            continue
+        }
         if (end_l[i] != begin_l[i] || has_comment(begin_l[i], begin_o[i], end_o[i] - begin_o[i]) ||
             comma[i] && has_comment(begin_l[i], end_o[i], comma[i] - end_o[i])) simple = 0
         if (is_none(value[i])) removed[i] = 1
@@ -444,7 +459,7 @@ function find_words(line,    text, from, column, count, id, is_field) {
             else tell_once(line, id, id " is gone: " why[id])
         } else if (is_field && id in is_common) find_common(line, text, column, id)
         else if (is_field && ("." id) in why) tell_once(line, id, id " is gone: " why["." id])
-        else if (("~" id) in why && kind != "list") tell_once(line, id, id ": " why["~" id])
+        else if (("~" id) in why && kind != "list" && !is_off(text, from)) tell_once(line, id, id ": " why["~" id])
         if (id in arguments && kind != "list") find_longer(line, text, column, id)
     }
     if (kind != "list")
@@ -458,6 +473,14 @@ function find_common(line, text, column, id,    type, of) { # of a variable that
     sub(/[ \t]*(\.|->)[ \t]*$/, "", of)
     for (type in fields)
         if ((type, id) in gone && (type, of) in variable) tell_once(line, id, type "." id " is gone: " why["." id])
+}
+# Is a field set to none? The column is behind its name.
+function is_off(text, column) {
+    text = substr(text, column)
+    if (!match(text, /^[ \t]*[=:][ \t]*[A-Za-z0-9_]+/)) return 0
+    text = substr(text, 1, RLENGTH)
+    sub(/^[ \t]*[=:][ \t]*/, "", text)
+    return is_none(text)
 }
 function tell_once(line, id, text) {
     if ((line, id) in told_of) return
@@ -579,10 +602,11 @@ function read_tables(    n, i, j, k, m, line, part, text) {
                 added[part[1]] = added[part[1]] ", " substr(part[j], k + 1)
                 continue
             }
+            if (substr(part[j], 1, 1) == "/") in_place[part[1], text] = substr(part[j], k + 1)
             field[part[1], ++fields[part[1]]] = text
             if (!k) stays[part[1]] = text
             else {
-                gone[part[1], text] = substr(part[j], k + 1)
+                gone[part[1], text] = substr(part[j], 1, 1) == "/" ? "any" : substr(part[j], k + 1)
                 if (!first_gone[part[1]]) first_gone[part[1]] = j - 1
             }
         }

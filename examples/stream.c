@@ -1,9 +1,10 @@
 // cc -std=c99 stream.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o stream
 //
-// A stream as CUDA and MLX have it: a queue on which everything after a failure fails, too. The kernels of a step and
-// the signal that tells of them are in command buffers of their own. Without sticky_failure a kernel that fails is
-// hidden by the later signal, and the reader of the value takes the result for good. With it the reader is told. When
-// the program has dealt with the failure, gpusync_queue_clear_failure lets the stream go on.
+// A stream as CUDA and MLX have it: a queue on which a failure sticks. The kernels of a step and the signal that tells
+// of them are in command buffers of their own. Without sticky_failure a kernel that fails is hidden by the later signal,
+// and the reader of the value takes the result for good. With it the later work takes the failure, the reader is told,
+// and the queue refuses new work. When the program has dealt with the failure, gpusync_queue_clear_failure lets the
+// stream go on.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
@@ -33,10 +34,12 @@ static void close_stream(stream *s)
     check(!gpusync_timeline_destroy(s->done), "gpusync_timeline_destroy");
 }
 
+/* NULL: a failure sticks, and the queue gives no command buffer. */
 static void *buffer_of(stream *s)
 {
     void *buffer;
-    check(!gpusync_command_buffer(s->queue, NULL, &buffer), "gpusync_command_buffer");
+    gpusync_result result = gpusync_command_buffer(s->queue, NULL, &buffer);
+    check(!result || result == GPUSYNC_ERROR_EXECUTION, "gpusync_command_buffer");
     return buffer;
 }
 
@@ -54,6 +57,7 @@ static gpusync_result launch(stream *s, unsigned step)
     gpusync_result result = GPUSYNC_OK;
     for (int kernel = 0; kernel < 2 && result == GPUSYNC_OK; kernel++) {
         void *buffer = buffer_of(s);
+        if (!buffer) return GPUSYNC_ERROR_EXECUTION;
         softmetal_set_duration(buffer, MS);
         if (step == FAILING_STEP && kernel == 0) softmetal_fail(buffer, NULL, 8, "out of memory on purpose");
         /* ... encode the kernel ... */
@@ -61,6 +65,7 @@ static gpusync_result launch(stream *s, unsigned step)
     }
     if (result != GPUSYNC_OK) return result;
     void *last = buffer_of(s);
+    if (!last) return GPUSYNC_ERROR_EXECUTION;
     check(!gpusync_encode_signal(s->queue, last, gpusync_at_value(s->done, step)), "gpusync_encode_signal");
     return commit(s, last);
 }
@@ -101,18 +106,20 @@ int main(void)
     close_stream(&plain);
 
     open_stream(&sticky, true);
+    void *early = buffer_of(&sticky); /* made before the failure, and committed after it */
     unsigned good = run(&sticky);
     printf("sticky: %u steps of %d taken for good\n", good, STEPS);
     check(real_device || good < FAILING_STEP, "no step from the failure on is taken for good");
 
     if (sticky.failed) { /* the timeline stays failed: the stream gets a new one, and goes on */
-        void *refused = buffer_of(&sticky);
-        check(gpusync_commit(sticky.queue, refused, NULL) == GPUSYNC_ERROR_EXECUTION, "new work is refused");
+        check(!buffer_of(&sticky), "no new command buffer");
+        check(gpusync_commit(sticky.queue, early, NULL) == GPUSYNC_ERROR_EXECUTION, "and none is committed");
+        check(gpusync_queue_wait(sticky.queue, 0) == GPUSYNC_ERROR_EXECUTION, "every wait for everything tells");
         check(!gpusync_queue_clear_failure(sticky.queue), "gpusync_queue_clear_failure");
-        check(!gpusync_commit(sticky.queue, refused, NULL), "the same buffer is taken after the clear");
         check(!gpusync_timeline_destroy(sticky.done), "gpusync_timeline_destroy");
         check(!gpusync_timeline_create(device, NULL, &sticky.done), "gpusync_timeline_create");
     }
+    check(!gpusync_commit(sticky.queue, early, NULL), "the same buffer is taken after the clear");
     check(!gpusync_queue_wait(sticky.queue, 10000 * MS), "the stream goes on");
     close_stream(&sticky);
 

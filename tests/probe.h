@@ -83,7 +83,10 @@ typedef enum probe_place {
     PROBE_LINES_UP,       /* a submission that is to be held stands in its line: whether it is free to go is looked at again then */
     PROBE_GIVES_UP,       /* a submission that will not go to the device is about to leave the lists of what it waits for */
     PROBE_TAKES_ROOM,     /* a submission takes the room for its own command buffers, which may be gone by now */
-    PROBE_TIMELINE        /* a call enters the timeline, to ask it or to change it: a place in many calls */
+    PROBE_SETS_OUT,       /* the signals of a submission are issued, or one must stay behind another. No other submission does
+                             the same meanwhile, and the thread keeps the device: the code calls nothing of gpusync */
+    PROBE_TIMELINE        /* a call enters the timeline, to ask it or to change it: a place in many calls, but for those of
+                             PROBE_SETS_OUT */
 } probe_place;
 
 /* The n-th time from now that a thread comes to the place, it runs the code. Once. timeline: the place is one of this
@@ -148,15 +151,12 @@ const char *probe_state_of_signaller(gpusync_timeline *timeline);
 /* The stage of the pending signal of this value: by the names of the table in gpusync.h. */
 const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value);
 
-/* The pending signal of this value sets out, as at the issue of its submission, or turns back to PENDING, as where a later
-   signal of the submission must stay behind another. And whether a wait for it may go to the GPU. */
-void probe_set_out(gpusync_timeline *timeline, uint64_t value);
-void probe_stay(gpusync_timeline *timeline, uint64_t value);
-bool probe_comes(gpusync_timeline *timeline, uint64_t value);
-
 /* Whether the last of the fields that some threads write, or only read, and the first of those that others write share a
    cache line of 128 bytes. */
 bool probe_shares_a_line(void);
+
+/* The event that a Metal 4 queue signals behind all others, or NULL if it has none. */
+void *probe_mark(gpusync_queue *queue);
 
 /* How often the library's own yield hook has given the processor away on this thread. */
 uint64_t probe_yields(void);
@@ -181,7 +181,8 @@ static const char *const probe_functions[] = {
     [PROBE_QUEUES_LISTED] = "gpusync__wait_device",
     [PROBE_LINES_UP] = "gpusync__line_up",
     [PROBE_GIVES_UP] = "gpusync__forget_dependencies",
-    [PROBE_TAKES_ROOM] = "gpusync__take_rooms_now",
+    [PROBE_TAKES_ROOM] = "gpusync__take_rooms",
+    [PROBE_SETS_OUT] = "gpusync__set_out_now",
 };
 enum { PROBE_EACH = PROBE_TIMELINE + 1, PROBE_AMID_EACH };
 
@@ -206,7 +207,8 @@ static bool probe_is_at(int where, const locks_step *step)
     if (where == PROBE_AMID_EACH) return true;
     if (where == PROBE_EACH) return step->held == 0;
     if (step->after || (lock && lock != step->lock)) return false;
-    return where == PROBE_TIMELINE || probe_has_word(probe_functions[where], step->function);
+    if (where == PROBE_TIMELINE) return !probe_has_word(probe_functions[PROBE_SETS_OUT], step->function);
+    return probe_has_word(probe_functions[where], step->function);
 }
 
 static void probe_come_by(const locks_step *step)
@@ -384,7 +386,7 @@ const char *probe_state_of_signaller(gpusync_timeline *timeline)
 
 const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value)
 {
-    static const char *const names[] = {"PENDING", "GOING", "ISSUED"};
+    static const char *const names[] = {"PENDING", "ISSUED"};
     const char *name = "over";
     GPUSYNC__LOCK_TIMELINE(timeline);
     const gpusync__pending_signal *signal = gpusync__cover(timeline, value);
@@ -393,30 +395,7 @@ const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value)
     return name;
 }
 
-void probe_set_out(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    GPUSYNC__LOCK_TIMELINE(timeline);
-    (void)gpusync__set_out(gpusync__cover(timeline, value), &deferred);
-    GPUSYNC__UNLOCK_TIMELINE(timeline);
-}
-
-void probe_stay(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    GPUSYNC__LOCK_TIMELINE(timeline);
-    gpusync__pending_signal *signal = gpusync__cover(timeline, value);
-    GPUSYNC__UNLOCK_TIMELINE(timeline);
-    gpusync__stay(signal, &deferred);
-}
-
-bool probe_comes(gpusync_timeline *timeline, uint64_t value)
-{
-    GPUSYNC__LOCK_TIMELINE(timeline);
-    bool comes = gpusync__comes(gpusync__cover(timeline, value));
-    GPUSYNC__UNLOCK_TIMELINE(timeline);
-    return comes;
-}
+void *probe_mark(gpusync_queue *queue) { return queue->mark; }
 
 uint64_t probe_yields(void) { return locks_yields; }
 
@@ -432,7 +411,7 @@ bool probe_shares_a_line(void)
     ((offsetof(type, last) + sizeof(((type *)0)->last) - 1) / 128 == offsetof(type, first) / 128)
     return PROBE_SHARES(gpusync_queue, head.completed, head.committed) ||
            PROBE_SHARES(gpusync_queue, head.committed, device) || PROBE_SHARES(gpusync_queue, label, inside) ||
-           PROBE_SHARES(gpusync_queue, last_ready, order) || PROBE_SHARES(gpusync_queue, marks, waits.lock) ||
+           PROBE_SHARES(gpusync_queue, last_ready, order) || PROBE_SHARES(gpusync_queue, held_buffers, waits.lock) ||
            PROBE_SHARES(gpusync_device, end, inside) || PROBE_SHARES(gpusync_device, stats, lock) ||
            PROBE_SHARES(gpusync_device, goes, waiter_lock) ||
            PROBE_SHARES(gpusync_device, free_waiters, submission_lock) || PROBE_SHARES(gpusync_timeline, label, inside) ||

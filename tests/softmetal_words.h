@@ -156,7 +156,7 @@ static MAYBE_UNUSED long code_of(void *error) /* -1: there is no error */
     return error ? (long)GET_LONG(error, "code") : -1;
 }
 
-/* What Metal makes of the driver's numbers, for either kind of queue. */
+/* What softmetal makes of the driver's numbers, for either kind of queue. */
 typedef struct made_of_number {
     unsigned number;
     long code, code4;
@@ -167,16 +167,16 @@ static MAYBE_UNUSED const made_of_number made_of_numbers[] = {
     {SOFTMETAL_TIMEOUT, 2, 1, "Caused GPU Timeout Error", "Timeout"},
     {SOFTMETAL_HANG, 2, 1, "Caused GPU Hang Error", "Hang"},
     {SOFTMETAL_SUBMISSIONS_IGNORED, 4, 5, "Ignored (for causing prior/excessive GPU errors)", "SubmissionsIgnored"},
-    {SOFTMETAL_INNOCENT_VICTIM, 1, 1, "Discarded (victim of GPU error/recovery)", "InnocentVictim"},
+    {SOFTMETAL_INNOCENT_VICTIM, 1, 6, "Discarded (victim of GPU error/recovery)", "InnocentVictim"},
     {SOFTMETAL_BACKGROUND, 7, 2, "Insufficient Permission (to submit GPU work from background)",
      "BackgroundExecutionNotPermitted"},
     {SOFTMETAL_OUT_OF_MEMORY, 8, 3, "Insufficient Memory", "OutOfMemory"},
-    {SOFTMETAL_INVALID_RESOURCE, 9, 2, "Invalid Resource", "InvalidResource"},
-    {SOFTMETAL_PAGE_FAULT, 3, 2, "Caused GPU Address Fault Error", "PageFault"},
-    {SOFTMETAL_IMPACTING_INTERACTIVITY, 1, 1, "Impacting Interactivity", "ImpactingInteractivity"},
-    {SOFTMETAL_FIRST_INTERNAL, 1, 1, "Internal Error", NULL},
-    {SOFTMETAL_INTERNAL, 1, 1, "Internal Error", NULL},
-    {0xE00002BD, 1, 1, "Internal Error", NULL},
+    {SOFTMETAL_INVALID_RESOURCE, 9, 6, "Invalid Resource", "InvalidResource"},
+    {SOFTMETAL_PAGE_FAULT, 3, 6, "Caused GPU Address Fault Error", "PageFault"},
+    {SOFTMETAL_IMPACTING_INTERACTIVITY, 1, 6, "Impacting Interactivity", "ImpactingInteractivity"},
+    {SOFTMETAL_FIRST_INTERNAL, 1, 6, "Internal Error", NULL},
+    {SOFTMETAL_INTERNAL, 1, 6, "Internal Error", NULL},
+    {0xE00002BD, 1, 6, "Internal Error", NULL},
 };
 #define MADE_OF_NUMBERS (sizeof made_of_numbers / sizeof *made_of_numbers)
 

@@ -225,6 +225,13 @@ static MAYBE_UNUSED void rig_open(rig *r, softmetal_clock clock)
     rig_open_with(r, clock, device_desc, queue_desc);
 }
 
+/* A queue of Metal 4 may signal after the feedback of its work, and a queue that is destroyed before that is kept for good:
+   see drop_what_stays. So the signals come first. */
+static MAYBE_UNUSED void await_signals(void)
+{
+    if (softmetal_live("queue4")) assert_true(softmetal_settle(SECONDS(20)));
+}
+
 /* All memory given back, no Metal object of the program left. */
 static MAYBE_UNUSED void assert_all_given_back(const memory_log *memory)
 {
@@ -245,6 +252,7 @@ static MAYBE_UNUSED void assert_all_given_back(const memory_log *memory)
 /* Everything destroyed. */
 static MAYBE_UNUSED void rig_close(rig *r)
 {
+    if (r->queue) await_signals();
     if (r->queue) assert_ok(gpusync_queue_destroy(r->queue));
     assert_ok(gpusync_device_destroy(r->device));
     assert_all_given_back(&r->memory);
@@ -404,6 +412,7 @@ static MAYBE_UNUSED void close_idle_stage(stage *s)
 {
     unsigned i;
     softmetal_set_message_hook(NULL, NULL);
+    await_signals();
     for (i = 0; i < STAGE_QUEUES; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
     for (i = 0; i < STAGE_TIMELINES; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
     rig_close(&s->rig);
@@ -426,9 +435,28 @@ static MAYBE_UNUSED void close_stage(stage *s)
 {
     unsigned i;
     softmetal_set_message_hook(NULL, NULL);
+    if (s->clock == SOFTMETAL_REAL) await_signals();
     for (i = 0; i < STAGE_QUEUES; i++)
         if (s->q[i]) close_queue(s, i);
     close_idle_stage(s);
+}
+
+/* The timeline is made anew, with an event of its own that other code signals, too. */
+static MAYBE_UNUSED void share_timeline(stage *s, unsigned i)
+{
+    gpusync_timeline_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.signalled_by_others = true;
+    assert_ok(gpusync_timeline_destroy(s->t[i]));
+    assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[i]));
+}
+
+/* Other code, which gpusync does not know, raises the event. */
+static MAYBE_UNUSED void raise_behind_its_back(gpusync_timeline *timeline, uint64_t value)
+{
+    uint64_t base;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    metal_event_signal(event, value + base);
 }
 
 /* In the middle of a test. */
@@ -451,6 +479,20 @@ static MAYBE_UNUSED void orphan_queue(stage *s, unsigned i)
     take_down_queue(s, i, true);
     softmetal_finish_queue(metal);
     metal_release(metal);
+}
+
+/* Metal 4: a queue that is destroyed while it has a submission with waits or signals in flight is kept for good. The test,
+   which knows that all is over, gives back the queue, and its mark, which it has signalled last. */
+static MAYBE_UNUSED void drop_queue_that_stays(void *metal)
+{
+    if (metal4_run()) metal_release(softmetal_last_signalled(metal));
+    if (metal4_run()) metal_release(metal);
+}
+
+/* The same for the event of each wait and signal of such a submission. */
+static MAYBE_UNUSED void drop_what_stays(void *event)
+{
+    if (metal4_run()) metal_release(event);
 }
 
 static MAYBE_UNUSED void finish(stage *s, unsigned i)
@@ -823,8 +865,11 @@ static MAYBE_UNUSED gpusync_ticket submit_failing(stage *s, unsigned i, gpusync_
     return SUBMIT(s->q[i], BUFFERS(buffer), SIGNALS(signal), .flags = SIGNALS_INSIDE, .label = "submission");
 }
 
-/* It will take the device with it: DeviceRemoved. */
-static MAYBE_UNUSED void fail_with_the_device(void *buffer) { softmetal_fail(buffer, NULL, 11, NULL); }
+/* It will take the device with it: DeviceRemoved, of the kind of its queue. */
+static MAYBE_UNUSED void fail_with_the_device(void *buffer)
+{
+    softmetal_fail(buffer, NULL, answers(buffer, "status") ? 11 : 4, NULL);
+}
 
 static MAYBE_UNUSED void assert_original(const gpusync_error *error, const char *queue_label, gpusync_ticket ticket)
 {
@@ -1196,6 +1241,62 @@ static MAYBE_UNUSED void assert_in_order(outcome *o, size_t count)
     size_t i;
     for (i = 0; i < count; i++) assert_int_equal(calls_of(&o[i]), 1);
     for (i = 1; i < count; i++) assert_true(o[i - 1].order < o[i].order);
+}
+
+/* -- the tables in gpusync.h --------------------------------------------------------------------------------------- */
+
+#define TABLE_MOST 10 /* rows or columns */
+
+typedef struct table {
+    char names[TABLE_MOST][32]; /* of the columns */
+    char rows[TABLE_MOST][32];
+    char cells[TABLE_MOST][TABLE_MOST][32];
+    unsigned columns, row_count;
+} table;
+
+/* The words of a line, which two spaces or more part; how many there are. */
+static MAYBE_UNUSED unsigned split(const char *line, char (*words)[32], unsigned most)
+{
+    unsigned count = 0;
+    while (*line == ' ') line++;
+    while (*line && *line != '\n' && count < most) {
+        const char *end = strstr(line, "  ");
+        size_t length = end ? (size_t)(end - line) : strlen(line) - 1; /* without the line's end */
+        size_t kept = length < sizeof words[0] ? length : sizeof words[0] - 1; /* lines of other text */
+        memcpy(words[count], line, kept);
+        words[count++][kept] = '\0';
+        line += length;
+        while (*line == ' ') line++;
+    }
+    return count;
+}
+
+/* The table with this word above its rows (NULL: none), and this name of the first column. It ends at an empty line. */
+static MAYBE_UNUSED void read_table(const char *corner, const char *first, table *t)
+{
+    char line[256], words[TABLE_MOST + 1][32];
+    FILE *header = fopen("gpusync.h", "r");
+    bool found = false;
+    assert_non_null(header);
+    memset(t, 0, sizeof *t);
+    while (fgets(line, sizeof line, header)) {
+        unsigned count = split(line, words, TABLE_MOST + 1), at = corner != NULL;
+        if (found && count == 0) {
+            if (t->row_count) break; /* else the empty line below the names */
+        } else if (found) {
+            assert_int_equal(count, t->columns + 1);
+            assert_true(t->row_count < TABLE_MOST);
+            memcpy(t->rows[t->row_count], words[0], sizeof words[0]);
+            memcpy(t->cells[t->row_count++], words[1], sizeof t->cells[0]);
+        } else if (count > at + 1 && count - at <= TABLE_MOST && strcmp(words[at], first) == 0 &&
+                   (!corner || strcmp(words[0], corner) == 0)) {
+            found = true;
+            t->columns = count - at;
+            memcpy(t->names, words[at], t->columns * sizeof words[0]);
+        }
+    }
+    fclose(header);
+    assert_true(found && t->row_count > 1);
 }
 
 /* -- a stack on which a call for each link of a chain would have no room ---------------------------------------------- */

@@ -1,6 +1,6 @@
 /* test_beliefs.c - the probes for a Mac (tests/beliefs/probes.h), on a device that can be turned against each belief
 
-   What softmetal does is what the lists of README.md and examples/README.md say of Metal, so no probe may say "differs".
+   softmetal does what the lists of README.md and examples/README.md say of Metal, so no probe may say "differs".
    Each knob makes softmetal break one belief: the rows of this belief say so, and no other. So a probe that cannot fail
    is seen here. */
 #include <setjmp.h>
@@ -35,6 +35,7 @@ QUIRK(silent_dealloc)
 QUIRK(events_not_kept)
 QUIRK(deaf_listeners)
 QUIRK(deaf_to_the_past)
+QUIRK(refused_listeners)
 QUIRK(open_waits)
 QUIRK(overtaking_signals)
 QUIRK(signals_of_the_killed)
@@ -43,7 +44,6 @@ QUIRK(lost_handlers)
 QUIRK(status_autoreleases)
 QUIRK(uncommitted_are_free)
 QUIRK(early_places)
-QUIRK(compiled_twice)
 QUIRK(any_function)
 QUIRK(late_unlock)
 QUIRK(options_keep_handlers)
@@ -84,6 +84,16 @@ static void turn_deaf_device(softmetal_quirks *quirks)
 {
     quirks->deaf_device = true;
     set_watchdog(100);
+}
+
+/* What is empty does not wait for the work in front of it. */
+static void turn_overlapping(softmetal_quirks *quirks)
+{
+    softmetal_chaos chaos;
+    (void)quirks;
+    memset(&chaos, 0, sizeof chaos);
+    chaos.overlap_per_mille = 1000;
+    softmetal_set_chaos(&chaos);
 }
 
 /* The signal is there long before the work, so that no probe misses it. */
@@ -138,12 +148,14 @@ static const knob knobs[] = {
     {"wrapped_buffers", {"handler's object"}, NULL, turn_wrapped_buffers},
     {"handlers_backwards", {"handler order"}, NULL, turn_handlers_backwards},
     {"status_early", {"slow handler"}, NULL, turn_status_early},
+    {"overlapping", {"empty behind"}, "empty_behind", turn_overlapping},
     {"silent_dealloc", {"dealloc"}, NULL, turn_silent_dealloc},
     {"events_not_kept", {"released event"}, NULL, turn_events_not_kept},
     {"timers", {"timer"}, "timer", turn_timers},
     {"dispatch", {"dispatch"}, "dispatch", turn_dispatch},
     {"deaf_listeners", {"listener, CPU"}, NULL, turn_deaf_listeners},
     {"deaf_to_the_past", {"listener, reached"}, NULL, turn_deaf_to_the_past},
+    {"refused_listeners", {"no exception"}, NULL, turn_refused_listeners},
     {"open_waits", {"wait keeps back"}, NULL, turn_open_waits},
     {"early_signals", {"signal comes after"}, "gates", turn_early_signals},
     {"deaf_device", {"CPU wakes device"}, "cpu_signal", turn_deaf_device},
@@ -152,7 +164,6 @@ static const knob knobs[] = {
     {"gpu_clock", {"times' clock"}, NULL, turn_gpu_clock},
     {"status_autoreleases", {"status without a pool"}, "pool", turn_status_autoreleases},
     {"late_unlock", {"lock"}, NULL, turn_late_unlock},
-    {"compiled_twice", {"library", "library, error", "pipeline"}, NULL, turn_compiled_twice},
     {"any_function", {"missing function"}, NULL, turn_any_function},
     {"uncommitted_are_free", {"limit, uncommitted"}, NULL, turn_uncommitted_are_free},
     {"early_places", {"limit, handlers"}, NULL, turn_early_places},
@@ -250,7 +261,7 @@ static bool may_be_unseen(const char *name)
     /* clang-format off */
     static const char *const names[] = {
         "overlap", "50 us", "pause", "wfe", "feedbacks in any order", "signal after feedback", "times are late",
-        "other numbers", "refused listener", "lost device", "lost device's signals", "timed sleep"};
+        "other numbers", "handlers under a lock", "lost device", "lost device's signals", "timed sleep"};
     /* clang-format on */
     size_t i;
     for (i = 0; i < sizeof names / sizeof *names; i++)

@@ -7,7 +7,7 @@
 #define COMMAND_BUFFER_DOMAIN (metal4_run() ? "MTL4CommandQueueErrorDomain" : "MTLCommandBufferErrorDomain")
 
 /* The codes by which a device is lost, and another one; Metal 4 has codes of its own. */
-static long code_of_removal(void) { return 11; }
+static long code_of_removal(void) { return metal4_run() ? 4 : 11; }
 static long code_of_revocation(void) { return metal4_run() ? 5 : 4; }
 static long code_of_timeout(void) { return metal4_run() ? 1 : 2; }
 
@@ -238,7 +238,8 @@ static void expect_label(const char *label, const char *kept)
 
 static void test_a_text_that_just_fits_is_kept_whole(void **state)
 {
-    char text[80];
+    char text[80], kept[64];
+    int i;
     (void)state;
     memset(text, 'a', sizeof text);
     text[63] = '\0';
@@ -246,9 +247,308 @@ static void test_a_text_that_just_fits_is_kept_whole(void **state)
     expect_label(NULL, "");
     memcpy(text + 59, "\xF0\x9F\x98\x80", 5); /* ends where the text does */
     expect_label(text, text);
-    memset(text, 0x80, sizeof text - 1); /* no character begins at all */
+    memset(text, 0x80, sizeof text - 1); /* no character begins at all: as many of U+FFFD as fit */
     text[sizeof text - 1] = '\0';
-    expect_label(text, "");
+    for (i = 0; i < 21; i++) memcpy(kept + 3 * i, "\xEF\xBF\xBD", 4);
+    expect_label(text, kept);
+}
+
+/* -- texts that are no UTF-8 ------------------------------------------------------------------------------ */
+
+/* By RFC 3629, which numbers the characters: each has its shortest form, and no number is half of a pair of UTF-16 or above
+   U+10FFFF. */
+static bool is_utf8(const char *text)
+{
+    static const unsigned long least[] = {0, 0x80, 0x800, 0x10000};
+    const unsigned char *at = (const unsigned char *)text;
+    while (*at) {
+        unsigned more = *at >= 0xF0 ? 3 : *at >= 0xE0 ? 2 : *at >= 0xC0 ? 1 : 0, i;
+        unsigned long number = more ? *at & (0x3Fu >> more) : *at;
+        if (*at >= 0xF8 || (*at >= 0x80 && *at < 0xC0)) return false;
+        for (i = 1; i <= more; i++) {
+            if ((at[i] & 0xC0) != 0x80) return false;
+            number = number << 6 | (at[i] & 0x3F);
+        }
+        if (number < least[more] || number > 0x10FFFF || (number >= 0xD800 && number <= 0xDFFF)) return false;
+        at += more + 1;
+    }
+    return true;
+}
+
+#define R "\xEF\xBF\xBD" /* U+FFFD */
+
+static const struct {
+    const char *given, *told;
+} texts[] = {
+    {"caf\xE9", "caf" R},                               /* Latin-1 */
+    {"\x80-\xBF", R "-" R},                             /* only the rest of a character */
+    {"\xC3(", R "("},                                   /* only its start */
+    {"\xE2\x82", R R},
+    {"\xE2\x82.", R R "."},
+    {"\xF0\x9F\x98 ", R R R " "},
+    {"\xE2\xC3\xA4", R "\xC3\xA4"},                    /* the next one is whole */
+    {"\xC0\xAF", R R},                                  /* forms that are too long */
+    {"\xC1\xBF", R R},
+    {"\xE0\x9F\xBF", R R R},
+    {"\xF0\x8F\xBF\xBF", R R R R},
+    {"\xED\xA0\x80", R R R},                            /* halves of pairs of UTF-16 */
+    {"\xED\xBF\xBF", R R R},
+    {"\xF4\x90\x80\x80", R R R R},                      /* above U+10FFFF */
+    {"\xF5\x80\x80\x80", R R R R},
+    {"\xF8\x88\x80\x80\x80", R R R R R},
+    {"\xFE\xFF", R R},
+    {"\xC2\x80 \xDF\xBF", "\xC2\x80 \xDF\xBF"},       /* from here on: what is UTF-8 */
+    {"\xE0\xA0\x80 \xED\x9F\xBF", "\xE0\xA0\x80 \xED\x9F\xBF"},
+    {"\xEE\x80\x80 " R " \xEF\xBF\xBF", "\xEE\x80\x80 " R " \xEF\xBF\xBF"},
+    {"\xF0\x90\x80\x80 \xF4\x8F\xBF\xBF", "\xF0\x90\x80\x80 \xF4\x8F\xBF\xBF"},
+};
+
+static void test_bytes_of_a_label_that_are_no_utf_8_are_shown_as_replacements(void **state)
+{
+    gpusync_queue_desc desc = {0};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(texts); i++) {
+        char quoted[80], *report;
+        gpusync_timeline *timeline;
+        gpusync_queue *queue;
+        gpusync_error error;
+        uint64_t cursor = 0;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        desc.label = texts[i].given;
+        queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &desc);
+        timeline = timeline_named(r.device, texts[i].given);
+        (void)SUBMIT(queue, NO_WORK(queue), WAITS(at(timeline, 1)), .label = texts[i].given, .flags = GPUSYNC_STRICT);
+        report = report_of(r.device);
+        assert_true(is_utf8(report));
+        snprintf(quoted, sizeof quoted, "queue 2 '%s'", texts[i].told);
+        assert_non_null(strstr(report, quoted));
+        snprintf(quoted, sizeof quoted, "ticket 1 '%s'", texts[i].told);
+        assert_non_null(strstr(report, quoted));
+        snprintf(quoted, sizeof quoted, "timeline 1 '%s'", texts[i].told);
+        assert_non_null(strstr(report, quoted));
+        free(report);
+        assert_ok(gpusync_cancel_held(queue));
+        assert_ok(gpusync_next_error(queue, &cursor, &error));
+        assert_string_equal(error.queue_label, texts[i].told);
+        assert_string_equal(error.label, texts[i].told);
+        assert_ok(gpusync_queue_destroy(queue));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        rig_close(&r);
+    }
+}
+
+/* Of a label that is no UTF-8 Metal makes no string. A command buffer of gpusync gets one that is; one that the program makes,
+   as on Metal 4, may have none. */
+static void test_the_label_of_a_buffer_is_utf_8(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(texts); i++) {
+        gpusync_command_buffer_desc desc = {.label = texts[i].given};
+        gpusync_error error;
+        uint64_t cursor = 0;
+        void *buffer;
+        char *report;
+        rig r;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        assert_ok(either_buffer(r.queue, &desc, &buffer));
+        softmetal_fail(buffer, NULL, 1, NULL);
+        (void)commit_to(r.queue, buffer);
+        report = report_of(r.device);
+        assert_true(is_utf8(report));
+        free(report);
+        softmetal_finish(buffer);
+        assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+        if (is_utf8(texts[i].given) || !metal4_run()) assert_string_equal(error.label, texts[i].told);
+        assert_true(is_utf8(error.label));
+        rig_close(&r);
+    }
+}
+
+/* What a wait tells of a timeline that the program has failed so. */
+static gpusync_error told_of(const gpusync_error *reason)
+{
+    gpusync_timeline *timeline;
+    gpusync_error told;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    timeline = timeline_named(r.device, "t");
+    assert_ok(gpusync_timeline_fail(timeline, reason));
+    told = error_at(timeline, 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    rig_close(&r);
+    return told;
+}
+
+static void test_a_reason_of_the_program_is_told_as_utf_8(void **state)
+{
+    gpusync_error reason, told;
+    size_t i;
+    (void)state;
+    memset(&reason, 0, sizeof reason);
+    reason.result = GPUSYNC_ERROR_EXECUTION;
+    for (i = 0; i < LENGTH(texts); i++) {
+        strcpy(reason.domain, texts[i].given);
+        strcpy(reason.message, texts[i].given);
+        strcpy(reason.label, texts[i].given);
+        strcpy(reason.queue_label, texts[i].given);
+        told = told_of(&reason);
+        assert_string_equal(told.domain, texts[i].told);
+        assert_string_equal(told.message, texts[i].told);
+        assert_string_equal(told.label, texts[i].told);
+        assert_string_equal(told.queue_label, texts[i].told);
+    }
+}
+
+static void fill_with(char *text, size_t size, const char *unit, size_t from)
+{
+    size_t i;
+    for (i = 0; i < size; i++) text[i] = unit[(i + from) % strlen(unit)];
+}
+
+static void assert_whole_characters(const char *told, const char *unit, size_t size)
+{
+    assert_true(is_utf8(told));
+    assert_true(strlen(told) < size && strlen(told) + strlen(unit) >= size); /* no more than one is lost */
+}
+
+/* The texts fill their places and have no end, wherever a character begins. */
+static void test_a_reason_without_an_end_is_cut_between_two_characters(void **state)
+{
+    static const char *const units[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+    gpusync_error reason, told;
+    size_t i, from;
+    (void)state;
+    for (i = 0; i < LENGTH(units); i++) {
+        memset(&reason, 0, sizeof reason);
+        reason.result = GPUSYNC_ERROR_EXECUTION;
+        fill_with(reason.domain, sizeof reason.domain, units[i], 0);
+        fill_with(reason.message, sizeof reason.message, units[i], 0);
+        fill_with(reason.label, sizeof reason.label, units[i], 0);
+        fill_with(reason.queue_label, sizeof reason.queue_label, units[i], 0);
+        for (from = 0; from < strlen(units[i]); from++) {
+            if (from) { /* after so many letters */
+                memmove(reason.message + from, reason.message, sizeof reason.message - from);
+                memset(reason.message, 'x', from);
+            }
+            told = told_of(&reason);
+            assert_whole_characters(told.domain, units[i], sizeof told.domain);
+            assert_whole_characters(told.message, units[i], sizeof told.message);
+            assert_whole_characters(told.label, units[i], sizeof told.label);
+            assert_whole_characters(told.queue_label, units[i], sizeof told.queue_label);
+        }
+    }
+    memset(reason.message, 0x80, sizeof reason.message); /* each byte takes the place of three */
+    told = told_of(&reason);
+    assert_true(is_utf8(told.message));
+    assert_int_equal(strlen(told.message), sizeof told.message - 1);
+}
+
+/* A report of every size is a beginning of the whole report, but for what is broken off of its last character. */
+static void test_a_report_of_every_size_is_utf_8(void **state)
+{
+    static const char *const units[] = {"\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xE9"};
+    gpusync_queue_desc desc = {0};
+    size_t i, k, size, length;
+    (void)state;
+    for (i = 0; i < LENGTH(units); i++) {
+        char label[64] = "", cut[4096], whole[4096];
+        gpusync_timeline *timeline;
+        gpusync_queue *queue;
+        gpusync_error reason;
+        rig r;
+        for (k = 0; strlen(label) + 4 < sizeof label; k++) strcat(label, units[i]);
+        desc.label = label;
+        rig_open(&r, SOFTMETAL_MANUAL);
+        queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &desc);
+        timeline = timeline_named(r.device, label);
+        memset(&reason, 0, sizeof reason);
+        fill_with(reason.message, sizeof reason.message, units[i], 0);
+        assert_ok(gpusync_timeline_fail(timeline, &reason));
+        length = gpusync_report(r.device, whole, sizeof whole);
+        assert_true(length < sizeof whole);
+        for (size = 1; size <= length + 1; size++) {
+            memset(cut, 'x', sizeof cut);
+            assert_int_equal(gpusync_report(r.device, cut, size), length);
+            assert_true(is_utf8(cut));
+            assert_true(strlen(cut) < size && strlen(cut) + 4 >= size);
+            assert_memory_equal(cut, whole, strlen(cut));
+            assert_int_equal(cut[size], 'x');
+            if (size > 600) continue;
+            assert_true(gpusync_queue_report(queue, cut, size) > 0);
+            assert_true(is_utf8(cut));
+        }
+        assert_ok(gpusync_queue_destroy(queue));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        rig_close(&r);
+    }
+}
+
+typedef struct last_line {
+    char text[2000];
+    size_t longest;
+    unsigned count;
+} last_line;
+
+static void keep_line(void *user, gpusync_log_level level, const char *text)
+{
+    last_line *line = (last_line *)user;
+    (void)level;
+    must(is_utf8(text), "a line of the log is no UTF-8");
+    must(strlen(text) < sizeof line->text, "a line of the log is too long");
+    strcpy(line->text, text);
+    if (strlen(text) > line->longest) line->longest = strlen(text);
+    line->count++;
+}
+
+/* Every text of a line is as long as it may be, and of characters of each length; so is the line. */
+static void test_a_line_of_the_log_is_utf_8_however_long_its_texts_are(void **state)
+{
+    static const char *const units[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xE9"};
+    gpusync_device_desc device_desc = {0};
+    gpusync_queue_desc queue_desc = {0};
+    size_t i, from;
+    (void)state;
+    for (i = 0; i < LENGTH(units); i++) {
+        for (from = 0; from < 4; from++) {
+            char name[200], text[600];
+            gpusync_timeline *timeline;
+            gpusync_error reason;
+            last_line line;
+            void *buffer;
+            rig r;
+            memset(&line, 0, sizeof line);
+            memset(name, 'x', sizeof name);
+            memset(text, 'x', sizeof text);
+            fill_with(name + from, sizeof name - 5, units[i], 0);
+            fill_with(text + from, sizeof text - 5, units[i], 0);
+            name[from + (sizeof name - 5) / strlen(units[i]) * strlen(units[i])] = '\0';
+            text[from + (sizeof text - 5) / strlen(units[i]) * strlen(units[i])] = '\0';
+            device_desc.log = keep_line;
+            device_desc.log_user = &line;
+            queue_desc.label = name;
+            rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
+            timeline = timeline_named(r.device, name);
+            (void)SUBMIT(r.queue, NO_WORK(r.queue), WAITS(at(timeline, 1)), .label = name, .flags = GPUSYNC_STRICT);
+            memset(&reason, 0, sizeof reason);
+            reason.result = GPUSYNC_ERROR_EXECUTION;
+            memcpy(reason.domain, text, sizeof reason.domain);
+            memcpy(reason.message, text, sizeof reason.message);
+            memcpy(reason.label, name, sizeof reason.label);
+            memcpy(reason.queue_label, name, sizeof reason.queue_label);
+            assert_ok(gpusync_timeline_fail(timeline, &reason));
+            assert_int_equal(line.count, 1);
+            assert_in_range(line.longest, 450, 766); /* of 767 */
+            buffer = buffer_of(r.queue);
+            assert_result(gpusync_wait(r.queue, commit_to(r.queue, buffer), 1), GPUSYNC_TIMEOUT);
+            assert_int_equal(line.count, 2);
+            finish_queue(r.queue);
+            assert_ok(gpusync_timeline_destroy(timeline));
+            rig_close(&r);
+        }
+    }
 }
 
 /* In place of -[command buffer error]. */
@@ -482,7 +782,7 @@ typedef struct class_of_failure {
 } class_of_failure;
 
 /* Nothing but what the row says. */
-static void expect_classes(const class_of_failure *table, size_t count)
+static void expect_classes(const class_of_failure *classes, size_t count)
 {
     softmetal_quirks quirks;
     size_t i;
@@ -495,9 +795,9 @@ static void expect_classes(const class_of_failure *table, size_t count)
         rig r;
         rig_open(&r, SOFTMETAL_MANUAL);
         softmetal_set_quirks(&quirks);
-        softmetal_fail(buffer = open_buffer(&r), table[i].domain, table[i].code, table[i].text);
+        softmetal_fail(buffer = open_buffer(&r), classes[i].domain, classes[i].code, classes[i].text);
         snprintf(row, sizeof row, "row %u", (unsigned)i);
-        wrong += !has_class(&r, buffer, table[i].failure, table[i].lost, row);
+        wrong += !has_class(&r, buffer, classes[i].failure, classes[i].lost, row);
     }
     assert_int_equal(wrong, 0);
 }
@@ -508,7 +808,7 @@ static void expect_classes(const class_of_failure *table, size_t count)
 static void test_texts_of_other_systems_have_their_classes(void **state)
 {
     const char *foreign = "NSPOSIXErrorDomain";
-    long other = 1, timeout = code_of_timeout(), revoked = code_of_revocation();
+    long other = metal4_run() ? 6 : 1, timeout = code_of_timeout(), revoked = code_of_revocation();
     const class_of_failure rows[] = {
         {NULL, other, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_TIMEOUT, false}, /* before macOS 26 */
         {NULL, other, "Hang (of a later system) (00000003:Hang)", GPUSYNC_FAILURE_TIMEOUT, false}, /* not seen yet */
@@ -522,7 +822,7 @@ static void test_texts_of_other_systems_have_their_classes(void **state)
         {NULL, other, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
         {NULL, revoked, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
         {NULL, timeout, "Caused GPU Hang Error (kIOGPUCommandBufferCallbackErrorHang)", GPUSYNC_FAILURE_TIMEOUT, false},
-        {NULL, 11, "Device Removed (00000007:Device Removed)", GPUSYNC_FAILURE_DEVICE_REMOVED, true},
+        {NULL, code_of_removal(), "Device Removed (00000077:Device Removed)", GPUSYNC_FAILURE_DEVICE_REMOVED, true},
         {foreign, 1, VICTIM " (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)", GPUSYNC_FAILURE_OTHER, false},
         {foreign, 4, "Ignored (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)", GPUSYNC_FAILURE_OTHER,
          false},
@@ -546,12 +846,12 @@ static const class_of_failure classes[] = {
     {NULL, 12, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, -4, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, 4294967296 + 11, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {"IOGPUErrorDomain", 4, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {"IOGPUErrorDomain", 11, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {"GPUErrorDomain", 4, NULL, GPUSYNC_FAILURE_OTHER, false},
+    {"GPUErrorDomain", 11, NULL, GPUSYNC_FAILURE_OTHER, false},
     {"MTLCommandBufferErrorDomain2", 8, NULL, GPUSYNC_FAILURE_OTHER, false},
 };
 
-/* 4 and 6 are Apple's header's, and made by no system that was looked at; 11 and 12 the other way round. */
+/* 1 to 6 are those of MTL4CommandQueue.h. */
 static const class_of_failure classes_of_metal4[] = {
     {NULL, 0, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, 1, NULL, GPUSYNC_FAILURE_TIMEOUT, false},
@@ -563,7 +863,7 @@ static const class_of_failure classes_of_metal4[] = {
     {NULL, 7, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, 8, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, 9, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 11, NULL, GPUSYNC_FAILURE_DEVICE_REMOVED, true},
+    {NULL, 11, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, 12, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, -4, NULL, GPUSYNC_FAILURE_OTHER, false},
     {NULL, 4294967296 + 4, NULL, GPUSYNC_FAILURE_OTHER, false},
@@ -2012,6 +2312,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_long_texts_are_cut_at_the_start_of_a_character),
         cmocka_unit_test(test_a_text_that_is_one_byte_too_long_loses_its_last_character),
         cmocka_unit_test(test_a_text_that_just_fits_is_kept_whole),
+        cmocka_unit_test(test_bytes_of_a_label_that_are_no_utf_8_are_shown_as_replacements),
+        cmocka_unit_test(test_the_label_of_a_buffer_is_utf_8),
+        cmocka_unit_test(test_a_reason_of_the_program_is_told_as_utf_8),
+        cmocka_unit_test(test_a_reason_without_an_end_is_cut_between_two_characters),
+        cmocka_unit_test(test_a_report_of_every_size_is_utf_8),
+        cmocka_unit_test(test_a_line_of_the_log_is_utf_8_however_long_its_texts_are),
         cmocka_unit_test(test_a_failure_whose_handler_comes_before_the_status_is_a_failure),
         cmocka_unit_test(test_without_label_or_error_the_texts_are_empty),
         cmocka_unit_test(test_errors_are_read_a_few_deep_and_also_without_a_user_info),

@@ -288,14 +288,6 @@ static void test_interleaving_12_a_larger_signal_of_the_host_waits_for_the_pendi
 
 /* -- 13 ----------------------------------------------------------------------------------------- */
 
-/* Other code than gpusync raises the event of the timeline. */
-static void raise_behind_its_back(gpusync_timeline *timeline, uint64_t value)
-{
-    uint64_t base;
-    void *event = gpusync_timeline_metal(timeline, &base);
-    metal_event_signal(event, value + base);
-}
-
 /* Rule: a result is published only after the producers of its waits are over. The consumer's wait for 5 passes on the
    device, because other code has raised the event to 6; its producer was killed, or is about to be. */
 typedef struct late_producer {
@@ -384,8 +376,8 @@ static void test_interleaving_13_a_consumer_that_ends_first_is_published_after_i
     }
 }
 
-/* The same where the wait is for a ticket, of a submission or of a plain commit: nothing but its end lets the device
-   go on, and the consumer that then ends at once is bad as well. */
+/* The same where the wait is for a ticket, of a submission or of a plain commit: the consumer is held until that has ended,
+   and ends with its failure, at once and without having been on the device. */
 static void test_interleaving_13_a_consumer_of_a_ticket_gets_the_failure_of_the_ticket(void **state)
 {
     unsigned plain;
@@ -403,11 +395,14 @@ static void test_interleaving_13_a_consumer_of_a_ticket_gets_the_failure_of_the_
         consumer.wait.queue = s.q[0];
         consumer.wait.ticket = producer.ticket;
         job_submit(&consumer);
-        end_job(&producer);
-        assert_result(poll_job(&producer), GPUSYNC_ERROR_EXECUTION); /* and lets the device go on */
-        assert_result(poll_job(&consumer), GPUSYNC_NOT_READY);
+        assert_false(is_committed(&consumer));
+        softmetal_complete(producer.buffer);
+        assert_int_equal(calls_of_job(&consumer), 0); /* no call has seen the end yet */
+        if (metal4_run()) run_handler(&producer);
+        assert_result(poll_job(&producer), GPUSYNC_ERROR_EXECUTION);
+        assert_result(poll_job(&consumer), GPUSYNC_ERROR_EXECUTION);
         assert_true(is_marked(&producer));
-        softmetal_finish(consumer.buffer);
+        assert_false(is_committed(&consumer));
         assert_called(&consumer, GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(consumer.error.code, 3);
         run_late_handler(&producer);
@@ -832,11 +827,12 @@ static void destroy_it_after_this(void *argument)
     probe_amid_each(((doomed *)argument)->n, destroy_it_up_to_the_timeline, argument);
 }
 
-/* A commit is held for a value that no work is to signal, and registers with the timeline's event. The timeline goes
-   when the commit comes to the place of that timeline for the n-th time; NOWHERE: at its n-th point, also in the middle
+/* Strict work is held for a value of other code, and registers with the timeline's event. The timeline goes when the
+   submission comes to the place of that timeline for the n-th time; NOWHERE: at its n-th point, also in the middle
    of a step. Returns whether there was such a time. */
 static bool goes_at(probe_place place, int n)
 {
+    const gpusync_timeline_desc desc = {.signalled_by_others = true};
     gpusync_point wait;
     gpusync_ticket ticket;
     void *buffer;
@@ -844,16 +840,15 @@ static bool goes_at(probe_place place, int n)
     memset(&d, 0, sizeof d);
     d.n = n;
     rig_open(&d.r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_timeline_create(d.r.device, NULL, &d.timeline));
+    assert_ok(gpusync_timeline_create(d.r.device, &desc, &d.timeline));
     d.event = metal_retain(gpusync_timeline_metal(d.timeline, &d.base));
-    assert_ok(gpusync_timeline_expect(d.timeline, 5));
     wait = at(d.timeline, 7);
     assert_ok(make_behind(d.r.queue, NULL, &wait, !metal4_run(), &buffer));
     if (place) probe_at(place, d.timeline, n, destroy_it_now, &d);
     else if (metal4_run()) probe_at(PROBE_DEPENDENCY_LISTS, d.timeline, 1, destroy_it_after_this, &d);
     else probe_amid_each(n, destroy_it_up_to_the_timeline, &d);
-    if (metal4_run()) ticket = SUBMIT(d.r.queue, WAITS(wait), BUFFERS(buffer));
-    else ticket = commit_to(d.r.queue, buffer);
+    if (metal4_run()) ticket = SUBMIT(d.r.queue, WAITS(wait), BUFFERS(buffer), .flags = GPUSYNC_STRICT);
+    else ticket = SUBMIT(d.r.queue, BUFFERS(buffer), .flags = GPUSYNC_STRICT);
     (void)probe_has_acted();
     if (!d.destroys) assert_ok(gpusync_timeline_destroy(d.timeline));
     else if (!place) join(d.destroyer);
@@ -885,37 +880,35 @@ static void test_interleaving_17_a_timeline_goes_while_held_work_registers_with_
 
 /* -- 24 ----------------------------------------------------------------------------------------- */
 
-/* Rule: the sweep looks after work that waits on the device for a ticket, though the handler is lost and no thread
-   sleeps. */
-static void test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends(void **state)
+/* Rule: the sweep looks after work that waits for a ticket, though the handler is lost and no thread sleeps: it finds the
+   end of the ticket, and commits what is held for it. Across queues, and within one. */
+static void test_interleaving_24_a_wait_for_a_ticket_whose_handler_is_lost_ends(void **state)
 {
-    softmetal_timing timing;
-    gpusync_queue *other;
-    gpusync_ticket ticket, after;
-    void *lost, *waiting;
-    rig r;
+    unsigned same;
     (void)state;
     NOT_ON_METAL4("a lost handler is lost for good");
-    rig_open(&r, SOFTMETAL_REAL);
-    softmetal_get_timing(&timing);
-    timing.watchdog_ns = SECONDS(2);
-    softmetal_set_timing(&timing);
-    other = queue_new(r.device);
-    lost = kept_buffer_of(r.queue);
-    softmetal_lose_handlers(lost);
-    softmetal_hang(lost);
-    ticket = commit_to(r.queue, lost);
-    waiting = kept_buffer_after(other, gpusync_at_ticket(r.queue, ticket));
-    after = commit_to(other, waiting);
-    assert_true(metal_status(waiting) >= 2); /* the device waits */
-    softmetal_unhang(lost);
-    metal_wait_until_completed(waiting); /* which asks gpusync nothing */
-    assert_int_equal(metal_status(waiting), 4);
-    assert_ok(gpusync_wait(other, after, SECONDS(2)));
-    metal_release(lost);
-    metal_release(waiting);
-    assert_ok(gpusync_queue_destroy(other));
-    rig_close(&r);
+    for (same = 0; same < 2; same++) {
+        gpusync_queue *other;
+        gpusync_ticket ticket, after;
+        void *lost, *waiting;
+        rig r;
+        rig_open(&r, SOFTMETAL_REAL);
+        other = queue_new(r.device);
+        lost = kept_buffer_of(r.queue);
+        softmetal_lose_handlers(lost);
+        softmetal_hang(lost);
+        ticket = commit_to(r.queue, lost);
+        waiting = kept_buffer_after(same ? r.queue : other, gpusync_at_ticket(r.queue, ticket));
+        after = commit_to(same ? r.queue : other, waiting);
+        assert_int_equal(metal_status(waiting), 0); /* the host waits */
+        softmetal_unhang(lost);
+        await_status(waiting, COMPLETED); /* which asks gpusync nothing */
+        assert_ok(gpusync_wait(same ? r.queue : other, after, SECONDS(2)));
+        metal_release(lost);
+        metal_release(waiting);
+        assert_ok(gpusync_queue_destroy(other));
+        rig_close(&r);
+    }
 }
 
 /* -- registering, and failing to ---------------------------------------------------------------- */
@@ -1111,8 +1104,8 @@ static bool the_queue_of_its_ticket_goes_at(int place, bool encoded)
     crossing.place = place;
     crossing.submitter = pthread_self();
     open_sleepy_stage(&s, &hooks, NULL);
+    share_timeline(&s, 0);
     crossing.event = gpusync_timeline_metal(s.a, &crossing.base);
-    assert_ok(gpusync_timeline_expect(s.a, 7));
     other = JOB(.queue = s.q[1], .wait = at(s.a, 7));
     higher = JOB(.queue = s.q[2], .wait = at(s.c, 1), .signal = at(s.b, 1));
     job_submit(&other);
@@ -1135,6 +1128,10 @@ static bool the_queue_of_its_ticket_goes_at(int place, bool encoded)
     s.q[1] = NULL;
     assert_called_once(&other);
     assert_true(other.result == GPUSYNC_OK || other.result == GPUSYNC_ERROR_DESTROYED);
+    if (other.result != GPUSYNC_OK) {
+        drop_queue_that_stays(s.metal[1]);
+        drop_what_stays(crossing.event);
+    }
     assert_int_equal(value_of(s.a), 7);
     assert_ok(gpusync_timeline_signal(s.c, 1));
     finish_queue(s.q[2]);
@@ -1561,6 +1558,8 @@ static void check_destroy_before_the_handler(bool of_producer)
     assert_called_once(&consumer);
     assert_result(producer.result, of_producer ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK);
     assert_result(consumer.result, GPUSYNC_ERROR_DESTROYED);
+    drop_queue_that_stays(s.metal[!of_producer]);
+    drop_what_stays(gpusync_timeline_metal(s.t[0], NULL));
     job_over(&producer);
     job_over(&consumer);
     close_stage(&s);
@@ -1616,6 +1615,8 @@ static bool goes_while_its_line_is_issued(int place, int *issued)
         if (i && is_committed(&held[i])) assert_true(is_committed(&held[i - 1]));
     }
     softmetal_finish_queue(metal);
+    for (i = 0; i < *issued; i++) drop_what_stays(gpusync_timeline_metal(s.t[0], NULL));
+    if (*issued) drop_queue_that_stays(metal);
     metal_release(metal);
     for (i = 0; i < 3; i++) job_over(&held[i]);
     close_stage(&s);
@@ -2209,7 +2210,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_16_a_refused_submission_wakes_waiters_without_a_lock),
         cmocka_unit_test(test_interleaving_17_a_timeline_goes_before_held_work_registers_with_its_event),
         cmocka_unit_test(test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event),
-        cmocka_unit_test(test_interleaving_24_an_issued_wait_for_a_ticket_whose_handler_is_lost_ends),
+        cmocka_unit_test(test_interleaving_24_a_wait_for_a_ticket_whose_handler_is_lost_ends),
         cmocka_unit_test(test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission),
         cmocka_unit_test(test_a_refused_submission_and_the_queue_of_its_ticket_do_not_wait_for_each_other),
         cmocka_unit_test(test_a_submission_that_ends_inside_its_commit_is_announced_before_it_is_over),

@@ -59,6 +59,7 @@ static void open_program(program *p, const gpusync_hooks *hooks, gpusync_notify_
 {
     gpusync_device_desc desc;
     gpusync_queue_desc queue_desc;
+    gpusync_timeline_desc timeline_desc;
     gpusync_submission submission;
     gpusync_point wait;
     gpusync_ticket first;
@@ -71,6 +72,8 @@ static void open_program(program *p, const gpusync_hooks *hooks, gpusync_notify_
     memset(p, 0, sizeof *p);
     memset(&desc, 0, sizeof desc);
     memset(&queue_desc, 0, sizeof queue_desc);
+    memset(&timeline_desc, 0, sizeof timeline_desc);
+    timeline_desc.signalled_by_others = true; /* the device waits for it, whatever signals it */
     queue_desc.metal4 = metal4_run();
     desc.hooks = hooks;
     desc.spin = &no_spin;
@@ -82,8 +85,7 @@ static void open_program(program *p, const gpusync_hooks *hooks, gpusync_notify_
     must(gpusync_device_create(&desc, &p->device) == GPUSYNC_OK);
     must(gpusync_queue_create(p->device, &queue_desc, &p->queue) == GPUSYNC_OK);
     must(gpusync_queue_create(p->device, &queue_desc, &p->other) == GPUSYNC_OK);
-    must(gpusync_timeline_create(p->device, NULL, &p->read) == GPUSYNC_OK);
-    must(gpusync_timeline_expect(p->read, 1) == GPUSYNC_OK); /* it will come: the device may wait for it */
+    must(gpusync_timeline_create(p->device, &timeline_desc, &p->read) == GPUSYNC_OK);
 
     must(either_buffer(p->queue, NULL, &buffer) == GPUSYNC_OK);
     softmetal_set_duration(buffer, MS(5));

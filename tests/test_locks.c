@@ -82,6 +82,7 @@ static void do_everything(void)
     gpusync_warmup_desc warmup_desc;
     gpusync_device_desc device_desc;
     gpusync_queue_desc queue_desc;
+    gpusync_timeline_desc timeline_desc;
     gpusync_device *second;
     gpusync_queue *other;
     gpusync_timeline *timeline;
@@ -94,6 +95,8 @@ static void do_everything(void)
     memset(&device_desc, 0, sizeof device_desc);
     memset(&queue_desc, 0, sizeof queue_desc);
     memset(&warmup_desc, 0, sizeof warmup_desc);
+    memset(&timeline_desc, 0, sizeof timeline_desc);
+    timeline_desc.signalled_by_others = true;
     device_desc.hooks = &hooks;
     device_desc.log = hook_log;
     device_desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
@@ -115,8 +118,7 @@ static void do_everything(void)
     LIBRARY(failure_is_told(), true);
     LIBRARY(gpusync_dispatch(r.device, SIZE_MAX, NULL), GPUSYNC_OK);
     metal_release(object);
-    LIBRARY(gpusync_timeline_create(r.device, NULL, &timeline), GPUSYNC_OK);
-    LIBRARY(gpusync_timeline_expect(timeline, 1), GPUSYNC_OK);
+    LIBRARY(gpusync_timeline_create(r.device, &timeline_desc, &timeline), GPUSYNC_OK);
     LIBRARY(gpusync_timeline_wait(timeline, 1, MS(1), NULL), GPUSYNC_TIMEOUT);
     LIBRARY(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
     warmup_desc.jobs = &one;

@@ -934,6 +934,131 @@ static void test_a_handler_that_is_late_by_50_ms_or_less_writes_nothing(void **s
     close_program(&p);
 }
 
+enum { ENDED_BY_A_WAIT, ENDED_BY_A_POLL, ENDED_BY_A_CALLBACK, ENDED_BY_A_SWEEP, ENDED_BY };
+
+static void end_in_the_park(program *p, uint64_t deadline_ns)
+{
+    softmetal_complete(p->buffer);
+    PUT(&clock_now, deadline_ns);
+}
+
+static void count_end(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    must(result == GPUSYNC_OK, "how it ended");
+    COUNT((long *)user);
+}
+
+/* The end of a ticket whose handler does not come is found, and nothing waits any more. */
+static void find_the_end(program *p, int by)
+{
+    wait_job job;
+    long calls = 0;
+    assert_int_equal(commit_empty(&p->r, &p->buffer), 1);
+    memset(&job, 0, sizeof job);
+    job.queue = p->r.queue;
+    job.ticket = 1;
+    job.timeout_ns = GPUSYNC_FOREVER;
+    if (by == ENDED_BY_A_WAIT) {
+        p->in_park = end_in_the_park;
+        assert_ok(gpusync_wait(p->r.queue, 1, MS(5)));
+        p->in_park = NULL;
+    } else if (by == ENDED_BY_A_SWEEP) {
+        job.thread = start(wait_job_body, &job);
+        await_sleepers(p->r.device, 1);
+        while (!softmetal_timers()) sched_yield(); /* it arms a sweep when it is listed */
+        softmetal_complete(p->buffer);
+        sweep_after(0);
+        assert_ok(wait_job_join(&job));
+    } else {
+        assert_ok(gpusync_on_done(after(p->r.queue, 1), count_end, &calls));
+        softmetal_complete(p->buffer);
+        if (by == ENDED_BY_A_POLL) assert_ok(gpusync_poll(p->r.queue, 1));
+        else sweep_after(0);
+        assert_int_equal(CALLED(calls), 1);
+    }
+    assert_true(softmetal_timers() > 0);
+    assert_int_equal(sleepers_of(p->r.device), 0);
+    assert_lines(p, 0);
+}
+
+static void test_a_lost_handler_is_told_once_whatever_found_the_end(void **state)
+{
+    program p;
+    int by;
+    (void)state;
+    NOT_ON_METAL4("no status shows the end where the feedback is lost");
+    for (by = 0; by < ENDED_BY; by++) {
+        open_plain(&p);
+        find_the_end(&p, by);
+        if (by == ENDED_BY_A_WAIT || by == ENDED_BY_A_POLL) sweep_after(0); /* the first that sees it */
+        sweep_after(MS(51));
+        assert_lines(&p, 1);
+        assert_warning(&p, 0, "queue 'render', ticket 1", "has not called the completed handler for 51 ms after the end");
+        PUT(&clock_now, GET(&clock_now) + MS(500));
+        while (softmetal_timers()) softmetal_fire_timer(); /* there is an end to them */
+        softmetal_finish(p.buffer); /* it comes after all */
+        assert_lines(&p, 1);
+        close_program(&p);
+    }
+}
+
+static void test_a_handler_that_is_merely_late_is_not_told_whatever_found_the_end(void **state)
+{
+    program p;
+    int by;
+    (void)state;
+    NOT_ON_METAL4("no status shows the end where the feedback is late");
+    for (by = 0; by < ENDED_BY; by++) {
+        open_plain(&p);
+        find_the_end(&p, by);
+        if (by == ENDED_BY_A_WAIT || by == ENDED_BY_A_POLL) sweep_after(0);
+        sweep_after(MS(49));
+        assert_lines(&p, 0);
+        softmetal_finish(p.buffer);
+        PUT(&clock_now, GET(&clock_now) + MS(500));
+        while (softmetal_timers()) softmetal_fire_timer();
+        assert_lines(&p, 0);
+        close_program(&p);
+    }
+}
+
+/* Given-up work is on record, and the log is not told: the program has asked for it. */
+static void test_work_that_was_given_up_writes_nothing(void **state)
+{
+    gpusync_timeline *timeline, *next;
+    gpusync_queue *other;
+    gpusync_ticket tracked;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    void *buffer;
+    program p;
+    (void)state;
+    open_plain(&p);
+    other = queue_new(p.r.device);
+    timeline = timeline_new(p.r.device);
+    next = timeline_new(p.r.device);
+    (void)SUBMIT(p.r.queue, NO_WORK(p.r.queue), WAITS(at(timeline, 1)), SIGNALS(at(next, 1)));
+    (void)SUBMIT(other, NO_WORK(other), WAITS(at(next, 1))); /* gets the error of that */
+    assert_ok(gpusync_cancel_held(p.r.queue));
+    assert_ok(gpusync_next_error(p.r.queue, &cursor, &error));
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
+    cursor = 0;
+    assert_ok(gpusync_next_error(other, &cursor, &error));
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
+    if (!metal4_run()) {
+        buffer = metal_queue_command_buffer(p.r.metal_queue);
+        assert_ok(gpusync_track(p.r.queue, buffer, &tracked));
+        assert_ok(gpusync_untrack(p.r.queue, tracked));
+        metal_release(buffer);
+    }
+    assert_ok(gpusync_queue_destroy(other));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_destroy(next));
+    assert_lines(&p, 0);
+    close_program(&p);
+}
+
 static void test_each_handler_that_does_not_come_writes_a_warning_of_its_own(void **state)
 {
     void *buffers[3], *open[3];
@@ -1355,6 +1480,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_work_that_ends_in_the_log_function_does_not_change_the_result),
         cmocka_unit_test(test_a_handler_that_does_not_come_writes_one_warning),
         cmocka_unit_test(test_a_handler_that_is_late_by_50_ms_or_less_writes_nothing),
+        cmocka_unit_test(test_a_lost_handler_is_told_once_whatever_found_the_end),
+        cmocka_unit_test(test_a_handler_that_is_merely_late_is_not_told_whatever_found_the_end),
+        cmocka_unit_test(test_work_that_was_given_up_writes_nothing),
         cmocka_unit_test(test_each_handler_that_does_not_come_writes_a_warning_of_its_own),
         cmocka_unit_test(test_a_wait_for_a_handler_that_does_not_come_has_a_warning_in_the_log),
         cmocka_unit_test(test_a_lost_handler_of_a_submission_is_told_with_its_ticket),

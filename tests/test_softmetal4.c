@@ -532,7 +532,7 @@ static void a_failed_run_has_a_wrapped_error(void **state)
     on_feedback(&s, 5);
     softmetal_set_chaos(&(softmetal_chaos){.fail_per_mille = 1000});
     softmetal_finish(run_of(&s, 9));
-    assert_report(&s, domain, 1, 1);
+    assert_report(&s, domain, 1, 6);
     assert_int_equal(s.report.root, SOFTMETAL_INTERNAL);
     softmetal_set_chaos(&(softmetal_chaos){.fail_per_mille = 0});
 
@@ -544,7 +544,7 @@ static void a_failed_run_has_a_wrapped_error(void **state)
 }
 
 /* Three levels: a wrapper, the error with the text, and the number. */
-static void runs_fail_as_metal_makes_it_of_the_drivers_number(void **state)
+static void runs_fail_as_softmetal_makes_it_of_the_drivers_number(void **state)
 {
     (void)state;
     stage4 s;
@@ -619,7 +619,7 @@ static void a_removed_device_fails_its_runs(void **state)
         softmetal_remove_device(s.device);
         if (manual) softmetal_finish(run);
         assert_true(log_reaches(&s.log, 1));
-        assert_report(&s, "MTL4CommandQueueErrorDomain", 1, 11);
+        assert_report(&s, "MTL4CommandQueueErrorDomain", 1, 4);
         assert_true(softmetal_settle(10 * SECOND));
         assert_int_equal(contents(s.memory)[0], 0);
         assert_true(event_value(event) == 0);
@@ -939,6 +939,31 @@ static void work_behind_a_signal_may_be_held_or_pass_it(void **state)
         objc_release(event);
         stage4_close(&s);
     }
+}
+
+/* The panel knows the event of the signal that a queue was given last, also where that has not come. */
+static void the_panel_knows_the_event_of_the_last_signal(void **state)
+{
+    (void)state;
+    stage4 s;
+    stage4_open(&s, SOFTMETAL_MANUAL);
+    void *first = GET(s.device, "newSharedEvent"), *second = GET(s.device, "newSharedEvent"), *older = queue_new(s.device);
+    assert_null(softmetal_last_signalled(s.queue));
+    metal4_wait(s.queue, first, 1);
+    assert_null(softmetal_last_signalled(s.queue)); /* a wait is none */
+    metal4_signal(s.queue, first, 2);
+    assert_ptr_equal(softmetal_last_signalled(s.queue), first);
+    metal4_signal(s.queue, second, 1);
+    assert_ptr_equal(softmetal_last_signalled(s.queue), second);
+    set_event(first, 1);
+    assert_true(event_value(second) == 1);
+    assert_ptr_equal(softmetal_last_signalled(s.queue), second);
+    assert_int_equal(softmetal_retain_count(second), 1);
+    assert_null(softmetal_last_signalled(older));
+    objc_release(older);
+    objc_release(first);
+    objc_release(second);
+    stage4_close(&s);
 }
 
 /* ---------------------------------------------------------------------- the panel on runs -- */
@@ -1799,7 +1824,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(options_drop_what_no_commit_took),
         cmocka_unit_test(a_feedback_may_be_kept),
         cmocka_unit_test(a_failed_run_has_a_wrapped_error),
-        cmocka_unit_test(runs_fail_as_metal_makes_it_of_the_drivers_number),
+        cmocka_unit_test(runs_fail_as_softmetal_makes_it_of_the_drivers_number),
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(the_wrapper_names_all_its_errors),
         cmocka_unit_test(a_removed_device_fails_its_runs),
@@ -1814,6 +1839,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(signals_may_die_with_the_run_before_them),
         cmocka_unit_test(a_signal_may_be_overtaken_by_the_next),
         cmocka_unit_test(work_behind_a_signal_may_be_held_or_pass_it),
+        cmocka_unit_test(the_panel_knows_the_event_of_the_last_signal),
         cmocka_unit_test(each_transition_of_a_run_by_hand),
         cmocka_unit_test(runs_that_share_nothing_are_stepped_out_of_order),
         cmocka_unit_test(feedback_may_be_held_late_and_lost),

@@ -34,6 +34,7 @@ typedef struct world {
     rig r;
     gpusync_timeline *t;
     gpusync_queue *other; /* for blind_work */
+    gpusync_timeline *others;
     gpusync_hooks hooks;
     pthread_t thread; /* the test's */
     planned plan[MAX_PLANNED];
@@ -146,8 +147,9 @@ static void world_close(world *w)
     assert_int_equal(w->next, w->count);
     softmetal_set_message_hook(NULL, NULL);
     softmetal_finish_queue(w->r.metal_queue);
-    assert_ok(gpusync_timeline_destroy(w->t));
     assert_ok(gpusync_queue_destroy(w->other));
+    assert_ok(gpusync_timeline_destroy(w->t));
+    assert_ok(gpusync_timeline_destroy(w->others));
     rig_close(&w->r);
 }
 
@@ -496,11 +498,16 @@ static gpusync_ticket blind_work(world *w, uint64_t took_ns)
     gpusync_ticket ticket;
     void *buffer;
     if (metal4_run()) {
-        gpusync_point wait;
-        if (!w->other) w->other = queue_new(w->r.device);
-        wait = after(w->other, commit_empty_to(w->other, NULL));
+        gpusync_point value;
+        if (!w->other) {
+            w->other = queue_new(w->r.device);
+            w->others = timeline_new(w->r.device);
+        }
+        value = at(w->others, value_of(w->others) + 1);
+        buffer = buffer_of(w->other);
+        (void)SUBMIT(w->other, BUFFERS(buffer), SIGNALS(value));
         buffer = buffer_of(w->r.queue);
-        ticket = SUBMIT(w->r.queue, WAITS(wait), BUFFERS(buffer));
+        ticket = SUBMIT(w->r.queue, WAITS(value), BUFFERS(buffer)); /* waits on the device */
         will(w, took_ns)->queue = gpusync_queue_metal(w->other);
         will(w, took_ns)->buffer = buffer;
         return ticket;
@@ -1179,7 +1186,6 @@ static void test_behind_work_that_teaches_nothing_a_wait_is_blind(void **state)
 {
     world w;
     gpusync_queue *other;
-    gpusync_point point;
     gpusync_ticket ticket;
     void *buffer;
     (void)state;
@@ -1189,9 +1195,10 @@ static void test_behind_work_that_teaches_nothing_a_wait_is_blind(void **state)
     assert_about(w.spun_ns, BLIND);
     assert_int_equal(turn(&w, US(100)), 's');
     other = queue_new(w.r.device);
-    point = after(other, commit_empty_to(other, NULL));
+    buffer = buffer_of(other);
+    (void)SUBMIT(other, BUFFERS(buffer), SIGNALS(at(w.t, 1)));
     buffer = buffer_of(w.r.queue);
-    ticket = SUBMIT(w.r.queue, WAITS(point), BUFFERS(buffer));
+    ticket = SUBMIT(w.r.queue, WAITS(at(w.t, 1)), BUFFERS(buffer)); /* waits on the device */
     will(&w, MS(1))->queue = gpusync_queue_metal(other);
     will(&w, MS(1))->queue = w.r.metal_queue;
     assert_int_equal(wait_for(&w, ticket), 'V');
@@ -1206,15 +1213,17 @@ static void test_work_that_waits_on_the_device_teaches_nothing(void **state)
     gpusync_submission submission;
     gpusync_queue *other;
     void *buffer, *metal_other;
-    gpusync_point ticket;
+    gpusync_point value;
     (void)state;
     open_traced_world(&w);
+    value = at(w.t, 1);
     other = queue_new(w.r.device);
     metal_other = gpusync_queue_metal(other);
-    ticket = after(other, commit_empty_to(other, NULL));
+    buffer = buffer_of(other);
+    (void)SUBMIT(other, BUFFERS(buffer), SIGNALS(value));
     buffer = buffer_of(w.r.queue);
     memset(&submission, 0, sizeof submission);
-    submission.waits = &ticket;
+    submission.waits = &value;
     submission.wait_count = 1;
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
@@ -1242,11 +1251,14 @@ static gpusync_ticket commit_behind(world *w, uint64_t value)
 
 static void test_an_encoded_wait_teaches_nothing_either(void **state)
 {
+    gpusync_timeline_desc desc = {0};
     world w;
     gpusync_ticket ticket;
     (void)state;
     open_traced_world(&w);
-    assert_ok(gpusync_timeline_expect(w.t, 1));
+    desc.signalled_by_others = true; /* the device waits */
+    assert_ok(gpusync_timeline_destroy(w.t));
+    assert_ok(gpusync_timeline_create(w.r.device, &desc, &w.t));
     ticket = commit_behind(&w, 1);
     pass(&w, MS(2));
     assert_ok(gpusync_timeline_signal(w.t, 1));

@@ -98,27 +98,35 @@ static void test_the_failure_of_a_pending_signal_ends_what_is_held_for_it_and_fo
     close_stage(&s);
 }
 
-static void test_the_error_is_that_of_the_first_wait_that_failed_and_the_works_own_comes_last(void **state)
+/* The first failure that is found counts: of held work as it happens, of work on the device when that is over. The work
+   was killed (3); the host fails one of its timelines (7); the work that was to signal the other is killed (42). */
+static void test_of_several_failures_the_first_that_is_found_is_told(void **state)
 {
-    gpusync_ticket ticket;
-    gpusync_error error, reason;
-    void *buffer;
-    stage s;
+    enum { OWN, OF_ITS_WAITS, OF_A_HELD_ONE, WAYS };
+    int way;
     (void)state;
-    memset(&reason, 0, sizeof reason);
-    open_stage(&s, SOFTMETAL_MANUAL, 2);
-    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.b, 1)));
-    (void)submit_failing(&s, 1, at(s.a, 1));
-    buffer = open_on(&s, 0);
-    softmetal_fail(buffer, NULL, 3, "its own");
-    ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(s.a, 1), at(s.b, 1)));
-    reason.code = 7;
-    assert_ok(gpusync_timeline_fail(s.b, &reason));
-    finish(&s, 1);
-    finish(&s, 0);
-    error = error_of(s.q[0], ticket);
-    assert_original(&error, "second", ticket);
-    close_stage(&s);
+    for (way = 0; way < WAYS; way++) {
+        gpusync_ticket ticket;
+        gpusync_error error, reason;
+        void *buffer;
+        stage s;
+        memset(&reason, 0, sizeof reason);
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.b, 1)));
+        (void)submit_failing(&s, 1, at(s.a, 1));
+        buffer = open_on(&s, 0);
+        if (way == OWN) softmetal_fail(buffer, NULL, 3, "its own");
+        ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(s.a, 1), at(s.b, 1)),
+                        .flags = way == OF_A_HELD_ONE ? GPUSYNC_STRICT : 0);
+        reason.code = 7;
+        assert_ok(gpusync_timeline_fail(s.b, &reason));
+        finish(&s, 1);
+        finish(&s, 0);
+        error = error_of(s.q[0], ticket);
+        if (way == OF_ITS_WAITS) assert_original(&error, "second", ticket);
+        else assert_int_equal(error.code, way == OWN ? 3 : 7);
+        close_stage(&s);
+    }
 }
 
 static void test_a_submission_after_the_failure_ends_at_once(void **state)
@@ -180,8 +188,9 @@ static void test_a_failure_by_the_host_ends_what_is_held_in_the_call(void **stat
     close_stage(&s);
 }
 
-/* No code writes the imported event of a failed timeline: the watchdog ends the wait, but the error is the first. */
-static void test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behind_it(void **state)
+/* No code writes the imported event of a failed timeline: the watchdog ends the wait. That is what the work fails of, as
+   it learns of its waits later. With Metal 4 the queue signals behind failed work, too. */
+static void test_a_device_wait_for_the_imported_event_of_a_failed_timeline_is_ended_by_the_watchdog(void **state)
 {
     softmetal_timing timing;
     gpusync_timeline *timeline;
@@ -200,8 +209,9 @@ static void test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behin
     ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(timeline, 1)));
     assert_result(gpusync_wait(s.q[1], ticket, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
     error = error_of(s.q[1], ticket);
-    assert_original(&error, "first", ticket);
-    assert_int_equal(metal_event_value(event), metal4_run() ? 1 : 0); /* a queue signals behind failed work, too */
+    if (metal4_run()) assert_original(&error, "first", ticket);
+    else assert_int_equal(error.failure, GPUSYNC_FAILURE_TIMEOUT);
+    assert_int_equal(metal_event_value(event), metal4_run() ? 1 : 0);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
     close_stage(&s);
@@ -392,25 +402,74 @@ static void test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_b
     close_stage(&s);
 }
 
-static void test_what_failed_before_the_queue_was_destroyed_is_the_error(void **state)
+/* Whatever had failed by then: what it waits for, or one of its command buffers. What it was to signal fails so, too. */
+static void test_work_that_destroy_now_leaves_on_the_device_was_destroyed(void **state)
+{
+    int own;
+    (void)state;
+    for (own = 0; own < (metal4_run() ? 1 : 2); own++) { /* there the command buffers of a submission are one run */
+        outcome told;
+        void *buffer, *more;
+        stage s;
+        memset(&told, 0, sizeof told);
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        if (own) (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 1)));
+        else (void)submit_failing(&s, 0, at(s.a, 1));
+        buffer = metal_retain(open_on(&s, 1));
+        more = metal_retain(open_on(&s, 1));
+        if (own) softmetal_fail(buffer, NULL, 3, NULL);
+        (void)SUBMIT(s.q[1], BUFFERS(buffer, more), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)), TELL(&told));
+        finish(&s, 0);
+        if (own) softmetal_finish(buffer);
+        metal_retain(s.metal[1]);
+        assert_ok(gpusync_queue_destroy_now(s.q[1]));
+        s.q[1] = NULL;
+        assert_ended(&told, GPUSYNC_ERROR_DESTROYED);
+        assert_int_equal(told.error.failure, GPUSYNC_FAILURE_CANCELLED);
+        assert_result(gpusync_timeline_wait(s.b, 1, 0, NULL), GPUSYNC_ERROR_DESTROYED);
+        softmetal_finish_queue(s.metal[1]);
+        drop_queue_that_stays(s.metal[1]);
+        drop_what_stays(gpusync_timeline_metal(s.a, NULL));
+        drop_what_stays(gpusync_timeline_metal(s.b, NULL));
+        metal_release(s.metal[1]);
+        metal_release(buffer);
+        metal_release(more);
+        close_stage(&s);
+    }
+}
+
+/* On a lost device destroy does not wait for it, as what it waited for has not ended. Its failure came before that. */
+static void test_work_that_has_failed_tells_so_where_destroy_leaves_what_it_waited_for(void **state)
 {
     outcome told;
-    void *buffer;
+    void *signals, *hangs, *buffer, *killed;
     stage s;
     (void)state;
+    NOT_ON_METAL4("the queue would stay for good, with the event");
     memset(&told, 0, sizeof told);
-    open_stage(&s, SOFTMETAL_MANUAL, 2);
-    (void)submit_failing(&s, 0, at(s.a, 1));
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    signals = open_on(&s, 0);
+    hangs = metal_retain(open_on(&s, 0));
     buffer = metal_retain(open_on(&s, 1));
+    killed = open_on(&s, 2);
+    assert_ok(gpusync_encode_signal(s.q[0], signals, at(s.a, 1)));
+    (void)SUBMIT(s.q[0], BUFFERS(signals, hangs));
+    softmetal_fail(buffer, "TestDomain", 42, "it broke");
     (void)SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)), TELL(&told));
-    finish(&s, 0);
-    metal_retain(s.metal[1]);
-    assert_ok(gpusync_queue_destroy_now(s.q[1]));
+    softmetal_finish(signals);
+    finish(&s, 1);
+    assert_int_equal(calls_of(&told), 0);
+    fail_with_the_device(killed);
+    (void)commit_to(s.q[2], killed);
+    softmetal_finish(killed);
+    assert_true(gpusync_device_is_lost(s.device));
+    assert_ok(gpusync_queue_destroy(s.q[1]));
     s.q[1] = NULL;
-    assert_int_equal(calls_of(&told), 1);
-    assert_int_equal(told.result, GPUSYNC_ERROR_EXECUTION);
-    softmetal_finish_queue(s.metal[1]);
-    metal_release(s.metal[1]);
+    assert_ended(&told, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(told.error.code, 42);
+    assert_string_equal(told.error.message, "it broke");
+    finish(&s, 0);
+    metal_release(hangs);
     metal_release(buffer);
     close_stage(&s);
 }
@@ -451,17 +510,18 @@ int main(void)
         cmocka_unit_test(test_the_failure_of_a_pending_signal_reaches_waits_on_the_host),
         cmocka_unit_test(test_the_failure_of_a_pending_signal_reaches_work_that_waits_on_the_device),
         cmocka_unit_test(test_the_failure_of_a_pending_signal_ends_what_is_held_for_it_and_for_that),
-        cmocka_unit_test(test_the_error_is_that_of_the_first_wait_that_failed_and_the_works_own_comes_last),
+        cmocka_unit_test(test_of_several_failures_the_first_that_is_found_is_told),
         cmocka_unit_test(test_a_submission_after_the_failure_ends_at_once),
         cmocka_unit_test(test_a_failure_by_the_host_ends_what_is_held_in_the_call),
-        cmocka_unit_test(test_a_device_wait_that_the_watchdog_ends_tells_of_the_failure_behind_it),
+        cmocka_unit_test(test_a_device_wait_for_the_imported_event_of_a_failed_timeline_is_ended_by_the_watchdog),
         cmocka_unit_test(test_one_failing_command_buffer_of_several_fails_the_submission),
         cmocka_unit_test(test_the_first_of_many_command_buffers_may_fail),
         cmocka_unit_test(test_of_two_failing_command_buffers_the_first_is_told),
         cmocka_unit_test(test_a_failure_has_the_label_of_its_submission_and_the_log_the_queue_of_its_ticket),
         cmocka_unit_test(test_what_is_held_ends_with_the_failure_of_a_signal_that_was_on_the_device),
         cmocka_unit_test(test_work_on_the_device_does_not_fail_for_a_value_that_was_reached_before_the_failure),
-        cmocka_unit_test(test_what_failed_before_the_queue_was_destroyed_is_the_error),
+        cmocka_unit_test(test_work_that_destroy_now_leaves_on_the_device_was_destroyed),
+        cmocka_unit_test(test_work_that_has_failed_tells_so_where_destroy_leaves_what_it_waited_for),
         cmocka_unit_test(test_a_lost_handler_far_up_a_chain_costs_time_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

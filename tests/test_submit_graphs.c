@@ -77,6 +77,7 @@ static void run_seed(uint64_t seed, bool verbose)
     alarm(100);
     draw_program(&p, seed, NULL, false);
     p.patience = PATIENCE;
+    p.keeps = chance(&p, 700);
     open_program(&p, SOFTMETAL_REAL);
     set_timing(&p);
     run_program(&p);
@@ -105,9 +106,13 @@ static void tell_coverage(void)
     print_message("%llu steps on queues of Metal 4, %llu waits of one kind of queue for the other\n",
                   (unsigned long long)c->steps4, (unsigned long long)c->across);
     print_message("%llu steps where failures stick: %llu failed of what stuck, %llu of these refused; %llu clears of a "
-                  "failure, %llu steps went well behind one\n",
+                  "failure, %llu steps went well behind one; %llu had to take what stuck, %llu of "
+                  "these held, %llu were resumed\n",
                   (unsigned long long)c->sticky, (unsigned long long)c->stuck, (unsigned long long)c->turned_away,
-                  (unsigned long long)c->cleared, (unsigned long long)c->freed);
+                  (unsigned long long)c->cleared, (unsigned long long)c->freed, (unsigned long long)c->taken,
+                  (unsigned long long)c->dropped, (unsigned long long)c->resumed);
+    print_message("%llu steps never ran, as a ticket had failed; %llu signals did not wait for the value before\n",
+                  (unsigned long long)c->awaited, (unsigned long long)c->loose);
 }
 
 static void test_random_programs_end_as_the_model_says(void **state)
@@ -133,6 +138,8 @@ static void test_random_programs_end_as_the_model_says(void **state)
     assert_true(coverage.failed && coverage.inherited && coverage.refused);
     assert_true(coverage.steps4 && coverage.across);
     assert_true(coverage.stuck > coverage.turned_away && coverage.turned_away && coverage.cleared && coverage.freed);
+    assert_true(coverage.resumed && coverage.awaited && coverage.loose);
+    assert_true(coverage.taken || coverage.programs < 600); /* one program in thirty */
     assert_true(coverage.mishaps && coverage.ended && coverage.lost && coverage.left && coverage.spread);
 }
 

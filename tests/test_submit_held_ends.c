@@ -245,8 +245,9 @@ static void test_held_work_gets_the_error_of_the_producer_that_was_killed(void *
     }
 }
 
-/* Two waits fail, in either order, and the work itself in between: what counts is the order in the submission. */
-static void test_of_several_failures_the_one_of_the_first_wait_is_told(void **state)
+/* Two waits of held work fail, in either order: it ends with the first failure, whichever place that has in the
+   submission. */
+static void test_held_work_ends_with_the_first_failure_of_its_waits(void **state)
 {
     static const long codes[] = {3, 9};
     unsigned first, i;
@@ -261,16 +262,42 @@ static void test_of_several_failures_the_one_of_the_first_wait_is_told(void **st
             softmetal_fail(killed[i], NULL, codes[i], NULL);
             SUBMIT(s.q[i], SIGNALS(at(s.t[i], 1)), BUFFERS(killed[i]), .flags = SIGNALS_INSIDE);
         }
+        SUBMIT(s.q[2], NO_WORK(s.q[2]), WAITS(at(s.t[0], 1), at(s.t[1], 1)), .flags = GPUSYNC_STRICT, TELL(&consumer));
+        assert_int_equal(held_on(s.device, s.q[2]), 1);
+        softmetal_finish(killed[first]);
+        assert_ended(&consumer, GPUSYNC_ERROR_EXECUTION); /* while the other may still come */
+        assert_int_equal(consumer.error.code, codes[first]);
+        softmetal_finish(killed[!first]);
+        assert_int_equal(error_of(s.q[2], 1).code, codes[first]);
+        close_stage(&s);
+    }
+}
+
+/* Work on the device learns of its waits when it is over. What it was killed for comes before that. */
+static void test_work_on_the_device_ends_with_its_own_failure_before_those_of_its_waits(void **state)
+{
+    unsigned first, i;
+    (void)state;
+    for (first = 0; first < 2; first++) {
+        outcome consumer = {0};
+        void *killed[2];
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 3);
+        for (i = 0; i < 2; i++) {
+            killed[i] = buffer_of(s.q[i]);
+            softmetal_fail(killed[i], NULL, 3, NULL);
+            SUBMIT(s.q[i], SIGNALS(at(s.t[i], 1)), BUFFERS(killed[i]), .flags = SIGNALS_INSIDE);
+        }
         SUBMIT(s.q[2], NO_WORK(s.q[2]), WAITS(at(s.t[0], 1), at(s.t[1], 1)), TELL(&consumer));
         softmetal_fail(softmetal_last_buffer(gpusync_queue_metal(s.q[2])), NULL, 2, NULL);
         softmetal_finish(killed[first]);
         if (!metal4_run()) finish(&s, 2); /* there the queue waits */
-        assert_int_equal(calls_of(&consumer), 0);
+        assert_int_equal(calls_of(&consumer), 0); /* it ends when the other has ended, too */
         softmetal_finish(killed[!first]);
         if (metal4_run()) finish(&s, 2);
         assert_ended(&consumer, GPUSYNC_ERROR_EXECUTION);
-        assert_int_equal(consumer.error.code, codes[0]);
-        close_idle_stage(&s);
+        assert_int_equal(consumer.error.code, 2);
+        close_stage(&s);
     }
 }
 
@@ -431,7 +458,7 @@ static void test_destroy_gives_up_what_is_held_and_what_waits_for_it(void **stat
 static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
 {
     outcome producer = {0}, flying = {0}, held = {0}, by_ticket = {0}, by_plain = {0};
-    void *slow, *plain;
+    void *slow, *plain, *metal;
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 3);
@@ -445,6 +472,7 @@ static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
     SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(after(s.q[0], 1)), TELL(&by_ticket));
     SUBMIT(s.q[1], NO_WORK(s.q[1]), WAITS(after(s.q[0], 2)), TELL(&by_plain));
     assert_int_equal(held_on(s.device, s.q[2]), 1);
+    metal = s.metal[0];
     take_down_queue(&s, 0, true);
     assert_int_equal(calls_of(&producer), 1);
     assert_ended(&producer, GPUSYNC_ERROR_DESTROYED);
@@ -455,6 +483,8 @@ static void test_destroy_now_ends_what_depends_on_work_in_flight(void **state)
     assert_ended(&by_plain, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish(slow);
     softmetal_finish(plain);
+    drop_what_stays(gpusync_timeline_metal(s.t[0], NULL));
+    drop_queue_that_stays(metal);
     close_idle_stage(&s);
 }
 
@@ -479,6 +509,9 @@ static void test_destroy_now_of_the_waiting_side_takes_its_waits_back(void **sta
     softmetal_finish_queue(gpusync_queue_metal(s.q[2]));
     assert_ended(&later, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish_queue(orphans);
+    drop_what_stays(gpusync_timeline_metal(s.t[0], NULL));
+    drop_what_stays(gpusync_timeline_metal(s.t[1], NULL));
+    drop_queue_that_stays(orphans);
     metal_release(orphans);
     close_idle_stage(&s);
 }
@@ -553,6 +586,8 @@ static void test_destroy_now_ends_work_that_another_thread_has_just_issued(void 
     assert_int_equal(error_at(s.b, 1).result, GPUSYNC_ERROR_DESTROYED);
     assert_int_equal(error_at(s.c, 1).result, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish_queue(metal);
+    for (unsigned i = 0; i < 3; i++) drop_what_stays(gpusync_timeline_metal(s.t[i], NULL));
+    drop_queue_that_stays(metal);
     metal_release(metal);
     close_stage(&s);
 }
@@ -658,7 +693,8 @@ int main(void)
         cmocka_unit_test(test_a_long_chain_that_has_run_is_told_of_when_its_first_link_is),
         cmocka_unit_test(test_held_work_is_never_issued_when_its_timeline_fails),
         cmocka_unit_test(test_held_work_gets_the_error_of_the_producer_that_was_killed),
-        cmocka_unit_test(test_of_several_failures_the_one_of_the_first_wait_is_told),
+        cmocka_unit_test(test_held_work_ends_with_the_first_failure_of_its_waits),
+        cmocka_unit_test(test_work_on_the_device_ends_with_its_own_failure_before_those_of_its_waits),
         cmocka_unit_test(test_held_work_behind_a_value_that_was_reached_goes_before_the_failure),
         cmocka_unit_test(test_held_work_ends_with_the_timeline_of_a_value_that_no_work_is_to_signal),
         cmocka_unit_test(test_held_work_outlives_the_timeline_of_a_value_that_is_pending),

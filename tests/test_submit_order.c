@@ -2,7 +2,8 @@
 
    Proved: bytes in real buffers tell that work sees what it waited for, whatever overlaps; waits for what is reached
    cost nothing, and no shape makes more command buffers than it needs; a value counts when every signal below it is
-   kept, so that what signals more goes after what other queues have on the device.
+   kept, so that what signals more goes after what other queues have on the device, as the table of "Order" in gpusync.h
+   says.
 
    This also runs on queues of Metal 4, where waits and signals need no command buffers. */
 #include "probe.h"
@@ -754,6 +755,10 @@ static void check_larger_goes_after(bool encoded, bool killed, bool gone)
     assert_ok(gpusync_wait(s.q[0], ticket, 0)); /* it does not need the smaller one */
     assert_result(gpusync_timeline_wait(s.a, 2, 0, NULL),
                   gone ? GPUSYNC_ERROR_DESTROYED : killed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    if (gone) {
+        drop_queue_that_stays(s.metal[1]);
+        drop_what_stays(gpusync_timeline_metal(s.a, NULL));
+    }
     metal_release(smaller);
     metal_release(larger);
     metal_release(s.metal[1]);
@@ -894,29 +899,68 @@ static void test_work_goes_after_the_highest_of_the_lower_signals(void **state)
     close_stage(&s);
 }
 
-/* Three threads issue at once. The first one's signal stays after all; that of the second has set out below it, and comes
-   before the third one's, which is lower still: the GPU must not wait for that. */
-static void test_a_signal_that_stays_does_not_hide_one_that_set_out_below_it(void **state)
+/* Of its waits before its first signal the highest counts, in whatever order they come. */
+static void test_of_several_waits_before_the_first_signal_the_highest_counts(void **state)
 {
-    static const uint64_t values[] = {10, 7, 6};
-    void *buffers[3];
+    void *behind;
+    stage s;
+    unsigned first;
+    (void)state;
+    for (first = 1; first <= 2; first++) {
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        behind = metal_retain(open_on(&s, 1));
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1), at(s.a, 2)));
+        (void)SUBMIT(s.q[1], BUFFERS(behind), WAITS(at(s.a, first), at(s.a, 3 - first)), SIGNALS(at(s.a, 3)));
+        assert_int_equal(status_of(behind), COMMITTED);
+        assert_int_equal(stats_of(s.q[1]).held, 0);
+        finish(&s, 0);
+        finish(&s, 1);
+        assert_int_equal(value_of(s.a), 3);
+        metal_release(behind);
+        close_stage(&s);
+    }
+}
+
+/* Between the two signals the queue has one of its own on the device: it hides nothing. */
+static void test_a_signal_of_its_own_queue_hides_no_lower_one_of_another(void **state)
+{
+    void *larger;
     stage s;
     (void)state;
-    NOT_ON_METAL4("a command buffer has no waits at its head, and no signals");
-    open_stage(&s, SOFTMETAL_MANUAL, 3);
-    for (unsigned i = 0; i < 3; i++) {
-        buffers[i] = open_on(&s, i);
-        assert_ok(gpusync_encode_signal(s.q[i], buffers[i], at(s.a, values[i])));
-    }
-    probe_set_out(s.a, 10);
-    probe_set_out(s.a, 7);
-    probe_stay(s.a, 10);
-    probe_set_out(s.a, 6);
-    assert_false(probe_comes(s.a, 6));
-    for (unsigned i = 0; i < 3; i++) {
-        probe_stay(s.a, values[i]);
-        assert_ok(either_discard(s.q[i], buffers[i]));
-    }
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    larger = metal_retain(open_on(&s, 1));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(larger), SIGNALS(at(s.a, 3)));
+    assert_int_equal(status_of(larger), NOT_ENQUEUED);
+    finish(&s, 1);
+    assert_int_equal(status_of(larger), NOT_ENQUEUED);
+    finish(&s, 0);
+    assert_int_equal(status_of(larger), COMMITTED);
+    finish(&s, 1);
+    assert_int_equal(value_of(s.a), 3);
+    metal_release(larger);
+    close_stage(&s);
+}
+
+/* The device has the queue's lower signal before, in the order of the commits. Another queue signals more. */
+static void test_work_does_not_stay_behind_the_lower_signals_of_its_own_queue(void **state)
+{
+    void *larger;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    larger = metal_retain(open_on(&s, 1));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 9)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(larger), SIGNALS(at(s.a, 2)));
+    assert_int_equal(status_of(larger), COMMITTED);
+    assert_int_equal(stats_of(s.q[1]).held, 0);
+    finish(&s, 1);
+    assert_int_equal(value_of(s.a), 2);
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 9);
+    metal_release(larger);
     close_stage(&s);
 }
 
@@ -982,12 +1026,25 @@ static void test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_
     close_stage(&s);
 }
 
+/* The device does all that it can, queue by queue. */
+static void finish_what_is_due(stage *s, unsigned queues)
+{
+    bool more = true;
+    unsigned i;
+    while (more)
+        for (more = false, i = 0; i < queues; i++) {
+            void *buffer = softmetal_first_in_line(s->metal[i]);
+            if (!buffer || softmetal_what_is_due(buffer) != SOFTMETAL_COMPLETE_DUE) continue;
+            softmetal_finish(buffer);
+            more = true;
+        }
+}
+
 /* 1 lets two queues go: one signals 2, the other 3. The three come in some order, and neither of the two has to wait for
    the other: 3 may be on the device before 2 is pending. */
 static void check_two_queues_that_one_lets_go(const int *order)
 {
     gpusync_ticket tickets[3];
-    bool more = true;
     int i;
     stage s;
     open_stage(&s, SOFTMETAL_MANUAL, 3);
@@ -997,13 +1054,7 @@ static void check_two_queues_that_one_lets_go(const int *order)
         tickets[k] = k == 0 ? SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 1)))
                             : SUBMIT(s.q[k], WAITS(at(s.a, 1)), BUFFERS(buffer), SIGNALS(at(s.a, k == 1 ? 2 : 3)));
     }
-    while (more)
-        for (more = false, i = 0; i < 3; i++) {
-            void *buffer = softmetal_first_in_line(s.metal[i]);
-            if (!buffer || softmetal_what_is_due(buffer) != SOFTMETAL_COMPLETE_DUE) continue;
-            softmetal_finish(buffer);
-            more = true;
-        }
+    finish_what_is_due(&s, 3);
     for (i = 0; i < 3; i++) assert_ok(gpusync_wait(s.q[i], tickets[i], 0));
     assert_int_equal(value_of(s.a), 3);
     close_stage(&s);
@@ -1128,6 +1179,541 @@ static void test_a_submission_that_stays_lets_none_of_its_values_go(void **state
     close_stage(&s);
 }
 
+/* -- the table of "Order" in gpusync.h, cell by cell ------------------------------------------------------------- */
+
+/* Ways to signal: by the description of a submission, also of a strict one; by what is encoded into a command buffer that
+   is committed, or submitted. Metal 4 has the first two. */
+typedef enum { BY_SUBMIT, BY_STRICT, BY_COMMIT, BY_SUBMITTED_BUFFER, WAYS_TO_SIGNAL } way_to_signal;
+
+static way_to_signal ways_there_are(void) { return metal4_run() ? BY_COMMIT : WAYS_TO_SIGNAL; }
+
+/* The buffer is still the caller's after an error. */
+static gpusync_result signal_by(way_to_signal way, gpusync_queue *queue, void *buffer, gpusync_point signal,
+                                gpusync_ticket *ticket)
+{
+    if (way == BY_COMMIT || way == BY_SUBMITTED_BUFFER) {
+        gpusync_result result = gpusync_encode_signal(queue, buffer, signal);
+        if (result != GPUSYNC_OK) return result;
+    }
+    if (way == BY_COMMIT) return either_commit(queue, buffer, ticket);
+    if (way == BY_SUBMITTED_BUFFER) return TRY_SUBMIT(queue, ticket, BUFFERS(buffer));
+    return TRY_SUBMIT(queue, ticket, BUFFERS(buffer), SIGNALS(signal), .flags = way == BY_STRICT ? GPUSYNC_STRICT : 0);
+}
+
+/* On queues: 0 has the signal of b, 1 that of a, 2 what else it takes; timelines: `a` is the one of both signals, b and d
+   hold work. */
+typedef struct order_step {
+    stage s;
+    void *open; /* a command buffer with a signal, or NULL */
+    bool strict; /* a is signalled so */
+} order_step;
+
+enum { VALUE_OF_A = 10 };
+
+static void a_is_committed(order_step *t)
+{
+    (void)SUBMIT(t->s.q[1], BUFFERS(open_on(&t->s, 1)), SIGNALS(at(t->s.a, VALUE_OF_A)),
+                 .flags = t->strict ? GPUSYNC_STRICT : 0);
+}
+
+static void a_is_open(order_step *t)
+{
+    t->open = buffer_of(t->s.q[1]);
+    assert_ok(gpusync_encode_signal(t->s.q[1], t->open, at(t->s.a, VALUE_OF_A)));
+}
+
+static void a_is_held(order_step *t)
+{
+    (void)SUBMIT(t->s.q[1], BUFFERS(open_on(&t->s, 1)), WAITS(at(t->s.b, 1)), SIGNALS(at(t->s.a, VALUE_OF_A)),
+                 .flags = t->strict ? GPUSYNC_STRICT : 0);
+}
+
+static void a_is_signalled_and_not_reached(order_step *t)
+{
+    (void)SUBMIT(t->s.q[2], BUFFERS(open_on(&t->s, 2)), WAITS(at(t->s.b, 1)), SIGNALS(at(t->s.a, 1)));
+    a_is_committed(t);
+    finish(&t->s, 1);
+    assert_int_equal(value_of(t->s.a), 0);
+}
+
+static void a_is_reached(order_step *t)
+{
+    a_is_committed(t);
+    finish(&t->s, 1);
+    assert_int_equal(value_of(t->s.a), VALUE_OF_A);
+}
+
+static void a_is_discarded(order_step *t)
+{
+    a_is_open(t);
+    assert_ok(gpusync_command_buffer_discard(t->s.q[1], t->open));
+    t->open = NULL;
+}
+
+static void a_has_failed(order_step *t)
+{
+    gpusync_error reason;
+    memset(&reason, 0, sizeof reason);
+    reason.result = GPUSYNC_ERROR_CANCELLED;
+    a_is_open(t);
+    assert_ok(gpusync_timeline_fail(t->s.a, &reason));
+}
+
+static const struct order_row {
+    const char *name;
+    void (*play)(order_step *t);
+    bool encodes; /* needs a queue whose command buffers take signals */
+} order_rows[] = {
+    {"open", a_is_open, true},
+    {"held", a_is_held, false},
+    {"committed", a_is_committed, false},
+    {"signalled, not reached", a_is_signalled_and_not_reached, false},
+    {"reached", a_is_reached, false},
+    {"discarded", a_is_discarded, true},
+    {"failed", a_has_failed, true},
+};
+
+static const struct order_column {
+    const char *name;
+    uint64_t value;
+} order_columns[] = {{"b is higher", VALUE_OF_A + 2}, {"b is the same", VALUE_OF_A}, {"b is lower", VALUE_OF_A - 2}};
+
+/* Everything ends, and every value is reached that was accepted. */
+static void end_all_in_order(order_step *t, bool fails, gpusync_ticket ticket, uint64_t last)
+{
+    unsigned i, round;
+    if (t->open) (void)commit_to(t->s.q[1], t->open);
+    assert_ok(gpusync_timeline_signal(t->s.b, 1));
+    for (round = 0; round < 2; round++)
+        for (i = 3; i--;) finish(&t->s, i);
+    for (i = 0; i < 3; i++) assert_true(gpusync_is_idle(t->s.q[i]));
+    if (ticket) assert_ok(gpusync_poll(t->s.q[0], ticket));
+    if (!fails) assert_int_equal(value_of(t->s.a), last);
+}
+
+static void check_order(const struct order_row *row, const struct order_column *column, const char *expected,
+                        way_to_signal way, bool strict)
+{
+    bool goes = strcmp(expected, "goes") == 0, held = strcmp(expected, "held") == 0;
+    bool fails = strcmp(expected, "failed") == 0;
+    gpusync_ticket ticket = 0;
+    gpusync_result result;
+    order_step t;
+    void *buffer;
+    memset(&t, 0, sizeof t);
+    t.strict = strict;
+    open_stage(&t.s, SOFTMETAL_MANUAL, 3);
+    if (row->encodes && metal4_run()) {
+        close_queue(&t.s, 1);
+        t.s.q[1] = queue_of_kind(QUEUE_OF_THE_PROGRAM, t.s.device, NULL);
+        t.s.metal[1] = gpusync_queue_metal(t.s.q[1]);
+    }
+    row->play(&t);
+    buffer = kept_buffer_of(t.s.q[0]);
+    result = signal_by(way, t.s.q[0], buffer, at(t.s.a, column->value), &ticket);
+    if (result == GPUSYNC_OK && (goes || held)) {
+        assert_int_equal(status_of(buffer), goes ? COMMITTED : NOT_ENQUEUED);
+        assert_int_equal(stats_of(t.s.q[0]).held, held);
+        if (held) finish(&t.s, 1);
+        if (held) assert_int_equal(status_of(buffer), COMMITTED);
+    } else if (goes || held || result != (fails ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_ERROR_NOT_RISING)) {
+        fail_msg("%s, %s, way %d: gpusync.h says '%s', and the call returned '%s'", row->name, column->name, way, expected,
+                 gpusync_result_string(result));
+    } else {
+        assert_ok(either_discard(t.s.q[0], buffer));
+    }
+    end_all_in_order(&t, fails, ticket,
+                     strcmp(row->name, "discarded") != 0 && column->value < VALUE_OF_A ? VALUE_OF_A : column->value);
+    metal_release(buffer);
+    close_stage(&t.s);
+}
+
+static void test_the_order_of_the_signals_of_two_queues_is_that_of_the_table(void **state)
+{
+    unsigned i, k, strict;
+    way_to_signal way;
+    table t;
+    (void)state;
+    read_table("the signal of a is", order_columns[0].name, &t);
+    assert_int_equal(t.row_count, LENGTH(order_rows));
+    assert_int_equal(t.columns, LENGTH(order_columns));
+    for (i = 0; i < t.row_count; i++) {
+        assert_string_equal(t.rows[i], order_rows[i].name);
+        for (k = 0; k < t.columns; k++) {
+            assert_string_equal(t.names[k], order_columns[k].name);
+            for (way = 0; way < ways_there_are(); way++)
+                for (strict = 0; strict < 2; strict++)
+                    check_order(&order_rows[i], &order_columns[k], t.cells[i][k], way, strict);
+        }
+    }
+}
+
+/* Signals 12, and another queue has 10 on the device. It need not stay behind that if it waits for 10, or more, before its
+   first signal of the timeline: in its description, in the command buffer of that signal, or in one before it. */
+static void test_work_that_waits_for_the_lower_value_before_its_first_signal_need_not_stay_behind_it(void **state)
+{
+    enum { NO_WAIT, LESS, IN_DESCRIPTION, MORE, BEFORE_ANOTHER_SIGNAL, SAME_BUFFER, EARLIER_BUFFER, LATER_BUFFER,
+           LATER_BUFFER_AND_DESCRIBED_SIGNAL, OTHER_TIMELINE, WAYS };
+    static const bool goes[WAYS] = {false, false, true, true, true, true, true, false, true, false};
+    int way;
+    (void)state;
+    for (way = 0; way < (metal4_run() ? SAME_BUFFER : WAYS); way++) {
+        void *buffers[2];
+        gpusync_ticket ticket = 0;
+        stage s;
+        unsigned i;
+        open_stage(&s, SOFTMETAL_MANUAL, 3);
+        (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 9), at(s.c, 10)));
+        (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 10)));
+        (void)SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), WAITS(at(s.a, 10)), SIGNALS(at(s.a, 11)));
+        for (i = 0; i < 2; i++) buffers[i] = kept_buffer_of(s.q[0]);
+        if (way == SAME_BUFFER) assert_ok(gpusync_encode_wait(s.q[0], buffers[1], at(s.a, 11)));
+        if (way == EARLIER_BUFFER) assert_ok(gpusync_encode_wait(s.q[0], buffers[0], at(s.a, 11)));
+        if (way == LATER_BUFFER || way == LATER_BUFFER_AND_DESCRIBED_SIGNAL)
+            assert_ok(gpusync_encode_wait(s.q[0], buffers[1], at(s.a, 11)));
+        if (way == LATER_BUFFER) assert_ok(gpusync_encode_signal(s.q[0], buffers[0], at(s.a, 12)));
+        if (way == SAME_BUFFER || way == EARLIER_BUFFER)
+            assert_ok(gpusync_encode_signal(s.q[0], buffers[1], at(s.a, 12)));
+        if (way == LATER_BUFFER) assert_ok(TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffers[0], buffers[1])));
+        else if (way == SAME_BUFFER || way == EARLIER_BUFFER)
+            assert_ok(TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffers[0], buffers[1])));
+        else if (way == NO_WAIT || way == LATER_BUFFER_AND_DESCRIBED_SIGNAL)
+            ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s.a, 12)));
+        else if (way == OTHER_TIMELINE)
+            ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1]), WAITS(at(s.c, 10)), SIGNALS(at(s.a, 12)));
+        else if (way == BEFORE_ANOTHER_SIGNAL)
+            ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1]), WAITS(at(s.a, 11)),
+                            SIGNALS(at(s.b, 1), at(s.a, 12), at(s.a, 13)));
+        else
+            ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1]), WAITS(at(s.a, way == LESS ? 10 : 11)),
+                            SIGNALS(at(s.a, 12)));
+        assert_int_equal(status_of(buffers[0]), goes[way] ? COMMITTED : NOT_ENQUEUED);
+        assert_int_equal(stats_of(s.q[0]).held, !goes[way]);
+        finish(&s, 1);
+        if (!goes[way]) assert_int_equal(status_of(buffers[0]), NOT_ENQUEUED); /* 11 is still to come */
+        finish(&s, 2);
+        assert_int_equal(status_of(buffers[0]), COMMITTED);
+        finish(&s, 0);
+        assert_ok(gpusync_poll(s.q[0], ticket));
+        assert_int_equal(value_of(s.a), way == BEFORE_ANOTHER_SIGNAL ? 13 : 12);
+        for (i = 0; i < 2; i++) metal_release(buffers[i]);
+        close_stage(&s);
+    }
+}
+
+/* The queue has 5 on the device, and then 3. What another queue signals above 5 stays behind both, in whatever order they
+   end; what it signals between them stays behind 3. */
+static void test_work_stays_behind_a_lower_signal_that_the_device_gets_after_a_higher_one(void **state)
+{
+    unsigned between, lower_first;
+    (void)state;
+    for (between = 0; between < 2; between++)
+        for (lower_first = 0; lower_first < (metal4_run() ? 1 : 2); lower_first++) { /* one queue: in order */
+            void *higher, *lower, *last;
+            gpusync_ticket ticket;
+            stage s;
+            open_stage(&s, SOFTMETAL_MANUAL, 3);
+            (void)SUBMIT(s.q[1], BUFFERS(higher = kept_buffer_of(s.q[1])), SIGNALS(at(s.a, 5)), .flags = SIGNALS_INSIDE);
+            (void)SUBMIT(s.q[2], BUFFERS(lower = kept_buffer_of(s.q[2])), SIGNALS(at(s.a, 3)), .flags = SIGNALS_INSIDE);
+            assert_int_equal(status_of(lower), COMMITTED);
+            ticket = SUBMIT(s.q[0], BUFFERS(last = kept_buffer_of(s.q[0])), SIGNALS(at(s.a, between ? 4 : 6)));
+            assert_int_equal(status_of(last), NOT_ENQUEUED);
+            softmetal_finish(lower_first ? lower : higher);
+            if (between) assert_int_equal(status_of(last), lower_first ? COMMITTED : NOT_ENQUEUED);
+            else assert_int_equal(status_of(last), NOT_ENQUEUED);
+            softmetal_finish(lower_first ? higher : lower);
+            finish(&s, 1);
+            finish(&s, 2);
+            assert_int_equal(status_of(last), COMMITTED);
+            finish(&s, 0);
+            assert_ok(gpusync_poll(s.q[0], ticket));
+            assert_int_equal(value_of(s.a), between ? 5 : 6);
+            metal_release(higher);
+            metal_release(lower);
+            metal_release(last);
+            close_stage(&s);
+        }
+}
+
+/* Two queues raise one timeline by turns: n waits for n - 1. All of it is on the device at once. */
+static void test_ping_pong_on_one_timeline_holds_nothing(void **state)
+{
+    enum { TURNS = 100 };
+    int encoded;
+    (void)state;
+    for (encoded = 0; encoded < (metal4_run() ? 1 : 2); encoded++) {
+        gpusync_ticket tickets[2] = {0, 0};
+        uint64_t turn;
+        unsigned i;
+        stage s;
+        open_stage_with(&s, SOFTMETAL_MANUAL, 2, 3 * TURNS);
+        for (turn = 1; turn <= TURNS; turn++) {
+            gpusync_queue *queue = s.q[turn % 2];
+            if (encoded) {
+                void *buffer = OPEN(queue, WAITS(at(s.a, turn - 1)));
+                assert_ok(gpusync_encode_signal(queue, buffer, at(s.a, turn)));
+                tickets[turn % 2] = commit_to(queue, buffer);
+            } else {
+                tickets[turn % 2] =
+                    SUBMIT(queue, BUFFERS(buffer_of(queue)), WAITS(at(s.a, turn - 1)), SIGNALS(at(s.a, turn)));
+            }
+            assert_int_equal(stats_of(queue).held, 0);
+        }
+        finish_what_is_due(&s, 2);
+        for (i = 0; i < 2; i++) {
+            assert_ok(gpusync_wait(s.q[i], tickets[i], 0));
+            assert_int_equal(stats_of(s.q[i]).held, 0);
+        }
+        assert_int_equal(value_of(s.a), TURNS);
+        close_stage(&s);
+    }
+}
+
+/* One signals a3 and b5, the other a5 and b3: each is behind the other on one timeline. Both wait for one value, which the
+   host signals, or work. */
+static void test_two_submissions_that_are_each_behind_the_other_both_end(void **state)
+{
+    int by_work;
+    (void)state;
+    for (by_work = 0; by_work < 2; by_work++) {
+        gpusync_ticket tickets[2];
+        stage s;
+        unsigned i;
+        open_stage(&s, SOFTMETAL_MANUAL, 3);
+        tickets[0] = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.c, 1)), SIGNALS(at(s.a, 3), at(s.b, 5)));
+        tickets[1] = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.c, 1)), SIGNALS(at(s.a, 5), at(s.b, 3)));
+        if (by_work) (void)SUBMIT(s.q[2], BUFFERS(open_on(&s, 2)), SIGNALS(at(s.c, 1)));
+        else assert_ok(gpusync_timeline_signal(s.c, 1));
+        finish(&s, 2);
+        for (i = 0; i < 4; i++) finish(&s, i % 2);
+        for (i = 0; i < 2; i++) assert_ok(gpusync_wait(s.q[i], tickets[i], 0));
+        assert_int_equal(value_of(s.a), 5);
+        assert_int_equal(value_of(s.b), 5);
+        close_stage(&s);
+    }
+}
+
+static struct {
+    stage *stage;
+    void *buffer;
+    int arrived, done;
+    bool begun;
+    pthread_t thread;
+} other_way;
+
+static void *submit_the_other_way(void *unused)
+{
+    gpusync_point signals[2] = {at(other_way.stage->a, 5), at(other_way.stage->b, 3)};
+    gpusync_submission submission;
+    (void)unused;
+    memset(&submission, 0, sizeof submission);
+    submission.command_buffers = &other_way.buffer;
+    submission.command_buffer_count = 1;
+    submission.signals = signals;
+    submission.signal_count = 2;
+    must(either_submit(other_way.stage->q[1], &submission, NULL) == GPUSYNC_OK, "the other submission");
+    PUT(&other_way.done, 1);
+    return NULL;
+}
+
+static void arrive(void *unused)
+{
+    (void)unused;
+    PUT(&other_way.arrived, 1);
+}
+
+/* The other thread comes to where its own signals are to be issued, and gets the processor for a while: there it has to
+   wait for this one. */
+static void the_other_comes(void *unused)
+{
+    int turns;
+    (void)unused;
+    other_way.begun = true;
+    probe_at(PROBE_SETS_OUT, NULL, 1, arrive, NULL);
+    other_way.thread = start(submit_the_other_way, NULL);
+    while (!GET(&other_way.arrived) && !GET(&other_way.done)) sched_yield();
+    for (turns = 0; turns < 1000 && !GET(&other_way.done); turns++) sched_yield();
+}
+
+/* ... on two threads: while the signals of one are issued, the other comes. One goes to the device with both signals, and
+   the other is held. */
+static bool they_meet_at(unsigned timeline, int n)
+{
+    void *buffer;
+    gpusync_ticket ticket;
+    unsigned i;
+    stage s;
+    memset(&other_way, 0, sizeof other_way);
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    for (i = 0; i < 2; i++) { /* a Metal 4 queue makes its mark at its first signal, under the device's lock */
+        (void)SUBMIT(s.q[i], BUFFERS(open_on(&s, i)), SIGNALS(at(s.c, i + 1)));
+        finish(&s, i);
+    }
+    other_way.stage = &s;
+    other_way.buffer = kept_buffer_of(s.q[1]);
+    buffer = kept_buffer_of(s.q[0]);
+    probe_at(PROBE_SETS_OUT, s.t[timeline], n, the_other_comes, NULL);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 3), at(s.b, 5)));
+    (void)probe_has_acted();
+    if (!other_way.begun) (void)submit_the_other_way(NULL);
+    else join(other_way.thread);
+    assert_int_equal(stats_of(s.q[0]).held + stats_of(s.q[1]).held, 1);
+    assert_int_equal(status_of(buffer) + status_of(other_way.buffer), COMMITTED);
+    for (i = 0; i < 4; i++) finish(&s, i % 2);
+    assert_ok(gpusync_poll(s.q[0], ticket));
+    assert_ok(gpusync_poll(s.q[1], 2));
+    assert_int_equal(value_of(s.a), 5);
+    assert_int_equal(value_of(s.b), 5);
+    metal_release(buffer);
+    metal_release(other_way.buffer);
+    close_stage(&s);
+    return other_way.begun;
+}
+
+static void test_two_threads_whose_signals_are_each_behind_the_others_do_not_pass_each_other(void **state)
+{
+    unsigned timeline;
+    int n;
+    (void)state;
+    for (timeline = 0; timeline < 2; timeline++) {
+        for (n = 1; they_meet_at(timeline, n); n++) {}
+        assert_true(n > 1);
+    }
+}
+
+/* Of the signals below its own a submission stays behind one of another queue, also where its own queue has others between.
+   late: that one was held, and comes to the device behind these; else one of these goes on at once, as it waits for it. */
+static void check_a_signal_behind_its_own_and_another(bool late)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    if (late) (void)SUBMIT(s.q[1], WAITS(at(s.b, 1)), BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 5)));
+    else (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 5)));
+    if (late) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 10)));
+    else (void)SUBMIT(s.q[0], WAITS(at(s.a, 5)), BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 10)));
+    if (late) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 15)));
+    if (late) assert_ok(gpusync_timeline_signal(s.b, 1));
+    assert_int_equal(held_on(s.device, s.q[0]) + held_on(s.device, s.q[1]), 0);
+    buffer = kept_buffer_of(s.q[0]);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 20)));
+    assert_int_equal(held_on(s.device, s.q[0]), 1);
+    finish(&s, 1);
+    assert_int_equal(held_on(s.device, s.q[0]), 0);
+    assert_int_equal(status_of(buffer), COMMITTED);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_int_equal(value_of(s.a), 20);
+    metal_release(buffer);
+    close_stage(&s);
+}
+
+static void test_a_signal_stays_behind_one_of_another_queue_below_its_own(void **state)
+{
+    (void)state;
+    check_a_signal_behind_its_own_and_another(true);
+    check_a_signal_behind_its_own_and_another(false);
+}
+
+/* The host makes the value of STRICT work, and passes a lower one of held work: else work on the device that waits for the
+   higher one would wait for held work. The held work may come before or after. */
+static void test_a_value_of_the_host_passes_a_lower_one_that_is_held(void **state)
+{
+    int late;
+    (void)state;
+    for (late = 0; late < 2; late++) {
+        gpusync_ticket held = 0, ticket;
+        void *waiting;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 3);
+        if (!late) held = SUBMIT(s.q[1], WAITS(at(s.b, 1)), BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 1)));
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 2)), .flags = GPUSYNC_STRICT);
+        waiting = kept_buffer_of(s.q[2]);
+        ticket = SUBMIT(s.q[2], WAITS(at(s.a, 2)), BUFFERS(waiting));
+        if (late) held = SUBMIT(s.q[1], WAITS(at(s.b, 1)), BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 1)));
+        assert_int_equal(status_of(waiting), COMMITTED);
+        finish(&s, 0);
+        assert_int_equal(raw_of(s.a), 2);
+        finish(&s, 2);
+        assert_int_equal(status_of(waiting), COMPLETED); /* the device waits for no held work */
+        assert_int_equal(value_of(s.a), 0);
+        assert_result(gpusync_poll(s.q[2], ticket), GPUSYNC_NOT_READY); /* nor is the value reached */
+        assert_ok(gpusync_timeline_signal(s.b, 1));
+        finish(&s, 1);
+        assert_ok(gpusync_wait(s.q[1], held, 0));
+        assert_ok(gpusync_wait(s.q[2], ticket, 0));
+        assert_int_equal(value_of(s.a), 2);
+        metal_release(waiting);
+        close_stage(&s);
+    }
+}
+
+/* It does not pass one that the device is about to signal, for which other work may wait there. */
+static void test_a_value_of_the_host_stays_behind_a_lower_one_on_the_device(void **state)
+{
+    void *lower, *strict, *waiting;
+    gpusync_ticket tickets[3];
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    lower = kept_buffer_of(s.q[0]);
+    strict = kept_buffer_of(s.q[0]);
+    waiting = kept_buffer_of(s.q[1]);
+    tickets[0] = SUBMIT(s.q[0], BUFFERS(lower), SIGNALS(at(s.a, 1)));
+    tickets[1] = SUBMIT(s.q[0], BUFFERS(strict), SIGNALS(at(s.a, 2)), .flags = GPUSYNC_STRICT);
+    tickets[2] = SUBMIT(s.q[1], WAITS(at(s.a, 1)), BUFFERS(waiting));
+    assert_int_equal(status_of(waiting), COMMITTED);
+    softmetal_finish(strict); /* the two overlap */
+    assert_ok(gpusync_wait(s.q[0], tickets[1], 0));
+    assert_int_equal(raw_of(s.a), 0);
+    assert_int_equal(value_of(s.a), 0);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], tickets[0], 0));
+    assert_int_equal(raw_of(s.a), 2);
+    assert_int_equal(value_of(s.a), 2);
+    finish(&s, 1);
+    assert_ok(gpusync_wait(s.q[1], tickets[2], 0));
+    metal_release(lower);
+    metal_release(strict);
+    metal_release(waiting);
+    close_stage(&s);
+}
+
+/* Two open command buffers of one queue, committed in the other order than encoded; between them one of another queue. */
+static void test_open_buffers_are_committed_in_whatever_order(void **state)
+{
+    int with_another;
+    (void)state;
+    NOT_ON_METAL4("a command buffer has no signals");
+    for (with_another = 0; with_another < 2; with_another++) {
+        void *buffers[2], *another = NULL;
+        gpusync_ticket tickets[2];
+        int i;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        for (i = 0; i < 2; i++) {
+            buffers[i] = kept_buffer_of(s.q[0]);
+            assert_ok(gpusync_encode_signal(s.q[0], buffers[i], at(s.a, i ? 3 : 1)));
+        }
+        if (with_another) {
+            another = kept_buffer_of(s.q[1]);
+            assert_ok(gpusync_encode_signal(s.q[1], another, at(s.a, 2)));
+        }
+        tickets[1] = commit_to(s.q[0], buffers[1]);
+        if (with_another) (void)commit_to(s.q[1], another);
+        tickets[0] = commit_to(s.q[0], buffers[0]);
+        for (i = 0; i < 2; i++) assert_int_equal(status_of(buffers[i]), COMMITTED);
+        finish(&s, 0);
+        finish(&s, 1);
+        for (i = 0; i < 2; i++) assert_ok(gpusync_wait(s.q[0], tickets[i], 0));
+        assert_int_equal(value_of(s.a), 3);
+        for (i = 0; i < 2; i++) metal_release(buffers[i]);
+        if (with_another) metal_release(another);
+        close_stage(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1160,12 +1746,24 @@ int main(void)
         cmocka_unit_test(test_no_work_goes_after_work_that_was_refused),
         cmocka_unit_test(test_what_waits_for_the_smaller_value_need_not_go_after_it),
         cmocka_unit_test(test_work_goes_after_the_highest_of_the_lower_signals),
-        cmocka_unit_test(test_a_signal_that_stays_does_not_hide_one_that_set_out_below_it),
+        cmocka_unit_test(test_of_several_waits_before_the_first_signal_the_highest_counts),
+        cmocka_unit_test(test_a_signal_of_its_own_queue_hides_no_lower_one_of_another),
+        cmocka_unit_test(test_work_does_not_stay_behind_the_lower_signals_of_its_own_queue),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
         cmocka_unit_test(test_work_does_not_stay_behind_a_signal_that_is_over_when_it_lists_itself),
         cmocka_unit_test(test_work_stays_behind_a_signal_that_is_just_going_to_the_device),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
+        cmocka_unit_test(test_the_order_of_the_signals_of_two_queues_is_that_of_the_table),
+        cmocka_unit_test(test_work_that_waits_for_the_lower_value_before_its_first_signal_need_not_stay_behind_it),
+        cmocka_unit_test(test_work_stays_behind_a_lower_signal_that_the_device_gets_after_a_higher_one),
+        cmocka_unit_test(test_ping_pong_on_one_timeline_holds_nothing),
+        cmocka_unit_test(test_two_submissions_that_are_each_behind_the_other_both_end),
+        cmocka_unit_test(test_two_threads_whose_signals_are_each_behind_the_others_do_not_pass_each_other),
+        cmocka_unit_test(test_a_signal_stays_behind_one_of_another_queue_below_its_own),
+        cmocka_unit_test(test_a_value_of_the_host_passes_a_lower_one_that_is_held),
+        cmocka_unit_test(test_a_value_of_the_host_stays_behind_a_lower_one_on_the_device),
+        cmocka_unit_test(test_open_buffers_are_committed_in_whatever_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

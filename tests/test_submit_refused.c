@@ -382,8 +382,8 @@ static void test_no_room_for_command_buffers_of_our_own(void **state)
     close_stage(&s);
 }
 
-/* Four have room, and so many may not be held. A ticket holds nothing back: room may come. For a value that no
-   work is to signal it would have to be held. */
+/* Four have room, and so many may not be held. A value that is on its way holds nothing back: room may come. For a value
+   that no work is to signal, and for a ticket, it would have to be held. */
 static void test_without_room_the_kind_of_wait_tells_whether_room_may_come(void **state)
 {
     uint64_t none = 0;
@@ -394,15 +394,16 @@ static void test_without_room_the_kind_of_wait_tells_whether_room_may_come(void 
     (void)state;
     NOT_ON_METAL4("gpusync makes no command buffers there that need room");
     open_stage_with(&s, SOFTMETAL_MANUAL, 2, 4);
-    ticket = commit_on(&s, 1);
+    ticket = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.b, 1)));
     for (i = 0; i < 4; i++) buffers[i] = open_on(&s, 0);
-    REFUSED(GPUSYNC_TIMEOUT, s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]), WAITS(after(s.q[1], ticket)),
+    REFUSED(GPUSYNC_TIMEOUT, s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]), WAITS(at(s.b, 1)),
             .timeout_ns = &none);
     REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]),
-            WAITS(after(s.q[1], ticket), at(s.a, 1)), .timeout_ns = &none);
+            WAITS(at(s.b, 1), at(s.a, 1)), .timeout_ns = &none);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]),
+            WAITS(at(s.b, 1), after(s.q[1], ticket)), .timeout_ns = &none);
     assert_ok(either_discard(s.q[0], buffers[3])); /* room for one of its own */
-    ticket =
-        SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]), WAITS(after(s.q[1], ticket)), .timeout_ns = &none);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffers[0], buffers[1], buffers[2]), WAITS(at(s.b, 1)), .timeout_ns = &none);
     finish(&s, 1);
     finish(&s, 0);
     assert_ok(gpusync_wait(s.q[0], ticket, 0));
@@ -465,7 +466,7 @@ static void test_more_command_buffers_of_our_own_than_the_queue_has_are_refused(
     (void)state;
     NOT_ON_METAL4("gpusync makes no command buffers there that need room");
     open_stage_with(&s, SOFTMETAL_MANUAL, 1, 1);
-    assert_ok(gpusync_timeline_expect(s.a, 1)); /* so that it need not be held */
+    share_timeline(&s, 0); /* so that it need not be held */
     theirs = metal_queue_command_buffer(s.metal[0]);
     REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(theirs), WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)),
             .timeout_ns = &none);
@@ -630,7 +631,7 @@ static void test_a_lost_device_takes_no_submission_and_ends_what_is_held(void **
     open_stage(&s, SOFTMETAL_MANUAL, 2);
     ticket = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)), TELL(&told));
     buffer = open_on(&s, 1);
-    softmetal_fail(buffer, NULL, 11, NULL); /* the device was removed */
+    fail_with_the_device(buffer);
     (void)SUBMIT(s.q[1], BUFFERS(buffer));
     buffer = open_on(&s, 1);
     finish(&s, 1);
@@ -781,20 +782,18 @@ static void test_a_value_that_others_have_signalled_is_no_pending_signal(void **
     close_foreign(&f);
 }
 
-/* Likewise where the timeline is gpusync's own, and others are expected to signal it: by either call. */
-static void test_a_value_that_others_have_signalled_as_expected_is_no_pending_signal(void **state)
+/* Likewise where the event is gpusync's own, and others signal it: by either call. */
+static void test_a_value_that_others_have_signalled_on_our_event_is_no_pending_signal(void **state)
 {
     gpusync_ticket ticket;
-    uint64_t base = 0;
-    void *event, *buffer;
+    void *buffer;
     int encodes;
     (void)state;
     for (encodes = 0; encodes < (metal4_run() ? 1 : 2); encodes++) { /* Metal 4 encodes no signals */
         stage s;
         open_stage(&s, SOFTMETAL_MANUAL, 1);
-        event = gpusync_timeline_metal(s.a, &base);
-        assert_ok(gpusync_timeline_expect(s.a, 5));
-        metal_event_signal(event, base + 5);
+        share_timeline(&s, 0);
+        raise_behind_its_back(s.a, 5);
         buffer = buffer_of(s.q[0]);
         if (encodes) assert_result(gpusync_encode_signal(s.q[0], buffer, at(s.a, 3)), GPUSYNC_ERROR_NOT_RISING);
         else assert_result(TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffer), SIGNALS(at(s.a, 3))), GPUSYNC_ERROR_NOT_RISING);
@@ -897,7 +896,7 @@ int main(void)
         cmocka_unit_test(test_of_many_signals_none_is_on_its_way_when_the_last_is_refused),
         cmocka_unit_test(test_a_refused_signal_below_others_hides_them_for_no_longer_than_the_call),
         cmocka_unit_test(test_a_buffer_that_is_refused_is_what_it_was),
-        cmocka_unit_test(test_a_value_that_others_have_signalled_as_expected_is_no_pending_signal),
+        cmocka_unit_test(test_a_value_that_others_have_signalled_on_our_event_is_no_pending_signal),
         cmocka_unit_test(test_a_refused_submission_wakes_who_waits_for_its_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -267,7 +267,6 @@ static void signal_by_others(stage *s)
     uint64_t base;
     void *event = gpusync_timeline_metal(s->a, &base);
     void *queue = metal_queue_new(s->rig.metal_device, 8), *buffer = metal_queue_command_buffer(queue);
-    assert_ok(gpusync_timeline_expect(s->a, 1));
     metal_encode_signal(buffer, event, base + 1);
     metal_commit(buffer);
     softmetal_finish(buffer);
@@ -288,13 +287,14 @@ static void test_it_does_not_matter_what_signals(void **state)
         void *buffers[2];
         stage s;
         open_stage(&s, SOFTMETAL_MANUAL, 4);
+        if (ways[i] == signal_by_others) share_timeline(&s, 0);
         buffers[0] = open_on(&s, 2);
         buffers[1] = open_on(&s, 3);
         on_device = SUBMIT(s.q[2], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
         on_host = SUBMIT(s.q[3], BUFFERS(buffers[1]), WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT);
         value_job_start(&sleeper, s.a, 1, SECONDS(20));
         await_sleepers(s.device, 1);
-        assert_int_equal(status_of(buffers[0]), NOT_ENQUEUED);
+        assert_int_equal(status_of(buffers[0]), ways[i] == signal_by_others ? COMMITTED : NOT_ENQUEUED);
         assert_int_equal(status_of(buffers[1]), NOT_ENQUEUED);
         ways[i](&s);
         assert_ok(value_job_join(&sleeper));
@@ -322,16 +322,18 @@ static void test_tickets_of_every_kind_can_be_waited_for(void **state)
                 for (k = 0; k < 3; k++) {
                     gpusync_ticket awaited, ticket;
                     unsigned other = same ? 0 : 1;
-                    bool held = flags[k] == GPUSYNC_STRICT;
                     void *buffer;
                     stage s;
                     open_stage(&s, SOFTMETAL_MANUAL, 2);
                     awaited = ticket_of(&s, other, kind, fails);
-                    buffer = open_on(&s, 0);
+                    buffer = kept_buffer_of(s.q[0]);
                     ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(after(s.q[other], awaited)), .flags = flags[k]);
-                    assert_int_equal(status_of(buffer), held ? NOT_ENQUEUED : COMMITTED);
+                    assert_int_equal(status_of(buffer), NOT_ENQUEUED);
+                    assert_int_equal(stats_of(s.q[0]).held, 1);
                     assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
                     finish(&s, other);
+                    if (fails) assert_int_equal(status_of(buffer), NOT_ENQUEUED); /* it never runs */
+                    else assert_true(status_of(buffer) >= COMMITTED);
                     finish(&s, 0);
                     finish(&s, 0); /* what was committed by then */
                     assert_result(gpusync_poll(s.q[0], ticket), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
@@ -341,8 +343,128 @@ static void test_tickets_of_every_kind_can_be_waited_for(void **state)
                     if (metal4_run()) finish(&s, 0);
                     assert_result(gpusync_poll(s.q[0], ticket), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
                     if (fails) assert_int_equal(error_of(s.q[0], ticket).code, 42);
+                    metal_release(buffer);
                     close_stage(&s);
                 }
+}
+
+/* From queue to queue, of either kind, and within one: the host waits, and nothing is encoded for it. What comes later on
+   the queue lines up behind. */
+static void test_work_that_waits_for_a_ticket_is_held_on_every_kind_of_queue(void **state)
+{
+    static const char *const messages[] = {"encodeWaitForEvent:value:", "encodeSignalEvent:value:", "waitForEvent:value:",
+                                           "signalEvent:value:", "newSharedEvent"};
+    queue_kind kinds[2];
+    unsigned encodes, i;
+    (void)state;
+    for (kinds[0] = QUEUE_OF_THE_PROGRAM; kinds[0] < QUEUE_KINDS; kinds[0]++)
+        for (kinds[1] = QUEUE_OF_THE_PROGRAM; kinds[1] < QUEUE_KINDS; kinds[1]++)
+            for (encodes = 0; encodes < (kinds[1] == QUEUE_OF_METAL4 ? 1u : 2u); encodes++) {
+                gpusync_ticket awaited, ticket, behind;
+                gpusync_queue *queues[2];
+                uint64_t before[LENGTH(messages)];
+                void *buffer, *next;
+                stage s;
+                open_stage(&s, SOFTMETAL_MANUAL, 1);
+                for (i = 0; i < 2; i++) queues[i] = queue_of_kind(kinds[i], s.device, NULL);
+                awaited = commit_to(queues[0], buffer_of(queues[0]));
+                buffer = kept_buffer_of(queues[1]);
+                next = kept_buffer_of(queues[1]);
+                for (i = 0; i < LENGTH(messages); i++) before[i] = softmetal_message_count(messages[i]);
+                if (encodes) {
+                    assert_ok(gpusync_encode_wait(queues[1], buffer, after(queues[0], awaited)));
+                    ticket = commit_to(queues[1], buffer);
+                } else {
+                    ticket = SUBMIT(queues[1], BUFFERS(buffer), WAITS(after(queues[0], awaited)));
+                }
+                behind = commit_to(queues[1], next);
+                assert_int_equal(status_of(buffer), NOT_ENQUEUED);
+                assert_int_equal(status_of(next), NOT_ENQUEUED);
+                assert_int_equal(stats_of(queues[1]).held, 2);
+                finish_queue(queues[0]);
+                assert_int_equal(status_of(buffer), COMMITTED);
+                assert_int_equal(status_of(next), COMMITTED);
+                for (i = 0; i < LENGTH(messages); i++) assert_count(messages[i], before[i], 0);
+                finish_queue(queues[1]);
+                assert_ok(gpusync_wait(queues[1], ticket, 0));
+                assert_ok(gpusync_wait(queues[1], behind, 0));
+                metal_release(buffer);
+                metal_release(next);
+                for (i = 0; i < 2; i++) assert_ok(gpusync_queue_destroy(queues[i]));
+                close_stage(&s);
+            }
+}
+
+/* As held work it counts, and cannot be enqueued. */
+static void test_work_that_waits_for_a_ticket_is_refused_where_it_cannot_be_held(void **state)
+{
+    gpusync_ticket awaited, ticket;
+    void *buffer, *held;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("no command buffer is enqueued there");
+    open_stage_with(&s, SOFTMETAL_MANUAL, 2, 2); /* one may be held */
+    awaited = commit_on(&s, 1);
+    buffer = kept_buffer_of(s.q[0]);
+    assert_ok(gpusync_encode_wait(s.q[0], buffer, after(s.q[1], awaited)));
+    held = kept_buffer_of(s.q[0]);
+    (void)SUBMIT(s.q[0], BUFFERS(held), WAITS(after(s.q[1], awaited)));
+    assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(buffer));
+    REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(buffer), WAITS(after(s.q[1], awaited)), .flags = GPUSYNC_UNORDERED);
+    assert_ok(gpusync_cancel_held(s.q[0]));
+    metal_enqueue(buffer);
+    assert_result(gpusync_commit(s.q[0], buffer, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    REFUSED(GPUSYNC_ERROR_ENQUEUED, s.q[0], BUFFERS(buffer), WAITS(after(s.q[1], awaited)));
+    finish(&s, 1);
+    ticket = commit_to(s.q[0], buffer); /* the ticket has ended */
+    assert_int_equal(status_of(buffer), COMMITTED);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    metal_release(buffer);
+    metal_release(held);
+    close_stage(&s);
+}
+
+/* A ticket that fails, is cancelled or goes with its queue fails the held work, with the same result; what that was to
+   signal fails, too. */
+static void test_work_that_waits_for_a_ticket_fails_as_that_does(void **state)
+{
+    enum { FAILS, IS_CANCELLED, IS_DESTROYED, WAYS };
+    static const gpusync_result results[WAYS] = {GPUSYNC_ERROR_EXECUTION, GPUSYNC_ERROR_CANCELLED,
+                                                 GPUSYNC_ERROR_DESTROYED};
+    int way;
+    (void)state;
+    for (way = 0; way < WAYS; way++) {
+        gpusync_ticket awaited, ticket;
+        void *buffer, *metal;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        if (way == FAILS) {
+            buffer = open_on(&s, 1);
+            softmetal_fail(buffer, NULL, 3, NULL);
+            awaited = commit_to(s.q[1], buffer);
+        } else if (way == IS_CANCELLED) {
+            awaited = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.c, 1)));
+        } else {
+            awaited = commit_on(&s, 1);
+        }
+        buffer = kept_buffer_of(s.q[0]);
+        ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(after(s.q[1], awaited)), SIGNALS(at(s.a, 1)));
+        assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+        metal = metal_retain(s.metal[1]);
+        if (way == FAILS) finish(&s, 1);
+        if (way == IS_CANCELLED) assert_ok(gpusync_cancel_held(s.q[1]));
+        if (way == IS_DESTROYED) take_down_queue(&s, 1, true);
+        assert_result(gpusync_poll(s.q[0], ticket), results[way]);
+        assert_result(gpusync_timeline_wait(s.a, 1, 0, NULL), results[way]);
+        assert_int_equal(status_of(buffer), NOT_ENQUEUED);
+        assert_true(gpusync_is_idle(s.q[0]));
+        softmetal_finish_queue(metal);
+        metal_release(metal);
+        metal_release(buffer);
+        close_stage(&s);
+    }
 }
 
 /* Its owner may take his time, and may commit it behind what waits for it: the device must not wait. */
@@ -420,15 +542,15 @@ static void test_a_wait_for_a_ticket_of_the_same_queue_that_is_held(void **state
     close_stage(&s);
 }
 
-/* The waiting work goes to the device when the held work is issued, though later work of that queue stays held. */
-static void test_work_that_waits_for_a_held_ticket_goes_to_the_device_with_it(void **state)
+/* The issue of the held work is not enough; its end is, though later work of that queue stays held. */
+static void test_work_that_waits_for_a_held_ticket_goes_when_that_has_ended(void **state)
 {
     gpusync_ticket first, last;
     void *buffer, *behind;
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 2);
-    buffer = open_on(&s, 0);
+    buffer = kept_buffer_of(s.q[0]);
     first = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(s.a, 1)));
     last = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 2)));
     behind = open_on(&s, 1);
@@ -436,12 +558,15 @@ static void test_work_that_waits_for_a_held_ticket_goes_to_the_device_with_it(vo
     assert_int_equal(status_of(behind), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(s.a, 1));
     assert_int_equal(status_of(buffer), COMMITTED);
-    assert_int_equal(status_of(behind), COMMITTED);
+    assert_int_equal(status_of(behind), NOT_ENQUEUED);
     assert_result(gpusync_poll(s.q[0], first), GPUSYNC_NOT_READY);
+    softmetal_finish(buffer);
+    assert_int_equal(status_of(behind), COMMITTED);
     assert_ok(gpusync_timeline_signal(s.a, 2));
     finish(&s, 0);
     finish(&s, 1);
     assert_ok(gpusync_wait(s.q[0], last, 0));
+    metal_release(buffer);
     close_stage(&s);
 }
 
@@ -568,16 +693,44 @@ static void test_waits_at_the_heads_and_waits_of_the_submission_all_count(void *
     assert_ok(gpusync_timeline_signal(s.a, 2));
     assert_int_equal(status_of(buffers[0]), NOT_ENQUEUED);
     assert_ok(gpusync_timeline_signal(s.b, 1));
+    assert_int_equal(status_of(buffers[0]), NOT_ENQUEUED);
+    finish(&s, 1); /* the ticket of a wait at the second head */
     assert_int_equal(status_of(buffers[0]), COMMITTED);
     assert_int_equal(status_of(buffers[1]), COMMITTED);
-    softmetal_finish(buffers[0]);
-    finish(&s, 1);
     finish(&s, 0);
     assert_ok(gpusync_wait(s.q[0], ticket, 0));
     close_stage(&s);
 }
 
 /* The wait stays in the buffer, whether it has come true before the commit or after. */
+/* Whichever of them comes last. */
+static void test_each_wait_of_the_submission_and_at_each_head_holds_it(void **state)
+{
+    unsigned last, i;
+    (void)state;
+    NOT_ON_METAL4("a command buffer has no waits at its head");
+    for (last = 0; last < 3; last++) {
+        gpusync_timeline *timelines[3];
+        gpusync_ticket ticket;
+        void *buffers[2];
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 1);
+        timelines[0] = s.a;
+        timelines[1] = s.b;
+        timelines[2] = s.c;
+        for (i = 0; i < 2; i++) buffers[i] = OPEN(s.q[0], WAITS(at(timelines[i + 1], 1)));
+        ticket = SUBMIT(s.q[0], .command_buffers = buffers, .command_buffer_count = 2, WAITS(at(s.a, 1)));
+        for (i = 0; i < 3; i++)
+            if (i != last) assert_ok(gpusync_timeline_signal(timelines[i], 1));
+        assert_int_equal(status_of(buffers[0]), NOT_ENQUEUED);
+        assert_ok(gpusync_timeline_signal(timelines[last], 1));
+        assert_int_equal(status_of(buffers[0]), COMMITTED);
+        finish(&s, 0);
+        assert_ok(gpusync_wait(s.q[0], ticket, 0));
+        close_stage(&s);
+    }
+}
+
 static void test_a_wait_at_the_head_that_came_true_before_the_commit(void **state)
 {
     gpusync_ticket awaited, ticket;
@@ -750,6 +903,14 @@ static void test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed(void **
     metal_release(buffers[1]);
     metal_release(buffers[2]);
     close_stage(&s);
+}
+
+/* An open command buffer with this signal. */
+static void *signaller_of(stage *s, unsigned i, gpusync_point signal)
+{
+    void *buffer = open_on(s, i);
+    assert_ok(gpusync_encode_signal(s->q[i], buffer, signal));
+    return buffer;
 }
 
 /* == signals of others ========================================================================================= */
@@ -937,37 +1098,64 @@ static void test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed(voi
     close_foreign(&f);
 }
 
-static void test_an_expected_value_lets_held_work_go_to_the_device(void **state)
+/* A signal covers what is waited for: the work is held. When the signal is discarded the value may come from other code,
+   and the work goes to the device; but what a lower pending signal still covers stays, and so does strict work, which the
+   event lets go. */
+static void test_the_discard_of_the_signal_lets_work_go_to_the_device_where_other_code_signals(void **state)
 {
-    uint64_t base;
-    gpusync_ticket ticket, strict;
-    void *event, *buffers[2], *theirs, *queue;
+    gpusync_ticket covered, uncovered, strict;
+    void *buffers[3], *higher, *lower;
+    unsigned i;
     stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, 3);
-    event = gpusync_timeline_metal(s.a, &base);
-    buffers[0] = open_on(&s, 0);
-    buffers[1] = open_on(&s, 2);
-    ticket = SUBMIT(s.q[0], BUFFERS(buffers[0]), WAITS(at(s.a, 2)));
-    strict = SUBMIT(s.q[2], BUFFERS(buffers[1]), WAITS(at(s.a, 2)), .flags = GPUSYNC_STRICT);
-    assert_ok(gpusync_timeline_expect(s.a, 1));
-    assert_int_equal(status_of(buffers[0]), NOT_ENQUEUED);
-    assert_ok(gpusync_timeline_expect(s.a, 2));
-    assert_int_equal(status_of(buffers[0]), COMMITTED);
-    assert_int_equal(status_of(buffers[1]), NOT_ENQUEUED);
-    queue = metal_queue_new(s.rig.metal_device, 8);
-    theirs = metal_queue_command_buffer(queue);
-    metal_encode_signal(theirs, event, base + 2);
-    metal_commit(theirs);
-    softmetal_finish(theirs);
-    metal_release(theirs);
-    metal_release(queue);
-    await_status(buffers[1], COMMITTED); /* told by the event, though it was held before anything was expected */
-    finish(&s, 0);
-    assert_ok(gpusync_wait(s.q[0], ticket, 0));
-    finish(&s, 2);
+    NOT_ON_METAL4("a command buffer has no signals");
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
+    share_timeline(&s, 0);
+    lower = signaller_of(&s, 3, at(s.a, 1));
+    higher = signaller_of(&s, 3, at(s.a, 3));
+    for (i = 0; i < 3; i++) buffers[i] = kept_buffer_of(s.q[i]);
+    covered = SUBMIT(s.q[0], BUFFERS(buffers[0]), WAITS(at(s.a, 1)));
+    uncovered = SUBMIT(s.q[1], BUFFERS(buffers[1]), WAITS(at(s.a, 2)));
+    strict = SUBMIT(s.q[2], BUFFERS(buffers[2]), WAITS(at(s.a, 2)), .flags = GPUSYNC_STRICT);
+    for (i = 0; i < 3; i++) assert_int_equal(status_of(buffers[i]), NOT_ENQUEUED);
+    assert_ok(gpusync_command_buffer_discard(s.q[3], higher));
+    for (i = 0; i < 3; i++) assert_int_equal(status_of(buffers[i]), i == 1 ? COMMITTED : NOT_ENQUEUED);
+    assert_true(reports(s.device, "waits for value 2 of timeline 5 '': others signal it\n"));
+    assert_ok(gpusync_command_buffer_discard(s.q[3], lower));
+    for (i = 0; i < 3; i++) assert_int_equal(status_of(buffers[i]), i < 2 ? COMMITTED : NOT_ENQUEUED);
+    raise_behind_its_back(s.a, 2);
+    await_status(buffers[2], COMMITTED); /* told by the event, though a signal covered the value when it was held */
+    for (i = 0; i < 3; i++) finish(&s, i);
+    assert_ok(gpusync_wait(s.q[0], covered, 0));
+    assert_ok(gpusync_wait(s.q[1], uncovered, 0));
     assert_ok(gpusync_wait(s.q[2], strict, 0));
     assert_int_equal(value_of(s.a), 2);
+    for (i = 0; i < 3; i++) metal_release(buffers[i]);
+    close_stage(&s);
+}
+
+/* The event is the timeline's own: work that waits goes to the device at once all the same. */
+static void test_work_that_waits_for_a_timeline_signalled_by_others_goes_to_the_device_at_once(void **state)
+{
+    gpusync_ticket ticket, signals;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    share_timeline(&s, 0);
+    buffer = kept_buffer_of(s.q[0]);
+    ticket = SUBMIT(s.q[0], BUFFERS(buffer), WAITS(at(s.a, 5)));
+    assert_int_equal(status_of(buffer), COMMITTED);
+    assert_int_equal(stats_of(s.q[0]).held, 0);
+    signals = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 3)));
+    finish(&s, 1);
+    assert_ok(gpusync_wait(s.q[1], signals, 0));
+    assert_int_equal(value_of(s.a), 3);
+    raise_behind_its_back(s.a, 5);
+    finish(&s, 0);
+    assert_ok(gpusync_wait(s.q[0], ticket, 0));
+    assert_int_equal(value_of(s.a), 5);
+    metal_release(buffer);
     close_stage(&s);
 }
 
@@ -1042,10 +1230,9 @@ static void test_statistics_of_submissions(void **state)
 
 static void test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it(void **state)
 {
-    uint64_t base;
-    void *event;
+    const gpusync_timeline_desc shared_desc = {.label = "shared", .signalled_by_others = true};
     foreign_stage f;
-    gpusync_timeline *expected;
+    gpusync_timeline *shared;
     value_job sleeper;
     stage *s = &f.stage;
     (void)state;
@@ -1076,14 +1263,12 @@ static void test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it(
     signal_abroad(&f, NULL, 0, 2);
     finish(s, 1);
     assert_true(reports(s->device, ", idle"));
-    expected = timeline_named(s->device, "expected");
-    (void)SUBMIT(s->q[0], NO_WORK(s->q[0]), WAITS(at(expected, 2)));
-    assert_ok(gpusync_timeline_expect(expected, 2));
-    assert_true(reports(s->device, "'expected': others signal it\n"));
-    event = gpusync_timeline_metal(expected, &base);
-    metal_event_signal(event, 2 + base);
+    assert_ok(gpusync_timeline_create(s->device, &shared_desc, &shared));
+    (void)SUBMIT(s->q[0], NO_WORK(s->q[0]), WAITS(at(shared, 2)));
+    assert_true(reports(s->device, "'shared': others signal it\n"));
+    raise_behind_its_back(shared, 2);
     finish(s, 0);
-    assert_ok(gpusync_timeline_destroy(expected));
+    assert_ok(gpusync_timeline_destroy(shared));
     close_foreign(&f);
 }
 
@@ -1232,12 +1417,16 @@ int main(void)
         cmocka_unit_test(test_work_that_waits_for_a_tracked_buffer_goes_after_its_owner_has_committed_it),
         cmocka_unit_test(test_a_ticket_that_is_taken_back_fails_what_waits_for_it),
         cmocka_unit_test(test_a_wait_for_a_ticket_of_the_same_queue_that_is_held),
-        cmocka_unit_test(test_work_that_waits_for_a_held_ticket_goes_to_the_device_with_it),
+        cmocka_unit_test(test_work_that_waits_for_a_held_ticket_goes_when_that_has_ended),
+        cmocka_unit_test(test_work_that_waits_for_a_ticket_is_held_on_every_kind_of_queue),
+        cmocka_unit_test(test_work_that_waits_for_a_ticket_is_refused_where_it_cannot_be_held),
+        cmocka_unit_test(test_work_that_waits_for_a_ticket_fails_as_that_does),
         cmocka_unit_test(test_command_buffers_that_outlive_their_submission_are_known_until_their_handlers_have_run),
         cmocka_unit_test(test_the_end_of_a_ticket_of_a_destroyed_queue_is_known),
         cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_can_simply_be_committed),
         cmocka_unit_test(test_the_failure_of_a_wait_at_the_head_fails_the_commit),
         cmocka_unit_test(test_waits_at_the_heads_and_waits_of_the_submission_all_count),
+        cmocka_unit_test(test_each_wait_of_the_submission_and_at_each_head_holds_it),
         cmocka_unit_test(test_a_wait_at_the_head_that_came_true_before_the_commit),
         cmocka_unit_test(test_a_strict_submission_holds_for_waits_at_the_head_too),
         cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_that_is_not_committed),
@@ -1253,7 +1442,8 @@ int main(void)
         cmocka_unit_test(test_a_value_signalled_by_others_before_the_call_is_not_waited_for),
         cmocka_unit_test(test_the_value_of_failure_on_an_event_of_others_fails_work_that_waits_on_the_device),
         cmocka_unit_test(test_work_goes_on_with_the_event_of_a_timeline_that_is_destroyed),
-        cmocka_unit_test(test_an_expected_value_lets_held_work_go_to_the_device),
+        cmocka_unit_test(test_the_discard_of_the_signal_lets_work_go_to_the_device_where_other_code_signals),
+        cmocka_unit_test(test_work_that_waits_for_a_timeline_signalled_by_others_goes_to_the_device_at_once),
         cmocka_unit_test(test_the_info_of_a_submission_spans_its_command_buffers),
         cmocka_unit_test(test_statistics_of_submissions),
         cmocka_unit_test(test_the_report_says_what_is_held_for_what_and_what_is_to_signal_it),

@@ -467,41 +467,48 @@ static void test_a_new_reason_needs_no_timer_where_one_comes_as_early(void **sta
 }
 
 static struct {
-    gpusync_timeline *timeline;
+    void *bad, *buffer;     /* the end of the first takes the device away */
     unsigned parks, timers; /* timers: in the second park */
 } hinted;
 
-/* In the first park the hint takes the waiter off its list. A sweep comes before the waiter is back on it, and finds no
-   reason for another one. */
+/* In the first park the device is lost: the hint takes the waiter off its list, so that it looks whether it is over. A
+   sweep comes before the waiter is back on it, and finds no reason for another one. */
 static void park_and_be_hinted_at(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user, (void)waiter, (void)deadline_ns;
     if (hinted.parks++ == 0) {
-        must(gpusync_timeline_expect(hinted.timeline, 1) == GPUSYNC_OK, "others will signal it");
         must(softmetal_timers() == 1, "a sweep is on its way");
+        softmetal_finish(hinted.bad);
         softmetal_fire_timer();
         must(softmetal_timers() == 0, "the sweep has found no reason");
         return;
     }
     hinted.timers = softmetal_timers();
-    must(gpusync_timeline_signal(hinted.timeline, 1) == GPUSYNC_OK, "the value");
+    softmetal_finish(hinted.buffer);
 }
 
 static void wake_no_thread(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
 
-/* Without a sweep the wait would never end if the listener stayed silent. */
+/* Without a sweep the wait would never end if the handler were lost. */
 static void test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep(void **state)
 {
     gpusync_hooks hooks = {NULL, park_and_be_hinted_at, wake_no_thread, NULL};
+    gpusync_wait_options options = {.spin = &no_spin, .through_loss = true};
+    gpusync_queue *other;
+    gpusync_ticket ticket;
     rig r;
     (void)state;
     memset(&hinted, 0, sizeof hinted);
     rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
-    hinted.timeline = timeline_new(r.device);
-    assert_ok(gpusync_timeline_wait(hinted.timeline, 1, GPUSYNC_FOREVER, NULL));
+    other = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, NULL);
+    (void)commit_empty_to(other, &hinted.bad);
+    softmetal_fail(hinted.bad, NULL, 4, NULL);
+    ticket = commit_empty(&r, &hinted.buffer);
+    assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &options));
+    assert_true(gpusync_device_is_lost(r.device));
     assert_int_equal(hinted.parks, 2);
     assert_int_equal(hinted.timers, 1);
-    assert_ok(gpusync_timeline_destroy(hinted.timeline));
+    assert_ok(gpusync_queue_destroy(other));
     rig_close(&r);
 }
 

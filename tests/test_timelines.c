@@ -91,6 +91,15 @@ static uint64_t base_of(gpusync_timeline *timeline)
     return base;
 }
 
+/* With an event of its own, which other code signals too. */
+static gpusync_timeline *shared_timeline_at(gpusync_device *device, uint64_t initial)
+{
+    gpusync_timeline_desc desc = {.initial_value = initial, .signalled_by_others = true};
+    gpusync_timeline *timeline;
+    assert_ok(gpusync_timeline_create(device, &desc, &timeline));
+    return timeline;
+}
+
 static gpusync_stats device_stats(rig *r)
 {
     gpusync_stats stats;
@@ -188,7 +197,6 @@ static void test_calls_without_a_timeline_are_refused(void **state)
     assert_result(gpusync_timeline_query(NULL, &value), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(value, 0);
     assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_timeline_expect(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_fail(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_wait(NULL, 0, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_null(gpusync_timeline_metal(NULL, &base));
@@ -238,10 +246,78 @@ static void test_asking_for_the_value_sends_no_message_where_no_other_code_signa
     messages = softmetal_thread_messages();
     assert_int_equal(value_of(timeline), 3);
     assert_int_equal(softmetal_thread_messages(), messages);
-    assert_ok(gpusync_timeline_expect(timeline, 4));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = shared_timeline_at(r.device, 3);
     messages = softmetal_thread_messages();
     assert_int_equal(value_of(timeline), 3);
     assert_int_equal(softmetal_thread_messages(), messages + 1);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_rig(&r);
+}
+
+/* The host signals 5 while 3 is pending, and then 4: the timeline rises to 5 with that work, or when it was discarded. */
+static void signal_below_what_is_signalled(rig *r, bool cancelled)
+{
+    gpusync_timeline *timeline = timeline_at(r->device, 1), *go = timeline_at(r->device, 0);
+    value_job job;
+    (void)SUBMIT(r->queue, NO_WORK(r->queue), WAITS(at(go, 1)), SIGNALS(at(timeline, 3))); /* held */
+    assert_ok(gpusync_timeline_signal(timeline, 5));
+    value_job_start(&job, timeline, 5, GPUSYNC_FOREVER);
+    await_sleepers(r->device, 1);
+    assert_int_equal(value_of(timeline), 2);
+    assert_result(gpusync_timeline_signal(timeline, 2), GPUSYNC_ERROR_NOT_RISING); /* reached */
+    assert_result(gpusync_timeline_signal(timeline, 3), GPUSYNC_ERROR_NOT_RISING); /* pending */
+    assert_result(gpusync_timeline_signal(timeline, 5), GPUSYNC_ERROR_NOT_RISING); /* the highest that was signalled */
+    assert_ok(gpusync_timeline_signal(timeline, 4));
+    assert_result(gpusync_timeline_signal(timeline, 5), GPUSYNC_ERROR_NOT_RISING); /* still the highest */
+    assert_int_equal(value_of(timeline), 2);
+    assert_int_equal(raw_of(timeline), 2);
+    if (cancelled) {
+        assert_ok(gpusync_cancel_held(r->queue));
+        assert_result(value_job_join(&job), GPUSYNC_ERROR_CANCELLED);
+    } else {
+        assert_ok(gpusync_timeline_signal(go, 1));
+        finish_queue(r->queue);
+        assert_ok(value_job_join(&job));
+        assert_int_equal(value_of(timeline), 5);
+        assert_int_equal(raw_of(timeline), 5);
+        assert_result(gpusync_timeline_signal(timeline, 4), GPUSYNC_ERROR_NOT_RISING);
+        assert_ok(gpusync_timeline_signal(timeline, 6));
+    }
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_destroy(go));
+}
+
+static void test_the_host_may_signal_a_value_below_one_that_a_pending_signal_keeps_back(void **state)
+{
+    int cancelled;
+    rig r;
+    (void)state;
+    for (cancelled = 0; cancelled < 2; cancelled++) {
+        open_rig(&r, SOFTMETAL_MANUAL, NULL);
+        signal_below_what_is_signalled(&r, cancelled);
+        close_rig(&r);
+    }
+}
+
+/* Of a discarded signal nothing stays: the timeline rises to the highest value that was signalled. */
+static void test_a_discarded_signal_lets_the_host_s_values_be_reached(void **state)
+{
+    gpusync_timeline *timeline;
+    void *buffer;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no gpusync_encode_signal");
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_at(r.device, 1);
+    buffer = open_buffer(&r);
+    assert_ok(gpusync_encode_signal(r.queue, buffer, at(timeline, 3)));
+    assert_ok(gpusync_timeline_signal(timeline, 5));
+    assert_ok(gpusync_timeline_signal(timeline, 4));
+    assert_int_equal(value_of(timeline), 2);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    assert_int_equal(value_of(timeline), 5);
+    assert_int_equal(raw_of(timeline), 5);
     assert_ok(gpusync_timeline_destroy(timeline));
     close_rig(&r);
 }
@@ -425,8 +501,7 @@ static void test_a_value_that_is_reached_costs_no_message_and_no_memory_and_no_c
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
     memset(&options, 0, sizeof options);
     options.blocking = true;
-    timeline = timeline_at(r.device, 5);
-    assert_ok(gpusync_timeline_expect(timeline, 6)); /* even where others signal */
+    timeline = shared_timeline_at(r.device, 5); /* even where others signal */
     messages = softmetal_thread_messages();
     calls = r.memory.calls;
     before = device_stats(&r).waits_inline;
@@ -707,7 +782,6 @@ static void expect_failure(gpusync_timeline *timeline, const gpusync_error *reas
     assert_int_equal(value, reached);
     assert_result(gpusync_timeline_signal(timeline, 1000), reason->result);
     assert_result(gpusync_timeline_signal(timeline, 0), reason->result);
-    assert_result(gpusync_timeline_expect(timeline, 1000), reason->result);
 }
 
 static void test_the_first_failure_stays_and_answers_every_call(void **state)
@@ -817,23 +891,31 @@ static void test_a_failure_lets_waits_on_the_device_go_on(void **state)
     close_rig(&r);
 }
 
-static void test_a_failure_writes_an_imported_event_only_where_that_was_asked_for(void **state)
+static void test_a_failure_writes_the_event_that_gpusync_made_and_no_imported_one(void **state)
 {
-    int writes;
+    gpusync_timeline_desc desc = {0};
+    gpusync_timeline *timeline;
+    void *event;
+    int shared;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (writes = 0; writes < 2; writes++) {
-        gpusync_timeline_desc desc;
-        gpusync_timeline *timeline;
-        void *event = metal_shared_event_new(r.metal_device);
-        memset(&desc, 0, sizeof desc);
-        desc.fail_writes_event = writes;
+    for (shared = 0; shared < 2; shared++) {
+        timeline = shared ? shared_timeline_at(r.device, 3) : timeline_at(r.device, 3);
+        event = metal_retain(gpusync_timeline_metal(timeline, NULL));
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        assert_true(metal_event_value(event) == ~(uint64_t)0);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        metal_release(event);
+
+        event = metal_shared_event_new(r.metal_device);
+        desc.signalled_by_others = shared; /* which an event from elsewhere says of itself */
         metal_event_signal(event, 3);
         assert_ok(timeline_import(r.device, event, &desc, &timeline));
         assert_ok(gpusync_timeline_fail(timeline, NULL));
-        assert_true(metal_event_value(event) == (writes ? ~(uint64_t)0 : 3));
+        assert_int_equal(metal_event_value(event), 3);
         assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(metal_event_value(event), 3);
         metal_release(event);
     }
     close_rig(&r);
@@ -914,7 +996,7 @@ static void encode_and_finish(rig *r, void *event, uint64_t raw)
     softmetal_finish(buffer);
 }
 
-static void test_an_expected_value_is_seen_on_the_event_whatever_its_base(void **state)
+static void test_a_value_of_other_code_is_seen_on_the_event_whatever_its_base(void **state)
 {
     uint64_t used;
     rig r;
@@ -927,10 +1009,9 @@ static void test_an_expected_value_is_seen_on_the_event_whatever_its_base(void *
         value_job job;
         if (used) assert_ok(gpusync_timeline_signal(timeline, used));
         assert_ok(gpusync_timeline_destroy(timeline));
-        timeline = timeline_at(r.device, 1);
+        timeline = shared_timeline_at(r.device, 1);
         event = gpusync_timeline_metal(timeline, &base);
         assert_int_equal(base, used ? used - 1 : 0);
-        assert_ok(gpusync_timeline_expect(timeline, 4));
         value_job_start(&job, timeline, 4, GPUSYNC_FOREVER);
         await_sleepers(r.device, 1);
         encode_and_finish(&r, event, base + 3);
@@ -946,22 +1027,34 @@ static void test_an_expected_value_is_seen_on_the_event_whatever_its_base(void *
     close_rig(&r);
 }
 
-static void test_expecting_a_value_out_of_range_is_refused(void **state)
+static void test_what_other_code_signals_counts_only_where_the_timeline_says_that_it_does(void **state)
 {
-    gpusync_timeline *timeline;
+    gpusync_timeline *alone, *shared;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 2);
-    assert_result(gpusync_timeline_expect(timeline, GPUSYNC_MAX_VALUE + 1), GPUSYNC_ERROR_NOT_RISING);
-    assert_ok(gpusync_timeline_expect(timeline, GPUSYNC_MAX_VALUE));
-    assert_ok(gpusync_timeline_expect(timeline, 1)); /* it is there already */
-    assert_int_equal(value_of(timeline), 2);
-    assert_ok(gpusync_timeline_destroy(timeline));
+    alone = timeline_at(r.device, 1);
+    shared = shared_timeline_at(r.device, 1);
+    raise_behind_its_back(alone, 5);
+    raise_behind_its_back(shared, 5);
+    assert_int_equal(value_of(alone), 1);
+    assert_result(gpusync_timeline_wait(alone, 5, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(softmetal_message_count("notifyListener:atValue:block:"), 0);
+    assert_false(reports(r.device, "timeline 1 '': value 1, signalled by others too"));
+    assert_ok(gpusync_timeline_wait(shared, 5, 0, NULL)); /* by asking the event */
+    assert_int_equal(value_of(shared), 5);
+    assert_true(reports(r.device, "timeline 2 '': value 5, signalled by others too"));
+    raise_behind_its_back(shared, 9);
+    assert_result(gpusync_timeline_signal(shared, 8), GPUSYNC_ERROR_NOT_RISING); /* the event knows better */
+    assert_int_equal(value_of(shared), 9);
+    assert_ok(gpusync_timeline_signal(shared, 10));
+    assert_int_equal(raw_of(shared), 10);
+    assert_ok(gpusync_timeline_destroy(alone));
+    assert_ok(gpusync_timeline_destroy(shared));
     close_rig(&r);
 }
 
-static void test_a_sleeper_whose_value_becomes_expected_is_told_by_the_event_as_well(void **state)
+static void test_a_sleeper_is_told_by_an_event_that_had_an_earlier_use(void **state)
 {
     gpusync_timeline *timeline;
     sleep_log log;
@@ -972,10 +1065,9 @@ static void test_a_sleeper_whose_value_becomes_expected_is_told_by_the_event_as_
     log.stubborn = true;
     timeline = timeline_at(r.device, 9);
     assert_ok(gpusync_timeline_destroy(timeline));
-    timeline = timeline_at(r.device, 0); /* at a base */
+    timeline = shared_timeline_at(r.device, 0); /* at a base */
     value_job_start(&job, timeline, 3, GPUSYNC_FOREVER);
     await_sleepers(r.device, 1);
-    assert_ok(gpusync_timeline_expect(timeline, 3));
     while (softmetal_live("block") == 0) sched_yield();
     assert_true(softmetal_settle(SECONDS(10))); /* a registration for a value of long ago would be gone now */
     encode_and_finish(&r, gpusync_timeline_metal(timeline, NULL), 9 + 3);
@@ -1036,23 +1128,27 @@ static void test_only_shared_events_can_be_imported(void **state)
 
 static void test_the_failure_that_another_wrote_to_an_event_is_a_failure(void **state)
 {
-    gpusync_timeline *timeline;
+    gpusync_timeline *timelines[2];
     uint64_t value;
     void *event;
+    int i;
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(r.device, &event);
-    metal_event_signal(event, 7);
-    assert_int_equal(value_of(timeline), 7);
-    metal_event_signal(event, ~(uint64_t)0);
-    assert_result(gpusync_timeline_wait(timeline, 8, SECONDS(30), NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_timeline_query(timeline, &value), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(value, 7);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_ok(timeline_import(r.device, event, NULL, &timeline)); /* from the start */
-    assert_result(gpusync_timeline_wait(timeline, 0, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_timeline_destroy(timeline));
+    timelines[0] = timeline_over(r.device, &event);
+    timelines[1] = shared_timeline_at(r.device, 0);
+    for (i = 0; i < 2; i++) {
+        raise_behind_its_back(timelines[i], 7);
+        assert_int_equal(value_of(timelines[i]), 7);
+        metal_event_signal(gpusync_timeline_metal(timelines[i], NULL), ~(uint64_t)0);
+        assert_result(gpusync_timeline_wait(timelines[i], 8, SECONDS(30), NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_timeline_query(timelines[i], &value), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(value, 7);
+        assert_ok(gpusync_timeline_destroy(timelines[i]));
+    }
+    assert_ok(timeline_import(r.device, event, NULL, &timelines[0])); /* from the start */
+    assert_result(gpusync_timeline_wait(timelines[0], 0, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_timeline_destroy(timelines[0]));
     metal_release(event);
     close_rig(&r);
 }
@@ -1227,8 +1323,8 @@ static void test_a_registration_for_a_value_that_never_comes_goes_with_the_event
     metal_release(event);
     assert_int_equal(softmetal_live("block"), 0);
     assert_int_equal(probe_registrations(), 0);
-    timeline = timeline_at(r.device, 0); /* the same for an event of our own */
-    assert_ok(gpusync_timeline_expect(timeline, 1));
+    timeline = shared_timeline_at(r.device, 0); /* the same for an event of our own, */
+    assert_non_null(gpusync_timeline_metal(timeline, NULL)); /* which is not used again */
     assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(softmetal_live("block"), 1);
     assert_ok(gpusync_timeline_destroy(timeline));
@@ -1354,7 +1450,7 @@ static void test_an_event_is_used_again_and_goes_on_from_where_it_is(void **stat
     close_rig(&r);
 }
 
-enum { HAND_OUT, EXPECT, FAIL, USE_UP, REASONS_TO_DROP };
+enum { HAND_OUT, FAIL, USE_UP, REASONS_TO_DROP };
 
 static void test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again(void **state)
 {
@@ -1368,12 +1464,63 @@ static void test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_ag
         timeline = timeline_at(r.device, 1); /* over the same event, with a base */
         assert_int_equal(base_of(timeline), 4);
         if (reason == HAND_OUT) assert_non_null(gpusync_timeline_metal(timeline, NULL));
-        if (reason == EXPECT) assert_ok(gpusync_timeline_expect(timeline, 2));
         if (reason == FAIL) assert_ok(gpusync_timeline_fail(timeline, NULL));
         if (reason == USE_UP) assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE));
         assert_ok(gpusync_timeline_destroy(timeline));
         assert_int_equal(softmetal_live("shared_event"), 0);
     }
+    close_rig(&r);
+}
+
+/* However high an event of the pool stands: GPUSYNC_MAX_VALUE of the timeline over it is a value of the event, and not the
+   one that means failure. The GPU, which compares the event's values, keeps to the order. */
+static void test_no_value_of_a_timeline_wraps_around_on_an_event_that_stands_high(void **state)
+{
+    static const uint64_t stands[] = {GPUSYNC_MAX_VALUE / 2, GPUSYNC_MAX_VALUE - 2, GPUSYNC_MAX_VALUE - 1,
+                                      GPUSYNC_MAX_VALUE};
+    size_t i, round;
+    rig r;
+    (void)state;
+    for (i = 0; i < LENGTH(stands); i++) {
+        open_rig(&r, SOFTMETAL_MANUAL, NULL);
+        assert_ok(gpusync_timeline_destroy(timeline_at(r.device, stands[i])));
+        for (round = 0; round < 5; round++) { /* each begins where the one before has left the event */
+            gpusync_timeline *timeline = timeline_at(r.device, round % 2);
+            uint64_t base = base_of(timeline);
+            assert_true(base < ~(uint64_t)0 - GPUSYNC_MAX_VALUE);
+            assert_int_equal(event_value_of(timeline), base + round % 2);
+            assert_ok(gpusync_timeline_signal(timeline, 2));
+            if (round % 2) assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE / 3));
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+        close_rig(&r);
+    }
+}
+
+static void test_work_waits_for_the_highest_value_on_an_event_that_stands_high(void **state)
+{
+    gpusync_timeline *timeline;
+    gpusync_ticket_info infos[2];
+    gpusync_ticket first, second;
+    gpusync_queue *other;
+    void *buffer;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_REAL, NULL);
+    other = queue_new(r.device);
+    assert_ok(gpusync_timeline_destroy(timeline_at(r.device, GPUSYNC_MAX_VALUE - 1)));
+    timeline = timeline_at(r.device, 0);
+    buffer = buffer_of(r.queue);
+    softmetal_set_duration(buffer, MS(5));
+    first = SUBMIT(r.queue, BUFFERS(buffer), SIGNALS(at(timeline, GPUSYNC_MAX_VALUE)));
+    second = SUBMIT(other, NO_WORK(other), WAITS(at(timeline, GPUSYNC_MAX_VALUE)));
+    assert_ok(gpusync_wait(r.queue, first, SECONDS(20)));
+    assert_ok(gpusync_wait(other, second, SECONDS(20)));
+    assert_ok(gpusync_get_info(r.queue, first, &infos[0]));
+    assert_ok(gpusync_get_info(other, second, &infos[1]));
+    assert_true(infos[1].gpu_end_s >= infos[0].gpu_start_s + 0.004); /* the work in front of the signal takes 5 ms */
+    assert_ok(gpusync_queue_destroy(other));
+    assert_ok(gpusync_timeline_destroy(timeline));
     close_rig(&r);
 }
 
@@ -1716,11 +1863,10 @@ static void test_host_and_device_take_turns(void **state)
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_REAL, NULL);
-    timeline = timeline_at(r.device, 0);
+    timeline = shared_timeline_at(r.device, 0);
     event = gpusync_timeline_metal(timeline, &base);
     for (turn = 1; turn < 200; turn += 2) {
         void *buffer = open_buffer(&r);
-        assert_ok(gpusync_timeline_expect(timeline, turn + 1));
         (void)commit_between(&r, buffer, event, base + turn, base + turn + 1);
         assert_ok(gpusync_timeline_signal(timeline, turn));
         assert_ok(gpusync_timeline_wait(timeline, turn + 1, SECONDS(4), NULL));
@@ -1910,69 +2056,6 @@ static void test_whatever_fails_nothing_is_lost(void **state)
         }
 }
 
-/* -- a hint for many --------------------------------------------------------------------------------- */
-
-#define SLEEPERS 40
-static gpusync_waiter *woken[4 * SLEEPERS];
-static unsigned woken_count;
-static gpusync_device *hinted;
-static bool hints_are_over;
-
-static void park_by_default(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    (void)user;
-    (void)deadline_ns;
-    thread_park(waiter, GPUSYNC_FOREVER); /* only an unpark ends it */
-}
-
-static void unpark_and_note(void *user, gpusync_waiter *waiter)
-{
-    unsigned n = __atomic_fetch_add(&woken_count, 1, __ATOMIC_SEQ_CST);
-    unsigned listed = sleepers_of(hinted);
-    (void)user;
-    if (n < 4 * SLEEPERS) woken[n] = waiter;
-    thread_unpark(waiter);
-    /* let it list itself again, before the hint goes on to the next */
-    while (!__atomic_load_n(&hints_are_over, __ATOMIC_SEQ_CST) && sleepers_of(hinted) == listed) sched_yield();
-}
-
-static void *wait_for_one(void *timeline)
-{
-    assert_ok(gpusync_timeline_wait((gpusync_timeline *)timeline, 1, GPUSYNC_FOREVER, NULL));
-    return NULL;
-}
-
-/* A sleeper for a value has not asked the event's listener; from gpusync_timeline_expect on it has to. */
-static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
-{
-    gpusync_hooks hooks = {NULL, park_by_default, unpark_and_note, NULL};
-    pthread_t sleepers[SLEEPERS];
-    gpusync_timeline *timeline;
-    unsigned i, k, distinct = 0, noted;
-    rig r;
-    (void)state;
-    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
-    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
-    hinted = r.device;
-    hints_are_over = false;
-    for (i = 0; i < SLEEPERS; i++) sleepers[i] = start(wait_for_one, timeline);
-    await_sleepers(r.device, SLEEPERS);
-    woken_count = 0;
-    assert_ok(gpusync_timeline_expect(timeline, 1));
-    noted = __atomic_load_n(&woken_count, __ATOMIC_SEQ_CST);
-    for (i = 0; i < noted; i++) {
-        for (k = 0; k < i && woken[k] != woken[i];) k++;
-        if (k == i) distinct++;
-    }
-    assert_int_equal(distinct, SLEEPERS);
-    await_sleepers(r.device, SLEEPERS);
-    __atomic_store_n(&hints_are_over, true, __ATOMIC_SEQ_CST);
-    assert_ok(gpusync_timeline_signal(timeline, 1));
-    for (i = 0; i < SLEEPERS; i++) join(sleepers[i]);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    rig_close(&r);
-}
-
 /* -- a reason whose texts have no end ---------------------------------------------------------------- */
 
 static void test_a_reason_for_failure_is_cut_to_fit(void **state)
@@ -2009,6 +2092,8 @@ int main(void)
         cmocka_unit_test(test_calls_without_a_timeline_are_refused),
         cmocka_unit_test(test_a_signal_that_does_not_raise_the_timeline_is_refused_and_changes_nothing),
         cmocka_unit_test(test_asking_for_the_value_sends_no_message_where_no_other_code_signals),
+        cmocka_unit_test(test_the_host_may_signal_a_value_below_one_that_a_pending_signal_keeps_back),
+        cmocka_unit_test(test_a_discarded_signal_lets_the_host_s_values_be_reached),
         cmocka_unit_test(test_of_signals_at_a_time_the_larger_value_counts),
         cmocka_unit_test(test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_larger),
         cmocka_unit_test(test_a_signal_reaches_work_that_waits_on_the_device),
@@ -2026,11 +2111,11 @@ int main(void)
         cmocka_unit_test(test_a_failure_without_an_error_is_a_failed_execution),
         cmocka_unit_test(test_a_failure_wakes_every_sleeper_with_its_reason),
         cmocka_unit_test(test_a_failure_lets_waits_on_the_device_go_on),
-        cmocka_unit_test(test_a_failure_writes_an_imported_event_only_where_that_was_asked_for),
+        cmocka_unit_test(test_a_failure_writes_the_event_that_gpusync_made_and_no_imported_one),
         cmocka_unit_test(test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_all),
-        cmocka_unit_test(test_an_expected_value_is_seen_on_the_event_whatever_its_base),
-        cmocka_unit_test(test_expecting_a_value_out_of_range_is_refused),
-        cmocka_unit_test(test_a_sleeper_whose_value_becomes_expected_is_told_by_the_event_as_well),
+        cmocka_unit_test(test_a_value_of_other_code_is_seen_on_the_event_whatever_its_base),
+        cmocka_unit_test(test_what_other_code_signals_counts_only_where_the_timeline_says_that_it_does),
+        cmocka_unit_test(test_a_sleeper_is_told_by_an_event_that_had_an_earlier_use),
         cmocka_unit_test(test_an_imported_timeline_shows_the_event_as_it_is),
         cmocka_unit_test(test_only_shared_events_can_be_imported),
         cmocka_unit_test(test_the_failure_that_another_wrote_to_an_event_is_a_failure),
@@ -2045,6 +2130,8 @@ int main(void)
         cmocka_unit_test(test_without_memory_for_a_registration_the_sweeper_looks),
         cmocka_unit_test(test_an_event_is_used_again_and_goes_on_from_where_it_is),
         cmocka_unit_test(test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again),
+        cmocka_unit_test(test_no_value_of_a_timeline_wraps_around_on_an_event_that_stands_high),
+        cmocka_unit_test(test_work_waits_for_the_highest_value_on_an_event_that_stands_high),
         cmocka_unit_test(test_an_imported_event_is_not_used_for_other_timelines),
         cmocka_unit_test(test_a_bounded_number_of_events_is_kept),
         cmocka_unit_test(test_a_timeline_that_could_not_be_made_costs_no_event),
@@ -2060,7 +2147,6 @@ int main(void)
         cmocka_unit_test(test_what_was_done_before_a_signal_is_seen_after_the_wait),
         cmocka_unit_test(test_a_crowd_that_signals_and_waits_at_random_loses_no_wake_up),
         cmocka_unit_test(test_whatever_fails_nothing_is_lost),
-        cmocka_unit_test(test_a_hint_reaches_every_one_of_many_sleepers),
         cmocka_unit_test(test_a_reason_for_failure_is_cut_to_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1285,6 +1285,83 @@ static void test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twi
     rig_close(&r);
 }
 
+/* -- a hint for many ----------------------------------------------------------------------------------- */
+
+#define SLEEPERS 40
+static gpusync_waiter *woken[4 * SLEEPERS];
+static unsigned woken_count;
+static gpusync_device *hinted;
+static bool hints_are_over;
+
+static void park_until_woken(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    (void)deadline_ns;
+    thread_park(waiter, GPUSYNC_FOREVER); /* only an unpark ends it */
+}
+
+static void unpark_and_note(void *user, gpusync_waiter *waiter)
+{
+    unsigned n = __atomic_fetch_add(&woken_count, 1, __ATOMIC_SEQ_CST);
+    unsigned listed = sleepers_of(hinted);
+    (void)user;
+    if (n < 4 * SLEEPERS) woken[n] = waiter;
+    thread_unpark(waiter);
+    /* let it list itself again, before the hint goes on to the next */
+    while (!GET(&hints_are_over) && sleepers_of(hinted) == listed) sched_yield();
+}
+
+typedef struct ticket_of_queue {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+} ticket_of_queue;
+
+static void *wait_through_the_loss(void *argument)
+{
+    const ticket_of_queue *job = (const ticket_of_queue *)argument;
+    gpusync_wait_options options = {.spin = &no_spin, .through_loss = true};
+    must(gpusync_wait_ex(job->queue, job->ticket, GPUSYNC_FOREVER, &options) == GPUSYNC_OK, "a wait through the loss");
+    return NULL;
+}
+
+/* The device is lost: each wait that goes on nevertheless has to look whether it is over. */
+static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_until_woken, unpark_and_note, NULL};
+    pthread_t sleepers[SLEEPERS];
+    ticket_of_queue job;
+    gpusync_queue *other;
+    void *buffer, *bad;
+    unsigned i, k, distinct = 0, noted;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    other = queue_new(r.device);
+    job.queue = r.queue;
+    job.ticket = commit_empty(&r, &buffer);
+    (void)commit_empty_to(other, &bad);
+    softmetal_fail(bad, NULL, 4, NULL);
+    hinted = r.device;
+    PUT(&hints_are_over, false);
+    for (i = 0; i < SLEEPERS; i++) sleepers[i] = start(wait_through_the_loss, &job);
+    await_sleepers(r.device, SLEEPERS);
+    PUT(&woken_count, 0);
+    softmetal_finish(bad);
+    assert_true(gpusync_device_is_lost(r.device));
+    noted = GET(&woken_count);
+    for (i = 0; i < noted && i < 4 * SLEEPERS; i++) {
+        for (k = 0; k < i && woken[k] != woken[i];) k++;
+        if (k == i) distinct++;
+    }
+    assert_int_equal(distinct, SLEEPERS);
+    await_sleepers(r.device, SLEEPERS);
+    PUT(&hints_are_over, true);
+    softmetal_finish(buffer);
+    for (i = 0; i < SLEEPERS; i++) join(sleepers[i]);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
 #define MANY_QUEUES 20
 
 typedef struct device_job {
@@ -1940,6 +2017,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_blocking_wait_for_everything_passes_what_has_ended),
         cmocka_unit_test(test_a_ticket_that_ends_before_an_earlier_one_is_done_for_poll_and_wait_only),
         cmocka_unit_test(test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twice),
+        cmocka_unit_test(test_a_hint_reaches_every_one_of_many_sleepers),
         cmocka_unit_test(test_device_wait_covers_every_queue_up_to_what_it_had_committed),
         cmocka_unit_test(test_device_wait_waits_for_the_last_queue_as_for_the_first),
         cmocka_unit_test(test_device_wait_covers_queues_that_are_made_while_it_begins),

@@ -312,6 +312,7 @@ static void test_a_point_for_everything_is_what_was_committed_when_the_wait_bega
 
 static void test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_memory(void **state)
 {
+    gpusync_timeline_desc desc = {.initial_value = 9, .signalled_by_others = true};
     gpusync_point points[16];
     gpusync_timeline *timeline;
     uint64_t messages;
@@ -321,8 +322,7 @@ static void test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_mem
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 9);
-    assert_ok(gpusync_timeline_expect(timeline, 10));
+    assert_ok(gpusync_timeline_create(r.device, &desc, &timeline));
     commit_empty(&r, &buffer);
     softmetal_finish(buffer);
     for (i = 0; i < 16; i++) points[i] = i % 2 ? gpusync_at_value(timeline, 9) : gpusync_at_ticket(r.queue, 1);
@@ -339,6 +339,7 @@ static void test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_mem
 
 static void test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_reached(void **state)
 {
+    gpusync_timeline_desc desc = {.initial_value = 9, .signalled_by_others = true};
     gpusync_point points[16];
     gpusync_timeline *timeline;
     uint64_t messages;
@@ -347,8 +348,7 @@ static void test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_re
     rig r;
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 9);
-    assert_ok(gpusync_timeline_expect(timeline, 10));
+    assert_ok(gpusync_timeline_create(r.device, &desc, &timeline));
     points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffer));
     for (i = 1; i < 16; i++) points[i] = gpusync_at_value(timeline, 9);
     messages = softmetal_thread_messages();

@@ -31,10 +31,11 @@ static int counted_yield(void)
 #include "probe.h"
 #include "stage.h"
 
+#define LIBRARY "newLibraryWithSource:options:error:"
+#define FUNCTION "newFunctionWithName:"
+#define PIPELINE "newComputePipelineStateWithFunction:error:"
 #define LIBRARY_LATER "newLibraryWithSource:options:completionHandler:"
 #define PIPELINE_LATER "newComputePipelineStateWithFunction:completionHandler:"
-#define LIBRARY_NOW "newLibraryWithSource:options:error:"
-#define PIPELINE_NOW "newComputePipelineStateWithFunction:error:"
 
 static const char both[] = "kernel void add() {} kernel void scale() {}";
 static const char other[] = "kernel void copy() {}";
@@ -167,11 +168,25 @@ static void door_pass(void *user)
     pthread_mutex_unlock(&d->lock);
 }
 
-static void door_await(door *d)
+static void door_await_many(door *d, int threads)
 {
     pthread_mutex_lock(&d->lock);
-    while (!d->before_it) pthread_cond_wait(&d->changed, &d->lock);
+    while (d->before_it < threads) pthread_cond_wait(&d->changed, &d->lock);
     pthread_mutex_unlock(&d->lock);
+}
+
+static void door_await(door *d)
+{
+    door_await_many(d, 1);
+}
+
+static int door_count(door *d)
+{
+    int count;
+    pthread_mutex_lock(&d->lock);
+    count = d->before_it;
+    pthread_mutex_unlock(&d->lock);
+    return count;
 }
 
 static void door_open(door *d)
@@ -261,12 +276,13 @@ static void close_door(place *p, const char *selector)
     softmetal_set_message_hook(stop_at_door, p);
 }
 
-/* All that is not for Metal is one function on a dispatch queue. And no thread waits inside Metal's compiler. */
+/* Each pipeline is a function on a dispatch queue, and the device with the jobs is one. Metal compiles on the thread that
+   asks it, and calls no handler. */
 static void assert_dispatched(place *p, unsigned functions)
 {
     assert_int_equal(softmetal_dispatches() - p->dispatches, functions);
-    assert_int_equal(softmetal_message_count(LIBRARY_NOW), 0);
-    assert_int_equal(softmetal_message_count(PIPELINE_NOW), 0);
+    assert_int_equal(softmetal_message_count(LIBRARY_LATER), 0);
+    assert_int_equal(softmetal_message_count(PIPELINE_LATER), 0);
 }
 
 static gpusync_pipeline_desc from_source(const char *source, const char *function)
@@ -298,7 +314,7 @@ static gpusync_warmup_desc listing(const gpusync_pipeline_desc *pipelines, size_
 static void *library_new(void *device, const char *source)
 {
     void *text = metal_string_new(source), *error = NULL, *pool = metal_pool_push();
-    void *library = METAL__AS(void *, void *, void *, void **)(device, metal__sel(LIBRARY_NOW), text, NULL, &error);
+    void *library = METAL__AS(void *, void *, void *, void **)(device, metal__sel(LIBRARY), text, NULL, &error);
     metal_pool_pop(pool);
     metal_release(text);
     assert_non_null(library);
@@ -377,7 +393,7 @@ static void test_a_program(void **state)
     assert_nothing_left();
 }
 
-/* Metal is stopped between the library and its functions: what is done and what is not is known exactly. */
+/* Metal is stopped between the library and its pipelines: what is done and what is not is known exactly. */
 static void test_progress_is_told(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"), from_source(both, "add")};
@@ -387,7 +403,7 @@ static void test_progress_is_told(void **state)
     place p;
     (void)state;
     place_open(&p);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
     while (done < 1) assert_result(gpusync_warmup_poll(p.warmup, &done, NULL), GPUSYNC_NOT_READY);
@@ -404,7 +420,7 @@ static void test_progress_is_told(void **state)
     assert_int_equal(softmetal_compiles(), 2);
     assert_ok(gpusync_warmup_wait(p.warmup, 0));
     assert_ok(gpusync_warmup_poll(p.warmup, NULL, NULL));
-    assert_dispatched(&p, 1);
+    assert_dispatched(&p, 3);
     place_close(&p);
 }
 
@@ -713,7 +729,7 @@ static void a_job_gets_pipelines(bool blocking)
     desc.jobs = &job;
     desc.job_count = 1;
     desc.blocking = blocking;
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     opener = start(open_once_the_job_sleeps, &t); /* the job asks while Metal is before the door */
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     join(opener);
@@ -748,7 +764,7 @@ static void test_blocking(void **state)
     for (i = 0; i < LENGTH(list); i++) assert_ok(gpusync_warmup_pipeline(p.warmup, i, 0, &out, NULL));
     assert_ok(gpusync_warmup_wait(p.warmup, 0));
     assert_int_equal(softmetal_compiles(), 3);
-    assert_dispatched(&p, 1);
+    assert_dispatched(&p, 4);
     place_close(&p);
 }
 
@@ -766,18 +782,6 @@ static void test_blocking_with_an_error(void **state)
     assert_result(gpusync_warmup_wait(p.warmup, 0), GPUSYNC_ERROR_COMPILE);
     assert_non_null(pipeline_of(p.warmup, 1));
     place_close(&p);
-}
-
-static long parks_with_memory;
-
-static void memory_ends(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    place *p = (place *)user;
-    (void)object;
-    if (phase != SOFTMETAL_BEFORE || strcmp(selector, LIBRARY_LATER) != 0) return;
-    p->r.memory.fail_after = true;
-    __atomic_store_n(&p->r.memory.fail_at, 1, __ATOMIC_SEQ_CST);
-    parks_with_memory = inn_read(&p->inn, &p->inn.parks);
 }
 
 static void see_it_linger(void *user)
@@ -803,11 +807,11 @@ static void test_blocking_without_memory_to_sleep(void **state)
     desc.jobs = &job;
     desc.job_count = 1;
     desc.blocking = true;
-    softmetal_set_message_hook(memory_ends, &p);
+    p.r.memory.fail_after = true;
+    __atomic_store_n(&p.r.memory.fail_at, 3, __ATOMIC_SEQ_CST); /* there is enough for the warm-up and its timeline */
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     assert_progress(p.warmup, GPUSYNC_OK, 3, 3);
-    /* A busy machine may have let it sleep before that, and be about to once more. */
-    assert_in_range(inn_read(&p.inn, &p.inn.parks), parks_with_memory, parks_with_memory + 1);
+    assert_int_equal(inn_read(&p.inn, &p.inn.parks), 0);
     __atomic_store_n(&p.r.memory.fail_at, 0, __ATOMIC_SEQ_CST);
     assert_result(gpusync_warmup_wait(p.warmup, 0), GPUSYNC_ERROR_OUT_OF_MEMORY); /* the device's part needed some */
     assert_non_null(pipeline_of(p.warmup, 0));
@@ -840,13 +844,13 @@ static void test_disabled(void **state)
         assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
         assert_progress(p.warmup, GPUSYNC_OK, 0, 0);
         assert_ok(gpusync_warmup_wait(p.warmup, 0));
-        assert_int_equal(softmetal_message_count(LIBRARY_LATER), 0);
+        assert_int_equal(softmetal_message_count(LIBRARY), 0);
         assert_int_equal(softmetal_message_count("newSharedEvent"), 1); /* its own */
         assert_int_equal(softmetal_message_count("commit"), 0);
         add = pipeline_of(p.warmup, 0);
         assert_ptr_equal(pipeline_of(p.warmup, 0), add);
         assert_ptr_equal(pipeline_of(p.warmup, 3), add);
-        assert_int_equal(softmetal_message_count(LIBRARY_LATER), 1);
+        assert_int_equal(softmetal_message_count(LIBRARY), 1);
         assert_result(gpusync_warmup_pipeline(p.warmup, 2, SECONDS(20), &out, &error), GPUSYNC_ERROR_COMPILE);
         assert_null(out);
         assert_string_equal(error.label, "bad");
@@ -854,7 +858,7 @@ static void test_disabled(void **state)
         assert_int_equal(softmetal_compiles(), 2);
         assert_progress(p.warmup, GPUSYNC_OK, 0, 0);
         assert_ok(gpusync_warmup_wait(p.warmup, 0));
-        assert_dispatched(&p, 0);
+        assert_dispatched(&p, 3); /* each pipeline once */
         place_close(&p);
     }
 }
@@ -888,44 +892,25 @@ static void test_disabled_and_never_asked(void **state)
     assert_int_equal(softmetal_compiles(), 0);
 }
 
-static void *ask_and_go(void *argument)
-{
-    place *p = (place *)argument;
-    void *out;
-    gpusync_result result = gpusync_warmup_pipeline(p->warmup, 0, 0, &out, NULL);
-    if (result == GPUSYNC_OK) assert_non_null(out);
-    return NULL;
-}
-
-/* The thread that asks a disabled warm-up first begins the pipeline, if Metal has made the library by then; else
-   Metal's thread begins it. Whichever does stands before the door. So a thread of its own asks first. */
-static pthread_t asked_by_another(place *p)
-{
-    pthread_t thread = start(ask_and_go, p);
-    door_await(&p->door);
-    return thread;
-}
-
 /* A time limit is about the wait; the compilation goes on, and the next call that asks joins it. */
 static void test_disabled_with_a_time_limit(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add")};
     gpusync_warmup_desc desc = listing(list, 1);
-    pthread_t first;
     void *out;
     place p;
     (void)state;
     place_open(&p);
     desc.disabled = true;
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-    first = asked_by_another(&p);
     assert_result(gpusync_warmup_pipeline(p.warmup, 0, 0, &out, NULL), GPUSYNC_TIMEOUT);
+    door_await(&p.door); /* another thread compiles */
+    assert_false(pthread_equal(p.door.last, pthread_self()));
     assert_result(gpusync_warmup_pipeline(p.warmup, 0, MS(2), &out, NULL), GPUSYNC_TIMEOUT);
     door_open(&p.door);
     assert_non_null(pipeline_of(p.warmup, 0));
-    join(first);
-    assert_int_equal(softmetal_message_count(LIBRARY_LATER), 1);
+    assert_int_equal(softmetal_message_count(LIBRARY), 1);
     assert_int_equal(softmetal_compiles(), 1);
     place_close(&p);
 }
@@ -955,7 +940,7 @@ static void test_listed_twice_is_compiled_once(void **state)
     assert_ptr_equal(pipeline_of(p.warmup, 3), pipeline_of(p.warmup, 0));
     assert_true(pipeline_of(p.warmup, 1) != pipeline_of(p.warmup, 0));
     assert_true(pipeline_of(p.warmup, 4) != pipeline_of(p.warmup, 0));
-    assert_int_equal(softmetal_message_count(LIBRARY_LATER), 2);
+    assert_int_equal(softmetal_message_count(LIBRARY), 2);
     assert_int_equal(softmetal_compiles(), 3);
     place_close(&p);
 }
@@ -1004,6 +989,168 @@ static void test_a_pipeline_outlives_the_warmup_when_retained(void **state)
     place_close(&p);
 }
 
+/* -- its dispatch queues ----------------------------------------------------------------------------- */
+
+/* Three pipelines at once, and the device with the jobs beside them, whatever the number of processors. */
+static void test_three_pipelines_compile_at_once_and_no_more(void **state)
+{
+    static const char *const sources[] = {"kernel void a() {}", "kernel void b() {}", "kernel void c() {}",
+                                          "kernel void d() {}", "kernel void e() {}", "kernel void f() {}",
+                                          "kernel void g() {}"};
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g"}, *const stages[] = {LIBRARY, PIPELINE};
+    gpusync_pipeline_desc list[LENGTH(names)] = {{NULL, NULL, NULL}};
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
+    gpusync_warmup_job job;
+    size_t i, n;
+    place p;
+    (void)state;
+    for (i = 0; i < LENGTH(list); i++) list[i] = from_source(sources[i], names[i]);
+    for (n = 0; n < LENGTH(stages); n++) {
+        place_open(&p);
+        job.run = door_pass;
+        job.user = &p.door;
+        desc.jobs = &job;
+        desc.job_count = 1;
+        close_door(&p, stages[n]);
+        assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+        door_await_many(&p.door, 4);
+        assert_false(softmetal_dispatched(MS(20))); /* there are threads to spare */
+        assert_int_equal(door_count(&p.door), 4);
+        assert_progress(p.warmup, GPUSYNC_NOT_READY, 1, LENGTH(list) + 2);
+        assert_int_equal(softmetal_message_count(LIBRARY), 3);
+        door_open(&p.door);
+        assert_ok(gpusync_warmup_wait(p.warmup, SECONDS(20)));
+        assert_int_equal(softmetal_message_count(LIBRARY), LENGTH(list));
+        assert_int_equal(softmetal_message_count(PIPELINE), LENGTH(list));
+        assert_dispatched(&p, LENGTH(list) + 1);
+        place_close(&p);
+    }
+}
+
+/* In a disabled one, too. */
+static void test_three_pipelines_of_a_disabled_one_compile_at_once_and_no_more(void **state)
+{
+    static const char source[] = "kernel void a() {} kernel void b() {} kernel void c() {} kernel void d() {} "
+                                 "kernel void e() {}";
+    gpusync_pipeline_desc list[5] = {{NULL, NULL, NULL}};
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
+    void *out;
+    size_t i;
+    place p;
+    (void)state;
+    for (i = 0; i < LENGTH(list); i++) list[i] = from_source(source, names[i]);
+    place_open(&p);
+    desc.disabled = true;
+    close_door(&p, PIPELINE);
+    assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+    for (i = 0; i < LENGTH(list); i++)
+        assert_result(gpusync_warmup_pipeline(p.warmup, i, 0, &out, NULL), GPUSYNC_TIMEOUT);
+    door_await_many(&p.door, 3);
+    assert_false(softmetal_dispatched(MS(20)));
+    assert_int_equal(door_count(&p.door), 3);
+    door_open(&p.door);
+    for (i = 0; i < LENGTH(list); i++) assert_non_null(pipeline_of(p.warmup, i));
+    assert_int_equal(softmetal_message_count(LIBRARY), 1);
+    assert_dispatched(&p, LENGTH(list));
+    place_close(&p);
+}
+
+typedef struct ranks {
+    unsigned jobs, compilers, others; /* functions of the class "user initiated", and those of another */
+} ranks;
+
+static void rank_of_a_job(void *user)
+{
+    ranks *r = (ranks *)user;
+    __atomic_fetch_add(softmetal_dispatch_qos(NULL) == 0x19 ? &r->jobs : &r->others, 1, __ATOMIC_SEQ_CST);
+}
+
+static void rank_of_a_compiler(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    ranks *r = (ranks *)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, PIPELINE) != 0) return;
+    __atomic_fetch_add(softmetal_dispatch_qos(NULL) == 0x19 ? &r->compilers : &r->others, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A thread of the program waits for them. */
+static void test_its_functions_are_user_initiated(void **state)
+{
+    int disabled;
+    (void)state;
+    for (disabled = 0; disabled < 2; disabled++) {
+        gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale"),
+                                        from_source(other, "copy")};
+        gpusync_warmup_desc desc = listing(list, LENGTH(list));
+        ranks r = {0, 0, 0};
+        gpusync_warmup_job job = {rank_of_a_job, &r};
+        place p;
+        size_t i;
+        place_open(&p);
+        desc.jobs = &job;
+        desc.job_count = 1;
+        desc.disabled = disabled;
+        softmetal_set_message_hook(rank_of_a_compiler, &r);
+        assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+        for (i = 0; i < LENGTH(list); i++) assert_non_null(pipeline_of(p.warmup, i));
+        assert_ok(gpusync_warmup_wait(p.warmup, SECONDS(20)));
+        assert_int_equal(r.jobs, disabled ? 0 : 1);
+        assert_int_equal(r.compilers, 3);
+        assert_int_equal(r.others, 0);
+        place_close(&p);
+    }
+}
+
+typedef struct collector {
+    trial t;
+    void *pipelines[7];
+    gpusync_result results[7];
+} collector;
+
+static void collect_all(void *user)
+{
+    collector *c = (collector *)user;
+    size_t i;
+    for (i = LENGTH(c->results); i-- > 0;)
+        c->results[i] = gpusync_warmup_pipeline(c->t.p->warmup, i, SECONDS(10), &c->pipelines[i], NULL);
+    try_pipeline(&c->t);
+}
+
+/* Three dispatch queues are busy with pipelines, and one runs the jobs: so a job may wait for each of them, in any order. */
+static void test_a_job_gets_every_pipeline(void **state)
+{
+    gpusync_pipeline_desc list[] = {from_source("kernel void a() {}", "a"), from_source("kernel void b() {}", "b"),
+                                    from_source("kernel void c() {}", "c"), from_source("kernel void d() {}", "d"),
+                                    from_source("kernel void e() {}", "e"), from_source("kernel void f() {}", "f"),
+                                    from_source(both, "add")};
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
+    gpusync_warmup_job job;
+    pthread_t opener;
+    collector c;
+    place p;
+    size_t i;
+    (void)state;
+    place_open(&p);
+    memset(&c, 0, sizeof c);
+    c.t.p = &p;
+    c.t.sleepers = 1;
+    job.run = collect_all;
+    job.user = &c;
+    desc.jobs = &job;
+    desc.job_count = 1;
+    close_door(&p, LIBRARY);
+    opener = start(open_once_the_job_sleeps, &c.t);
+    assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+    join(opener);
+    assert_ok(gpusync_warmup_wait(p.warmup, SECONDS(60)));
+    for (i = 0; i < LENGTH(list); i++) {
+        assert_ok(c.results[i]);
+        assert_ptr_equal(c.pipelines[i], pipeline_of(p.warmup, i));
+    }
+    place_close(&p);
+}
+
 /* -- what does not compile --------------------------------------------------------------------------- */
 
 static void test_errors_name_the_function(void **state)
@@ -1045,8 +1192,38 @@ static void test_errors_name_the_function(void **state)
     }
     assert_result(gpusync_warmup_pipeline(p.warmup, 0, 0, &out, NULL), GPUSYNC_ERROR_COMPILE);
     assert_result(gpusync_warmup_wait(p.warmup, 0), GPUSYNC_ERROR_COMPILE); /* it stays so */
+    assert_int_equal(softmetal_message_count(LIBRARY), 2); /* the bad one once for both its functions */
     assert_int_equal(softmetal_compiles(), 2);
     place_close(&p);
+}
+
+/* Metal's compiler fails at each of its steps. What Metal says is told; where it says nothing gpusync names the step. */
+static void test_errors_name_the_step(void **state)
+{
+    static const char *const messages[] = {"Metal made no library of the source",
+                                           "the library has no function of this name",
+                                           "Compiler encountered an internal error"},
+                            *const domains[] = {"", "", "SoftCompilerErrorDomain"};
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(messages); i++) {
+        gpusync_pipeline_desc list[] = {from_source(both, "add")};
+        gpusync_warmup_desc desc = listing(list, 1);
+        gpusync_error error;
+        void *out = &out;
+        place p;
+        place_open(&p);
+        memset(&error, 0, sizeof error);
+        desc.disabled = true;
+        assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+        softmetal_fail_creation((unsigned)i + 1, false);
+        assert_result(gpusync_warmup_pipeline(p.warmup, 0, SECONDS(20), &out, &error), GPUSYNC_ERROR_COMPILE);
+        assert_null(out);
+        assert_string_equal(error.message, messages[i]);
+        assert_string_equal(error.domain, domains[i]);
+        assert_string_equal(error.label, "add");
+        place_close(&p);
+    }
 }
 
 /* The device does not warm up, the rest does. */
@@ -1092,7 +1269,7 @@ static void test_no_event_to_be_had(void **state)
         assert_result(gpusync_warmup_start(p.r.device, &desc, &p.warmup), GPUSYNC_ERROR_METAL_NIL);
         assert_null(p.warmup);
         assert_int_equal(p.r.memory.live, live);
-        assert_int_equal(softmetal_message_count(LIBRARY_LATER), 0);
+        assert_int_equal(softmetal_message_count(LIBRARY), 0);
         assert_int_equal(stats_of(p.r.queue).commits, 0);
         assert_dispatched(&p, 0);
         place_close(&p);
@@ -1277,7 +1454,7 @@ static void crowd(bool disabled)
         }
     }
     assert_int_equal(softmetal_compiles(), 3);
-    assert_int_equal(softmetal_message_count(LIBRARY_LATER), 2);
+    assert_int_equal(softmetal_message_count(LIBRARY), 2);
     gate_destroy(&g);
     place_close(&p);
 }
@@ -1298,6 +1475,53 @@ static void test_a_crowd_asks_a_disabled_one(void **state)
     for (i = 0; i < rounds; i++) crowd(true);
 }
 
+/* However many ask, one makes a function of it, and one of the functions compiles the library that they share. */
+static void askers_of_one_pipeline(bool disabled)
+{
+    gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "add"), from_source(both, "scale")};
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
+    asker askers[CROWD];
+    gate g;
+    place p;
+    size_t i;
+    place_open(&p);
+    desc.disabled = disabled;
+    gate_init(&g, CROWD);
+    close_door(&p, LIBRARY);
+    assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+    memset(askers, 0, sizeof askers);
+    for (i = 0; i < CROWD; i++) {
+        askers[i].p = &p;
+        askers[i].gate = &g;
+        askers[i].first = i % 3;
+        askers[i].thread = start(ask, &askers[i]);
+    }
+    inn_await(&p.inn, &p.inn.asleep, CROWD);
+    door_await(&p.door);
+    assert_dispatched(&p, disabled ? 2 : 3);
+    door_open(&p.door);
+    for (i = 0; i < CROWD; i++) join(askers[i].thread);
+    for (i = 0; i < CROWD; i++) {
+        assert_ok(askers[i].all);
+        assert_non_null(askers[i].got[0]);
+        assert_ptr_equal(askers[i].got[0], askers[i].got[1]);
+        assert_ptr_equal(askers[i].got[0], askers[0].got[0]);
+        assert_ptr_equal(askers[i].got[2], askers[0].got[2]);
+    }
+    assert_int_equal(softmetal_message_count(LIBRARY), 1);
+    assert_int_equal(softmetal_message_count(PIPELINE), 2);
+    assert_dispatched(&p, disabled ? 2 : 3);
+    gate_destroy(&g);
+    place_close(&p);
+}
+
+static void test_one_of_many_askers_begins_a_pipeline(void **state)
+{
+    (void)state;
+    askers_of_one_pipeline(false);
+    askers_of_one_pipeline(true);
+}
+
 /* A thread that asks while it is compiled joins: asleep, in the program's own hooks, until Metal is through. */
 static void test_askers_join_the_compilation_in_flight(void **state)
 {
@@ -1310,7 +1534,7 @@ static void test_askers_join_the_compilation_in_flight(void **state)
     (void)state;
     place_open(&p);
     gate_init(&g, CROWD);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
     assert_false(pthread_equal(p.door.last, pthread_self()));
@@ -1332,7 +1556,7 @@ static void test_askers_join_the_compilation_in_flight(void **state)
     place_close(&p);
 }
 
-/* Just that one: others are still being compiled. */
+/* Just that one: another's library is still being compiled. */
 static void test_a_pipeline_does_not_wait_for_others(void **state)
 {
     gpusync_pipeline_desc list[2] = {{NULL, NULL, NULL}};
@@ -1344,8 +1568,7 @@ static void test_a_pipeline_does_not_wait_for_others(void **state)
     library = library_new(p.r.metal_device, other);
     list[0] = from_source(both, "add");
     list[1] = from_library(library, "copy");
-    p.pass = true; /* what is there already is compiled from gpusync_warmup_start */
-    close_door(&p, "newFunctionWithName:");
+    close_door(&p, LIBRARY);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
     assert_non_null(pipeline_of(p.warmup, 1));
@@ -1380,7 +1603,7 @@ static void test_hooks_are_for_the_programs_threads(void **state)
         softmetal_get_timing(&timing);
         timing.schedule.min_ns = timing.schedule.max_ns = MS(20); /* the empty command buffer takes its time */
         softmetal_set_timing(&timing);
-        close_door(&p, PIPELINE_LATER); /* and the shader until the wait is asleep */
+        close_door(&p, PIPELINE); /* and the shader until the wait is asleep */
         inn_watch(&p.inn);
         if (!own_queue) desc.queue = p.r.queue;
         assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
@@ -1605,29 +1828,33 @@ static void destroy_begins(place *p, destroyer *d)
     assert_false(__atomic_load_n(&d->over, __ATOMIC_SEQ_CST));
 }
 
-/* Metal is in the middle of it, and cannot be stopped; what did not begin is left out. */
-static void destroy_while_stopped_at(const char *selector, unsigned compiles)
+/* Metal is in the middle of three, which nothing can stop: destroy waits for them. The fourth, on the dispatch queue of
+   the first, has not begun, and is left out. */
+static void destroy_while_stopped_at(const char *selector)
 {
-    gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "scale")};
+    gpusync_pipeline_desc list[] = {from_source("kernel void a() {}", "a"), from_source("kernel void b() {}", "b"),
+                                    from_source("kernel void c() {}", "c"), from_source("kernel void d() {}", "d")};
     gpusync_warmup_desc desc = listing(list, LENGTH(list));
     destroyer d;
     place p;
     place_open(&p);
     close_door(&p, selector);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-    door_await(&p.door);
+    door_await_many(&p.door, 3);
     destroy_begins(&p, &d);
     door_open(&p.door);
     destroyer_join(&d);
-    assert_int_equal(softmetal_compiles(), compiles);
+    assert_int_equal(softmetal_message_count(LIBRARY), 3);
+    assert_int_equal(softmetal_compiles(), 3);
     place_close(&p);
 }
 
 static void test_destroy_while_metal_compiles(void **state)
 {
     (void)state;
-    destroy_while_stopped_at("newFunctionWithName:", 1);
-    destroy_while_stopped_at(PIPELINE_LATER, 1);
+    destroy_while_stopped_at(LIBRARY);
+    destroy_while_stopped_at(FUNCTION);
+    destroy_while_stopped_at(PIPELINE);
 }
 
 /* Neither can its own function, where it is inside Metal; no job begins after that. */
@@ -1656,9 +1883,9 @@ static void test_destroy_while_the_device_is_warmed_up(void **state)
     }
 }
 
-/* Libdispatch has no thread to spare: Metal compiles, nothing else begins. Destroy waits for its function, which leaves
-   the jobs out. */
-static void test_destroy_before_its_function_has_begun(void **state)
+/* Libdispatch has no thread to spare: nothing begins. Destroy waits for the functions, which leave the pipelines and the
+   jobs out. */
+static void test_destroy_before_its_functions_have_begun(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add")};
     gpusync_warmup_desc desc = listing(list, 1);
@@ -1671,11 +1898,13 @@ static void test_destroy_before_its_function_has_begun(void **state)
     desc.job_count = 1;
     softmetal_set_dispatch_threads(0);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-    assert_non_null(pipeline_of(p.warmup, 0));
     assert_result(gpusync_warmup_poll(p.warmup, NULL, NULL), GPUSYNC_NOT_READY);
     destroy_begins(&p, &d);
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     destroyer_join(&d);
+    assert_int_equal(softmetal_message_count(LIBRARY), 0);
+    assert_int_equal(softmetal_compiles(), 0);
+    assert_dispatched(&p, 2);
     place_close(&p);
 }
 
@@ -1688,25 +1917,22 @@ static void test_destroy_ends_waits(void **state)
         gpusync_pipeline_desc list[] = {from_source(both, "add")};
         gpusync_warmup_desc desc = listing(list, 1);
         sleeper sleepers[4];
-        pthread_t first = pthread_self();
         destroyer d;
         place p;
         int i;
         place_open(&p);
-        close_door(&p, PIPELINE_LATER);
+        close_door(&p, PIPELINE);
         desc.disabled = disabled;
         assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
-        if (disabled) first = asked_by_another(&p);
-        door_await(&p.door);
         for (i = 0; i < 4; i++) sleeper_start(&sleepers[i], &p, !disabled && i % 2);
         inn_await(&p.inn, &p.inn.asleep, 4);
+        door_await(&p.door);
         destroyer_start(&d, &p);
         for (i = 0; i < 4; i++) await_destroy(&sleepers[i]); /* at once: Metal is still before the door */
         assert_true(inn_read(&p.inn, &p.inn.unparks) > 0);
         assert_false(__atomic_load_n(&d.over, __ATOMIC_SEQ_CST));
         door_open(&p.door);
         destroyer_join(&d);
-        if (disabled) join(first);
         place_close(&p);
     }
 }
@@ -1722,7 +1948,7 @@ static void test_destroy_waits_for_waiters(void **state)
     place p;
     (void)state;
     place_open(&p);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     sleeper_start(&s, &p, false);
     inn_await(&p.inn, &p.inn.asleep, 1);
@@ -1926,7 +2152,7 @@ static void test_in_a_callback(void **state)
     (void)state;
     memset(&in, 0, sizeof in);
     place_open(&p);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
     call_back(&p, call_everything, &in);
@@ -1969,7 +2195,7 @@ static void test_blocking_in_a_callback(void **state)
     softmetal_get_timing(&timing);
     timing.execute.min_ns = timing.execute.max_ns = MS(20); /* the device is not warm at once either */
     softmetal_set_timing(&timing);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     call_back(&p, start_blocking, &in);
     door_open(&p.door);
     assert_result(in.started, GPUSYNC_ERROR_WOULD_DEADLOCK);
@@ -2172,7 +2398,7 @@ static void test_a_device_lost_meanwhile(void **state)
     int i;
     (void)state;
     place_open(&p);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     door_await(&p.door);
     await_the_device_warm(&p);
@@ -2208,7 +2434,7 @@ static void test_a_device_lost_to_a_blocking_one(void **state)
     place p;
     (void)state;
     place_open(&p);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     p.inn.deaf = true;
     s.p = &p;
     s.thread = start(start_and_block, &s);
@@ -2403,7 +2629,7 @@ static void test_traced(void **state)
     (void)state;
     place_open(&p);
     assert_ok(gpusync_set_trace(p.r.device, count_events, &e));
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     opener = start(open_once_a_waiter_sleeps, &p);
     assert_non_null(pipeline_of(p.warmup, 0)); /* which sleeps */
@@ -2436,7 +2662,7 @@ static void test_reported(void **state)
     place p;
     (void)state;
     place_open(&p);
-    close_door(&p, PIPELINE_LATER);
+    close_door(&p, PIPELINE);
     assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
     sleeper_start(&s, &p, true);
     await_report(&p, "  timeline 1 'warm-up': value 1\n    a wait for value 2, asleep");
@@ -2495,7 +2721,12 @@ int main(void)
         cmocka_unit_test(test_listed_twice_is_compiled_once),
         cmocka_unit_test(test_libraries_as_objects),
         cmocka_unit_test(test_a_pipeline_outlives_the_warmup_when_retained),
+        cmocka_unit_test(test_three_pipelines_compile_at_once_and_no_more),
+        cmocka_unit_test(test_three_pipelines_of_a_disabled_one_compile_at_once_and_no_more),
+        cmocka_unit_test(test_its_functions_are_user_initiated),
+        cmocka_unit_test(test_a_job_gets_every_pipeline),
         cmocka_unit_test(test_errors_name_the_function),
+        cmocka_unit_test(test_errors_name_the_step),
         cmocka_unit_test(test_a_device_that_does_not_warm_up),
         cmocka_unit_test(test_no_event_to_be_had),
         cmocka_unit_test(test_no_event_to_be_left),
@@ -2503,6 +2734,7 @@ int main(void)
         cmocka_unit_test(test_creations_fail_at_every_step),
         cmocka_unit_test(test_a_crowd_asks),
         cmocka_unit_test(test_a_crowd_asks_a_disabled_one),
+        cmocka_unit_test(test_one_of_many_askers_begins_a_pipeline),
         cmocka_unit_test(test_askers_join_the_compilation_in_flight),
         cmocka_unit_test(test_a_pipeline_does_not_wait_for_others),
         cmocka_unit_test(test_hooks_are_for_the_programs_threads),
@@ -2510,7 +2742,7 @@ int main(void)
         cmocka_unit_test(test_destroy_at_once),
         cmocka_unit_test(test_destroy_while_metal_compiles),
         cmocka_unit_test(test_destroy_while_the_device_is_warmed_up),
-        cmocka_unit_test(test_destroy_before_its_function_has_begun),
+        cmocka_unit_test(test_destroy_before_its_functions_have_begun),
         cmocka_unit_test(test_destroy_ends_waits),
         cmocka_unit_test(test_destroy_waits_for_waiters),
         cmocka_unit_test(test_a_wait_is_told_of_destroy_where_the_device_was_left_out),

@@ -1,7 +1,7 @@
 /* probes.h - how Metal behaves, asked of Metal itself
 
-   README.md lists what is open, and examples/README.md, in "How Metal behaves", what is settled and what is open about
-   Metal 4. Each bullet of the two has a row here, with a probe or with the reason why there is none.
+   README.md lists what is open, and examples/README.md, in "How Metal behaves", what gpusync relies on: each fact with its
+   public source, or as assumed. Each bullet of the two has a row here, with a probe or with the reason why there is none.
 
    Each probe is a function that talks to Metal straight. It runs in a process of its own, with a time limit. One that
    crashes or hangs spoils no other, and that it did is its answer. A probe answers one or more rows. An answer is
@@ -166,7 +166,6 @@ extern void *probes__stack_block[32] METAL__ASM("_NSConcreteStackBlock");
 
 static const struct any_descriptor of_handler = {0, sizeof(any_block), "v16@?0@8"};
 static const struct any_descriptor of_listener = {0, sizeof(any_block), "v24@?0@8Q16"};
-static const struct any_descriptor of_compiler = {0, sizeof(any_block), "v24@?0@8@16"};
 
 static any_block block_of(bool global, void (*invoke)(void), const struct any_descriptor *descriptor, void *context)
 {
@@ -476,19 +475,22 @@ static void notify(void *event, void *listener, uint64_t value, heard *h)
     (event, metal__sel("notifyListener:atValue:block:"), listener, value, &block);
 }
 
+static void *new_listener(void)
+{
+    return METAL__AS(void *, void *)(metal_get(metal__class("MTLSharedEventListener"), "alloc"),
+                                     metal__sel("initWithDispatchQueue:"), probes__queue_create("gpusync.beliefs", NULL));
+}
+
 typedef enum raiser { BY_CPU, BY_GPU, BEFORE_IT_WAS_ASKED } raiser;
 
 static void listen_to(const char *row, raiser by)
 {
     enum { ROUNDS = 20 };
     heard *h = (heard *)calloc(ROUNDS, sizeof *h); /* not freed: a block may come late */
-    void *event = metal_shared_event_new(device), *queue = new_queue(), *listener;
+    void *event = metal_shared_event_new(device), *queue = new_queue(), *listener = new_listener();
     unsigned i, came = 0, early = 0;
     double late[ROUNDS];
     spread s;
-    listener =
-        METAL__AS(void *, void *)(metal_get(metal__class("MTLSharedEventListener"), "alloc"),
-                                  metal__sel("initWithDispatchQueue:"), probes__queue_create("gpusync.beliefs", NULL));
     if (!event || !listener) {
         say(row, NOT_SEEN, "no %s", event ? "listener" : "shared event");
         return;
@@ -514,6 +516,53 @@ static void probe_listener(void)
     listen_to("listener, CPU", BY_CPU);
     listen_to("listener, GPU", BY_GPU);
     listen_to("listener, reached", BEFORE_IT_WAS_ASKED);
+}
+
+/* An exception ends the process: Metal's way to refuse, if it has one. Blocks whose values never come. */
+static void probe_exception(void)
+{
+    enum { BLOCKS = 1000 };
+    static heard never;
+    void *event = metal_shared_event_new(device), *listener = new_listener();
+    unsigned i;
+    if (!event || !listener) {
+        say("no exception", NOT_SEEN, "no %s", event ? "listener" : "shared event");
+        return;
+    }
+    for (i = 0; i < BLOCKS; i++) notify(event, listener, i + 1, &never);
+    say("no exception", "holds", "%u blocks wait on one event", BLOCKS);
+}
+
+/* An empty command buffer behind one that waits at first, and then works; the two share nothing. */
+static void probe_empty_behind(void)
+{
+    enum { ROUNDS = 5 };
+    void *queue = new_queue(), *other = new_queue(), *memory = metal_buffer_new(device, BYTES);
+    void *gate = metal_shared_event_new(device);
+    unsigned i, ended = 0, behind = 0;
+    if (!gate) {
+        say("empty behind", NOT_SEEN, "no shared event");
+        return;
+    }
+    for (i = 1; i <= ROUNDS; i++) {
+        void *work = metal_queue_command_buffer(queue), *empty = metal_queue_command_buffer(queue);
+        metal_encode_wait(work, gate, i);
+        fill(work, memory, 1, many());
+        metal_commit(work);
+        metal_commit(empty);
+        if (!ends_within(empty, absence_ms("empty behind"))) {
+            signal_from(other, gate, i);
+            if (!ends_within(empty, help.patience_ms)) break;
+        }
+        ended++;
+        behind += metal_status(work) >= 4;
+        signal_from(other, gate, i); /* if the empty one was early */
+        metal_wait_until_completed(work);
+        metal_release(work);
+        metal_release(empty);
+    }
+    say("empty behind", ended == ROUNDS ? if_true(behind == ROUNDS) : NOT_SEEN,
+        "when the empty one had ended, %u of %u times the work in front of it had", behind, ended);
 }
 
 /* A gate that the GPU opens: what the CPU's signals do is another probe's. */
@@ -968,75 +1017,39 @@ static void probe_locks(void)
 
 /* -------------------------------------------------------------------------------------------------- compiling -- */
 
-typedef struct compiled {
-    unsigned count, objects, errors;
-    void *object;
-} compiled;
-
-static void note_compiled(void *self, void *object, void *error)
+/* As a warm-up compiles, but for its dispatch queues. Within a pool. */
+static void *library_of(const char *source)
 {
-    compiled *c = (compiled *)((any_block *)self)->context;
-    c->object = metal_retain(object);
-    c->objects += object != NULL;
-    c->errors += error != NULL;
-    add_one(&c->count);
-}
-
-static void compile_library(const char *source, compiled *c)
-{
-    void *text = metal_string_new(source);
-    any_block block = block_of(false, (void (*)(void))note_compiled, &of_compiler, c);
-    METAL__AS(void, void *, void *, void *)
-    (device, metal__sel("newLibraryWithSource:options:completionHandler:"), text, NULL, &block);
-    memset(&block, 0x5a, sizeof block); /* Metal has a copy, or it crashes */
+    void *text = metal_string_new(source), *error = NULL;
+    void *library = METAL__AS(void *, void *, void *, void **)(
+        device, metal__sel("newLibraryWithSource:options:error:"), text, NULL, &error);
     metal_release(text);
+    return library;
 }
 
-static void compile_pipeline(void *function, compiled *c)
+static void *function_of(void *library, const char *name)
 {
-    any_block block = block_of(false, (void (*)(void))note_compiled, &of_compiler, c);
-    METAL__AS(void, void *, void *)
-    (device, metal__sel("newComputePipelineStateWithFunction:completionHandler:"), function, &block);
-    memset(&block, 0x5a, sizeof block);
-}
-
-/* A warning may be there beside the object. */
-static void say_compiled(const char *row, const compiled *c, bool object)
-{
-    unsigned count;
-    comes(&c->count, 1);
-    stays_away(row, &c->count, 2);
-    count = read_count(&c->count);
-    say(row, if_true(count == 1 && c->objects == object && (object || c->errors == 1)),
-        "%u calls, %u with an object, %u with an error", count, c->objects, c->errors);
+    void *text = metal_string_new(name);
+    void *function = METAL__AS(void *, void *)(library, metal__sel("newFunctionWithName:"), text);
+    metal_release(text);
+    return function;
 }
 
 static void probe_compiling(void)
 {
-    static compiled good, bad, pipeline;
-    void *function = NULL, *name;
-    compile_library("#include <metal_stdlib>\nkernel void one(device int *p [[buffer(0)]]) { p[0] = 1; }\n", &good);
-    say_compiled("library", &good, true);
-    compile_library("#error this does not compile\n", &bad);
-    say_compiled("library, error", &bad, false);
-    if (!good.object) {
-        say("pipeline", NOT_SEEN, "no library");
-        say("missing function", NOT_SEEN, "no library");
-        return;
+    void *pool = metal_pool_push(), *there = NULL, *missing = NULL;
+    void *library =
+        library_of("#include <metal_stdlib>\nkernel void one(device int *p [[buffer(0)]]) { p[0] = 1; }\n");
+    if (library) {
+        there = function_of(library, "one");
+        missing = function_of(library, "another");
     }
-    name = metal_string_new("one");
-    function = METAL__AS(void *, void *)(good.object, metal__sel("newFunctionWithName:"), name);
-    metal_release(name);
-    if (function) {
-        compile_pipeline(function, &pipeline);
-        say_compiled("pipeline", &pipeline, true);
-    } else {
-        say("pipeline", NOT_SEEN, "no function");
-    }
-    name = metal_string_new("another");
-    function = METAL__AS(void *, void *)(good.object, metal__sel("newFunctionWithName:"), name);
-    metal_release(name);
-    say("missing function", if_true(!function), "newFunctionWithName: gives %s", function ? "an object" : "nil");
+    metal_pool_pop(pool);
+    say("missing function", library && there ? if_true(!missing) : NOT_SEEN, "newFunctionWithName: gives %s",
+        !library   ? "nothing: there is no library"
+        : !there   ? "nil for a function that is there"
+        : missing  ? "an object"
+                   : "nil");
 }
 
 /* ---------------------------------------------------------------------------------------------------- limits -- */
@@ -1388,9 +1401,9 @@ static void probe_numbers(void)
 {
     say("other numbers", NOT_SEEN, "not probed: the GPU would have to be hung, or its memory used up");
 }
-static void probe_refusal(void)
+static void probe_validation(void)
 {
-    say("refused listener", NOT_SEEN, "not probed: nothing is known to make the kernel refuse one");
+    say("handlers under a lock", NOT_SEEN, "not probed: a handler that is added after the commit ends the process");
 }
 static void probe_lost(void)
 {
@@ -1414,15 +1427,19 @@ typedef struct belief {
 /* clang-format off */
 static const belief rows[] = {
     ROW("global block", "A block that claims",
-        "a global block is used where it is, and only read", global_block),
-    ROW("status first", "Each Metal queue has a serial dispatch queue",
+        "Metal uses a global block where it is, and only reads it", global_block),
+    ROW("status first", "The status is terminal",
         "a handler sees the terminal status", status),
     ROW("handler's object", "- (gpusync.h, `>>caveats`)",
         "a handler gets the pointer that was committed", status),
-    ROW("handler order", "Each Metal queue has a serial dispatch queue",
-        "completed handlers run in the order in which they were added", handler_order),
-    ROW("slow handler", "Each Metal queue has a serial dispatch queue",
+    ROW("handlers under a lock", "A handler can be added only",
+        "API validation may run handlers under a lock", validation),
+    ROW("handler order", "The completed handlers of a command buffer",
+        "they run in the order in which they were added", handler_order),
+    ROW("slow handler", "A queue runs the handlers",
         "a handler keeps back the status of the command buffer behind its own", slow_handler),
+    ROW("empty behind", "An empty command buffer ends",
+        "it ends no earlier than the command buffers in front of it", empty_behind),
     ROW("dealloc", "A command buffer that is deallocated",
         "deallocated without commit it runs its completed handlers", dealloc),
     ROW("released event", "A command buffer keeps the events",
@@ -1437,8 +1454,8 @@ static const belief rows[] = {
         "it runs when the GPU raises the event", listener),
     ROW("listener, reached", "A listener's block runs",
         "it runs when the value was reached before", listener),
-    ROW("refused listener", "`notifyListener:atValue:block:`",
-        "it raises an exception when the kernel refuses", refusal),
+    ROW("no exception", "`notifyListener:atValue:block:`",
+        "it raises none, however many blocks wait", exception),
     ROW("wait keeps back", "A wait at the head of a command buffer",
         "it keeps back all that is encoded behind it", gates),
     ROW("signal comes after", "A wait at the head of a command buffer",
@@ -1465,25 +1482,19 @@ static const belief rows[] = {
         "it autoreleases nothing", pool),
     ROW("lock", "An `os_unfair_lock`",
         "zeros are a free lock; it may be freed as soon as it is unlocked", locks),
-    ROW("library", "Metal's asynchronous compilers",
-        "one call with an object; the block is copied", compiling),
-    ROW("library, error", "Metal's asynchronous compilers",
-        "one call with an error", compiling),
-    ROW("pipeline", "Metal's asynchronous compilers",
-        "one call with a pipeline", compiling),
     ROW("missing function", "A function that a library lacks",
         "it is nil from `newFunctionWithName:`", compiling),
-    ROW("limit, uncommitted", "The limit of uncompleted",
-        "`commandBuffer` blocks at the limit; uncommitted ones count", limit),
-    ROW("limit, handlers", "The limit of uncompleted",
+    ROW("limit, uncommitted", "`commandBuffer` blocks while",
+        "it blocks at the limit; uncommitted ones count", limit),
+    ROW("limit, handlers", "`commandBuffer` blocks while",
         "a place is taken until the handlers have run", limit),
     ROW("watchdog", "The watchdog ends",
         "it ends a command buffer whose wait takes some seconds, with an error", killed),
     ROW("error's number", "Errors are made from a number",
         "an error of a time limit has the number 2, in the error inside and in the text", killed),
-    ROW("killed, handlers", "Each Metal queue has a serial dispatch queue",
+    ROW("killed, handlers", "The status is terminal",
         "a killed command buffer runs its handlers", killed),
-    ROW("killed, status first", "Each Metal queue has a serial dispatch queue",
+    ROW("killed, status first", "The status is terminal",
         "they see the terminal status", killed),
     ROW("killed, signals", "A command buffer that is killed",
         "it does not run the signals encoded in it", killed),
@@ -1499,31 +1510,31 @@ static const belief rows[] = {
         "a device of the family makes what Metal 4 needs, and no other has the method", family),
     ROW("feedback once", "A feedback comes for each commit",
         "a feedback comes for a commit with options, once", feedback),
-    ROW("handlers leave the options", "A feedback comes for each commit",
-        "the commit takes the handlers out of the options", feedback),
-    ROW("retain is enough", "A commit keeps its queue",
-        "nothing else is needed until the work has ended", feedback),
-    ROW("feedback behind a wait", "A feedback comes for each commit",
-        "not before a wait in front of it; the work is done then", feedback_gate),
+    ROW("handlers leave the options", "A commit takes the handlers",
+        "they do not run again after a second commit with the same options", feedback),
+    ROW("retain is enough", "A commit retains nothing",
+        "nothing else is needed once the work has ended", feedback),
+    ROW("feedback behind a wait", "A wait of the queue holds back",
+        "the feedback does not come before it; the work is done then", feedback_gate),
     ROW("feedback without work", "A Metal 4 command buffer without work",
         "its feedback does not come before a wait in front of it", feedback_gate),
     ROW("begin again", "A committed command buffer may begin again",
         "with another allocator, while earlier commits are in flight", commits),
     ROW("commits without a limit", "A committed command buffer may begin again",
         "there is no limit of commits", commits),
-    ROW("feedbacks in any order", "A signal of a queue may come",
+    ROW("feedbacks in any order", "A signal of a queue comes",
         "feedbacks may come in any order", commits),
-    ROW("signal after feedback", "A signal of a queue may come",
+    ROW("signal after feedback", "A signal of a queue comes",
         "a signal may come after the feedback of the work before it", commits),
-    ROW("signals in order, Metal 4", "The kernel makes the signals",
-        "they are made in the order of the calls", signals4),
+    ROW("signals in order, Metal 4", "The signals of one Metal 4 queue",
+        "they come in the order of the calls", signals4),
     ROW("wait times out", "A Metal 4 queue whose wait times out",
         "it runs the work behind it, without an error", wait4),
     ROW("failed, feedback", "A feedback comes for each commit",
         "a failed commit has its feedback too", failed4),
-    ROW("failed, the error inside", "The error of a feedback",
+    ROW("failed, the error inside", "The error of a feedback may",
         "the error has the first real one inside", failed4),
-    ROW("failed, signals", "Signals of a Metal 4 queue",
+    ROW("failed, signals", "Signals of a Metal 4 queue come",
         "those behind a failed commit come", failed4),
 };
 /* clang-format on */

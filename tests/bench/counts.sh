@@ -194,7 +194,7 @@ commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for
 }
 
 commit4_row "gpusync_commit4" 1 276
-commit4_row "... of 8 together" 8 784
+commit4_row "... of 8 together" 8 764
 
 # The handler of one commit, without its messages. On a busy machine Metal's end may lie where the time of the work is
 # made out another way, which costs a few more now and then.
@@ -206,7 +206,7 @@ handler_row() { # TITLE SCENARIO LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" - - "$allocs" "$system" "$verdict"
 }
 
-handler_row "handler, no waiter" handler 215
+handler_row "handler, no waiter" handler 212
 
 # From gpusync_command_buffer to the return of a wait that has slept, with the handler. The same program counts 2,225 on
 # version 0.2.
@@ -218,7 +218,7 @@ whole_row() { # TITLE SCENARIO LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" - - "$allocs" "$system" "$verdict"
 }
 
-whole_row "made, committed, waited" whole 2202
+whole_row "made, committed, waited" whole 2191
 
 # A part of that wait: what gpusync's own functions, its locks and its clock take on this thread, which also plays Metal.
 # 0 to the park: the looks, the wait entry, the sweep's timer, in sections >>wait and >>wait-lists. The end to the unpark:
@@ -237,9 +237,9 @@ stretch_row() { # TITLE DUMP LIMIT
     printf '%-26s %12s %8s  %s\n' "$1" "$own" "$3" "$verdict"
 }
 
-stretch_row "... call to park" to_park 1073
-stretch_row "... end to unpark" to_unpark 420
-stretch_row "... park to return" to_return 406
+stretch_row "... call to park" to_park 1071
+stretch_row "... end to unpark" to_unpark 413
+stretch_row "... park to return" to_return 396
 
 hand_row() { # TITLE SCENARIO
     local calls inclusive own out system allocs
@@ -326,9 +326,9 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 101250
-code_row "commit and wait alone" "$build/alone" 31335
-code_row "... with gpusync_on_done" "$build/alone_on_done" 34605
+code_row "all of gpusync" "$build/implementation.o" 97200
+code_row "commit and wait alone" "$build/alone" 30920
+code_row "... with gpusync_on_done" "$build/alone_on_done" 32200
 
 burst_row() { # WHAT: a tenth of the peak may stay
     local peak held

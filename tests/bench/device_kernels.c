@@ -150,9 +150,10 @@ static void open_kernels(void)
     measure_unknowns();
 }
 
-/* An empty buffer behind all others. waitUntilCompleted returns when that buffer's own handlers have run; those of
-   earlier ones have too, as Metal serves the buffers of a queue in order on one thread. No contract says so: it was read
-   in Metal's code. This buffer's few microseconds on Metal's threads count as processor time, for each contestant. */
+/* An empty buffer behind all others. waitUntilCompleted returns when that buffer's own handlers have run. Those of earlier
+   buffers have run by then, if Metal serves the buffers of a queue in order. No contract says so: it is assumed, and the
+   row "empty behind" of beliefs/probes.h asks a Mac. This buffer's few microseconds on Metal's threads count as processor
+   time, for each contestant. */
 static void settle_queue(void *metal_queue)
 {
     void *buffer = metal_queue_command_buffer(metal_queue);

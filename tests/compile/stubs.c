@@ -87,7 +87,6 @@ int main(void)
     EXPECT(gpusync_timeline_metal(timeline, NULL) == NULL);
     UNSUPPORTED(gpusync_timeline_query(timeline, &value));
     UNSUPPORTED(gpusync_timeline_signal(timeline, 1));
-    UNSUPPORTED(gpusync_timeline_expect(timeline, 1));
     UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
     UNSUPPORTED(gpusync_encode_wait(queue, &device, gpusync_at_value(NULL, 1)));
     UNSUPPORTED(gpusync_encode_signal(queue, &device, gpusync_at_value(NULL, 1)));

@@ -44,11 +44,9 @@ typedef struct machine {
     unsigned timeouts; /* that the log was told of */
 } machine;
 
-/* A failure that stuck: the tickets behind it up to `last` fail of it. */
+/* The error of a failure that stuck. */
 typedef struct stuck {
     gpusync_error error;
-    gpusync_ticket last;
-    bool maybe; /* cancelled: it sticks where something else was cancelled, and not where the queue gave this up */
 } stuck;
 
 typedef struct lane {
@@ -61,8 +59,9 @@ typedef struct lane {
     uint64_t cursor;
     late_reader late;
     bool sticky, blind; /* failures stick; blind: a record was lost, so that nothing is known of them */
-    enum { FREE, STICKS, UNSURE } sticks;
-    stuck stuck[STUCK]; /* the n-th at n % STUCK */
+    bool sticks;
+    gpusync_ticket cleared; /* the failures of tickets up to this one stick no more */
+    stuck stuck[STUCK];     /* the n-th at n % STUCK */
     unsigned stuck_count;
     uint64_t stuck_cursor;
 } lane;
@@ -72,6 +71,7 @@ typedef struct tide {
     void *event; /* of an imported one, borrowed from world.events */
     int device;
     uint64_t value, query;
+    bool others; /* signal it, too */
 } tide;
 
 enum { MOST_PENDING = 6 }; /* of a submission; of each of its two buffers two */
@@ -99,12 +99,14 @@ typedef struct work {
     gpusync_ticket ticket;
     int lane;
     void *buffers[2]; /* +1, or NULL; with Metal 4 the run */
+    bool unseen;      /* it has a command buffer that is not there */
     void *foreign;    /* +1, or NULL: other code committed it, and the work stands behind it */
     int recordings[PARTS4]; /* of Metal 4: 1 + allocator; 0: none */
     bool waits;       /* for something that may fail */
     bool inherits;    /* ... and takes the failure over, with its result */
     bool tracked;     /* committed by its owner, perhaps never */
     bool done, over, judged;
+    bool behind;      /* it had not ended when a failure that sticks, of a lower ticket, was on record */
     gpusync_result told;
     gpusync_point pending[MOST_PENDING]; /* what it signals, while the timeline lives */
 } work;
@@ -375,43 +377,29 @@ static void check_work(work *w)
     }
 }
 
-/* What stuck and covers the ticket; NULL: nothing, as far as is known. */
-static stuck *stuck_at(lane *l, gpusync_ticket ticket)
-{
-    unsigned n;
-    for (n = l->stuck_count; n > 0 && n + STUCK > l->stuck_count; n--) {
-        stuck *s = &l->stuck[(n - 1) % STUCK];
-        if (ticket > s->error.ticket && ticket <= s->last) return s;
-    }
-    return NULL;
-}
-
 static stuck *last_stuck(lane *l) { return &l->stuck[(l->stuck_count - 1) % STUCK]; }
 
-static void forget_unsure(lane *l)
-{
-    if (l->sticks != UNSURE) return;
-    last_stuck(l)->last = last_stuck(l)->error.ticket;
-    l->sticks = FREE;
-}
-
-/* The records of a queue where failures stick. There is none of a ticket that fails of what stuck. */
+/* The records of a queue where failures stick. Of those that stick at once the lowest ticket counts. Whatever is above it
+   and has not ended by now takes the error, unless it fails by itself. */
 static void read_stuck(lane *l)
 {
     gpusync_error error;
+    int i;
     while (l->sticky && gpusync_next_error(l->queue, &l->stuck_cursor, &error) == GPUSYNC_OK) {
-        const stuck *before = stuck_at(l, error.ticket);
-        bool cancelled = error.result == GPUSYNC_ERROR_CANCELLED;
+        bool sticks = error.result == GPUSYNC_ERROR_EXECUTION || error.result == GPUSYNC_ERROR_RESULT_UNKNOWN;
         l->blind = l->blind || error.dropped;
-        if (l->blind) continue;
-        must(!before || before->maybe, "ticket %llu has a record, and ticket %llu has failed before and sticks",
-             (unsigned long long)error.ticket, (unsigned long long)before->error.ticket);
-        forget_unsure(l);
+        if (l->blind || !sticks || error.ticket <= l->cleared) continue;
+        if (l->sticks && error.ticket > last_stuck(l)->error.ticket) continue;
         l->stuck_count++;
         last_stuck(l)->error = error;
-        last_stuck(l)->last = GPUSYNC_EVERYTHING;
-        last_stuck(l)->maybe = cancelled;
-        l->sticks = cancelled ? UNSURE : STICKS;
+        l->sticks = true;
+    }
+    if (!l->sticks || l->blind) return;
+    for (i = 0; i < world.work_count; i++) {
+        work *w = &world.works[i];
+        if (w->lane == index_of(l) && !w->over && w->ticket > last_stuck(l)->error.ticket &&
+            gpusync_poll(l->queue, w->ticket) == GPUSYNC_NOT_READY)
+            w->behind = true;
     }
 }
 
@@ -419,14 +407,11 @@ static void read_stuck(lane *l)
 static void check_admission(lane *l, gpusync_result result, bool signals)
 {
     if (!l->sticky || l->blind) return;
-    must(l->sticks != STICKS || result != GPUSYNC_OK, "a failure sticks, and work is taken");
-    meet_if(l->sticks == STICKS && result == GPUSYNC_ERROR_EXECUTION, refused_as_a_failure_sticks);
-    if (result == GPUSYNC_OK) forget_unsure(l);
+    must(!l->sticks || result != GPUSYNC_OK, "a failure sticks, and work is taken");
+    meet_if(l->sticks && result == GPUSYNC_ERROR_EXECUTION, refused_as_a_failure_sticks);
     read_stuck(l); /* it may have waited for room */
     if (result != GPUSYNC_ERROR_EXECUTION || signals || l->blind) return;
-    must(l->sticks != FREE, "no failure sticks, and work is refused");
-    if (l->sticks == UNSURE) last_stuck(l)->maybe = false;
-    l->sticks = STICKS;
+    must(l->sticks, "no failure sticks, and work is refused");
 }
 
 static bool is_same_failure(const gpusync_error *a, const gpusync_error *b)
@@ -435,48 +420,38 @@ static bool is_same_failure(const gpusync_error *a, const gpusync_error *b)
            !strcmp(a->message, b->message) && !strcmp(a->label, b->label) && !strcmp(a->queue_label, b->queue_label);
 }
 
-/* It has ended: with what stuck before. */
+/* It has ended behind a failure that stuck: with that error, or one of its own. */
 static void judge_stuck(lane *l, work *w)
 {
-    const stuck *s = stuck_at(l, w->ticket);
     gpusync_wait_options options;
     gpusync_error error;
+    bool own = w->inherits || w->unseen, same = false;
+    unsigned n;
+    int i;
     if (w->judged || !w->over || l->blind) return;
     w->judged = true;
-    if (!s || s->maybe) return;
-    if (l->forgets || world.was_short) { /* once it is cleared its record may be pushed out */
-        must(w->told == s->error.result || w->told == GPUSYNC_ERROR_RESULT_UNKNOWN, "ticket %llu ended with %d",
-             (unsigned long long)w->ticket, w->told);
+    if (!w->behind) return;
+    must(w->told != GPUSYNC_OK, "ticket %llu ended well behind a failure that stuck", (unsigned long long)w->ticket);
+    for (i = 0; i < 2; i++) own = own || (w->buffers[i] && metal_status(w->buffers[i]) == 5);
+    if (own || l->forgets || world.was_short || l->stuck_count > STUCK || w->told == GPUSYNC_ERROR_CANCELLED ||
+        w->told == GPUSYNC_ERROR_DESTROYED)
         return;
-    }
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);
     options.error = &error;
-    must(w->told == s->error.result, "ticket %llu ended with %d, and ticket %llu had failed with %d, which sticks",
-         (unsigned long long)w->ticket, w->told, (unsigned long long)s->error.ticket, s->error.result);
     answer(gpusync_wait_ex(l->queue, w->ticket, 0, &options), w->told);
-    must(error.ticket == w->ticket && is_same_failure(&error, &s->error), "ticket %llu failed of \"%s\", and not of \"%s\"",
-         (unsigned long long)w->ticket, error.message, s->error.message);
+    for (n = 0; n < l->stuck_count; n++)
+        same = same || (l->stuck[n].error.ticket < w->ticket && is_same_failure(&error, &l->stuck[n].error));
+    must(error.ticket == w->ticket && same, "ticket %llu failed of \"%s\", which did not stick", (unsigned long long)w->ticket,
+         error.message);
 }
 
-/* Where failures stick tickets end in their order. */
 static void check_sticky(lane *l)
 {
-    gpusync_ticket last = 0;
     int i;
+    for (i = 0; i < world.work_count; i++)
+        if (world.works[i].lane == index_of(l) && world.works[i].over) judge_stuck(l, &world.works[i]);
     read_stuck(l);
-    for (i = 0; i < world.work_count; i++) {
-        work *w = &world.works[i];
-        if (w->lane != index_of(l) || !w->over) continue;
-        if (w->ticket > last) last = w->ticket;
-        judge_stuck(l, w);
-    }
-    for (i = 0; i < world.work_count; i++) {
-        const work *w = &world.works[i];
-        if (w->lane != index_of(l) || w->over || w->ticket > last) continue;
-        must(gpusync_poll(l->queue, w->ticket) != GPUSYNC_NOT_READY, "ticket %llu has ended, and %llu has not",
-             (unsigned long long)last, (unsigned long long)w->ticket);
-    }
 }
 
 static void check_lane(lane *l)
@@ -564,6 +539,7 @@ static work *remember_work(const lane *l, gpusync_ticket ticket, void *first, vo
     w->lane = index_of(l);
     w->ticket = ticket;
     w->buffers[0] = one_in(3) ? NULL : metal_retain(first);
+    w->unseen = first && !w->buffers[0];
     w->buffers[1] = metal_retain(second);
     w->waits = waits;
     w->tracked = tracked;
@@ -936,28 +912,17 @@ static void destroy_queue_later(lane *l, goer *g)
     answer(gpusync_queue_destroy_later(l->queue, g->silent ? NULL : on_destroyed, g), GPUSYNC_OK);
 }
 
-static bool has_failed_in_part(const work *w)
+/* Does the ticket end with a result of its own? */
+static bool has_own_result(const lane *l, gpusync_ticket ticket)
 {
     int i;
-    for (i = 0; i < 2; i++)
-        if (w->buffers[i] && metal_status(w->buffers[i]) == 5) return true;
-    return false;
-}
-
-/* Is it known that the ticket, which has not ended, has not failed either? */
-static bool is_unfailed(const lane *l, gpusync_ticket ticket)
-{
-    int i;
-    for (i = 0; i < world.work_count; i++) {
-        const work *w = &world.works[i];
-        if (w->lane == index_of(l) && w->ticket == ticket)
-            return !w->inherits && w->buffers[0] && !has_failed_in_part(w);
-    }
+    for (i = 0; i < world.work_count; i++)
+        if (world.works[i].lane == index_of(l) && world.works[i].ticket == ticket) return !world.works[i].inherits;
     return false; /* it is forgotten */
 }
 
-/* All that has not ended does so when the queue is destroyed at once: but for what has failed, of what it waits for or in
-   a part of it, and is not over yet. On a lost device it may be lost, and where failures stick what was before it has it. fails: the
+/* All that has not ended does so when the queue is destroyed at once: but for what has failed of what it waits for, and
+   is not over yet. On a lost device it may be lost, and where failures stick what was before it has it. fails: the
    timelines that such work was to signal. */
 static void expect_destroyed(const lane *l, bool *fails)
 {
@@ -974,7 +939,7 @@ static void expect_destroyed(const lane *l, bool *fails)
     for (i = 0; i < tally_count && i < TALLIES; i++) {
         tally *t = &tallies[i];
         if (t->where != (uint64_t)(uintptr_t)l->queue || !t->expected || t->calls || !t->ticket) continue;
-        if (!is_unfailed(l, t->ticket) || gpusync_poll(l->queue, t->ticket) != GPUSYNC_NOT_READY) continue;
+        if (!has_own_result(l, t->ticket) || gpusync_poll(l->queue, t->ticket) != GPUSYNC_NOT_READY) continue;
         t->exact = true;
         t->must_be = GPUSYNC_ERROR_DESTROYED;
         meet(destroyed_at_once_with_work);
@@ -1069,7 +1034,7 @@ static void make_timeline(void)
     t->device = device;
     desc.initial_value = how & 1 ? byte() : 0;
     desc.label = how & 2 ? "a timeline" : NULL;
-    desc.fail_writes_event = how & 4;
+    desc.signalled_by_others = how & 4;
     if (how & 8) t->event = some_event(device);
     if (one_in(8)) some_fault();
     result = t->event ? timeline_import(m->device, t->event, &desc, &t->timeline)
@@ -1077,6 +1042,8 @@ static void make_timeline(void)
     may(device, result, GPUSYNC_OK);
     must((result == GPUSYNC_OK) == (t->timeline != NULL), "a timeline");
     t->value = t->event ? 0 : desc.initial_value;
+    t->others = desc.signalled_by_others;
+    meet_if(t->others && t->timeline, timeline_of_others);
 }
 
 /* Work that waits for a value that it is to signal itself, perhaps through other work, or for one above it, is the
@@ -1202,6 +1169,7 @@ static void make_buffer_for(lane *l)
     gpusync_point points[3];
     size_t i, count;
     uint64_t time = some_time();
+    gpusync_result result;
     bool unretained;
     if (!l || l->metal4 || !o || (!l->given && softmetal_outstanding(l->metal) > 40)) return;
     memset(&desc, 0, sizeof desc);
@@ -1214,7 +1182,9 @@ static void make_buffer_for(lane *l)
     if (unretained) ask_for_unretained(&options, &desc);
     count = one_in(3) ? some_points(l->device, points, 3) : 0;
     if (one_in(8)) some_fault();
-    may(l->device, gpusync_command_buffer(l->queue, &desc, &o->buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
+    result = may(l->device, gpusync_command_buffer(l->queue, &desc, &o->buffer), GPUSYNC_OK, GPUSYNC_TIMEOUT,
+                 GPUSYNC_ERROR_QUEUE_FULL, l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    check_admission(l, result, false);
     check_buffer_options(&options, o->buffer);
     if (!o->buffer) return;
     (void)metal_retain(o->buffer);
@@ -1298,7 +1268,8 @@ static void commit_one(void)
     }
     if (one_in(8)) some_fault();
     if (o->tracked) {
-        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
+        may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED,
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_ALREADY_TRACKED);
         return;
     }
     result = may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_OK, NOT_HELD,
@@ -1325,11 +1296,6 @@ static void track_one(void)
     gpusync_ticket ticket = 0;
     if (!o) return;
     if (one_in(8)) some_fault();
-    if (l->sticky) {
-        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), INVALID);
-        must(ticket == 0, "a ticket where failures stick");
-        return;
-    }
     if (o->tracked) {
         may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
         return;
@@ -1340,6 +1306,7 @@ static void track_one(void)
     } else if (may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_OK) != GPUSYNC_OK) {
         return;
     }
+    meet_if(l->sticky, sticky_queue_tracks);
     o->tracked = true;
     o->ticket = ticket;
     remember_work(l, ticket, o->buffer, NULL, false, true);
@@ -1366,7 +1333,9 @@ static void commit_one_behind(lane *l, void *foreign)
     void *buffer = NULL;
     memset(&desc, 0, sizeof desc);
     desc.timeout_ns = &none;
-    may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), ENDS, GPUSYNC_TIMEOUT, GPUSYNC_ERROR_QUEUE_FULL);
+    result = may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), GPUSYNC_OK, GPUSYNC_TIMEOUT,
+                 GPUSYNC_ERROR_QUEUE_FULL, l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    check_admission(l, result, false);
     if (!buffer) return;
     (void)metal_retain(buffer);
     result = may(l->device, gpusync_commit(l->queue, buffer, &ticket), GPUSYNC_OK, NOT_HELD,
@@ -1400,7 +1369,7 @@ static void commit_behind_the_back(void)
         if (one_in(8)) some_fault();
         commit_one_behind(l, o->buffer);
     } else { /* Metal takes no handler any more */
-        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), l->sticky ? INVALID : GPUSYNC_ERROR_ALREADY_COMMITTED);
+        may(l->device, gpusync_track(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
         may(l->device, gpusync_commit(l->queue, o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
             l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_ALREADY_COMMITTED);
         must(ticket == 0, "a ticket for what other code has committed");
@@ -1493,9 +1462,8 @@ static void submit_some(void)
     if (one_in(3)) some_fault_of_submit();
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, NO_ROOM, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
-    must(result != GPUSYNC_OK || !l->sticky || !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
     check_admission(l, result, submission.signal_count > 0);
-    for (i = 0; i < submission.command_buffer_count && l->sticks == STICKS && result == GPUSYNC_ERROR_EXECUTION; i++)
+    for (i = 0; i < submission.command_buffer_count && l->sticks && result == GPUSYNC_ERROR_EXECUTION; i++)
         from[i]->refused = from[i]->made && submission.signal_count == 0;
     if (result != GPUSYNC_OK) {
         must(ticket == 0, "a ticket and %d", result);
@@ -1506,6 +1474,7 @@ static void submit_some(void)
     }
     meet_if(submission.flags & GPUSYNC_STRICT, submission_strict);
     meet_if(submission.flags & GPUSYNC_UNORDERED, submission_unordered);
+    meet_if(l->sticky && (submission.flags & GPUSYNC_UNORDERED), sticky_queue_unordered);
     meet_if(submission.command_buffer_count == 0, submission_barrier);
     if (over) {
         over->expected = true;
@@ -1556,8 +1525,7 @@ static void move_timeline(void)
     case 3:
         if (world.event_count == EVENTS || t->event) break;
         event = gpusync_timeline_metal(t->timeline, &base);
-        value = t->value + below_of(8);
-        if (may(t->device, gpusync_timeline_expect(t->timeline, value), ENDS) != GPUSYNC_OK) break;
+        if (!t->others) break;
         world.events[world.event_count++] = metal_retain(event);
         break;
     case 4:
@@ -1671,7 +1639,7 @@ static void wait_for_some(void)
     plain = !options.handlers && !options.through_loss;
     switch (below_of(world.newer ? 7 : 6)) {
     case 0:
-        stuck = l->sticks == STICKS && !l->blind;
+        stuck = l->sticks && !l->blind;
         time = some_time();
         begin_to_count_timeouts();
         result = may(l->device, gpusync_queue_wait(l->queue, time), ENDS, GPUSYNC_TIMEOUT);
@@ -1850,7 +1818,7 @@ static void have_let_go(void)
     else forget_goer(g);
 }
 
-/* The tickets so far keep what they have. What comes is free. */
+/* What is in flight behind the failure still takes it. What comes is free. */
 static void clear_failure(void)
 {
     lane *l = some_lane();
@@ -1861,9 +1829,9 @@ static void clear_failure(void)
     answer(gpusync_queue_clear_failure(l->queue), l->sticky ? GPUSYNC_OK : INVALID);
     if (!l->sticky) return;
     answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
-    meet_if(l->sticks == STICKS, failure_cleared);
-    if (l->sticks != FREE) last_stuck(l)->last = stats.commits;
-    l->sticks = FREE;
+    meet_if(l->sticks, failure_cleared);
+    l->cleared = stats.commits;
+    l->sticks = false;
     for (i = 0; i < OPENS; i++)
         if (world.opens[i].lane == index_of(l)) world.opens[i].refused = false;
 }
@@ -2143,8 +2111,9 @@ static void commit_a_row(void)
         gpusync_ticket ticket = 0;
         gpusync_result result;
         void *buffer = NULL;
-        may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), ENDS, GPUSYNC_TIMEOUT,
-            GPUSYNC_ERROR_QUEUE_FULL);
+        result = may(l->device, gpusync_command_buffer(l->queue, &desc, &buffer), GPUSYNC_OK, GPUSYNC_TIMEOUT,
+                     GPUSYNC_ERROR_QUEUE_FULL, l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        check_admission(l, result, false);
         if (!buffer) break;
         (void)metal_retain(buffer);
         if (how >> left & 16) softmetal_fail_as(buffer, SOFTMETAL_TIMEOUT, NULL);
@@ -2339,6 +2308,7 @@ static void destroy_all(void)
     gpu_forget();
     while (world.event_count > 0) metal_release(world.events[--world.event_count]);
     while (world.allocator_count > 0) metal_release(world.allocators[--world.allocator_count]);
+    give_back_all_that_stays();
 }
 
 /* Ways in which devices may differ. */

@@ -118,6 +118,7 @@ static work *committed4(lane *l, gpusync_result result, gpusync_ticket ticket, f
         meet_if(count > 1, commit4_of_several);
         w = remember_work(l, ticket, run, NULL, true, false);
         if (!w->buffers[0]) w->buffers[0] = metal_retain(run);
+        w->unseen = false;
         for (i = 0; i < count; i++) {
             metal_release(fours[i]->run);
             fours[i]->run = metal_retain(run);
@@ -144,7 +145,7 @@ static void commit_held_again(const four *f)
     gpusync_ticket ticket = 7;
     buffers[count++] = f->buffer;
     if (world.machines[l->device].losable || !is_held4(f)) return;
-    if (l->sticky) return; /* it may have been given up, and wait for its turn */
+    if (l->sticky) return; /* it may have been given up */
     if (fuzz_tells) fprintf(stderr, "    buffer %d of Metal 4, which is held\n", (int)(f - world.fours));
     if (one_in(2)) {
         may(l->device, gpusync_commit4(l->queue, buffers, count, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
@@ -218,7 +219,7 @@ static void submit4_some(lane *l)
     }
     if (submission.command_buffer_count == 0) {
         may(l->device, gpusync_submit(l->queue, &submission, &ticket), GPUSYNC_ERROR_UNSUPPORTED,
-            l->sticky ? INVALID : GPUSYNC_ERROR_UNSUPPORTED, l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_UNSUPPORTED);
+            l->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_UNSUPPORTED);
         must(ticket == 0, "a ticket without command buffers");
         return;
     }
@@ -229,8 +230,8 @@ static void submit4_some(lane *l)
     if (one_in(6)) some_fault();
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, GPUSYNC_ERROR_QUEUE_FULL, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
-    must(result != GPUSYNC_OK || !l->sticky || !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
     check_admission(l, result, submission.signal_count > 0);
+    if (ticket) note_what_may_stay(l->queue, &submission);
     w = committed4(l, result, ticket, fours, submission.command_buffer_count, run);
     if (!w) {
         must(!over || over->calls == 0, "a submission that failed is over");
@@ -280,7 +281,7 @@ static void ask_metal4_for_more(const lane *l, void *buffer)
         may(l->device, gpusync_commit(l->queue, buffer, &ticket), UNSUPPORTED,
             l->sticky ? GPUSYNC_ERROR_EXECUTION : UNSUPPORTED);
         break;
-    case 2: may(l->device, gpusync_track(l->queue, buffer, &ticket), l->sticky ? INVALID : UNSUPPORTED); break;
+    case 2: may(l->device, gpusync_track(l->queue, buffer, &ticket), UNSUPPORTED); break;
     case 3:
     case 4:
         may(l->device, gpusync_encode_wait(l->queue, buffer, gpusync_at_ticket(l->queue, 0)), UNSUPPORTED);

@@ -35,6 +35,7 @@ static void fuzz_call(int number, const char *name)
 #define MEETS(X)                                                                                                    \
     X(queue_of_metal4) X(queue_given) X(queue_small) X(queue_spin) X(queue_spins_not)                                \
     X(sticky_queue) X(sticky_queue_of_metal4) X(refused_as_a_failure_sticks) X(failure_cleared)                      \
+    X(sticky_queue_tracks) X(sticky_queue_unordered) X(timeline_of_others)                                           \
     X(callbacks_by_hand) X(callbacks_queued) X(callback_queue_given) X(callback_on_that_queue)                       \
     X(device_spins) X(device_spins_not) X(device_spins_by_itself) X(log_asks_for_report)                             \
     X(unretained_references) X(descriptor) X(unretained_by_descriptor) X(error_options) X(log_state)                 \
@@ -432,7 +433,8 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
         buffer_desc.descriptor = descriptor_new();
         buffer_desc.unretained_references = true;
         answer(gpusync_command_buffer(queue, &buffer_desc, &buffer),
-               queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
+               queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID,
+               queue && sticky ? GPUSYNC_ERROR_EXECUTION : INVALID);
         must(!buffer, "a command buffer");
         meet_if(queue, descriptor_refused);
         metal_release(buffer_desc.descriptor);
@@ -440,7 +442,8 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
     case 17: /* no descriptor */
         buffer_desc.descriptor = queue ? gpusync_queue_metal(queue) : &half;
         answer(gpusync_command_buffer(queue, &buffer_desc, &buffer),
-               queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID);
+               queue && is_metal4(queue) ? GPUSYNC_ERROR_UNSUPPORTED : INVALID, queue ? GPUSYNC_ERROR_DEVICE_LOST : INVALID,
+               queue && sticky ? GPUSYNC_ERROR_EXECUTION : INVALID);
         must(!buffer, "a command buffer");
         break;
     case 18: answer(gpusync_untrack(queue, unknown), queue ? GPUSYNC_ERROR_INVALID_TICKET : INVALID); break;
@@ -507,7 +510,7 @@ static void talk_nonsense_to(gpusync_device *device, gpusync_queue *queue, gpusy
                timeline ? GPUSYNC_ERROR_DEVICE_LOST : INVALID, fuzz_me ? GPUSYNC_ERROR_EXECUTION : INVALID,
                fuzz_me ? GPUSYNC_ERROR_CANCELLED : INVALID); /* it fails meanwhile */
         break;
-    case 43: answer(gpusync_timeline_expect(NULL, 1), INVALID); break;
+    case 43: answer(gpusync_timeline_query(NULL, &value), INVALID); break;
     case 44: answer(gpusync_timeline_fail(NULL, NULL), INVALID); break;
     case 45: answer(gpusync_timeline_wait(NULL, 1, none, NULL), INVALID); break;
     case 46: answer(gpusync_submit(queue, NULL, &ticket), INVALID); break;
@@ -647,12 +650,103 @@ static const char *const kinds[] = {
     "library", "function", "pipeline",       "error",    "block",          "wrapper",         "dispatch_queue", "descriptor",
     "queue4",  "run",      "allocator",      "feedback", "commit_options", "command_buffer4", "queue_operation"};
 
+/* -- what Metal 4 keeps for good ------------------------------------------------------------------------ */
+
+/* Work with waits or signals went to a queue of Metal 4. If its signals, or the mark behind them, have not come when the queue
+   is destroyed, the queue stays for good, with its mark and the events of that work. A row for the mark, and one for each
+   event. */
+#define STAYERS 8192
+static struct {
+    void *queue, *event; /* +1; event: or NULL */
+    bool is_mark;
+    bool stays; /* the queue does */
+} stayers[STAYERS];
+static int stayer_count;
+
+static void note_what_stays(gpusync_queue *queue, void *event, bool is_mark)
+{
+    int n = __atomic_fetch_add(&stayer_count, 1, __ATOMIC_RELAXED);
+    must(n < STAYERS, "too much may stay");
+    stayers[n].queue = metal_retain(gpusync_queue_metal(queue));
+    stayers[n].event = event ? metal_retain(event) : NULL;
+    stayers[n].is_mark = is_mark;
+    stayers[n].stays = false;
+}
+
+/* It has a ticket, and the calling thread is in the queue and the timelines. */
+static void note_what_may_stay(gpusync_queue *queue, const gpusync_submission *submission)
+{
+    bool marked = submission->signal_count && !(submission->flags & GPUSYNC_STRICT); /* the call has seen the mark */
+    size_t i;
+    if (submission->wait_count + submission->signal_count == 0) return;
+    note_what_stays(queue, marked ? probe_mark(queue) : NULL, true);
+    for (i = 0; i < submission->wait_count; i++)
+        if (submission->waits[i].timeline)
+            note_what_stays(queue, probe_event_of(submission->waits[i].timeline, NULL), false);
+    for (i = 0; i < submission->signal_count; i++)
+        note_what_stays(queue, probe_event_of(submission->signals[i].timeline, NULL), false);
+}
+
+/* Gives back `noted` references, and those that stay, of which there may be so many. True: some stay. */
+static bool give_back_what_stays(void *object, const char *what, long noted, long least, long most)
+{
+    long owners = (long)softmetal_retain_count(object), i;
+    must(owners - noted >= least && owners - noted <= most, "%s stays with %ld owners, not with %ld to %ld", what,
+         owners - noted, least, most);
+    for (i = 0; i < owners; i++) metal_release(object);
+    return owners > noted;
+}
+
+static void give_back_queue(int first)
+{
+    void *queue = stayers[first].queue, *mark = NULL;
+    long noted = 0;
+    bool stay;
+    int i;
+    for (i = first; i < stayer_count; i++) noted += stayers[i].queue == queue;
+    stay = give_back_what_stays(queue, "a queue", noted, 0, 1);
+    for (i = first; i < stayer_count; i++) {
+        if (stayers[i].queue != queue) continue;
+        stayers[i].queue = NULL;
+        stayers[i].stays = stay && (!stayers[i].is_mark || !mark); /* the mark once */
+        if (stayers[i].is_mark && stayers[i].event) mark = stayers[i].event;
+    }
+}
+
+/* An event may be the mark of one queue, and later that of another, or a timeline's. */
+static void give_back_event(int first)
+{
+    void *event = stayers[first].event;
+    long noted = 0, least = 0, most = 0;
+    int i;
+    for (i = first; i < stayer_count; i++) {
+        if (stayers[i].event != event) continue;
+        noted++;
+        most += stayers[i].stays;
+        least += stayers[i].stays && stayers[i].is_mark;
+        stayers[i].event = NULL;
+    }
+    (void)give_back_what_stays(event, "an event", noted, least, most);
+}
+
+/* All is destroyed, the GPU is through, and the program has let go of everything else. */
+static void give_back_all_that_stays(void)
+{
+    int i;
+    must(softmetal_settle(SECONDS(20)), "handlers do not end");
+    for (i = 0; i < stayer_count; i++)
+        if (stayers[i].queue) give_back_queue(i);
+    for (i = 0; i < stayer_count; i++)
+        if (stayers[i].event) give_back_event(i);
+    stayer_count = 0;
+}
+
 static void check_nothing_is_left(void)
 {
     bool any = false;
     size_t i;
     must(softmetal_settle(SECONDS(20)), "handlers do not end");
-    for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    for (i = 0; i < LENGTH(kinds); i++) {
         long live = softmetal_live(kinds[i]);
         if (live) fprintf(stderr, "fuzz: %ld objects are left: %s\n", live, kinds[i]);
         any = any || live;

@@ -106,26 +106,11 @@ static void check_line_now(program *p, int t)
     }
 }
 
-/* Where failures stick tickets end in their order. */
-static void check_order_now(const program *p)
-{
-    bool open[QUEUES] = {false};
-    int i;
-    for (i = 0; i < p->steps; i++) {
-        const step *s = &p->step[i];
-        if (!is_sticky(s) || s->state != ISSUED) continue;
-        must(!seen.judged[i] || !open[s->queue], "step %d has ended, and one before it has not", i);
-        /* other polls since may have ended it */
-        if (!seen.judged[i] && gpusync_poll(p->queue[s->queue], s->ticket) == GPUSYNC_NOT_READY) open[s->queue] = true;
-    }
-}
-
 static void check_now(program *p)
 {
     int i;
     for (i = 0; i < p->steps; i++)
         if (p->step[i].kind != HOST && p->step[i].state == ISSUED) check_step_now(p, &p->step[i]);
-    check_order_now(p);
     for (i = 0; i < p->timelines; i++) check_line_now(p, i);
 }
 
@@ -324,7 +309,8 @@ static void begin_a_reader(program *p)
 
 static void make_something_else(program *p)
 {
-    gpusync_queue *q = p->queue[below_of((unsigned)p->queues)];
+    int n = (int)below_of((unsigned)p->queues);
+    gpusync_queue *q = p->queue[n];
     gpusync_timeline *timeline = NULL;
     gpusync_queue *queue = NULL;
     void *buffer = NULL;
@@ -344,7 +330,8 @@ static void make_something_else(program *p)
         answer(one_in(2) ? gpusync_queue_destroy_now(queue) : gpusync_queue_destroy(queue), GPUSYNC_OK);
         break;
     default:
-        result = answer(gpusync_command_buffer(q, NULL, &buffer), GPUSYNC_OK, GPUSYNC_ERROR_OUT_OF_MEMORY);
+        result = answer(gpusync_command_buffer(q, NULL, &buffer), GPUSYNC_OK, GPUSYNC_ERROR_OUT_OF_MEMORY,
+                        p->sticky[n] ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
         must((result == GPUSYNC_OK) == (buffer != NULL), "a command buffer");
         heal(p);
         answer(gpusync_command_buffer_discard(q, buffer), buffer ? GPUSYNC_OK : INVALID);
@@ -502,7 +489,7 @@ static void play_to_the_end(program *p)
         expect(p, gpusync_is_idle(p->queue[i]), "queue %d is not idle", i);
         expect(p, p->keeps || softmetal_outstanding(gpusync_queue_metal(p->queue[i])) == 0,
                "queue %d has command buffers", i);
-        if (seen.fills && !p->keeps && !p->metal4[i]) fill_queue(p->queue[i], 256, 0);
+        if (seen.fills && !p->keeps && !p->metal4[i] && !p->sticky[i]) fill_queue(p->queue[i], 256, 0);
     }
 }
 

@@ -107,16 +107,16 @@ faults=(
     '        gpusync__give_room(q, 0, NULL);'
 
     cleared_early fuzz "a clear of a failure that sticks leaves the tickets that have not ended free of it"
-    '        sticky->last = queue->head.committed;'
-    '        sticky->last = queue->head.completed;'
+    '            slot->behind = failed;'
+    '            slot->behind = 0;'
 
-    out_of_turn fuzz "where failures stick a submission ends before its turn"
-    '    bool waits = !q->sticky->ends_freely && s->work.ticket != q->head.completed + 1;'
-    '    bool waits = false;'
+    ends_well fuzz "a submission that ends well behind a failure that sticks does not take the error"
+    '        gpusync__take_failure(q, s);'
+    '        if (!s) gpusync__take_failure(q, s);'
 
     gone_early fuzz "a queue that goes later is said to be gone while the GPU works for it"
-    '    if (q->drains && !gpusync__drain(q, waits))'
-    '    if (q->drains && waits && !gpusync__drain(q, waits))'
+    '    return !q->drains || gpusync__drain(q, waits);'
+    '    return !q->drains || !waits || gpusync__drain(q, waits);'
 
     still_on_gpu fuzz "a wait that goes on through a loss does not see that the GPU has the work"
     '    bool off = gpusync__is_uncommitted(slot) || gpusync__look_slot(q, slot);'

@@ -14,8 +14,8 @@
 
    The last byte of the header says whether there is what came with 0.3, too (world.newer): queues where failures stick,
    waits through a loss, objects that go later, also let go by callbacks, callbacks on a dispatch queue of the program's,
-   spins, reports in the log function, and command buffers with descriptors. (References are unretained where work does not outlive its queue.) Where failures stick tickets end in their
-   order, and each failed ticket without a record of its own has failed as the one before it. What goes later tells
+   spins, reports in the log function, and command buffers with descriptors. (References are unretained where work does not
+   outlive its queue.) Where failures stick each ticket that has failed has a record of its own. What goes later tells
    once, when its callbacks have come; that of a device, when its memory has been given back.
 
    When no thread has got on for PATIENCE_MS, the main thread ends what waits for the program: it signals events as
@@ -66,7 +66,7 @@ typedef struct place {
     unsigned room;  /* of a queue: command buffers that it allows */
     uint64_t late;  /* of a queue: the cursor of a reader that began with it */
     int had_sticky; /* of a device: queues where failures stick */
-    unsigned clears;  /* of its failures */
+    bool others;      /* of a timeline: other code signals it, too */
     unsigned objects; /* of a device: places taken by queues, timelines and a warm-up of it */
     memory_log memory;
     gpusync_allocator allocator;
@@ -146,7 +146,7 @@ static bool claim(place *p, place *of)
     p->of = of;
     if (of) __atomic_fetch_add(&of->objects, 1, __ATOMIC_RELAXED);
     p->metal4 = p->given = p->small = p->manual = p->sleeps = p->sticky = p->own_queue = p->asks = false;
-    p->clears = 0;
+    p->others = false;
     p->had_sticky = 0;
     memset(&p->memory, 0, sizeof p->memory);
     p->metal = NULL;
@@ -679,12 +679,14 @@ static void make_timeline(void)
     p->sleeps = device->sleeps;
     desc.initial_value = how & 1 ? byte() : 0;
     desc.label = how & 2 ? "a timeline" : NULL;
-    desc.fail_writes_event = how & 4;
+    desc.signalled_by_others = how & 4;
     if ((how & 24) == 24) desc.shared_event = metal_shared_event_new(gpusync_device_metal(device_of(p)));
     p->given = desc.shared_event;
+    p->others = p->given || desc.signalled_by_others;
     p->highest = p->given ? 0 : desc.initial_value;
     may(gpusync_timeline_create(device_of(p), &desc, &timeline), GPUSYNC_OK);
     if (desc.shared_event) keep_event(desc.shared_event);
+    meet_if(timeline && desc.signalled_by_others, timeline_of_others);
     if (timeline) publish(p, timeline);
     else vacate(p);
 }
@@ -698,7 +700,7 @@ static void destroy_timeline(place *p, way how)
         go_later(p, timeline, g);
         return;
     }
-    /* Where failures stick work waits for what stands before it, too, and perhaps so for itself: only this ends it. */
+    /* Work may wait for a value that it is to signal itself, perhaps through a ticket: only this ends it. */
     if (GET(&p->of->had_sticky)) (void)gpusync_timeline_fail(timeline, NULL);
     answer(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
     check_callbacks_of(p);
@@ -908,7 +910,7 @@ static void track(void)
     gpusync_ticket ticket = 0;
     if (!o || o->was_tracked) return;
     if (may(gpusync_track(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_OK, INVALID) != GPUSYNC_OK) return;
-    must(!o->queue->sticky, "a buffer is tracked where failures stick");
+    meet_if(o->queue->sticky, sticky_queue_tracks);
     issued(o->queue, ticket);
     o->was_tracked = true;
     PUT(&o->tracked, ticket);
@@ -961,7 +963,7 @@ static void commit_behind_the_back(void)
             commit_one_behind(o->queue, o->buffer);
         } else { /* Metal takes no handler any more */
             bool sticky = o->queue->sticky;
-            may(gpusync_track(queue_of(o->queue), o->buffer, &ticket), sticky ? INVALID : GPUSYNC_ERROR_ALREADY_COMMITTED);
+            may(gpusync_track(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
             may(gpusync_commit(queue_of(o->queue), o->buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED,
                 sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_ALREADY_COMMITTED);
             must(ticket == 0, "a ticket for what other code has committed");
@@ -1057,8 +1059,8 @@ static void submit_some(void)
             q->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     else may(gpusync_submit(queue_of(q), &submission, &ticket), ENDS, NO_ROOM, MISFITS, GPUSYNC_ERROR_UNSUPPORTED);
     if (!ticket) return;
-    must(!q->sticky || (submission.wait_count + submission.signal_count == 0 && !over) ||
-             !(submission.flags & GPUSYNC_UNORDERED), "unordered where failures stick");
+    if (q->metal4) note_what_may_stay(queue_of(q), &submission);
+    meet_if(q->sticky && (submission.flags & GPUSYNC_UNORDERED), sticky_queue_unordered);
     issued(q, ticket);
     promised(over, q);
     meet_if(submission.flags & GPUSYNC_STRICT, submission_strict);
@@ -1089,9 +1091,9 @@ static void move_timeline(void)
     case 0:
     case 1: may(gpusync_timeline_signal(timeline_of(t), new_value(t)), ENDS, GPUSYNC_ERROR_NOT_RISING); break;
     case 2: /* others do what they are expected to, or the main thread does it at last */
-        if (!can_keep_event()) break;
+        if (!t->others || !can_keep_event()) break;
         value = new_value(t);
-        if (may(gpusync_timeline_expect(timeline_of(t), value), ENDS, GPUSYNC_ERROR_NOT_RISING) == GPUSYNC_OK) {
+        {
             uint64_t base = 0;
             void *event = gpusync_timeline_metal(timeline_of(t), &base);
             keep_event(metal_retain(event));
@@ -1134,17 +1136,17 @@ static void move_timeline(void)
 static void signal_one_that_goes(void)
 {
     place *device = some_device();
+    static const gpusync_timeline_desc desc = {0, NULL, NULL, true};
     unsigned count = 1 + below_of(4), delay = byte(), later = byte(), i;
     gpusync_timeline *timeline = NULL;
     uint64_t base = 0, where, until;
     goer *g;
     void *event;
     if (!device) return;
-    may(gpusync_timeline_create(device_of(device), NULL, &timeline), GPUSYNC_OK);
+    may(gpusync_timeline_create(device_of(device), &desc, &timeline), GPUSYNC_OK);
     if (!timeline) return;
     where = (uint64_t)(uintptr_t)timeline;
     event = metal_retain(gpusync_timeline_metal(timeline, &base));
-    may(gpusync_timeline_expect(timeline, count), ENDS);
     for (i = 1; i <= count; i++) {
         tally *told = tally_new();
         if (!told || may(gpusync_on_done(gpusync_at_value(timeline, i), on_tally, told), GPUSYNC_OK) != GPUSYNC_OK) continue;
@@ -1336,7 +1338,8 @@ static bool has_ended(gpusync_result result)
 static void look_around_newly(void)
 {
     place *q = one_in(8) ? NULL : some_queue(NULL), *device;
-    gpusync_ticket first, last;
+    gpusync_ticket first;
+    gpusync_result before;
     gpusync_stats stats;
     uint64_t count;
     size_t length;
@@ -1346,8 +1349,7 @@ static void look_around_newly(void)
     if (!q) return;
     switch (below_of(6)) {
     case 0:
-    case 1: /* counted first: a ticket that comes later clears nothing of its own */
-        COUNT(&q->clears);
+    case 1:
         meet_if(q->sticky, failure_cleared);
         answer(gpusync_queue_clear_failure(queue_of(q)), q->sticky ? GPUSYNC_OK : INVALID);
         break;
@@ -1364,10 +1366,9 @@ static void look_around_newly(void)
     case 4: check_struct_sizes(); break;
     default:
         first = some_ticket(q);
-        last = some_ticket(q);
-        if (!q->sticky || first >= last || last == 77777 || !has_ended(gpusync_poll(queue_of(q), last))) break;
-        must(gpusync_poll(queue_of(q), first) != GPUSYNC_NOT_READY, "ticket %llu has ended, and %llu has not",
-             (unsigned long long)last, (unsigned long long)first);
+        before = gpusync_poll(queue_of(q), first);
+        if (q->sticky && has_ended(before) && before != GPUSYNC_ERROR_RESULT_UNKNOWN)
+            may(gpusync_poll(queue_of(q), first), before, GPUSYNC_ERROR_RESULT_UNKNOWN); /* no failure comes over it later */
         break;
     }
 }
@@ -1641,13 +1642,11 @@ static void tell_report(const place *d)
     fprintf(stderr, "%s\n", text);
 }
 
-/* Where failures stick: a ticket that failed without a record of its own failed as the one before it. Without a clear
-   all tickets behind the first failure do. (What the queue gave up has a record, and does not stick.) */
+/* Where failures stick: each ticket that took the failure of an earlier one has a record of its own. */
 static void check_sticky(place *q, uint64_t commits)
 {
     static bool recorded[TOLD];
     uint64_t cursor = 0, n;
-    gpusync_result before = GPUSYNC_OK, first = GPUSYNC_OK;
     gpusync_error error;
     gpusync_stats stats;
     memset(recorded, 0, sizeof recorded);
@@ -1657,12 +1656,7 @@ static void check_sticky(place *q, uint64_t commits)
         if (error.ticket < TOLD) recorded[error.ticket] = true;
     for (n = 1; n <= commits; n++) {
         gpusync_result now = gpusync_poll(queue_of(q), n);
-        must(now >= 0 || recorded[n] || now == before, "ticket %llu failed with %d without a record, the one before it ended with %d",
-             (unsigned long long)n, now, before);
-        must(GET(&q->clears) || first == GPUSYNC_OK || now == first, "ticket %llu ended with %d, one before it with %d, which sticks",
-             (unsigned long long)n, now, first);
-        if (now < 0 && now != GPUSYNC_ERROR_CANCELLED && first == GPUSYNC_OK) first = now;
-        before = now;
+        must(now >= 0 || recorded[n], "ticket %llu failed with %d without a record", (unsigned long long)n, now);
     }
 }
 
@@ -1688,6 +1682,7 @@ static void check_queue(place *q)
     must(world.losable || gpusync_in_flight(queue_of(q)) == 0, "%llu in flight",
          (unsigned long long)gpusync_in_flight(queue_of(q)));
     if (q->sticky) check_sticky(q, stats.commits);
+    if (q->sticky) answer(gpusync_queue_clear_failure(queue_of(q)), GPUSYNC_OK); /* else it makes no command buffer */
     if (!world.losable && !q->metal4) fill_queue(queue_of(q), q->room, SECONDS(10));
     n = count_failures(queue_of(q), &from_the_first);
     found = count_failures(queue_of(q), &q->late);
@@ -1806,6 +1801,7 @@ static void end_world(void)
     must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
     while (world.kept_count > 0) metal_release(world.kept[--world.kept_count]);
     while (world.event_count > 0) metal_release(world.events[--world.event_count]);
+    give_back_all_that_stays();
     check_tallies();
 }
 

@@ -19,6 +19,7 @@ static void overwrite_queue(void)
     q->open_count = q->lined = 99;
     q->refused = true;
     q->free_submissions = q->kept = NULL;
+    q->mark = NULL;
     q->log_count = q->logged = q->covered = q->last_failed = 99;
     q->place.beside[1] = NULL;
 }
@@ -186,13 +187,14 @@ static void metal4(void)
     all_slots_are_free();
 }
 
-/* A queue of Metal 4 goes, while two submissions are published that keep their events. Two earlier ones have what they
-   signal by then: one of the publishers lets go of them, or the queue does. */
+/* A queue of Metal 4 goes, while two submissions are published, one behind the other, that keep their events. The mark of
+   two earlier ones has come by then: the first publish lets go of them, or the queue does. */
 #define SUBMISSIONS 4
-static void *publishes(void *s)
+static void *publishes(void *unused)
 {
-    gpusync__keep_signaller(&Q, (gpusync__submission *)s);
-    return NULL;
+    gpusync__keep_signaller(&Q, &submissions[2]);
+    gpusync__keep_signaller(&Q, &submissions[3]);
+    return unused;
 }
 static void kept_submissions(void)
 {
@@ -206,22 +208,25 @@ static void kept_submissions(void)
     for (int i = 0; i < SUBMISSIONS; i++) {
         submissions[i].refs = 1;
         submissions[i].work.queue = &Q;
-        submissions[i].mark = i < 2 ? 1 : 2;
+        submissions[i].signals = &submissions[i].few_signals[0];
+        submissions[i].signal_count = 1;
+        submissions[i].few_signals[0].timeline = &T;
+        submissions[i].few_signals[0].node.number = submissions[i].mark = i < 2 ? 1 : 2;
         submissions[i].next = i == 0 ? &submissions[1] : NULL;
     }
     Q.free_submissions = NULL;
     Q.free_count = 0;
     Q.kept = &submissions[0];
+    Q.last_kept = &submissions[1];
     Q.kept_count = 2;
+    T.refs = 1 + SUBMISSIONS;
     Q.owed.count = SUBMISSIONS;
-    pthread_t one = start(publishes, (long)&submissions[2]), two = start(publishes, (long)&submissions[3]);
-    pthread_t three = start(destroyer, 0);
+    pthread_t one = start(publishes, 0), two = start(destroyer, 0);
     join(one);
     join(two);
-    join(three);
     assert(freed == 1);
     for (gpusync__due *s = D.pools[GPUSYNC__POOL_SUBMISSIONS].free; s; s = s->next) assert(count++ < SUBMISSIONS);
-    assert(count == SUBMISSIONS);
+    assert(count == SUBMISSIONS && T.refs == 1);
 }
 
 /* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)

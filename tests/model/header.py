@@ -26,8 +26,8 @@ EDITS = [
     ("((void (*)(void *, void *, void *, uint64_t))gpusync__send)(", "model_encode("),
     ("((notify)gpusync__send)(", "model_notify("),
     ("((commit4)gpusync__send)(", "model_commit4("),
-    ("((pipeline_later)gpusync__send)(", "model_pipeline("),
-    ("((library_later)gpusync__send)(", "model_library("),
+    ("((new_pipeline)gpusync__send)(", "model_pipeline("),
+    ("((new_library)gpusync__send)(", "model_library("),
     # The selectors are constants of the model, so that comparing them costs no events.
     ("static struct gpusync__selectors {", "static const struct gpusync__selectors {"),
     ("#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);",
@@ -46,26 +46,29 @@ EDITS = [
     ("#define GPUSYNC__PAUSE() __asm__ __volatile__(\"isb\")", "#define GPUSYNC__PAUSE() ((void)0)"),
     # Copies of structures: field by field, without the texts.
     ("    record->error = *error;", "    copy_error(&record->error, error);"),
-    ("    q->sticky->first = *error;", "    copy_error(&q->sticky->first, error);"),
+    ("        sticky->error = *error;", "        copy_error(&sticky->error, error);"),
     ("            *record = q->last_failure;", "            copy_failed(record, &q->last_failure);"),
     ("    *to = *from;", "    copy_error(to, from);"),
     ("    *error = q->log[at % q->log_size].error;", "    copy_error(error, &q->log[at % q->log_size].error);"),
-    ("        *early = *outcome->error;", "        copy_error(early, outcome->error);"),
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
     ("        s->error = *error;", "        copy_error(&s->error, error);"),
-    ("        s->error = q->sticky->first;", "        copy_error(&s->error, &q->sticky->first);"),
     ("        error = dep->timeline->error;", "        copy_error(&error, &dep->timeline->error);"),
     ("wait->error)\n"
      "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
+    ("    gpusync_error ended = *from;", "    gpusync_error ended;\n    copy_error(&ended, from);"),
+    ("    *to = ended;", "    copy_error(to, &ended);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
     ("    set = *options;", "    copy_options(&set, options);"),
+    # No text is ever looked at.
+    ("    while (text && *text) {", "    while (false) {"),
     # Text for the log.
     ("    va_start(arguments, format);\n"
      "    vsnprintf(text, sizeof text, format, arguments);\n"
      "    va_end(arguments);\n"
+     "    gpusync__end_text(text);\n"
      "    gpusync__make_plain(text, strlen(text));\n",
      "    (void)arguments;\n    (void)format;\n    text[0] = 0;\n"),
     # Counts that no answer depends on. They order nothing.

@@ -105,6 +105,37 @@ static void against_loss(void)
     nothing_is_left();
 }
 
+/* The same against a failure that sticks: the failed command buffer's handler tells the queue alone. */
+static gpusync__sticky sticky;
+static void *more_buffers[1] = {&B[1]};
+static gpusync_submission later = {
+    .waits = &point, .wait_count = 1, .command_buffers = more_buffers, .command_buffer_count = 1, .flags = GPUSYNC_STRICT};
+static void *submits_later(void *unused)
+{
+    gpusync_ticket ticket;
+    gpusync_result result = gpusync_submit(&Q, &later, &ticket);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION);
+    return unused;
+}
+static void *ends_badly(void *unused)
+{
+    finish(0, BADLY);
+    return unused;
+}
+static void against_stuck(void)
+{
+    Q.sticky = &sticky;
+    have_log();
+    have_submissions(1);
+    commit(0);
+    B[1].status = 0;
+    pthread_t one = start(submits_later, 0), other = start(ends_badly, 0);
+    join(one);
+    join(other);
+    assert(B[1].status == 0 && B[1].live == 1 && sticky.error.ticket == 1 && Q.log_count == gpusync__committed(&Q));
+    nothing_is_left();
+}
+
 /* Something about a held submission changes. The thread that changes it has what is held issued, while another thread
    has the order lock, or does the same for another submission. In the end gpusync__issue_ready has looked at each, and
    nothing is wanted. */
@@ -150,7 +181,6 @@ static void two_issues(void)
 
 /* Work that signals 1 is on the device. A submission that waits for 1 comes in while that work ends well. It is issued,
    and ends well too. */
-static void *more_buffers[1] = {&B[1]};
 static gpusync_submission first = {
     .signals = &point, .signal_count = 1, .command_buffers = buffers, .command_buffer_count = 1};
 static gpusync_submission second = {

@@ -139,8 +139,6 @@ green everything wake ticket -DWHAT=GPUSYNC_EVERYTHING
 green neighbours wake neighbours
 green all-of-two wake neighbours -DKIND=GPUSYNC__ALL
 green value wake value
-green value-of-others wake outside
-green callback-of-others wake outside_callback
 green room wake room -DLIMIT=1
 green room-passed-on wake room_for_two -DLIMIT=1
 green all-points wake many
@@ -175,6 +173,7 @@ green held-signalled held against_signal -DWEAK_LOCK
 green held-failed held against_failure -DWEAK_LOCK
 green held-both held against_both -DWEAK_LOCK
 green held-device-lost held against_loss -DWEAK_LOCK
+green held-stuck held against_stuck -DWEAK_LOCK -DMODEL_SLOTS=4
 green issue-held held issue_held -DWEAK_LOCK
 green two-issues held two_issues -DWEAK_LOCK
 green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
@@ -203,6 +202,8 @@ green destroy-timeline-waiter destroy timeline
 green destroy-timeline-signal destroy timeline -DWITH_TIMELINE=signals
 # Warm-up
 green warm-up-asked warmup asked
+green warm-up-library warmup one_library
+green warm-up-waited warmup waited_for
 green warm-up-destroyed warmup destroyed
 green warm-up-destroyed-waiter warmup destroyed_with
 green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
@@ -233,6 +234,7 @@ mutant doomed-read-before-missing held-failed
 mutant lined-up-without-a-look held-signalled
 mutant deferred-cleared-after-the-issue two-issues
 mutant loss-not-looked-at held-device-lost
+mutant stuck-not-looked-at held-stuck
 mutant inside-counted-relaxed destroy-now-sweep
 mutant closing-read-first destroy-now-sweep
 mutant left-relaxed destroy-now-poller
@@ -256,8 +258,6 @@ mutant refused-after-the-timer sweep-for-room
 mutant asked-cleared-after-the-look callback-asked-for
 mutant due-not-asked-for callback-asked-for
 mutant two-callbacks-at-once callback-paid
-mutant hint-before-outside value-of-others
-mutant outside-read-before-the-list callback-of-others
 mutant committed-read-first between-two-loads
 mutant idle-read-relaxed seen-when-idle
 mutant no-fence-behind-a-status seen-in-status
@@ -265,8 +265,10 @@ mutant recorded-after-the-end failure-known-first
 mutant failed-flag-left-out failure-known-first
 mutant value-before-the-error timeline-fails
 mutant raised-without-telling sleeper-of-two-signals
-mutant asked-after-the-look warm-up-asked
-mutant done-stored-with-release warm-up-asked
+mutant pipeline-begun-twice warm-up-asked
+mutant library-without-its-mutex warm-up-library
+mutant counted-before-it-is-done warm-up-waited
+mutant value-read-after-the-look warm-up-waited
 mutant warm-up-inside-not-looked-at warm-up-destroyed-waiter
 mutant warm-up-does-not-fail warm-up-destroyed-waiter
 mutant pending-falls-first warm-up-destroyed

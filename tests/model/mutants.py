@@ -121,11 +121,11 @@ MUTANTS = {
     ],
     "counted-before-doomed": [
         ("        if (fails)\n"
-         "            gpusync__doom(s, dep->rank, error);\n"
+         "            gpusync__doom(s, false, error);\n"
          "        if ((dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1) ||",
          "        bool last = dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1;\n"
          "        if (fails)\n"
-         "            gpusync__doom(s, dep->rank, error);\n"
+         "            gpusync__doom(s, false, error);\n"
          "        if (last ||"),
     ],
     "lined-up-without-a-look": [
@@ -141,8 +141,15 @@ MUTANTS = {
     ],
     # -- a device is lost
     "loss-not-looked-at": [
-        ("    if (q->sticky || GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)\n"
-         "        gpusync__want(q, deferred); /* the loss of the device, or a failure that sticks, came first */\n", ""),
+        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n"
+         "        gpusync__want(",
+         "    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK)\n        gpusync__want("),
+    ],
+    # -- a failure sticks
+    "stuck-not-looked-at": [
+        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n"
+         "        gpusync__want(",
+         "    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)\n        gpusync__want("),
     ],
     # -- an object goes
     "inside-counted-relaxed": [
@@ -253,19 +260,6 @@ MUTANTS = {
          "            GPUSYNC__STORE_SEQ(&dev->due, due->next);\n", "        else if (dev->due_count == 9) "
          "GPUSYNC__STORE_SEQ(&dev->due, NULL);\n"),
     ],
-    # -- others may signal
-    "hint-before-outside": [
-        ("    if (!(gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE) & GPUSYNC__OUTSIDE))\n"
-         "        gpusync__wake_waits(timeline->device, &timeline->waits, true);",
-         "    gpusync__wake_waits(timeline->device, &timeline->waits, true);\n"
-         "    gpusync__set_flag(&timeline->flags, GPUSYNC__OUTSIDE);"),
-    ],
-    "outside-read-before-the-list": [
-        ("    *listens = node->heard = callback->timeline && flags & GPUSYNC__OUTSIDE;",
-         "    *listens = node->heard = callback->timeline && *listens;"),
-        ("    if (callback && gpusync__list_callback(callback, &listens)) {",
-         "    listens = t && gpusync__is_outside(t);\n    if (callback && gpusync__list_callback(callback, &listens)) {"),
-    ],
     # -- the two loads of gpusync_is_idle, the fence behind a status
     "committed-read-first": [
         ("    completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);\n"
@@ -301,21 +295,28 @@ MUTANTS = {
          "        GPUSYNC__LOCK_TIMELINE(t);\n        if (reason) gpusync__copy_error(&t->error, reason);\n"),
     ],
     "raised-without-telling": [
-        ("        gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);\n        writes", "  "
-         "      writes"),
+        ("        gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);\n    }\n    uint64_t level",
+         "    }\n    uint64_t level"),
     ],
     # -- a warm-up
-    "asked-after-the-look": [
-        ("        GPUSYNC__STORE_SEQ(&c->asked, 1);\n"
-         "        gpusync__compile(c->library);\n"
-         "        if (GPUSYNC__LOAD_SEQ(&c->library->done))\n"
-         "            gpusync__compile(c);",
-         "        gpusync__compile(c->library);\n        if (GPUSYNC__LOAD_SEQ(&c->library->done)) gpusync__compile(c);\n"
-         "        GPUSYNC__STORE_SEQ(&c->asked, 1);"),
+    "pipeline-begun-twice": [
+        ("    if (gpusync__swap32(&w->compilations[i].started, 0, 1))\n",
+         "    bool begins = !GPUSYNC__LOAD_SEQ(&w->compilations[i].started);\n"
+         "    GPUSYNC__STORE_SEQ(&w->compilations[i].started, 1);\n    if (begins)\n"),
     ],
-    "done-stored-with-release": [
-        ("    GPUSYNC__STORE_SEQ(&c->done, 1);\n    if (c->library)",
-         "    __atomic_store_n(&c->done, 1, __ATOMIC_RELEASE);\n    if (c->library)"),
+    "library-without-its-mutex": [
+        ("    pthread_mutex_lock(&l->mutex);\n", ""),
+        ("    pthread_mutex_unlock(&l->mutex);\n", ""),
+    ],
+    "counted-before-it-is-done": [
+        ("        GPUSYNC__STORE_SEQ(&c->done, 1);\n        gpusync__count_done(w);\n",
+         "        gpusync__count_done(w);\n        GPUSYNC__STORE_SEQ(&c->done, 1);\n"),
+    ],
+    "value-read-after-the-look": [
+        ("        result = gpusync_timeline_query(w->progress, &value);\n        if (gpusync__is_warm(w, c))\n"
+         "            return GPUSYNC_OK;\n",
+         "        if (gpusync__is_warm(w, c)) return GPUSYNC_OK;\n"
+         "        result = gpusync_timeline_query(w->progress, &value);\n"),
     ],
     "warm-up-inside-not-looked-at": [
         ("    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending))\n"
@@ -335,7 +336,9 @@ MUTANTS = {
          "            break;", "        if (left <= settled) break;"),
     ],
     "pending-falls-first": [
-        ("    gpusync__pool_pop(pool);\n    gpusync__compiled(c);\n    GPUSYNC__SUB_SEQ(&w->pending, 1);\n",
-         "    gpusync__pool_pop(pool);\n    GPUSYNC__SUB_SEQ(&w->pending, 1);\n    gpusync__compiled(c);\n"),
+        ("        GPUSYNC__STORE_SEQ(&c->done, 1);\n        gpusync__count_done(w);\n    }\n"
+         "    GPUSYNC__SUB_SEQ(&w->pending, 1);\n",
+         "        GPUSYNC__SUB_SEQ(&w->pending, 1);\n        GPUSYNC__STORE_SEQ(&c->done, 1);\n"
+         "        gpusync__count_done(w);\n    } else {\n        GPUSYNC__SUB_SEQ(&w->pending, 1);\n    }\n"),
     ],
 }

@@ -83,45 +83,6 @@ static void value(void)
     assert(!lost(0));
 }
 
-/* A value that others signal, which was not known: gpusync_timeline_expect comes while a waiter falls asleep. The
-   listener is to tell then: the waiter has asked for it. */
-static void *expecter(void *unused)
-{
-    gpusync_result result = gpusync_timeline_expect(&T, 1);
-    assert(result == GPUSYNC_OK);
-    return unused;
-}
-static gpusync__listening listening;
-static void outside(void)
-{
-    gpusync__global.listenings = &listening;
-    start(sleep_for_value, 1);
-    join(start(expecter, 0));
-    if (!lost(0)) return; /* it has still to fall asleep: there is an order in which it has */
-    assert(LOAD(&registered) == 1);
-    gpusync__context_block block = {{0}, &listening};
-    __atomic_store_n(&event_value, 1, __ATOMIC_RELEASE); /* the others signal, and Metal calls the block */
-    gpusync__listener_invoke(&block, &event_value, 1);
-    assert(!lost(0));
-}
-
-/* A callback for such a value is registered while gpusync_timeline_expect comes: the listener is to tell. */
-static void done(void *user, gpusync_result result, const gpusync_error *error) {}
-static void *registrar(void *unused)
-{
-    gpusync_result result = gpusync_on_done(gpusync_at_value(&T, 1), done, NULL);
-    assert(result == GPUSYNC_OK);
-    return unused;
-}
-static void outside_callback(void)
-{
-    gpusync__global.listenings = &listening;
-    pthread_t one = start(registrar, 0), other = start(expecter, 0);
-    join(one);
-    join(other);
-    assert(LOAD(&registered) == 1);
-}
-
 /* Room for one command buffer, where all is taken. One thread waits for it, and a slot is free. The other one gives
    room, takes it again if it can, and gives it back: a commit and its end. */
 #define LATER 5000
@@ -136,9 +97,7 @@ static void *wait_for_room(void *unused)
 static void *give_and_take(void *unused)
 {
     gpusync__give_room(&Q, 1, NULL);
-    gpusync__lock(&Q.waits.lock);
-    bool taken = gpusync__take_rooms(&Q, 1, 1);
-    gpusync__unlock(&Q.waits.lock);
+    bool taken = gpusync__take_rooms(&Q, 1);
     if (taken) gpusync__give_room(&Q, 1, NULL);
     return unused;
 }

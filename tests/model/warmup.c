@@ -1,10 +1,10 @@
-/* warmup.c - a warm-up has no lock: its marks are looked at in the right order */
+/* warmup.c - a warm-up has no lock but a library's: its marks are looked at in the right order */
 
 #include "rig.h"
 
 static struct {
     struct gpusync_warmup warmup;
-    gpusync__compilation compilations[2]; /* a pipeline, and its library */
+    gpusync__compilation compilations[3]; /* two pipelines, and their library */
 } memory;
 #define W (&memory.warmup)
 static int freed;
@@ -20,21 +20,32 @@ static void overwrite(void *user, void *freed_memory, size_t size)
 }
 static void have_warmup(bool disabled)
 {
-    gpusync__compilation *pipeline = &memory.compilations[0], *library = &memory.compilations[1];
+    gpusync__compilation *library = &memory.compilations[2];
     D.allocator.release = overwrite;
     W->device = &D;
     W->progress = &T;
     W->compilations = memory.compilations;
-    W->count = W->library_count = 1;
-    W->total = disabled ? 0 : 1;
-    pipeline->warmup = library->warmup = W;
-    pipeline->library = library;
-    library->text = pipeline->text = &metal_object;
+    W->count = 2;
+    W->library_count = 1;
+    W->total = disabled ? 0 : 2;
+    library->warmup = W;
+    library->text = &metal_object;
+    for (int i = 0; i < 2; i++) {
+        gpusync__compilation *pipeline = &memory.compilations[i];
+        pipeline->warmup = W;
+        pipeline->library = library;
+        pipeline->text = &metal_object;
+        pipeline->same_as = (size_t)i;
+        pipeline->started = !disabled;
+    }
+}
+static void *compiles(void *i)
+{
+    gpusync__compile(&memory.compilations[(long)i]);
+    return NULL;
 }
 
-/* Of one that is disabled the pipeline is asked for, while Metal brings the library: one of the two threads has the
-   pipeline compiled, once. */
-static int begun;
+/* Of one that is disabled two threads ask for a pipeline: it becomes a task once. */
 static void *asks(void *unused)
 {
     void *pipeline;
@@ -42,24 +53,45 @@ static void *asks(void *unused)
     assert(result == GPUSYNC_TIMEOUT);
     return unused;
 }
-static void *library_comes(void *unused)
-{
-    gpusync__context_block block = {{0}, &memory.compilations[1]};
-    gpusync__came(&block, &metal_object, NULL);
-    return unused;
-}
 static void asked(void)
 {
     have_warmup(true);
-    memory.compilations[1].started = 1; /* by an earlier call for another pipeline of this library */
-    W->pending = 1;
-    pthread_t one = start(asks, 0), other = start(library_comes, 0);
+    pthread_t one = start(asks, 0), other = start(asks, 0);
     join(one);
     join(other);
-    assert(compiling == &memory.compilations[0] && W->pending == 1 && W->inside == 0);
+    assert(tasks_begun == 1 && W->pending == 1 && W->inside == 0);
 }
 
-/* It is destroyed, while a wait for all of it sleeps inside, and while Metal brings the only pipeline. */
+/* Two tasks need one library: one of them compiles it, and both have it. */
+static void one_library(void)
+{
+    have_warmup(false);
+    W->pending = 2;
+    pthread_t one = start(compiles, 0), other = start(compiles, 1);
+    join(one);
+    join(other);
+    assert(libraries_made == 1 && memory.compilations[0].made && memory.compilations[1].made);
+    assert(W->done == 2 && W->pending == 0 && T.value == 2);
+}
+
+/* A thread waits for a pipeline while its task ends. */
+static void *waits_for_one(void *unused)
+{
+    void *pipeline;
+    gpusync_result result = gpusync_warmup_pipeline(W, 0, GPUSYNC_FOREVER, &pipeline, NULL);
+    assert(result == GPUSYNC_OK && pipeline == &metal_object);
+    return unused;
+}
+static void waited_for(void)
+{
+    have_warmup(false);
+    W->pending = 1;
+    start(waits_for_one, 0);
+    join(start(compiles, 0));
+    assert(!lost(0));
+}
+
+/* It is destroyed, while a call is inside (WITH), or while a pipeline is compiled. */
 static void *waits(void *unused)
 {
     gpusync_result result = gpusync_warmup_wait(W, GPUSYNC_FOREVER);
@@ -73,12 +105,6 @@ static void *polls(void *unused)
     assert(result == GPUSYNC_OK || result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_DESTROYED);
     return unused;
 }
-static void *pipeline_comes(void *unused)
-{
-    gpusync__context_block block = {{0}, &memory.compilations[0]};
-    gpusync__came(&block, &metal_object, NULL);
-    return unused;
-}
 static void *destroys(void *with)
 {
     if (with) __VERIFIER_assume(LOAD(&W->inside) != 0);
@@ -90,7 +116,7 @@ static void destroyed(void)
 {
     have_warmup(false);
     W->pending = 1;
-    pthread_t one = start(pipeline_comes, 0), other = start(destroys, 0);
+    pthread_t one = start(compiles, 0), other = start(destroys, 0);
     join(one);
     join(other);
     assert(freed);

@@ -65,14 +65,16 @@ typedef struct softmetal_quirks {
                                    for a value already reached runs                                                */
     bool deaf_to_the_past;      /* a listener's block that is registered for a value already reached does not run
                                    before the event rises again                                                    */
+    bool refused_listeners;     /* a listener's block beyond 100 that wait on one event ends the process, as an
+                                   exception would                                                                 */
     bool deaf_device;           /* real clock: waits of the device do not see what setSignaledValue: set           */
     bool open_waits;            /* a wait in a command buffer passes at once                                       */
     bool early_signals;         /* signals in a command buffer fire after the first waits in it, before any work   */
     bool overtaking_signals;    /* a command buffer of one signal fires it at its commit                           */
     bool signals_of_the_killed; /* a command buffer that a wait ends with an error fires its signals               */
     bool events_not_kept;       /* a command buffer has no reference to its events, nor a claim on them            */
-    bool handlers_under_lock;   /* as under validation: the handlers of a command buffer run with a lock of its held, which
-                                   adding one takes; not those of Metal 4. Always so where the environment has
+    bool handlers_under_lock;   /* as a validation layer may: the handlers of a command buffer run with a lock of its held,
+                                   which adding one takes; not those of Metal 4. Always so where the environment has
                                    MTL_DEBUG_LAYER=1, which switches Metal's own validation on                     */
     bool handlers_backwards;    /* completed handlers run in the opposite order (not those that are stepped)       */
     bool silent_dealloc;        /* a buffer that was never committed drops its handlers                            */
@@ -80,7 +82,6 @@ typedef struct softmetal_quirks {
     bool status_autoreleases;   /* status autoreleases the buffer                                                  */
     bool uncommitted_are_free;  /* a command buffer counts against its queue's limit from commit on                */
     bool early_places;          /* real clock: the place in the queue is given back before the handlers run        */
-    bool compiled_twice;        /* completion handlers of compilations run twice                                   */
     bool any_function;          /* newFunctionWithName: makes a function of every name                             */
     bool bare_errors;           /* an error has no number of the driver's: not in its text, and no error below it  */
     bool ioaccel_errors;        /* as of Intel's and AMD's drivers: "(00000005:kIOAccel...)", and no error below   */
@@ -202,6 +203,8 @@ softmetal_due softmetal_what_is_due(void *command_buffer);
 void *softmetal_due_at(void *command_queue, unsigned k, softmetal_due *due);
 /* The first of the queue with which the GPU has not ended, in the order of the queue; NULL: there is none. */
 void *softmetal_first_in_line(void *command_queue);
+/* The event of the last signal that a Metal 4 queue was given, not retained; NULL: none, or a queue of the older kind. */
+void *softmetal_last_signalled(void *command_queue);
 
 /* The newest command buffer made by the queue, and the k-th newest (0 is the newest) that is still
    alive; NULL when none. Not retained: for buffers that the program made out of the test's sight. */
@@ -210,22 +213,23 @@ void *softmetal_buffer_at(void *command_queue, unsigned k);
 
 /* -------------------------------------------------------------------------- >>faults -- */
 
-/* Why the driver ends a command buffer: its number, and the codes that Metal makes of it, one for either kind of queue.
-   The star is for softmetal_fail.
+/* Why the driver ends a command buffer: its number, and the codes of the error, one for either kind of queue. Public logs
+   show the numbers and MTLCommandBufferError's codes: examples/README.md, "Errors". The code for InnocentVictim, and all
+   of MTL4CommandQueueError, are assumed. The star is for softmetal_fail.
 
                                              MTLCommandBufferError   MTL4CommandQueueError */
 typedef enum softmetal_reason {
     SOFTMETAL_TIMEOUT = 2,                  /* 2 Timeout *             1 Timeout *       */
     SOFTMETAL_HANG = 3,                     /* 2 Timeout               1 Timeout         */
     SOFTMETAL_SUBMISSIONS_IGNORED = 4,      /* 4 AccessRevoked *       5 AccessRevoked * */
-    SOFTMETAL_INNOCENT_VICTIM = 5,          /* 1 Internal              1 Timeout         */
+    SOFTMETAL_INNOCENT_VICTIM = 5,          /* 1 Internal              6 Internal        */
     SOFTMETAL_BACKGROUND = 6,               /* 7 NotPermitted *        2 NotPermitted *  */
     SOFTMETAL_OUT_OF_MEMORY = 8,            /* 8 OutOfMemory *         3 OutOfMemory *   */
-    SOFTMETAL_INVALID_RESOURCE = 9,         /* 9 InvalidResource *     2 NotPermitted    */
-    SOFTMETAL_PAGE_FAULT = 11,              /* 3 PageFault *           2 NotPermitted    */
-    SOFTMETAL_IMPACTING_INTERACTIVITY = 14, /* 1 Internal              1 Timeout         */
-    SOFTMETAL_FIRST_INTERNAL = 0x13,        /* 1 Internal              1 Timeout: this number and all above it */
-    SOFTMETAL_INTERNAL = 0x10c              /* 1 Internal *            1 Timeout: one of these, seen in logs   */
+    SOFTMETAL_INVALID_RESOURCE = 9,         /* 9 InvalidResource *     6 Internal        */
+    SOFTMETAL_PAGE_FAULT = 11,              /* 3 PageFault *           6 Internal        */
+    SOFTMETAL_IMPACTING_INTERACTIVITY = 14, /* 1 Internal              6 Internal        */
+    SOFTMETAL_FIRST_INTERNAL = 0x100,       /* 1 Internal              6 Internal: softmetal's own limit, from here on */
+    SOFTMETAL_INTERNAL = 2067               /* 1 Internal *            6 Internal *: as in gfx-rs/wgpu-rs#392   */
 } softmetal_reason;
 
 /* The buffer ends in Error; its encoded signals never run; what it encoded before is not undone and not done.
@@ -234,8 +238,8 @@ typedef enum softmetal_reason {
    (00000003:kIOGPUCommandBufferCallbackErrorHang)". The number is also the code of the error below it
    (NSUnderlyingErrorKey), whose domain is IOGPUCommandQueueErrorDomain. Three quirks change that.
 
-   reason: one of the above, or any number from SOFTMETAL_FIRST_INTERNAL on. All other numbers are an abort: what Metal
-   makes of them is not known. text: in place of Metal's; NULL: Metal's. */
+   reason: one of the above, or any number from SOFTMETAL_FIRST_INTERNAL on. All other numbers are an abort. text: in
+   place of Metal's; NULL: Metal's. */
 void softmetal_fail_as(void *command_buffer, unsigned reason, const char *text);
 /* The same for a test that knows Metal's code alone. domain NULL: the code is of the queue's kind, and the reason is the
    one with this code and a star; an error with a code that has no star has nothing below it. With a domain: an error of
@@ -259,7 +263,7 @@ void softmetal_status_after_handlers(void *command_buffer);
 /* Never completes by itself (real clock): until softmetal_unhang, or the device is removed. */
 void softmetal_hang(void *command_buffer);
 void softmetal_unhang(void *command_buffer);
-/* Every unfinished buffer of the device ends in Error code 11, later ones fail at once with 11. */
+/* Every unfinished buffer of the device ends in Error code 11, later ones fail at once with 11. A run's code is 4. */
 void softmetal_remove_device(void *device);
 /* A second device (+1), for objects of another device. No Metal function finds it. */
 void *softmetal_new_device(void);
@@ -375,16 +379,16 @@ uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
      - Feedback handlers take the place of completed handlers. Each gets a feedback object of its own, which
        goes when the handler returns, unless it was retained. They run on the queue's completion thread; under the
        real clock, where the descriptor had a feedbackQueue, on that. The feedback queue is not retained.
-     - Nothing retains anything. A run needs its command buffers, allocators, pipelines and memory until the GPU has
-       ended with it; a signal or wait needs its event until it is over. To destroy one earlier, or to reset an
-       allocator, is an abort. A queue itself lives until its work is over.
-     - A commit takes the handlers out of its options, which may be used again, by one thread at a time.
+     - Nothing retains anything: Apple's documentation promises no more. A run needs its command buffers, allocators,
+       pipelines and memory until the GPU has ended with it; a signal or wait needs its event until it is over. To destroy
+       one earlier, or to reset an allocator, is an abort. A queue itself lives until its work is over.
+     - A commit takes the handlers out of its options (assumed), which may be used again, by one thread at a time.
      - An argument table counts at the dispatch: its content is copied there. It knows the addresses of buffers whose
        gpuAddress was asked for.
 
    The error of a feedback wraps the one that >>faults describes: it has MTL4CommandQueueErrorDomain, code 1, no text,
    and that one under NSUnderlyingErrorKey. What softmetal_fail was given a domain for is not wrapped. A removed device
-   gives code 11: Metal never makes 4 and 6 of MTL4CommandQueueError.
+   gives code 4. That a wrapper is there: mokume-metal/mokume, CommandFaultLog.swift. All else of it is assumed.
 
    signalEvent:value: and waitForEvent:value: stand in the order of the queue, and a wait holds everything behind it.
    They take no step: under the manual clock they are over as soon as nothing is before them in the queue, and, of

@@ -226,7 +226,7 @@ SoftMetalCommandBuffer *sm_command_buffer_new(sm_entry entry, SoftMetalAnyQueue 
 
 /* --------------------------------------------------------------------------- transitions -- */
 
-/* A plain store, as Metal's. The fence keeps what came before it in its place on every processor, and
+/* A plain store: Metal promises no more. The fence keeps what came before it in its place on every processor, and
    ThreadSanitizer, which does not look at fences, sees no more order than `worked` gives. */
 static void set_status(SoftMetalCommandBuffer *buffer, unsigned long status)
 {
@@ -414,7 +414,8 @@ static void look_for_validation(void)
     validates = layer && strcmp(layer, "0") != 0;
 }
 
-/* The validation layer holds it while handlers run, and takes it to add one. It has none for Metal 4. */
+/* A lock of the command buffer that the validation layer may hold while handlers run, and take to add one. Assumed, so that
+   gpusync's handlers add none; not for Metal 4. */
 static bool take_handler_lock(SoftMetalCommandBuffer *buffer, const char *what)
 {
     pthread_once(&validation_once, look_for_validation);
@@ -787,7 +788,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     [old release];
 }
 
-/* The completed handlers of a buffer that was never committed run here, as Metal's do. */
+/* The completed handlers of a buffer that was never committed run here, as in WebKit/WebKit#39597. */
 - (void)dealloc
 {
     SM_REQUIRE(!in_line, ENQUEUED_NOT_COMMITTED, "%p", (void *)self);

@@ -242,7 +242,11 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     if (error) *error = nil;
     sm_check_argument(function, [SoftMetalFunction class], "newComputePipelineStateWithFunction:error:");
     SM_REQUIRE(((SoftMetalFunction *)function)->device == self, OTHER_DEVICE, "function");
-    return sm_creation_fails() ? nil : sm_new_pipeline(self, function);
+    if (!sm_creation_fails()) return sm_new_pipeline(self, function);
+    id failure = sm_new_error(@"SoftCompilerErrorDomain", 2, @"Compiler encountered an internal error");
+    if (error) *error = sm_handed_out(failure);
+    [failure release];
+    return nil;
 }
 
 - (void)newComputePipelineStateWithFunction:(id)function completionHandler:(id)block

@@ -1,9 +1,10 @@
 /* softmetal_error.m - what NSErrors say, and how Metal makes one of the driver's number
 
-   The kernel's driver ends a command buffer with a number. Metal turns this into a code of MTLCommandBufferError, of
-   which several numbers share one, and for a queue of Metal 4 that code into another one. The number itself stands in
-   the text, and is the code of the error below. Seen in listings of IOGPU of iOS 26.1, and in logs of systems since
-   2018; WebKit's Queue.mm has names of numbers, too. */
+   The driver ends a command buffer with a number. Metal turns this into a code of MTLCommandBufferError, of which several
+   numbers share one. The number itself stands in the text, and is the code of the error below. examples/README.md, in
+   "Errors", names a public log for each number; WebKit's Queue.mm has names of numbers, too. The code for the number 5,
+   and those of a queue of Metal 4, are assumed: no log shows them. Metal 4 gets the code that MTL4CommandQueue.h has for
+   the case, and Internal where it has none. */
 #import "softmetal_internal.h"
 #include <stdio.h>
 
@@ -83,44 +84,30 @@ SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text)
 typedef struct reason {
     unsigned number;
     const char *name, *words;
-    long code; /* of MTLCommandBufferError */
+    long code;  /* of MTLCommandBufferError */
+    long code4; /* of MTL4CommandQueueError */
 } reason;
 
-/* What Metal makes of 0, 1, 7, 10, 12, 13 and 15 to 18 is not known. Where several numbers have one code the likeliest
-   comes first, in Metal 4's codes as well. */
+/* softmetal knows no other numbers below SOFTMETAL_FIRST_INTERNAL. Where several numbers have one code the first has the
+   star of softmetal.h, in Metal 4's codes as well. */
 static const reason reasons[] = {
-    {SOFTMETAL_TIMEOUT, "Timeout", "Caused GPU Timeout Error", 2},
-    {SOFTMETAL_HANG, "Hang", "Caused GPU Hang Error", 2},
-    {SOFTMETAL_SUBMISSIONS_IGNORED, "SubmissionsIgnored", "Ignored (for causing prior/excessive GPU errors)", 4},
+    {SOFTMETAL_TIMEOUT, "Timeout", "Caused GPU Timeout Error", 2, 1},
+    {SOFTMETAL_HANG, "Hang", "Caused GPU Hang Error", 2, 1},
+    {SOFTMETAL_SUBMISSIONS_IGNORED, "SubmissionsIgnored", "Ignored (for causing prior/excessive GPU errors)", 4, 5},
     {SOFTMETAL_BACKGROUND, "BackgroundExecutionNotPermitted",
-     "Insufficient Permission (to submit GPU work from background)", 7},
-    {SOFTMETAL_OUT_OF_MEMORY, "OutOfMemory", "Insufficient Memory", 8},
-    {SOFTMETAL_INVALID_RESOURCE, "InvalidResource", "Invalid Resource", 9},
-    {SOFTMETAL_PAGE_FAULT, "PageFault", "Caused GPU Address Fault Error", 3},
-    {SOFTMETAL_INTERNAL, NULL, "Internal Error", 1}, /* all numbers from SOFTMETAL_FIRST_INTERNAL on */
-    {SOFTMETAL_INNOCENT_VICTIM, "InnocentVictim", "Discarded (victim of GPU error/recovery)", 1},
-    {SOFTMETAL_IMPACTING_INTERACTIVITY, "ImpactingInteractivity", "Impacting Interactivity", 1},
+     "Insufficient Permission (to submit GPU work from background)", 7, 2},
+    {SOFTMETAL_OUT_OF_MEMORY, "OutOfMemory", "Insufficient Memory", 8, 3},
+    {SOFTMETAL_INTERNAL, NULL, "Internal Error", 1, 6}, /* all numbers from SOFTMETAL_FIRST_INTERNAL on */
+    {SOFTMETAL_INVALID_RESOURCE, "InvalidResource", "Invalid Resource", 9, 6},
+    {SOFTMETAL_PAGE_FAULT, "PageFault", "Caused GPU Address Fault Error", 3, 6},
+    {SOFTMETAL_INNOCENT_VICTIM, "InnocentVictim", "Discarded (victim of GPU error/recovery)", 1, 6},
+    {SOFTMETAL_IMPACTING_INTERACTIVITY, "ImpactingInteractivity", "Impacting Interactivity", 1, 6},
 };
 #define REASONS (sizeof reasons / sizeof *reasons)
 
-static long code_of_metal4(long code)
-{
-    switch (code) {
-    case 2: return 1;
-    case 3:
-    case 7:
-    case 9:
-    case 10:
-    case 16: return 2;
-    case 4: return 5;
-    case 8: return 3;
-    default: return code;
-    }
-}
-
 static long code_for(const reason *r, bool metal4)
 {
-    return metal4 ? code_of_metal4(r->code) : r->code;
+    return metal4 ? r->code4 : r->code;
 }
 
 static const reason *reason_of(unsigned number)
@@ -140,15 +127,13 @@ static const reason *reason_behind(long code, bool metal4)
 
 void sm_check_reason(unsigned number, const char *what)
 {
-    SM_REQUIRE(reason_of(number), PANEL_MISUSE, "%s: what Metal makes of the driver's number %u is not known", what,
-               number);
+    SM_REQUIRE(reason_of(number), PANEL_MISUSE, "%s: softmetal makes no error of the driver's number %u", what, number);
 }
 
-/* Codes of which the number is not known. */
+/* Codes without a number. */
 static const char *words_of_code(long code, bool metal4)
 {
     if (metal4 && code == 4) return "Device Removed";
-    if (metal4 && code == 6) return "Internal Error";
     switch (code) {
     case 0: return "No error";
     case 10: return "Insufficient Tile Memory";
@@ -208,5 +193,5 @@ SoftMetalError *sm_new_error_of_timeout(void)
 
 SoftMetalError *sm_new_error_of_removal(bool metal4)
 {
-    return sm_new_failure(&(sm_fault){.code = 11}, metal4);
+    return sm_new_failure(&(sm_fault){.code = metal4 ? 4 : 11}, metal4);
 }

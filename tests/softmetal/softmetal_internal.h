@@ -546,6 +546,7 @@ extern NSString *const MTLCommandBufferErrorDomain, *const MTL4CommandQueueError
 @interface SoftMetalQueue4 : SoftMetalAnyQueue {
 @public
     id feedback_queue; /* a dispatch queue, not retained; nil: the completion thread */
+    void *last_signalled; /* an event, not retained */
 }
 @end
 

@@ -158,7 +158,6 @@ static void answer(compilation *work, id result, id error)
 {
     sm_block_check(&work->block);
     ((compile_block)work->block.block)(result, error);
-    if (SM_QUIRK(compiled_twice)) ((compile_block)work->block.block)(result, error);
     sm_block_drop(&work->block);
     [result release];
     [error release];
@@ -168,7 +167,7 @@ static void answer(compilation *work, id result, id error)
     sm_background_work(-1);
 }
 
-/* Like Metal's, these threads give the program's handler no pool. */
+/* These threads give the program's handler no pool, as Metal promises none. */
 static void *library_main(void *argument)
 {
     compilation *work = argument;
@@ -183,7 +182,7 @@ static void *pipeline_main(void *argument)
 {
     compilation *work = argument;
     id pipeline = work->fails ? nil : sm_new_pipeline(work->device, work->source);
-    id error = pipeline ? nil : sm_new_error(@"AGXMetal", 2, @"Compiler encountered an internal error");
+    id error = pipeline ? nil : sm_new_error(@"CompilerError", 2, @"Compiler encountered an internal error");
     answer(work, pipeline, error);
     return NULL;
 }

@@ -278,6 +278,13 @@ static void hook_after(SoftMetalQueue4 *queue, bool sent, const char *selector)
     [queue release];
 }
 
+void *softmetal_last_signalled(void *command_queue)
+{
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_last_signalled");
+    bool four = [(id)command_queue isKindOfClass:[SoftMetalQueue4 class]];
+    return four ? __atomic_load_n(&((SoftMetalQueue4 *)command_queue)->last_signalled, __ATOMIC_SEQ_CST) : NULL;
+}
+
 @implementation SoftMetalQueue4
 
 + (sm_kind)softmetalKind
@@ -305,6 +312,7 @@ static void hook_after(SoftMetalQueue4 *queue, bool sent, const char *selector)
 {
     bool sent = sm_arrived(self, _cmd);
     if (sent) [self retain];
+    __atomic_store_n(&last_signalled, event, __ATOMIC_SEQ_CST); /* not retained, as by Metal */
     operate(self, SM_ENTRY_SIGNAL, event, value, "signalEvent:value:");
     hook_after(self, sent, "signalEvent:value:");
 }

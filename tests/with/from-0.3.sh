@@ -110,7 +110,7 @@ migrates() {
     done
     cc -shared -fPIC "$root/tests/compile/implementation.c" -I"$root" $CPPFLAGS $LDLIBS -o libgpusync.so
     sed -i -e '/"max_in_flight"/s/.*/                ("error_log_count", c_uint32), ("spin", c_void_p),/' \
-        -e 's/("wait_mode", c_int), //' -e 's/("mode", c_int), //' -e 's/("through_loss", c_bool)/&, ("blocking", c_bool)/' \
+        -e 's/("wait_mode", c_int), \(.*\)/\1  # from-0.3: ok/' -e 's/("mode", c_int), //' -e 's/("through_loss", c_bool)/&, ("blocking", c_bool)/' \
         -e 's/gpusync_device_wait(device, c_uint64(0))/gpusync_device_wait(device, 0, None)/' binding.py
     ends_with 0 "$migrate" binding.py
     timeout -k 5 60 python3 binding.py >said
@@ -156,6 +156,7 @@ gpusync_queue_desc d = {
     &s, GPUSYNC_WAIT_DEFAULT, true, false};
 gpusync_command_buffer_desc g = {&limit, "g", false, 0, NULL}, h = {.log_state = (void *)0, .error_options = 0u};
 gpusync_wait_options i[] = {{&s, GPUSYNC_WAIT_BLOCKING}, [2] = {&s, 0, &e, true, true}};
+gpusync_timeline_desc j = {.label = "j", .fail_writes_event = false, .initial_value = 2}, k = {.fail_writes_event = 0};
 END
     ends_with 0 "$migrate" --write out.c
     cat <<'END' | diff - out.c
@@ -166,6 +167,7 @@ gpusync_queue_desc d = {
     .spin = &s, .metal4 = true, .sticky_failure = false};
 gpusync_command_buffer_desc g = {.timeout_ns = &limit, .label = "g", .unretained_references = false}, h = {0};
 gpusync_wait_options i[] = {{.spin = &s, .blocking = true}, [2] = {.spin = &s, .error = &e, .handlers = true, .through_loss = true}};
+gpusync_timeline_desc j = {.label = "j", .initial_value = 2}, k = {0};
 END
 
     # What is right already: short, named, of another type, in a declaration, with the fields of 0.4
@@ -175,6 +177,8 @@ gpusync_wait_options new = {&spin, &error, true, false, false}, null = {NULL, NU
 gpusync_queue_desc count = {metal, "label", 64}, latest = {metal, "label", 64, 8, &spin, false, true};
 gpusync_device_desc latest_device = {metal, NULL, NULL, &spin, &log, user, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
 gpusync_command_buffer_desc limited = {&limit, "label", true}, described = {&limit, NULL, false, NULL};
+gpusync_timeline_desc own = {5, "own", NULL, false}, imported = {0, "imported", event}, others = {.signalled_by_others = true};
+gpusync_queue_desc forgets = {.sticky_failure = false}; void forget(gpusync_queue_desc *desc) { desc->sticky_failure = 0; }
 struct mine { gpusync_wait_options options; int mode; } m = {{0}, 1};
 my_gpusync_queue_desc a = {1, 2, 3, 4}; gpusync_queue_desc_of b = {1, 2, 3, 4}; gpusync_spin s = {1, 2, 3, true};
 gpusync_queue_desc make(gpusync_spin, gpusync_queue_desc desc, int n) { int a[] = {1, 2, 3, 4}; return (gpusync_queue_desc){0}; }
@@ -204,6 +208,8 @@ gpusync_queue_desc a = DESC, b = {NULL, "b", 0,
 gpusync_wait_options c = {.mode = GPUSYNC_WAIT_DEFAULT /* its own */, .handlers = true};
 static gpusync_result wait_all(gpusync_result (*wait)(gpusync_device *, uint64_t)) { return wait(device, 0); }
 int main(void) { return wait_all(gpusync_device_wait); } /* 0.3's */
+gpusync_timeline_desc d = {5, "d", event, true}, e = {.shared_event = event, .fail_writes_event = true};
+gpusync_queue_desc f = {.sticky_failure = stream != NULL};
 END
     cp left.c before.c
     ends_with 1 "$migrate" --write left.c >said
@@ -212,5 +218,17 @@ END
 left.c:2: gpusync_queue_desc has other fields now: name those that stay in this initialiser
 left.c:9: gpusync_wait_options has other fields now: name those that stay in this initialiser
 left.c:11: gpusync_device_wait takes options, too: NULL
+left.c:12: gpusync_timeline_desc.fail_writes_event is gone, and signalled_by_others has its place: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
+left.c:12: gpusync_timeline_desc.fail_writes_event is gone: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
+left.c:13: sticky_failure: tickets end in any order, each that takes the failure has a record, gpusync_command_buffer is refused, too
 END
+
+    # A value without a name that means something else is told, before it has its name and after
+    echo 'gpusync_queue_desc q = {NULL, "q", 0, 0, 0, NULL, GPUSYNC_WAIT_DEFAULT, false, true};' >sticks.c
+    ends_with 1 "$migrate" --write sticks.c >said
+    grep -F 'sticks.c:1: sticky_failure: ' said
+    grep -F '.metal4 = false, .sticky_failure = true}' sticks.c
+    ends_with 1 "$migrate" sticks.c >said
+    [ "$(wc -l <said)" -eq 1 ]
+    grep -F 'sticks.c:1: sticky_failure: ' said
 }

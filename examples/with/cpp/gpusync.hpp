@@ -356,6 +356,7 @@ public:
         while (gpusync_next_error(get(), &cursor, &one) == GPUSYNC_OK) all.push_back(one);
         return all;
     }
+    /* With sticky_failure: takes new work again. Failures of earlier work are recorded, and stick no more. */
     void clear_failure() { check("gpusync_queue_clear_failure", gpusync_queue_clear_failure(get())); }
     /* For a GPU that hangs. The GPU goes on with the work in flight, and gpusync does not tell its end:
        see gpusync_queue_destroy_now before you use the memory of that work again. */
@@ -414,6 +415,7 @@ public:
         buffer_ = nullptr;
         return ticket;
     }
+    /* For a value the GPU waits. For a ticket the host does: the buffer is held until the ticket has ended. */
     void encode_wait(gpusync_point point) { check("gpusync_encode_wait", gpusync_encode_wait(queue_, buffer_, point)); }
     void encode_signal(gpusync_point point)
     {

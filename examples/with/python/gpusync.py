@@ -71,7 +71,7 @@ class _Point(ctypes.Structure):
 
 class _TimelineDesc(ctypes.Structure):
     _fields_ = [("initial_value", c_uint64), ("label", c_char_p), ("shared_event", c_void_p),
-                ("fail_writes_event", c_bool)]
+                ("signalled_by_others", c_bool)]
 
 # -- the library --------------------------------------------------------------------------------------------------
 
@@ -157,8 +157,7 @@ class Failure:
         return _lib.gpusync_failure_is_transient(self.failure)
 
 def _failure(error: _Error) -> Failure:
-    text = {name: getattr(error, name).decode(errors="replace")
-            for name in ("domain", "message", "label", "queue_label")}
+    text = {name: getattr(error, name).decode() for name in ("domain", "message", "label", "queue_label")}
     return Failure(error.ticket, error.result, error.failure, error.code, dropped=error.dropped, **text)
 
 class Error(Exception):
@@ -381,7 +380,7 @@ class Device(_Object):
             size = _lib.gpusync_report(device, None, 0) + 4096  # more may be in flight by the second call
             text = ctypes.create_string_buffer(size)
             _lib.gpusync_report(device, text, size)
-            return text.value.decode(errors="replace")
+            return text.value.decode()  # valid UTF-8, as all text of gpusync
 
     def fileno(self) -> int:
         """Readable when callbacks are due: wait for it with select, poll, epoll or kqueue, then call dispatch()."""
@@ -601,7 +600,8 @@ class CommandBuffer:
         self._pointer = None
 
     def encode_wait(self, point: Union[Ticket, Value]) -> None:
-        """What comes later in the buffer waits for the point, on the GPU."""
+        """What comes later in the buffer waits for the value, on the GPU. For a ticket the host waits: gpusync holds
+        the buffer until the ticket has ended."""
         on = point.queue if isinstance(point, Ticket) else point.timeline
         number = int(point) if isinstance(point, Ticket) else point.number
         with self.queue._use() as queue, on._use() as pointer:
@@ -660,9 +660,10 @@ class Queue(_Child):
 
     def command_buffer(self, *, timeout: Optional[float] = None, label: Optional[str] = None,
                        unretained_references: bool = False, descriptor: Optional[int] = None) -> CommandBuffer:
-        """A command buffer, when the queue has room. In asyncio pass timeout=0, and try again after a ticket. Without a
-        limit this does not raise QueueFull when the program itself keeps all buffers: it looks in slices. descriptor:
-        an MTLCommandBufferDescriptor, not beside unretained_references."""
+        """A command buffer, when the queue has room. Raises ExecutionFailed while a failure sticks. In asyncio pass
+        timeout=0, and try again after a ticket. Without a limit this does not raise QueueFull when the program itself
+        keeps all buffers: it looks in slices. descriptor: an MTLCommandBufferDescriptor, not beside
+        unretained_references."""
         pointer, limit = c_void_p(), c_uint64()
         desc = _CommandBufferDesc(timeout_ns=ctypes.pointer(limit), label=label.encode() if label else None,
                                   unretained_references=unretained_references, descriptor=descriptor)
@@ -723,7 +724,7 @@ class Queue(_Child):
         return failures
 
     def clear_failure(self) -> None:
-        """Lets a queue with sticky_failure take new work."""
+        """Lets a queue with sticky_failure take new work. Failures of earlier work are recorded, and stick no more."""
         with self._use() as queue:
             _call("gpusync_queue_clear_failure", queue)
 

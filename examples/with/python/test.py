@@ -133,6 +133,18 @@ class TestBlocking(Case):
             self.assertEqual([[failure.ticket for failure in reader] for reader in (first, late, new)],
                              [[2], [1, 2], [2]])
 
+    def test_text_is_cut_between_characters(self):
+        long = "a\u00e9\u20ac\U0001d11e" * 20  # of one, two, three and four bytes
+        for begin in range(4):
+            label, queue_label = long[begin:], long[3 - begin:]
+            with gpusync.Device() as device, device.queue(label=queue_label) as queue:
+                with self.assertRaises(gpusync.ExecutionFailed) as caught:
+                    queue.wait(work(queue, failing=True, label=label), timeout=5)
+                failure = caught.exception.failure
+                for whole, cut in (label, failure.label), (queue_label, failure.queue_label):
+                    self.assertTrue(whole.startswith(cut))
+                    self.assertIn(len(cut.encode()), range(60, 64))
+
     def test_a_failure_that_passes(self):
         with gpusync.Device() as device, device.queue() as queue:
             buffer = queue.command_buffer(timeout=5)
@@ -454,6 +466,7 @@ class TestTimelines(Case):
             return caught.exception
 
         with gpusync.Device() as device, device.timeline() as steps, device.queue(sticky_failure=True) as queue:
+            early = queue.command_buffer()  # made before the failure
             buffer = queue.command_buffer(label="first")
             buffer.encode_signal(steps.at(1))
             soft.softmetal_fail_as(buffer.metal, PAGE_FAULT, None)
@@ -461,9 +474,14 @@ class TestTimelines(Case):
             self.assertRaises(gpusync.ExecutionFailed, queue.wait, ticket, timeout=5)
             self.assertRaises(gpusync.ExecutionFailed, steps.wait, 1, timeout=5)
             self.assertEqual(asyncio.run(waits(steps)).failure.label, "first")
-            with queue.command_buffer() as buffer:
-                self.assertRaises(gpusync.ExecutionFailed, buffer.commit)
+            failures = queue.failures()
+            self.assertRaises(gpusync.ExecutionFailed, queue.command_buffer)
+            self.assertRaises(gpusync.ExecutionFailed, early.commit)
+            self.assertRaises(gpusync.ExecutionFailed, queue.wait, timeout=5)
+            self.assertRaises(gpusync.ExecutionFailed, queue.wait, timeout=5)  # while it sticks, each wait
             queue.clear_failure()
+            self.assertEqual([failure.ticket for failure in failures], [ticket])  # the clear takes it from no reader
+            queue.wait(early.commit(), timeout=5)
             queue.wait(work(queue), timeout=5)
             with self.assertRaises(gpusync.ExecutionFailed):
                 steps.fail()  # it has

@@ -111,7 +111,7 @@ struct TimelineDesc {
     initial_value: u64,
     label: *const c_char,
     shared_event: *mut c_void,
-    fail_writes_event: bool,
+    signalled_by_others: bool,
 }
 
 #[repr(C)]
@@ -558,7 +558,8 @@ impl Drop for Queue {
 }
 
 impl Queue {
-    /// A command buffer, when the queue has room. In async code pass a limit of zero, and try again after a ticket.
+    /// A command buffer, when the queue has room. Execution: a failure sticks. In async code pass a limit of zero, and
+    /// try again after a ticket.
     pub fn command_buffer(&self, limit: Option<Duration>) -> Result<CommandBuffer<'_>, Error> {
         self.labelled(limit, None)
     }
@@ -615,7 +616,7 @@ impl Queue {
         if result == 0 { error.read().map(|failure| *failure) } else { None }
     }
 
-    /// Lets a queue with sticky_failure take new work.
+    /// Lets a queue with sticky_failure take new work. Failures of earlier work are recorded, and stick no more.
     pub fn clear_failure(&self) -> Result<(), Error> {
         check("gpusync_queue_clear_failure", unsafe { gpusync_queue_clear_failure(self.pointer) })
     }
@@ -670,7 +671,8 @@ impl CommandBuffer<'_> {
         Ok(Ticket(ticket))
     }
 
-    /// What comes later in the buffer waits for the point, on the GPU.
+    /// What comes later in the buffer waits for the value, on the GPU. For a ticket the host waits: gpusync holds the
+    /// buffer until the ticket has ended.
     pub fn encode_wait(&mut self, point: Point<'_>) -> Result<(), Error> {
         check("gpusync_encode_wait", unsafe { gpusync_encode_wait(self.queue.pointer, self.pointer, point.raw()) })
     }

@@ -580,10 +580,15 @@ fn a_failure_sticks_until_it_is_cleared() {
     let _alone = alone();
     let device = Device::new().unwrap();
     let queue = device.queue(&QueueOptions { sticky_failure: true, ..QueueOptions::default() }).unwrap();
+    let mut early = queue.command_buffer(LONG).unwrap(); // made before the failure
     let (ticket, _) = work(&queue, Fault::Fails);
     assert_eq!(kind(queue.wait(ticket, LONG)), Some(Kind::Execution));
-    assert_eq!(kind(queue.command_buffer(LONG).unwrap().commit()), Some(Kind::Execution));
+    assert_eq!(kind(queue.command_buffer(LONG)), Some(Kind::Execution));
+    assert_eq!(kind(early.try_commit()), Some(Kind::Execution));
+    let mut failures = queue.failures();
     queue.clear_failure().unwrap();
+    assert_eq!(failures.next().unwrap().ticket, ticket); // the clear takes it from no reader
+    queue.wait(early.try_commit().unwrap(), LONG).unwrap();
     queue.wait(work(&queue, Fault::None).0, LONG).unwrap();
     assert_eq!(size_of::<Ticket>(), 8);
 }

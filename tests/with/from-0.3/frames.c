@@ -59,10 +59,13 @@ int main(int argc, char **argv)
     gpusync_queue_desc desc = {
         .label = "frames",
         .max_in_flight = DEPTH,
+        .sticky_failure = true,
 #ifdef ASLEEP
         .wait_mode = GPUSYNC_WAIT_HANDLER,
 #endif
     };
+    gpusync_timeline_desc overlay_desc = {.label = "overlay"}; /* other code signals it */
+    gpusync_timeline *overlay;
     gpusync_wait_mode mode = argc > 1 ? GPUSYNC_WAIT_BLOCKING : GPUSYNC_WAIT_SPIN_THEN_HANDLER;
     gpusync_wait_options options = {0};
     gpusync_ticket ticket = 0;
@@ -73,6 +76,8 @@ int main(int argc, char **argv)
 
     if (gpusync_device_create(&device_desc, &device) || gpusync_queue_create(device, &desc, &queue)) return 1;
     if (gpusync_set_trace(device, trace, NULL) || !argv[0]) return 2;
+    overlay_desc.fail_writes_event = true;
+    if (gpusync_timeline_create(device, &overlay_desc, &overlay) || gpusync_timeline_expect(overlay, 1)) return 7;
     for (i = 0; i < FRAMES; i++)
         if ((result = draw(&ticket)) != GPUSYNC_OK) printf("frame %d: %s\n", i, reason(result));
     if (watch(NULL, true, NULL) != GPUSYNC_ERROR_INVALID_ARGUMENT) return 3;
@@ -82,6 +87,7 @@ int main(int argc, char **argv)
     for (i = 0; i < GPUSYNC_LATENCIES; i++) late += stats.wake_latencies[i];
     printf("%d frames, %d late, %d saved, %d timeouts\n", FRAMES, late > stats.waits_sleep, (int)stats.buffers_saved,
            timeouts);
+    if (gpusync_timeline_destroy(overlay)) return 8;
     if (argc > 1) gpusync_queue_destroy_now(queue);
     else if (gpusync_queue_destroy(queue)) return 6;
     return gpusync_device_destroy(device);

@@ -46,8 +46,13 @@ int main(void)
                                        NULL};
     struct gpusync_queue_desc queue_desc[STAGES] = {
         {NULL, names[UPLOAD], 64, 0, 8, &none, GPUSYNC_WAIT_DEFAULT, false, false},
-        {NULL, names[COMPUTE], 64, 0, 8, NULL, GPUSYNC_WAIT_DEFAULT, false, true},
+        {NULL, names[COMPUTE], 64, 0, 8, NULL, GPUSYNC_WAIT_DEFAULT, false, false},
         [READBACK] = {.label = names[READBACK], .max_in_flight = 0, /* as many as Metal takes */ .spin = &none},
+    };
+    const gpusync_timeline_desc timeline_desc[STAGES] = {
+        {0, names[UPLOAD], NULL, false},
+        {.label = names[COMPUTE], .fail_writes_event = false},
+        {.label = names[READBACK]},
     };
     gpusync_device *device;
     gpusync_queue *queues[STAGES];
@@ -61,7 +66,7 @@ int main(void)
     if (open_device(&device_desc, &device)) return 1;
     for (stage = 0; stage < STAGES; stage++) {
         if (gpusync_queue_create(device, &queue_desc[stage], &queues[stage])) return 2;
-        if (gpusync_timeline_create(device, NULL, &done[stage])) return 3;
+        if (gpusync_timeline_create(device, &timeline_desc[stage], &done[stage])) return 3;
     }
     for (step = 1; step <= STEPS; step++)
         for (stage = 0; stage < STAGES; stage++)

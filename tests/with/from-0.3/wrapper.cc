@@ -20,14 +20,18 @@ public:
         const gpusync_device_desc device{nullptr, nullptr, nullptr, nullptr, GPUSYNC_WAIT_DEFAULT, log, this,
                                          GPUSYNC_CALLBACKS_QUEUED, nullptr, nullptr, nullptr, nullptr};
         const gpusync_queue_desc desc = {nullptr, label, 0, 0, 0, nullptr, GPUSYNC_WAIT_DEFAULT, false, false};
-        const gpusync_queue_desc asleep = {.label = label, .max_in_flight = chosen.frames, .wait_mode = GPUSYNC_WAIT_HANDLER};
+        const gpusync_queue_desc asleep = {.label = label, .max_in_flight = chosen.frames, .wait_mode = GPUSYNC_WAIT_HANDLER,
+                                           .sticky_failure = true};
+        const gpusync_timeline_desc steps{1, label, nullptr, true};
         check(gpusync_device_create(&device, &device_));
         check(gpusync_queue_create(device_, chosen.sleeps ? &asleep : &desc, &queue_));
+        check(gpusync_timeline_create(device_, &steps, &steps_));
     }
     queue(const queue &) = delete;
     queue &operator=(const queue &) = delete;
     ~queue()
     {
+        check(gpusync_timeline_destroy(steps_));
         if (give_up_) gpusync_queue_destroy_now(queue_);
         else check(gpusync_queue_destroy(queue_));
         check(gpusync_device_destroy(device_));
@@ -79,6 +83,7 @@ private:
     gpusync_error error_ = {};
     gpusync_device *device_ = nullptr;
     gpusync_queue *queue_ = nullptr;
+    gpusync_timeline *steps_ = nullptr;
 };
 } // namespace wrapper
 
