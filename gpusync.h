@@ -141,10 +141,10 @@
    * Never wait in a completed handler of the program's own. gpusync cannot detect such a wait. Metal ends later command
      buffers of the queue only after the handler has returned: a wait for them hangs, or ends at its limit.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
-     (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has
-     not run 50 to 500 ms after the end, although it may only be slow. gpusync then has room where Metal may not: on a
-     full queue the next call that makes a command buffer may block inside Metal until the handler returns, whatever the
-     limit of the call.
+     (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has not run 50 to
+     500 ms after the end, although it may only be slow. gpusync then has room where Metal may not: on a full queue the
+     next call that makes a command buffer may block inside Metal until the handler returns, whatever the limit of the
+     call.
    * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
      done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
    * If Metal never calls a completed handler, or a listener stays silent (never observed), the program loses time but
@@ -311,8 +311,8 @@ extern "C" {
     X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait")                                      \
     X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or pending already, or out of range")  \
-    X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held back or not committed")       \
-    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held back")                       \
+    X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held or not committed")            \
+    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
     X(ERROR_COMPILE, -22, "a shader does not compile")
 /* clang-format on */
 
@@ -399,9 +399,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 
 /** Wait until all work of the queue that Metal has been given has ended, then destroy the queue.
 
-    Held work is given up with ERROR_CANCELLED, also plain commits behind held work. So are buffers that were made or
-    tracked and not committed. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes
-    on where the point of this queue has ended. The remaining callbacks run before this call returns, on its thread: do
+    Held work ends with ERROR_CANCELLED, also plain commits behind held work; so does a tracked buffer that is not
+    committed. Buffers that were made and not committed are released, and the timelines that they were to signal fail
+    with ERROR_CANCELLED. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes on
+    where the point of this queue has ended. The remaining callbacks run before this call returns, on its thread: do
     not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: while destroy
     waits it runs callbacks of its own queue alone. If a callback of another queue has to run before this queue's work
     can end, destroy never returns.
@@ -410,8 +411,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit, in the yield and park hooks. For a GPU that may hang use
            gpusync_queue_destroy_now. Submissions in flight may wait for other queues: the call waits for those too. On
-           a lost device the call waits for nothing, and the work left behind may still run.
-    Owns releases what the queue kept */
+           a lost device the call waits for no work, and the work left behind may still run. A wait with
+           gpusync_wait_options.blocking delays the call for as long as the wait lasts.
+    Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Make a command buffer of this queue.
@@ -421,11 +423,11 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
     counts only its own calls, uncommitted buffers included. gpusync does not know buffers that were made elsewhere and
     are not committed or tracked yet.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_EXECUTION: a
-             failure sticks on the queue, see gpusync_queue_clear_failure;
-             ERROR_WOULD_DEADLOCK: in a callback, without room; ERROR_QUEUE_FULL: without a time limit, when for a
-             second every buffer allowed was held or not committed, so that nothing made room. ERROR_UNSUPPORTED also:
-             this Metal takes no descriptor. ERROR_INVALID_ARGUMENT also: desc->descriptor is not a descriptor, or
-             unretained_references is set beside it.
+             failure sticks on the queue, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback, without
+             room; ERROR_QUEUE_FULL: without a time limit, when for a second every buffer allowed was held or not
+             committed, so that nothing made room. ERROR_UNSUPPORTED also: this Metal takes no descriptor.
+             ERROR_INVALID_ARGUMENT also: desc->descriptor is not a descriptor, or unretained_references is set beside
+             it.
     Threads any
     Blocks up to *desc->timeout_ns, in the park hook; without limit by default: set one against hangs
     Owns gpusync keeps *out until its commit or discard: >>ownership */
@@ -440,7 +442,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
                     gpusync_encode_signal kept.
     The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
     value, or the work is cancelled; with signalled_by_others it goes to the GPU. With sticky_failure the discard of a
-    buffer whose commit or submission returned ERROR_EXECUTION fails the timelines that the buffer was to signal.
+    buffer whose commit or submission was refused because a failure sticks fails the timelines that the buffer was to
+    signal.
     Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept by this
              queue; ERROR_DESTROYED.
     Threads any   Blocks no   Owns releases the buffer */
@@ -454,14 +457,14 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
                  committed yet: never call waitUntilCompleted on it.
              ERROR_OUT_OF_MEMORY: try again.
              ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held, and is enqueued, or too many are held
-                 (see max_command_buffer_count). Try again when the held work has left the queue's line; never
-                 discard an enqueued buffer, which would block its Metal queue.
+                 (see max_command_buffer_count). Try again when the queue holds no work. Never discard an enqueued
+                 buffer: its Metal queue would wait for the buffer.
              ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or the buffer is held.
                  Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it, an
                  empty command buffer that gpusync commits behind it tells its end, but not its failure.
              ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure.
-             ERROR_WRONG_QUEUE; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_UNSUPPORTED also: a Metal 4 buffer, which
-                 takes gpusync_commit4. Discard a buffer that gpusync made, at the queue that made it.
+             ERROR_WRONG_QUEUE: a buffer that gpusync made goes to the queue that made it, or is discarded there.
+             ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer, which takes gpusync_commit4.
     Threads any, one at a time for a command buffer
     Blocks no. A buffer made elsewhere waits for no room: Metal has counted it already.
     Owns retains the buffer until its handler ran. Cost: the messages addCompletedHandler:, commit and status (to find a
@@ -574,7 +577,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
     Held and tracked work counts as committed. The waits for everything are gpusync_queue_wait, gpusync_device_wait and
     every wait for GPUSYNC_EVERYTHING. One of them reports a failure, whether the failure happened before or during the
     wait; waits that overlap in time each report it. Given-up work of this queue is no failure here. Work that waited
-    for given-up work of another queue is one: this call returns ERROR_EXECUTION, and a wait for its ticket
+    for given-up work, of this queue or another, is one: this call returns ERROR_EXECUTION, and a wait for its ticket
     ERROR_CANCELLED. To see every failure use tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
              ERROR_DEVICE_LOST: always, once the device is lost.
@@ -609,7 +612,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< A fault of other work reset the GPU: retry. */
     GPUSYNC_FAILURE_ACCESS_REVOKED,   /**< Too many faults: the device is lost to this program. */
     GPUSYNC_FAILURE_DEVICE_REMOVED,   /**< Unplugged: the device is lost. */
-    GPUSYNC_FAILURE_CANCELLED,        /**< Given up: gpusync_untrack, gpusync_cancel_held, destroy. */
+    GPUSYNC_FAILURE_CANCELLED,        /**< Given up: gpusync_untrack, gpusync_cancel_held, destroy of a queue. */
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
@@ -633,7 +636,7 @@ typedef struct gpusync_error {
     char queue_label[64];    /**< Of its queue. */
 } gpusync_error;
 
-#define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_next_error that skips what is on record. */
+#define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_next_error that skips what is on record. Since 0.4 */
 
 /** Read the next failure of this queue that the cursor has not seen.
 
@@ -791,9 +794,9 @@ struct gpusync_wait_options {
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     bool handlers;     /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
     bool through_loss; /**< For tickets: goes on when the device is lost, see gpusync_wait_ex. Since 0.3 */
-    /** For gpusync_wait_ex: does not spin, and without a time limit parks the thread in Metal's waitUntilCompleted
-        where the work is committed. Neither device loss nor destroy ends such a wait, and destroy returns only after
-        it. No effect in other calls. Since 0.4 */
+    /** For gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in Metal's
+        waitUntilCompleted. Neither device loss nor destroy ends such a wait, and destroy returns only after it. The
+        other waits with this option sleep as usual. No effect in other calls. Since 0.4 */
     bool blocking;
 };
 
@@ -834,7 +837,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
     With sticky_failure a failure of work of the queue sticks until this call: later work needs no timeline to learn of
     the failure.
       What sticks  ERROR_EXECUTION and ERROR_RESULT_UNKNOWN, of the work's own or taken over from what it waited for.
-                   ERROR_CANCELLED and ERROR_DESTROYED do not stick.
+                   No other result sticks, for example ERROR_CANCELLED or ERROR_DESTROYED.
       New work     gpusync_command_buffer, gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION,
                    and change nothing. What a refused open command buffer is to signal stays pending: commit the buffer
                    after this call, or discard it, which fails the timelines that it was to signal. The signals of a
@@ -848,10 +851,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
                    everything that includes the failed ticket returns it.
     Tickets end in any order, as on other queues.
     A failure of work that was committed before this call sticks no more, however late it comes: it is recorded, and
-    returned for its ticket. But work behind the failure that was committed before this call, and that ends well later,
-    still takes the error. A failure may end held work a moment before it is on record: this call does not bring such
-    work back. Timelines that failed stay failed.
-    Two owners of one queue each learn of every failure by a cursor of their own, see gpusync_next_error.
+    returned for its ticket. But behind a failure that was found before this call, work that was committed before this
+    call and ends well later still takes the error. A failure may end held work a moment before it is on record: this
+    call does not bring such work back. Timelines that failed stay failed. Two owners of one queue each learn of every
+    failure by a cursor of their own, see gpusync_next_error.
     Returns  OK, also when nothing has failed. ERROR_INVALID_ARGUMENT also: a queue without sticky_failure.
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
@@ -1020,8 +1023,8 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
    4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
    gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
    more. A timeline that has failed stays failed: every query and every wait returns the first failure, also for a value
-   that was reached before. The failure does not reach work that has been committed and whose value has been reached,
-   nor work whose wait was encoded when the value had been reached. Give work that fails independently a timeline of its
+   that was reached before. The failure does not reach committed work whose value was reached before the failure, nor
+   work whose wait was encoded after the value had been reached. Give work that fails independently a timeline of its
    own. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
@@ -1035,8 +1038,9 @@ typedef struct gpusync_timeline_desc {
     void *GPUSYNC_OPT shared_event;
     /** Other code signals the event: work encoded without gpusync, or another process. A value that no pending signal
         covers may come from there. Therefore work that waits for such a value goes to the GPU, and gpusync reads the
-        event and asks Metal to tell. Danger: work on the GPU that waits for other code's value must not need held work,
-        or the GPU's watchdog ends the wait. shared_event implies it. Since 0.4 */
+        event and asks Metal to tell. Danger: if other code signals the value only after work that gpusync holds, the
+        GPU's watchdog may end the wait. A value below a pending signal is reached when the event shows it or a higher
+        one, also before the command buffer with that signal has ended. shared_event implies it. Since 0.4 */
     bool signalled_by_others;
 } gpusync_timeline_desc;
 
@@ -1094,7 +1098,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 
 /** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
 
-    reason  Copied: its result, if that is one of the errors above, else ERROR_EXECUTION. NULL: ERROR_EXECUTION.
+    reason  Copied: its result, if that is between 0 and the last error above, else ERROR_EXECUTION. NULL:
+            ERROR_EXECUTION.
     Waits on the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written:
     waits for it on the GPU go on until other code signals it.
     Returns  OK; ERROR_DESTROYED. The result of an earlier failure, if the timeline had failed already.
@@ -1152,21 +1157,22 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    Pending signals. A signal is pending from gpusync_encode_signal, or from the submission, on. The value is reached
    when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with the error of
    the work; then the tickets of the work that waits for the timeline fail, and so do the timelines that this work was
-   to signal. Danger: work that is already on the GPU stops waiting, and runs on whatever its input holds. Only held
-   work never runs. Work that was to signal a timeline which has failed ends well all the same.
+   to signal. Danger: work that is already on the GPU stops waiting (not for an imported event, see
+   gpusync_timeline_fail), and runs on whatever its input holds. Only held work never runs. Work that was to signal a
+   timeline which has failed ends well all the same.
 
-   Held. gpusync commits work when each value that it waits for is reached, or the work that signals the value is
-   committed, and each ticket that it waits for has ended. Until then gpusync holds the work on the host, where the
-   GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits it, often Metal's
-   completion thread. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track).
-   Therefore a signal that stands behind its own wait on one queue never comes: gpusync_report shows such work,
-   gpusync_cancel_held ends it.
+   Held. gpusync commits work when two things are true: each value that the work waits for is reached, or is to be
+   signalled by committed work; and each ticket that the work waits for has ended. Until then gpusync holds the work on
+   the host, where the GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits
+   it, often Metal's completion thread. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED,
+   not gpusync_track). Therefore a signal that stands behind its own wait on one queue never comes: gpusync_report shows
+   such work, gpusync_cancel_held ends it.
 
    Order. The GPU compares numbers: a wait for 3 also ends when the event shows 5. Therefore work that signals 5 is held
    while another queue has committed work whose lower signal is still to come, unless the work waits for that value or a
    higher one before its first signal of that timeline. (Ping-pong, wait for n - 1 and signal n, goes to the GPU at
-   once.) The table says what becomes of work with a signal of b, by the signal of a that work of another queue has on
-   the same timeline:
+   once.) STRICT work counts as work of another queue for the other work of its queue. The table says what becomes of
+   work with a signal of b, by the signal of a that work of another queue has on the same timeline:
 
      the signal of a is              b is higher   b is the same   b is lower
        open                          goes          NOT_RISING      goes
@@ -1182,8 +1188,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    values the highest alone is NOT_RISING. failed: the timeline has; the call returns that failure.
    NOT_RISING and the failure come from gpusync_encode_signal, or from gpusync_submit for the signals of its
    description; "held" is decided when the work is submitted or committed, and again when nothing else holds it. So
-   accepted work is never refused for its order. A value that goes to the GPU behind a higher one is seen by the host
-   alone: work that waits for it is held until it is reached.
+   accepted work is never refused for its order. The event cannot show a value that goes to the GPU behind a higher one:
+   work that waits for the lower value is held until the host has seen it reached. Where a higher value goes while a
+   lower one is open or held, a wait on the GPU for the higher value does not wait for the lower one, as a wait on the
+   host does.
 
    Overlap. Metal starts the command buffers of a queue in order, but lets buffers overlap that share no tracked
    resource. gpusync_submit puts a wait in a command buffer of its own in front, and a signal in one behind, so that
@@ -1200,7 +1208,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     encoded for a point that has been reached, nor for a ticket, for which the host waits.
     If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
     (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on. If the queue of
-    a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED.
+    a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED, even if the
+    ticket of that queue had ended well.
     Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
              also: behind a signal of this buffer (commit in between). ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
@@ -1249,14 +1258,14 @@ typedef struct gpusync_submission {
 /** Submit work to the queue, as one ticket.
 
     The ticket has ended when all command buffers and all points that they waited for have ended. Held work ends with
-    the first failure, while its other points may still be open. A wait for the ticket returns the first error that was
-    found, of the waits or of the work. Waits that were encoded into the command buffers count as waits of the
-    submission; encoded signals count before its own.
+    the first failure, although other points that it waits for may not have ended. A wait for the ticket returns the
+    first error that was found, of the waits or of the work. Waits that were encoded into the command buffers count as
+    waits of the submission; encoded signals count before its own.
     OK does not say that the work ran: if a point had failed already, the submission ends at once, and its command
     buffers are released. The ticket and on_complete tell.
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
                  called.
-             As gpusync_commit, for any of its command buffers.
+             Every error of gpusync_commit, about any of the command buffers.
              ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; one of the buffers, or
                  the submission, waits for a value of its own signals or a higher one; the signals of one timeline do
                  not rise.
@@ -1307,10 +1316,10 @@ typedef struct gpusync_warmup_desc {
 
 /** Begin a warm-up.
     desc  NULL: an empty command buffer alone. The contents of the desc are copied or retained.
-    out   Gets the warm-up; NULL after an error, except for the two of desc->blocking.
+    out   Gets the warm-up; NULL after an error, but for the two errors of desc->blocking.
     Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST. gpusync_warmup_wait tells what fails later.
-             With desc->blocking: OK: all is done, well or badly; ERROR_WOULD_DEADLOCK: in a callback, and
-             ERROR_DEVICE_LOST: meanwhile: the warm-up exists, and not all is done.
+             With desc->blocking: OK: all is done, well or badly. ERROR_WOULD_DEADLOCK, in a callback, and
+             ERROR_DEVICE_LOST, where the device is lost during the call: *out is a warm-up that is not done.
     Threads any   Blocks no; with desc->blocking until all is done   Owns the device must outlive the warm-up */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
                                                                   const gpusync_warmup_desc *GPUSYNC_OPT desc,
@@ -1379,8 +1388,9 @@ typedef struct gpusync_stats {
     uint64_t spins_in_vain;    /**< Waits whose spin, set or not, ended first: they then slept, or timed out. */
     uint64_t spin_ns;          /**< Nanoseconds that waits have spun, the yield hook included. */
     uint64_t held;             /**< Commits and submissions that were held on the host. */
-    uint64_t wakes;   /**< Waits that slept for tickets (not gpusync_wait_many), where the GPU's end is known. */
-    uint64_t wake_ns; /**< Nanoseconds from the GPU's end until the waiter ran, the sum over `wakes`. */
+    /** Waits that slept for tickets (not gpusync_wait_many), where the GPU's end is known. Since 0.4 */
+    uint64_t wakes;
+    uint64_t wake_ns; /**< Nanoseconds from the GPU's end until the waiter ran, the sum over `wakes`. Since 0.4 */
 } gpusync_stats;
 
 /** Read the counts of one queue. Each number is exact. commits and completions belong together: their difference is
@@ -1473,13 +1483,14 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
    Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. A signal of the queue may
                come after the feedback: gpusync keeps an event that the queue is to signal until the signal has come. To
                learn that, the queue signals an event of gpusync behind the signals of each submission. If that has not
-               come when the queue is destroyed, the queue and the events are kept for good, and so are the events of
-               work that gpusync_queue_destroy_now leaves in flight. The program owns the rest, also residency and
-               barriers: gpusync_release_after keeps an object until a ticket is done, but see
-               gpusync_queue_destroy_now. An allocator may be reset when every ticket recorded with the allocator is
-               done: OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN of a wait or poll. ERROR_DEVICE_LOST
-               and ERROR_DESTROYED do not mean done, nor does anything after gpusync_queue_destroy_now: the GPU may
-               still work.
+               come when the queue is destroyed, the queue and the events are kept for good. Therefore do not destroy a
+               queue at once when its last signalling work has ended. The events of work that gpusync_queue_destroy_now
+               leaves in flight are kept for good, too. The program owns the rest, also residency and barriers:
+               gpusync_release_after keeps an object until a ticket is done, but see gpusync_queue_destroy_now. An
+               allocator may be reset when the work that was recorded with the allocator is done: a wait or poll for
+               each of its tickets has returned OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN.
+               ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
+               gpusync_queue_destroy_now: the GPU may still work.
    End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
                after the feedback. Without a feedback the ticket never ends, and gpusync_queue_destroy never returns:
                use gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks run on the
@@ -1493,11 +1504,11 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
                feedback, the submission has failed with GPUSYNC_FAILURE_TIMEOUT. Its ticket ends when the work that
                signals the value has ended; for a value that other code signals the ticket ends at the feedback.
                Danger: a value reached meanwhile hides the failure. With GPUSYNC_STRICT the host waits and signals.
-   Failures    gpusync_error.label is the label of the first command buffer when the failure is found. The ticket is
-               certain.
+   Failures    gpusync_error.label is the label that the first command buffer has when the failure is found: the program
+               may have begun the buffer again. The ticket is certain.
    Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, gpusync_track,
-               gpusync_wait_options.blocking in gpusync_wait_ex, submissions without command buffers, the queue of a
-               warm-up: ERROR_UNSUPPORTED. */
+               gpusync_wait_options.blocking in gpusync_wait_ex, submissions without command buffers, a Metal 4 queue as
+               the queue of a warm-up: ERROR_UNSUPPORTED. */
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
 
@@ -3504,7 +3515,7 @@ static void gpusync__make_plain(char *text, size_t length)
 static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
                                                                const char *format, ...)
 {
-    char text[768];
+    char text[768]; /* no line is as long */
     gpusync__call call;
     va_list arguments;
 
@@ -3513,7 +3524,6 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    gpusync__end_text(text);
     gpusync__make_plain(text, strlen(text));
     gpusync__user_begin(&call);
     dev->log(dev->log_user, level, text);
@@ -8394,7 +8404,7 @@ typedef struct gpusync__pending_signal {
     struct gpusync__pending_signal *other;  /* see `latest` */
     uint32_t place;                         /* 0: of the submission itself; n: of its n-th command buffer */
     gpusync__node place_issued;             /* in `issued` of its timeline */
-    uint32_t alone;                         /* `mixes` of its timeline, when all below it were of its own queue */
+    uint32_t alone;                         /* `mixes` of its timeline, when it could follow all below it */
 } gpusync__pending_signal;
 
 #define GPUSYNC__FEW 4
@@ -8815,6 +8825,12 @@ static void gpusync__dependencies_over(gpusync__dependency *dependencies, const 
     }
 }
 
+/* Returns where a shared event stands. */
+static uint64_t gpusync__event_value(void *event)
+{
+    return GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+}
+
 /* Sends encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer, or
    waitForEvent:value: or signalEvent:value: to a Metal 4 queue. */
 static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
@@ -8946,7 +8962,7 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred
 {
     if (!gpusync__is_outside(t))
         return;
-    uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
+    uint64_t raw = gpusync__event_value(t->event);
     /* What was done before the signal must be read after it: gpusync__status has the same fence. */
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (raw == GPUSYNC__FAILED_VALUE) {
@@ -9168,7 +9184,7 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
     gpusync__unlock(&dev->lock);
     void *pool = gpusync__pool_push();
     if (event)
-        *raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+        *raw = gpusync__event_value(event);
     else
         event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
     gpusync__pool_pop(pool);
@@ -9267,12 +9283,20 @@ GPUSYNC__RARE void gpusync__let_come_below(const gpusync__pending_signal *signal
         GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
 }
 
-/* -- the order of the signals of several queues. Under the wait list's lock */
+/* -- the order of signals that Metal does not order. Under the wait list's lock */
 
 /* Returns the signal that has this place in `issued` of its timeline. */
 static gpusync__pending_signal *gpusync__issued_at_place(gpusync__node *place)
 {
     return (gpusync__pending_signal *)(void *)((char *)place - offsetof(gpusync__pending_signal, place_issued));
+}
+
+/* Returns whether a signal of the first submission, which is issued, may be followed by a higher one of
+   the second. The GPU signals in the order of one queue (unverified: README, "Status"), and in no order
+   of several queues. The host signals for STRICT work when that has ended. */
+static bool gpusync__keeps_order(const gpusync__submission *lower, const gpusync__submission *s)
+{
+    return lower->work.queue == s->work.queue && !(lower->flags & ~s->flags & GPUSYNC_STRICT);
 }
 
 static void gpusync__add_issued(gpusync__pending_signal *signal)
@@ -9281,11 +9305,12 @@ static void gpusync__add_issued(gpusync__pending_signal *signal)
     signal->place_issued.number = signal->node.number;
     gpusync__list_add(&t->issued, &signal->place_issued);
     gpusync__node *above = signal->place_issued.beside[1];
-    if (above && gpusync__issued_at_place(above)->submission->work.queue != signal->submission->work.queue)
+    if (above && !gpusync__keeps_order(signal->submission, gpusync__issued_at_place(above)->submission))
         t->mixes++;
 }
 
-/* The first signal of a second queue comes: from here on the timeline is `mixed`. */
+/* The first signal of a second queue comes, or the first that is STRICT or not beside others: from here on
+   the timeline is `mixed`. */
 GPUSYNC__RARE void gpusync__mix(gpusync_timeline *t)
 {
     t->mixed = true;
@@ -9311,10 +9336,9 @@ GPUSYNC__RARE uint64_t gpusync__needs(const gpusync__submission *s, const gpusyn
     return value;
 }
 
-/* Returns the value of the lower signal of another queue that this one must stay behind, or 0. The
-   GPU signals in the order of one queue (unverified: README, "Status"), and in no order of several
-   queues. A higher value would end a wait on the GPU for a lower one. A signal that is PENDING is
-   passed, because its submission may wait for this one. `alone` ends the walk over signals of one queue. */
+/* Returns the value of the lower signal that this one must stay behind, or 0. A higher value would end a
+   wait on the GPU for a lower one. A signal that is PENDING is passed, because its submission may wait for
+   this one. `alone` ends the walk over signals of one queue. */
 GPUSYNC__RARE uint64_t gpusync__goes_after(gpusync__pending_signal *signal)
 {
     const gpusync_timeline *t = signal->timeline;
@@ -9322,20 +9346,18 @@ GPUSYNC__RARE uint64_t gpusync__goes_after(gpusync__pending_signal *signal)
     gpusync__node *above = gpusync__list_from(&t->issued, signal->node.number);
     gpusync__node *below = above ? above->beside[0] : t->issued.end[1];
 
-    signal->alone = 0;
-    if (!below || t->value == GPUSYNC__FAILED_VALUE)
+    if (t->value == GPUSYNC__FAILED_VALUE)
         return 0; /* where the timeline has failed, no wait is left */
     /* A submission that needs a value goes after the signals up to it anyway. */
     uint64_t needs = gpusync__needs(s, t);
     for (; below && below->number > needs; below = below->beside[0]) {
         const gpusync__pending_signal *lower = gpusync__issued_at_place(below);
-        if (lower->submission->work.queue != s->work.queue)
+        if (!gpusync__keeps_order(lower->submission, s))
             return below->number;
         if (lower->alone == t->mixes)
             break;
     }
-    if (!needs)
-        signal->alone = t->mixes;
+    signal->alone = needs ? 0 : t->mixes;
     return 0;
 }
 
@@ -9414,7 +9436,8 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
         const gpusync__pending_signal *first = (const gpusync__pending_signal *)(const void *)t->signals.end[0];
         if (!first)
             t->mixed = false;
-        else if (!t->mixed && first->submission->work.queue != signal->submission->work.queue)
+        else if (!t->mixed && !(gpusync__keeps_order(first->submission, signal->submission) &&
+                                gpusync__keeps_order(signal->submission, first->submission)))
             gpusync__mix(t);
         gpusync__list_add(&t->signals, &signal->node);
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
@@ -9651,7 +9674,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
             !gpusync__class_responds(cls, gpusync__sel.notifyListener))
             return GPUSYNC_ERROR_UNSUPPORTED;
         gpusync__retain(event);
-        raw = GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+        raw = gpusync__event_value(event);
     } else {
         if (desc->initial_value > GPUSYNC_MAX_VALUE)
             return GPUSYNC_ERROR_NOT_RISING;
@@ -10058,7 +10081,7 @@ static uint64_t gpusync__shown_mark(const gpusync_queue *q)
 {
     if (GPUSYNC__LOAD_SEQ(&q->device->lost) & GPUSYNC__REMOVED)
         return UINT64_MAX;
-    return q->mark ? GPUSYNC__AS(uint64_t)(q->mark, gpusync__sel.signaledValue) : 0;
+    return q->mark ? gpusync__event_value(q->mark) : 0;
 }
 
 /* Returns whether the GPU may still use events of a submission that was issued: it is to signal, or it was
@@ -10182,8 +10205,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
             *ticket = slot->ticket;
             gpusync__send4(q, slot, options, buffers, count);
         }
-        if (options)
-            gpusync__release(options);
+        gpusync__release(options);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (result != GPUSYNC_OK || q->slow_commit)
@@ -10222,14 +10244,14 @@ GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
     if (!event)
         return false;
     gpusync__lock(&q->order);
-    bool first = !q->mark;
-    if (first) {
+    if (!q->mark) {
         gpusync__hook_in4(q);
         q->marks = raw;
         GPUSYNC__STORE_SEQ(&q->mark, event);
+        event = NULL;
     }
     gpusync__order_end(q);
-    if (!first)
+    if (event)
         gpusync__event_keep(q->device, event, true);
     return true;
 }
@@ -10289,8 +10311,7 @@ GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
 GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
     const gpusync__dependency *dep = slot->submission->dependencies;
-    while (dep && (!dep->encoded ||
-                   GPUSYNC__AS(uint64_t)(dep->timeline->event, gpusync__sel.signaledValue) >= gpusync__raw_of(dep)))
+    while (dep && (!dep->encoded || gpusync__event_value(dep->timeline->event) >= gpusync__raw_of(dep)))
         dep = dep->along;
     if (!dep)
         return false;
@@ -10702,6 +10723,7 @@ static void gpusync__seek(gpusync__dependency *dep)
     if (dep->queue && !(q && q->place.number == dep->queue_number)) {
         gpusync_error error;
         gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+        error.failure = GPUSYNC_FAILURE_CANCELLED; /* as gpusync__end_listed */
         gpusync__set_stage(dep, GPUSYNC__OVER);
         gpusync__doom(s, false, &error);
     } else {
@@ -10857,13 +10879,13 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     return parts;
 }
 
-/* Writes the submission's ticket into its error, and its labels unless the error has labels: an
-   error that came from a dependency keeps those of the work that failed. */
+/* Writes the submission's ticket into its error, and its labels into an error of its own that has none.
+   Any other error keeps the labels of the work that failed first, also where that had none. */
 GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
 {
     gpusync_error *error = &s->error;
     error->ticket = s->work.ticket;
-    if (error->label[0] || (!s->own && error->queue_label[0]))
+    if (error->label[0] || !s->own)
         return;
     gpusync__copy_text(error->label, sizeof error->label, s->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
@@ -10893,8 +10915,6 @@ static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *er
    before its signals end. No other thread writes the error any more. */
 GPUSYNC__RARE void gpusync__take_failure(gpusync_queue *q, gpusync__submission *s)
 {
-    if (s->failed)
-        return;
     GPUSYNC__LOCK(q);
     s->failed = gpusync__takes_failure(q, &s->work, &s->error);
     GPUSYNC__UNLOCK(q);
@@ -10905,7 +10925,7 @@ GPUSYNC__RARE void gpusync__take_failure(gpusync_queue *q, gpusync__submission *
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
-    if (q->sticky)
+    if (q->sticky && !s->failed)
         gpusync__take_failure(q, s);
     gpusync_error *error = s->failed ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
@@ -12527,7 +12547,7 @@ typedef struct gpusync__compilation {
     gpusync_warmup *warmup;               /* whose it is */
     struct gpusync__compilation *library; /* of a pipeline: has the function. NULL: this is a library */
     size_t same_as;                       /* of a pipeline: its number, or that of an earlier one, which serves both */
-    void *text;                           /* the source or the function's name, +1; nil: no UTF-8, or none was given */
+    void *text;                           /* the source or the function's name, +1; nil: none given, or no UTF-8 */
     void *made;                           /* the library or the pipeline, +1; NULL: it is not done, or it failed */
     pthread_mutex_t mutex;                /* of a library: one task compiles it, and the others wait */
     uint32_t started;                     /* of a pipeline: 1: it is a task. Swapped in gpusync__begin_pipeline */
@@ -12675,12 +12695,9 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT &&
            !GPUSYNC__LOAD_SEQ(&w->closing))
         nanosleep(&ms, NULL);
-    if (result != GPUSYNC_OK)
-        return result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
-    result = gpusync_commit(w->queue, buffer, &ticket);
-    if (result != GPUSYNC_OK)
+    if (result == GPUSYNC_OK && (result = gpusync_commit(w->queue, buffer, &ticket)) != GPUSYNC_OK)
         (void)gpusync_command_buffer_discard(w->queue, buffer);
-    else
+    if (result == GPUSYNC_OK)
         while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__LOAD_SEQ(&w->closing))
             nanosleep(&ms, NULL);
     return result == GPUSYNC_OK ? made : result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
@@ -12762,7 +12779,7 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
         size_t k = 0;
         c->warmup = w;
         c->library = gpusync__find_library(w, wish, i);
-        c->text = gpusync__retain(gpusync__string(wish[i].function));
+        c->text = gpusync__retain(gpusync__label(wish[i].function));
         while (w->compilations[k].library != c->library || strcmp(wish[k].function, wish[i].function) != 0)
             k++;
         c->same_as = k;
@@ -13555,7 +13572,8 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              gpusync_timeline_expect                     gone: gpusync_timeline_desc.signalled_by_others
              gpusync_timeline_desc.fail_writes_event     gone: failing writes UINT64_MAX to a timeline's own event, and
                                                          never to an imported one, which the program writes itself
-             gpusync_device_create_0_3 by its symbol     gpusync_device_create, or _0_4; so for the two others
+             gpusync_device_create_0_3 by its symbol     gpusync_device_create, or _0_4; so for gpusync_queue_create
+                                                         and gpusync_command_buffer
            2. What means something else, and compiles as before:
              A warm-up compiles by Metal's ordinary calls, at most three pipelines at once, and gpusync_warmup_destroy
              waits for a compilation that has begun.
@@ -13571,10 +13589,11 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              Work that fails for several reasons has the error that was found first.
              Values of one timeline from several queues: see "Order" at >>api-submissions. A value is refused only if
              it is reached, pending, or the highest that was signalled; work is held behind each lower committed signal
-             of another queue, also behind those that the GPU gets after a higher one.
+             of another queue, or of STRICT work of its own, also behind those that the GPU gets after a higher one.
              Where other code signals a timeline, a wait for a value whose signal was discarded goes to the GPU.
              A wait for several points, or for a device, that times out writes one line to the log.
-           3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient, gpusync_timeline_desc.signalled_by_others.
+           3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient, gpusync_timeline_desc.signalled_by_others,
+             gpusync_command_buffer_desc.descriptor, gpusync_wait_options.blocking, gpusync_stats.wakes, .wake_ns.
      0.3   1. What a 0.2 program has to change:
              GPUSYNC_LOG_INFO                            gone: the levels are GPUSYNC_LOG_WARNING and _ERROR. The enum
                                                          is open: in Swift a switch needs a default (untried)

@@ -395,7 +395,7 @@ const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value)
     return name;
 }
 
-void *probe_mark(gpusync_queue *queue) { return queue->mark; }
+void *probe_mark(gpusync_queue *queue) { return GPUSYNC__LOAD_SEQ(&queue->mark); }
 
 uint64_t probe_yields(void) { return locks_yields; }
 

@@ -751,6 +751,7 @@ static void test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queue
     ticket = commit_to(p.q[0], buffer);
     softmetal_finish_queue(p.metal[0]);
     assert_result(gpusync_wait(p.q[0], ticket, 0), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(error_of(p.q[0], ticket).failure, GPUSYNC_FAILURE_CANCELLED); /* as if held meanwhile */
     softmetal_finish_queue(metal);
     finish_queue(newer);
     assert_ok(gpusync_queue_destroy(newer));

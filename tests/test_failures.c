@@ -451,7 +451,7 @@ static void test_a_report_of_every_size_is_utf_8(void **state)
 {
     static const char *const units[] = {"\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xE9"};
     gpusync_queue_desc desc = {0};
-    size_t i, k, size, length;
+    size_t i, size, length;
     (void)state;
     for (i = 0; i < LENGTH(units); i++) {
         char label[64] = "", cut[4096], whole[4096];
@@ -459,7 +459,7 @@ static void test_a_report_of_every_size_is_utf_8(void **state)
         gpusync_queue *queue;
         gpusync_error reason;
         rig r;
-        for (k = 0; strlen(label) + 4 < sizeof label; k++) strcat(label, units[i]);
+        while (strlen(label) + 4 < sizeof label) strcat(label, units[i]);
         desc.label = label;
         rig_open(&r, SOFTMETAL_MANUAL);
         queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &desc);

@@ -987,25 +987,39 @@ static void test_held_work_that_fails_ends_all_that_is_held(void **state)
     close_stage(&s);
 }
 
-/* A failure of work without a label: held work that takes the error does not lend it its own. */
-static void test_held_work_takes_the_error_with_the_labels_that_it_has(void **state)
+/* A failure of work without a label: work that takes the error, held or on the GPU, does not lend it its own. label: of the
+   queue. */
+static void check_the_labels_of_a_failure_without(const char *label)
 {
-    gpusync_ticket held;
+    gpusync_ticket heirs[3], failed;
     gpusync_error error;
     void *failing;
+    unsigned i;
     stage s;
-    (void)state;
     open_sticky(&s, SOFTMETAL_MANUAL, 1);
-    failing = buffer_of(s.q[0]);
+    add_queue(&s, 1, label, true);
+    failing = buffer_of(s.q[1]);
     softmetal_fail(failing, "TestDomain", 5, "it broke");
-    (void)commit_to(s.q[0], failing);
-    held = SUBMIT(s.q[0], WAITS(at(s.d, 1)), NO_WORK(s.q[0]), .label = "held work");
-    finish(&s, 0);
-    error = error_of(s.q[0], held);
-    assert_int_equal(error.code, 5);
-    assert_string_equal(error.label, "");
-    assert_string_equal(error.queue_label, "first");
+    failed = commit_to(s.q[1], failing);
+    heirs[0] = SUBMIT(s.q[1], SIGNALS(at(s.a, 1)), NO_WORK(s.q[1]), .label = "later work");
+    heirs[1] = SUBMIT(s.q[1], WAITS(at(s.d, 1)), NO_WORK(s.q[1]), .label = "held work");
+    heirs[2] = SUBMIT(s.q[1], WAITS(after(s.q[1], failed)), NO_WORK(s.q[1]), .label = "work behind its ticket");
+    finish(&s, 1);
+    for (i = 0; i < LENGTH(heirs); i++) {
+        error = error_of(s.q[1], heirs[i]);
+        assert_int_equal(error.code, 5);
+        assert_int_equal(error.ticket, heirs[i]);
+        assert_string_equal(error.label, "");
+        assert_string_equal(error.queue_label, label ? label : "");
+    }
     close_stage(&s);
+}
+
+static void test_work_that_takes_the_error_takes_the_labels_that_it_has(void **state)
+{
+    (void)state;
+    check_the_labels_of_a_failure_without("first");
+    check_the_labels_of_a_failure_without(NULL);
 }
 
 /* Held work fails that was committed before the clear, which covers it: what came behind it after the clear goes on. */
@@ -3275,7 +3289,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_held_work_behind_held_work_that_fails_is_never_committed),
         cmocka_unit_test(test_a_failure_that_is_found_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_held_work_that_fails_ends_all_that_is_held),
-        cmocka_unit_test(test_held_work_takes_the_error_with_the_labels_that_it_has),
+        cmocka_unit_test(test_work_that_takes_the_error_takes_the_labels_that_it_has),
         cmocka_unit_test(test_held_work_from_before_the_clear_that_fails_ends_nothing_behind_it),
         cmocka_unit_test(test_a_call_for_room_does_not_hang_when_held_work_fails),
         cmocka_unit_test(test_held_work_that_waits_for_a_signal_behind_it_ends_with_the_timeline),

@@ -964,6 +964,55 @@ static void test_work_does_not_stay_behind_the_lower_signals_of_its_own_queue(vo
     close_stage(&s);
 }
 
+/* The host makes the value of STRICT work when that has ended, and the device that of other work of the queue, in no order: the
+   two overlap. before: signals of the same queue below both, which could go, some STRICT. */
+static void check_strict_and_other_work_of_a_queue(bool lower_is_strict, bool higher_is_strict, unsigned before)
+{
+    void *lower, *higher, *waiting;
+    bool held = lower_is_strict && !higher_is_strict;
+    gpusync_ticket tickets[3];
+    uint64_t i;
+    stage s;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    lower = metal_retain(open_on(&s, 0));
+    higher = metal_retain(open_on(&s, 0));
+    waiting = metal_retain(open_on(&s, 1));
+    for (i = 1; i <= before; i++)
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, i)), .flags = i > 1 ? GPUSYNC_STRICT : 0);
+    tickets[0] = SUBMIT(s.q[0], BUFFERS(lower), SIGNALS(at(s.a, 5)), .flags = lower_is_strict ? GPUSYNC_STRICT : 0);
+    tickets[1] = SUBMIT(s.q[0], BUFFERS(higher), SIGNALS(at(s.a, 6)),
+                        .flags = higher_is_strict ? GPUSYNC_STRICT : SIGNALS_INSIDE);
+    tickets[2] = SUBMIT(s.q[1], WAITS(at(s.a, 5)), BUFFERS(waiting));
+    held = held || (before > 1 && !(lower_is_strict && higher_is_strict)); /* itself, or in the line behind what is */
+    assert_int_equal(status_of(higher), held ? NOT_ENQUEUED : COMMITTED);
+    assert_int_equal(status_of(lower), before > 1 && !lower_is_strict ? NOT_ENQUEUED : COMMITTED);
+    if (higher_is_strict && !held) softmetal_finish(higher); /* the two overlap */
+    assert_in_range(raw_of(s.a), 0, 4); /* nothing has let the waiting work go */
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_ok(gpusync_wait(s.q[0], tickets[0], 0));
+    assert_ok(gpusync_wait(s.q[0], tickets[1], 0));
+    assert_ok(gpusync_wait(s.q[1], tickets[2], 0));
+    assert_int_equal(value_of(s.a), 6);
+    metal_release(lower);
+    metal_release(higher);
+    metal_release(waiting);
+    close_stage(&s);
+}
+
+static void test_work_stays_behind_the_lower_signal_of_strict_work_of_its_own_queue(void **state)
+{
+    unsigned i;
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        check_strict_and_other_work_of_a_queue(true, false, i);
+        check_strict_and_other_work_of_a_queue(true, true, i);
+        if (metal4_run()) continue; /* where the queue signals behind all its work */
+        check_strict_and_other_work_of_a_queue(false, true, i);
+        check_strict_and_other_work_of_a_queue(false, false, i);
+    }
+}
+
 /* What one timeline keeps on the host is not on its way on another. */
 static void test_work_that_goes_after_other_work_keeps_no_other_work_from_going(void **state)
 {
@@ -1749,6 +1798,7 @@ int main(void)
         cmocka_unit_test(test_of_several_waits_before_the_first_signal_the_highest_counts),
         cmocka_unit_test(test_a_signal_of_its_own_queue_hides_no_lower_one_of_another),
         cmocka_unit_test(test_work_does_not_stay_behind_the_lower_signals_of_its_own_queue),
+        cmocka_unit_test(test_work_stays_behind_the_lower_signal_of_strict_work_of_its_own_queue),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
         cmocka_unit_test(test_work_does_not_stay_behind_a_signal_that_is_over_when_it_lists_itself),

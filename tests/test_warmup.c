@@ -2592,6 +2592,7 @@ static void test_no_utf8(void **state)
         assert_string_equal(error.message, "the source is no UTF-8");
         assert_result(gpusync_warmup_pipeline(p.warmup, 1, SECONDS(20), &out, &error), GPUSYNC_ERROR_COMPILE);
         assert_string_equal(error.message, "the library has no function of this name");
+        assert_string_equal(error.label, "\xEF\xBF\xBD\xEF\xBF\xBD");
         assert_non_null(pipeline_of(p.warmup, 2));
         place_close(&p);
     }

@@ -99,7 +99,7 @@ typedef struct work {
     gpusync_ticket ticket;
     int lane;
     void *buffers[2]; /* +1, or NULL; with Metal 4 the run */
-    bool unseen;      /* it has a command buffer that is not there */
+    bool unseen;      /* it has a command buffer that is not there, perhaps one of gpusync's own */
     void *foreign;    /* +1, or NULL: other code committed it, and the work stands behind it */
     int recordings[PARTS4]; /* of Metal 4: 1 + allocator; 0: none */
     bool waits;       /* for something that may fail */
@@ -1484,6 +1484,7 @@ static void submit_some(void)
     memcpy(pending, signals, submission.signal_count * sizeof *signals);
     for (i = 0; i < submission.command_buffer_count; i++) memcpy(pending + 2 * (i + 1), from[i]->signals, sizeof signals);
     w = remember_work(l, ticket, buffers[0], buffers[1], true, false);
+    w->unseen = w->unseen || (submission.wait_count + submission.signal_count && !(submission.flags & GPUSYNC_STRICT));
     w->inherits = inherits;
     memcpy(w->pending, pending, sizeof pending);
     for (i = 0; i < submission.command_buffer_count; i++) let_go(from[i]);

@@ -231,7 +231,7 @@ static void submit4_some(lane *l)
     result = may(l->device, gpusync_submit(l->queue, &submission, &ticket), ENDS, GPUSYNC_ERROR_QUEUE_FULL, MISFITS,
                  GPUSYNC_ERROR_UNSUPPORTED);
     check_admission(l, result, submission.signal_count > 0);
-    if (ticket) note_what_may_stay(l->queue, &submission);
+    note_what_may_stay(l->queue, &submission, result == GPUSYNC_OK);
     w = committed4(l, result, ticket, fours, submission.command_buffer_count, run);
     if (!w) {
         must(!over || over->calls == 0, "a submission that failed is over");

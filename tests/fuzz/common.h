@@ -673,17 +673,16 @@ static void note_what_stays(gpusync_queue *queue, void *event, bool is_mark)
     stayers[n].stays = false;
 }
 
-/* It has a ticket, and the calling thread is in the queue and the timelines. */
-static void note_what_may_stay(gpusync_queue *queue, const gpusync_submission *submission)
+/* The calling thread is in the queue and the timelines. taken: it has a ticket. Refused, it may have made the mark. */
+static void note_what_may_stay(gpusync_queue *queue, const gpusync_submission *submission, bool taken)
 {
-    bool marked = submission->signal_count && !(submission->flags & GPUSYNC_STRICT); /* the call has seen the mark */
     size_t i;
     if (submission->wait_count + submission->signal_count == 0) return;
-    note_what_stays(queue, marked ? probe_mark(queue) : NULL, true);
-    for (i = 0; i < submission->wait_count; i++)
+    note_what_stays(queue, probe_mark(queue), true);
+    for (i = 0; taken && i < submission->wait_count; i++)
         if (submission->waits[i].timeline)
             note_what_stays(queue, probe_event_of(submission->waits[i].timeline, NULL), false);
-    for (i = 0; i < submission->signal_count; i++)
+    for (i = 0; taken && i < submission->signal_count; i++)
         note_what_stays(queue, probe_event_of(submission->signals[i].timeline, NULL), false);
 }
 

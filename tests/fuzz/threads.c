@@ -1058,8 +1058,8 @@ static void submit_some(void)
         may(gpusync_commit4(queue_of(q), buffers, submission.command_buffer_count, &ticket), GPUSYNC_OK, NOT_HELD,
             q->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     else may(gpusync_submit(queue_of(q), &submission, &ticket), ENDS, NO_ROOM, MISFITS, GPUSYNC_ERROR_UNSUPPORTED);
+    if (q->metal4) note_what_may_stay(queue_of(q), &submission, ticket != 0);
     if (!ticket) return;
-    if (q->metal4) note_what_may_stay(queue_of(q), &submission);
     meet_if(q->sticky && (submission.flags & GPUSYNC_UNORDERED), sticky_queue_unordered);
     issued(q, ticket);
     promised(over, q);

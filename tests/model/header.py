@@ -68,7 +68,6 @@ EDITS = [
     ("    va_start(arguments, format);\n"
      "    vsnprintf(text, sizeof text, format, arguments);\n"
      "    va_end(arguments);\n"
-     "    gpusync__end_text(text);\n"
      "    gpusync__make_plain(text, strlen(text));\n",
      "    (void)arguments;\n    (void)format;\n    text[0] = 0;\n"),
     # Counts that no answer depends on. They order nothing.
