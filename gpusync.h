@@ -402,7 +402,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Held work ends with ERROR_CANCELLED, also plain commits behind held work; so does a tracked buffer that is not
     committed. Buffers that were made and not committed are released, and the timelines that they were to signal fail
     with ERROR_CANCELLED. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes on
-    where the point of this queue has ended. The remaining callbacks run before this call returns, on its thread: do
+    where the point of this queue had ended. The remaining callbacks run before this call returns, on its thread: do
     not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: while destroy
     waits it runs callbacks of its own queue alone. If a callback of another queue has to run before this queue's work
     can end, destroy never returns.
@@ -411,8 +411,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit, in the yield and park hooks. For a GPU that may hang use
            gpusync_queue_destroy_now. Submissions in flight may wait for other queues: the call waits for those too. On
-           a lost device the call waits for no work, and the work left behind may still run. A wait with
-           gpusync_wait_options.blocking delays the call for as long as the wait lasts.
+           a lost device the call waits for no work, and the work left behind may still run. A wait that is parked in
+           waitUntilCompleted (gpusync_wait_options.blocking) delays the call until it returns, always.
     Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -457,11 +457,11 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
                  committed yet: never call waitUntilCompleted on it.
              ERROR_OUT_OF_MEMORY: try again.
              ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held, and is enqueued, or too many are held
-                 (see max_command_buffer_count). Try again when the queue holds no work. Never discard an enqueued
-                 buffer: its Metal queue would wait for the buffer.
+                 (see max_command_buffer_count). Try again when the queue holds no work and what the buffer waits for
+                 is committed or over. Never discard an enqueued buffer: its Metal queue would wait for the buffer.
              ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or the buffer is held.
-                 Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it, an
-                 empty command buffer that gpusync commits behind it tells its end, but not its failure.
+                 Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it,
+                 commit an empty command buffer through gpusync behind it: >>api-external.
              ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure.
              ERROR_WRONG_QUEUE: a buffer that gpusync made goes to the queue that made it, or is discarded there.
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer, which takes gpusync_commit4.
@@ -840,9 +840,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
                    No other result sticks, for example ERROR_CANCELLED or ERROR_DESTROYED.
       New work     gpusync_command_buffer, gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION,
                    and change nothing. What a refused open command buffer is to signal stays pending: commit the buffer
-                   after this call, or discard it, which fails the timelines that it was to signal. The signals of a
-                   refused submission are left to the program: submit again, or call gpusync_timeline_fail, because
-                   other work may wait for them.
+                   after this call. Or discard it, before or after this call: then the timelines that it was to signal
+                   fail with the error that sticks, or that stuck last. The signals of a refused submission are left to
+                   the program: submit again, or call gpusync_timeline_fail, because other work may wait for them.
       Held work    ends with the error that sticks, and is never committed.
       Later work   that the GPU has runs on. A ticket above the one that failed (the lowest, if several did) that ends
                    well after the failure was found takes its error, and so do the timelines that it was to signal.
@@ -850,11 +850,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
       Reports      Each ticket that takes the error has a record of its own. While a failure sticks, every wait for
                    everything that includes the failed ticket returns it.
     Tickets end in any order, as on other queues.
-    A failure of work that was committed before this call sticks no more, however late it comes: it is recorded, and
-    returned for its ticket. But behind a failure that was found before this call, work that was committed before this
-    call and ends well later still takes the error. A failure may end held work a moment before it is on record: this
-    call does not bring such work back. Timelines that failed stay failed. Two owners of one queue each learn of every
-    failure by a cursor of their own, see gpusync_next_error.
+    What counts is when gpusync finds a failure. Found before this call, it is taken by work behind it that has its
+    ticket before this call, also where that work ends well after the call. Found after this call, a failure of a ticket
+    from before the call is recorded, and returned for its ticket; it does not stick, and no other work takes it. A
+    failure may end held work a moment before it is on record: this call does not bring such work back. Timelines that
+    failed stay failed. Two owners of one queue each learn of every failure by a cursor of their own, see
+    gpusync_next_error.
     Returns  OK, also when nothing has failed. ERROR_INVALID_ARGUMENT also: a queue without sticky_failure.
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
@@ -868,8 +869,8 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
     had not ended, and what it was to signal, ends with ERROR_DESTROYED.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
-    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks. A wait with
-           gpusync_wait_options.blocking delays the call for as long as the wait lasts: nothing can end such a wait.
+    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks. A wait that is
+           parked in waitUntilCompleted (gpusync_wait_options.blocking) delays the call until it returns.
     Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -1023,9 +1024,9 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
    4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
    gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
    more. A timeline that has failed stays failed: every query and every wait returns the first failure, also for a value
-   that was reached before. The failure does not reach committed work whose value was reached before the failure, nor
-   work whose wait was encoded after the value had been reached. Give work that fails independently a timeline of its
-   own. */
+   that was reached before. Two kinds of work are spared: committed work that waited for a value which was reached
+   before the failure, and work whose wait was encoded after the value had been reached and before the failure. Give
+   work that fails independently a timeline of its own. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -1039,8 +1040,8 @@ typedef struct gpusync_timeline_desc {
     /** Other code signals the event: work encoded without gpusync, or another process. A value that no pending signal
         covers may come from there. Therefore work that waits for such a value goes to the GPU, and gpusync reads the
         event and asks Metal to tell. Danger: if other code signals the value only after work that gpusync holds, the
-        GPU's watchdog may end the wait. A value below a pending signal is reached when the event shows it or a higher
-        one, also before the command buffer with that signal has ended. shared_event implies it. Since 0.4 */
+        GPU's watchdog may end the wait. A value below the lowest pending signal is reached when the event shows it or a
+        higher one, also before the command buffer with that signal has ended. shared_event implies it. Since 0.4 */
     bool signalled_by_others;
 } gpusync_timeline_desc;
 
@@ -1098,7 +1099,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 
 /** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
 
-    reason  Copied: its result, if that is between 0 and the last error above, else ERROR_EXECUTION. NULL:
+    reason  Copied: its result, if that is negative and not below ERROR_COMPILE, else ERROR_EXECUTION. NULL:
             ERROR_EXECUTION.
     Waits on the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written:
     waits for it on the GPU go on until other code signals it.
@@ -1161,11 +1162,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    gpusync_timeline_fail), and runs on whatever its input holds. Only held work never runs. Work that was to signal a
    timeline which has failed ends well all the same.
 
-   Held. gpusync commits work when two things are true: each value that the work waits for is reached, or is to be
-   signalled by committed work; and each ticket that the work waits for has ended. Until then gpusync holds the work on
-   the host, where the GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits
-   it, often Metal's completion thread. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED,
-   not gpusync_track). Therefore a signal that stands behind its own wait on one queue never comes: gpusync_report shows
+   Held. gpusync commits work when these are true: each value that the work waits for is reached, or is to be signalled
+   by committed work; each ticket that the work waits for has ended; no held work stands in front; and "Order" lets the
+   work go. (For values that others signal see signalled_by_others.) Until then gpusync holds the work on the host,
+   where the GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits it, often
+   Metal's completion thread. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED, not
+   gpusync_track). Therefore a signal that stands behind its own wait on one queue never comes: gpusync_report shows
    such work, gpusync_cancel_held ends it.
 
    Order. The GPU compares numbers: a wait for 3 also ends when the event shows 5. Therefore work that signals 5 is held
@@ -1183,15 +1185,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
        discarded                     goes          goes            goes
        failed                        failed        failed          failed
 
-   open: encoded into a command buffer that is not committed. committed: with STRICT, too; "held", but for the work of
-   the sentence above. signalled, not reached: its work has ended well, and a lower signal is pending; of several such
-   values the highest alone is NOT_RISING. failed: the timeline has; the call returns that failure.
-   NOT_RISING and the failure come from gpusync_encode_signal, or from gpusync_submit for the signals of its
-   description; "held" is decided when the work is submitted or committed, and again when nothing else holds it. So
-   accepted work is never refused for its order. The event cannot show a value that goes to the GPU behind a higher one:
-   work that waits for the lower value is held until the host has seen it reached. Where a higher value goes while a
-   lower one is open or held, a wait on the GPU for the higher value does not wait for the lower one, as a wait on the
-   host does.
+   open: encoded into a command buffer that is not committed. committed: Metal has the command buffers, with STRICT,
+   too; "held", but for the work of the sentence above. signalled, not reached: its work has ended well, and a lower
+   signal is pending; of several such values the highest alone is NOT_RISING. failed: the timeline has; the call returns
+   that failure. For two signals of one queue the table holds, with "goes" for "held". NOT_RISING and the failure come
+   from gpusync_encode_signal, or from gpusync_submit for the signals of its description; "held" is decided when the
+   work is submitted or committed, and again when nothing else holds it. So accepted work is never refused for its
+   order. The event cannot show a value that goes to the GPU behind a higher one: work that waits for the lower value is
+   held until the host has seen it reached. Where a higher value goes while a lower one is open or held, a wait on the
+   GPU for the higher value does not wait for the lower one. A wait on the host waits for both.
 
    Overlap. Metal starts the command buffers of a queue in order, but lets buffers overlap that share no tracked
    resource. gpusync_submit puts a wait in a command buffer of its own in front, and a signal in one behind, so that
@@ -1332,10 +1334,11 @@ GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *G
                                                size_t *GPUSYNC_OPT total);
 
 /** Wait until all is done. A failure does not stop the rest.
-    Returns  OK; TIMEOUT; ERROR_COMPILE: a pipeline does not compile, see gpusync_warmup_pipeline; ERROR_METAL_NIL,
-             or what the making, the commit or the wait of the empty command buffer returned: the device could not be
-             warmed up; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in a callback, or in one of the jobs;
-             ERROR_OUT_OF_MEMORY.   Threads any   Blocks as gpusync_wait   Owns nothing */
+    Returns  OK; TIMEOUT. All is done: ERROR_METAL_NIL, or what the making, the commit or the wait of the empty command
+             buffer returned, where the device could not be warmed up; else ERROR_COMPILE: a pipeline does not compile,
+             see gpusync_warmup_pipeline. Not all is done: ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in
+             a callback, or in one of the jobs; ERROR_OUT_OF_MEMORY.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
 
 /** Get a pipeline: waits for one pipeline. Joins a compilation in flight; begins one where the warm-up is disabled. Of
@@ -1482,14 +1485,14 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
                buffer that another queue holds.
    Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. A signal of the queue may
                come after the feedback: gpusync keeps an event that the queue is to signal until the signal has come. To
-               learn that, the queue signals an event of gpusync behind the signals of each submission. If that has not
-               come when the queue is destroyed, the queue and the events are kept for good. Therefore do not destroy a
-               queue at once when its last signalling work has ended. The events of work that gpusync_queue_destroy_now
-               leaves in flight are kept for good, too. The program owns the rest, also residency and barriers:
-               gpusync_release_after keeps an object until a ticket is done, but see gpusync_queue_destroy_now. An
-               allocator may be reset when the work that was recorded with the allocator is done: a wait or poll for
-               each of its tickets has returned OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN.
-               ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
+               learn that, the queue signals an event of gpusync behind the signals of each submission. If that event
+               has not come when the gpusync_queue is destroyed, the Metal queue and the events stay for good. It comes
+               a moment after the end of the work, and no call tells when. The events of work that
+               gpusync_queue_destroy_now leaves in flight are kept for good, too. The program owns the rest, also
+               residency and barriers: gpusync_release_after keeps an object until a ticket is done, but see
+               gpusync_queue_destroy_now. An allocator may be reset when the work that was recorded with the allocator
+               is done: a wait or poll for each of its tickets has returned OK, ERROR_EXECUTION, ERROR_CANCELLED or
+               ERROR_RESULT_UNKNOWN. ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
                gpusync_queue_destroy_now: the GPU may still work.
    End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
                after the feedback. Without a feedback the ticket never ends, and gpusync_queue_destroy never returns:

@@ -34,12 +34,13 @@ struct probe_memory probe_memory;
 
 static __attribute__((unused)) bool probe_memory_fails(void)
 {
+    long at = __atomic_load_n(&probe_memory.fail_at, __ATOMIC_SEQ_CST), next;
     __atomic_fetch_add(&probe_memory.taken, 1, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&probe_memory.fail_at, __ATOMIC_SEQ_CST) == 0 ||
-        __atomic_sub_fetch(&probe_memory.fail_at, 1, __ATOMIC_SEQ_CST) > 0)
-        return false;
-    __atomic_store_n(&probe_memory.fail_at, probe_memory.fail_after, __ATOMIC_SEQ_CST);
-    return true;
+    do { /* in one step, as call_fails of support.h */
+        if (at == 0) return false;
+        next = at == 1 && probe_memory.fail_after ? 1 : at - 1;
+    } while (!__atomic_compare_exchange_n(&probe_memory.fail_at, &at, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return at == 1;
 }
 
 static __attribute__((unused)) int probe_memalign(void **memory, size_t alignment, size_t size)

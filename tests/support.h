@@ -77,15 +77,22 @@ typedef struct memory_log {
     bool fail_after;  /* and every later one */
 } memory_log;
 
+/* Counts fail_at down in one step: with fail_after no other thread finds a 0 in between, and gets memory. */
+static MAYBE_UNUSED bool call_fails(long *fail_at, bool fail_after)
+{
+    long at = __atomic_load_n(fail_at, __ATOMIC_SEQ_CST), next;
+    do {
+        if (at == 0) return false;
+        next = at == 1 && fail_after ? 1 : at - 1;
+    } while (!__atomic_compare_exchange_n(fail_at, &at, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return at == 1;
+}
+
 static MAYBE_UNUSED void *memory_allocate(void *user, size_t size, size_t alignment)
 {
     memory_log *log = (memory_log *)user;
     size_t *block;
-    long at = __atomic_load_n(&log->fail_at, __ATOMIC_SEQ_CST);
-    if (at > 0 && __atomic_sub_fetch(&log->fail_at, 1, __ATOMIC_SEQ_CST) == 0) {
-        if (log->fail_after) __atomic_store_n(&log->fail_at, 1, __ATOMIC_SEQ_CST);
-        return NULL;
-    }
+    if (call_fails(&log->fail_at, log->fail_after)) return NULL;
     if (posix_memalign((void **)&block, 128, size + 128)) return NULL;
     assert_true(alignment <= 128 && alignment % sizeof(void *) == 0); /* posix_memalign takes no smaller one */
     block[0] = size;
