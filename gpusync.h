@@ -9294,12 +9294,20 @@ static gpusync__pending_signal *gpusync__issued_at_place(gpusync__node *place)
     return (gpusync__pending_signal *)(void *)((char *)place - offsetof(gpusync__pending_signal, place_issued));
 }
 
-/* Returns whether a signal of the first submission, which is issued, may be followed by a higher one of
-   the second. The GPU signals in the order of one queue (unverified: README, "Status"), and in no order
-   of several queues. The host signals for STRICT work when that has ended. */
-static bool gpusync__keeps_order(const gpusync__submission *lower, const gpusync__submission *s)
+/* Returns whether the host makes the signal, when its STRICT work has ended. The GPU makes those that are
+   encoded in the command buffers of such work. */
+static bool gpusync__is_hosts(const gpusync__pending_signal *signal)
 {
-    return lower->work.queue == s->work.queue && !(lower->flags & ~s->flags & GPUSYNC_STRICT);
+    return signal->submission->flags & GPUSYNC_STRICT && !signal->encoded;
+}
+
+/* Returns whether the higher signal comes after the lower one, which is issued. The GPU signals in the order
+   of one queue (unverified: README, "Status"), in no order of several queues, and in none with the host. The
+   host does not pass what the GPU is to signal (gpusync__level). */
+static bool gpusync__keeps_order(const gpusync__pending_signal *lower, const gpusync__pending_signal *higher)
+{
+    return lower->submission->work.queue == higher->submission->work.queue &&
+           gpusync__is_hosts(lower) <= gpusync__is_hosts(higher);
 }
 
 static void gpusync__add_issued(gpusync__pending_signal *signal)
@@ -9308,12 +9316,12 @@ static void gpusync__add_issued(gpusync__pending_signal *signal)
     signal->place_issued.number = signal->node.number;
     gpusync__list_add(&t->issued, &signal->place_issued);
     gpusync__node *above = signal->place_issued.beside[1];
-    if (above && !gpusync__keeps_order(signal->submission, gpusync__issued_at_place(above)->submission))
+    if (above && !gpusync__keeps_order(signal, gpusync__issued_at_place(above)))
         t->mixes++;
 }
 
-/* The first signal of a second queue comes, or the first that is STRICT or not beside others: from here on
-   the timeline is `mixed`. */
+/* The first signal of a second queue comes, or STRICT work is one of two to signal: from here on the timeline
+   is `mixed`. */
 GPUSYNC__RARE void gpusync__mix(gpusync_timeline *t)
 {
     t->mixed = true;
@@ -9345,17 +9353,16 @@ GPUSYNC__RARE uint64_t gpusync__needs(const gpusync__submission *s, const gpusyn
 GPUSYNC__RARE uint64_t gpusync__goes_after(gpusync__pending_signal *signal)
 {
     const gpusync_timeline *t = signal->timeline;
-    const gpusync__submission *s = signal->submission;
     gpusync__node *above = gpusync__list_from(&t->issued, signal->node.number);
     gpusync__node *below = above ? above->beside[0] : t->issued.end[1];
 
     if (t->value == GPUSYNC__FAILED_VALUE)
         return 0; /* where the timeline has failed, no wait is left */
     /* A submission that needs a value goes after the signals up to it anyway. */
-    uint64_t needs = gpusync__needs(s, t);
+    uint64_t needs = gpusync__needs(signal->submission, t);
     for (; below && below->number > needs; below = below->beside[0]) {
         const gpusync__pending_signal *lower = gpusync__issued_at_place(below);
-        if (!gpusync__keeps_order(lower->submission, s))
+        if (!gpusync__keeps_order(lower, signal))
             return below->number;
         if (lower->alone == t->mixes)
             break;
@@ -9439,8 +9446,8 @@ static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool
         const gpusync__pending_signal *first = (const gpusync__pending_signal *)(const void *)t->signals.end[0];
         if (!first)
             t->mixed = false;
-        else if (!t->mixed && !(gpusync__keeps_order(first->submission, signal->submission) &&
-                                gpusync__keeps_order(signal->submission, first->submission)))
+        else if (!t->mixed && (first->submission->work.queue != signal->submission->work.queue ||
+                               (first->submission->flags | signal->submission->flags) & GPUSYNC_STRICT))
             gpusync__mix(t);
         gpusync__list_add(&t->signals, &signal->node);
         GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
@@ -9974,13 +9981,14 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    */
 GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
 {
-    void *few[32] = {NULL}, **table = few;
-    size_t size = sizeof few / sizeof few[0];
+    enum { FEW = 32 };
+    void *few[FEW] = {NULL}, **table = few;
+    size_t size = FEW;
     gpusync_result result = GPUSYNC_OK;
 
     while (size < 2 * count)
         size *= 2;
-    if (size > sizeof few / sizeof few[0])
+    if (size > FEW)
         table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
     if (!table)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -10084,7 +10092,7 @@ static uint64_t gpusync__shown_mark(const gpusync_queue *q)
 {
     if (GPUSYNC__LOAD_SEQ(&q->device->lost) & GPUSYNC__REMOVED)
         return UINT64_MAX;
-    return q->mark ? gpusync__event_value(q->mark) : 0;
+    return gpusync__event_value(q->mark); /* of nil: 0 */
 }
 
 /* Returns whether the GPU may still use events of a submission that was issued: it is to signal, or it was
@@ -10129,10 +10137,8 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q)
 {
     uint64_t shown = gpusync__shown_mark(q);
     gpusync__submission *s;
-    while ((s = gpusync__kept_came(q, shown)) != NULL) {
-        GPUSYNC__SUB_SEQ(&q->kept_count, 1);
+    while ((s = gpusync__kept_came(q, shown)) != NULL)
         gpusync__submission_unref(s);
-    }
     if (q->kept)
         gpusync__retain(q->metal);
     else if (q->mark)

@@ -964,12 +964,20 @@ static void test_work_does_not_stay_behind_the_lower_signals_of_its_own_queue(vo
     close_stage(&s);
 }
 
-/* The host makes the value of STRICT work when that has ended, and the device that of other work of the queue, in no order: the
-   two overlap. before: signals of the same queue below both, which could go, some STRICT. */
-static void check_strict_and_other_work_of_a_queue(bool lower_is_strict, bool higher_is_strict, unsigned before)
+/* Does the host make the signal of such a submission? Not one that is encoded in the command buffer. */
+static bool is_of_the_host(uint32_t flags)
 {
+    return flags & GPUSYNC_STRICT && (metal4_run() || !(flags & SIGNALS_INSIDE));
+}
+
+/* The host makes a signal of STRICT work when that has ended, and the device one of other work of the queue, in no order: the two
+   overlap. before: signals of the same queue below both, of which all but the first are the host's. */
+static void check_strict_and_other_work_of_a_queue(uint32_t lower_flags, uint32_t higher_flags, unsigned before)
+{
+    bool hosts = is_of_the_host(lower_flags), both = hosts && is_of_the_host(higher_flags);
+    bool lower_held = before > 1 && !hosts;
+    bool held = (hosts || before > 1) && !both; /* itself, or in the line behind what is */
     void *lower, *higher, *waiting;
-    bool held = lower_is_strict && !higher_is_strict;
     gpusync_ticket tickets[3];
     uint64_t i;
     stage s;
@@ -979,14 +987,12 @@ static void check_strict_and_other_work_of_a_queue(bool lower_is_strict, bool hi
     waiting = metal_retain(open_on(&s, 1));
     for (i = 1; i <= before; i++)
         (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, i)), .flags = i > 1 ? GPUSYNC_STRICT : 0);
-    tickets[0] = SUBMIT(s.q[0], BUFFERS(lower), SIGNALS(at(s.a, 5)), .flags = lower_is_strict ? GPUSYNC_STRICT : 0);
-    tickets[1] = SUBMIT(s.q[0], BUFFERS(higher), SIGNALS(at(s.a, 6)),
-                        .flags = higher_is_strict ? GPUSYNC_STRICT : SIGNALS_INSIDE);
+    tickets[0] = SUBMIT(s.q[0], BUFFERS(lower), SIGNALS(at(s.a, 5)), .flags = lower_flags);
+    tickets[1] = SUBMIT(s.q[0], BUFFERS(higher), SIGNALS(at(s.a, 6)), .flags = higher_flags);
     tickets[2] = SUBMIT(s.q[1], WAITS(at(s.a, 5)), BUFFERS(waiting));
-    held = held || (before > 1 && !(lower_is_strict && higher_is_strict)); /* itself, or in the line behind what is */
+    assert_int_equal(status_of(lower), lower_held ? NOT_ENQUEUED : COMMITTED);
     assert_int_equal(status_of(higher), held ? NOT_ENQUEUED : COMMITTED);
-    assert_int_equal(status_of(lower), before > 1 && !lower_is_strict ? NOT_ENQUEUED : COMMITTED);
-    if (higher_is_strict && !held) softmetal_finish(higher); /* the two overlap */
+    if (both) softmetal_finish(higher);  /* the two overlap */
     assert_in_range(raw_of(s.a), 0, 4); /* nothing has let the waiting work go */
     finish(&s, 0);
     finish(&s, 1);
@@ -1002,15 +1008,12 @@ static void check_strict_and_other_work_of_a_queue(bool lower_is_strict, bool hi
 
 static void test_work_stays_behind_the_lower_signal_of_strict_work_of_its_own_queue(void **state)
 {
-    unsigned i;
+    static const uint32_t forms[] = {0, SIGNALS_INSIDE, GPUSYNC_STRICT, GPUSYNC_STRICT | SIGNALS_INSIDE};
+    unsigned i, lower, higher;
     (void)state;
-    for (i = 0; i < 3; i++) {
-        check_strict_and_other_work_of_a_queue(true, false, i);
-        check_strict_and_other_work_of_a_queue(true, true, i);
-        if (metal4_run()) continue; /* where the queue signals behind all its work */
-        check_strict_and_other_work_of_a_queue(false, true, i);
-        check_strict_and_other_work_of_a_queue(false, false, i);
-    }
+    for (lower = 0; lower < LENGTH(forms); lower++)
+        for (higher = 0; higher < LENGTH(forms); higher++)
+            for (i = 0; i < 3; i++) check_strict_and_other_work_of_a_queue(forms[lower], forms[higher], i);
 }
 
 /* What one timeline keeps on the host is not on its way on another. */
