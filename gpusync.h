@@ -12689,7 +12689,7 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     static const struct timespec ms = {0, 1000000};
     static const uint64_t at_once = 0;
     static const gpusync_command_buffer_desc desc = {&at_once, NULL, false, NULL};
-    gpusync_ticket ticket;
+    gpusync_ticket ticket = GPUSYNC_NO_TICKET;
     uint64_t raw;
     void *buffer;
     void *event = gpusync__event_take(w->device, &raw);
