@@ -22,7 +22,7 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 
 # What runs on one system says so elsewhere, before anything is installed or built.
 linux_only := check check-long bench-spin bench-five bench-chart test-pictures test-valgrind test-compile test-macho \
-	test-macho-mutants test-mutants test-guards test-counts test-growth fuzz fuzz-threads fuzz-proof soak coverage test-model \
+	test-macho-mutants test-mutants test-guards test-counts test-growth test-vulkan bench-gpu fuzz fuzz-threads fuzz-proof soak coverage test-model \
 	test-with test-readme test-examples
 mac_only := bench-device test-device
 not_here := $(filter $(if $(darwin),$(linux_only),$(mac_only)),$(MAKECMDGOALS))
@@ -32,7 +32,7 @@ endif
 
 # Without a -j what compiles many files, and is asked for alone, uses all cores. Not so what measures, and what make or a
 # script calls; nor the make of macOS, 3.81, which would take this for more than the -j that it is given.
-ifneq ($(if $(word 2,$(MAKECMDGOALS)),,$(filter test test-device test-valgrind test-examples examples programs coverage loop,$(MAKECMDGOALS))),)
+ifneq ($(if $(word 2,$(MAKECMDGOALS)),,$(filter test test-device test-valgrind test-examples test-vulkan examples programs coverage loop,$(MAKECMDGOALS))),)
 ifeq ($(MAKELEVEL)$(filter -j% 3.%,$(MAKEFLAGS) $(MAKE_VERSION)),0)
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 endif
@@ -57,9 +57,10 @@ deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(mac
 	$(filter test-with,$(MAKECMDGOALS)),with,$(if \
 	$(filter check check-long test-compile test-apple test-valgrind test-guards test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
+	$(filter test-vulkan bench-gpu,$(MAKECMDGOALS)),vulkan,$(if \
 	$(filter bench-chart bench-five test-pictures,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench bench-spin loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
-	$(filter run examples softmetal bench-device beliefs $(if $(RECORD),pictures),$(MAKECMDGOALS)),run)))))))
+	$(filter run examples softmetal bench-device beliefs $(if $(RECORD),pictures),$(MAKECMDGOALS)),run))))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -182,6 +183,8 @@ test_programs := $(TESTS:%=$(BUILD)/tests/%)
 metal4_programs := $(patsubst %,$(BUILD)/tests/%,$(filter $(both_kinds),$(TESTS)))
 example_programs := $(EXAMPLES:%=$(BUILD)/examples/%)
 pretended_programs := $(patsubst %,$(BUILD)/pretended/%,$(filter-out $(on_softmetal),$(EXAMPLES)))
+vulkan_examples := $(filter-out $(on_softmetal),$(EXAMPLES))
+vulkan_programs := $(patsubst %,$(BUILD)/vulkan/%,stress test_portable beliefs $(vulkan_examples:%=examples/%))
 device_programs := $(portable:%=$(BUILD)/device/%)
 beliefs := $(BUILD)/$(if $(darwin),device,beliefs)/beliefs
 tell_left_out := $(if $(left_out),echo 'left out for lack of libuv: examples/event_loop.c')
@@ -375,6 +378,10 @@ test-readme: $(SOFTMETAL_LIB) ## compile and run the code of README.md and examp
 	BUILD='$(abspath $(top))' CC='$(CC)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \
 		tests/readme.sh
 
+test-vulkan: $(vulkan_programs) ## on Metal over Vulkan, where work takes time by itself: a stress, the portable tests, the examples
+	$(tell_left_out)
+	RUN='$(RUN)' tests/vulkan/vulkan.sh $(if $(sanitizers),,--plain) $(BUILD)/vulkan $(vulkan_examples)
+
 programs: $(test_programs) $(example_programs)
 
 run-coverage: $(test_programs) $(example_programs)
@@ -424,7 +431,7 @@ how-to-%: $(BUILD)/fuzz/%
 
 .PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart examples install clean deps loop \
 	uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
-	test-examples test-guards test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
+	test-examples test-vulkan test-guards test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
 	run-fuzz run-fuzz-threads test-apple test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
 
@@ -437,7 +444,7 @@ $(top)/.gitignore:
 # Changes when the compiler or its options do, and then everything is compiled again.
 $(BUILD)/flags: force | $(top)/.gitignore
 	mkdir -p $(BUILD)/tests/known_red $(BUILD)/fuzz $(BUILD)/examples $(BUILD)/bench $(BUILD)/device $(BUILD)/beliefs \
-		$(BUILD)/pretended
+		$(BUILD)/pretended $(BUILD)/vulkan/examples
 	echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' | cmp -s - $@ || \
 		echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' > $@
 
@@ -511,6 +518,40 @@ $(pretended): $(BUILD)/pretended/device.o $(SOFTMETAL_OBJS)
 $(pretended_programs): $(BUILD)/pretended/%: $(BUILD)/examples/%.o $(pretended)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ -Wl,-rpath,$(abspath $(@D)) $(example_link) -lpthread -lm
 
+# Metal over Vulkan: softmetal's runtime, in a library that hides its functions as well, and tests/vulkan's device
+vulkan := $(BUILD)/vulkan/libmetal_vulkan.so
+vulkan_kernels := $(patsubst %,$(BUILD)/vulkan/%.h,bench_loop step work)
+
+$(vulkan_kernels): $(BUILD)/vulkan/%.h: tests/vulkan/kernels.comp $(BUILD)/flags
+	glslangValidator --quiet -V --target-env vulkan1.2 -D$* --vn vulkan_$* -o $@ $<
+
+$(BUILD)/vulkan/%.o: tests/vulkan/%.m $(BUILD)/flags $(vulkan_kernels)
+	$(OBJCC) $(SOFTMETAL_CFLAGS) -I$(@D) -std=gnu11 -fno-objc-arc -gdwarf-4 -O2 $(softmetal_warnings) $(SANITIZE) -MMD -MP -c -o $@ $<
+
+$(vulkan): $(patsubst tests/%.m,$(BUILD)/%.o,$(wildcard tests/vulkan/*.m)) $(SOFTMETAL_OBJS)
+	echo '{ local: softmetal_*; };' >$@.map
+	$(OBJCC) -shared $(SANITIZE) -Wl,--version-script=$@.map -Wl,-soname,$(@F) -o $@ $^ $(SOFTMETAL_LDLIBS) -lvulkan
+
+vulkan_link = $(vulkan) -Wl,-rpath,$(abspath $(BUILD)/vulkan) $(SOFTMETAL_LDLIBS) $(cmocka_libs) $(call library_of,$(uv),uv) \
+	$(call library_of,$(jansson),jansson) -lpthread -lm
+
+$(BUILD)/vulkan/examples/%: $(BUILD)/examples/%.o $(vulkan)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $< $(vulkan_link)
+
+$(BUILD)/vulkan/beliefs: $(BUILD)/beliefs/beliefs.o $(vulkan)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $< $(vulkan_link)
+
+$(BUILD)/vulkan/test_portable $(BUILD)/vulkan/stress: %: %.o $(BUILD)/gpusync_impl.o $(vulkan)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $(filter %.o,$^) $(vulkan_link)
+
+$(BUILD)/vulkan/test_portable.o: tests/test_portable.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) $(test_flags) $(cmocka_flags)
+
+$(BUILD)/vulkan/stress.o: tests/vulkan/stress.c $(BUILD)/flags
+	echo '  cc $<'
+	$(compile) $(test_flags) $(cmocka_flags)
+
 $(BUILD)/tests/known_red/known_red: $(BUILD)/tests/known_red/known_red.o $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(SOFTMETAL_LDLIBS) $(cmocka_libs) -lpthread -lm
 
@@ -541,4 +582,4 @@ $(BUILD)/device/bench: $(bench_device:%=$(BUILD)/bench/%.o) $(call impl_of,$(ben
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(frameworks) $(call library_of,$(jansson),jansson) -lpthread -lm
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/tests/known_red/*.d $(BUILD)/fuzz/*.d \
-	$(BUILD)/examples/*.d $(BUILD)/bench/*.d $(BUILD)/beliefs/*.d $(BUILD)/pretended/*.d)
+	$(BUILD)/examples/*.d $(BUILD)/bench/*.d $(BUILD)/beliefs/*.d $(BUILD)/pretended/*.d $(BUILD)/vulkan/*.d)

