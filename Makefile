@@ -173,9 +173,11 @@ complete := $(basename $(notdir $(shell grep -l '^ *\# *define *GPUSYNC_IMPLEMEN
 portable := $(sort $(basename $(notdir $(shell grep -l 'portable: also runs on a real Metal device' \
 	$(wildcard tests/test_*.c) /dev/null))))
 stress := $(filter %stress,$(TESTS))
-# bench.c is the program, files without a main are linked to it; those of bench_device to the one for a Mac's GPU
-bench_device := bench device_kernels device_metal json peers stats unknown waiting
-bench := bench $(sort $(filter-out bench device_metal null,$(basename $(notdir $(shell grep -L 'int main' \
+# bench.c is the program, files without a main are linked to it; those of bench_device to the one for a Mac's GPU,
+# those of bench_gpu to the one for a Vulkan device
+bench_device := bench device_kernels device_metal json peers stats tools unknown waiting
+bench_gpu := gpu gpu_ways device_kernels json peers players stats tools unknown
+bench := bench $(sort $(filter-out bench device_metal gpu_ways null players,$(basename $(notdir $(shell grep -L 'int main' \
 	$(wildcard tests/bench/*.c) /dev/null)))))
 
 both_kinds := $(sort $(basename $(notdir $(shell grep -l 'also runs on queues of Metal 4' $(wildcard tests/test_*.c) /dev/null))))
@@ -239,6 +241,9 @@ bench-spin: $(BUILD)/bench/spin ## the spin of a wait against two simple rules, 
 
 bench-five: $(BUILD)/bench/bench ## the benchmarks RUNS times, and what was missed in three of five
 	tests/bench/five.sh $< $(BUILD)/bench/five $(RUNS)
+
+bench-gpu: $(BUILD)/vulkan/bench_gpu ## on Metal over Vulkan: ways to wait for work of 20 us to 20 ms, RUNS times; a table and two pictures
+	RUN='$(RUN)' tests/bench/gpu.sh $< $(BUILD)/vulkan/bench-gpu $(RUNS)
 
 bench-chart: ## pictures of BENCH_JSON: latency against processor time; PICTURES=1: those of examples/pictures anew
 	tests/bench/chart.sh '$(BENCH_JSON)' $(BUILD)/bench/charts $(if $(PICTURES),examples/pictures)
@@ -421,16 +426,16 @@ how-to-%: $(BUILD)/fuzz/%
 ##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list which program saw each; programs at a time (2)
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
 ##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
-##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c
-##  RUNS            of make bench-five; default 5
+##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c; the first two also of make bench-gpu
+##  RUNS            of make bench-five and bench-gpu; default 5
 ##  RECORD=1        of make pictures: run examples/trace.c and overlap.c, and draw what they measure
 ##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
 ##  YES=1           install what is missing without asking; without a terminal there is no question
 ##  PREFIX DESTDIR  of make install and uninstall; default /usr/local and nothing
 ##  SYSTEM=Darwin   of make install on another system: gpusync.pc is to be for a Mac, and names the frameworks
 
-.PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart examples install clean deps loop \
-	uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
+.PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart bench-gpu examples install \
+	clean deps loop uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
 	test-examples test-vulkan test-guards test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
 	run-fuzz run-fuzz-threads test-apple test-macho test-macho-mutants coverage run-coverage \
 	test-model soak programs force
@@ -542,6 +547,9 @@ $(BUILD)/vulkan/beliefs: $(BUILD)/beliefs/beliefs.o $(vulkan)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $< $(vulkan_link)
 
 $(BUILD)/vulkan/test_portable $(BUILD)/vulkan/stress: %: %.o $(BUILD)/gpusync_impl.o $(vulkan)
+	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $(filter %.o,$^) $(vulkan_link)
+
+$(BUILD)/vulkan/bench_gpu: $(bench_gpu:%=$(BUILD)/bench/%.o) $(BUILD)/gpusync_impl.o $(vulkan)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $(filter %.o,$^) $(vulkan_link)
 
 $(BUILD)/vulkan/test_portable.o: tests/test_portable.c $(BUILD)/flags

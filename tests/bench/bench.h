@@ -9,7 +9,7 @@
 
 #define MAX_ROUNDS 200u
 
-/* -- bench.c */
+/* -- bench.c, or gpu.c */
 
 typedef struct bench {
     unsigned rounds;
@@ -24,11 +24,24 @@ typedef struct bench {
 
 extern bench the_bench;
 
+/* -- tools.c */
+
 double now_us(clockid_t clock);
 double wall_us(void);
 double gpu_us(void *command_buffer, const char *which); /* GPUStartTime or GPUEndTime */
 bool is_wanted(const char *title);  /* by BENCH_ONLY */
 void must(bool condition, const char *what);
+void processor_model(char *out, size_t size, const char *otherwise);
+void measure_wake_up(void); /* prints it, and sets the_bench.wake_up_us */
+
+/* -- players.c. Linux only */
+
+#define DRIVER "Vulkan driver" /* what the thread is called that lets the driver start its own */
+
+void call_this_thread(const char *name);
+void find_players(void); /* the device is open, and has done work */
+void print_players(void);
+double players_us(void); /* processor time */
 
 /* -- stats.c: of values of rounds */
 

@@ -4,7 +4,7 @@
    device_kernels.c    kernels that are calibrated, on whatever Metal device there is
    device_metal.c      the same on the real one                                      make bench-device
 
-   The first and the last have device_choose: a program is linked with one of them. */
+   The first and the last have device_choose: bench.c is linked with one of them. gpu.c takes the second as it is. */
 #ifndef BENCH_DEVICE_H
 #define BENCH_DEVICE_H
 
@@ -33,6 +33,7 @@ typedef struct bench_device { /* what may be NULL is not called then */
 } bench_device;
 
 extern const bench_device kernels_device;
+void calibrate_kernels(const double *us, unsigned us_count); /* what its open does, for these lengths, the longest last */
 extern const bench_device *the_device;
 
 const bench_device *device_choose(void);

@@ -14,7 +14,7 @@
 #define MAX_POINTS 64u
 #define FIRST_COUNT 64u
 #define MAX_COUNT (1u << 30)
-#define LENGTHS (sizeof lengths / sizeof lengths[0])
+#define MAX_LENGTHS 16u
 
 /* Each step needs the one before, and the result is written: nothing of it can be left out. */
 static const char source[] = "#include <metal_stdlib>\n"
@@ -33,11 +33,13 @@ static const char source[] = "#include <metal_stdlib>\n"
                              "}\n";
 
 /* All lengths that waiting.c and unknown.c ask for */
+static const double usual_us[] = {5, 20, 50, 100, 150, 200, 300, 500, 1000, 3000, 14000};
+
 static struct {
     double us;
     uint32_t count;
-} lengths[] = {{5, 0},   {20, 0},  {50, 0},   {100, 0},  {150, 0},  {200, 0},
-               {300, 0}, {500, 0}, {1000, 0}, {3000, 0}, {14000, 0}};
+} lengths[MAX_LENGTHS];
+static unsigned length_count;
 
 static const metal_size one_group = {1, 1, 1}, threads = {32, 1, 1};
 static void *pipeline, *memory; /* +1 */
@@ -65,8 +67,8 @@ static void encode(void *command_buffer, uint32_t count)
 
 static void set_length(void *command_buffer, uint64_t ns)
 {
-    size_t i;
-    for (i = 0; i < LENGTHS; i++) {
+    unsigned i;
+    for (i = 0; i < length_count; i++) {
         if ((uint64_t)(lengths[i].us * 1e3) != ns) continue;
         encode(command_buffer, lengths[i].count);
         return;
@@ -130,12 +132,12 @@ static void calibrate(double us, uint32_t *count)
     json_add_other("calibration", name, got);
 }
 
-static void open_kernels(void)
+void calibrate_kernels(const double *us, unsigned us_count)
 {
     char message[200];
-    double enough_us = lengths[LENGTHS - 1].us * 1.3;
+    double enough_us = us[us_count - 1] * 1.3;
     uint32_t count;
-    size_t i;
+    must(us_count <= MAX_LENGTHS, "room for lengths");
     pipeline = metal_pipeline_new(the_bench.metal_device, source, "bench_loop", message, sizeof message);
     if (!pipeline) fprintf(stderr, "bench: %s\n", message);
     must(pipeline != NULL, "the kernel compiles");
@@ -145,8 +147,16 @@ static void open_kernels(void)
     for (count = FIRST_COUNT; points[point_count - 1].us < enough_us && count < MAX_COUNT; count *= 2)
         add_point(count, measure(count).median);
     printf("calibration, %u runs for each length:\n  %8s %12s %12s\n", RUNS, "asked us", "loops", "got us");
-    for (i = 0; i < LENGTHS; i++) calibrate(lengths[i].us, &lengths[i].count);
+    for (; length_count < us_count; length_count++) {
+        lengths[length_count].us = us[length_count];
+        calibrate(us[length_count], &lengths[length_count].count);
+    }
     fflush(stdout);
+}
+
+static void open_kernels(void)
+{
+    calibrate_kernels(usual_us, sizeof usual_us / sizeof usual_us[0]);
     measure_unknowns();
 }
 

@@ -85,22 +85,6 @@ static json_t *rules_array(void)
     return array;
 }
 
-/* "model name : AMD EPYC": x86. Others have no such line. */
-static void processor_model(char *out, size_t size, const char *otherwise)
-{
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    snprintf(out, size, "%s", otherwise);
-    while (file && fgets(line, sizeof line, file)) {
-        char *value = strstr(line, ": ");
-        if (strncmp(line, "model name", 10) != 0 || !value) continue;
-        value[strcspn(value, "\n")] = 0;
-        snprintf(out, size, "%s", value + 2);
-        break;
-    }
-    if (file) fclose(file);
-}
-
 static json_t *machine_object(void)
 {
     struct utsname name;

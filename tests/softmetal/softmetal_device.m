@@ -186,7 +186,7 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
 
 - (id)newCommandQueue
 {
-    return new_queue(self, 64);
+    return [self newCommandQueueWithMaxCommandBufferCount:64];
 }
 - (id)newCommandQueueWithMaxCommandBufferCount:(unsigned long)count
 {

@@ -427,7 +427,7 @@ bool sm_notifications_settled(void);
     unsigned removed; /* atomic */
     uint64_t registry_id;
 }
-- (BOOL)supportsFamily:(long)family;
+- (id)newCommandQueueWithMaxCommandBufferCount:(unsigned long)count;
 @end
 
 Class sm_device_class(void); /* of the devices that programs find: SoftMetalDevice or one of its kind */

@@ -1,6 +1,5 @@
 /* vulkan_device.m - finding a Vulkan device; memory, kernels, the clock */
 #import "vulkan_internal.h"
-#include <objc/runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +15,12 @@
 /* One for the process, and never destroyed: a driver that is unloaded leaks what its own globals name. */
 static VkInstance instance;
 
-static void make_instance(void)
+static void set_up(void)
 {
     VkApplicationInfo application = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .apiVersion = VK_API_VERSION_1_2};
-    VkInstanceCreateInfo wanted = {
-        .sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
-        .pApplicationInfo = &application,
-    };
+    VkInstanceCreateInfo wanted = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &application};
+    softmetal_set_quirks(&(softmetal_quirks){.no_metal4_family = true});
+    softmetal_hide_selector("newMTL4CommandQueue");
     if (vkCreateInstance(&wanted, NULL, &instance)) instance = NULL;
 }
 
@@ -49,7 +47,7 @@ static const char *choose_gpu(VulkanDevice *self)
     uint32_t count = 16;
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &driver};
-    pthread_once(&once, make_instance);
+    pthread_once(&once, set_up);
     if (!instance) return "there is no Vulkan";
     VkResult listed = vkEnumeratePhysicalDevices(instance, &count, all);
     if ((listed && listed != VK_INCOMPLETE) || count == 0) return "Vulkan knows of none";
@@ -93,26 +91,23 @@ static VkResult make_device(VulkanDevice *self)
     return result;
 }
 
-/* Memory that the host sees without a flush; cached, where there is such, as the host reads what kernels wrote. Vulkan
-   promises a type without the last flag. */
-static void find_memory(VulkanDevice *self)
+/* Memory that the host sees without a flush, and reads through its caches. */
+static bool find_memory(VulkanDevice *self)
 {
-    VkMemoryPropertyFlags needed = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-    VkMemoryPropertyFlags better = needed | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    VkMemoryPropertyFlags needed = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+                                   VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     VkPhysicalDeviceMemoryProperties memory;
-    bool cached = false;
     vkGetPhysicalDeviceMemoryProperties(self->gpu, &memory);
-    for (uint32_t i = memory.memoryTypeCount; i-- > 0;) {
-        VkMemoryPropertyFlags flags = memory.memoryTypes[i].propertyFlags;
-        if ((flags & needed) != needed || (cached && (flags & better) != better)) continue;
-        cached = (flags & better) == better;
+    for (uint32_t i = 0; i < memory.memoryTypeCount; i++) {
         self->memory_type = i;
+        if ((memory.memoryTypes[i].propertyFlags & needed) == needed) return true;
     }
+    return false;
 }
 
 /* -------------------------------------------------------------------------------------------------- memory -- */
 
-static VkResult allocate(VulkanDevice *self, size_t length, VkBuffer *buffer, VkDeviceMemory *memory, void **bytes)
+static id new_memory(VulkanDevice *self, unsigned long length, unsigned long options)
 {
     VkBufferCreateInfo wanted = {
         .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
@@ -125,51 +120,39 @@ static VkResult allocate(VulkanDevice *self, size_t length, VkBuffer *buffer, Vk
         .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT,
     };
     VkMemoryAllocateInfo of_memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &addressed};
+    VkBufferDeviceAddressInfo of_buffer = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO};
     VkMemoryRequirements needs;
-    VkResult result = vkCreateBuffer(self->device, &wanted, NULL, buffer);
-    if (result) return result;
-    vkGetBufferMemoryRequirements(self->device, *buffer, &needs);
+    void *bytes;
+    SM_REQUIRE(length > 0, BAD_LENGTH, "a buffer of 0 bytes");
+    VulkanBuffer *made = [[VulkanBuffer alloc] init];
+    made->device = (SoftMetalDevice *)[self retain];
+    made->length = length;
+    made->options = options;
+    VK_DO(vkCreateBuffer(self->device, &wanted, NULL, &made->buffer));
+    vkGetBufferMemoryRequirements(self->device, made->buffer, &needs);
     of_memory.allocationSize = needs.size;
     of_memory.memoryTypeIndex = self->memory_type;
-    result = vkAllocateMemory(self->device, &of_memory, NULL, memory);
-    if (result) {
-        vkDestroyBuffer(self->device, *buffer, NULL);
-        return result;
+    if (vkAllocateMemory(self->device, &of_memory, NULL, &made->memory)) {
+        [made release]; /* of a length that there is not */
+        return nil;
     }
-    VK_DO(vkBindBufferMemory(self->device, *buffer, *memory, 0));
-    VK_DO(vkMapMemory(self->device, *memory, 0, VK_WHOLE_SIZE, 0, bytes));
-    return VK_SUCCESS;
+    VK_DO(vkBindBufferMemory(self->device, made->buffer, made->memory, 0));
+    VK_DO(vkMapMemory(self->device, made->memory, 0, VK_WHOLE_SIZE, 0, &bytes));
+    made->bytes = memset(bytes, 0, length);
+    of_buffer.buffer = made->buffer;
+    made->address = vkGetBufferDeviceAddress(self->device, &of_buffer);
+    return made;
 }
 
 @implementation VulkanBuffer
 - (void)dealloc
 {
-    VkDevice on = ((VulkanDevice *)device)->device;
-    vkDestroyBuffer(on, buffer, NULL);
-    vkFreeMemory(on, memory, NULL);
-    bytes = NULL;
+    vkDestroyBuffer(((VulkanDevice *)device)->device, buffer, NULL);
+    vkFreeMemory(((VulkanDevice *)device)->device, memory, NULL);
+    bytes = NULL; /* no softmetal's to free */
     [super dealloc];
 }
 @end
-
-static id new_memory(VulkanDevice *self, unsigned long length, unsigned long options)
-{
-    VkBuffer buffer;
-    VkDeviceMemory memory;
-    void *bytes;
-    SM_REQUIRE(length > 0, BAD_LENGTH, "a buffer of 0 bytes");
-    if (allocate(self, length, &buffer, &memory, &bytes)) return nil;
-    VkBufferDeviceAddressInfo of = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = buffer};
-    VulkanBuffer *made = [[VulkanBuffer alloc] init];
-    made->device = (SoftMetalDevice *)[self retain];
-    made->buffer = buffer;
-    made->memory = memory;
-    made->address = vkGetBufferDeviceAddress(self->device, &of);
-    made->bytes = memset(bytes, 0, length);
-    made->length = length;
-    made->options = options;
-    return made;
-}
 
 /* ------------------------------------------------------------------------------------------------- kernels -- */
 
@@ -269,13 +252,13 @@ Class sm_device_class(void)
     (void)[VulkanBuffer class], (void)[VulkanPipeline class], (void)[VulkanEvent class];
     (void)[VulkanQueue class], (void)[VulkanCommandBuffer class];
     const char *wrong = choose_gpu(self);
+    if (!wrong && !find_memory(self)) wrong = "it has no memory that the host shares";
     if (!wrong && make_device(self)) wrong = "it lacks timeline semaphores, addresses of buffers or times to be compared";
     if (wrong) {
         fprintf(stderr, "Metal over Vulkan has no device: %s\n", wrong);
         [self dealloc]; /* a release takes the lock under which the default device is made */
         return nil;
     }
-    find_memory(self);
     make_layout(self);
     calibrate(self);
     atexit(vulkan_come_to_rest); /* so it runs before what the driver and the layer have left for the end */
@@ -285,15 +268,6 @@ Class sm_device_class(void)
 - (NSString *)name
 {
     return sm_handed_out([[sm_new_string(properties.deviceName) autorelease] self]);
-}
-- (BOOL)supportsFamily:(long)wanted
-{
-    const long metal4 = 5002;
-    return wanted != metal4 && [super supportsFamily:wanted];
-}
-- (id)newCommandQueue
-{
-    return vulkan_new_queue(self, 64);
 }
 - (id)newCommandQueueWithMaxCommandBufferCount:(unsigned long)count
 {
@@ -320,14 +294,6 @@ Class sm_device_class(void)
     if (error) *error = nil;
     return made;
 }
-/* No program that is tested on this device asks for Metal's asynchronous compilers, or for Metal 4. */
-- (BOOL)respondsToSelector:(SEL)selector
-{
-    const char *name = sel_getName(selector);
-    if (strstr(name, "MTL4") || strstr(name, "completionHandler")) return NO;
-    return [super respondsToSelector:selector];
-}
-
 - (void)dealloc
 {
     if (device) {
