@@ -705,6 +705,56 @@ static void test_a_submission_waits_for_the_handlers_of_all_its_buffers(void **s
     check_handlers_of_a_submission(true);
 }
 
+typedef struct waker {
+    gpusync_queue *queue;
+    gpusync_ticket ticket;
+    gpusync_result answer; /* at the unpark: the submission has ended, and the thread that ends it is not through */
+} waker;
+
+static void park_until_told(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    thread_park(waiter, deadline_ns);
+}
+
+static void ask_and_unpark(void *user, gpusync_waiter *waiter)
+{
+    waker *a = (waker *)user;
+    a->answer = handled(a->queue, a->ticket);
+    thread_unpark(waiter);
+}
+
+/* The queue leads to a submission until that has ended, and not until its memory goes: a wait for handlers that begins in
+   between would wait for one that the submission itself does not have. */
+static void test_a_submission_that_has_just_ended_owes_nothing(void **state)
+{
+    waker a = {NULL, 0, GPUSYNC_NOT_READY};
+    gpusync_hooks hooks = {NULL, park_until_told, ask_and_unpark, &a};
+    void *buffers[2];
+    gpusync_submission s;
+    wait_job job;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
+    for (i = 0; i < 2; i++) buffers[i] = buffer_of(r.queue);
+    memset(&s, 0, sizeof s);
+    s.command_buffers = buffers;
+    s.command_buffer_count = 2;
+    a.queue = r.queue;
+    assert_ok(gpusync_submit(r.queue, &s, &a.ticket));
+    memset(&job, 0, sizeof job);
+    job.queue = r.queue;
+    job.ticket = a.ticket;
+    job.timeout_ns = GPUSYNC_FOREVER;
+    job.thread = start(wait_job_body, &job);
+    await_sleepers(r.device, 1);
+    for (i = 0; i < 2; i++) softmetal_finish(buffers[i]);
+    assert_ok(wait_job_join(&job));
+    assert_ok(a.answer);
+    rig_close(&r);
+}
+
 static void test_a_device_wait_takes_options(void **state)
 {
     gpusync_wait_options options = with_handlers;
@@ -939,6 +989,7 @@ int main(void)
         cmocka_unit_test(test_everything_waits_for_every_handler),
         cmocka_unit_test(test_everything_does_not_wait_for_later_handlers),
         cmocka_unit_test(test_a_submission_waits_for_the_handlers_of_all_its_buffers),
+        cmocka_unit_test(test_a_submission_that_has_just_ended_owes_nothing),
         cmocka_unit_test(test_a_device_wait_takes_options),
         cmocka_unit_test(test_points_have_ended_when_their_handlers_have_run),
         cmocka_unit_test(test_a_sleeper_for_many_points_sleeps_on_for_handlers),

@@ -8,8 +8,6 @@
 #include "step.h"
 #include "work.h"
 
-#define RECALIBRATE_NS UINT64_C(50000000)
-
 /* ---------------------------------------------------------------------------------------- finding a device -- */
 
 /* One for the process, and never destroyed: a driver that is unloaded leaks what its own globals name. */
@@ -230,7 +228,7 @@ static void calibrate(VulkanDevice *self)
 
 double vulkan_seconds(VulkanDevice *device, uint64_t ticks)
 {
-    if (sm_now() - device->calibrated_ns > RECALIBRATE_NS) calibrate(device);
+    if (sm_now() - device->calibrated_ns > 50 * SM_MILLISECOND) calibrate(device); /* clocks drift */
     double since = (double)(int64_t)(ticks - device->calibrated_ticks) * (double)device->properties.limits.timestampPeriod;
     return ((double)device->calibrated_ns + since) / 1e9;
 }
@@ -282,6 +280,11 @@ Class sm_device_class(void)
     VulkanEvent *event = [[VulkanEvent alloc] init];
     event->owner = [self retain];
     return event;
+}
+/* It answers more than an MTLEvent does. */
+- (id)newEvent
+{
+    return [self newSharedEvent];
 }
 - (id)newComputePipelineStateWithFunction:(id)function error:(id *)error
 {

@@ -166,14 +166,6 @@ static void submit(vulkan_engine *engine, const vulkan_part *part)
     VK_DO(vkQueueSubmit(engine->line, 1, &work, VK_NULL_HANDLE));
 }
 
-/* After the submission: the part's own signals do not cover its waits. */
-static void add_signals(vulkan_engine *engine, const vulkan_part *part)
-{
-    const sm_command *commands = part->buffer->recorded.commands;
-    for (unsigned i = part->begin; i < part->end && !part->buffer->fault.set; i++)
-        if (commands[i].kind == SM_SIGNAL) vulkan_event_add(commands[i].object, engine, part->place, commands[i].value);
-}
-
 static void set_status(VulkanCommandBuffer *buffer, unsigned long status)
 {
     __atomic_store_n(&buffer->status, status, __ATOMIC_RELEASE);
@@ -188,7 +180,9 @@ static bool advance(vulkan_engine *engine)
     record(part);
     count_busy(1);
     submit(engine, part);
-    add_signals(engine, part);
+    const sm_command *commands = buffer->recorded.commands;
+    for (unsigned i = part->begin; i < part->end && !buffer->fault.set; i++) /* now, as they do not cover its own waits */
+        if (commands[i].kind == SM_SIGNAL) vulkan_event_add(commands[i].object, engine, part->place, commands[i].value);
     if (engine->last)
         engine->last->next = part;
     else
