@@ -107,10 +107,11 @@
    log function. The rule about other calls in the object applies to it as well.
    Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other call may be running in
    the object, a wait that has just begun included, and no call may start: the program ensures this, as with free().
-   (gpusync_report shows the waits that sleep.) Destroy waits for a running callback, and for gpusync's own completed
-   handlers that are still running, not for handlers that the program added. gpusync's handlers call the program's log,
-   trace, notify and unpark functions: never call destroy while holding a lock that one of these functions or a callback
-   takes. Never cancel a thread in a call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
+   (gpusync_report shows the waits that sleep; one for several points has a line at each.) Destroy waits for a running
+   callback, and for gpusync's own completed handlers that are still running, not for handlers that the program added.
+   gpusync's handlers call the program's log, trace, notify and unpark functions: never call destroy while holding a
+   lock that one of these functions or a callback takes. Never cancel a thread in a call (pthread_cancel): its wait
+   stays listed, on a stack that no longer exists.
 
      a function of the program   runs on                                           may call
      callback                    a dispatch queue, or see >>api-callbacks          all except destroy
@@ -457,7 +458,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
                  committed yet: never call waitUntilCompleted on it.
              ERROR_OUT_OF_MEMORY: try again.
              ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held, and is enqueued, or too many are held
-                 (see max_command_buffer_count). Try again when the queue holds no work and what the buffer waits for
+                 (see max_command_buffer_count): for a wait, behind held work, or for the order of its signals. Try
+                 again when the queue holds no work, after gpusync_queue_wait for example, and what the buffer waits for
                  is committed or over. Never discard an enqueued buffer: its Metal queue would wait for the buffer.
              ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or the buffer is held.
                  Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it,
@@ -684,7 +686,8 @@ typedef struct gpusync_spin {
     bool until_near;
 } gpusync_spin;
 
-/** A sleeping wait, as the hooks see it. Successive waits use the same waiter. Valid until gpusync_device_destroy. */
+/** A sleeping wait, as the hooks see it. Successive waits use the same waiter. Valid until gpusync_device_destroy. No
+    hook tells of its end: free what you put into it after that call, from a list of your own. */
 typedef struct gpusync_waiter {
     void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL at first, never touched by gpusync. */
 } gpusync_waiter;
@@ -848,7 +851,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
                    well after the failure was found takes its error, and so do the timelines that it was to signal.
                    Work that fails by itself keeps its own error.
       Reports      Each ticket that takes the error has a record of its own. While a failure sticks, every wait for
-                   everything that includes the failed ticket returns it.
+                   everything that includes the failed ticket returns it. If none has, the first one after this call
+                   does: the clear itself is no report.
     Tickets end in any order, as on other queues.
     What counts is when gpusync finds a failure. Found before this call, it is taken by work behind it that has its
     ticket before this call, also where that work ends well after the call. Found after this call, a failure of a ticket
@@ -1099,8 +1103,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 
 /** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
 
-    reason  Copied: its result, if that is negative and not below ERROR_COMPILE, else ERROR_EXECUTION. NULL:
-            ERROR_EXECUTION.
+    reason  Copied: its result, if that is a number from -1 to ERROR_COMPILE, with a name or without, else
+            ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Waits on the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written:
     waits for it on the GPU go on until other code signals it.
     Returns  OK; ERROR_DESTROYED. The result of an earlier failure, if the timeline had failed already.
@@ -1211,7 +1215,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
     (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on. If the queue of
     a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED, even if the
-    ticket of that queue had ended well.
+    ticket of that queue ended well in between. One that had ended well at this call counts as reached.
     Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
              also: behind a signal of this buffer (commit in between). ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
@@ -1226,7 +1230,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
     point           A value of a timeline.
     For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails, the signal stays
     pending: commit again, or discard. gpusync_command_buffer_discard takes the signal back; work that is held for the
-    value stays held. If the queue is destroyed before the commit, the timeline fails with ERROR_CANCELLED.
+    value stays held. If the queue is destroyed before the commit, the timeline fails with ERROR_CANCELLED, by
+    gpusync_queue_destroy_now with ERROR_DESTROYED.
     Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed through other work: nothing
              was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why. ERROR_NOT_RISING: the
              value is reached, pending, or the highest that was signalled, is below another value that the buffer
