@@ -15,7 +15,8 @@ layout(push_constant) uniform arguments /* kernel_arguments of vulkan_internal.h
 #define STEP x ^= x << 13; x ^= x >> 17; x ^= x << 5;
 #define FOUR(what) what what what what
 
-/* Mesa's llvmpipe leaves every loop after 65,535 turns, and says nothing. So most turns are long. */
+/* Mesa's llvmpipe leaves the loops of a kernel after 65,535 turns of all of them, and says nothing
+   (LP_MAX_TGSI_LOOP_ITERATIONS in its lp_bld_limits.h). So most turns are long. */
 uint scrambled(uint x, uint rounds)
 {
     for (uint i = 0; i < rounds / 256; i++) { FOUR(FOUR(FOUR(FOUR(STEP)))) }
