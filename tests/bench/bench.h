@@ -30,6 +30,7 @@ double now_us(clockid_t clock);
 double wall_us(void);
 double gpu_us(void *command_buffer, const char *which); /* GPUStartTime or GPUEndTime */
 bool is_wanted(const char *title);  /* by BENCH_ONLY */
+unsigned in_order(unsigned k, unsigned round, unsigned count); /* of a prime number of contestants, the one that has the k-th turn */
 void must(bool condition, const char *what);
 void processor_model(char *out, size_t size, const char *otherwise);
 void measure_wake_up(void); /* prints it, and sets the_bench.wake_up_us */

@@ -155,13 +155,6 @@ static void fill_row(const waiting_case *c, unsigned n, row *r)
     r->beside_gpusync = compare(seen.time[n], seen.time[0], rounds, 0, 0);
 }
 
-/* A stride below a prime: each has a turn, and in time comes after each of the others. See waiting.c. */
-static unsigned in_order(unsigned k, unsigned round)
-{
-    unsigned stride = 1 + round % (WAYS - 1);
-    return (round + k * stride) % WAYS;
-}
-
 static void print_row(const row *r, unsigned n, unsigned waits, unsigned commits)
 {
     char ends[24] = "";
@@ -181,7 +174,7 @@ static void run_case(const struct length *of, unsigned in_flight)
     if (!is_wanted(c.title)) return;
     memset(&seen, 0, sizeof seen);
     for (round = 0; round < the_bench.rounds; round++)
-        for (k = 0; k < WAYS; k++) measure(of, in_flight, in_order(k, round), round);
+        for (k = 0; k < WAYS; k++) measure(of, in_flight, in_order(k, round, WAYS), round);
     printf("\n%s in flight, %u waits a round\n  %-20s %9s %9s %9s %7s %9s %9s %15s\n", c.title, c.turns, "", "late p50", "p95",
            "p99", "idle %", "CPU us", "GPU us", "spun/slept/vain");
     for (n = 0; n < WAYS; n++) {

@@ -35,6 +35,14 @@ void must(bool condition, const char *what)
     exit(1);
 }
 
+/* The stride is never a multiple of the count, a prime: so each has a turn, and after count - 1 rounds has come after each of
+   the others once. */
+unsigned in_order(unsigned k, unsigned round, unsigned count)
+{
+    unsigned stride = 1 + round % (count - 1);
+    return (round + k * stride) % count;
+}
+
 bool is_wanted(const char *title)
 {
     const char *list = getenv("BENCH_ONLY");

@@ -289,14 +289,6 @@ static waiting_case new_case(double kernel_us, unsigned commits)
     return c;
 }
 
-/* The contestant that has the k-th turn of a round. The stride is never a multiple of the number of contestants, which
-   is a prime: so each has a turn, and after CONTESTANTS - 1 rounds has come after each of the others once. */
-static unsigned in_order(unsigned k, unsigned round)
-{
-    unsigned stride = 1 + round % (CONTESTANTS - 1);
-    return (round + k * stride) % CONTESTANTS;
-}
-
 static void run_case(double kernel_us, unsigned commits, row_sink sink)
 {
     static row rows[CONTESTANTS];
@@ -304,7 +296,7 @@ static void run_case(double kernel_us, unsigned commits, row_sink sink)
     unsigned round, k, n;
     if (!is_wanted(c.title)) return;
     for (round = 0; round < the_bench.rounds; round++)
-        for (k = 0; k < CONTESTANTS; k++) measure(&c, in_order(k, round), round);
+        for (k = 0; k < CONTESTANTS; k++) measure(&c, in_order(k, round, CONTESTANTS), round);
     for (n = 0; n < CONTESTANTS; n++) fill_row(&c, n, &rows[n]);
     print_table(&c, rows);
     add_rules(&c, rows);

@@ -281,8 +281,7 @@ Class sm_device_class(void)
     event->owner = [self retain];
     return event;
 }
-/* It answers more than an MTLEvent does. */
-- (id)newEvent
+- (id)newEvent /* it answers more than an MTLEvent does */
 {
     return [self newSharedEvent];
 }

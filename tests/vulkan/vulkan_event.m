@@ -16,12 +16,18 @@ void vulkan_event_add(VulkanEvent *event, vulkan_engine *engine, uint64_t place,
     event->signals[event->signal_count++] = (vulkan_signal){engine, place, value};
 }
 
-/* Also one that is reached: so Vulkan makes what was written before it visible to the part that waits. */
-const vulkan_signal *vulkan_event_signal(const VulkanEvent *event, uint64_t value)
+/* One that is reached comes first: Vulkan makes what was written before it visible to the part that waits. One that is
+   pending is nothing to wait for where the host has raised the event already. */
+const vulkan_signal *vulkan_event_signal(VulkanEvent *event, uint64_t value)
 {
-    for (unsigned i = 0; i < event->signal_count; i++)
-        if (event->signals[i].value >= value) return &event->signals[i];
-    return NULL;
+    const vulkan_signal *pending = NULL;
+    for (unsigned i = 0; i < event->signal_count; i++) {
+        const vulkan_signal *signal = &event->signals[i];
+        if (signal->value < value) continue;
+        if (is_reached(signal)) return signal;
+        if (!pending || signal->value < pending->value) pending = signal;
+    }
+    return sm_event_value(event) < value ? pending : NULL;
 }
 
 /* Of the signals that are reached, the highest stays. */

@@ -14,8 +14,8 @@
    Apple's Metal sets a status, fails, or calls a handler.
 
    A queue
-     Its committed buffers go to Vulkan in Metal's order, part by part: a part is what stands between two places at which
-     the buffer waits for an event. Each part raises the timeline semaphore of its queue by one. So a place of that
+     Its committed buffers go to Vulkan in Metal's order, part by part: a part ends where the
+     buffer waits for an event, and behind what it signals. Each part raises the timeline semaphore of its queue by one. So a place of that
      semaphore stands for the end of a part. One thread for each queue waits for the next place (vkWaitSemaphores), notes
      the times and the status, and gives the handlers to the queue's serial dispatch queue. There they run, in the order of
      commits; then the references go, the place in the queue is free, and waitUntilCompleted returns.
@@ -123,7 +123,7 @@ typedef struct vulkan_engine {
 id vulkan_new_queue(VulkanDevice *device, unsigned long limit); /* +1 */
 void vulkan_pump(VulkanDevice *device); /* with the lock: what may go to Vulkan goes */
 void vulkan_free_engines(VulkanDevice *device);
-/* The end of the program: a thread that is still in Vulkan would meet what the driver's own destructors leave. */
+/* The end of the program: a thread that is still in Vulkan would meet what the driver's own destructors leave. Waits 10 s at most. */
 void vulkan_come_to_rest(void);
 
 @interface VulkanQueue : SoftMetalObject {
@@ -171,8 +171,8 @@ typedef struct vulkan_signal {
 
 /* With the lock. */
 void vulkan_event_add(VulkanEvent *event, vulkan_engine *engine, uint64_t place, uint64_t value);
-/* With the lock: what Vulkan has, or had, that raises the event to the value or above it. NULL: nothing. */
-const vulkan_signal *vulkan_event_signal(const VulkanEvent *event, uint64_t value);
+/* With the lock: what a wait for the value is for in Vulkan, which has it, or had it. NULL: nothing. */
+const vulkan_signal *vulkan_event_signal(VulkanEvent *event, uint64_t value);
 void vulkan_event_look(VulkanEvent *event); /* without the lock: the host's value follows the device's */
 
 #endif

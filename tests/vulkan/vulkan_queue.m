@@ -558,17 +558,14 @@ void vulkan_fail(void *command_buffer, long code, const char *text)
 
 /* --------------------------------------------------------------------------------------------- the end -- */
 
-#define END_NS UINT64_C(10000000000)
-
 long vulkan_live(void)
 {
-    uint64_t until = sm_now() + END_NS;
-    while (softmetal_live(NULL) > 0 && sm_now() < until) sm_sleep_precisely(SM_MILLISECOND);
+    for (unsigned ms = 0; softmetal_live(NULL) > 0 && ms < 10000; ms++) sm_sleep_precisely(SM_MILLISECOND);
     return softmetal_live(NULL);
 }
 
 void vulkan_come_to_rest(void)
 {
-    uint64_t until = sm_now() + END_NS;
-    while (__atomic_load_n(&busy, __ATOMIC_ACQUIRE) > 0 && sm_now() < until) sm_sleep_precisely(SM_MILLISECOND);
+    for (unsigned ms = 0; __atomic_load_n(&busy, __ATOMIC_ACQUIRE) > 0 && ms < 10000; ms++)
+        sm_sleep_precisely(SM_MILLISECOND);
 }
