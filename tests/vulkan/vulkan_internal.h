@@ -14,11 +14,11 @@
    Apple's Metal sets a status, fails, or calls a handler.
 
    A queue
-     Its committed buffers go to Vulkan in Metal's order, part by part: a part ends where the
-     buffer waits for an event, and behind what it signals. Each part raises the timeline semaphore of its queue by one. So a place of that
-     semaphore stands for the end of a part. One thread for each queue waits for the next place (vkWaitSemaphores), notes
-     the times and the status, and gives the handlers to the queue's serial dispatch queue. There they run, in the order of
-     commits; then the references go, the place in the queue is free, and waitUntilCompleted returns.
+     Its committed buffers go to Vulkan in Metal's order, part by part: a part ends where the buffer waits for an event, and
+     behind what it signals. Each part raises the timeline semaphore of its queue by one. So a place of that semaphore
+     stands for the end of a part. One thread for each queue waits for the next place (vkWaitSemaphores), notes the times
+     and the status, and gives the handlers to the queue's serial dispatch queue. There they run, in the order of commits;
+     then the references go, the place in the queue is free, and waitUntilCompleted returns.
 
    An event
      Its value is the host's: any number, in any order, UINT64_MAX as well. Vulkan's timeline semaphores forbid a value that
@@ -104,7 +104,7 @@ typedef struct vulkan_part {
     bool last;
 } vulkan_part;
 
-/* What a queue and its thread share. It goes with the device: what another queue has with Vulkan may wait for its semaphore. */
+/* What a queue and its thread share. It goes with the device: other queues' work may wait for its semaphore. */
 typedef struct vulkan_engine {
     struct vulkan_engine *next; /* of the device */
     VulkanDevice *device;
@@ -123,7 +123,7 @@ typedef struct vulkan_engine {
 id vulkan_new_queue(VulkanDevice *device, unsigned long limit); /* +1 */
 void vulkan_pump(VulkanDevice *device); /* with the lock: what may go to Vulkan goes */
 void vulkan_free_engines(VulkanDevice *device);
-/* The end of the program: a thread that is still in Vulkan would meet what the driver's own destructors leave. Waits 10 s at most. */
+/* At the end, for 10 s at most: a thread that is still in Vulkan would meet what the driver's destructors leave. */
 void vulkan_come_to_rest(void);
 
 @interface VulkanQueue : SoftMetalObject {
