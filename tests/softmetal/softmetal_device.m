@@ -23,6 +23,16 @@ static SoftMetalDevice *new_device(void)
     return device;
 }
 
+/* GNUstep's GSAutoreleasedBuffer, behind UTF8String, sets its class first and its function last, without a lock: of two
+   first calls one can jump to NULL. */
+static void set_up_texts(void)
+{
+    NSAutoreleasePool *pool = [[NSAutoreleasePool alloc] init];
+    (void)[@"narrow" UTF8String];
+    (void)[[sm_new_string("\xE2\x82\xAC") autorelease] UTF8String];
+    [pool release];
+}
+
 /* Classes that a program finds by name alone, and those it meets on several threads at once, are
    set up here: the GNU runtime initialises a class at its first message. */
 static void set_up_classes(void)
@@ -45,6 +55,7 @@ static void set_up_classes(void)
     [names addObject:@"name"];
     (void)[names containsObject:@"name"];
     [names release];
+    set_up_texts();
 }
 
 static SoftMetalDevice *retained_default_device(void)
