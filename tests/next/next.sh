@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # next.sh - the second floor with one lock over the graph, beside the one that ships: tests/next/next.sh [GOAL...]
+#
+# second-floor.patch rebuilds the second floor of gpusync.h, and the tests that look inside it. When that floor passes
+# everything it takes the other one's place, and this folder goes: gpusync.h never has both.
+# Copies the tree to BUILD/next, patches the copy, and runs "make GOAL..." there (test). With --check it patches a copy
+# and no more, and prints what did not apply: .ci/run tree calls it so.
+
 set -euo pipefail
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/../.."
 
-# second-floor.patch rebuilds the second floor of gpusync.h, and the tests that look inside it. It goes, and with it this
-# folder, when that floor passes everything and takes the other one's place: gpusync.h never has both.
-# Copies the tree to BUILD/next, patches the copy, and runs "make GOAL..." there (test). With --check it patches the copy
-# and no more, and prints what did not apply: .ci/run tree calls it so.
 BUILD="${BUILD:-$PWD/build}"
 case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
 copy=$BUILD/next
@@ -22,11 +24,11 @@ if [ "${1:-}" = --check ]; then
     exit $patched
 fi
 [ $patched = 0 ] || exit $patched
-# Files that are the same keep their times, and what was built from them
+# A file that is the same keeps its time, so that make builds again only what has changed.
 mkdir -p "$copy"
 (cd "$copy.new" && find . -type f -print0 | while IFS= read -r -d '' name; do
     cmp -s "$name" "$copy/$name" || { mkdir -p "$copy/$(dirname "$name")" && cp -p "$name" "$copy/$name" && touch "$copy/$name"; }
 done)
 rm -rf "$copy.new"
 [ $# -gt 0 ] || set -- test
-BUILD='' make -C "$copy" BUILD="$copy/build" "$@"
+make -C "$copy" BUILD="$copy/build" "$@"
