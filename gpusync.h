@@ -57,9 +57,8 @@
          >>wait  >>on-done  >>commit      the calls
          >>create  >>destroy  >>ask       the other calls: you can stop reading here
      >>second           the second floor: timelines, submissions, Metal 4, the warm-up, the trace and the report
-         >>timeline  >>metal4                  values, events and their listener; what is different with Metal 4
-         >>submissions  >>dependencies  >>ended   their memory; what they wait for; how they end
-         >>held  >>making  >>submit  >>encode     the line and the issue; making, entering; open command buffers
+         >>timeline  >>submissions  >>metal4      values, events and their listener; memory; Metal 4
+         >>ended  >>held  >>submit  >>encode      how work ends; lines and the issue; entering; open command buffers
          >>upper  >>warmup  >>insight  >>stubs    how submissions hook in; the rest
      >>history          changes, licence
 
@@ -166,8 +165,9 @@
    * When a dependency fails, dependent work that is already on the GPU runs all the same, on whatever its input holds.
      Its ticket fails.
    * Held work is not committed: never call waitUntilCompleted on it. The thread that ends what held work waits for
-     commits it, often Metal's completion thread. Held work that is cancelled or fails is never committed. Handlers that
-     the program added may then run when Metal deallocates the buffer (WebKit/WebKit#39597): use gpusync_on_done.
+     commits it, often Metal's completion thread; or a dispatch queue of gpusync's own. Held work that is cancelled or
+     fails is never committed. Handlers that the program added may then run when Metal deallocates the buffer
+     (WebKit/WebKit#39597): use gpusync_on_done.
    * In one command buffer waits come before signals.
    * Signal the values of a timeline in rising order (>>api-submissions, "Order"). If work that signals 5 depends,
      directly or through other work, on 5 or 6 of the same timeline, neither value is reached, and gpusync does not
@@ -1170,7 +1170,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    by committed work; each ticket that the work waits for has ended; no held work stands in front; and "Order" lets the
    work go. (For values that others signal see signalled_by_others.) Until then gpusync holds the work on the host,
    where the GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits it, often
-   Metal's completion thread. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED, not
+   Metal's completion thread. While another thread commits to the queue, a dispatch queue of gpusync's own does so
+   instead, a moment later. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED, not
    gpusync_track). Therefore a signal that stands behind its own wait on one queue never comes: gpusync_report shows
    such work, gpusync_cancel_held ends it.
 
@@ -1489,11 +1490,12 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
                away. Where work may be held, use other command buffers for the next work. gpusync does not notice a
                buffer that another queue holds.
    Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. A signal of the queue may
-               come after the feedback: gpusync keeps an event that the queue is to signal until the signal has come. To
-               learn that, the queue signals an event of gpusync behind the signals of each submission. If that event
-               has not come when the gpusync_queue is destroyed, the Metal queue and the events stay for good. It comes
-               a moment after the end of the work, and no call tells when. The events of work that
-               gpusync_queue_destroy_now leaves in flight are kept for good, too. The program owns the rest, also
+               come after the feedback: gpusync keeps an event that the queue is to signal until the event shows the
+               value, or a later signal of the queue has come. (A failed timeline's event does not tell. Nor does one
+               that other code or another queue has raised above the value: gpusync takes it for signalled.) Where that
+               is open when the gpusync_queue is destroyed, also by gpusync_queue_destroy_now, the queue signals one
+               more event, and destroy waits for it, at most 100 ms. If it does not come, the Metal queue and the events
+               stay for good. The program owns the rest, also
                residency and barriers: gpusync_release_after keeps an object until a ticket is done, but see
                gpusync_queue_destroy_now. An allocator may be reset when the work that was recorded with the allocator
                is done: a wait or poll for each of its tickets has returned OK, ERROR_EXECUTION, ERROR_CANCELLED or
@@ -1611,7 +1613,8 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
 #if GPUSYNC_OBJC
 
 /* How it works, on one page. Names of functions in brackets. `Interleaving N:` in a comment further down names an
-   order of events between threads, and what answers it; tests/test_interleavings*.c force each, under its number.
+   order of events between threads, and what answers it; tests/test_interleavings*.c force each,
+   under its number.
 
    TWO FLOORS
      The ground floor commits, looks, waits, calls back, keeps failures and destroys. You can stop reading at >>second:
@@ -1632,11 +1635,14 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
                 handler: it is in flight from the commit until the handler has come and each look has ended. Slabs of
                 slots are never freed. Rules of the lock over slots and tickets: >>slots.
-     submission what it waits for (dependencies), what it signals (pending signals), its command buffers. The ring's
-                entry leads to a slot inside the submission. It owns a reference to each timeline that it names.
-     wait list  of a queue or timeline. Wait entries (sleeping waits), dependencies and callbacks are listed by ticket
-                or value. The thread that lists a node owns the node; the thread that takes it off tells its owner.
-     listening  one registration with a shared event, for all waits for that value. Metal's block has a reference.
+     submission what it waits for and signals (links), its command buffers. The ring's entry leads to a slot inside the
+                submission. A link owns a reference to its timeline.
+     graph      all submissions and links, the lines of held work, and what timelines know of their signals: under one
+                lock of the device. Its invariants: >>second.
+     wait list  of a queue or timeline. Wait entries (sleeping waits), callbacks, and links to tickets are listed by
+                ticket or value. The thread that lists a node owns the node; the thread that takes it off tells its
+                owner.
+     listening  what Metal's blocks of a timeline lead to, which other code signals. Each block has a reference.
      deferred   work that a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
      post       what a device has asked a dispatch queue for. It outlives the device.
 
@@ -1649,31 +1655,33 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: it records a
         failure, writes into the ring's entry how the ticket ended, moves `completed` over all that has ended up to
         there [gpusync__end_ticket], and takes what waits for that off the wait list [gpusync__take_ended].
-     5. Without the lock it unparks waiters, and counts dependencies of submissions down [gpusync__tell]. Callbacks run
+     5. Without the lock it unparks waiters, and ends links of submissions [gpusync__tell]. Callbacks run
         on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
      6. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
 
    THE LIFE OF A SUBMISSION (its steps in full: gpusync__submission)
      1. gpusync_submit makes one; so does gpusync_commit behind held work. gpusync_encode_wait and _signal make one for
         an open buffer, and its signals are pending at once: a commit goes on with it, a submission joins it to its own.
-     2. It enters its queue under the order lock [gpusync__enter_submission], and gets its ticket. It is held in the
-        queue's line [gpusync__enter_held], or issued: its command buffers are committed, each as a part
-        [gpusync__issue_submission]. The thread that ends what holds it back issues it later [gpusync__issue_ready].
-     3. When its parts and its dependencies are over it ends: first its signals do, then its ticket [gpusync__publish].
+     2. It enters its queue under the order lock and the graph's [gpusync__enter_submission], and gets its ticket. It is
+        held in the queue's line [gpusync__hold], or issued: its command buffers are committed, each as a part
+        [gpusync__issue]. The thread that ends what holds it back issues it later [gpusync__issue_line].
+     3. When its parts and its waits are over it ends: first its signals do, then its ticket [gpusync__publish].
 
-   LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no second one of a kind.
-     order    of a queue: ticket order is queue order. Commits wait for it; gpusync__issue_ready tries it.
+   LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no
+   second one of a kind.
+     order    of a queue: ticket order is queue order. Commits wait for it; gpusync__issue_held tries it.
      device   its lists
+     graph    of a device: submissions, links, lines of held work, what timelines have reached and are to signal
      list     of a queue: all that is known of its tickets, slots in flight, room, failures, and what waits for them.
-              Of a timeline: its values, its pending signals, and what waits for them.
-     submission, waiter   of a device: free ones, what is due, held submissions that may go
-     global   slabs, registrations, selectors, calls in progress
-     No message, hook, callback, log or trace function, release or dispatch call comes under a lock, with two
-     exceptions: messages and releases of a commit, an encoded wait or signal come under the order lock, and the
-     listener is made under the device's. The allocator is called under the submission and the waiter lock, malloc
-     under the global one and a timeline's; neither under a queue's [gpusync__make_ready].
+              Of a timeline: what waits for it on the host.
+     submission   of a device: what is free, and what is due
+     global   slabs, selectors, calls in progress, which timelines Metal's blocks lead to
+     No message, hook, callback, log or trace function, release, allocation or dispatch call comes under a lock, with
+     two exceptions: messages and releases of a commit, an encoded wait or signal come under the order lock, and the
+     listener is made under the device's. malloc is called under the global one.
 
-   READ WITHOUT THE QUEUE'S LOCK, each written under it; `completed` and `committed` with sequential consistency.
+   READ WITHOUT THE QUEUE'S LOCK, each written under it; `completed` and `committed` with sequential
+   consistency.
      completed       is_done, the waits                every record of a failure up to there was written before
      committed       which tickets there are           the entry leads to the slot before
      an entry's done has one ticket ended              its failure was on record before
@@ -1684,12 +1692,10 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      last_failed, covered   has a wait to tell of a failure?   before `completed`
      a slot's state  the handler, or a thread that gives it up one compare and swap from ARMED decides
 
-   WHO WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of the two sees the other.
-     held work may go     set `wanted`, then try the order lock             unlock, then read `wanted`, with a
-                          [gpusync__want, gpusync__issue_ready]             read-modify-write [gpusync__order_end]
-     an issue is deferred set `wanted`, then `is_deferred` [gpusync__want]  clear `is_deferred`, issue [gpusync__run]
+   WRITES, THEN READS WHAT THE OTHER SIDE WROTE. Both sides are sequentially consistent: one of the
+   two sees the other.
      a device is lost     set LOST, then read `upper`, and want each queue  set `upper`, line up, then read LOST
-                          [gpusync__lose]                                   [gpusync__enter_held]
+                          [gpusync__lose]                                   [gpusync__hold]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
                           [gpusync__destroy, gpusync_timeline_destroy]      [gpusync__enter]
      a device goes        clear the post's device, then read `inside`       count into `inside`, then read the device
@@ -1829,8 +1835,9 @@ static void *gpusync__string(const char *text)
     return GPUSYNC__AS1(void *, const char *)(cls, gpusync__sel.stringWithUTF8String, text);
 }
 
-/* Returns the bytes of the UTF-8 character at the start of the text, or 0 if it is none: broken off, too
-   long for its number, half of a pair of UTF-16, or above U+10FFFF (RFC 3629). The text has an end. */
+/* Returns the bytes of the UTF-8 character at the start of the text, or 0 if it is none: broken
+   off, too long for its number, half of a pair of UTF-16, or above U+10FFFF (RFC 3629). The text
+   has an end. */
 static size_t gpusync__character(const char *text)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -1885,8 +1892,8 @@ static void gpusync__copy_label(char *to, size_t size, const char *text)
     to[length] = '\0';
 }
 
-/* A label of the program's for Metal, +0, for the caller's pool: valid, like that of an error, where the
-   program's is not, of which Metal would make none. */
+/* A label of the program's for Metal, +0, for the caller's pool: valid, like that of an error,
+   where the program's is not, of which Metal would make none. */
 static void *gpusync__label(const char *text)
 {
     void *label = gpusync__string(text);
@@ -1926,7 +1933,7 @@ static void gpusync__release_pooled(void *object)
 
 /* ----------------------------------------------------------------------------- >>platform --
    Atomics, clock, the default hooks. The names say the order. SEQ is sequentially consistent: the
-   pairs of >>impl ("who writes, then reads what the other wrote") need it. RELAXED counts
+   pairs of >>impl ("writes, then reads what the other side wrote") need it. RELAXED counts
    statistics, and writes what other threads read as a guess, or read only after a later operation
    of this thread has published it. Each relaxed store says which. */
 
@@ -1978,8 +1985,8 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 #endif
 }
 
-/* Returns a timeout as a deadline: 0 for no wait at all. A timeout beyond the clock ends just before
-   FOREVER, which has no end. */
+/* Returns a timeout as a deadline: 0 for no wait at all. A timeout beyond the clock ends just
+   before FOREVER, which has no end. */
 static uint64_t gpusync__deadline(uint64_t timeout_ns)
 {
     if (timeout_ns == 0 || timeout_ns == GPUSYNC_FOREVER)
@@ -2009,7 +2016,7 @@ extern void(gpusync__unlock)(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_l
 /* A queue's own lock, over all that is known of its tickets. */
 #define GPUSYNC__LOCK(queue) gpusync__lock(&(queue)->waits.lock)
 #define GPUSYNC__UNLOCK(queue) gpusync__unlock(&(queue)->waits.lock)
-/* A timeline's: its values, what waits for them, and pending signals. */
+/* A timeline's: what waits for it on the host. */
 #define GPUSYNC__LOCK_TIMELINE(timeline) gpusync__lock(&(timeline)->waits.lock)
 #define GPUSYNC__UNLOCK_TIMELINE(timeline) gpusync__unlock(&(timeline)->waits.lock)
 /* The process's. */
@@ -2121,7 +2128,7 @@ static void gpusync__default_release(void *user, void *memory, size_t size)
 }
 
 /* ------------------------------------------------------------------------------ >>objects --
-   The structures. Slots, registrations and posts are never freed, because Metal or a dispatch queue
+   The structures. Slots and posts are never freed, because Metal or a dispatch queue
    may still touch them when their work is over. A late touch finds a state that leaves nothing to
    do. */
 
@@ -2167,14 +2174,13 @@ enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__
    PART: a command buffer of a submission. SUBMISSION: the submission's own slot. All except PART
    have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__PART, GPUSYNC__SUBMISSION };
-/* The traits of a slot. HAS_ROOM: its command buffer counts in `outstanding`. WAS_OPEN: its buffer
-   is open again if its submission is refused. ENDED: a thread has found the end, and ends the
-   ticket. HANDLED: the handler has left. IS_METAL4: a commit to a Metal 4 queue, whose handler gets
-   the feedback, which alone knows how the work ended, and of which Metal retains nothing.
-   IS_DELAYED: a submission with a wait that the GPU does. WAS_REFUSED: an open buffer whose commit
-   was refused because of a failure that sticks. */
+/* The traits of a slot. HAS_ROOM: its command buffer counts in `outstanding`. ENDED: a thread has
+   found the end, and ends the ticket. HANDLED: the handler has left. IS_METAL4: a commit to a Metal
+   4 queue, whose handler gets the feedback, which alone knows how the work ended, and of which
+   Metal retains nothing. IS_DELAYED: a submission with a wait that the GPU does. WAS_REFUSED: an
+   open buffer whose commit was refused because of a failure that sticks. */
 /* clang-format off */
-enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__WAS_OPEN = 2, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
+enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
        GPUSYNC__IS_DELAYED = 32, GPUSYNC__WAS_REFUSED = 64 };
 /* clang-format on */
 
@@ -2194,9 +2200,9 @@ typedef struct gpusync__slot {
         uint64_t ended_ns; /* in flight: when a sweep saw the end, and no handler; or 0 */
         void *events;      /* of an orphan: an NSArray, +1, of what the device may still use; or NULL */
     } late;
-    /* On a queue with sticky_failure: the ticket of a failure that was cleared while this was in flight
-       behind it, or 0. Set by gpusync_queue_clear_failure, cleared with the slot. Missing: work that ran
-       on what failed ends well. */
+    /* On a queue with sticky_failure: the ticket of a failure that was cleared while this was in
+       flight behind it, or 0. Set by gpusync_queue_clear_failure, cleared with the slot. Missing:
+       work that ran on what failed ends well. */
     uint64_t behind;
 } gpusync__slot;
 typedef char gpusync__slot_fills_one_cache_line[sizeof(gpusync__slot) == 128 ? 1 : -1]; /* of Apple silicon */
@@ -2221,9 +2227,9 @@ typedef struct gpusync__node {
     struct gpusync__node *above, *below[2]; /* in the tree; [0]: smaller numbers */
     uint32_t weight;                        /* random: no node has a heavier one below it */
     bool linked;                            /* it is on a list */
-    /* Called under the wait list's lock when the number has been reached, after the node was taken off
-       its list: gpusync__callback_told for a callback, gpusync__dependency_told for a dependency, NULL
-       for a sleeping wait. error: how the ticket or the timeline failed, or that it was destroyed or
+    /* Called under the wait list's lock when the number has been reached, after the node was taken
+       off its list: gpusync__callback_told for a callback, gpusync__link_told for a link, NULL for
+       a sleeping wait. error: how the ticket or the timeline failed, or that it was destroyed or
        lost; NULL: it ended well, was reached, or its end does not matter. */
     void (*told)(struct gpusync__node *node, const gpusync_error *error, struct gpusync__catch *caught,
                  struct gpusync__deferred *deferred);
@@ -2267,9 +2273,8 @@ typedef struct gpusync__wait_entry {
 enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
 #define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
 
-/* The waits, callbacks and dependencies of a queue or timeline, and the lock of that queue or
-   timeline. No message, hook or release runs under the lock, and no call of the program's
-   allocator. Under a timeline's lock gpusync__listening_new may call calloc. */
+/* The waits and callbacks of a queue or timeline, of a queue also links to its tickets; and the
+   lock of that queue or timeline. No message, hook, release or allocation comes under the lock. */
 typedef struct gpusync__wait_list {
     gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
     gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
@@ -2299,24 +2304,24 @@ typedef struct gpusync__due {
     gpusync_done_fn fn;                   /* the program's; NULL: an object is to be released */
     void *user;                           /* for that, or the object */
     const gpusync_error *error;           /* what the callback gets; NULL: all went well */
-    /* Called after the callback of a submission (gpusync__submission_called), or of an object that was
-       destroyed (gpusync__going_called). NULL: a registered one. */
+    /* Called after the callback of a submission (gpusync__submission_called), or of an object that
+       was destroyed (gpusync__going_called). NULL: a registered one. */
     void (*done)(struct gpusync__due *due);
 } gpusync__due;
 
-enum { GPUSYNC__POOL_CALLBACKS, GPUSYNC__POOL_SUBMISSIONS, GPUSYNC__POOLS };
+enum { GPUSYNC__POOL_CALLBACKS, GPUSYNC__POOL_SUBMISSIONS, GPUSYNC__POOL_LINKS, GPUSYNC__POOLS };
 
-/* Submissions or callbacks that nothing uses. Those that no call has needed for two seconds are freed
-   (gpusync__trim). Under the submission lock. */
+/* Submissions, links or callbacks that nothing uses. Those that no call has needed for two seconds
+   are freed (gpusync__trim). Under the submission lock. */
 typedef struct gpusync__pool {
-    gpusync__due *free;    /* by `next`; each is the first member of what is freed with it */
+    void **free;           /* a list: the memory of each begins with a pointer to the next */
     uint32_t count, least; /* how many, which is a guess without the lock; the fewest since the last trim */
     size_t size;           /* of each, in bytes */
 } gpusync__pool;
 
-/* An object that is being destroyed. By a call that blocks, or by gpusync_queue_destroy_later and the
-   like: then it stands on the device's list, the sweep takes the steps (gpusync__go_on), and the
-   last step makes the callback due that ends the object. */
+/* An object that is being destroyed. By a call that blocks, or by gpusync_queue_destroy_later and
+   the like: then it stands on the device's list, the sweep takes the steps (gpusync__go_on), and
+   the last step makes the callback due that ends the object. */
 typedef struct gpusync__going {
     gpusync__due due;              /* of gpusync__call_destroyed */
     void (*destroyed)(void *user); /* the program's; or NULL */
@@ -2353,13 +2358,22 @@ typedef struct gpusync__callback {
     gpusync_error error;        /* for `due` */
 } gpusync__callback;
 
-/* Of the second floor: a submission, and its dependencies. */
+/* Of the second floor: a submission, and its links to what it waits for and signals. */
 typedef struct gpusync__submission gpusync__submission;
-typedef struct gpusync__dependency gpusync__dependency;
+typedef struct gpusync__link gpusync__link;
+
+/* Links in the order in which they were added, by `next`. */
+typedef struct gpusync__links {
+    gpusync__link *first, **end;
+} gpusync__links;
 
 typedef struct gpusync__line {
-    gpusync__submission *first, *last; /* held submissions, by their tickets */
+    gpusync__submission *first, *last; /* held submissions, in the order in which they came */
 } gpusync__line;
+
+/* The lines of a queue. ORDERED: only the first one may be issued. LOOSE: UNORDERED ones. READY: of
+   those the ones that nothing holds. */
+enum { GPUSYNC__ORDERED, GPUSYNC__LOOSE, GPUSYNC__READY, GPUSYNC__LINES };
 
 /* Work that a thread does after its locks, because of something that it found or changed. */
 typedef struct gpusync__deferred {
@@ -2374,9 +2388,10 @@ typedef struct gpusync__deferred {
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
-/* history: a bit for each of the last 16 spins, the last in bit 0: it met the end; and GPUSYNC__USED
-   after the first. pause: how many spins were left out after the last one in vain. skips: how many of
-   them are still to be left out. Threads write all without a lock: a lost update costs only time. */
+/* history: a bit for each of the last 16 spins, the last in bit 0: it met the end; and
+   GPUSYNC__USED after the first. pause: how many spins were left out after the last one in vain.
+   skips: how many of them are still to be left out. Threads write all without a lock: a lost update
+   costs only time. */
 typedef struct gpusync__backoff {
     uint32_t history, pause, skips;
 } gpusync__backoff;
@@ -2385,32 +2400,34 @@ typedef struct gpusync__backoff {
 #define GPUSYNC__FEW_PLACES 16
 #define GPUSYNC__TAKEN 16 /* tickets whose times a queue remembers */
 
-/* Bytes between fields of different threads, so that no two of them share a cache line of Apple silicon. */
+/* Bytes between fields of different threads, so that no two of them share a cache line of Apple
+   silicon. */
 #define GPUSYNC__APART 128
 
 struct gpusync_device {
     /* -- read by every call, hardly ever written */
-    void *metal;                          /* the MTLDevice, +1 */
-    gpusync_hooks hooks;                  /* the program's, or the default ones */
-    gpusync_allocator allocator;          /* for all that does not outlive the device */
-    gpusync_spin own_spin, *spin;         /* the program's; that, or NULL. Of its queues, where they have no other */
-    uint32_t lost;                        /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
-    gpusync_log_fn log;                   /* or NULL */
-    gpusync__post *post;                  /* what dispatch queues get */
-    void *callback_queue, *sweep_queue;   /* serial dispatch queues. callback_queue: not of MANUAL */
-    gpusync_callback_mode callback_mode;  /* runs callbacks */
-    gpusync_notify_fn notify;             /* of MANUAL: something is due. Or NULL */
-    const struct gpusync__upper *upper;   /* NULL: no submission was made yet */
-    const struct gpusync__tracing *trace; /* NULL: the program does not trace */
-    gpusync_trace_fn trace_fn;            /* where it does */
+    void *metal;                         /* the MTLDevice, +1 */
+    gpusync_hooks hooks;                 /* the program's, or the default ones */
+    gpusync_allocator allocator;         /* for all that does not outlive the device */
+    gpusync_spin own_spin, *spin;        /* the program's; that, or NULL. Of its queues, where they have no other */
+    uint32_t lost;                       /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
+    gpusync_log_fn log;                  /* or NULL */
+    gpusync__post *post;                 /* what dispatch queues get */
+    void *callback_queue, *sweep_queue;  /* serial dispatch queues. callback_queue: not of MANUAL */
+    void *issue_queue;                   /* one for held work (gpusync__issue_held); NULL: no submission was made yet */
+    gpusync_callback_mode callback_mode; /* runs callbacks */
+    gpusync_notify_fn notify;            /* of MANUAL: something is due. Or NULL */
+    const struct gpusync__upper *upper;  /* NULL: no submission was made yet */
+    const struct gpusync__tracing *trace;      /* NULL: the program does not trace */
+    gpusync_trace_fn trace_fn;                 /* where it does */
     void *log_user, *notify_user, *trace_user; /* what those three get */
-    /* Of gpusync_queue_destroy_later and the like, else NULL. go_on: takes steps of objects that go by
-       the sweep (gpusync__go_on). end: of MANUAL, when nothing uses the device any more: frees it, in
-       gpusync_dispatch (gpusync__end_manual). */
+    /* Of gpusync_queue_destroy_later and the like, else NULL. go_on: takes steps of objects that go
+       by the sweep (gpusync__go_on). end: of MANUAL, when nothing uses the device any more: frees
+       it, in gpusync_dispatch (gpusync__end_manual). */
     bool (*go_on)(gpusync_device *dev, bool *reason);
     void (*end)(gpusync_device *dev);
-    /* Trims the pools (gpusync__trim), or empties them. NULL as long as they are empty: a program that
-       commits and waits does not link it. */
+    /* Trims the pools (gpusync__trim), or empties them. NULL as long as they are empty: a program
+       that commits and waits does not link it. */
     bool (*trim)(gpusync_device *dev, bool all);
     unsigned char pad[GPUSYNC__APART]; /* waits for many points write the fields behind */
     /* -- of waits, without a lock */
@@ -2430,12 +2447,13 @@ struct gpusync_device {
     uint32_t event_count;                 /* how many of them there are */
     bool goes;                            /* gpusync_device_destroy_later was called */
     unsigned char pad3[GPUSYNC__APART];
-    /* -- under the waiter lock */
-    gpusync__mutex waiter_lock;
-    gpusync__waiter *free_waiters; /* a list */
+    /* -- over submissions, links, lines, and what timelines know of their signals: see >>second */
+    gpusync__mutex graph;
+    uint64_t asks; /* submissions that asked to enter */
     unsigned char pad4[GPUSYNC__APART];
     /* -- under the submission lock */
     gpusync__mutex submission_lock;
+    gpusync__waiter *free_waiters; /* a list */
     gpusync__pool pools[GPUSYNC__POOLS];
     gpusync__due *due, *last_due; /* in the order in which they became due */
     uint32_t due_count;           /* of that list */
@@ -2475,18 +2493,18 @@ typedef struct gpusync__failed {
     bool given_up; /* its own queue gave the work up, because the program asked for that */
 } gpusync__failed;
 
-/* What a queue with sticky_failure has more than others. The flag STUCK says that the failure sticks.
-   Under the queue's lock. */
+/* What a queue with sticky_failure has more than others. The flag STUCK says that the failure
+   sticks. Under the queue's lock. */
 typedef struct gpusync__sticky {
     gpusync_error error; /* the failure that sticks, of the lowest ticket; or that stuck last. Its ticket 0: none yet */
     uint64_t cleared;    /* the failures of tickets up to this one stick no more */
 } gpusync__sticky;
 
-/* The second floor's functions for a Metal 4 queue, from its first commit or its mark on. status: reads a
+/* The second floor's functions for a Metal 4 queue, from its first commit on. status: reads a
    feedback (gpusync__feedback_status). leave: a step of destroy (gpusync__leave_behind). */
 typedef struct gpusync__metal4 {
     unsigned long (*status)(void *feedback);
-    void (*leave)(gpusync_queue *q);
+    bool (*leave)(gpusync_queue *q, bool waits);
 } gpusync__metal4;
 
 /* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues
@@ -2512,7 +2530,7 @@ struct gpusync_queue {
     bool slow_commit, slow_end;   /* commits are traced; ends are traced, or may take an error (`sticky`) */
     bool metal4;                  /* it is a Metal 4 queue */
     void *options_class;          /* of that: MTL4CommitOptions */
-    const gpusync__metal4 *four;  /* of that, once it has committed, or has a mark; else NULL */
+    const gpusync__metal4 *four;  /* of that, once it has committed; else NULL */
     gpusync__ring *ring;          /* of the next ticket; the older ones behind it */
     void *buffer_class;           /* of the command buffers seen here: known to be what this queue takes */
     gpusync_spin own_spin, *spin; /* the program's; that, the device's, or NULL. Of waits that ask for no other */
@@ -2520,53 +2538,51 @@ struct gpusync_queue {
     char label[64];               /* the program's, or that of the Metal queue; or empty */
     unsigned char pad2[GPUSYNC__APART];
     /* -- changed without a lock */
-    uint32_t inside;                       /* calls that destroy must let out first */
-    gpusync_stats stats;                   /* but for commits and completions: they are counted by their tickets */
-    gpusync__backoff backoff;              /* of waits for its tickets, or for room */
-    gpusync__owed owed;                    /* its submissions and callbacks */
-    gpusync__going going;                  /* its destroy; with the next two by the thread that destroys */
-    bool drains;                           /* destroy waits for the work in flight */
-    gpusync__submission *free_submissions; /* a list, which is taken whole */
-    uint32_t free_count;                   /* how many it has; for a moment fewer or more */
-    /* Of Metal 4, see gpusync__keep_signaller. kept: a list, the oldest first. Under the device's submission
-       lock. mark: an event, +1, made before the first signal; marks: its last value. Under the order lock. */
-    gpusync__submission *kept, *last_kept;
-    uint32_t kept_count; /* how many */
-    void *mark;
-    uint64_t marks;
-    /* wanted: held work can be issued, or must end. Set by gpusync__want and gpusync__line_up, cleared by
-       the thread that gets the order lock and issues. Missing: that work is held for good.
-       is_deferred: the queue is among some thread's deferred work. Set by gpusync__want, cleared by
-       gpusync__run before it issues. Wrong: the queue stands on two lists, or its work is held for
-       good. */
-    uint32_t wanted, is_deferred;
-    gpusync_queue *next_to_issue; /* there */
-    /* Held submissions that may be issued now, or must end. Under the device's submission lock. */
-    gpusync__submission *ready, *last_ready;
+    uint32_t inside;          /* calls that destroy must let out first */
+    gpusync_stats stats;      /* but for commits and completions: they are counted by their tickets */
+    gpusync__backoff backoff; /* of waits for its tickets, or for room */
+    gpusync__owed owed;       /* its submissions and callbacks */
+    gpusync__going going;     /* its destroy; with the next two by the thread that destroys */
+    bool drains;              /* destroy waits for the work in flight */
+    /* -- under the graph's lock */
+    gpusync__line lines[GPUSYNC__LINES]; /* held work */
+    /* These three are also read without the lock. */
+    uint32_t lined;         /* submissions in the lines */
+    uint32_t lined_ordered; /* of these hold up what comes later */
+    uint32_t held_buffers;  /* parts of all */
+    /* A thread, or a dispatched function, will look at the lines: see G8. Set by
+       gpusync__want_issue, cleared by gpusync__next_to_go when no more may go. Wrong: that work is
+       held for good. */
+    bool issuing;
+    gpusync_queue *next_to_issue; /* among a thread's deferred work */
+    /* -- of Metal 4 */
+    gpusync__list kept; /* see gpusync__keep_links */
+    bool looks_at_kept; /* a thread does, and has what was kept */
+    uint64_t sent;      /* submissions that the queue got. Under the order lock */
+    /* By the thread that destroys: see gpusync__ask_last. */
+    void *last;                         /* an event, +1, that the queue signals behind all others */
+    uint64_t last_raw;                  /* the value */
+    uint64_t last_ns;                   /* since when it is asked for */
     unsigned char pad3[GPUSYNC__APART]; /* handlers write the fields before, commits those behind */
-    /* -- under the order lock: ticket order is queue order. order: that lock. Held work that may
-       go is issued by a thread that tries it, and never waits for it. Open buffers are those made,
-       or encoded into, and not committed: in lists, by the first bits of a hash. */
+    /* -- under the order lock: ticket order is queue order. order: that lock. Open buffers are
+       those made, or encoded into, and not committed: in lists, by the first bits of a hash. */
     gpusync__mutex order;
     gpusync__slot **open;                         /* the lists of the open buffers */
     uint32_t open_count, open_places, open_shift; /* open buffers; lists; leaves those bits of a hash */
     gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
-    gpusync__line line, loose;                    /* held, in the order of their tickets; loose: UNORDERED */
-    uint32_t lined, lined_ordered, held_buffers;  /* how many; those that hold up what comes later; parts of all */
     unsigned char pad4[GPUSYNC__APART];
-    /* -- under the queue's lock, which is that of the wait list
-       ends: before the first slot in flight, and behind the last; in_flight: how many there are.
-       outstanding: command buffers that are made or in flight, against the limit; read without the
-       lock. tracked: TRACKED slots that have not ended. refused: a call got no room, and the program
-       may ask again. */
+    /* -- under the queue's lock, which is that of the wait list ends: before the first slot in
+       flight, and behind the last; in_flight: how many there are. outstanding: command buffers that
+       are made or in flight, against the limit; read without the lock. tracked: TRACKED slots that
+       have not ended. refused: a call got no room, and the program may ask again. */
     gpusync__wait_list waits;
     gpusync__slot ends, *free_slots;    /* free_slots: a list, by `next` */
     gpusync__slot **index;              /* lists of those in flight, by a hash; NULL: no call has asked yet */
     uint32_t index_places, index_shift; /* lists; leaves those bits of a hash */
     uint32_t index_most;                /* so many in flight are too many for it */
     uint32_t in_flight, outstanding, tracked;
-    /* Handlers that are through with the lock, and not with the queue. Changed without the lock, beside
-       it because the handler has the line then. */
+    /* Handlers that are through with the lock, and not with the queue. Changed without the lock,
+       beside it because the handler has the line then. */
     uint32_t leaving;
     bool refused, searched; /* searched: the index was too small for a call */
     /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
@@ -2606,36 +2622,42 @@ struct gpusync_timeline {
     gpusync__going going;              /* its destroy */
     gpusync__node place;               /* on the device's list; has the number */
     unsigned char pad2[GPUSYNC__APART];
-    gpusync__wait_list waits; /* with the lock over all that changes */
+    gpusync__wait_list waits; /* with its lock */
     /* -- the second floor's */
-    uint32_t refs; /* the program, and every submission that names it */
+    uint32_t refs; /* the program, and every link */
     void *event;   /* the MTLSharedEvent, +1 */
     uint64_t base; /* event value = value + base */
     bool imported; /* the program gave the event, and a failure is not written to it */
-    /* Other code may know the event, or the GPU still signal it. Set by gpusync_timeline_metal and
-       gpusync__disown, never cleared. Missing: the event serves another timeline, and
-       gets values that were meant for this one. */
+    /* Other code may know the event, or the GPU still signal it. Set by gpusync_timeline_metal,
+       gpusync__disown and gpusync__leave_behind, never cleared. Missing: the event serves another
+       timeline, and gets values that were meant for this one. */
     bool handed_out;
-    gpusync__list listenings; /* registrations with the event, by value */
-    uint64_t kept;            /* the highest value that was signalled, though a lower signal may be pending */
-    uint64_t hosted;          /* of these the highest of work whose signal the host makes: see gpusync__level */
-    uint64_t on_event;        /* a value that the event is known to have reached; read without the lock */
-    uint64_t coming;          /* up to here the GPU has every pending signal, in order; read without the lock */
-    uint64_t largest;         /* of the signals that were issued */
-    gpusync__list issued;     /* of a `mixed` timeline: the signals that are ISSUED, by value */
-    uint32_t mixes;           /* how often one was issued below one of another queue, + 1 */
-    gpusync__list signals;    /* the pending ones, by value */
-    uint32_t signal_count;    /* how many; read without the lock */
-    /* Pending signals are of more than one queue. Set and cleared where a signal is listed: cleared
-       only if it is the first. Missing: a signal does not go behind a lower one of another queue,
-       and a wait for the lower value ends early. */
-    bool mixed;
-    uint64_t last;       /* reached before it failed */
+    struct gpusync__listening *listening; /* what Metal's blocks lead to; NULL: no other code signals it */
+    /* -- under the graph's lock. See G6 to G10 */
+    gpusync__list waiting;       /* waits of submissions, by value */
+    gpusync__list signals;       /* pending signals of work that is not issued, by value */
+    gpusync__list issued;        /* those of work that is */
+    gpusync__link *stays;        /* signals that stay behind lower ones, by `also` */
+    const gpusync_queue *issuer; /* the one whose GPU makes all issued signals; NULL: there are several, or the host */
+    uint32_t signal_count;       /* pending signals; read without the lock */
+    uint32_t passed;             /* of these were issued behind a higher value */
+    bool failed;                 /* for good, with `error` */
+    uint64_t reached;            /* up to here every value is */
+    uint64_t kept;               /* the highest value that was signalled, though a lower signal may be pending */
+    uint64_t hosted;             /* of these the highest of work whose signal the host makes: see gpusync__level */
+    uint64_t on_event;           /* a value that the event is known to have reached */
+    uint64_t largest;            /* of the signals that were issued */
+    /* What the submission that asks to enter has shown of itself: see gpusync__check_rise. Read by
+       that function and by gpusync__check_signal alone. */
+    uint64_t asks;       /* the number of its question; another one: the rest is of no meaning */
+    uint64_t seen;       /* the highest value of its waits and signals */
+    uint64_t seen_first; /* the value of its first signal, or 0 */
+    uint64_t seen_needs; /* the highest value that it waits for before that */
     gpusync_error error; /* how it failed; does not change after */
 };
 
-/* When a goal is expected to be met (0: not known), until when a spin for it pays (0: none does), and
-   how late the waiter runs after the GPU's end. */
+/* When a goal is expected to be met (0: not known), until when a spin for it pays (0: none does),
+   and how late the waiter runs after the GPU's end. */
 typedef struct gpusync__forecast {
     uint64_t end, pays, lag;
 } gpusync__forecast;
@@ -2648,47 +2670,40 @@ typedef struct gpusync__forecast {
    on for good (gpusync__hook_in), so that every submission finds it. Names of the functions in
    brackets. */
 typedef struct gpusync__upper {
-    /* work: does deferred work [gpusync__run]. over: tells submissions that the caught dependencies are
-       over; error NULL: well [gpusync__dependencies_over]. keep: takes a reference to the submission
-       that the ring leads to, under the queue's lock. unkeep: drops it, without a lock. may_end:
-       whether a dependency may be told before its ticket has ended, because its submission is given
-       up [gpusync__dependency_may_end]. */
+    /* work: does deferred work [gpusync__run]. over: ends links of a ticket; error NULL: well
+       [gpusync__links_over]. keep: takes a reference to the submission that the ring leads to,
+       under the queue's lock. unkeep: drops it, without a lock. want: has held work looked at,
+       because a flag of the queue was set [gpusync__want]. commit: commits behind held work, or a
+       buffer with waits or signals [gpusync__submit_plain]. discard: drops the submission of an
+       open buffer; error NULL: at the program's call [gpusync__discard_submission]. ended: ends a
+       part [gpusync__part_ended]. look: looks at a submission's parts; true if the sweep has to
+       come again for it [gpusync__look_submission]. moves: looks so on a lost device; true if the
+       GPU has command buffers of it, or a thread is about to issue, end or publish it
+       [gpusync__moves]. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
-    void (*over)(struct gpusync__dependency *dependencies, const gpusync_error *error, gpusync__deferred *deferred);
+    void (*over)(gpusync__link *links, const gpusync_error *error, gpusync__deferred *deferred);
     void (*keep)(struct gpusync__submission *s);
     void (*unkeep)(struct gpusync__submission *s);
-    bool (*may_end)(const gpusync__node *node);
-    /* want: requests that held work be issued, or ended [gpusync__want]. issue: issues held work after
-       the order lock was unlocked with `wanted` set [gpusync__issue_for_others]. commit: commits
-       behind held work, or a buffer with waits or signals [gpusync__submit_plain]. discard: drops the
-       submission of an open buffer; error NULL: at the program's call [gpusync__discard_submission].
-       ended: ends a part [gpusync__part_ended]. look: looks at a submission's parts; true if the sweep has to
-       come again for it [gpusync__look_submission]. moves: looks so on a lost device; true if the GPU has
-       command buffers of it, or a thread is about to issue, end or publish it [gpusync__moves]. */
     void (*want)(gpusync_queue *q, gpusync__deferred *deferred);
-    void (*issue)(gpusync_queue *q);
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
                              uint64_t *held_ns);
     void (*discard)(struct gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred);
     void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
     bool (*look)(struct gpusync__submission *s);
     bool (*moves)(struct gpusync__submission *s);
-    /* Steps of destroy, in this order. give_up: abandons held work, under the order lock
-       [gpusync__give_up_held]. events: returns what the GPU may still use of an orphan, as an array
-       (+1), or NULL [gpusync__events_of]. disown: ends submissions in flight
-       [gpusync__disown_submissions]. close: gives the device the queue's free submissions
-       [gpusync__submissions_return]. */
+    /* Steps of destroy, in this order. give_up: drops held work [gpusync__give_up_held]. events:
+       returns what the GPU may still use of an orphan, as an array (+1), or NULL
+       [gpusync__events_of]. disown: ends submissions in flight [gpusync__disown_submissions]. */
     void (*give_up)(gpusync_queue *q, gpusync__deferred *deferred);
     void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
     void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
-    uint32_t (*close)(gpusync_device *dev, struct gpusync__submission *free);
 } gpusync__upper;
 
 /* What a wait, a callback or a sweep asks of a timeline, which the caller is inside of. */
 typedef struct gpusync__valued {
-    void (*look)(const gpusync__goal *goal);      /* ask Metal whether it has come, and do what follows */
-    void (*sweep)(gpusync_timeline *t);           /* the same, of all values */
-    void (*listen)(const gpusync__goal *goal);    /* have Metal tell, where others signal it */
+    void (*look)(const gpusync__goal *goal);             /* ask Metal whether it has come, and do what follows */
+    void (*sweep)(gpusync_timeline *t);                  /* the same, of all values */
+    void (*listen)(gpusync_timeline *t, uint64_t value); /* have Metal tell, where others signal it */
     gpusync_result (*ready)(gpusync_timeline *t); /* before a callback is listed. UNSUPPORTED: Metal could not tell */
     gpusync_result (*result)(const gpusync__goal *goal, gpusync_error *error); /* how a goal that is met went */
     gpusync__forecast (*forecast)(const gpusync__goal *goal);                  /* when will it come? */
@@ -2707,15 +2722,14 @@ typedef struct gpusync__tracing {
 /* All the global state there is, besides the selectors. Under its lock, but for what is said to do
    without. */
 static struct gpusync__global {
-    gpusync__mutex lock;                   /* the last in the order of locks */
-    bool selectors_ready;                  /* the first device has been made */
-    gpusync__slab *slabs;                  /* all of them, for checkers of leaks */
-    gpusync__slot *free;                   /* slots that no queue has */
-    struct gpusync__listening *listenings; /* free ones */
-    struct gpusync__post *posts;           /* free ones */
-    gpusync__call *calls;                  /* callbacks in progress */
-    uint32_t call_count;                   /* how many; read without the lock */
-} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, NULL, 0};
+    gpusync__mutex lock;         /* the last in the order of locks */
+    bool selectors_ready;        /* the first device has been made */
+    gpusync__slab *slabs;        /* all of them, for checkers of leaks */
+    gpusync__slot *free;         /* slots that no queue has */
+    struct gpusync__post *posts; /* free ones */
+    gpusync__call *calls;        /* callbacks in progress */
+    uint32_t call_count;         /* how many; read without the lock */
+} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, 0};
 
 /* Whose place on a device's list it is. */
 static gpusync_queue *gpusync__queue_at(gpusync__node *place)
@@ -2761,8 +2775,8 @@ GPUSYNC__INLINE void gpusync__count_room(gpusync_queue *q, uint32_t more)
 
 GPUSYNC__INLINE void gpusync__count_tracked(gpusync_queue *q, bool more)
 {
-    /* It is published by the unlock. A commit reads it before that lock, but behind the order lock, which
-       gpusync_track held. */
+    /* It is published by the unlock. A commit reads it before that lock, but behind the order lock,
+       which gpusync_track held. */
     GPUSYNC__STORE_RELAXED(&q->tracked, more ? q->tracked + 1 : q->tracked - 1);
 }
 
@@ -2918,6 +2932,8 @@ static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t num
         return NULL;
     if (list->end[0]->number >= number)
         return list->end[0];
+    if (list->end[1]->beside[0]->number < number)
+        return list->end[1];
     for (gpusync__node *at = list->root; at; at = at->below[at->number < number])
         if (at->number >= number)
             found = at;
@@ -3040,15 +3056,14 @@ static void gpusync__sweep(void *context);
      5. A part of a submission leads to its submission while that has not ended, and the submission
         to the part while that is in flight. The end of either cuts both [gpusync__end_submission,
         gpusync__flight_remove].
-     6. A submission that is issued at once gets its ticket and turns ARMED in one hold. A held one
-        turns ARMED in a hold that also turns the dependencies of its ticket
-        [gpusync__arm_submission]. A thread that finds a submission by its ticket takes a reference
-        to it before it unlocks [gpusync__ticket_begin].
+     6. A submission gets its ticket OPEN, with its parts in flight [gpusync__take_parts], and turns
+        ARMED after them when it is issued [gpusync__issue]. A thread that finds a submission by its
+        ticket takes a reference to it before it unlocks [gpusync__ticket_begin].
      7. For a lost handler the sweep gives the room back, once. The slot stays ARMED
         [gpusync__sweep_slots].
-     8. Under a timeline's lock nothing of a queue is read but its number and label, and a
-        submission's ticket and state, which are atomic. The forecast of a value takes a reference
-        to the submission, and unlocks [gpusync__forecast_value].
+     8. Under the graph's lock nothing of a queue is read but its number, its label, and what stands
+        there for that lock; a queue's lock may be taken inside. The forecast of a value takes a
+        reference to the submission, and unlocks [gpusync__forecast_value].
      9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a
         queue that is being destroyed [gpusync__let_out].
     10. One hold takes off only a few nodes that wait for a ticket, so that other threads get the
@@ -3491,17 +3506,17 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
      2. A commit: gpusync__settle puts the error into the failure log of the queue
         (gpusync__record), in the hold in which the ticket ends, so that no thread sees the end
         without the record.
-     3. A part of a submission: the submission keeps the error, unless a dependency has failed
-        (gpusync__blame). When all its parts and dependencies are over, gpusync__publish first fails
-        the timelines that the submission was to signal (gpusync__end_signals), and then records the
-        error and ends the ticket in one hold (gpusync__end_submission).
+     3. A part of a submission: the submission keeps the first error of its work (gpusync__fail).
+        When all its parts and waits are over, gpusync__publish first fails the timelines that the
+        submission was to signal (gpusync__end_signals), and then records the error and ends the
+        ticket in one hold (gpusync__end_submission).
      4. What waits for the ticket, or for a timeline that failed, gets the error. A callback keeps a
-        copy (gpusync__callback_told). A dependency, of a submission of any queue of the device,
-        dooms that submission (gpusync__dependencies_over). If the submission is held, it is never
-        issued. If the GPU has it, the work runs on whatever its input holds. Either way the
-        submission goes through step 3 with that error. Two take no error from a dependency: a
-        submission that waits only for the order of two signals, and one that the program has
-        cancelled or whose queue is destroyed.
+        copy (gpusync__callback_told). A wait of a submission, of any queue of the device, is over
+        with it (gpusync__link_over). If the submission is held, it takes the error, and is never
+        issued (gpusync__drop_held). If the GPU has it, the work runs on whatever its input holds,
+        and takes the error of the first such wait if it ends well itself (gpusync__take_broken).
+        Either way the submission goes through step 3. One that the program has cancelled, or whose
+        queue is destroyed, takes no error from its waits.
      5. A wait finds the record by its ticket, a wait for everything by a range of tickets
         (gpusync__result_of). gpusync_next_error reads the failure log, with the program's cursor;
         the program's log function is told of each record (gpusync__log_failures).
@@ -3606,8 +3621,8 @@ static gpusync_failure gpusync__look_up(const int64_t (*row)[2], int64_t number)
 }
 
 /* Returns the class of an error. The driver's number (-1: unknown) says more than the code, which
-   merges several numbers, and comes first. The domain selects the table, because the same code means
-   different things in the two domains. */
+   merges several numbers, and comes first. The domain selects the table, because the same code
+   means different things in the two domains. */
 static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t number)
 {
     bool metal4 = strcmp(error->domain, gpusync__domain4) == 0;
@@ -3759,8 +3774,8 @@ static bool gpusync__sticks(const gpusync_queue *q, uint64_t ticket, gpusync_res
            (result == GPUSYNC_ERROR_EXECUTION || result == GPUSYNC_ERROR_RESULT_UNKNOWN);
 }
 
-/* Records a failure. given_up: its own queue gave the work up, because the program asked for that. The
-   caller ends the ticket after this, in the same hold of the queue's lock. */
+/* Records a failure. given_up: its own queue gave the work up, because the program asked for that.
+   The caller ends the ticket after this, in the same hold of the queue's lock. */
 GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error, bool given_up)
 {
     gpusync__failed *record = &q->log[q->log_count % q->log_size];
@@ -3839,8 +3854,8 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Returns the record of a ticket that failed, or NULL. The failure that sticks may have left the log.
-   Under the queue's lock. */
+/* Returns the record of a ticket that failed, or NULL. The failure that sticks may have left the
+   log. Under the queue's lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
     if (q->sticky && ticket == q->sticky->error.ticket)
@@ -3852,9 +3867,9 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
 
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
 
-/* On a queue with sticky_failure: returns whether a ticket that ends well takes the error of an earlier
-   failure, with that error. It is the failure that sticks, or one that was cleared while this was in
-   flight. Under the queue's lock. */
+/* On a queue with sticky_failure: returns whether a ticket that ends well takes the error of an
+   earlier failure, with that error. It is the failure that sticks, or one that was cleared while
+   this was in flight. Under the queue's lock. */
 GPUSYNC__RARE bool gpusync__takes_failure(const gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
     uint64_t failed = slot->behind;
@@ -3909,8 +3924,9 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
     return record ? record->result : GPUSYNC_ERROR_RESULT_UNKNOWN;
 }
 
-/* Returns how everything up to the goal's ticket ended. A failure that sticks is told each time. Of the
-   failures whose records were dropped only the last ticket is known: some work up to there failed. */
+/* Returns how everything up to the goal's ticket ended. A failure that sticks is told each time. Of
+   the failures whose records were dropped only the last ticket is known: some work up to there
+   failed. */
 static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const gpusync__goal *goal,
                                                         gpusync_error *error)
 {
@@ -3949,8 +3965,9 @@ GPUSYNC__RARE gpusync_result gpusync__result_through(const gpusync__goal *goal, 
     return other == result ? result : gpusync__explain(error, gpusync__ticket_of(goal), other);
 }
 
-/* Returns how the work of a goal that is met ended; on a lost device the goal may be open. tell: the
-   caller is a wait, which returns the failures that it covers: those of tickets that have ended. */
+/* Returns how the work of a goal that is met ended; on a lost device the goal may be open. tell:
+   the caller is a wait, which returns the failures that it covers: those of tickets that have
+   ended. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
@@ -3973,7 +3990,8 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
     return flags & ~goal->stops & GPUSYNC__LOST ? gpusync__result_through(goal, ended, result, error) : result;
 }
 
-/* Work in flight behind the failure is marked, because a later failure may take the place of its error. */
+/* Work in flight behind the failure is marked, because a later failure may take the place of its
+   error. */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
 {
     gpusync__sticky *sticky = queue ? queue->sticky : NULL;
@@ -4006,8 +4024,8 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
 }
 
 /* --------------------------------------------------------------------------- >>wait-lists --
-   The wait list of a queue or timeline has the waits, callbacks and dependencies for its tickets,
-   values, room and handlers.
+   The wait list of a queue or timeline has the waits and callbacks for its tickets, values, room
+   and handlers, and the links of submissions to its tickets.
 
    A sleeping wait has a wait entry on a wait list:
      1. gpusync__enlist checks the goal, and lists the entry, in one hold of the lock.
@@ -4017,12 +4035,12 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
      4. The waiter looks. It lists the entries again that are not over (step 1), or takes off those
         that are left and returns.
 
-   A callback, or a dependency of the second floor, stands on a wait list in the same way:
+   A callback, or a link of the second floor to a ticket, stands on a wait list in the same way:
      1. The caller lists it, unless it sees under the same lock that the point has been reached.
      2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and
         calls `told`, under the lock.
-     3. A callback is due at once. A dependency goes into the catch, and the thread tells its
-        submission after the unlock. */
+     3. A callback is due at once. A link goes into the catch, and the thread tells its submission
+        after the unlock. */
 
 /* Returns whether the goal is met, whether or not the handlers have begun (gpusync__handled). */
 static bool gpusync__met(const gpusync__goal *goal)
@@ -4121,7 +4139,7 @@ static bool gpusync__has_listed(const gpusync__wait_list *waits)
            waits->lists[GPUSYNC__OTHERS].root;
 }
 
-/* Returns the first callback or dependency from this node on, or NULL: waits stand on the same
+/* Returns the first callback or link from this node on, or NULL: waits stand on the same
    list. Under the wait list's lock. */
 static gpusync__node *gpusync__told_from(gpusync__node *node)
 {
@@ -4176,7 +4194,7 @@ typedef struct gpusync__catch {
     bool more;                                     /* some were left where they are, for another hold of the lock */
     uint64_t ended;                                /* the ticket that the caller has ended; 0: none that has waits */
     const gpusync_error *error;                    /* of `ended`, which failed; NULL: it ended well */
-    gpusync__dependency *dependencies, *last_dependency; /* of submissions, in their order, by `next` */
+    gpusync__link *links, *last_link;              /* of submissions, in their order, by `also` */
 } gpusync__catch;
 
 /* Empties the catch, before the lock is taken for the first time. The fields that depend on `count`
@@ -4186,7 +4204,7 @@ static void gpusync__catch_nothing(gpusync__catch *caught)
     caught->count = 0;
     caught->more = false;
     caught->ended = 0;
-    caught->dependencies = NULL;
+    caught->links = NULL;
 }
 
 /* Wakes the waiters of the catch. No lock is held, because this calls hooks. True if there are
@@ -4229,7 +4247,7 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
         caught->waiters[caught->count++] = w;
 }
 
-/* Takes a callback or a dependency off, and calls its `told`. error: how its ticket or timeline
+/* Takes a callback or a link off, and calls its `told`. error: how its ticket or timeline
    failed, or was destroyed or lost; NULL if it did not fail. Under the wait list's lock. */
 static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
                                gpusync__catch *caught, gpusync__deferred *deferred)
@@ -4338,7 +4356,8 @@ GPUSYNC__RARE void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__d
             const gpusync__callback *callback = gpusync__callback_of(node);
             if (!callback->due.fn)
                 continue;
-            if (callback->queue && gpusync__has_ended(callback->queue, node->number))
+            if (callback->queue ? gpusync__has_ended(callback->queue, node->number)
+                                : gpusync__value_of(callback->timeline) >= node->number)
                 continue;
             gpusync__take_told(waits, node, &error, &caught, deferred);
             left--;
@@ -4376,7 +4395,7 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
 }
 
 /* Tells a device's queues and timelines of its loss, once (gpusync__read_failure). Every flag is
-   set before any waiter is woken, so that each waiter sees its own. gpusync__issue_ready ends held
+   set before any waiter is woken, so that each waiter sees its own. gpusync__next_to_go ends held
    work, which will never be issued. */
 GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferred)
 {
@@ -4390,7 +4409,7 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     GPUSYNC__EACH_QUEUE(q, dev) {
         gpusync__set_flag(&q->flags, GPUSYNC__LOST);
         if (gpusync__upper_of(q))
-            gpusync__upper_of(q)->want(q, deferred); /* after the flag: gpusync__enter_held */
+            gpusync__upper_of(q)->want(q, deferred); /* after the flag: gpusync__hold */
     }
     GPUSYNC__EACH_TIMELINE(t, dev)
         gpusync__set_flag(&t->flags, GPUSYNC__LOST);
@@ -4496,7 +4515,7 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
 }
 
 /* Unparks the waits that the caller has taken off, takes off those that were left, and tells the
-   dependencies. Only the call that has ended a ticket takes its callbacks and dependencies
+   links. Only the call that has ended a ticket takes its callbacks and links
    (`ended`), because no other one knows how it ended. ticket: one whose handler may have begun, or
    0. No lock is held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
@@ -4512,14 +4531,14 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
             gpusync__take_room_waits(q, caught);
         GPUSYNC__UNLOCK(q);
     }
-    if (caught->dependencies)
-        gpusync__upper_of(q)->over(caught->dependencies, caught->error, deferred);
-    caught->dependencies = NULL;
+    if (caught->links)
+        gpusync__upper_of(q)->over(caught->links, caught->error, deferred);
+    caught->links = NULL;
 }
 
 static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    if (caught->count || caught->dependencies || caught->more)
+    if (caught->count || caught->links || caught->more)
         gpusync__tell_now(q, ticket, caught, deferred);
 }
 
@@ -4546,15 +4565,15 @@ GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync_
     gpusync__tell(q, 0, &caught, NULL); /* waits for room alone, which defer no work */
 }
 
-/* Returns a free waiter, or NULL if there is no memory. A waiter stays as long as the device, so that
-   a late unpark always finds it. No waiter shares a cache line with another. */
+/* Returns a free waiter, or NULL if there is no memory. A waiter stays as long as the device, so
+   that a late unpark always finds it. No waiter shares a cache line with another. */
 static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
 {
-    gpusync__lock(&dev->waiter_lock);
+    gpusync__lock(&dev->submission_lock);
     gpusync__waiter *w = dev->free_waiters;
     if (w)
         dev->free_waiters = w->next;
-    gpusync__unlock(&dev->waiter_lock);
+    gpusync__unlock(&dev->submission_lock);
     if (w || (w = (gpusync__waiter *)gpusync__allocate(dev, sizeof *w, GPUSYNC__APART)) == NULL)
         return w;
     pthread_mutex_init(&w->mutex, NULL);
@@ -4566,10 +4585,10 @@ static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
    early, once. */
 static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 {
-    gpusync__lock(&dev->waiter_lock);
+    gpusync__lock(&dev->submission_lock);
     w->next = dev->free_waiters;
     dev->free_waiters = w;
-    gpusync__unlock(&dev->waiter_lock);
+    gpusync__unlock(&dev->submission_lock);
 }
 
 #define GPUSYNC__LINGER_NS 1000000u /* a sleep of gpusync__linger */
@@ -4602,53 +4621,54 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
         (`turned_away`), it asks for calls again.
      5. It counts `owed` of the queue or timeline down, for which destroy waits in gpusync__pay. */
 
-/* -- the pools of callbacks and submissions. A callback comes here when it has run. A submission
-   comes here when its queue has enough free ones, or is destroyed (gpusync__submissions_return).
-   After a burst nearly all are here, and the sweep frees them. While one is here, a call that needs
-   one calls no allocator. */
+/* -- the pools of callbacks, submissions and links. A callback comes here when it has run, a
+   submission and its links when the last reference goes (gpusync__submission_free). After a burst
+   nearly all are here, and the sweep frees them. While one is here, a call that needs one calls no
+   allocator. */
 
 #define GPUSYNC__POOL_KEEPS 64 /* what stays in a pool when it is trimmed */
 #define GPUSYNC__TRIM_NS 2000000000u
 
-/* Puts a callback or a submission back. This and the next are under the submission lock, whose unlock
-   publishes the count to those that guess. */
-static void gpusync__pool_give(gpusync__pool *pool, gpusync__due *due)
+/* Puts a callback or a submission back. This and the next are under the submission lock, whose
+   unlock publishes the count to those that guess. */
+static void gpusync__pool_give(gpusync__pool *pool, void *memory)
 {
-    due->next = pool->free;
-    pool->free = due;
+    void **spare = (void **)memory;
+    *spare = pool->free;
+    pool->free = spare;
     GPUSYNC__STORE_RELAXED(&pool->count, pool->count + 1); /* published by the unlock */
 }
 
 /* Takes one out of the pool. NULL: it is empty. */
-static gpusync__due *gpusync__pool_take(gpusync__pool *pool)
+static void *gpusync__pool_take(gpusync__pool *pool)
 {
-    gpusync__due *due = pool->free;
+    void **spare = pool->free;
 
-    if (!due)
+    if (!spare)
         return NULL;
-    pool->free = due->next;
+    pool->free = (void **)*spare;
     GPUSYNC__STORE_RELAXED(&pool->count, pool->count - 1); /* published by the unlock */
     if (pool->count < pool->least)
         pool->least = pool->count;
-    return due;
+    return spare;
 }
 
-/* Frees `spare` minus `keeps` things out of the pool, fewer if it runs empty; none if `spare` is not
-   above `keeps`. No lock is held, here and below: the allocator is the program's. */
+/* Frees `spare` minus `keeps` things out of the pool, fewer if it runs empty; none if `spare` is
+   not above `keeps`. No lock is held, here and below: the allocator is the program's. */
 static void gpusync__pool_free(gpusync_device *dev, gpusync__pool *pool, uint32_t spare, uint32_t keeps)
 {
     for (; spare > keeps; spare--) {
         gpusync__lock(&dev->submission_lock);
-        gpusync__due *due = gpusync__pool_take(pool);
+        void *memory = gpusync__pool_take(pool);
         size_t size = pool->size;
         gpusync__unlock(&dev->submission_lock);
-        gpusync__free(dev, due, size);
+        gpusync__free(dev, memory, size);
     }
 }
 
 /* Frees what no call has needed since the last trim, two seconds ago or more: so a steady program
-   keeps what it needs at its peak. all: frees everything. True: a pool has more than it keeps, and the
-   sweep comes again. */
+   keeps what it needs at its peak. all: frees everything. True: a pool has more than it keeps, and
+   the sweep comes again. */
 GPUSYNC__RARE bool gpusync__trim(gpusync_device *dev, bool all)
 {
     uint64_t now = gpusync_now_ns();
@@ -4752,20 +4772,25 @@ static void gpusync__rearm_sweep(gpusync_device *dev)
         gpusync__start_sweep(dev, pace, pace);
 }
 
+/* Returns whether the pool has more than stays in it: a guess, without the lock. */
+static bool gpusync__has_spare(const gpusync__pool *pool)
+{
+    return GPUSYNC__LOAD_SEQ(&pool->count) > GPUSYNC__POOL_KEEPS;
+}
+
 /* Has the sweep come for a pool that has more than it keeps. No lock is held. */
 GPUSYNC__RARE void gpusync__trim_later(gpusync_device *dev)
 {
-    bool spare = false;
-    for (gpusync__pool *pool = dev->pools; pool < dev->pools + GPUSYNC__POOLS; pool++)
-        spare = spare || GPUSYNC__LOAD_SEQ(&pool->count) > GPUSYNC__POOL_KEEPS;
-    if (spare)
+    if (gpusync__has_spare(&dev->pools[GPUSYNC__POOL_CALLBACKS]) ||
+        gpusync__has_spare(&dev->pools[GPUSYNC__POOL_SUBMISSIONS]) ||
+        gpusync__has_spare(&dev->pools[GPUSYNC__POOL_LINKS]))
         gpusync__rearm_sweep(dev);
 }
 
 /* -- the calls */
 
-/* Takes the first callback that is due, of any queue or timeline, or of the one that owes these; the
-   caller calls it. NULL if there is none, or while another callback runs. */
+/* Takes the first callback that is due, of any queue or timeline, or of the one that owes these;
+   the caller calls it. NULL if there is none, or while another callback runs. */
 GPUSYNC__RARE gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__owed *owed)
 {
     gpusync__lock(&dev->submission_lock);
@@ -4926,17 +4951,13 @@ GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
 }
 
 /* Runs the callbacks of a queue or timeline that is being destroyed, until it owes none. While
-   another thread runs a callback, which may be the last, this one lingers. kept: counts submissions
-   that are not waited for, or NULL. waits false: runs nothing. Returns whether it owes none.
-   Interleaving 23: a timeline is destroyed while a handler has taken a callback off its list.
-   Destroy waits until the timeline owes no callback. */
-static bool gpusync__pay(gpusync_device *dev, const gpusync__owed *owed, const uint32_t *kept, bool waits)
+   another thread runs a callback, which may be the last, this one lingers. waits false: runs
+   nothing. Returns whether it owes none. Interleaving 23: a timeline is destroyed while a handler
+   has taken a callback off its list. Destroy waits until the timeline owes no callback. */
+static bool gpusync__pay(gpusync_device *dev, const gpusync__owed *owed, bool waits)
 {
     unsigned rounds = 0;
-    for (;;) {
-        uint32_t left = GPUSYNC__LOAD_SEQ(&owed->count); /* before `kept`, which may fall as well */
-        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))
-            break;
+    while (GPUSYNC__LOAD_SEQ(&owed->count)) {
         if (!waits)
             return false;
         gpusync__due *due = gpusync__pop_due(dev, owed);
@@ -5097,8 +5118,8 @@ GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, vo
     return failed;
 }
 
-/* Ends the ticket of a commit or of a buffer that the program commits. *error is the outcome's, if the
-   work takes the error of an earlier failure. Under the queue's lock. */
+/* Ends the ticket of a commit or of a buffer that the program commits. *error is the outcome's, if
+   the work takes the error of an earlier failure. Under the queue's lock. */
 static void gpusync__settle_ticket(gpusync_queue *q, const gpusync__slot *slot, gpusync__outcome *outcome,
                                    gpusync_error *error, gpusync__catch *caught, gpusync__deferred *deferred)
 {
@@ -5319,8 +5340,8 @@ static void gpusync__completed(void *block, void *object)
         else later each time.
      5. Without a reason the next wait that sleeps begins with step 1.
 
-   The sweep also frees what a burst of callbacks or submissions has left (gpusync__trim). As long as
-   there is some of that, it comes again; gpusync__trim_later starts it. */
+   The sweep also frees what a burst of callbacks or submissions has left (gpusync__trim). As long
+   as there is some of that, it comes again; gpusync__trim_later starts it. */
 
 /* Reads the status of a command buffer, and ends its work if the status is terminal. The caller is
    counted in the slot. True if the work has ended. A Metal 4 commit has no status: only its
@@ -5358,8 +5379,8 @@ static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason
     return ended;
 }
 
-/* Returns whether a look can find the end of what the goal waits for. The host's own signals and room
-   need no look. */
+/* Returns whether a look can find the end of what the goal waits for. The host's own signals and
+   room need no look. */
 static bool gpusync__can_look(const gpusync__goal *goal)
 {
     const gpusync_timeline *t = goal->timeline;
@@ -5479,9 +5500,9 @@ static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
     return reason;
 }
 
-/* Looks at everything that the device has, and trims its pools. Timelines come first, because a value
-   that is reached may let held work be issued. Sets *found if the look ended some work. True if the
-   sweep has a reason to come again. */
+/* Looks at everything that the device has, and trims its pools. Timelines come first, because a
+   value that is reached may let held work be issued. Sets *found if the look ended some work. True
+   if the sweep has a reason to come again. */
 static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
 {
     bool reason = gpusync__sweep_timelines(dev, found);
@@ -5495,8 +5516,8 @@ static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
     return reason;
 }
 
-/* The sweep, on the dispatch queue. Of several timers the last goes on; each does while an object goes,
-   which needs its sweeps soon. Partner of gpusync__close_post: see gpusync__post_enter. */
+/* The sweep, on the dispatch queue. Of several timers the last goes on; each does while an object
+   goes, which needs its sweeps soon. Partner of gpusync__close_post: see gpusync__post_enter. */
 static void gpusync__sweep(void *context)
 {
     gpusync__post *post = (gpusync__post *)context;
@@ -5606,8 +5627,8 @@ static bool gpusync__is_uncommitted(const gpusync__slot *slot)
 }
 
 /* On a lost device: ends the ticket if its work has ended. Returns whether the GPU is finished with
-   the ticket, and no thread is about to issue, end or publish it. With Metal 4 the feedback tells of
-   the end, and ENDED says so until its handler leaves the slot. */
+   the ticket, and no thread is about to issue, end or publish it. With Metal 4 the feedback tells
+   of the end, and ENDED says so until its handler leaves the slot. */
 GPUSYNC__RARE bool gpusync__is_ticket_off_gpu(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
@@ -5627,8 +5648,8 @@ GPUSYNC__RARE bool gpusync__is_ticket_off_gpu(gpusync_queue *q, uint64_t ticket)
     return off;
 }
 
-/* On a lost device: returns whether the GPU is finished with the goal's tickets; with `handlers` also
-   whether their handlers have begun. */
+/* On a lost device: returns whether the GPU is finished with the goal's tickets; with `handlers`
+   also whether their handlers have begun. */
 GPUSYNC__RARE bool gpusync__is_off_gpu(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -5683,15 +5704,15 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
-/* False: no other thread refers to the entry. This is known without a lock if its waiter has no entry
-   listed: counting `entries` down is the last that gpusync__take_entry does to an entry. */
+/* False: no other thread refers to the entry. This is known without a lock if its waiter has no
+   entry listed: counting `entries` down is the last that gpusync__take_entry does to an entry. */
 static inline bool gpusync__may_be_listed(const gpusync__wait_entry *entry)
 {
     return entry->waiter && GPUSYNC__LOAD_SEQ(&entry->waiter->entries);
 }
 
-/* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off. After
-   the unlock no other thread refers to the entry. */
+/* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off.
+   After the unlock no other thread refers to the entry. */
 GPUSYNC__RARE void gpusync__delist(gpusync__wait_entry *entry)
 {
     gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
@@ -5755,8 +5776,8 @@ static bool gpusync__wait_over(gpusync__wait *wait)
     return wait->first_open != 0;
 }
 
-/* Looks at the goals that are not over. False: there was nothing to look at; else gpusync__wait_over
-   finds the answer. */
+/* Looks at the goals that are not over. False: there was nothing to look at; else
+   gpusync__wait_over finds the answer. */
 static bool gpusync__wait_look(const gpusync__wait *wait)
 {
     bool looked = false;
@@ -5777,8 +5798,8 @@ static bool gpusync__wait_look(const gpusync__wait *wait)
 #define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
 #define GPUSYNC__LOOK_NS 200     /* at least, from one look to the next */
 
-/* Returns how far the times of the tickets that are remembered lie from this one, on average: from 0
-   how long a ticket usually takes, from that the deviation. Without the longest, because one that
+/* Returns how far the times of the tickets that are remembered lie from this one, on average: from
+   0 how long a ticket usually takes, from that the deviation. Without the longest, because one that
    stands alone would hide the others. 0 if nothing is known. Under the queue's lock. */
 GPUSYNC__RARE uint64_t gpusync__usual(const gpusync_queue *q, uint64_t from)
 {
@@ -5809,11 +5830,11 @@ static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
     return says ? slot->since_ns : 0;
 }
 
-/* Returns until when a spin pays for a ticket whose work began, or is to begin, at `begin`; 0: no spin
-   does. The ticket may take as long as any of those that are remembered, but for those that would
-   have ended by now. A spin to one of these ends costs its time, and where the ticket takes longer
-   also the margin and a sleep. The end that costs least on average is taken, or none, where sleeping
-   at once costs less. Under the queue's lock. */
+/* Returns until when a spin pays for a ticket whose work began, or is to begin, at `begin`; 0: no
+   spin does. The ticket may take as long as any of those that are remembered, but for those that
+   would have ended by now. A spin to one of these ends costs its time, and where the ticket takes
+   longer also the margin and a sleep. The end that costs least on average is taken, or none, where
+   sleeping at once costs less. Under the queue's lock. */
 GPUSYNC__RARE uint64_t gpusync__spin_pays(const gpusync_queue *q, uint64_t begin, uint64_t now)
 {
     uint64_t margin = q->lag_ns + GPUSYNC__MARGIN_NS;
@@ -5926,10 +5947,10 @@ static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
 #define GPUSYNC__FRESH 0x14444u /* a history before the first spin: 4 of 16 met the end, none of the last two */
 #define GPUSYNC__FEW_HITS 4u    /* of 16: with fewer, each spin in vain leaves the next ones out */
 
-/* Records whether a spin was in vain. While few of the last spins met the end, each spin in vain leaves
-   the next ones out, twice as many each time. So work that is late whenever a wait spins for it costs
-   little, and where one of three waits takes long the other two still spin. All fields are a guess:
-   threads that wait at once may write over each other. */
+/* Records whether a spin was in vain. While few of the last spins met the end, each spin in vain
+   leaves the next ones out, twice as many each time. So work that is late whenever a wait spins for
+   it costs little, and where one of three waits takes long the other two still spin. All fields are
+   a guess: threads that wait at once may write over each other. */
 static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
 {
     uint32_t history = GPUSYNC__LOAD_SEQ(&backoff->history);
@@ -6020,9 +6041,9 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 /* Lists every wait entry that is not over and not listed. True if there was one. *over: set if a
    goal may be over already, so that the waiter asks before it parks (gpusync__wait_over). A goal is
    asked under the lock: what ends it later takes the lock, and finds the entry. A waiter calls this
-   again after a hint, and when another thread took the room for which it was woken. A wait for room is
-   listed even if there is room now, because the room may be gone before the waiter sleeps. Waits for
-   handlers list themselves (gpusync__handled).
+   again after a hint, and when another thread took the room for which it was woken. A wait for room
+   is listed even if there is room now, because the room may be gone before the waiter sleeps. Waits
+   for handlers list themselves (gpusync__handled).
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */
 static bool gpusync__enlist(gpusync__wait *wait, bool *over)
@@ -6046,12 +6067,13 @@ static bool gpusync__enlist(gpusync__wait *wait, bool *over)
         if (link)
             was_off = true;
         if (link && goal->timeline && gpusync__is_outside(goal->timeline))
-            goal->timeline->calls->listen(goal);
+            goal->timeline->calls->listen(goal->timeline, goal->ticket);
     }
     return was_off;
 }
 
-/* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after that. */
+/* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after
+   that. */
 GPUSYNC__RARE void gpusync__delist_rest(gpusync__wait *wait)
 {
     for (size_t i = wait->many ? wait->first_open : 0; i < wait->count; i++) {
@@ -6467,8 +6489,8 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
     return result;
 }
 
-/* Makes the goals of the points, and enters the queue or timeline of each. After an error nothing is
-   entered, and *which tells the point. */
+/* Makes the goals of the points, and enters the queue or timeline of each. After an error nothing
+   is entered, and *which tells the point. */
 GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points, size_t count,
                                                      const gpusync_wait_options *set, gpusync__wait_entry *entries,
                                                      size_t *which)
@@ -6491,8 +6513,8 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points
     return GPUSYNC_OK;
 }
 
-/* Tells the log function that a wait for several points timed out, in one line. The first point that
-   has not ended stands for the others. */
+/* Tells the log function that a wait for several points timed out, in one line. The first point
+   that has not ended stands for the others. */
 GPUSYNC__RARE void gpusync__warn_of_points(const gpusync__wait *wait)
 {
     const gpusync__goal *goal = &wait->entries[wait->first_open].goal;
@@ -6630,8 +6652,8 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
                                                 void *user)
 {
     gpusync__lock(&dev->submission_lock);
-    gpusync__callback *callback = (gpusync__callback *)(void *)gpusync__pool_take(
-        gpusync__pool_of(dev, GPUSYNC__POOL_CALLBACKS, sizeof *callback));
+    gpusync__callback *callback =
+        (gpusync__callback *)gpusync__pool_take(gpusync__pool_of(dev, GPUSYNC__POOL_CALLBACKS, sizeof *callback));
     gpusync__unlock(&dev->submission_lock);
     if (!callback)
         callback = (gpusync__callback *)gpusync__allocate(dev, sizeof *callback, 16);
@@ -6661,9 +6683,9 @@ static bool gpusync__list_callback(gpusync__callback *callback)
     uint64_t number = node->number;
 
     gpusync__lock(&waits->lock);
-    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number) : callback->timeline->value >= number;
-    gpusync__node *before =
-        ended && callback->queue ? gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number) : NULL;
+    bool ended =
+        callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(callback->timeline) >= number;
+    gpusync__node *before = ended ? gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number) : NULL;
     uint32_t flags = gpusync__flags_at(callback->queue, callback->timeline);
     callback->lost = !ended && callback->due.fn && flags & GPUSYNC__LOST;
     bool over = callback->lost || (ended && !(before && before->number == number));
@@ -6706,7 +6728,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
         gpusync__push_due(dev, &callback->due, &deferred);
     } else if (callback) {
         if (t)
-            t->calls->listen(&goal);
+            t->calls->listen(t, goal.ticket);
         gpusync__arm_sweep(dev);
     }
     gpusync__do_deferred(dev, &deferred);
@@ -6742,37 +6764,11 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
    begins again (gpusync__make_ready). From step 4 on nothing fails, and the handler gives the room
    back. */
 
-/* Returns whether a thread has asked for held work of the queue to be issued. gpusync__want sets
-   `wanted`, and gpusync__issue_ready tries the order lock after that. The thread that has the lock
-   calls this after the unlock, so that one of the two sees the other. Both sides use a
-   read-modify-write, because unlock and try_lock order nothing else. */
-static inline bool gpusync__is_wanted(gpusync_queue *q)
-{
-    return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0;
-}
-
-/* Issues held work for threads that found the order lock taken: a callback or a handler only tries
-   the lock, and relies on the thread that has it. Commits call this after they unlock the order
-   lock. gpusync__issue_ready looks by itself, and destroy leaves nothing to issue. */
-GPUSYNC__INLINE void gpusync__order_ended(gpusync_queue *q)
-{
-    if (gpusync__is_wanted(q))
-        gpusync__upper_of(q)->issue(q);
-}
-
-static void gpusync__order_end(gpusync_queue *q)
-{
-    gpusync__unlock(&q->order);
-    gpusync__order_ended(q);
-}
-
-/* Unlocks the order lock and ends the caller's pool, before held work is issued, which runs hooks.
-   */
+/* Unlocks the order lock, and ends the caller's pool. */
 GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
 {
     gpusync__unlock(&q->order);
     gpusync__pool_pop(pool);
-    gpusync__order_ended(q);
 }
 
 /* -- open buffers: lists of slots, by a hash of the buffer. Under the order lock, except
@@ -6805,7 +6801,7 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
     gpusync__slot **before, **made = NULL, *slot;
     gpusync__lock(&q->order);
     uint32_t count = q->open_places;
-    gpusync__order_end(q);
+    gpusync__unlock(&q->order);
     made = (gpusync__slot **)gpusync__allocate(q->device, 4 * (size_t)count * sizeof *made, 16);
     if (!made)
         return;
@@ -6821,19 +6817,17 @@ GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
             before[i] = slot->next;
             gpusync__put_open(q, slot);
         }
-    gpusync__order_end(q);
+    gpusync__unlock(&q->order);
     if (!before)
         gpusync__free(q->device, made, 4 * (size_t)count * sizeof *made);
     else if (before != q->few_open)
         gpusync__free(q->device, before, count * sizeof *before);
 }
 
-/* Adds a slot to the table. WAS_OPEN stays set for good, because a submission that is refused puts
-   the slot back here. True if the table has become too small. */
+/* Adds a slot to the table. True if the table has become too small. */
 static bool gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
     slot->kind = GPUSYNC__WORK;
-    slot->traits |= GPUSYNC__WAS_OPEN;
     gpusync__put_open(q, slot);
     return ++q->open_count > q->open_places;
 }
@@ -6856,8 +6850,8 @@ static bool gpusync__is_full_for_good(gpusync_queue *q)
 {
     uint64_t last = gpusync__committed(q);
     gpusync__lock(&q->order);
-    uint32_t idle = q->held_buffers + q->open_count;
-    gpusync__order_end(q);
+    uint32_t idle = GPUSYNC__LOAD_SEQ(&q->held_buffers) + q->open_count;
+    gpusync__unlock(&q->order);
     if (GPUSYNC__LOAD_SEQ(&q->tracked))
         for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
             gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
@@ -6875,8 +6869,8 @@ static bool gpusync__is_full_for_good(gpusync_queue *q)
 #define GPUSYNC__FULL_NS 1000000000u
 
 /* Waits until fewer than `limit` command buffers take room, and takes no room itself. QUEUE_FULL if
-   only the program can make room. The caller may have been woken for room that it does not take: it wakes
-   another waiter then. If the result is not OK, this call has done so.
+   only the program can make room. The caller may have been woken for room that it does not take: it
+   wakes another waiter then. If the result is not OK, this call has done so.
    Interleaving 22: room is given to a waiter that has timed out. A waiter that does not take the
    room passes it on. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
@@ -6943,8 +6937,8 @@ GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
     gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__label(label));
 }
 
-/* Retains and labels a command buffer that Metal has just made, or returns NULL for NULL. The caller
-   has taken room for it, and has a pool. */
+/* Retains and labels a command buffer that Metal has just made, or returns NULL for NULL. The
+   caller has taken room for it, and has a pool. */
 GPUSYNC__INLINE void *gpusync__keep_buffer(void *buffer, const char *label)
 {
     if (!buffer)
@@ -6955,7 +6949,8 @@ GPUSYNC__INLINE void *gpusync__keep_buffer(void *buffer, const char *label)
     return buffer;
 }
 
-/* Checks the options of a command buffer: a Metal descriptor stands alone, and Metal has to take it. */
+/* Checks the options of a command buffer: a Metal descriptor stands alone, and Metal has to take
+   it. */
 static gpusync_result gpusync__check_desc(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
     if (!desc || !desc->descriptor)
@@ -6990,7 +6985,7 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
     gpusync__slot_open(q, slot, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
     gpusync__lock(&q->order);
     bool full = gpusync__add_open(q, slot);
-    gpusync__order_end(q);
+    gpusync__unlock(&q->order);
     if (full)
         gpusync__more_places(q);
     *out = buffer;
@@ -7032,7 +7027,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     gpusync__lock(&queue->order);
     gpusync__slot **open = gpusync__find_open(queue, command_buffer);
     gpusync__slot *slot = *open ? gpusync__take_open(queue, open) : NULL;
-    gpusync__order_end(queue);
+    gpusync__unlock(&queue->order);
     if (slot) {
         gpusync__deferred deferred = GPUSYNC__NOTHING;
         bool refused = slot->traits & GPUSYNC__WAS_REFUSED;
@@ -7097,27 +7092,27 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
 
 /* Checks the buffer's status. Metal ends the program if it is sent a commit of, or a handler for, a
    buffer that is committed already. */
-GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer)
+GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, unsigned long *status)
 {
-    bool committed = gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED;
-    return committed ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
+    *status = gpusync__send_ulong(buffer, gpusync__sel.status);
+    return *status >= GPUSYNC__STATUS_COMMITTED ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
 }
 
 /* Checks everything about the buffer that gpusync may refuse it for, except encoded waits and
    signals: the status, and of a stranger also the class, the queue, and whether it is in flight.
    slot: of an open buffer; NULL for a stranger. OUT_OF_MEMORY: as gpusync__check_stranger. */
 GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint8_t kind,
-                                                     const gpusync__slot *slot)
+                                                     const gpusync__slot *slot, unsigned long *status)
 {
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, kind);
-    return result == GPUSYNC_OK ? gpusync__check_status(buffer) : result;
+    return result == GPUSYNC_OK ? gpusync__check_status(buffer, status) : result;
 }
 
 /* Takes in a buffer that was checked: its slot is in flight, with the next ticket. *open: the slot
    of an open buffer, which leaves the table and keeps its traits. For a stranger *open or `open` is
-   NULL: the stranger gets a new slot, and room without a wait, because the buffer exists already; it
-   is retained. OUT_OF_MEMORY, with nothing changed, if no slot or no place for the ticket is ready.
-   Takes the queue's lock. */
+   NULL: the stranger gets a new slot, and room without a wait, because the buffer exists already;
+   it is retained. OUT_OF_MEMORY, with nothing changed, if no slot or no place for the ticket is
+   ready. Takes the queue's lock. */
 GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, uint8_t kind, uint8_t traits,
                                                 gpusync__slot **open, gpusync__slot **out)
 {
@@ -7159,8 +7154,8 @@ GPUSYNC__INLINE void gpusync__add_handler(gpusync__slot *slot, void *buffer)
 /* -- the commit */
 
 /* Ends a commit that is traced, or that could not simply be done, which becomes a submission or is
-   refused. *began: when a commit that is traced (`slow_commit`) began; of others it is not set, so that
-   they keep no register for it. No lock is held. */
+   refused. *began: when a commit that is traced (`slow_commit`) began; of others it is not set, so
+   that they keep no register for it. No lock is held. */
 GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const *buffers, size_t count,
                                                   gpusync_result result, uint64_t *began, gpusync_ticket *ticket)
 {
@@ -7194,9 +7189,10 @@ GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *b
     gpusync__slot **open = gpusync__find_open(q, buffer);
     gpusync__slot *slot = *open;
 
-    if (q->lined_ordered || (slot && slot->submission))
+    if ((slot && slot->submission) || GPUSYNC__LOAD_SEQ(&q->lined_ordered))
         return GPUSYNC_NOT_READY;
-    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot);
+    unsigned long status;
+    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot, &status);
     if (result == GPUSYNC_OK)
         result = gpusync__take_in(q, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM, open, &slot);
     if (result != GPUSYNC_OK)
@@ -7235,7 +7231,7 @@ GPUSYNC__RARE void gpusync__note_refused(gpusync_queue *q, const void *buffer)
     gpusync__slot *slot = *gpusync__find_open(q, buffer);
     if (slot)
         slot->traits |= GPUSYNC__WAS_REFUSED;
-    gpusync__order_end(q);
+    gpusync__unlock(&q->order);
     gpusync__leave(q);
 }
 
@@ -7268,16 +7264,17 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 
 /* -- command buffers that the program commits */
 
-/* gpusync_track, under the order lock. Needs a pool. A buffer with encoded waits or signals is refused,
-   because gpusync has to commit it. */
+/* gpusync_track, under the order lock. Needs a pool. A buffer with encoded waits or signals is
+   refused, because gpusync has to commit it. */
 GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
     gpusync__slot **open = gpusync__find_open(q, buffer);
     gpusync__slot *slot = NULL;
+    unsigned long status;
 
     if (*open && (*open)->submission)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__TRACKED, *open);
+    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__TRACKED, *open, &status);
     if (result == GPUSYNC_OK)
         result = gpusync__take_in(q, buffer, GPUSYNC__TRACKED, GPUSYNC__HAS_ROOM, open, &slot);
     if (result != GPUSYNC_OK)
@@ -7311,9 +7308,9 @@ GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buf
     return result;
 }
 
-/* Gives up a tracked buffer that is not committed: its ticket ends with `end`. The caller is counted
-   in the slot. The hold in gpusync__cancel decides between this call and a handler that comes at the
-   same time. */
+/* Gives up a tracked buffer that is not committed: its ticket ends with `end`. The caller is
+   counted in the slot. The hold in gpusync__cancel decides between this call and a handler that
+   comes at the same time. */
 static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot, gpusync_result end)
 {
     if (slot->kind != GPUSYNC__TRACKED)
@@ -7569,8 +7566,8 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
     gpusync__free(dev, q, sizeof *q);
 }
 
-/* Sets the fields that do not begin with 0. No other thread knows the queue yet. False if there is no
-   memory. */
+/* Sets the fields that do not begin with 0. No other thread knows the queue yet. False if there is
+   no memory. */
 static bool gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     q->device = dev;
@@ -7645,8 +7642,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
         that the GPU may still use (gpusync__leave_behind, at >>metal4).
      8. The queue leaves the device's list, and the device keeps the counts. The memory is freed.
 
-   What becomes of everything, by step. The right column is gpusync_queue_destroy_now, where GIVEN UP is
-   ERROR_DESTROYED, and every other destroy on a lost device, where it is ERROR_CANCELLED
+   What becomes of everything, by step. The right column is gpusync_queue_destroy_now, where GIVEN
+   UP is ERROR_DESTROYED, and every other destroy on a lost device, where it is ERROR_CANCELLED
    (gpusync__end_by_destroy). An orphan is a slot that its queue has left to the handler
    (gpusync__give_up).
 
@@ -7670,8 +7667,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
                                                                         in use by the GPU
      Metal 4: queue and events      [7]  stay for good, if a signal has not come (>>metal4)
 
-   The calls that block take the steps on their own thread. For gpusync_queue_destroy_later the sweep
-   takes them, each as far as it comes without waiting (gpusync__close_queue).
+   The calls that block take the steps on their own thread. For gpusync_queue_destroy_later the
+   sweep takes them, each as far as it comes without waiting (gpusync__close_queue).
 
    A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
    checks that first, and otherwise changes nothing. */
@@ -7713,10 +7710,8 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync__slot *slot;
     gpusync_error error;
 
-    gpusync__lock(&q->order);
-    if (q->lined)
+    if (GPUSYNC__LOAD_SEQ(&q->lined))
         upper->give_up(q, &deferred);
-    gpusync__unlock(&q->order);
     gpusync__do_deferred(q->device, &deferred);
     if (q->open_count)
         gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q),
@@ -7804,14 +7799,12 @@ GPUSYNC__RARE bool gpusync__orphan_slots(gpusync_queue *q, bool waits)
     }
 }
 
-/* Step 6. The queue is off the device's list: tell every callback and every dependency that is
-   about a ticket of it.
+/* Step 6. No call lists itself any more: tell every callback and every link that is about a ticket
+   of the queue.
 
        a ticket that has ended         The thread that ended it is about to tell.
        a submission that has not       The thread that has it among its deferred work ends it. What
                                        waits for it stays, and so does this.
-       ... for a given-up submission   It is told at once, for the result does not matter to it. Two
-                                       queues that go at the same time would wait for each other.
        any other                       It fails: the queue was destroyed. */
 GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred, bool waits)
 {
@@ -7828,7 +7821,7 @@ GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         gpusync__catch_nothing(&others);
         GPUSYNC__LOCK(q);
         for (node = gpusync__first_told(&q->waits, 0); node && taken < GPUSYNC__HOLD_MOST; node = next) {
-            bool stays = !(upper && upper->may_end(node)) && gpusync__is_submission(q, node->number);
+            bool stays = gpusync__is_submission(q, node->number);
             next = gpusync__told_from(node->beside[1]);
             if (stays || gpusync__has_ended(q, node->number))
                 continue; /* another thread tells it */
@@ -7837,8 +7830,8 @@ GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         }
         left = gpusync__first_told(&q->waits, 0) != NULL;
         GPUSYNC__UNLOCK(q);
-        if (others.dependencies)
-            upper->over(others.dependencies, &error, deferred);
+        if (others.links)
+            upper->over(others.links, &error, deferred);
         if (deferred->busy)
             upper->work(q->device, deferred);
         if (left && !taken && !waits)
@@ -7922,30 +7915,20 @@ static bool gpusync__step_waits(gpusync_queue *q, bool waits)
     return ended;
 }
 
-/* Step 7, but for the callbacks of submissions that are kept: all that is left after this is kept,
-   and no thread changes the list. */
+/* Step 7. */
 static bool gpusync__step_callbacks(gpusync_queue *q, bool waits)
 {
-    if (!gpusync__pay(q->device, &q->owed, &q->kept_count, waits))
+    if (!gpusync__pay(q->device, &q->owed, waits))
         return false;
-    if (q->four)
-        q->four->leave(q);
-    return true;
+    return !q->four || q->four->leave(q, waits);
 }
 
-/* The rest of step 7. */
-static bool gpusync__step_kept(gpusync_queue *q, bool waits)
-{
-    return gpusync__pay(q->device, &q->owed, NULL, waits);
-}
-
-/* Takes the steps 2 to 7 of >>destroy, from the stage on where it stopped. waits: this is the program's
-   call, which does not return before all are done. */
+/* Takes the steps 2 to 7 of >>destroy, from the stage on where it stopped. waits: this is the
+   program's call, which does not return before all are done. */
 static bool gpusync__close_queue(gpusync__going *going, bool waits)
 {
     static bool (*const steps[])(gpusync_queue * q, bool waits) = {
-        gpusync__step_calls, gpusync__step_work,      gpusync__step_handlers,
-        gpusync__step_waits, gpusync__step_callbacks, gpusync__step_kept,
+        gpusync__step_calls, gpusync__step_work, gpusync__step_handlers, gpusync__step_waits, gpusync__step_callbacks,
     };
     gpusync_queue *q = (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
     const uint32_t last = sizeof steps / sizeof steps[0];
@@ -7973,8 +7956,6 @@ static void gpusync__end_queue(gpusync__going *going)
     gpusync_queue *q = (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
     gpusync_device *dev = q->device;
 
-    if (q->free_submissions)
-        gpusync__upper_of(q)->close(dev, q->free_submissions);
     gpusync__lock(&dev->lock);
     gpusync__list_remove(&dev->queues, &q->place);
     gpusync__add_stats(&dev->gone, q);
@@ -8018,14 +7999,16 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
     return gpusync__destroy(queue, false);
 }
 
-/* Frees a device whose post is closed: no dispatch queue finds it any more. The allocator is copied,
-   because it frees the device that it stands in. */
+/* Frees a device whose post is closed: no dispatch queue finds it any more. The allocator is
+   copied, because it frees the device that it stands in. */
 static void gpusync__device_free(gpusync_device *dev)
 {
     while (dev->event_count)
         gpusync__release_pooled(dev->events[--dev->event_count]);
     if (dev->listener)
         gpusync__release_pooled(dev->listener);
+    if (dev->issue_queue)
+        gpusync__dispatch_release(dev->issue_queue);
     gpusync__release_pooled(dev->metal);
     for (gpusync__waiter *w = dev->free_waiters, *next; w; w = next) {
         next = w->next;
@@ -8338,269 +8321,289 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
    The second floor has timelines, submissions, Metal 4, the warm-up, the trace and the report. It
    calls the ground floor freely. The ground floor calls it through gpusync__upper, gpusync__valued,
-   gpusync__metal4, gpusync__tracing, `told` of a node and `done` of a due callback, and through
-   nothing else. */
+   gpusync__metal4, gpusync__tracing, `told` of a node, `done` of a due callback, and `step` and
+   `end` of what goes later, and through nothing else.
+
+   THE GRAPH. Submissions wait for values and tickets, and signal values: each wait and each signal
+   is a link between a submission and a timeline or queue. One lock of the device, the graph's, is
+   over all links, submissions, lines of held work, and over what timelines know of their signals.
+   Under it everything is a plain number. No message, hook, allocation, release or dispatch call
+   comes under it (a retain may); a queue's or a timeline's lock may. A change leaves what follows
+   (the end of a submission, an issue) to the deferred work of its thread, so that no function calls
+   itself, however long a chain is.
+
+   Between two holds of the graph's lock, for every submission `s`, link `l` and timeline `t`:
+     G1  A wait that is `listed` stands on `waiting` of its timeline, or on its queue's wait list, from
+         which one thread may just have taken it to tell of its end. A signal that is `listed` is
+         pending, and stands on `signals` of its timeline, or on `issued` once it is `issued`.
+     G2  s->open counts the listed waits of s, and 1 until its work is over. The thread that counts it to 0
+         publishes s, and no other thread does.
+     G3  s->holds counts the links of s with `holds`. A link holds only submissions that are HELD.
+     G4  A submission that is HELD stands in one line of its queue, and every other one in none.
+     G5  The signals of s are `issued` all at once, when s turns ISSUED. All are, or none.
+     G6  t->reached is below every pending signal, and not above t->kept. No wait for a value up to it is
+         listed; none at all where t has failed.
+     G7  No wait holds a HELD submission whose value the GPU can wait for (gpusync__find_value), unless the
+         submission is STRICT. One that has let go holds no more, whatever comes.
+     G8  A queue with held work that may go is `issuing`: one thread, or a dispatched function, will look
+         at its lines, under the order lock.
+     G9  s->error is that of the first failure that counts: of its own work or queue, or of a wait that
+         fails while it is held; else, at its end, of its first broken wait. It is written once, but by
+         gpusync_queue_destroy_now, which gives all that it leaves one error. t->error is written once.
+     G10 A signal that stands on t->stays must stay behind a lower one, and holds its submission. It gets
+         there when its submission was about to be issued (gpusync__stays), one signal at a time.
+
+   THREE STORIES. A is to signal value 1 of timeline t. B waits for that value, on another queue.
+
+   B comes first.
+     1. B enters. No pending signal covers the value [gpusync__find_value], so B is held: it gets its
+        ticket and the last place in its queue's line, and its link stands on t->waiting, with `holds`.
+     2. A enters, and is issued in the same hold: its signal stands on t->issued. gpusync__turn meets
+        the link of B, finds that the GPU can wait now, and lets B go. The queue of B turns `issuing`,
+        among the deferred work of A's thread.
+     3. A's thread has no lock any more, and issues B [gpusync__issue_held]. A command buffer of our
+        own, in front of B's, waits on the GPU.
+     4. The handler of A publishes A: value 1 is kept, and reached, because no lower signal is pending.
+        The link of B is over. The handler of B counts its work down. The later of the two publishes B.
+
+   A fails.
+     1. gpusync__publish of A fails t with A's error, before it takes A's signal back. Each link on
+        t->waiting ends with that error, and what waits on the host is told of it.
+     2. If B is held, B fails, too: it leaves its line and never runs. What stands behind it may go.
+     3. If the GPU has B, B runs, on what A did not write. It ends when its work does: with the error
+        of its own work, if that failed, else with that of the first wait that ended badly.
+     4. The timelines that B was to signal fail with B's error, and so on. Each end stands among the
+        deferred work of the thread, so a chain of any length needs no more stack than one.
+
+   The queue of A is destroyed.
+     1. What A's queue holds is dropped, and fails its timelines. So does what is encoded into command
+        buffers that are open: their timelines fail without a ticket [gpusync__discard_submission].
+     2. gpusync_queue_destroy waits for the GPU, and A ends as always. gpusync_queue_destroy_now does
+        not: A is disowned, and ends with DESTROYED; the events of its timelines serve no other
+        timeline, because the GPU may still signal them [gpusync__disown].
+     3. A wait for a ticket of that queue ends with DESTROYED, if the ticket has not ended before. */
 
 /* -- the structures of the second floor */
 
-/* Where a dependency stands. Under the lock of its wait list, once it is listed.
-     AWAITED  the GPU could not wait for it yet: it keeps its submission on the host
-     COMING   the work that signals it is on the GPU, so that the GPU can wait for it
-     ABROAD   other code signals it: the GPU can wait for it, and gpusync does not see the signal
-     OVER     reached, failed, or the submission does not wait for it any more
-
-                   signal issued   uncovered   reached   failed   own work over
-        AWAITED    COMING          ABROAD      OVER      OVER     -
-        COMING     COMING          -           OVER      OVER     COMING
-        ABROAD     ABROAD          ABROAD      OVER      OVER     OVER
-        OVER       -               -           -         -        -
-
-   A row is the stage before, a column what happens; `-` cannot happen. signal issued: the
-   submission that is to signal the value goes to the GPU; a ticket stays AWAITED. uncovered: other
-   code signals the timeline, and the last pending signal that covered the value is taken back. own
-   work over: the command buffers of the submission that waits have ended; a value of other code that
-   its event does not show by then will not be waited for. A failure also dooms the submission.
-   test_states.c reads this table, and goes through it. */
-enum { GPUSYNC__AWAITED, GPUSYNC__COMING, GPUSYNC__ABROAD, GPUSYNC__OVER };
-
-/* A value or a ticket that a submission waits for. Once the submission is `listed`, the dependency
-   stands on the wait list of its timeline or queue until it is over, under that list's lock. The
-   thread that takes the dependency off the list tells the submission. */
-struct gpusync__dependency {
-    gpusync__node node;                     /* first; the number is that of the ticket, or the value */
-    struct gpusync__submission *submission; /* that waits for it */
-    gpusync_queue *queue;                   /* of a ticket, else NULL; may be gone once the dependency is over */
-    gpusync_timeline *timeline;             /* of a value, else NULL */
-    uint64_t queue_number;                  /* of a ticket: tells whether the queue is gone */
-    uint32_t stage;                         /* GPUSYNC__AWAITED and the others */
-    uint32_t place; /* 0: of the submission itself; n: of its n-th command buffer. See gpusync__needs */
-    /* encoded: the GPU waits for it, in one of the program's command buffers or as the Metal 4
-       queue. Set by the thread that encodes the wait, never cleared. Missing: the wait is encoded
-       twice, or one that the Metal 4 queue cut short is not noticed (gpusync__wait_was_cut).
-       blocks: it is counted in the submission's `missing`. Set where it is listed, cleared where it
-       turns, both under the wait list's lock; the thread that takes it off the list counts it down.
-       Wrong: the submission is held for good, or goes too early. */
-    bool encoded, blocks;
-    struct gpusync__dependency *next, *along; /* taken off a wait list with it; the submission's next */
-    struct gpusync__dependency *other;        /* see `highest` */
+/* What a submission waits for, or what it signals. Under the graph's lock, except the node of a
+   ticket's link, which is under the lock of that queue's wait list. */
+struct gpusync__link {
+    gpusync__node node;         /* first; the number is the value, or the ticket */
+    struct gpusync__link *next; /* the submission's next, in the order of execution; on a list of free ones */
+    struct gpusync__link *also; /* taken off a wait list with it; on t->stays */
+    struct gpusync__submission *submission; /* that waits, or signals */
+    uint64_t queue_number;                  /* of a ticket: tells whether that queue is gone */
+    /* -- zero in a new one: all from here on */
+    gpusync_timeline *timeline; /* of a value, with a reference; else NULL */
+    gpusync_queue *queue;       /* of a ticket, else NULL; it is there as long as the link is listed */
+    /* Of a signal: what its submission waits for before its first signal of the timeline; where it
+       ends, the level that was taken; on q->kept the value of the event. */
+    uint64_t needs;
+    /* It is a signal, else a wait. */
+    bool signal;
+    /* See G1. Set where the submission enters, or where the signal is encoded; cleared where the
+       link ends, or where a failed submission forgets its waits. */
+    bool listed;
+    /* See G3. Set where the submission is held, cleared by the change that lets it go
+       (gpusync__unhold). Wrong: the submission is held for good, or goes too early. */
+    bool holds;
+    /* Its submission is: the GPU has the signal, or gets it at once, unless the host makes it
+       (gpusync__is_hosts); of a wait: the GPU waits. Set by gpusync__set_out for good. */
+    bool issued;
+    /* Into a command buffer of the program, by gpusync_encode_wait or gpusync_encode_signal, for
+       good. */
+    bool encoded;
+    /* A signal that was issued behind a higher value: the host alone sees its value. Set where it
+       is issued, for good. Missing: work on the GPU waits for an event that is above the value. */
+    bool passed;
+    /* A wait that the GPU does for a value which no pending signal covers: other code signals it.
+       Set where the wait is listed or let go. Wrong: the submission waits for a value that the host
+       never hears of, or ends before it. */
+    bool abroad;
+    /* A wait that ended badly. Set by gpusync__link_over, read when the submission is published. */
+    bool broken;
+    /* Of a wait: how it stood when its submission asked to enter. */
+    uint8_t found;
 };
-
-/* Where a pending signal stands. Changed under the wait list's lock.
-     PENDING  its submission is open or held
-     ISSUED   the GPU has its submission, or gets it at once
-
-                   issued   behind another   ended well   taken back
-        PENDING    ISSUED   PENDING          -            over
-        ISSUED     -        -                over         over
-
-   issued: its submission goes to the GPU, with all its signals. behind another: a signal of its
-   submission must stay behind a lower one of another queue, which is ISSUED. over: off its timeline's
-   list. ended well: its value is kept. taken back: its submission failed, with its timeline, or was
-   refused. test_states.c reads this table, and goes through it. */
-enum { GPUSYNC__PENDING, GPUSYNC__ISSUED };
-
-/* A value that a submission will signal. The signal stands on its timeline's list until the
-   submission is over. */
-typedef struct gpusync__pending_signal {
-    gpusync__node node;                     /* first; the number is the value */
-    struct gpusync__submission *submission; /* whose end decides about it */
-    gpusync_timeline *timeline;             /* with a reference */
-    uint8_t stage;                          /* GPUSYNC__PENDING or _ISSUED. Under the wait list's lock */
-    bool passed;                            /* it was issued behind a higher value of its timeline */
-    bool encoded;                           /* the device signals it. Set at the encoding, and read by its end */
-    struct gpusync__pending_signal *along;  /* the submission's next */
-    struct gpusync__pending_signal *other;  /* see `latest` */
-    uint32_t place;                         /* 0: of the submission itself; n: of its n-th command buffer */
-    gpusync__node place_issued;             /* in `issued` of its timeline */
-    uint32_t alone;                         /* `mixes` of its timeline, when it could follow all below it */
-} gpusync__pending_signal;
 
 #define GPUSYNC__FEW 4
 
-/* The fate of a submission, 0 while it may be issued or runs. It only rises, by an atomic OR: each
-   has the bits of those before it.
-     DOOMED    not to be issued. Set with an error by the thread that ends a dependency badly, or
-               gives up held work. Missing: work goes to the GPU with inputs that failed.
-     GIVEN_UP  nor does it matter how its dependencies end. Set before they are forgotten
-               (gpusync__abandon, gpusync__disown). If it is issued, its queue is destroyed, and its
-               command buffers may still run. Missing: an error comes after the end. */
-enum { GPUSYNC__DOOMED = 1, GPUSYNC__GIVEN_UP = 3 };
+/* Where a submission stands.
+     ENTERING  it is being made, or belongs to an open command buffer
+     HELD      it has its ticket, and stands in a line of its queue
+     ISSUED    the GPU has it, or gets it at once
+     OVER      nothing of it is issued any more, or its end is published
 
-/* The life of a submission. After step 8 its memory serves another one, or is freed (gpusync__trim);
-   that of a slot stays for ever.
+                   free to go   kept back   last hold ends   a wait fails   work and waits over   given up   refused
+        ENTERING   ISSUED       HELD        -                OVER           -                     OVER       ENTERING
+        HELD       -            -           ISSUED           OVER           -                     OVER       -
+        ISSUED     -            -           -                ISSUED         OVER                  OVER       -
+        OVER       -            -           -                OVER           OVER                  OVER       -
 
-     1. gpusync__submission_new takes it off a free list, with two references, and with `missing`
-        and `unresolved` at 1.
-     2. Its waits become dependencies, its signals become pending signals. For an open command
-        buffer gpusync_encode_wait and gpusync_encode_signal make the submission. A commit continues
-        with step 3; gpusync_submit joins the buffer's submission to its own, and a joined
-        submission keeps no more than the memory of its dependencies and pending signals.
-     3. It enters its queue, as one step under the order lock (gpusync__enter_submission). Its
-        command buffers become parts. Its dependencies are listed, unless all of them are values
-        that the GPU is about to signal. Its signals are listed, and it gets its ticket. If nothing
-        keeps it back, it is issued.
-     4. Otherwise it is held, in its queue's line; so is a submission behind a held one. The thread
-        that ends a dependency, or issues the work for it, counts `missing` down. The thread that
-        counts to 0 marks the submission ready, and gpusync__issue_ready issues it.
-     5. The issue sets `running`, arms the slot and commits the parts. gpusync__announce follows
-        without the lock: it tells the trace, and drops one of the two references.
-     6. Each part that ends counts `running` down. With the last one the dependencies are listed, if
-        they were not, and `unresolved` is counted down for the work.
-     7. The thread that counts `unresolved` to 0 publishes the submission (gpusync__publish): ends
-        the signals, then the ticket, and drops the other reference.
-     8. The last reference frees it (gpusync__submission_free).
-
-   A submission that is doomed before its issue is abandoned: it leaves the line and continues with
-   step 7. A call that fails before there is a ticket undoes everything (gpusync__undo_submission).
-
-                    free to go   kept back   last change   input failed   work over   inputs over   given up   refused
-        entering    issued       held        -             ended          -           -             -          free
-        held        -            -           issued        ended          -           -             ended      -
-        issued      -            -           -             issued         ended       issued        ended      -
-        over        -            -           -             ended          -           ended         ended      -
-        ended       -            -           -             -              -           -             -          -
-
-   over: its command buffers have ended, and a dependency has not. free to go, kept back: what
-   gpusync__enter_submission finds. last change: of what keeps it back. input failed: a dependency
-   did, and no other is open. work over: the last command buffer ends, with no dependency open.
-   inputs over: the last dependency is. given up: gpusync_cancel_held, a lost device, and for issued
-   ones gpusync_queue_destroy_now. refused: the call fails. test_states.c reads this table, and goes
+   A row is the stage before, a column what happens; `-` cannot happen. free to go, kept back: what
+   gpusync__may_enter finds. last hold ends: and the submission is the first of its line, or
+   UNORDERED. given up: gpusync_cancel_held, a lost device, a failure that sticks, the destroy of its queue, of
+   ISSUED ones gpusync_queue_destroy_now alone, and of ENTERING ones the discard of the open buffer.
+   refused: the call fails, and nothing has changed. test_states.c reads this table, and goes
    through it. */
+enum { GPUSYNC__ENTERING, GPUSYNC__HELD, GPUSYNC__ISSUED, GPUSYNC__OVER };
+
+/* The life of a submission:
+     1. gpusync__submission_new takes it out of the pool, with one reference, which is that of its end. Its waits
+        and signals become links. gpusync_encode_wait and gpusync_encode_signal make one for an open command buffer.
+     2. gpusync__enter_submission asks everything that may refuse it, and then changes: the links of its open
+        command buffers become its own, the command buffers become parts, the links are listed.
+     3. It is issued, or held in its queue's line until gpusync__issue_line issues it.
+     4. Each part that ends counts `running` down. With the last one its work is over (gpusync__work_over).
+     5. When its waits are over, too, it is published (gpusync__publish): its signals end, then its ticket.
+     6. The last reference puts it back (gpusync__submission_free).
+   One that fails before it is issued leaves the line, and goes on with step 5. */
 struct gpusync__submission {
     gpusync__due due;       /* first; its place among what is due, from its end on */
     gpusync__slot work;     /* where it is found by its ticket */
-    uint32_t refs;          /* of its issue, of its end, and of each thread that looks at it */
+    uint32_t refs;          /* of its end, of its callback, and of each thread that looks at it */
+    uint32_t flags;         /* the program's, as GPUSYNC_STRICT */
     gpusync_device *device; /* for good */
-    /* missing: dependencies that keep it from being issued, + 1 while it enters.
-       unresolved: dependencies that are not over, + 1 for its command buffers.
-       running: command buffers that have not ended, + 1 until it is announced; from its issue on.
-       fate: GPUSYNC__DOOMED and the others. flags: the program's, as GPUSYNC_STRICT. */
-    uint32_t missing, unresolved, running, fate, flags;
-    /* dependency_count, signal_count: in its own memory.
-       part_count: of `parts`. first_part: 1 if the first part, `front`, is left out, else 0.
-       listed: its dependencies are, or were. Swapped by the thread that lists them: where it comes
-       in, or, if the GPU has all that it waits for, where its work is over. Twice: a dependency
-       stands on its list twice. */
-    uint32_t dependency_count, signal_count, part_count, first_part, listed;
-    uint32_t place; /* of a joined one: among the command buffers with waits or signals of that submission */
-    /* failed: it has an error, the first that was found. own: its own work or queue failed it, nothing that
-       it waited for. Under the device's submission lock, with the error and the outcome. */
-    bool failed, own;
-    /* It stands in its queue's line. Changed under the order and the submission lock, read under
-       either. Wrong: a change that comes while it enters is not seen, and it is held for good. */
-    bool lined;
-    void *front, *back; /* command buffers of our own, for its waits and for its signals; or NULL */
-    void *options;      /* of Metal 4: what its commit is made with, +1, until then; else NULL */
-    uint64_t mark;      /* of Metal 4: the queue's mark behind its signals; 0: it has none */
-    void **buffers;     /* of Metal 4: what it commits, which its one part retains */
-    size_t buffer_count;
-    /* What it waits for; where the next is linked; memory for its own. */
-    gpusync__dependency *dependencies, **dependencies_end, *own_dependencies;
-    gpusync__pending_signal *signals, **signals_end, *own_signals; /* what it signals; the same for that */
-    /* One of each timeline, by `other`: what it waits for with the highest value; its last signal. */
-    gpusync__dependency *highest;
-    gpusync__pending_signal *latest;
-    gpusync__dependency before; /* a pending signal that is to end first; no timeline: none */
-    gpusync__slot **parts;      /* in the order of their commits; NULL: it is free. Of an open buffer: its slot */
-    void *open_buffer;          /* of that: the buffer, for a report */
-    void *memory;               /* own dependencies, own pending signals, parts and buffers, where they are many */
-    size_t memory_size;         /* bytes of it */
-    /* joined: the submissions of open buffers that are parts now, the last first.
-       next, previous: in the queue's line; next: also on a free list, and of joined ones.
-       next_ready, previous_ready: in the queue's `ready`. next_ended, next_issued: among
-       deferred work. */
-    struct gpusync__submission *joined, *next, *previous, *next_ready, *previous_ready, *next_ended, *next_issued;
-    double gpu_start, gpu_end; /* of all parts: the first start, the last end; 0: unknown. Under the submission lock */
-    char label[64];            /* the submission's, or empty */
-    gpusync__dependency few_dependencies[GPUSYNC__FEW]; /* own_dependencies, in most submissions */
-    gpusync__pending_signal few_signals[GPUSYNC__FEW];  /* own_signals, in most submissions */
-    gpusync__slot *few_parts[GPUSYNC__FEW + 2];         /* parts, in most submissions; with two of our own */
-    void *few_buffers[GPUSYNC__FEW];                    /* buffers, in most submissions */
-    gpusync_error error;                                /* of all that failed the first that was found */
+    /* -- of the thread that makes it, until it enters. That of an open command buffer is under the
+       order lock and the graph's from its first link on. */
+    gpusync__link *spare;   /* links that are not used */
+    gpusync__links signals; /* its own, which come behind those of its command buffers */
+    /* -- under the graph's lock, but for what is said */
+    gpusync__links links;  /* what it waits for and signals, in the order of execution */
+    gpusync__slot **parts; /* in the order of their commits. The places are under the queue's lock; NULL: free */
+    void **buffers;        /* of Metal 4: what it commits */
+    /* In its line. next: also of those that are joined. */
+    struct gpusync__submission *next;
+    struct gpusync__submission *previous;
+    /* Among a thread's deferred work: those to be published, and those to be announced. */
+    struct gpusync__submission *next_ended;
+    struct gpusync__submission *next_issued;
+    uint32_t open; /* see G2 */
+    /* -- zero in a new one: these up to `cleared` */
+    uint32_t holds;      /* see G3 */
+    uint32_t running;    /* command buffers that have not ended; + 1 where it is announced, until then. Set by
+                            gpusync__set_out; 0 before, after its work, and where it was disowned */
+    uint32_t part_count; /* of parts */
+    uint32_t first_part; /* 1 if the first one, `front`, is left out, else 0 */
+    void *front;         /* the command buffer of our own for its waits, or NULL */
+    void *back;          /* that for its signals, or NULL */
+    void *open_buffer;   /* of an open command buffer: that, for a report */
+    uint64_t asks;       /* of an open command buffer: the number of its question to its timelines */
+    void *options;       /* of Metal 4: what its commit is made with, +1 */
+    uint64_t sent;       /* of Metal 4: its place among those that the queue got */
+    size_t buffer_count; /* of `buffers` */
+    void *memory;        /* parts and buffers, where they are many */
+    size_t memory_size;  /* its bytes */
+    double gpu_start;    /* of all parts: the first start, or 0: unknown */
+    double gpu_end;      /* the last end, or 0 */
+    bool tickets;        /* a wait is for a ticket */
+    bool values;         /* a wait is for a value */
+    /* Of an open command buffer: a signal is encoded, and no wait may come. */
+    bool signals_encoded;
+    /* It has an error: see G9. Set by gpusync__fail, or where it is published; for good, but for
+       gpusync__disown. */
+    bool failed;
+    /* With an error, set with it: its own work or its queue failed it, nothing that it waited for.
+       Wrong: its error has the labels of other work, or the log counts a cancelled submission as
+       failed. */
+    bool own;
+    /* A wait of it is abroad. */
+    bool abroad;
+    /* It was left in flight (gpusync__disown). Wrong: Metal 4 frees an event that the GPU still
+       uses. */
+    bool left;
+    uint8_t stage; /* GPUSYNC__HELD and the others */
+    uint8_t line;  /* GPUSYNC__ORDERED and the others */
+    char cleared;
+    char label[64];                             /* the submission's, or empty */
+    gpusync__slot *few_parts[GPUSYNC__FEW + 2]; /* parts, in most submissions; with two of our own */
+    void *few_buffers[GPUSYNC__FEW];            /* buffers, in most submissions */
+    gpusync_error error;                        /* see G9 */
 };
 
-/* The life of a registration with an event, for one value and all waits for that value. A
-   registration cannot be taken back, and a block whose value never comes lives as long as the
-   event. Therefore references to it are counted.
-
-     1. ARMED    gpusync__listening_new takes a free one, and lists it with its timeline: one
-                 reference.
-     2. gpusync__listen has another reference while it gives Metal a block. Each copy that Metal
-        makes of the block has one, too.
-     3. RUNNING  the event has reached the value, and Metal calls the block. Destroy of the timeline
-                 waits meanwhile.
-     4. FREE     all waits have been told. The next registration takes it off the timeline's list.
-     5. ORPHANED in place of 3, if the timeline is destroyed first, or another thread has told the waits
-        before Metal calls the block: the block touches nothing else then.
-     6. The last reference, often that of Metal's block, puts it on the list of free ones. */
+/* What Metal's blocks lead to: the registrations of a timeline with its event. A registration
+   cannot be taken back, and Metal keeps the block as long as it likes: each copy has a reference,
+   and so has the timeline. */
 typedef struct gpusync__listening {
-    gpusync__node node;              /* first; its place on the timeline's list, by the value that it is for */
-    uint32_t refs, state;            /* the list, and Metal's blocks; see above */
-    gpusync_device *device;          /* not to be touched by an orphan */
-    gpusync_timeline *timeline;      /* not to be touched by an orphan */
-    struct gpusync__listening *next; /* on the free list */
+    uint32_t refs;
+    /* -- under the global lock */
+    gpusync_timeline *timeline;          /* NULL: it is being destroyed */
+    struct gpusync__listener_block *out; /* the blocks that Metal has not called, the lowest value first, by `next` */
 } gpusync__listening;
 
-/* Loops over the dependencies, and over the signals, of a submission. Both macros declare the
-   loop's variable. */
-#define GPUSYNC__EACH_DEPENDENCY(dep, s) for (gpusync__dependency *dep = (s)->dependencies; dep; dep = dep->along)
-#define GPUSYNC__EACH_SIGNAL(signal, s) \
-    for (gpusync__pending_signal *signal = (s)->signals; signal; signal = signal->along)
+/* Loops over the waits, and over the signals, of a submission, in the order of execution. Both
+   declare the loop's variable. */
+#define GPUSYNC__EACH_WAIT(link, s)                                               \
+    for (gpusync__link *link = (s)->links.first; link != NULL; link = link->next) \
+        if (!link->signal)
+#define GPUSYNC__EACH_SIGNAL(link, s)                                             \
+    for (gpusync__link *link = (s)->links.first; link != NULL; link = link->next) \
+        if (link->signal)
 
-/* Returns whether the submission is issued. */
+#define GPUSYNC__LOCK_GRAPH(device) gpusync__lock(&(device)->graph)
+#define GPUSYNC__UNLOCK_GRAPH(device) gpusync__unlock(&(device)->graph)
+
+/* Returns the link of the node, which is its first field; of NULL, NULL. */
+static gpusync__link *gpusync__link_at(gpusync__node *node)
+{
+    return (gpusync__link *)(void *)node;
+}
+
+/* Makes the list empty: `end` is the place where the next link goes. */
+static void gpusync__links_clear(gpusync__links *list)
+{
+    list->first = NULL;
+    list->end = &list->first;
+}
+
+/* Adds the link behind all others. */
+static void gpusync__links_add(gpusync__links *list, gpusync__link *link)
+{
+    link->next = NULL;
+    *list->end = link;
+    list->end = &link->next;
+}
+
+/* Moves all links of one list to the end of the other. */
+static void gpusync__links_move(gpusync__links *to, gpusync__links *from)
+{
+    if (!from->first)
+        return;
+    *to->end = from->first;
+    to->end = from->end;
+    gpusync__links_clear(from);
+}
+
+/* Has Metal got it, or does it get it at once? With or without a lock. */
 static bool gpusync__is_issued(const gpusync__submission *s)
 {
     return GPUSYNC__LOAD_SEQ(&s->work.state) == GPUSYNC__ARMED;
 }
 
+/* Returns whether the host waits for its values and makes its signals, except those that the
+   program has encoded. */
+static bool gpusync__is_strict(const gpusync__submission *s)
+{
+    return s->flags & GPUSYNC_STRICT;
+}
+
+/* Returns whether it may pass held work of its queue, and be passed by what comes later. */
 static bool gpusync__is_loose(const gpusync__submission *s)
 {
     return s->flags & GPUSYNC_UNORDERED;
 }
 
-/* Returns whether the submission's fate is this one, GPUSYNC__DOOMED and the others, or a worse. */
-static bool gpusync__has_fate(const gpusync__submission *s, uint32_t fate)
+/* Returns the value of the timeline's event that the GPU waits for, or signals. */
+static uint64_t gpusync__raw_of(const gpusync__link *link)
 {
-    return GPUSYNC__LOAD_SEQ(&s->fate) >= fate;
+    return link->node.number + link->timeline->base;
 }
 
-/* Returns whether the dependency is `before` of its submission, for which it does not matter how
-   the lower signal ends. */
-static bool gpusync__is_order(const gpusync__dependency *dep)
-{
-    return dep == &dep->submission->before;
-}
-
-/* Returns the value of the timeline's event that the GPU waits for. */
-static uint64_t gpusync__raw_of(const gpusync__dependency *dep)
-{
-    return dep->node.number + dep->timeline->base;
-}
-
-/* Returns whether the GPU has got the signal, and signals no higher value before it. Under the wait
-   list's lock. */
-static bool gpusync__comes(const gpusync__pending_signal *signal)
-{
-    return signal->stage == GPUSYNC__ISSUED && !signal->passed;
-}
-
-/* Returns the failure of a timeline, with its error, or OK if the timeline has not failed. */
-static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
-{
-    if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE)
-        return GPUSYNC_OK;
-    GPUSYNC__LOCK_TIMELINE(t);
-    gpusync_result result = t->error.result;
-    if (error)
-        *error = t->error;
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    return result;
-}
-
-/* Functions of the second floor that are called above their definitions. */
-static void gpusync__submission_free(gpusync__submission *s); /* >>submissions: its last reference went */
+/* What stands further down: */
+static void gpusync__submission_free(gpusync__submission *s); /* >>submissions: the last reference went */
+GPUSYNC__RARE void gpusync__keep_links(gpusync_queue *q, gpusync__submission *s); /* >>metal4: what the GPU may use */
 static bool gpusync__look_submission(gpusync__submission *s); /* >>held: asks Metal about its parts */
-static void gpusync__hook_in(gpusync_device *dev);            /* >>upper: its first submission comes */
+static void gpusync__hook_in(gpusync_device *dev);            /* >>upper: the first submission comes */
 
 /* Takes a reference. The caller has one, or holds a lock that keeps the submission. */
 static void gpusync__submission_keep(gpusync__submission *s)
@@ -8608,167 +8611,134 @@ static void gpusync__submission_keep(gpusync__submission *s)
     GPUSYNC__ADD_SEQ(&s->refs, 1);
 }
 
-/* Drops a reference; the last one frees the submission. The caller holds no lock if its reference
-   may be the last. */
-GPUSYNC__INLINE void gpusync__submission_unref(gpusync__submission *s)
+/* Drops a reference; the last one frees the submission. No lock is held. */
+static void gpusync__submission_unref(gpusync__submission *s)
 {
     if (GPUSYNC__SUB_SEQ(&s->refs, 1) == 1)
         gpusync__submission_free(s);
 }
 
-/* Drops a reference to each submission of a list. No lock is held. */
-GPUSYNC__RARE void gpusync__unref_submissions(gpusync__submission *s)
+/* Sends encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer, or
+   waitForEvent:value: or signalEvent:value: to a Metal 4 queue. */
+static void gpusync__encode(void *object, void *sel, const gpusync__link *link)
 {
-    for (gpusync__submission *next; s; s = next) {
-        next = s->next;
-        gpusync__submission_unref(s);
-    }
+    ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(object, sel, link->timeline->event,
+                                                                gpusync__raw_of(link));
 }
 
-/* Sets the stage. Under the lock of the wait list, or while no other thread finds the dependency.
-   */
-static void gpusync__set_stage(gpusync__dependency *dep, uint32_t stage)
+/* Returns where a shared event stands. */
+static uint64_t gpusync__event_value(void *event)
 {
-    GPUSYNC__STORE_SEQ(&dep->stage, stage);
+    return GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
 }
 
-static bool gpusync__is_over(const gpusync__dependency *dep)
+/* -- lines: the held submissions of a queue. ORDERED is in the order of their tickets, READY in
+   that in which they got free. Under the graph's lock */
+
+/* Has a thread look at the held work of the queue at the end of its call (gpusync__run), because
+   some of it may go, or must end. A queue that is closing ends its held work by itself. Under the
+   graph's lock. */
+static void gpusync__want_issue(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    return GPUSYNC__LOAD_SEQ(&dep->stage) == GPUSYNC__OVER;
+    if (q->issuing || !gpusync__enter(q))
+        return;
+    q->issuing = true;
+    q->next_to_issue = deferred->to_issue;
+    deferred->to_issue = q;
+    deferred->busy = true;
 }
 
-static gpusync__mutex *gpusync__dependency_lock(const gpusync__dependency *dep)
-{
-    return &gpusync__waits_of(dep->queue, dep->timeline)->lock;
-}
-
-/* `told` of a dependency, under its wait list's lock: the caller tells the submission after the
-   unlock (gpusync__dependencies_over). */
-static void gpusync__dependency_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
-                                     gpusync__deferred *deferred)
-{
-    gpusync__dependency *dep = (gpusync__dependency *)(void *)node;
-    (void)error;
-    (void)deferred;
-    gpusync__set_stage(dep, GPUSYNC__OVER);
-    dep->next = NULL;
-    *(caught->dependencies ? &caught->last_dependency->next : &caught->dependencies) = dep;
-    caught->last_dependency = dep;
-}
-
-/* Lists a dependency. The caller checks after this whether the dependency is over. Under the wait
-   list's lock. */
-static void gpusync__link_dependency(gpusync__dependency *dep)
-{
-    gpusync__wait_list *waits = gpusync__waits_of(dep->queue, dep->timeline);
-    dep->node.told = gpusync__dependency_told;
-    gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], &dep->node);
-}
-
-/* Takes a dependency off its wait list without telling the submission: the caller counts it down.
-   Under the wait list's lock. */
-static void gpusync__unlink_dependency(gpusync__dependency *dep)
-{
-    gpusync__wait_list *waits = gpusync__waits_of(dep->queue, dep->timeline);
-    gpusync__list_remove(&waits->lists[GPUSYNC__BY_NUMBER], &dep->node);
-    gpusync__set_stage(dep, GPUSYNC__OVER);
-}
-
-/* Returns the first dependency from this node on whose number is at most `last`, or NULL: waits and
-   callbacks stand on the same list. Under the wait list's lock. */
-static gpusync__dependency *gpusync__dependency_from(gpusync__node *node, uint64_t last)
-{
-    while (node && node->number <= last && node->told != gpusync__dependency_told)
-        node = node->beside[1];
-    return node && node->number <= last ? (gpusync__dependency *)(void *)node : NULL;
-}
-
-static gpusync__dependency *gpusync__dependency_after(const gpusync__dependency *dep, uint64_t last)
-{
-    return gpusync__dependency_from(dep->node.beside[1], last);
-}
-
-static gpusync__dependency *gpusync__first_dependency(const gpusync__wait_list *waits, uint64_t first, uint64_t last)
-{
-    return gpusync__dependency_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], first), last);
-}
-
-/* Requests that the queue's held work be issued, or ended if it is doomed. The caller's submission
-   is not over, so the queue exists. The caller sets `wanted` before it looks at `is_deferred`: a
-   thread that has the queue among its deferred work clears `is_deferred` and then reads `wanted`
-   (gpusync__run), and a thread that has the order lock reads `wanted` after the unlock
-   (gpusync__is_wanted). A closing queue ends its held work by itself.
-   Interleaving 15: a thread has the order lock while a callback finds held work that can be issued.
-   The callback issues the work, or that thread does after its unlock (gpusync__order_end). */
+/* The same, because a flag of the queue was set. No lock is held, or the device's. */
 static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    gpusync__set_flag(&q->wanted, 1);
-    if (!gpusync__swap32(&q->is_deferred, 0, 1))
+    GPUSYNC__LOCK_GRAPH(q->device);
+    if (q->lined)
+        gpusync__want_issue(q, deferred);
+    GPUSYNC__UNLOCK_GRAPH(q->device);
+}
+
+/* Puts the submission at the end of the line. */
+static void gpusync__line_add(gpusync__submission *s, uint8_t which)
+{
+    gpusync__line *line = &s->work.queue->lines[which];
+    s->line = which;
+    s->next = NULL;
+    s->previous = line->last;
+    if (line->last)
+        line->last->next = s;
+    else
+        line->first = s;
+    line->last = s;
+}
+
+/* Takes the submission out of the line that it stands in, wherever it stands there. */
+static void gpusync__line_remove(gpusync__submission *s)
+{
+    gpusync__line *line = &s->work.queue->lines[s->line];
+    if (s->next)
+        s->next->previous = s->previous;
+    else
+        line->last = s->previous;
+    if (s->previous)
+        s->previous->next = s->next;
+    else
+        line->first = s->next;
+}
+
+/* Counts a submission with its parts into the lines of its queue, or out of them. A commit reads
+   `lined_ordered` under the order lock alone: it rises under that lock only, so that 0 is never too
+   few. */
+static void gpusync__count_held(const gpusync__submission *s, bool more)
+{
+    gpusync_queue *q = s->work.queue;
+    uint32_t one = more ? 1u : 0u - 1u;
+    GPUSYNC__STORE_SEQ(&q->lined, q->lined + one);
+    GPUSYNC__STORE_SEQ(&q->held_buffers, q->held_buffers + one * s->part_count);
+    if (!gpusync__is_loose(s))
+        GPUSYNC__STORE_SEQ(&q->lined_ordered, q->lined_ordered + one);
+}
+
+/* Returns the submission of the queue that may be issued next, unless its signals say otherwise, or
+   NULL. */
+static gpusync__submission *gpusync__line_first(const gpusync_queue *q)
+{
+    gpusync__submission *s = q->lines[GPUSYNC__READY].first;
+    if (!s)
+        s = q->lines[GPUSYNC__ORDERED].first;
+    return s && !s->holds ? s : NULL;
+}
+
+/* Goes on with a submission that nothing holds any more. */
+static void gpusync__let_go(gpusync__submission *s, gpusync__deferred *deferred)
+{
+    if (s->stage != GPUSYNC__HELD || s->holds)
         return;
-    if (gpusync__enter(q)) {
-        q->next_to_issue = deferred->to_issue;
-        deferred->to_issue = q;
-        deferred->busy = true;
-    } else {
-        GPUSYNC__STORE_SEQ(&q->is_deferred, 0);
+    if (s->line == GPUSYNC__LOOSE) {
+        gpusync__line_remove(s);
+        gpusync__line_add(s, GPUSYNC__READY);
     }
+    if (gpusync__line_first(s->work.queue))
+        gpusync__want_issue(s->work.queue, deferred);
 }
 
-/* Returns whether the queue's list of ready submissions has this one. Under the submission lock. */
-static bool gpusync__is_listed_ready(const gpusync__submission *s)
-{
-    return s->previous_ready || s->work.queue->ready == s;
-}
+/* -- the end of a link. Under the graph's lock */
 
-/* Lists the submission as ready, unless it is listed or has left the line. gpusync__issue_ready
-   reads this list alone, not the whole line. Under the submission lock. */
-static void gpusync__list_ready(gpusync__submission *s)
+/* Keeps the first error that is found. own: of its own work, or its queue gives it up. */
+static void gpusync__fail(gpusync__submission *s, bool own, const gpusync_error *error)
 {
-    gpusync_queue *q = s->work.queue;
-    if (!s->lined || gpusync__is_listed_ready(s))
+    if (s->failed || s->stage == GPUSYNC__OVER)
         return;
-    s->next_ready = NULL;
-    s->previous_ready = q->last_ready;
-    if (q->last_ready)
-        q->last_ready->next_ready = s;
-    else
-        q->ready = s;
-    q->last_ready = s;
+    s->failed = true;
+    s->own = own;
+    gpusync__copy_error(&s->error, error);
 }
 
-/* Takes the submission off the list of ready ones, if it stands there. Under the submission lock.
-   */
-static void gpusync__unlist_ready(gpusync__submission *s)
+/* Counts one of what the submission waits for down, or its work. The last one puts it among the
+   deferred work, which publishes submissions in this order. */
+static void gpusync__close_one(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync_queue *q = s->work.queue;
-    if (!gpusync__is_listed_ready(s))
+    if (--s->open)
         return;
-    if (s->next_ready)
-        s->next_ready->previous_ready = s->previous_ready;
-    else
-        q->last_ready = s->previous_ready;
-    if (s->previous_ready)
-        s->previous_ready->next_ready = s->next_ready;
-    else
-        q->ready = s->next_ready;
-    s->previous_ready = NULL;
-}
-
-/* Marks a submission as ready: something that kept the submission on the host has changed. The
-   submission is not over. A submission that is still entering does not stand in the line yet, and
-   its own call looks at it there (gpusync__line_up). The caller may hold a wait list's lock. */
-static void gpusync__mark_ready(gpusync__submission *s, gpusync__deferred *deferred)
-{
-    gpusync__lock(&s->device->submission_lock);
-    gpusync__list_ready(s);
-    gpusync__unlock(&s->device->submission_lock);
-    gpusync__want(s->work.queue, deferred);
-}
-
-/* Adds a submission with nothing left open to the deferred work. gpusync__run publishes the
-   submissions in the order of these calls. */
-static void gpusync__push_ended(gpusync__submission *s, gpusync__deferred *deferred)
-{
     s->next_ended = NULL;
     if (deferred->ended)
         deferred->last_ended->next_ended = s;
@@ -8778,103 +8748,450 @@ static void gpusync__push_ended(gpusync__submission *s, gpusync__deferred *defer
     deferred->busy = true;
 }
 
-/* Sets the stage of a dependency that the GPU can wait for now: COMING or ABROAD. The dependency
-   stops blocking its submission, unless the host has to wait for the end: for a STRICT submission,
-   and for the order of two signals (gpusync__is_order). Under the wait list's lock. */
-static void gpusync__turn_dependency(gpusync__dependency *dep, uint32_t stage, gpusync__deferred *deferred)
+/* Lets the link hold its submission no more (G3). The caller asks afterwards whether the
+   submission may go (gpusync__let_go), unless it is over. */
+static void gpusync__unhold(gpusync__link *link)
 {
-    gpusync__submission *s = dep->submission;
-    gpusync__set_stage(dep, stage);
-
-    if (!dep->blocks || gpusync__is_order(dep) || s->flags & GPUSYNC_STRICT)
+    if (!link->holds)
         return;
-    dep->blocks = false;
-    if (GPUSYNC__SUB_SEQ(&s->missing, 1) == 1)
-        gpusync__mark_ready(s, deferred);
+    link->holds = false;
+    link->submission->holds--;
 }
 
-/* Keeps the first error that is found. own: of the submission's own work, or its queue gives it up. */
-static void gpusync__blame(gpusync__submission *s, bool own, const gpusync_error *error)
+/* Takes a wait off its list. False if another thread has taken it off its queue's wait list, and
+   tells of it. */
+static bool gpusync__unlist_wait(gpusync__link *link)
 {
-    gpusync__lock(&s->device->submission_lock);
-    if (!s->failed) {
-        s->failed = true;
-        s->own = own;
-        s->error = *error;
+    bool taken = true;
+    if (link->timeline) {
+        gpusync__list_remove(&link->timeline->waiting, &link->node);
+    } else {
+        GPUSYNC__LOCK(link->queue);
+        taken = link->node.linked;
+        if (taken)
+            gpusync__list_remove(&link->queue->waits.lists[GPUSYNC__BY_NUMBER], &link->node);
+        GPUSYNC__UNLOCK(link->queue);
     }
-    gpusync__unlock(&s->device->submission_lock);
+    link->listed = !taken;
+    return taken;
 }
 
-/* Dooms the submission: no thread issues it after this. The error is written before the flag, for
-   the threads that read the flag. */
-static void gpusync__doom(gpusync__submission *s, bool own, const gpusync_error *error)
+/* Takes all waits of the submission off their lists: how they end matters no more. One that another
+   thread is about to tell stays counted. Where its work has not ended, that counts in
+   `open`. Its signals leave t->stays. */
+static void gpusync__forget(gpusync__submission *s)
 {
-    gpusync__blame(s, own, error);
-    gpusync__set_flag(&s->fate, GPUSYNC__DOOMED);
-}
-
-/* Tells submissions that their dependencies, which the caller has taken off a wait list, are over:
-   with the error, or well if that is NULL. dependencies may be NULL. No lock is held. The caller
-   does not touch a dependency after it has counted `unresolved` down, because the submission may be
-   freed then. If the count comes to 0, the submission stays until the deferred work is done. */
-static void gpusync__dependencies_over(gpusync__dependency *dependencies, const gpusync_error *error,
-                                       gpusync__deferred *deferred)
-{
-    for (gpusync__dependency *dep = dependencies, *next; dep; dep = next) {
-        gpusync__submission *s = dep->submission;
-        bool fails = error && !gpusync__is_order(dep) && !gpusync__has_fate(s, GPUSYNC__GIVEN_UP);
-        next = dep->next;
-        if (fails)
-            gpusync__doom(s, false, error);
-        if ((dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1) || (fails && !gpusync__is_issued(s)))
-            gpusync__mark_ready(s, deferred);
-        if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
-            gpusync__push_ended(s, deferred);
+    for (gpusync__link *link = s->links.first; link; link = link->next) {
+        if (link->signal && link->holds) {
+            gpusync__link **place = &link->timeline->stays;
+            while (*place != link)
+                place = &(*place)->also;
+            *place = link->also;
+        }
+        gpusync__unhold(link);
+        if (!link->signal && link->listed && gpusync__unlist_wait(link))
+            s->open--;
     }
 }
 
-/* Returns where a shared event stands. */
-static uint64_t gpusync__event_value(void *event)
+/* Ends a submission that was not issued, and never will be. */
+static void gpusync__end_unissued(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    return GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue);
+    s->stage = GPUSYNC__OVER;
+    gpusync__forget(s);
+    gpusync__close_one(s, deferred);
 }
 
-/* Sends encodeWaitForEvent:value: or encodeSignalEvent:value: to a command buffer, or
-   waitForEvent:value: or signalEvent:value: to a Metal 4 queue. */
-static void gpusync__encode(void *object, void *sel, void *event, uint64_t raw)
+/* Ends a submission that is held and has failed. What stands behind it may go. */
+static void gpusync__drop_held(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    ((void (*)(void *, void *, void *, uint64_t))gpusync__send)(object, sel, event, raw);
+    gpusync__line_remove(s);
+    gpusync__count_held(s, false);
+    gpusync__end_unissued(s, deferred);
+    if (gpusync__line_first(s->work.queue))
+        gpusync__want_issue(s->work.queue, deferred);
+}
+
+/* Ends a wait that the caller has taken off its list: with the error, or well if that is NULL. */
+static void gpusync__link_over(gpusync__link *link, const gpusync_error *error, gpusync__deferred *deferred)
+{
+    gpusync__submission *s = link->submission;
+    link->listed = false;
+    gpusync__unhold(link);
+    link->broken = error != NULL;
+    if (error && s->stage == GPUSYNC__HELD) {
+        gpusync__fail(s, false, error);
+        gpusync__drop_held(s, deferred);
+    }
+    gpusync__let_go(s, deferred);
+    gpusync__close_one(s, deferred);
+}
+
+/* `told` of a ticket's link, under the wait list's lock: the caller tells the graph after the
+   unlock. The submission stays meanwhile, because the link is counted in `open`. */
+static void gpusync__link_told(gpusync__node *node, const gpusync_error *error, gpusync__catch *caught,
+                               gpusync__deferred *deferred)
+{
+    gpusync__link *link = gpusync__link_at(node);
+    (void)error;
+    (void)deferred;
+    link->also = NULL;
+    *(caught->links ? &caught->last_link->also : &caught->links) = link;
+    caught->last_link = link;
+}
+
+/* Ends the links of a ticket that has ended. No lock is held. */
+static void gpusync__links_over(gpusync__link *link, const gpusync_error *error, gpusync__deferred *deferred)
+{
+    gpusync_device *dev = link->submission->device;
+    GPUSYNC__LOCK_GRAPH(dev);
+    for (gpusync__link *next; link; link = next) {
+        next = link->also;
+        gpusync__link_over(link, error, deferred);
+    }
+    GPUSYNC__UNLOCK_GRAPH(dev);
 }
 
 /* ----------------------------------------------------------------------------- >>timeline --
    A timeline is a shared event of Metal, with a value of gpusync's own in front. The life of a
    value:
 
-     1. PENDING    A submission that will signal the value lists the signal (gpusync__link_signal).
-     2. ISSUED     No signal of the submission stays behind a lower one of another queue
-                   (gpusync__set_out). The GPU gets the submission: work that waits for the value can
-                   be committed, too (gpusync__issue_signal).
-     3. kept       The submission has ended well (gpusync__publish). A value that the host signals
-                   begins here.
-     4. reached    No lower signal is pending: `value` rises, and gpusync tells what waits for the
-                   value (gpusync__raise_unlock).
+     1. pending    A submission that will signal the value lists the signal (gpusync__list_signal).
+     2. issued     The submission goes to the GPU (gpusync__set_out): work that waits for the value can go, too, unless
+                   the GPU signals a higher value first (`passed`).
+     3. kept       The submission has ended well (gpusync__end_signal). A value that the host signals begins here.
+     4. reached    No lower signal is pending (gpusync__raise): what waits for the value in the graph is over.
+     5. shown      Waits and callbacks are told, and the host writes the event (gpusync__show). The thread that has made
+                   the change does so, after the unlock of the graph.
 
-   A submission that fails fails the timelines that it was to signal (gpusync__publish): `value`
-   is GPUSYNC__FAILED_VALUE from then on. The signal of a submission that is never issued is taken
-   back (gpusync__take_back), and another submission may signal the value.
+   A submission that fails fails the timelines that it was to signal: `value` is
+   GPUSYNC__FAILED_VALUE from then on. The signal of an open command buffer
+   that is discarded is taken back, and another submission may signal the value.
 
-   The wait list's lock protects all of these fields. `value`, `coming`, `on_event` and
-   `signal_count` are also read without the lock: GPUSYNC__STORE_SEQ writes them.
+   The graph's lock is over what stands behind it in the structure; host waits and callbacks are under
+   the timeline's. `value` is `reached`, or GPUSYNC__FAILED_VALUE, for threads that read it without a
+   lock, as `signal_count`.
 
-   No step walks over all pending signals, except gpusync__mix, which a timeline needs once until it
-   has none left:
-     the cover of a value           is found in the treap `signals`
-     `coming`                       goes on from where it stands (gpusync__end_signal)
-     what a signal goes after       is found in the treap `issued` (gpusync__goes_after)
-     whether a submission's rise    one signal and one dependency of each of its timelines tell
-                                    (gpusync__note_signal) */
+   The numbers, where A signals 1 and B signals 2, on one queue:
 
-/* Raises the event. No lock is held, because this sends a message. */
+     what has happened                         signals  issued  kept  reached  the event shows
+     A and B are held, or encoded              1 2      -       0     0        0
+     they are issued                           -        1 2     0     0        0
+     the GPU is through with both              -        1 2     0     0        2
+     the handler of B has come, A's has not    -        1       2     0        2
+     the handler of A has come                 -        -       2     2        2
+
+   Had A failed: the timeline fails with A's error, `reached` stays 0, and 2 is never reached,
+   though B ended well, because a program that waits for 2 wants A's work, too. `hosted` is the
+   highest value of STRICT work that has ended: the host writes it to the event, where the GPU
+   writes the others. */
+
+/* -- the graph's part. Under its lock */
+
+/* Returns the pending signal that decides about the value: the lowest one at or above it. NULL:
+   there is none. */
+static gpusync__link *gpusync__cover(const gpusync_timeline *t, uint64_t value)
+{
+    if (!t->signal_count)
+        return NULL;
+    gpusync__node *node = gpusync__list_from(&t->signals, value);
+    gpusync__node *issued = gpusync__list_from(&t->issued, value);
+    return gpusync__link_at(!node || (issued && issued->number < node->number) ? issued : node);
+}
+
+/* Returns the last node below the number, or NULL. */
+static gpusync__node *gpusync__list_below(const gpusync__list *list, uint64_t number)
+{
+    const gpusync__node *from = gpusync__list_from(list, number);
+    return from ? from->beside[0] : list->end[1];
+}
+
+/* Returns the highest pending value below this one, or 0. */
+static uint64_t gpusync__pending_below(const gpusync_timeline *t, uint64_t value)
+{
+    const gpusync__node *below = gpusync__list_below(&t->signals, value);
+    const gpusync__node *issued = gpusync__list_below(&t->issued, value);
+    if (!below || (issued && issued->number > below->number))
+        below = issued;
+    return below ? below->number : 0;
+}
+
+/* Returns whether the GPU has got the signal, and signals no higher value before it. */
+static bool gpusync__comes(const gpusync__link *signal)
+{
+    return signal->issued && !signal->passed;
+}
+
+/* Returns whether the host makes the signal, when its STRICT work has ended. The GPU makes those
+   that are encoded in the command buffers of such work. */
+static bool gpusync__is_hosts(const gpusync__link *signal)
+{
+    return gpusync__is_strict(signal->submission) && !signal->encoded;
+}
+
+/* How a wait stands. OVER: the value is reached, or the ticket has ended well. COMES, ABROAD: a
+   wait on the GPU is right: the GPU, or other code, will bring its event there. HOLDS: it is not.
+   FAILED. */
+typedef enum gpusync__found {
+    GPUSYNC__FOUND_OVER,
+    GPUSYNC__FOUND_COMES,
+    GPUSYNC__FOUND_ABROAD,
+    GPUSYNC__FOUND_HOLDS,
+    GPUSYNC__FOUND_FAILED
+} gpusync__found;
+
+/* Returns how the wait for the value stands. strict: the host waits. */
+GPUSYNC__INLINE gpusync__found gpusync__find_value(const gpusync_timeline *t, uint64_t value, bool strict)
+{
+    if (t->failed)
+        return GPUSYNC__FOUND_FAILED;
+    if (t->reached >= value)
+        return GPUSYNC__FOUND_OVER;
+    if (strict || value <= t->on_event)
+        return GPUSYNC__FOUND_HOLDS; /* on_event: a lower signal is pending, which the GPU would not wait for */
+    const gpusync__link *cover = gpusync__cover(t, value);
+    if (cover)
+        return gpusync__comes(cover) ? GPUSYNC__FOUND_COMES : GPUSYNC__FOUND_HOLDS;
+    return gpusync__is_outside(t) ? GPUSYNC__FOUND_ABROAD : GPUSYNC__FOUND_HOLDS;
+}
+
+/* Returns whether the timeline is being destroyed, and nothing but the submission itself is to
+   bring the value that holds it.
+   Interleaving 17: a timeline of other code goes before held work registers with its event, or
+   while that registers. The flag is set before destroy looks for what is listed, and this is asked
+   in the hold that lists: one of them finds the other. */
+static bool gpusync__is_abandoned(const gpusync__link *link)
+{
+    const gpusync_timeline *t = link->timeline;
+    const gpusync__link *cover = gpusync__cover(t, link->node.number);
+    return GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING && link->node.number > t->kept &&
+           !(cover && cover->submission != link->submission);
+}
+
+/* Returns OK if a submission, or the host, may signal the value: it is not reached, not pending,
+   and not the highest that was signalled. */
+static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
+{
+    const gpusync__link *cover = gpusync__cover(t, value);
+    if (t->failed)
+        return t->error.result;
+    bool known = value <= t->reached || value == t->kept || (cover && cover->node.number == value);
+    return known ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
+}
+
+/* Lists the signal as pending: among those of work that is issued, or among the others. Its value
+   is not reached, and no other signal of that value is pending (gpusync__may_rise). */
+static void gpusync__list_signal(gpusync__link *link)
+{
+    gpusync_timeline *t = link->timeline;
+    gpusync__list_add(link->issued ? &t->issued : &t->signals, &link->node);
+    link->listed = true;
+    GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
+}
+
+/* Takes a pending signal off its list. */
+static void gpusync__unlist_signal(gpusync__link *link)
+{
+    gpusync_timeline *t = link->timeline;
+    gpusync__list_remove(link->issued ? &t->issued : &t->signals, &link->node);
+    link->listed = false;
+    GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count - 1);
+}
+
+/* Ends all waits up to the value. One change ends as many as wait for it: in two holds, a
+   submission could be listed in between that finds the value not reached, and that no thread would
+   tell (G6). */
+static void gpusync__end_waits(gpusync_timeline *t, uint64_t value, const gpusync_error *error,
+                               gpusync__deferred *deferred)
+{
+    gpusync__node *node;
+    while ((node = t->waiting.end[0]) != NULL && node->number <= value) {
+        gpusync__list_remove(&t->waiting, node);
+        gpusync__link_over(gpusync__link_at(node), error, deferred);
+    }
+}
+
+/* Raises `reached` to `kept`, or to just below the lowest pending signal. */
+static void gpusync__raise(gpusync_timeline *t, gpusync__deferred *deferred)
+{
+    const gpusync__link *first = gpusync__cover(t, 0);
+    uint64_t value = first && first->node.number <= t->kept ? first->node.number - 1 : t->kept;
+    if (t->failed || value <= t->reached)
+        return;
+    t->reached = value;
+    GPUSYNC__STORE_SEQ(&t->value, value);
+    gpusync__end_waits(t, value, NULL, deferred);
+}
+
+/* Lets the GPU wait for the values that the signal of this value decides about, or did, where it
+   can do so now. As in gpusync__end_waits one hold has them all: else G7 would not be true. */
+static void gpusync__turn(gpusync_timeline *t, uint64_t value, gpusync__deferred *deferred)
+{
+    gpusync__node *node =
+        t->waiting.root ? gpusync__list_from(&t->waiting, gpusync__pending_below(t, value) + 1) : NULL;
+    for (; node && node->number <= value; node = node->beside[1]) {
+        gpusync__link *link = gpusync__link_at(node);
+        if (!link->holds)
+            continue;
+        gpusync__found found = gpusync__find_value(t, node->number, gpusync__is_strict(link->submission));
+        if (found == GPUSYNC__FOUND_HOLDS)
+            continue;
+        link->abroad = found == GPUSYNC__FOUND_ABROAD;
+        gpusync__unhold(link);
+        gpusync__let_go(link->submission, deferred);
+    }
+}
+
+/* Lets submissions try again that a signal of theirs has held behind a lower one. */
+static void gpusync__try_again(gpusync_timeline *t, gpusync__deferred *deferred)
+{
+    gpusync__link *link;
+    while ((link = t->stays) != NULL) {
+        t->stays = link->also;
+        gpusync__unhold(link);
+        gpusync__let_go(link->submission, deferred);
+    }
+}
+
+/* Fails the timeline, and with it everything that waits for it. False: it had failed before. reason
+   NULL: unknown. */
+static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__deferred *deferred)
+{
+    if (t->failed)
+        return false;
+    if (reason)
+        gpusync__copy_error(&t->error, reason);
+    if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE)
+        t->error.result = GPUSYNC_ERROR_EXECUTION;
+    if (t->error.failure == GPUSYNC_FAILURE_NONE)
+        t->error.failure = GPUSYNC_FAILURE_OTHER;
+    t->failed = true;
+    GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not written any more */
+    gpusync__end_waits(t, GPUSYNC__FAILED_VALUE, &t->error, deferred);
+    gpusync__try_again(t, deferred);
+    return true;
+}
+
+static const gpusync_error gpusync__timeline_gone = {
+    GPUSYNC_ERROR_DESTROYED,
+    GPUSYNC_FAILURE_OTHER,
+    0,
+    0,
+    0,
+    "",
+    "the timeline was destroyed before it reached the value",
+    "",
+    "",
+};
+
+/* Fails the work that is held for values of a timeline which is being destroyed, and which no
+   pending signal covers: no call can list another signal. */
+static void gpusync__end_abandoned(gpusync_timeline *t, gpusync__deferred *deferred)
+{
+    gpusync__node *node = t->waiting.end[0];
+    while (node) {
+        gpusync__link *link = gpusync__link_at(node);
+        uint64_t value = node->number;
+        node = node->beside[1];
+        if (!link->holds || !gpusync__is_abandoned(link))
+            continue;
+        gpusync__list_remove(&t->waiting, &link->node);
+        gpusync__link_over(link, &gpusync__timeline_gone, deferred);
+        node = gpusync__list_from(&t->waiting, value); /* the submission has taken its other waits off, too */
+    }
+}
+
+/* Ends a pending signal. made: its work has ended well, and the value is reached once no lower
+   signal is pending; else it is taken back. */
+static void gpusync__end_signal(gpusync__link *link, bool made, gpusync__deferred *deferred)
+{
+    gpusync_timeline *t = link->timeline;
+    uint64_t value = link->node.number;
+    if (!link->listed)
+        return;
+    gpusync__unlist_signal(link);
+    t->passed -= link->passed;
+    if (made && value > t->kept)
+        t->kept = value;
+    uint64_t *highest = gpusync__is_hosts(link) ? &t->hosted : &t->on_event;
+    if (made && value > *highest)
+        *highest = value;
+    gpusync__raise(t, deferred);
+    gpusync__turn(t, value, deferred);
+    gpusync__try_again(t, deferred);
+    if (!made && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING)
+        gpusync__end_abandoned(t, deferred);
+}
+
+/* Returns the value that the host may write to the event, where `hosted` is above `reached`. The
+   signal of work that the host makes passes lower ones as if the GPU made it, because work on the
+   GPU may wait for it: those that are not issued, which may wait for that work, and those that are
+   issued behind it. It comes after all that the GPU is about to signal in order. */
+static uint64_t gpusync__level(const gpusync_timeline *t)
+{
+    for (gpusync__node *node = t->issued.end[0]; node && node->number < t->hosted; node = node->beside[1])
+        if (gpusync__comes(gpusync__link_at(node)))
+            return t->reached;
+    return t->hosted;
+}
+
+/* -- the order of signals that Metal does not order. Under the graph's lock */
+
+/* Returns whether the higher signal comes after the lower one, which is issued. The GPU signals in
+   the order of one queue (unverified: README, "Status"), in no order of several queues, and in none
+   with the host. The host does not pass what the GPU is to signal (gpusync__level). */
+static bool gpusync__keeps_order(const gpusync__link *lower, const gpusync__link *higher)
+{
+    return lower->submission->work.queue == higher->submission->work.queue &&
+           gpusync__is_hosts(lower) <= gpusync__is_hosts(higher);
+}
+
+/* Returns the value of the lower signal that this one must stay behind, or 0: a higher value would
+   end a wait on the GPU for a lower one. A signal that is not issued is passed, because its
+   submission may wait for this one. What the submission waits for before comes before it anyway. A
+   signal of its own queue that is issued, and needed nothing, tells of all below, which it came
+   after, unless one was issued behind a higher value (`passed`). */
+static uint64_t gpusync__behind(const gpusync__link *signal)
+{
+    const gpusync_timeline *t = signal->timeline;
+    const gpusync_queue *q = signal->submission->work.queue;
+    if (!t->issued.root || (q == t->issuer && !gpusync__is_hosts(signal)))
+        return 0;
+    gpusync__node *below = gpusync__list_below(&t->issued, signal->node.number);
+    for (; below && below->number > signal->needs && !t->failed; below = below->beside[0]) {
+        const gpusync__link *lower = gpusync__link_at(below);
+        if (!gpusync__keeps_order(lower, signal))
+            return below->number;
+        if (!t->passed && !lower->needs)
+            break;
+    }
+    return 0;
+}
+
+/* Lists the signal as `issued`, because its submission goes to the GPU at once. */
+static void gpusync__issue_signal(gpusync__link *link, gpusync__deferred *deferred)
+{
+    gpusync_timeline *t = link->timeline;
+    const gpusync_queue *q = link->submission->work.queue;
+    if (link->listed)
+        gpusync__unlist_signal(link);
+    if (!t->issued.root)
+        t->issuer = q;
+    if (t->issuer != q || gpusync__is_hosts(link))
+        t->issuer = NULL;
+    link->issued = true;
+    gpusync__list_signal(link);
+    link->passed = t->largest > link->node.number;
+    t->passed += link->passed;
+    if (link->passed)
+        return;
+    t->largest = link->node.number;
+    gpusync__turn(t, link->node.number, deferred);
+}
+
+/* -- what threads see */
+
+/* Raises the event. */
 static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
 {
     void *pool = gpusync__pool_push();
@@ -8882,90 +9199,42 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
     gpusync__pool_pop(pool);
 }
 
-/* Unparks the waiters that were caught, then those for which the catch had no place. No lock is
-   held. */
-static void gpusync__wake_numbers(gpusync_timeline *t, uint64_t high, gpusync__catch *caught,
-                                  gpusync__deferred *deferred)
+/* Returns the value that the caller is to write to the event (gpusync__show), or 0: it stands
+   there, or another thread writes it. Under the graph's lock. */
+static uint64_t gpusync__take_level(gpusync_timeline *t)
 {
-    while (gpusync__unpark(t->device, caught)) {
+    uint64_t level = t->hosted > t->reached ? gpusync__level(t) : t->reached;
+    if (t->failed)
+        level = t->imported ? 0 : GPUSYNC__FAILED_VALUE;
+    if (level <= t->on_event)
+        return 0;
+    t->on_event = level;
+    return level;
+}
+
+/* Writes the event, where the caller has taken a level, and tells waits and callbacks of what has
+   been reached. The caller has changed the timeline, or has found that it has failed. Of two
+   threads that come here at once the first tells for both, and the later one finds nothing left to
+   do. They may write the event in the other order; Metal ignores the lower value (documented: an
+   event only rises). A wait that lists itself later sees the value, because it reads it under the
+   timeline's lock. No lock is held. */
+static void gpusync__show(gpusync_timeline *t, uint64_t level, gpusync__deferred *deferred)
+{
+    gpusync__catch caught;
+    gpusync__catch_nothing(&caught);
+    if (level)
+        gpusync__write_event(t, level == GPUSYNC__FAILED_VALUE ? level : level + t->base);
+    do {
         GPUSYNC__LOCK_TIMELINE(t);
-        gpusync__take_numbers(&t->waits, 0, high, GPUSYNC__WAKE_BATCH, &t->error, caught, deferred);
+        uint64_t value = gpusync__value_of(t);
+        const gpusync_error *error = value == GPUSYNC__FAILED_VALUE ? &t->error : NULL;
+        gpusync__take_numbers(&t->waits, 0, value, GPUSYNC__HOLD_MOST, error, &caught, deferred);
         GPUSYNC__UNLOCK_TIMELINE(t);
-    }
+    } while (gpusync__unpark(t->device, &caught));
 }
 
-/* Returns the value that the host may write to the event, if `hosted` is above `value`. The signal of work
-   that the host makes passes lower ones as if the GPU made it, because work on the GPU may wait for it:
-   those that are PENDING, which may wait for that work, and those that are issued behind it. It comes after
-   all that the GPU is about to signal in order. Under the wait list's lock. */
-GPUSYNC__RARE uint64_t gpusync__level(const gpusync_timeline *t)
-{
-    for (const gpusync__node *node = t->signals.end[0]; node && node->number < t->hosted; node = node->beside[1])
-        if (gpusync__comes((const gpusync__pending_signal *)(const void *)node))
-            return t->value;
-    return t->hosted;
-}
-
-/* Raises `value` to `kept`, or to just below the lowest pending signal, and tells what waits for
-   the value. Callers have raised `kept`, or taken a pending signal off. The host writes the event
-   only here. The caller holds the wait list's lock; this function unlocks it, because unparking runs a
-   hook. */
-static void gpusync__raise_unlock(gpusync_timeline *t, gpusync__deferred *deferred)
-{
-    uint64_t value = t->kept;
-    gpusync__catch caught;
-
-    gpusync__catch_nothing(&caught);
-    if (t->signal_count && t->signals.end[0]->number <= value)
-        value = t->signals.end[0]->number - 1;
-    if (value > t->value) { /* and it has not failed: a failed one is above every other */
-        GPUSYNC__STORE_SEQ(&t->value, value);
-        gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);
-    }
-    uint64_t level = t->hosted > t->value ? gpusync__level(t) : t->value;
-    bool writes = level > t->on_event && level != GPUSYNC__FAILED_VALUE;
-    if (writes)
-        GPUSYNC__STORE_SEQ(&t->on_event, level);
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    /* Two threads may come here in the other order. Then the lower value is written last, and Metal
-       ignores it (documented: an event only rises). */
-    if (writes)
-        gpusync__write_event(t, level + t->base);
-    gpusync__wake_numbers(t, value, &caught, deferred);
-    gpusync__dependencies_over(caught.dependencies, NULL, deferred);
-}
-
-/* Fails the timeline, and with it everything that waits for the timeline. Only the first failure is
-   kept: returns false if there was one. No lock is held. */
-static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__deferred *deferred)
-{
-    gpusync__catch caught;
-    gpusync__catch_nothing(&caught);
-    GPUSYNC__LOCK_TIMELINE(t);
-    bool first = t->value != GPUSYNC__FAILED_VALUE;
-    if (first) {
-        if (reason)
-            gpusync__copy_error(&t->error, reason);
-        if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE)
-            t->error.result = GPUSYNC_ERROR_EXECUTION;
-        if (t->error.failure == GPUSYNC_FAILURE_NONE)
-            t->error.failure = GPUSYNC_FAILURE_OTHER;
-        t->last = t->value;
-        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not written any more */
-        gpusync__take_numbers(&t->waits, 0, GPUSYNC__FAILED_VALUE, SIZE_MAX, &t->error, &caught, deferred);
-    }
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    if (!first)
-        return false;
-    gpusync__wake_numbers(t, GPUSYNC__FAILED_VALUE, &caught, deferred);
-    if (!t->imported)
-        gpusync__write_event(t, GPUSYNC__FAILED_VALUE);
-    gpusync__dependencies_over(caught.dependencies, &t->error, deferred);
-    return true;
-}
-
-/* Reads the event, if other code signals it, and raises `value`. Other code may also have written
-   the value that means failure. No lock is held. */
+/* Reads the event, if other code signals it. Other code may also have written the value that means
+   failure. */
 static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     if (!gpusync__is_outside(t))
@@ -8973,25 +9242,27 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred
     uint64_t raw = gpusync__event_value(t->event);
     /* What was done before the signal must be read after it: gpusync__status has the same fence. */
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (raw == GPUSYNC__FAILED_VALUE) {
-        if (gpusync__value_of(t) == GPUSYNC__FAILED_VALUE)
-            return;
-        gpusync_error error;
+    bool failed = raw == GPUSYNC__FAILED_VALUE;
+    uint64_t value = raw > t->base ? raw - t->base : 0;
+    if (gpusync__value_of(t) >= (failed ? raw : value))
+        return;
+    gpusync_error error;
+    if (failed)
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the event stands at the value that means failure");
+    GPUSYNC__LOCK_GRAPH(t->device);
+    if (failed) {
         gpusync__fail_timeline(t, &error, deferred);
-    } else if (raw > t->base && raw - t->base > gpusync__value_of(t)) {
-        uint64_t value = raw - t->base;
-        GPUSYNC__LOCK_TIMELINE(t);
-        if (value > t->kept)
-            t->kept = value;
-        if (value > t->on_event)
-            GPUSYNC__STORE_SEQ(&t->on_event, value);
-        gpusync__raise_unlock(t, deferred);
+    } else {
+        t->kept = value > t->kept ? value : t->kept;
+        t->on_event = value > t->on_event ? value : t->on_event;
+        gpusync__raise(t, deferred);
     }
+    uint64_t level = gpusync__take_level(t);
+    GPUSYNC__UNLOCK_GRAPH(t->device);
+    gpusync__show(t, level, deferred);
 }
 
-/* Reads the event for a caller that has no deferred work, and does the work that follows. No lock
-   is held. */
+/* Reads the event for a caller that has no deferred work, and does the work that follows. */
 GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -8999,54 +9270,70 @@ GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
     gpusync__do_deferred(t->device, &deferred);
 }
 
-/* -- the listener, and registrations with it: see gpusync__listening for their life */
+/* Returns the failure of a timeline, with its error, or OK if no failure is shown. The error
+   changes no more then. */
+static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
+{
+    if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE)
+        return GPUSYNC_OK;
+    if (error)
+        *error = t->error;
+    return t->error.result;
+}
 
-/* A block with one pointer, for Metal to copy. */
-typedef struct gpusync__context_block {
+/* -- the listener: a timeline registers for the lowest value that is awaited, again when a lower
+   one comes. `out` is under the global lock */
+
+/* A block for Metal to copy: a registration. Metal's copy stands on `out`; as long as Metal makes
+   that, another one stands there in its place, because Metal reads the block without a lock. */
+typedef struct gpusync__listener_block {
     gpusync__block head; /* first: what every block begins with */
-    void *context;       /* what it is about */
-} gpusync__context_block;
+    gpusync__listening *listening;
+    uint64_t raw;                         /* what the event is to show */
+    struct gpusync__listener_block *next; /* on `out`; of the block on the stack: what stands there for it */
+} gpusync__listener_block;
 
-/* Drops a reference. The last one puts the registration on the global free list. The caller may
-   hold the wait list's lock. */
+/* Puts `to` (NULL: nothing) in the place of the block on its list, if it stands there. Under the
+   global lock. */
+static void gpusync__listening_replace(const gpusync__listener_block *block, gpusync__listener_block *to)
+{
+    gpusync__listener_block **place = &block->listening->out;
+    while (*place && *place != block && (*place)->raw < block->raw)
+        place = &(*place)->next;
+    if (*place != block)
+        return;
+    if (to)
+        to->next = block->next;
+    *place = to ? to : block->next;
+}
+
+/* Drops a reference: the timeline's, or that of a copy of Metal's. It may come after the device has
+   gone, so the memory is malloc's. */
 static void gpusync__listening_unref(gpusync__listening *listening)
 {
-    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1)
-        return;
+    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) == 1)
+        free(listening);
+}
+
+/* Metal copies the block, inside notifyListener:atValue:block: the copy stands on `out` from here
+   on. */
+static void gpusync__listener_copy(void *to, const void *from)
+{
+    gpusync__listener_block *copy = (gpusync__listener_block *)to;
+    (void)from; /* the bytes are there already */
+    GPUSYNC__ADD_SEQ(&copy->listening->refs, 1);
     GPUSYNC__LOCK_GLOBAL();
-    listening->next = gpusync__global.listenings;
-    gpusync__global.listenings = listening;
+    gpusync__listening_replace(copy->next, copy);
     GPUSYNC__UNLOCK_GLOBAL();
 }
 
-static void gpusync__listener_copy(void *to, const void *from)
-{
-    (void)to; /* the bytes are there already */
-    GPUSYNC__ADD_SEQ(&((gpusync__listening *)((const gpusync__context_block *)from)->context)->refs, 1);
-}
-
+/* Metal frees a copy. One that was never called stands on `out` until then. */
 static void gpusync__listener_dispose(const void *block)
 {
-    gpusync__listening_unref((gpusync__listening *)((const gpusync__context_block *)block)->context);
-}
-
-/* Metal calls this on the listener's thread. The event is read again, because it may have passed
-   `raw`. Before the state is RUNNING the listener touches nothing but the registration: the
-   timeline may be gone. gpusync_timeline_destroy waits while the state is RUNNING.
-   Interleaving 14: a wait times out, and the signal comes late. The listener finds no wait listed.
-   */
-static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
-{
-    gpusync__listening *listening = (gpusync__listening *)((gpusync__context_block *)block)->context;
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    (void)event;
-    (void)raw;
-
-    if (!gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__RUNNING))
-        return;
-    gpusync__read_event(listening->timeline, &deferred);
-    gpusync__do_deferred(listening->device, &deferred);
-    GPUSYNC__STORE_SEQ(&listening->state, GPUSYNC__FREE);
+    GPUSYNC__LOCK_GLOBAL();
+    gpusync__listening_replace((const gpusync__listener_block *)block, NULL);
+    GPUSYNC__UNLOCK_GLOBAL();
+    gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
 }
 
 /* The descriptor of a block with copy and dispose helpers, by the Clang Block ABI. */
@@ -9056,26 +9343,10 @@ static const struct gpusync__listener_descriptor {
     void (*dispose)(const void *block);       /* called before a copy is freed */
     const char *signature, *layout;           /* the types of the call; no layout */
 } gpusync__listener_descriptor = {
-    0, sizeof(gpusync__context_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
+    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
 };
 
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
-
-/* Have the listener call `invoke` once the event stands at `raw` or above. Metal copies the block,
-   which is on this stack. Needs a pool. */
-static void gpusync__notify(void *event, void *listener, uint64_t raw, void (*invoke)(void *, void *, uint64_t),
-                            const void *descriptor, void *context)
-{
-    typedef void (*notify)(void *, void *, void *, uint64_t, void *);
-    gpusync__context_block block = {
-        {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
-         (void (*)(void *, void *))(void (*)(void))invoke, (const gpusync__block_descriptor *)descriptor},
-        context,
-    };
-    ((notify)gpusync__send)(event, gpusync__sel.notifyListener, listener, raw, &block);
-}
-
-#define GPUSYNC__SLAB_LISTENINGS 32
 
 /* Returns the device's listener, which the first call creates, or NULL if Metal has none. Under the
    device's lock only one is created; a load without the lock sees NULL or a finished listener. */
@@ -9094,88 +9365,82 @@ static void *gpusync__listener(gpusync_device *dev)
     return listener;
 }
 
-/* Takes a registration off the timeline's list, unless its block runs: then false. Under the wait
-   list's lock, or at the end of the timeline. */
-static bool gpusync__listening_end(gpusync_timeline *t, gpusync__listening *listening)
-{
-    gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);
-    if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)
-        return false;
-    gpusync__list_remove(&t->listenings, &listening->node);
-    gpusync__listening_unref(listening);
-    return true;
-}
+/* Registers for the next value in its turn. */
+static void gpusync__listener_invoke(void *block, void *event, uint64_t raw);
 
-/* Lists a new registration for the value, and returns it with a reference for the caller. NULL if
-   the timeline has one for the value that is ARMED or RUNNING, or if there is no memory: then the
-   sweep reads the event. The registrations for values that were reached end here. Registrations come
-   from malloc and are never freed, because Metal may keep a block that refers to one for any time.
-   Under the wait list's lock. */
-static gpusync__listening *gpusync__listening_new(gpusync_timeline *t, uint64_t value)
+/* Registers with the timeline's event for the value, if other code may signal the timeline, unless
+   it is registered for that or a lower one. The caller is inside the timeline, or has a reference.
+   Where the timeline is being destroyed, the block finds none. */
+static void gpusync__listen(gpusync_timeline *t, uint64_t value)
 {
-    gpusync__listening *listening;
-    gpusync__listening *slab = NULL;
-    gpusync__node *node;
-
-    while ((node = t->listenings.end[0]) != NULL && node->number <= t->value)
-        if (!gpusync__listening_end(t, (gpusync__listening *)(void *)node))
-            break;
-    listening = (gpusync__listening *)(void *)gpusync__list_from(&t->listenings, value);
-    if (listening && listening->node.number == value) {
-        if (GPUSYNC__LOAD_SEQ(&listening->state) != GPUSYNC__FREE)
-            return NULL;
-        gpusync__listening_end(t, listening); /* a lower signal keeps the value back */
-    }
-    GPUSYNC__LOCK_GLOBAL();
-    if (!gpusync__global.listenings)
-        slab = (gpusync__listening *)calloc(GPUSYNC__SLAB_LISTENINGS, sizeof *slab);
-    for (size_t i = 0; slab && i < GPUSYNC__SLAB_LISTENINGS; i++) {
-        slab[i].next = gpusync__global.listenings;
-        gpusync__global.listenings = &slab[i];
-    }
-    listening = gpusync__global.listenings;
-    if (listening)
-        gpusync__global.listenings = listening->next;
-    GPUSYNC__UNLOCK_GLOBAL();
-    if (!listening)
-        return NULL;
-    listening->device = t->device;
-    listening->timeline = t;
-    listening->node.number = value;
-    GPUSYNC__STORE_SEQ(&listening->state, (uint32_t)GPUSYNC__ARMED);
-    GPUSYNC__STORE_SEQ(&listening->refs, 2); /* the list's, and the caller's */
-    gpusync__list_add(&t->listenings, &listening->node);
-    return listening;
-}
-
-/* Registers with the timeline's event for the goal, if other code may signal the timeline. No lock
-   is held.
-   Interleaving 17: a timeline is destroyed while held work registers. This function checks the goal
-   again under the wait list's lock. */
-static void gpusync__listen(const gpusync__goal *goal)
-{
-    gpusync_timeline *t = goal->timeline;
-    if (!gpusync__is_outside(t) || gpusync__over(goal) || !gpusync__listener(t->device))
+    void *listener = gpusync__is_outside(t) ? gpusync__listener(t->device) : NULL;
+    if (!listener || gpusync__value_of(t) >= value)
         return;
-    GPUSYNC__LOCK_TIMELINE(t);
-    /* The goal is looked at again under the lock: destroy takes it after it has closed the
-       timeline, and before it ends the registrations. */
-    gpusync__listening *listening = gpusync__over(goal) ? NULL : gpusync__listening_new(t, goal->ticket);
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    if (!listening)
+    typedef void (*notify)(void *, void *, void *, uint64_t, void *);
+    gpusync__listener_block block = {
+        {gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0,
+         (void (*)(void *, void *))(void (*)(void))gpusync__listener_invoke,
+         (const gpusync__block_descriptor *)(const void *)&gpusync__listener_descriptor},
+        t->listening,
+        value + t->base,
+        NULL,
+    };
+    gpusync__listener_block place = block;
+    block.next = &place;
+    GPUSYNC__LOCK_GLOBAL();
+    place.next = t->listening->out;
+    bool needed = !place.next || place.raw < place.next->raw;
+    if (needed)
+        t->listening->out = &place;
+    GPUSYNC__UNLOCK_GLOBAL();
+    if (!needed)
         return;
     void *pool = gpusync__pool_push();
-    gpusync__notify(t->event, t->device->listener, goal->ticket + t->base, gpusync__listener_invoke,
-                    &gpusync__listener_descriptor, listening);
+    ((notify)gpusync__send)(t->event, gpusync__sel.notifyListener, listener, block.raw, &block);
     gpusync__pool_pop(pool);
-    gpusync__listening_unref(listening); /* not before: destroy may have given up the list's reference by now */
+    GPUSYNC__LOCK_GLOBAL();
+    gpusync__listening_replace(&place, NULL); /* if Metal has made no copy */
+    GPUSYNC__UNLOCK_GLOBAL();
 }
 
-/* Registers for a callback or for held work. No thread sleeps for the value. */
-static void gpusync__listen_for_value(gpusync_timeline *t, uint64_t value)
+/* Returns the lowest value above this one for which a wait, a callback or held work listens, or 0. */
+static uint64_t gpusync__next_awaited(gpusync_timeline *t, uint64_t above)
 {
-    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, GPUSYNC__LOST | GPUSYNC__CLOSING, false, false, value, 0, NULL};
-    gpusync__listen(&goal);
+    GPUSYNC__LOCK_GRAPH(t->device);
+    const gpusync__node *held = gpusync__list_from(&t->waiting, above + 1);
+    while (held && !((const gpusync__link *)(const void *)held)->holds)
+        held = held->beside[1];
+    uint64_t value = held ? held->number : 0;
+    GPUSYNC__UNLOCK_GRAPH(t->device);
+    GPUSYNC__LOCK_TIMELINE(t);
+    const gpusync__node *wait = gpusync__list_from(&t->waits.lists[GPUSYNC__BY_NUMBER], above + 1);
+    if (wait && (!value || wait->number < value))
+        value = wait->number;
+    GPUSYNC__UNLOCK_TIMELINE(t);
+    return value;
+}
+
+/* Metal calls this on the listener's thread. It enters the timeline first, which may be gone. The
+   event is read again, because it may have passed `raw`. What waits for less than the event shows
+   is kept back by a pending signal, whose end tells: the next registration is for more.
+   Interleaving 14: a wait times out, and the signal comes late. The listener finds no wait listed. */
+static void gpusync__listener_invoke(void *block, void *event, uint64_t raw)
+{
+    const gpusync__listener_block *own = (const gpusync__listener_block *)block;
+    (void)event;
+    GPUSYNC__LOCK_GLOBAL();
+    gpusync__listening_replace(own, NULL);
+    gpusync_timeline *t = own->listening->timeline;
+    if (t)
+        GPUSYNC__ADD_SEQ(&t->inside, 1);
+    GPUSYNC__UNLOCK_GLOBAL();
+    if (!t)
+        return;
+    gpusync__look_timeline(t);
+    uint64_t next = gpusync__next_awaited(t, raw - t->base);
+    if (next)
+        gpusync__listen(t, next);
+    gpusync__timeline_leave(t);
 }
 
 /* -- events */
@@ -9204,357 +9469,29 @@ static void *gpusync__event_take(gpusync_device *dev, uint64_t *raw)
    values left. */
 static void gpusync__event_keep(gpusync_device *dev, void *event, bool reusable)
 {
-    if (reusable) {
-        gpusync__lock(&dev->lock);
-        reusable = dev->event_count < GPUSYNC__EVENT_POOL;
-        if (reusable)
-            dev->events[dev->event_count++] = event;
-        gpusync__unlock(&dev->lock);
-    }
+    gpusync__lock(&dev->lock);
+    reusable = reusable && dev->event_count < GPUSYNC__EVENT_POOL;
+    if (reusable)
+        dev->events[dev->event_count++] = event;
+    gpusync__unlock(&dev->lock);
     if (!reusable)
         gpusync__release_pooled(event);
 }
 
-/* Drops a reference. The last one frees the timeline and gives its event back. An event that stands
-   too high, that failed, or that other code may know is not used again. No lock is held. */
+/* Drops a reference. The last one frees the timeline, and gives its event back. An event that
+   stands too high, that failed, or that other code may know is not used again. No lock is held. */
 static void gpusync__timeline_unref(gpusync_timeline *t)
 {
     if (GPUSYNC__SUB_SEQ(&t->refs, 1) != 1)
         return;
-    bool whole = t->value != GPUSYNC__FAILED_VALUE && t->value + t->base < GPUSYNC_MAX_VALUE;
+    bool whole = !t->failed && t->reached + t->base < GPUSYNC_MAX_VALUE;
     gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
+    if (t->listening)
+        gpusync__listening_unref(t->listening);
     gpusync__free(t->device, t, sizeof *t);
 }
 
-/* -- pending signals */
-
-/* Returns the pending signal that decides about the value: the lowest one at or above it. NULL if
-   there is none. Under the wait list's lock. */
-static gpusync__pending_signal *gpusync__cover(const gpusync_timeline *t, uint64_t value)
-{
-    return (gpusync__pending_signal *)(void *)gpusync__list_from(&t->signals, value);
-}
-
-/* Returns whether a signal of another submission than the dependency's own decides about the
-   dependency's value: the lowest pending signal at or above it. Under the timeline's lock. */
-static bool gpusync__is_pending(const gpusync__dependency *dep)
-{
-    const gpusync__pending_signal *cover = gpusync__cover(dep->timeline, dep->node.number);
-    return cover && cover->submission != dep->submission;
-}
-
-/* Returns OK if a submission, or the host, may signal the value: it is not reached, not pending, and not
-   the highest that was signalled. Under the wait list's lock. */
-static gpusync_result gpusync__may_rise(const gpusync_timeline *t, uint64_t value)
-{
-    const gpusync__pending_signal *cover = gpusync__cover(t, value);
-    if (t->value == GPUSYNC__FAILED_VALUE)
-        return t->error.result;
-    bool known = value <= t->value || value == t->kept || (cover && cover->node.number == value);
-    return known ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
-}
-
-/* Turns the AWAITED dependencies up to the value to the stage, because the GPU can wait for them
-   now. Only dependencies that the pending signal `cover` decides about are turned, which are those
-   above the next lower pending signal; with NULL those above all pending signals. Under the wait
-   list's lock. */
-GPUSYNC__RARE void gpusync__turn_dependencies(gpusync_timeline *t, uint32_t stage, uint64_t value,
-                                              const gpusync__node *cover, gpusync__deferred *deferred)
-{
-    const gpusync__node *below = cover ? cover->beside[0] : t->signals.end[1];
-    uint64_t low = below && below->number > t->on_event ? below->number : t->on_event;
-    gpusync__dependency *dep = gpusync__first_dependency(&t->waits, low + 1, value);
-    for (; dep; dep = gpusync__dependency_after(dep, value))
-        if (dep->stage == GPUSYNC__AWAITED)
-            gpusync__turn_dependency(dep, stage, deferred);
-}
-
-/* Raises `coming` from this pending signal up, as far as the GPU has the signals and signals them
-   in order. Every pending signal below this one is ISSUED. Under the wait list's lock. */
-static void gpusync__let_come(gpusync_timeline *t, const gpusync__node *node)
-{
-    for (; node; node = node->beside[1]) {
-        const gpusync__pending_signal *signal = (const gpusync__pending_signal *)(const void *)node;
-        if (!gpusync__comes(signal))
-            return;
-        GPUSYNC__STORE_SEQ(&t->coming, node->number);
-    }
-}
-
-/* Lowers `coming` below this pending signal: the GPU has not got the signal, or may signal a higher
-   value first. Under the wait list's lock. */
-GPUSYNC__RARE void gpusync__let_come_below(const gpusync__pending_signal *signal)
-{
-    gpusync_timeline *t = signal->timeline;
-    const gpusync__node *below = signal->node.beside[0];
-    if (signal->node.number <= t->coming)
-        GPUSYNC__STORE_SEQ(&t->coming, below ? below->number : 0);
-}
-
-/* -- the order of signals that Metal does not order. Under the wait list's lock */
-
-/* Returns the signal that has this place in `issued` of its timeline. */
-static gpusync__pending_signal *gpusync__issued_at_place(gpusync__node *place)
-{
-    return (gpusync__pending_signal *)(void *)((char *)place - offsetof(gpusync__pending_signal, place_issued));
-}
-
-/* Returns whether the host makes the signal, when its STRICT work has ended. The GPU makes those that are
-   encoded in the command buffers of such work. */
-static bool gpusync__is_hosts(const gpusync__pending_signal *signal)
-{
-    return signal->submission->flags & GPUSYNC_STRICT && !signal->encoded;
-}
-
-/* Returns whether the higher signal comes after the lower one, which is issued. The GPU signals in the order
-   of one queue (unverified: README, "Status"), in no order of several queues, and in none with the host. The
-   host does not pass what the GPU is to signal (gpusync__level). */
-static bool gpusync__keeps_order(const gpusync__pending_signal *lower, const gpusync__pending_signal *higher)
-{
-    return lower->submission->work.queue == higher->submission->work.queue &&
-           gpusync__is_hosts(lower) <= gpusync__is_hosts(higher);
-}
-
-static void gpusync__add_issued(gpusync__pending_signal *signal)
-{
-    gpusync_timeline *t = signal->timeline;
-    signal->place_issued.number = signal->node.number;
-    gpusync__list_add(&t->issued, &signal->place_issued);
-    gpusync__node *above = signal->place_issued.beside[1];
-    if (above && !gpusync__keeps_order(signal, gpusync__issued_at_place(above)))
-        t->mixes++;
-}
-
-/* The first signal of a second queue comes, or STRICT work is one of two to signal: from here on the timeline
-   is `mixed`. */
-GPUSYNC__RARE void gpusync__mix(gpusync_timeline *t)
-{
-    t->mixed = true;
-    for (gpusync__node *node = t->signals.end[0]; node; node = node->beside[1]) {
-        gpusync__pending_signal *signal = (gpusync__pending_signal *)(void *)node;
-        signal->alone = 0;
-        if (signal->stage == GPUSYNC__ISSUED)
-            gpusync__add_issued(signal);
-    }
-}
-
-/* Returns the highest value of the timeline that the submission waits for before its first signal of it,
-   or 0. A wait in a command buffer comes before the signals of that buffer. */
-GPUSYNC__RARE uint64_t gpusync__needs(const gpusync__submission *s, const gpusync_timeline *t)
-{
-    const gpusync__pending_signal *first = s->signals;
-    uint64_t value = 0;
-    while (first->timeline != t)
-        first = first->along;
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        if (dep->timeline == t && dep->node.number > value && (!first->place || dep->place <= first->place))
-            value = dep->node.number;
-    return value;
-}
-
-/* Returns the value of the lower signal that this one must stay behind, or 0. A higher value would end a
-   wait on the GPU for a lower one. A signal that is PENDING is passed, because its submission may wait for
-   this one. `alone` ends the walk over signals of one queue. */
-GPUSYNC__RARE uint64_t gpusync__goes_after(gpusync__pending_signal *signal)
-{
-    const gpusync_timeline *t = signal->timeline;
-    gpusync__node *above = gpusync__list_from(&t->issued, signal->node.number);
-    gpusync__node *below = above ? above->beside[0] : t->issued.end[1];
-
-    if (t->value == GPUSYNC__FAILED_VALUE)
-        return 0; /* where the timeline has failed, no wait is left */
-    /* A submission that needs a value goes after the signals up to it anyway. */
-    uint64_t needs = gpusync__needs(signal->submission, t);
-    for (; below && below->number > needs; below = below->beside[0]) {
-        const gpusync__pending_signal *lower = gpusync__issued_at_place(below);
-        if (!gpusync__keeps_order(lower, signal))
-            return below->number;
-        if (lower->alone == t->mixes)
-            break;
-    }
-    signal->alone = needs ? 0 : t->mixes;
-    return 0;
-}
-
-/* Turns a pending signal ISSUED: the GPU gets its submission at once, so that work that waits for the
-   value can be committed, too. If the GPU may signal a higher value first, a wait on the GPU would
-   end too early, and work that waits for this value is held until the signalling work has ended. */
-GPUSYNC__INLINE void gpusync__issue_signal(gpusync__pending_signal *signal, gpusync__deferred *deferred)
-{
-    gpusync_timeline *t = signal->timeline;
-    const gpusync__node *below = signal->node.beside[0];
-
-    signal->stage = GPUSYNC__ISSUED;
-    signal->passed = t->largest > signal->node.number;
-    if (t->mixed)
-        gpusync__add_issued(signal);
-    if (signal->passed) {
-        gpusync__let_come_below(signal);
-        return;
-    }
-    t->largest = signal->node.number;
-    if (!below || below->number <= t->coming)
-        gpusync__let_come(t, &signal->node);
-    if (t->waits.lists[GPUSYNC__BY_NUMBER].root)
-        gpusync__turn_dependencies(t, GPUSYNC__COMING, signal->node.number, &signal->node, deferred);
-}
-
-/* Turns all signals of a submission ISSUED, because the submission is issued next; or none, if one must
-   stay behind a lower signal: then it returns that one, with the value in *after. No other submission
-   issues its signals meanwhile, which the device's lock sees to; a single signal of a timeline that is not
-   `mixed` has nothing to stay behind. Under the order lock. */
-static __attribute__((noinline)) gpusync__pending_signal *gpusync__set_out_now(gpusync__submission *s, uint64_t *after,
-                                                                               gpusync__deferred *deferred)
-{
-    gpusync__pending_signal *late = s->signals;
-    if (!late->along) {
-        GPUSYNC__LOCK_TIMELINE(late->timeline);
-        if (!late->timeline->mixed)
-            gpusync__issue_signal(late, deferred);
-        GPUSYNC__UNLOCK_TIMELINE(late->timeline);
-        if (late->stage == GPUSYNC__ISSUED)
-            return NULL;
-    }
-    gpusync__lock(&s->device->lock);
-    for (; late; late = late->along) {
-        GPUSYNC__LOCK_TIMELINE(late->timeline);
-        *after = late->timeline->mixed ? gpusync__goes_after(late) : 0;
-        GPUSYNC__UNLOCK_TIMELINE(late->timeline);
-        if (*after)
-            break;
-    }
-    for (gpusync__pending_signal *signal = late ? NULL : s->signals; signal; signal = signal->along) {
-        GPUSYNC__LOCK_TIMELINE(signal->timeline);
-        gpusync__issue_signal(signal, deferred);
-        GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
-    }
-    gpusync__unlock(&s->device->lock);
-    return late;
-}
-
-GPUSYNC__INLINE gpusync__pending_signal *gpusync__set_out(gpusync__submission *s, uint64_t *after,
-                                                          gpusync__deferred *deferred)
-{
-    bool none = !s->signals || s->signals->stage == GPUSYNC__ISSUED;
-    return none ? NULL : gpusync__set_out_now(s, after, deferred);
-}
-
-/* Lists the pending signal, or returns why it may not. It keeps `coming` below its value, whatever is
-   ISSUED above. goes: it is the only signal of a submission that nothing holds, and is issued at once if
-   its timeline is not `mixed`. Under the order lock. */
-static gpusync_result gpusync__link_signal(gpusync__pending_signal *signal, bool goes, gpusync__deferred *deferred)
-{
-    gpusync_timeline *t = signal->timeline;
-    GPUSYNC__LOCK_TIMELINE(t);
-    gpusync_result result = gpusync__may_rise(t, signal->node.number);
-    if (result == GPUSYNC_OK) {
-        const gpusync__pending_signal *first = (const gpusync__pending_signal *)(const void *)t->signals.end[0];
-        if (!first)
-            t->mixed = false;
-        else if (!t->mixed && (first->submission->work.queue != signal->submission->work.queue ||
-                               (first->submission->flags | signal->submission->flags) & GPUSYNC_STRICT))
-            gpusync__mix(t);
-        gpusync__list_add(&t->signals, &signal->node);
-        GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count + 1);
-        if (goes && !t->mixed)
-            gpusync__issue_signal(signal, deferred);
-        else if (signal->node.number <= t->coming)
-            gpusync__let_come_below(signal);
-    }
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    return result;
-}
-
-/* For a signal of a `mixed` timeline that ends. Takes it off `issued`, and the dependencies of the
-   submissions that stay behind it off the wait list. The caller tells these submissions after the
-   unlock. Under the wait list's lock. */
-GPUSYNC__RARE gpusync__dependency *gpusync__unmix(gpusync__pending_signal *signal, gpusync__deferred *deferred)
-{
-    gpusync_timeline *t = signal->timeline;
-    uint64_t value = signal->node.number;
-    gpusync__dependency *dep = gpusync__first_dependency(&t->waits, value, value);
-    gpusync__dependency *next;
-    gpusync__catch caught;
-
-    if (signal->place_issued.linked)
-        gpusync__list_remove(&t->issued, &signal->place_issued);
-    gpusync__catch_nothing(&caught);
-    for (; dep; dep = next) {
-        next = gpusync__dependency_after(dep, value);
-        if (gpusync__is_order(dep))
-            gpusync__take_told(&t->waits, &dep->node, NULL, &caught, deferred);
-    }
-    return caught.dependencies;
-}
-
-static const char gpusync__timeline_gone[] = "the timeline was destroyed before it reached the value";
-
-/* Fails the callbacks of a timeline that is being destroyed, and the work that is held for values
-   that no pending signal covers: no call can list another signal. No lock is held. */
-static void gpusync__end_unsignalled(gpusync_timeline *t, gpusync__deferred *deferred)
-{
-    gpusync__catch caught;
-    gpusync_error error;
-
-    gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-    gpusync__catch_nothing(&caught);
-    GPUSYNC__LOCK_TIMELINE(t);
-    for (gpusync__node *node = gpusync__first_told(&t->waits, 0), *next; node; node = next) {
-        const gpusync__dependency *dep =
-            node->told == gpusync__dependency_told ? (gpusync__dependency *)(void *)node : NULL;
-        next = gpusync__told_from(node->beside[1]);
-        if (!dep || (dep->blocks && node->number > t->kept && !gpusync__is_pending(dep)))
-            gpusync__take_told(&t->waits, node, &error, &caught, deferred);
-    }
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    gpusync__dependencies_over(caught.dependencies, &error, deferred);
-}
-
-/* Ends the pending signal. kept: its work has ended well, and the value is reached once no lower
-   signal is pending. Otherwise other code may signal what no pending signal covers any more. In
-   both cases `coming` may rise to the signals above, and `value` rises to what this signal has
-   hidden. Submissions that stayed behind the signal are told after the unlock. No wait list's lock
-   is held. */
-static void gpusync__end_signal(gpusync__pending_signal *signal, bool kept, gpusync__deferred *deferred)
-{
-    gpusync_timeline *t = signal->timeline;
-    uint64_t value = signal->node.number;
-    gpusync__dependency *followers = NULL;
-
-    GPUSYNC__LOCK_TIMELINE(t);
-    if (signal->node.linked) {
-        const gpusync__node *below = signal->node.beside[0];
-        const gpusync__node *next = signal->node.beside[1];
-        gpusync__list_remove(&t->signals, &signal->node);
-        GPUSYNC__STORE_SEQ(&t->signal_count, t->signal_count - 1);
-        if (t->mixed)
-            followers = gpusync__unmix(signal, deferred);
-        if (next && next->number > t->coming && (!below || below->number <= t->coming))
-            gpusync__let_come(t, next);
-    }
-    if (!kept && gpusync__is_outside(t))
-        gpusync__turn_dependencies(t, GPUSYNC__ABROAD, GPUSYNC_MAX_VALUE, NULL, deferred);
-    if (kept) {
-        if (value > t->kept)
-            t->kept = value;
-        if (!signal->encoded)
-            t->hosted = value > t->hosted ? value : t->hosted;
-        else if (value > t->on_event)
-            GPUSYNC__STORE_SEQ(&t->on_event, value);
-    }
-    gpusync__raise_unlock(t, deferred);
-    gpusync__dependencies_over(followers, NULL, deferred);
-}
-
-/* Takes a pending signal back: its submission will not signal the value. If the timeline is being
-   destroyed, no later submission can signal it either, and work that waits for values without a
-   pending signal fails. No lock is held. */
-GPUSYNC__RARE void gpusync__take_back(gpusync__pending_signal *signal, gpusync__deferred *deferred)
-{
-    gpusync__end_signal(signal, false, deferred);
-    if (GPUSYNC__LOAD_SEQ(&signal->timeline->flags) & GPUSYNC__CLOSING)
-        gpusync__end_unsignalled(signal->timeline, deferred);
-}
+/* -- what waits, callbacks and the sweep ask */
 
 /* Looks at the submission of the lowest pending signal, because values are reached in order. If
    that look ends the submission, it looks at that of the next signal, and so on. The caller is
@@ -9566,13 +9503,12 @@ static void gpusync__look_value(const gpusync__goal *goal)
     gpusync__look_timeline(t);
 
     for (bool again = true; again && GPUSYNC__LOAD_SEQ(&t->signal_count); last = s) {
-        GPUSYNC__LOCK_TIMELINE(t);
-        s = t->signal_count ? gpusync__cover(t, 0)->submission : NULL;
-        if (s && GPUSYNC__LOAD_SEQ(&s->work.ticket) == 0)
-            s = NULL; /* still coming in */
+        GPUSYNC__LOCK_GRAPH(t->device);
+        gpusync__link *first = gpusync__cover(t, 0);
+        s = first && first->issued ? first->submission : NULL;
         if (s)
-            gpusync__submission_keep(s); /* it is not over, so the count is not zero */
-        GPUSYNC__UNLOCK_TIMELINE(t);
+            gpusync__submission_keep(s); /* its signal is pending, so it is not published */
+        GPUSYNC__UNLOCK_GRAPH(t->device);
         if (!s)
             return;
         again = s != last;
@@ -9585,28 +9521,30 @@ static void gpusync__look_value(const gpusync__goal *goal)
 }
 
 /* Returns the forecast of the ticket of the submission that is to signal the value; zeros if there
-   is none. The lock keeps the submission until this thread has a reference to it. The reference
-   keeps the submission, and the submission keeps its queue, which may be closing. */
+   is none. The reference keeps the submission, and the submission keeps its queue, which may be
+   closing. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
     gpusync_timeline *t = goal->timeline;
     gpusync__forecast f = {0, 0, 0};
 
-    GPUSYNC__LOCK_TIMELINE(t);
-    const gpusync__pending_signal *cover = gpusync__cover(t, goal->ticket);
+    GPUSYNC__LOCK_GRAPH(t->device);
+    const gpusync__link *cover = gpusync__cover(t, goal->ticket);
     gpusync__submission *s = cover ? cover->submission : NULL;
     if (s)
         gpusync__submission_keep(s);
-    GPUSYNC__UNLOCK_TIMELINE(t);
-    if (s && gpusync__enter(s->work.queue)) {
+    GPUSYNC__UNLOCK_GRAPH(t->device);
+    if (!s)
+        return f;
+    if (gpusync__enter(s->work.queue)) {
         f = gpusync__forecast_of(s->work.queue, GPUSYNC__LOAD_SEQ(&s->work.ticket));
         gpusync__leave(s->work.queue);
     }
-    if (s)
-        gpusync__submission_unref(s);
+    gpusync__submission_unref(s);
     return f;
 }
 
+/* Returns how the wait for a value went that is met: a reached value is OK. */
 static gpusync_result gpusync__value_result(const gpusync__goal *goal, gpusync_error *error)
 {
     return gpusync__timeline_result(goal->timeline, error);
@@ -9634,10 +9572,12 @@ static const gpusync__valued gpusync__values = {gpusync__look_value,  gpusync__l
 static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw,
                                             const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
+    bool outside = desc->shared_event || desc->signalled_by_others;
     gpusync_timeline *t = (gpusync_timeline *)gpusync__allocate(dev, sizeof *t, 128);
-    bool lost = false;
+    gpusync__listening *listening = outside ? (gpusync__listening *)malloc(sizeof *listening) : NULL;
+    gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
 
-    if (t) {
+    if (t && (listening || !outside)) {
         t->calls = &gpusync__values;
         t->device = dev;
         t->event = event;
@@ -9647,30 +9587,39 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         else if (raw != GPUSYNC__FAILED_VALUE)
             t->value = raw; /* else 0: the caller looks again */
         t->base = raw > t->value && !t->imported ? raw - t->value : 0;
-        t->kept = t->on_event = t->value;
-        t->refs = t->mixes = 1;
-        t->flags = t->imported || desc->signalled_by_others ? GPUSYNC__OUTSIDE : 0;
+        t->reached = t->kept = t->on_event = t->value;
+        t->refs = 1;
+        t->flags = outside ? GPUSYNC__OUTSIDE : 0;
+        t->listening = listening;
+        if (outside) {
+            listening->refs = 1;
+            listening->timeline = t;
+            listening->out = NULL;
+        }
         gpusync__copy_label(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
         /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline
            slips through. */
-        lost = GPUSYNC__LOAD_SEQ(&dev->lost) != 0;
-        if (!lost) {
+        result = GPUSYNC__LOAD_SEQ(&dev->lost) ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
+        if (result == GPUSYNC_OK) {
             t->place.number = ++dev->timeline_count;
             gpusync__list_add(&dev->timelines, &t->place);
             dev->objects++;
         }
         gpusync__unlock(&dev->lock);
     }
-    if (t && !lost) {
+    if (result == GPUSYNC_OK) {
         *out = t;
         return GPUSYNC_OK;
     }
     gpusync__release_pooled(event);
+    free(listening);
     gpusync__free(dev, t, sizeof *t);
-    return lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    return result;
 }
 
+/* The event of other code is retained. One of ours comes from the pool, where a used one stands at
+   some value: `base` hides that, unless the program wants a higher one. */
 GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
                                                    gpusync_timeline **out)
 {
@@ -9713,60 +9662,47 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
 }
 
 /* A timeline is destroyed in this order:
-     1. CLOSING is set, and sleeping waits are woken (gpusync__begin_timeline_destroy).
-     2. Every call that is inside leaves.
+     1. CLOSING is set, and sleeping waits are woken. The listener finds no timeline any more
+        (gpusync__begin_timeline_destroy).
+     2. Every call that is inside leaves, and the listener's.
      3. The timeline leaves the device's list: no sweep comes any more.
-     4. The listener's blocks do not touch the timeline any more. One that runs is waited for.
-     5. What is held for the timeline fails, and callbacks are due.
-     6. The callbacks are called.
-     7. The program's reference goes. Submissions may have references still: the last reference
-        frees the memory. */
-enum { GPUSYNC__TIMELINE_LET_OUT, GPUSYNC__TIMELINE_UNLISTED, GPUSYNC__TIMELINE_SILENT };
+     4. What is held for the timeline fails, and callbacks are due.
+     5. The callbacks are called.
+     6. The program's reference goes. Submissions may have references still: the last reference frees the memory. */
 
-/* Step 4. With waits false it returns whether no block runs. */
-static bool gpusync__end_listenings(gpusync_timeline *t, bool waits)
-{
-    gpusync__node *node;
-    unsigned rounds = 0;
-    while ((node = t->listenings.end[0]) != NULL)
-        if (!gpusync__listening_end(t, (gpusync__listening *)(void *)node)) {
-            if (!waits)
-                return false;
-            gpusync__linger(t->device, &rounds);
-        }
-    return true;
-}
-
-/* Steps 2 to 6: goes on with them from the stage where it stopped, as gpusync__close_queue. */
+/* Steps 2 to 5: goes on with them from the stage where it stopped, as gpusync__close_queue. */
 static bool gpusync__close_timeline(gpusync__going *going, bool waits)
 {
     gpusync_timeline *t = (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
     gpusync_device *dev = t->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__catch caught;
 
-    if (going->stage == GPUSYNC__TIMELINE_LET_OUT) {
+    if (going->stage == 0) {
         if (!gpusync__let_out(dev, &t->inside, waits))
             return false;
-        /* A thread that listens for held work is not inside: it has this lock, or sees under it that
-           the timeline goes. */
-        GPUSYNC__LOCK_TIMELINE(t);
-        GPUSYNC__UNLOCK_TIMELINE(t);
         gpusync__lock(&dev->lock);
         gpusync__list_remove(&dev->timelines, &t->place);
         gpusync__unlock(&dev->lock);
-        going->stage = GPUSYNC__TIMELINE_UNLISTED;
-    }
-    if (going->stage == GPUSYNC__TIMELINE_UNLISTED) {
-        if (!gpusync__end_listenings(t, waits))
-            return false;
-        gpusync__end_unsignalled(t, &deferred);
+        gpusync__show(t, 0, &deferred); /* what another thread has reached counts before the end */
+        gpusync__catch_nothing(&caught);
+        do {
+            caught.more = false;
+            GPUSYNC__LOCK_TIMELINE(t);
+            gpusync__take_numbers(&t->waits, 0, GPUSYNC__FAILED_VALUE, GPUSYNC__HOLD_MOST, &gpusync__timeline_gone,
+                                  &caught, &deferred);
+            GPUSYNC__UNLOCK_TIMELINE(t);
+        } while (caught.more);
+        GPUSYNC__LOCK_GRAPH(dev);
+        gpusync__end_abandoned(t, &deferred);
+        GPUSYNC__UNLOCK_GRAPH(dev);
         gpusync__do_deferred(dev, &deferred);
-        going->stage = GPUSYNC__TIMELINE_SILENT;
+        going->stage++;
     }
-    return gpusync__pay(dev, &t->owed, NULL, waits);
+    return gpusync__pay(dev, &t->owed, waits);
 }
 
-/* Step 7. */
+/* Step 6. */
 static void gpusync__end_timeline(gpusync__going *going)
 {
     gpusync_timeline *t = (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
@@ -9775,12 +9711,17 @@ static void gpusync__end_timeline(gpusync__going *going)
     gpusync__object_gone(dev);
 }
 
-/* Step 1. False: the timeline is being destroyed already. */
+/* Step 1. False: the timeline is being destroyed already. Work that enters later is not told by the
+   listener, and finds what will not come (gpusync__is_abandoned). */
 static bool gpusync__begin_timeline_destroy(gpusync_timeline *t)
 {
     if (gpusync__set_flag(&t->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
         return false;
     gpusync__wake_waits(t->device, &t->waits, false);
+    GPUSYNC__LOCK_GLOBAL();
+    if (t->listening)
+        t->listening->timeline = NULL;
+    GPUSYNC__UNLOCK_GLOBAL();
     return true;
 }
 
@@ -9821,7 +9762,7 @@ GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *b
     return timeline->event;
 }
 
-/* A timeline that has failed keeps the value that it had reached, in `last`. */
+/* `reached` changes no more once a failure is shown. */
 GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
 {
     if (value)
@@ -9833,34 +9774,38 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     *value = gpusync__value_of(timeline);
     if (*value != GPUSYNC__FAILED_VALUE)
         return GPUSYNC_OK;
-    gpusync_result result = gpusync__timeline_result(timeline, NULL); /* takes the lock over `last` */
-    *value = timeline->last;
-    return result;
+    *value = timeline->reached;
+    return timeline->error.result;
 }
 
 /* Others may have signalled more: so the event is read first. Under the lock a pending signal of
    the same value, or a failure, cannot come in between. */
 GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
 {
+    gpusync_timeline *t = timeline;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    if (!timeline)
+    if (!t)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (value > GPUSYNC_MAX_VALUE)
         return GPUSYNC_ERROR_NOT_RISING;
-    gpusync_result result = gpusync__timeline_enter(timeline);
+    gpusync_result result = gpusync__timeline_enter(t);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__read_event(timeline, &deferred);
-    GPUSYNC__LOCK_TIMELINE(timeline);
-    bool lost = (GPUSYNC__LOAD_SEQ(&timeline->flags) & GPUSYNC__LOST) != 0;
-    result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(timeline, value);
-    if (result == GPUSYNC_OK && value > timeline->kept)
-        timeline->kept = value;
-    gpusync__raise_unlock(timeline, &deferred); /* which raises nothing on an error */
-    if (result == GPUSYNC_OK && timeline->device->trace)
-        timeline->device->trace->signal(timeline, value);
-    gpusync__do_deferred(timeline->device, &deferred);
-    gpusync__timeline_leave(timeline);
+    gpusync__read_event(t, &deferred);
+    GPUSYNC__LOCK_GRAPH(t->device);
+    bool lost = (GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__LOST) != 0;
+    result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(t, value);
+    if (result == GPUSYNC_OK && value > t->kept)
+        t->kept = value;
+    gpusync__raise(t, &deferred); /* which raises nothing on an error */
+    uint64_t level = result == GPUSYNC_OK ? gpusync__take_level(t) : 0;
+    GPUSYNC__UNLOCK_GRAPH(t->device);
+    if (result == GPUSYNC_OK)
+        gpusync__show(t, level, &deferred);
+    if (result == GPUSYNC_OK && t->device->trace)
+        t->device->trace->signal(t, value);
+    gpusync__do_deferred(t->device, &deferred);
+    gpusync__timeline_leave(t);
     return result;
 }
 
@@ -9877,6 +9822,8 @@ static void gpusync__read_reason(gpusync_error *to, const gpusync_error *from)
     gpusync__copy_label(to->queue_label, sizeof to->queue_label, ended.queue_label);
 }
 
+/* A timeline that has failed keeps its first error, and the call returns that. Work that is to
+   signal it goes on, and ends as it does: only what waits for the timeline fails with it. */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -9888,8 +9835,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
         return result;
     if (reason)
         gpusync__read_reason(&error, reason);
+    GPUSYNC__LOCK_GRAPH(timeline->device);
     if (!gpusync__fail_timeline(timeline, reason ? &error : NULL, &deferred))
-        result = gpusync__timeline_result(timeline, NULL);
+        result = timeline->error.result;
+    uint64_t level = gpusync__take_level(timeline);
+    GPUSYNC__UNLOCK_GRAPH(timeline->device);
+    gpusync__show(timeline, level, &deferred);
     gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
     return result;
@@ -9921,6 +9872,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
     return result;
 }
 
+/* The fast path takes no lock: a value that is reached is so for good, unless the timeline fails,
+   and then one load tells. */
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
@@ -9937,19 +9890,234 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
     return GPUSYNC_OK;
 }
 
+/* -------------------------------------------------------------------------- >>submissions --
+   The memory of submissions, and what becomes of one that ends.
+
+   Submissions and links come from pools of the device, under the submission lock, and go back there
+   with their last reference. Joining one submission to another moves links, and no memory. */
+
+/* Puts a list of links into the pool. Under the submission lock. */
+static void gpusync__push_links(gpusync_device *dev, gpusync__link *link)
+{
+    for (gpusync__link *next; link; link = next) {
+        next = link->next;
+        gpusync__pool_give(&dev->pools[GPUSYNC__POOL_LINKS], link);
+    }
+}
+
+/* The same, for a caller that has no lock. */
+static void gpusync__give_links(gpusync_device *dev, gpusync__link *links)
+{
+    gpusync__lock(&dev->submission_lock);
+    gpusync__push_links(dev, links);
+    gpusync__unlock(&dev->submission_lock);
+}
+
+/* Drops the references of links to their timelines. */
+static void gpusync__unref_timelines(const gpusync__link *link)
+{
+    for (; link; link = link->next)
+        if (link->timeline)
+            gpusync__timeline_unref(link->timeline);
+}
+
+/* Drops links, by `next`, with their timelines. */
+static void gpusync__drop_links(gpusync_device *dev, gpusync__link *links)
+{
+    gpusync__unref_timelines(links);
+    gpusync__give_links(dev, links);
+}
+
+/* Takes links out of the pool into the list, by `next`, and returns how many are missing. Under the
+   submission lock. */
+static size_t gpusync__pop_links(gpusync_device *dev, size_t count, gpusync__link **list)
+{
+    gpusync__pool *pool = &dev->pools[GPUSYNC__POOL_LINKS];
+    gpusync__link *link;
+    for (; count && (link = (gpusync__link *)gpusync__pool_take(pool)) != NULL; count--) {
+        link->next = *list;
+        *list = link;
+    }
+    return count;
+}
+
+/* Makes so many links. False, with fewer, if there is no memory. No lock is held. */
+GPUSYNC__RARE bool gpusync__make_links(gpusync_device *dev, size_t count, gpusync__link **list)
+{
+    for (; count; count--) {
+        gpusync__link *link = (gpusync__link *)gpusync__allocate(dev, sizeof *link, 16);
+        if (!link)
+            return false;
+        link->next = *list;
+        *list = link;
+    }
+    return true;
+}
+
+/* Puts one link into *link, or NULL if there is no memory. No lock is held. */
+static void gpusync__take_link(gpusync_device *dev, gpusync__link **link)
+{
+    gpusync__hook_in(dev);
+    gpusync__lock(&dev->submission_lock);
+    size_t missing = gpusync__pop_links(dev, 1, link);
+    gpusync__unlock(&dev->submission_lock);
+    if (missing)
+        (void)gpusync__make_links(dev, missing, link);
+}
+
+/* `done` of a submission's callback, which has run: drops the callback's reference. */
+static void gpusync__submission_called(gpusync__due *due)
+{
+    gpusync__submission_unref((gpusync__submission *)(void *)due);
+}
+
+/* Gives the submission memory for the command buffers of the program and two of our own, where they
+   are many. */
+static bool gpusync__submission_room(gpusync__submission *s, size_t buffers)
+{
+    size_t size = (buffers + 2) * sizeof *s->parts;
+    s->parts = s->few_parts;
+    s->buffers = s->few_buffers;
+    if (buffers <= GPUSYNC__FEW)
+        return true;
+    if (buffers > SIZE_MAX / 4 / sizeof *s->parts)
+        return false;
+    s->memory_size = 2 * size;
+    s->memory = gpusync__allocate(s->device, s->memory_size, 16);
+    if (!s->memory)
+        return false;
+    s->parts = (gpusync__slot **)s->memory;
+    s->buffers = (void **)s->memory + buffers + 2;
+    return true;
+}
+
+/* Returns a submission with so many spare links, and memory for so many command buffers. NULL if
+   there is no memory. The caller is inside the queue. No lock is held. */
+static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t links, size_t buffers)
+{
+    gpusync_device *dev = q->device;
+    gpusync__link *spare = NULL;
+
+    gpusync__hook_in(dev);
+    gpusync__lock(&dev->submission_lock);
+    gpusync__submission *s = (gpusync__submission *)gpusync__pool_take(&dev->pools[GPUSYNC__POOL_SUBMISSIONS]);
+    size_t missing = gpusync__pop_links(dev, links, &spare);
+    gpusync__unlock(&dev->submission_lock);
+    if (!s && (s = (gpusync__submission *)gpusync__allocate(dev, sizeof *s, GPUSYNC__APART)) == NULL) {
+        gpusync__give_links(dev, spare);
+        return NULL;
+    }
+
+    memset(&s->holds, 0, offsetof(gpusync__submission, cleared) - offsetof(gpusync__submission, holds));
+    s->label[0] = '\0';
+    s->work.kind = GPUSYNC__SUBMISSION;
+    s->work.submission = s;
+    s->work.queue = q;
+    s->work.back = NULL;
+    s->work.ticket = s->work.since_ns = s->work.behind = 0;
+    s->work.traits = 0;
+    s->work.state = GPUSYNC__OPEN;
+    s->due.done = gpusync__submission_called;
+    s->due.owed = &q->owed;
+    s->device = dev;
+    s->refs = s->open = 1;
+    s->flags = 0;
+    s->due.fn = NULL;
+    s->spare = spare;
+    gpusync__links_clear(&s->links);
+    gpusync__links_clear(&s->signals);
+    GPUSYNC__ADD_SEQ(&q->owed.count, 1); /* gpusync__submission_free takes it back */
+
+    if (gpusync__submission_room(s, buffers) && (!missing || gpusync__make_links(dev, missing, &s->spare)))
+        return s;
+    gpusync__submission_unref(s);
+    return NULL;
+}
+
+/* Puts the submission back, with its links. The last reference is gone. No lock is held, or the
+   order lock where it was joined to another one: then it has no links, no memory and no options. */
+static void gpusync__submission_free(gpusync__submission *s)
+{
+    gpusync_device *dev = s->device;
+    gpusync_queue *q = s->work.queue;
+
+    if (q->metal4 && gpusync__is_issued(s))
+        gpusync__keep_links(q, s);
+    gpusync__links_move(&s->links, &s->signals);
+    gpusync__unref_timelines(s->links.first);
+    *s->links.end = s->spare;
+    gpusync__free(dev, s->memory, s->memory_size);
+    if (s->options)
+        gpusync__release_pooled(s->options);
+    gpusync__lock(&dev->submission_lock);
+    gpusync__push_links(dev, s->links.first);
+    gpusync__pool_give(&dev->pools[GPUSYNC__POOL_SUBMISSIONS], s);
+    gpusync__unlock(&dev->submission_lock);
+    GPUSYNC__SUB_SEQ(&q->owed.count, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
+}
+
+/* Takes the first `count` parts, which were not committed, out of flight, gives their room back,
+   and returns them as a list that is the caller's alone. A part that a report looks at is left out:
+   the look frees it. Under the queue's lock. */
+GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__submission *s, uint32_t count,
+                                                gpusync__catch *caught)
+{
+    gpusync__slot *parts = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        gpusync__slot *slot = s->parts[i];
+        slot->traits |= GPUSYNC__HANDLED; /* no handler will come */
+        if (slot->looks) {
+            *slot->back = NULL;
+            slot->back = NULL;
+            continue;
+        }
+        gpusync__flight_remove(q, slot);
+        slot->next = parts;
+        parts = slot;
+    }
+    gpusync__give_rooms(q, count, caught);
+    return parts;
+}
+
+/* Releases the command buffers of these parts, and then frees the slots, because a free slot may
+   serve another buffer at once. Another thread may have the room by now: Metal counts a buffer
+   until its release, which comes at once. No lock is held. */
+GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
+{
+    gpusync__slot *slot, *next;
+    for (slot = parts; slot; slot = slot->next)
+        gpusync__release_pooled(slot->buffer);
+    GPUSYNC__LOCK(q);
+    for (slot = parts; slot; slot = next) {
+        next = slot->next;
+        gpusync__slot_free(&q->free_slots, slot);
+    }
+    GPUSYNC__UNLOCK(q);
+}
+
 /* ------------------------------------------------------------------------------- >>metal4 --
    A command buffer of Metal 4 has no status, no handler and no queue, and Metal retains nothing.
    What is committed in one go is one slot, and that is the feedback handler. Metal takes the
    handlers out of the options at the commit (assumed): so each commit has options of its own. A
-   signal of the queue may come after the feedback of the work in front of it. Therefore a
-   submission that signals is kept, and its events with it, until its mark has come: an event of the
-   queue, which the queue signals behind the others. The events of the timelines do not tell: another
-   queue or the host may raise one before the signal comes.
+   signal of the queue may come after the feedback of the work in front of it. Therefore the queue
+   keeps the links of its submissions, and with them their timelines' events, until each event shows
+   the value that the queue was to signal (gpusync__keep_links).
+
+   What follows from that, in short.
+     ask     A wait cannot look at work on the GPU: it sleeps for the feedback, and the sweep cannot
+             find an end whose feedback was lost.
+     fail    The error comes with the feedback, one for all command buffers of the commit.
+     wait    The queue itself waits and signals, so all that is committed later waits, too. A wait
+             that Metal cuts short is found when the work behind it ends (gpusync__wait_was_cut).
+     hold    What is held is not known to Metal yet: its command buffers may not be recorded
+             again, nor committed (gpusync__holds), and count as one against the limit.
+     keep    The queue stays, with the events that it was to signal, until the last signal has come,
+             or for good where none does (gpusync__leave_behind).
 
    In this section stand the checks of command buffers, the commit (gpusync__commit4), the ends
-   (gpusync__feedback_status), the mark and what is kept (gpusync__make_mark, gpusync__keep_signaller; in destroy
-   gpusync__leave_behind, which the ground floor calls as `leave` of gpusync__metal4), and waits and
-   signals of submissions (gpusync__encode_waits4, gpusync__send_parts4, gpusync__wait_was_cut).
+   (gpusync__feedback_status), what is kept (gpusync__keep_links; in destroy gpusync__leave_behind,
+   which the ground floor calls as `leave` of gpusync__metal4), and waits and signals of submissions
+   (gpusync__send_parts4, gpusync__wait_was_cut).
 
    What else knows of Metal 4, and why. `make check` compares this list with the code.
 
@@ -9967,17 +10135,17 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
      gpusync__has_metal4        does the device have such queues?
      gpusync__metal_queue       takes or makes the queue
      gpusync_queue_create       its limit, where the program sets none, is the largest number
-     gpusync__orphan_slots      keeps no events for an orphan: its submission is kept
+     gpusync__orphan_slots      keeps no events for an orphan: the queue keeps the links of its submission
      gpusync__step_callbacks    calls `leave`: what the GPU still uses is kept
-     gpusync__submission_clear  a free submission has no options
-     gpusync__submission_new    the command buffers are noted in its memory, beside its parts
-     gpusync__submission_free   releases the options of a commit that was never made
-     gpusync__publish           the events that the submission signals stay until its mark has come
-     gpusync__issue_submission  waits and signals are operations of the queue
+     gpusync__submission_free   the events that the submission signals stay until they show the values; releases
+                                the options of a commit that was never made
+     gpusync__set_out           announces each commit: Metal has the options, not the submission
+     gpusync__issue             waits and signals are operations of the queue
      gpusync__own_buffers       makes options: no command buffers of this library's own carry waits and signals
-     gpusync__take_parts        calls gpusync__take_parts4
-     gpusync__take_parts4       all command buffers are one part
-     gpusync__seek_all          has no buffer that is enqueued to refuse: Metal 4 has no enqueue
+     gpusync__check_parts       calls gpusync__check_parts4, which makes the object of the one slot
+     gpusync__check_parts4      and refuses buffers that held work has
+     gpusync__may_enter         all command buffers count as one that is held
+     gpusync__add_parts         all command buffers are one part, and noted in the submission's memory
      gpusync_warmup_start       refuses such queues: the touching buffer comes from [queue commandBuffer]
      gpusync__write_slot        the report knows no status
      gpusync__write_queue       the report says which kind the queue is */
@@ -10031,14 +10199,12 @@ GPUSYNC__INLINE gpusync_result gpusync__check_work(gpusync_queue *q, void *const
     return q->metal4 && result == GPUSYNC_OK ? gpusync__check_classes4(q, buffers, count) : result;
 }
 
-/* Returns whether a submission from this one on has one of the command buffers. Under the order
-   lock. */
-GPUSYNC__RARE bool gpusync__line_holds(const gpusync__submission *s, void *const *buffers, size_t count)
+/* Returns whether the submission has one of the command buffers. */
+GPUSYNC__INLINE bool gpusync__has_buffer(const gpusync__submission *s, void *const *buffers, size_t count)
 {
-    for (; s; s = s->next)
-        for (size_t i = 0; i < s->buffer_count * count; i++)
-            if (s->buffers[i / count] == buffers[i % count])
-                return true;
+    for (size_t i = 0; i < s->buffer_count * count; i++)
+        if (s->buffers[i / count] == buffers[i % count])
+            return true;
     return false;
 }
 
@@ -10046,7 +10212,13 @@ GPUSYNC__RARE bool gpusync__line_holds(const gpusync__submission *s, void *const
    committed. Under the order lock. */
 static bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t count)
 {
-    return gpusync__line_holds(q->line.first, buffers, count) || gpusync__line_holds(q->loose.first, buffers, count);
+    bool holds = false;
+    GPUSYNC__LOCK_GRAPH(q->device);
+    for (int line = 0; line < GPUSYNC__LINES; line++)
+        for (const gpusync__submission *s = q->lines[line].first; s; s = s->next)
+            holds = holds || gpusync__has_buffer(s, buffers, count);
+    GPUSYNC__UNLOCK_GRAPH(q->device);
+    return holds;
 }
 
 /* +0, for the caller's pool. */
@@ -10066,104 +10238,168 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
     return failed ? GPUSYNC__STATUS_ERROR : GPUSYNC__STATUS_COMPLETED;
 }
 
-/* Adds the events of the submission that the GPU may still use to the array. */
-static void gpusync__add_events(void *array, const gpusync__submission *s)
+/* What the event of a kept link shows. A GPU that was removed signals nothing any more. UNKNOWN:
+   the timeline has failed, so that the host has written its event, or the signal may never come; or
+   it is a wait, which ends some time after its value has come. */
+enum { GPUSYNC__NOT_COME, GPUSYNC__UNKNOWN, GPUSYNC__CAME };
+
+/* Asks the event of a kept link. No lock is held. */
+static int gpusync__shows(const gpusync__link *link)
 {
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        if (dep->timeline)
-            gpusync__send_void_id(array, gpusync__sel.addObject, dep->timeline->event);
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        gpusync__send_void_id(array, gpusync__sel.addObject, signal->timeline->event);
+    const gpusync_timeline *t = link->timeline;
+    uint64_t raw = gpusync__event_value(t->event);
+    if (GPUSYNC__LOAD_SEQ(&t->device->lost) & GPUSYNC__REMOVED)
+        return GPUSYNC__CAME;
+    if (!link->signal || raw == GPUSYNC__FAILED_VALUE)
+        return GPUSYNC__UNKNOWN;
+    if (raw >= link->needs)
+        return GPUSYNC__CAME;
+    return gpusync__value_of(t) == GPUSYNC__FAILED_VALUE ? GPUSYNC__UNKNOWN : GPUSYNC__NOT_COME;
 }
 
-/* Takes the oldest kept submission off the list if the queue has signalled its mark, and with it all that
-   stands in front of the mark: Metal makes the signals of a queue in their order (assumed: README,
-   "Status"). shown: where the mark stands. NULL: there is none, or its mark has not come. */
-static gpusync__submission *gpusync__kept_came(gpusync_queue *q, uint64_t shown)
+/* Drops the kept links that the GPU is through with. `kept` is in the order in which the queue got
+   them, and Metal makes the signals of a queue in that order (assumed: README, "Status"): one that
+   has come tells of all in front. One thread at a time looks, with the list in its hands, because
+   the events are asked without a lock; what is kept meanwhile comes to the list as usual. No lock
+   is held. */
+GPUSYNC__RARE void gpusync__drop_come(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    gpusync__lock(&dev->submission_lock);
-    gpusync__submission *s = q->kept;
-    if (s && s->mark && s->mark <= shown)
-        q->kept = s->next;
-    else
-        s = NULL;
-    gpusync__unlock(&dev->submission_lock);
-    return s;
-}
-
-/* Returns the mark that the queue has signalled. A GPU that was removed signals nothing any more. */
-static uint64_t gpusync__shown_mark(const gpusync_queue *q)
-{
-    if (GPUSYNC__LOAD_SEQ(&q->device->lost) & GPUSYNC__REMOVED)
-        return UINT64_MAX;
-    return gpusync__event_value(q->mark); /* of nil: 0 */
-}
-
-/* Returns whether the GPU may still use events of a submission that was issued: it is to signal, or it was
-   left in flight and waits. */
-static bool gpusync__needs_events(const gpusync__submission *s)
-{
-    return s->mark || (s->dependencies && gpusync__has_fate(s, GPUSYNC__GIVEN_UP));
-}
-
-/* Keeps an ended submission on the queue, with the caller's reference, and with it the events that the
-   submission signals: Metal 4 retains no event, and a signal may come after the feedback of the work in
-   front of it. This call also drops the kept submissions whose marks have come, the oldest first. The
-   queue may be freed once `kept_count` is added to: gpusync__destroy waits for all submissions except
-   the kept ones. */
-GPUSYNC__RARE void gpusync__keep_signaller(gpusync_queue *q, gpusync__submission *s)
-{
-    gpusync_device *dev = q->device;
-    uint64_t shown = gpusync__shown_mark(q);
-    gpusync__submission *gone = NULL;
-    uint32_t more = 1;
-
-    gpusync__lock(&dev->submission_lock);
-    s->next = NULL;
-    if (q->kept)
-        q->last_kept->next = s;
-    else
-        q->kept = s;
-    q->last_kept = s;
-    gpusync__unlock(&dev->submission_lock);
-    for (; (s = gpusync__kept_came(q, shown)) != NULL; more--) {
-        s->next = gone;
-        gone = s;
+    gpusync__link *come = NULL, *last = NULL;
+    gpusync__node *node, *next;
+    GPUSYNC__LOCK_GRAPH(dev);
+    gpusync__list all = q->kept;
+    bool looks = all.root && !q->looks_at_kept;
+    if (looks) {
+        q->looks_at_kept = true;
+        q->kept.root = q->kept.end[0] = q->kept.end[1] = NULL;
     }
-    GPUSYNC__ADD_SEQ(&q->kept_count, more); /* last, and before the references go: see gpusync__destroy */
-    gpusync__unref_submissions(gone);
+    GPUSYNC__UNLOCK_GRAPH(dev);
+    if (!looks)
+        return;
+
+    for (node = all.end[0]; node; node = node->beside[1]) {
+        int shows = gpusync__shows(gpusync__link_at(node));
+        if (shows == GPUSYNC__NOT_COME)
+            break;
+        if (shows == GPUSYNC__CAME)
+            last = gpusync__link_at(node);
+    }
+    GPUSYNC__LOCK_GRAPH(dev);
+    for (node = all.end[0]; node; node = next) {
+        gpusync__link *link = gpusync__link_at(node);
+        next = node->beside[1];
+        if (!last) {
+            gpusync__list_add(&q->kept, node);
+            continue;
+        }
+        link->next = come;
+        come = link;
+        if (link == last)
+            last = NULL;
+    }
+    q->looks_at_kept = false;
+    GPUSYNC__UNLOCK_GRAPH(dev);
+    gpusync__drop_links(dev, come);
 }
 
-/* Step 7 of >>destroy, when no thread publishes any more. Drops the kept submissions whose marks have come.
-   If there are others, the queue, its mark and their events are kept for good: the GPU may still use them.
-   A submission without a mark is one that waits, and was left in flight. */
-GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q)
+/* Keeps the links of a submission that the GPU may still use, when its last reference has gone:
+   Metal 4 retains no event, and a signal may come after the feedback of the work in front of it.
+   Waits are kept where the submission was left in flight. A kept link is listed by the submission's
+   place among those that the queue got, and has the value of the event in `needs`. The queue stays:
+   the submission is counted there. No lock is held. */
+GPUSYNC__RARE void gpusync__keep_links(gpusync_queue *q, gpusync__submission *s)
 {
-    uint64_t shown = gpusync__shown_mark(q);
-    gpusync__submission *s;
-    while ((s = gpusync__kept_came(q, shown)) != NULL)
-        gpusync__submission_unref(s);
-    if (q->kept)
+    gpusync__links all;
+    gpusync__link *next;
+    gpusync__links_clear(&all);
+    gpusync__links_move(&all, &s->links);
+    GPUSYNC__LOCK_GRAPH(q->device);
+    for (gpusync__link *link = all.first; link; link = next) {
+        next = link->next;
+        if (!link->issued || (link->signal ? gpusync__is_strict(s) : !s->left)) {
+            gpusync__links_add(&s->links, link);
+            continue;
+        }
+        link->needs = gpusync__raw_of(link);
+        link->node.number = s->sent;
+        gpusync__list_add(&q->kept, &link->node);
+    }
+    GPUSYNC__UNLOCK_GRAPH(q->device);
+    gpusync__drop_come(q);
+}
+
+#define GPUSYNC__LAST_SIGNAL_NS 100000000u /* a queue that is idle signals within this, or counts as hanging */
+#define GPUSYNC__LAST_SIGNAL_ROUNDS 356u   /* and within so many of gpusync__linger, of which 100 sleep */
+
+/* Has the queue signal an event behind all others, once. False: Metal has no event. */
+static bool gpusync__signal_last(gpusync_queue *q)
+{
+    typedef void (*signal)(void *, void *, void *, uint64_t);
+    if (q->last)
+        return true;
+    q->last = gpusync__event_take(q->device, &q->last_raw);
+    q->last_ns = gpusync_now_ns();
+    void *pool = gpusync__pool_push();
+    if (q->last)
+        ((signal)gpusync__send)(q->metal, gpusync__sel.signalEvent, q->last, ++q->last_raw);
+    gpusync__pool_pop(pool);
+    return q->last != NULL;
+}
+
+/* Asks whether all signals of the queue have come, by that event. waits false: looks once. True:
+   *came tells; they have, or the time is over. */
+GPUSYNC__RARE bool gpusync__ask_last(gpusync_queue *q, bool waits, bool *came)
+{
+    unsigned rounds = 0;
+    bool late = false;
+    if (!gpusync__signal_last(q))
+        return true;
+    while (!(*came = gpusync__event_value(q->last) >= q->last_raw) && !late) {
+        late = gpusync_now_ns() - q->last_ns > GPUSYNC__LAST_SIGNAL_NS || rounds > GPUSYNC__LAST_SIGNAL_ROUNDS;
+        if (!late && !waits)
+            return false;
+        if (!late)
+            gpusync__linger(q->device, &rounds);
+    }
+    if (*came)
+        gpusync__event_keep(q->device, q->last, true);
+    return true;
+}
+
+/* Step 7 of >>destroy, when no thread publishes any more. Drops what has come, and asks for the
+   rest. Where that has not come, the queue and the events are kept for good: the GPU may still use
+   them. waits false: it returns whether it is through. */
+GPUSYNC__RARE bool gpusync__leave_behind(gpusync_queue *q, bool waits)
+{
+    gpusync__link *left = NULL;
+    bool came = false;
+    gpusync__drop_come(q);
+    if ((q->kept.root || q->last) && !gpusync__ask_last(q, waits, &came))
+        return false;
+
+    if (q->kept.root && !came)
         gpusync__retain(q->metal);
-    else if (q->mark)
-        gpusync__event_keep(q->device, q->mark, true);
-    for (s = q->kept; s; s = s->next) {
-        GPUSYNC__EACH_DEPENDENCY(dep, s)
-            if (dep->timeline)
-                gpusync__retain(dep->timeline->event);
-        GPUSYNC__EACH_SIGNAL(signal, s)
-            gpusync__retain(signal->timeline->event);
+    for (gpusync__node *node = q->kept.end[0]; node; node = node->beside[1]) {
+        gpusync__link *link = gpusync__link_at(node);
+        link->next = left;
+        left = link;
+        if (came)
+            continue;
+        gpusync__retain(link->timeline->event);
+        GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
     }
-    gpusync__unref_submissions(q->kept);
+    gpusync__drop_links(q->device, left);
+    return true;
 }
 
-/* Before the mark is made, and before the first commit, whose handler reads it. Under the order lock. */
+/* Before the first commit, whose handler reads it. Under the order lock. */
 GPUSYNC__INLINE void gpusync__hook_in4(gpusync_queue *q)
 {
     static const gpusync__metal4 fours = {gpusync__feedback_status, gpusync__leave_behind};
-    if (!q->four)
-        q->four = &fours;
+    if (q->four)
+        return;
+    q->four = &fours;
 }
 
 /* Returns the object of a slot for these command buffers: the one command buffer, or an array (+0),
@@ -10209,9 +10445,9 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
         gpusync__lock(&q->order);
         if (!options || !all)
             result = GPUSYNC_ERROR_METAL_NIL;
-        else if (q->lined_ordered)
+        else if (GPUSYNC__LOAD_SEQ(&q->lined_ordered))
             result = GPUSYNC_NOT_READY;
-        else if (q->lined && gpusync__holds(q, buffers, count))
+        else if (GPUSYNC__LOAD_SEQ(&q->lined) && gpusync__holds(q, buffers, count))
             result = GPUSYNC_ERROR_ALREADY_TRACKED;
         else
             result = gpusync__take_in4(q, all, &slot);
@@ -10227,6 +10463,8 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     return result;
 }
 
+/* A count that the parts of a submission could not hold is refused first: a commit behind held work
+   becomes one. */
 GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *command_buffers, size_t count,
                                            gpusync_ticket *ticket)
 {
@@ -10248,75 +10486,30 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
    Waits and signals are operations of the queue, before and behind the commit: all that is
    committed later waits, too. */
 
-/* Makes the queue's mark before its first signal. Of two threads that come here at once, the first
-   one's mark counts. False if Metal has no event. No lock is held. */
-GPUSYNC__RARE bool gpusync__make_mark(gpusync_queue *q)
+/* Makes the options of the submission's commit. No lock is held. */
+GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s)
 {
-    uint64_t raw;
-    void *event = gpusync__event_take(q->device, &raw);
-
-    if (!event)
-        return false;
-    gpusync__lock(&q->order);
-    if (!q->mark) {
-        gpusync__hook_in4(q);
-        q->marks = raw;
-        GPUSYNC__STORE_SEQ(&q->mark, event);
-        event = NULL;
-    }
-    gpusync__order_end(q);
-    if (event)
-        gpusync__event_keep(q->device, event, true);
-    return true;
-}
-
-/* Makes what the commit of the submission needs: the options, and the queue's mark if it signals. No
-   lock is held. */
-GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s, bool signals)
-{
-    if (signals && !GPUSYNC__LOAD_SEQ(&q->mark) && !gpusync__make_mark(q))
-        return GPUSYNC_ERROR_METAL_NIL;
     void *pool = gpusync__pool_push();
     s->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
     gpusync__pool_pop(pool);
     return s->options ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Encodes a wait into the Metal 4 queue for each dependency that is not over. Returns whether it
-   encoded any. Under the order lock, with a pool. */
-GPUSYNC__RARE bool gpusync__encode_waits4(gpusync__submission *s)
-{
-    bool waits = false;
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        if (gpusync__is_over(dep))
-            continue;
-        gpusync__encode(s->work.queue->metal, gpusync__sel.waitForEvent, dep->timeline->event, gpusync__raw_of(dep));
-        dep->encoded = true; /* gpusync__wait_was_cut reads it */
-        waits = true;
-    }
-    return waits;
-}
-
-/* Commits the submission, and encodes its signals into the queue, with the mark behind them. The host does
-   not write their values. The memory of the signals stays until the mark has come. Under the order lock,
-   with a pool. */
+/* Encodes the waits that the GPU does, the commit, and the signals into the queue. Under the order
+   lock, with a pool. The submission stays until it is announced. */
 GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
-    uint64_t mark = s->signals && !(s->flags & GPUSYNC_STRICT) ? ++q->marks : 0;
-    s->mark = mark; /* before the commit, as `encoded`: the feedback may publish at once */
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        GPUSYNC__STORE_SEQ(&signal->encoded, mark != 0);
+    s->sent = ++q->sent;
+    GPUSYNC__EACH_WAIT(link, s)
+        if (link->issued)
+            gpusync__encode(q->metal, gpusync__sel.waitForEvent, link);
     gpusync__send4(q, s->parts[0], s->options, s->buffers, s->buffer_count);
     gpusync__release(s->options);
-
     s->options = NULL;
-    if (!mark)
-        return;
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        gpusync__encode(q->metal, gpusync__sel.signalEvent, signal->timeline->event,
-                        signal->node.number + signal->timeline->base);
-    gpusync__encode(q->metal, gpusync__sel.signalEvent, q->mark, mark);
+    GPUSYNC__EACH_SIGNAL(link, s)
+        if (!gpusync__is_strict(s))
+            gpusync__encode(q->metal, gpusync__sel.signalEvent, link);
 }
 
 /* Returns whether a wait of the queue ended before its value came, with an error for that. After a
@@ -10324,10 +10517,11 @@ GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
    hides the timeout. The submission keeps the events. */
 GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
-    const gpusync__dependency *dep = slot->submission->dependencies;
-    while (dep && (!dep->encoded || gpusync__event_value(dep->timeline->event) >= gpusync__raw_of(dep)))
-        dep = dep->along;
-    if (!dep)
+    const gpusync__link *link = slot->submission->links.first;
+    while (link &&
+           (link->signal || !link->issued || gpusync__event_value(link->timeline->event) >= gpusync__raw_of(link)))
+        link = link->next;
+    if (!link)
         return false;
     gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
@@ -10337,534 +10531,98 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     return true;
 }
 
-/* -------------------------------------------------------------------------- >>submissions --
-   A submission waits for its dependencies and signals its pending signals. While it is listed, a
-   dependency stands on the wait list of its queue or timeline, and a pending signal on the list of
-   its timeline.
-
-   The life of a submission stands above gpusync__submission. A submission lists its dependencies
-   when it enters its queue. If all of them are values that the GPU is about to signal
-   (gpusync__all_coming), and nothing else holds the submission, it lists them only when its own
-   work is over: such an issue takes no wait list's lock for its dependencies. The submission of an
-   open command buffer lists its pending signals at once, but its dependencies not before the
-   commit, because the program may discard the buffer.
-
-   A thread that ends or issues a submission puts the work that follows among its call's deferred
-   work, and gpusync__run does that work without a lock. No submission ends or issues another one
-   from inside its own end, so a long chain of submissions fits Metal's small stacks. */
-
-/* -- free submissions. One stands on the list of a queue, which needs no lock, or in the pool of the
-   device, under the submission lock. */
-
-#define GPUSYNC__SUBMISSIONS_AT_ONCE 8 /* that a queue takes from the device */
-#define GPUSYNC__QUEUE_SUBMISSIONS 128 /* the most that stay on the free list of a queue */
-
-/* Sets a submission to what a free one has. Most submissions leave most fields so, and therefore
-   the fields are set when a submission is freed. */
-static void gpusync__submission_clear(gpusync__submission *s)
-{
-    s->dependencies = s->highest = NULL;
-    s->dependencies_end = &s->dependencies;
-    s->before.timeline = NULL;
-    s->signals = s->latest = NULL;
-    s->signals_end = &s->signals;
-    s->own_dependencies = s->few_dependencies;
-    s->own_signals = s->few_signals;
-    s->parts = s->few_parts;
-    s->memory = s->front = s->back = s->options = NULL; /* `buffers` and `mark` count with the options alone */
-    s->joined = NULL;
-    s->dependency_count = s->signal_count = s->part_count = s->first_part = 0;
-    s->failed = s->own = false;
-    s->listed = 0;
-    s->due.fn = NULL;
-    s->gpu_start = s->gpu_end = 0;
-    s->label[0] = '\0';
-    s->flags = 0;
-    /* These are published by the swap or the unlock that puts the submission on a free list. */
-    GPUSYNC__STORE_RELAXED(&s->fate, 0);
-    GPUSYNC__STORE_RELAXED(&s->work.state, (uint8_t)GPUSYNC__OPEN);
-    GPUSYNC__STORE_RELAXED(&s->work.ticket, 0);
-    s->work.queue = NULL;
-    s->work.back = NULL;
-    s->work.traits = 0;
-    s->work.behind = 0;
-}
-
-/* Gives a list of submissions back to the device. Returns how many they are. */
-GPUSYNC__RARE uint32_t gpusync__submissions_return(gpusync_device *dev, gpusync__submission *s)
-{
-    gpusync__pool *pool = &dev->pools[GPUSYNC__POOL_SUBMISSIONS];
-    uint32_t count = 0;
-
-    gpusync__lock(&dev->submission_lock);
-    for (gpusync__submission *next; s; s = next) {
-        next = s->next;
-        gpusync__pool_give(pool, &s->due);
-        count++;
-    }
-    gpusync__unlock(&dev->submission_lock);
-    return count;
-}
-
-/* Puts a submission on the queue's free list, or gives it to the device if the queue has enough.
-   gpusync__submission_pop takes the whole list at once. */
-static void gpusync__submission_put(gpusync_queue *q, gpusync__submission *s)
-{
-    if (GPUSYNC__ADD_SEQ(&q->free_count, 1) >= GPUSYNC__QUEUE_SUBMISSIONS) {
-        GPUSYNC__SUB_SEQ(&q->free_count, 1);
-        s->next = NULL;
-        gpusync__submissions_return(q->device, s);
-        return;
-    }
-    s->next = GPUSYNC__LOAD_SEQ(&q->free_submissions);
-    while (!GPUSYNC__SWAP_SEQ(&q->free_submissions, &s->next, s)) {}
-}
-
-/* `done` of a submission's callback, which has run: drops the callback's reference. */
-static void gpusync__submission_called(gpusync__due *due)
-{
-    gpusync__submission_unref((gpusync__submission *)(void *)due);
-}
-
-/* Makes a submission. NULL: there is no memory. */
-static gpusync__submission *gpusync__submission_make(gpusync_device *dev)
-{
-    gpusync__submission *s = (gpusync__submission *)gpusync__allocate(dev, sizeof *s, GPUSYNC__APART);
-
-    if (!s)
-        return NULL;
-    s->device = dev;
-    s->due.done = gpusync__submission_called;
-    s->previous_ready = NULL; /* as in each that is on no list of ready ones */
-    s->work.kind = GPUSYNC__SUBMISSION;
-    s->work.submission = s;
-    s->next = NULL;
-    gpusync__submission_clear(s);
-    return s;
-}
-
-/* Puts a few submissions of the device on the queue's free list, or a new one if the device has none.
-   False if there is no memory. No lock is held. */
-GPUSYNC__RARE bool gpusync__submissions_make(gpusync_queue *q)
-{
-    gpusync_device *dev = q->device;
-    gpusync__submission *taken = NULL;
-    gpusync__submission *s;
-    gpusync__due *due;
-
-    gpusync__lock(&dev->submission_lock);
-    gpusync__hook_in(dev);
-    gpusync__pool *pool = gpusync__pool_of(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof *s);
-    for (int i = 0; i < GPUSYNC__SUBMISSIONS_AT_ONCE && (due = gpusync__pool_take(pool)) != NULL; i++) {
-        s = (gpusync__submission *)(void *)due;
-        s->next = taken;
-        taken = s;
-    }
-    gpusync__unlock(&dev->submission_lock);
-    if (!taken)
-        taken = gpusync__submission_make(dev);
-    bool made = taken != NULL;
-    while ((s = taken) != NULL) {
-        taken = s->next;
-        s->due.owed = &q->owed;
-        gpusync__submission_put(q, s);
-    }
-    return made;
-}
-
-/* Gives the submission one block of memory for its dependencies, pending signals and parts, which
-   gpusync__submission_free frees. False if there is no memory, or if the sum does not fit a size_t.
-   */
-GPUSYNC__RARE bool gpusync__submission_room(gpusync__submission *s, size_t dependencies, size_t signals, size_t parts)
-{
-    size_t limit = SIZE_MAX / 8 / (sizeof(gpusync__dependency) + sizeof(gpusync__pending_signal));
-    if ((dependencies | signals | parts) > limit)
-        return false;
-    s->memory_size =
-        dependencies * sizeof *s->own_dependencies + signals * sizeof *s->own_signals + parts * sizeof *s->parts;
-    s->memory = gpusync__allocate(s->device, s->memory_size, 16);
-    if (!s->memory)
-        return false;
-    s->own_dependencies = (gpusync__dependency *)s->memory;
-    s->own_signals = (gpusync__pending_signal *)(void *)(s->own_dependencies + dependencies);
-    s->parts = (gpusync__slot **)(void *)(s->own_signals + signals);
-    return true;
-}
-
-/* Takes a submission off the queue's free list. NULL if the list is empty: then the caller calls
-   gpusync__submissions_make. `missing` and `unresolved` start at 1, so that no thread issues or
-   publishes the submission while it enters. The caller is inside the queue. */
-static gpusync__submission *gpusync__submission_pop(gpusync_queue *q)
-{
-    /* The list is taken whole, so that a list which another thread has taken from and given back to
-       is not mistaken for the old one. */
-    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST);
-    gpusync__submission *rest = NULL;
-    if (s && s->next)
-        rest = __atomic_exchange_n(&q->free_submissions, s->next, __ATOMIC_SEQ_CST);
-    if (rest) /* others freed these meanwhile */
-        GPUSYNC__SUB_SEQ(&q->free_count, gpusync__submissions_return(q->device, rest));
-    if (!s)
-        return NULL;
-    GPUSYNC__SUB_SEQ(&q->free_count, 1);
-    s->work.queue = q;
-    /* These are published by the unlock of what first leads to the submission: a timeline, or the queue. */
-    GPUSYNC__STORE_RELAXED(&s->missing, 1);
-    GPUSYNC__STORE_RELAXED(&s->unresolved, 1);
-    GPUSYNC__STORE_RELAXED(&s->refs, 2);
-    GPUSYNC__ADD_SEQ(&q->owed.count, 1); /* gpusync__submission_free takes it back */
-    return s;
-}
-
-/* Takes a submission with memory for so many dependencies, pending signals and command buffers of
-   the program. NULL if there is no memory. No lock is held. */
-static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t dependencies, size_t signals,
-                                                    size_t buffers)
-{
-    gpusync__submission *s;
-    while ((s = gpusync__submission_pop(q)) == NULL)
-        if (!gpusync__submissions_make(q))
-            return NULL;
-    if ((dependencies > GPUSYNC__FEW || signals > GPUSYNC__FEW || buffers > GPUSYNC__FEW) &&
-        !gpusync__submission_room(s, dependencies, signals,
-                                  (q->metal4 ? 2 : 1) * (buffers + 2))) { /* also for `buffers` */
-        gpusync__submission_put(q, s);
-        GPUSYNC__SUB_SEQ(&q->owed.count, 1);
-        return NULL;
-    }
-    return s;
-}
-
-/* Takes the first `count` parts, which were not committed, out of flight, gives their room back,
-   and returns them as a list that is the caller's alone. A part that a report looks at is left out:
-   the look frees it. Under the queue's lock. */
-GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__submission *s, uint32_t count,
-                                                gpusync__catch *caught)
-{
-    gpusync__slot *parts = NULL;
-    for (uint32_t i = 0; i < count; i++) {
-        gpusync__slot *slot = s->parts[i];
-        slot->traits |= GPUSYNC__HANDLED; /* no handler will come */
-        if (slot->looks) {
-            *slot->back = NULL;
-            slot->back = NULL;
-            continue;
-        }
-        gpusync__flight_remove(q, slot);
-        slot->next = parts;
-        parts = slot;
-    }
-    gpusync__give_rooms(q, count, caught);
-    return parts;
-}
-
-/* Releases the command buffers of these parts, and then frees the slots, because a free slot may
-   serve another buffer at once. Another thread may have the room by now: Metal counts a buffer
-   until its release, which comes at once. No lock is held. */
-GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
-{
-    gpusync__slot *slot, *next;
-    for (slot = parts; slot; slot = slot->next)
-        gpusync__release_pooled(slot->buffer);
-    GPUSYNC__LOCK(q);
-    for (slot = parts; slot; slot = next) {
-        next = slot->next;
-        gpusync__slot_free(&q->free_slots, slot);
-    }
-    GPUSYNC__UNLOCK(q);
-}
-
-/* Gives back the timeline of a dependency. */
-static void gpusync__dependency_free(const gpusync__dependency *dep)
-{
-    if (dep->timeline)
-        gpusync__timeline_unref(dep->timeline);
-}
-
-/* Drops both references of a submission without a ticket, because no thread publishes or announces
-   such a submission. */
-static void gpusync__submission_drop(gpusync__submission *s)
-{
-    gpusync__submission_unref(s);
-    gpusync__submission_unref(s);
-}
-
-/* Frees what the submission and the submissions joined to it have, and puts them on the free list.
-   The last reference is gone. No lock is held. */
-static void gpusync__submission_free(gpusync__submission *s)
-{
-    gpusync_device *dev = s->device;
-    gpusync_queue *q = s->work.queue;
-
-    while (s->joined) {
-        gpusync__submission *joined = s->joined;
-        s->joined = joined->next;
-        gpusync__submission_drop(joined); /* which others may just count a reference of, and give it back */
-    }
-    for (uint32_t i = 0; i < s->dependency_count; i++)
-        gpusync__dependency_free(&s->own_dependencies[i]);
-    for (uint32_t i = 0; i < s->signal_count; i++)
-        gpusync__timeline_unref(s->own_signals[i].timeline);
-    gpusync__free(dev, s->memory, s->memory_size); /* NULL: the few of its own were enough */
-    if (s->options)
-        gpusync__release_pooled(s->options);
-    gpusync__submission_clear(s);
-    gpusync__submission_put(q, s);
-    GPUSYNC__SUB_SEQ(&q->owed.count, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
-}
-
-/* ------------------------------------------------------------------------- >>dependencies --
-
-       1. gpusync__dependency_point makes a dependency: AWAITED, or OVER if the point is reached.
-       2. gpusync__seek lists the dependency and finds its stage. The dependency counts in the
-          submission's `unresolved`; a dependency that blocks counts in `missing`, too.
-       3. gpusync__turn_dependency turns the dependency COMING or ABROAD once the GPU can wait for
-          the point. The dependency does not block any more.
-       4. The thread that ends the ticket or raises the timeline takes the dependency off the list:
-          OVER. gpusync__dependencies_over counts it down in the submission.
-
-   A dependency that is not listed when its submission is issued is listed when the work is over.
-   `stage`, `blocks` and `node` change under the wait list's lock. Only the thread that
-   unlinks a dependency counts it down. */
-
-/* Returns the stage of a dependency. Under the lock of its wait list.
-
-       a ticket    AWAITED.
-       a value     OVER once the value is reached. Else the pending signal that covers the value
-                   decides. Without one, ABROAD if other code signals the timeline, else AWAITED.
-       an order    AWAITED while that one signal is ISSUED, however it ends; else OVER. */
-static uint32_t gpusync__stage_of(const gpusync__dependency *dep)
-{
-    const gpusync_timeline *t = dep->timeline;
-    uint64_t number = dep->node.number;
-
-    if (!t)
-        return GPUSYNC__AWAITED;
-    if (t->value >= number)
-        return GPUSYNC__OVER;
-    const gpusync__pending_signal *cover = gpusync__cover(t, number);
-    if (gpusync__is_order(dep))
-        return cover && cover->node.number == number && cover->stage == GPUSYNC__ISSUED ? GPUSYNC__AWAITED
-                                                                                        : GPUSYNC__OVER;
-    if (number <= t->on_event)
-        return GPUSYNC__AWAITED; /* a pending signal is open: the device would not wait for it */
-    if (cover)
-        return gpusync__comes(cover) ? GPUSYNC__COMING : GPUSYNC__AWAITED;
-    return gpusync__is_outside(t) ? GPUSYNC__ABROAD : GPUSYNC__AWAITED;
-}
-
-/* Returns whether the timeline is being destroyed and no other submission is to signal the value.
-   Strict work that is held waits on the host for other code's value, which no thread listens for any
-   more. Under the wait list's lock. */
-static bool gpusync__is_abandoned(const gpusync__dependency *dep)
-{
-    const gpusync_timeline *t = dep->timeline;
-    const gpusync__submission *s = dep->submission;
-    bool held = dep->stage == GPUSYNC__AWAITED ||
-                (dep->stage == GPUSYNC__ABROAD && s->flags & GPUSYNC_STRICT && !gpusync__is_issued(s));
-    return t && held && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING && dep->node.number > t->kept &&
-           !gpusync__is_pending(dep);
-}
-
-/* What gpusync__list_dependency finds. OPEN: the point is not reached. ENDED: the ticket has ended,
-   the value was reached, or the lower signal of an order has ended. FAILED: the timeline has
-   failed. ABANDONED: no work will signal the value. */
-typedef enum gpusync__found {
-    GPUSYNC__FOUND_OPEN,
-    GPUSYNC__FOUND_ENDED,
-    GPUSYNC__FOUND_FAILED,
-    GPUSYNC__FOUND_ABANDONED
-} gpusync__found;
-
-/* Lists the dependency and finds its stage. A dependency that is over is taken off again. issued:
-   the GPU has the submission, so that the dependency does not block, and a value that was reached
-   before the timeline failed is no error, because the work may have got it. The caller holds no
-   lock except the order lock; this function takes the wait list's. */
-static gpusync__found gpusync__list_dependency(gpusync__dependency *dep, bool issued)
-{
-    const gpusync_timeline *t = dep->timeline;
-    gpusync__submission *s = dep->submission;
-    gpusync__found found = GPUSYNC__FOUND_OPEN;
-
-    gpusync__lock(gpusync__dependency_lock(dep));
-    GPUSYNC__ADD_SEQ(&s->unresolved, 1);
-    gpusync__link_dependency(dep);
-    gpusync__set_stage(dep, gpusync__stage_of(dep));
-    if (t && t->value == GPUSYNC__FAILED_VALUE && (!issued || dep->node.number > t->last))
-        found = GPUSYNC__FOUND_FAILED;
-    else if (gpusync__is_abandoned(dep))
-        found = GPUSYNC__FOUND_ABANDONED;
-    else if (dep->stage == GPUSYNC__OVER || (!t && gpusync__has_ended(dep->queue, dep->node.number)))
-        found = GPUSYNC__FOUND_ENDED;
-    if (found != GPUSYNC__FOUND_OPEN)
-        gpusync__unlink_dependency(dep);
-    dep->blocks = found == GPUSYNC__FOUND_OPEN && !issued &&
-                  (dep->stage == GPUSYNC__AWAITED || gpusync__is_order(dep) || s->flags & GPUSYNC_STRICT);
-    if (dep->blocks)
-        GPUSYNC__ADD_SEQ(&s->missing, 1);
-    gpusync__unlock(gpusync__dependency_lock(dep));
-    return found;
-}
-
-/* Ends a dependency that was over when it was listed: dooms the submission if the dependency failed
-   (except that of an order), and counts the dependency down. The caller holds no lock except the
-   order lock. */
-GPUSYNC__RARE void gpusync__found_over(gpusync__dependency *dep, gpusync__found found)
-{
-    gpusync__submission *s = dep->submission;
-    gpusync_error error;
-    bool failed = true;
-
-    if (found == GPUSYNC__FOUND_FAILED)
-        error = dep->timeline->error; /* written once, before the value that tells of the failure */
-    else if (found == GPUSYNC__FOUND_ABANDONED)
-        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, gpusync__timeline_gone);
-    else
-        failed = dep->queue && gpusync__ticket_result(dep->queue, dep->node.number, &error) != GPUSYNC_OK;
-    if (failed && !gpusync__is_order(dep))
-        gpusync__doom(s, false, &error);
-    GPUSYNC__SUB_SEQ(&s->unresolved, 1); /* never the last: the work counts too */
-}
-
-/* Lists the dependency, or ends it if it is over. A dependency does not keep the queue of its
-   ticket; if that queue is gone, the submission is doomed. The caller holds no lock except the
-   order lock. */
-static void gpusync__seek(gpusync__dependency *dep)
-{
-    gpusync__submission *s = dep->submission;
-    gpusync_queue *q = dep->queue ? gpusync__next_queue(s->device, NULL, dep->queue_number) : NULL;
-
-    if (dep->queue && !(q && q->place.number == dep->queue_number)) {
-        gpusync_error error;
-        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-        error.failure = GPUSYNC_FAILURE_CANCELLED; /* as gpusync__end_listed */
-        gpusync__set_stage(dep, GPUSYNC__OVER);
-        gpusync__doom(s, false, &error);
-    } else {
-        gpusync__found found = gpusync__list_dependency(dep, gpusync__is_issued(s));
-        if (found != GPUSYNC__FOUND_OPEN)
-            gpusync__found_over(dep, found);
-    }
-    if (q)
-        gpusync__leave(q); /* the ticket's, or, where that is gone, the device's next one */
-}
-
-/* Lists all dependencies of the submission, once: when the submission enters, or, if the GPU has
-   the work for all of them, when the submission's own work is over. `listed` is swapped, because
-   the end of the work and gpusync__disown may call this at once. */
-static void gpusync__seek_dependencies(gpusync__submission *s)
-{
-    if (!gpusync__swap32(&s->listed, 0, 1))
-        return;
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        dep->submission = s;
-        gpusync__seek(dep);
-    }
-}
-
-/* Takes the dependency off its list and counts it down, unless another thread has taken it off. */
-static void gpusync__unlist_dependency(gpusync__dependency *dep)
-{
-    gpusync__lock(gpusync__dependency_lock(dep));
-    bool linked = dep->node.linked;
-    if (linked)
-        gpusync__unlink_dependency(dep);
-    gpusync__unlock(gpusync__dependency_lock(dep));
-    if (linked)
-        GPUSYNC__SUB_SEQ(&dep->submission->unresolved, 1); /* never the last: the caller keeps one open */
-}
-
-/* Returns whether the wait list of the dependency still exists: a queue may be gone, and has told the
-   dependency then. Under the device's lock, for which also a closing queue stays. */
-static bool gpusync__has_list(const gpusync_device *dev, const gpusync__dependency *dep)
-{
-    if (dep->timeline)
-        return true;
-    const gpusync__node *place = gpusync__list_from(&dev->queues, dep->queue_number);
-    return place && place->number == dep->queue_number;
-}
-
-/* Takes the submission's dependencies off their lists, so that no thread ends them any more. A
-   dependency that another thread is ending stays counted until that thread counts it down. So does
-   one of a queue that has left the device's list: gpusync__end_listed ends it. */
-GPUSYNC__RARE void gpusync__forget_dependencies(gpusync__submission *s)
-{
-    gpusync_device *dev = s->device;
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        gpusync__lock(&dev->lock);
-        if (gpusync__has_list(dev, dep))
-            gpusync__unlist_dependency(dep);
-        gpusync__unlock(&dev->lock);
-    }
-    if (s->before.timeline)
-        gpusync__unlist_dependency(&s->before);
-}
-
 /* -------------------------------------------------------------------------------- >>ended --
-   First `running` falls to 0, then `unresolved`. The thread that counts to 0 does the next step,
-   and no other thread does. A thread without a reference does not touch the submission after it has
-   counted down. */
+   How a submission ends. First `running` falls to 0, then `open`. The thread that counts to 0 does
+   the next step, and no other thread does.
+
+     lock held    function                          what it does
+     none         gpusync__part_ended               a part has ended, as a handler or a look has found
+     graph        gpusync__count_down               keeps its error and times; one part fewer
+     + graph      gpusync__work_over                the last part: from here on the waits decide
+     none         gpusync__publish                  nothing is open any more: the submission ends
+     queue        gpusync__take_failure             with the failure that sticks on its queue, if one does
+     graph        gpusync__end_signals              its timelines fail, or its values are kept
+     timeline     gpusync__show                     what waits for them on the host is told
+     queue        gpusync__end_submission           its ticket ends, with a record of its failure
+     none         gpusync__tell                     what waits for the ticket is told
+     none         gpusync__submission_unref         it is free, once its callback has run, too */
 
 /* Ends the work of a submission: its command buffers have ended, or there are none. From here on
-   the dependencies decide. For an ABROAD dependency the event tells whether the value was reached;
-   if only lower pending signals hide the value, the dependency turns COMING, else it is taken off.
-   Work that failed does not wait for a hidden value, because the work that hides it may wait for
-   this submission.
+   its waits decide. For one that is abroad the event, which was read, tells whether the value was
+   reached; if only lower pending signals hide the value, the wait goes on, else it is over. Work
+   that failed does not wait for a hidden value, because the work that hides it may wait for this
+   submission. Under the graph's lock.
    Interleaving 13: a consumer ends before its killed producer's handler. The consumer's submission
-   does not end before its dependencies. */
-GPUSYNC__RARE void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
+   does not end before its waits. */
+static void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync__seek_dependencies(s);
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        if (GPUSYNC__LOAD_SEQ(&dep->stage) != GPUSYNC__ABROAD)
-            continue;
-        gpusync__read_event(dep->timeline, deferred);
-        gpusync__lock(&s->device->submission_lock);
-        bool failed = s->failed; /* by itself, or through what it waited for */
-        gpusync__unlock(&s->device->submission_lock);
-        gpusync__lock(gpusync__dependency_lock(dep));
-        if (!failed && dep->node.linked && dep->node.number <= dep->timeline->kept)
-            gpusync__set_stage(dep, GPUSYNC__COMING);
-        gpusync__unlock(gpusync__dependency_lock(dep));
-        if (GPUSYNC__LOAD_SEQ(&dep->stage) == GPUSYNC__ABROAD)
-            gpusync__unlist_dependency(dep);
-    }
-    if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
-        gpusync__push_ended(s, deferred);
-    else /* its dependencies are listed from here on, and the sweep looks at them */
-        deferred->busy = deferred->sweep = true;
+    if (s->abroad)
+        GPUSYNC__EACH_WAIT(link, s) {
+            bool hidden = !s->failed && link->listed && link->node.number <= link->timeline->kept;
+            if (link->abroad && link->listed && !hidden && gpusync__unlist_wait(link))
+                s->open--;
+        }
+    if (s->open > 1)
+        deferred->busy = deferred->sweep = true; /* the sweep looks at what it still waits for */
+    gpusync__close_one(s, deferred);
 }
 
-/* Ends a part: keeps its error, and extends the submission's times to its start and end. The thread
-   that counts `running` down to 0 ends the work. */
+/* Reads the events of the waits that are abroad. No lock is held. */
+GPUSYNC__RARE void gpusync__read_abroad(gpusync__submission *s, gpusync__deferred *deferred)
+{
+    GPUSYNC__EACH_WAIT(link, s)
+        if (link->abroad)
+            gpusync__read_event(link->timeline, deferred);
+}
+
+/* Makes the times of a part part of the submission's. Under the graph's lock. */
+static void gpusync__add_times(gpusync__submission *s, const gpusync__outcome *outcome)
+{
+    if (outcome->gpu_start > 0 && (outcome->gpu_start < s->gpu_start || s->gpu_start <= 0))
+        s->gpu_start = outcome->gpu_start;
+    if (outcome->gpu_end > s->gpu_end)
+        s->gpu_end = outcome->gpu_end;
+}
+
+/* Counts `running` down, for a part with this outcome or for the announcement (NULL). No lock is
+   held. */
+static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *outcome, const gpusync_error *error,
+                                gpusync__deferred *deferred)
+{
+    GPUSYNC__LOCK_GRAPH(s->device);
+    if (error)
+        gpusync__fail(s, true, error);
+    if (outcome)
+        gpusync__add_times(s, outcome);
+    bool last = s->running && --s->running == 0; /* 0: it was disowned */
+    if (last && s->abroad) {
+        GPUSYNC__UNLOCK_GRAPH(s->device);
+        gpusync__read_abroad(s, deferred);
+        GPUSYNC__LOCK_GRAPH(s->device);
+        last = s->stage != GPUSYNC__OVER; /* it was disowned in between */
+    }
+    if (last)
+        gpusync__work_over(s, deferred);
+    GPUSYNC__UNLOCK_GRAPH(s->device);
+}
+
+/* Ends a part. */
 static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
                                 gpusync__deferred *deferred)
 {
     gpusync__submission *s = slot->submission;
-    double start = outcome->gpu_start, end = outcome->gpu_end;
     const gpusync_error *error = outcome->error;
     gpusync_error own;
-
     if (!error && report != slot->buffer && gpusync__wait_was_cut(s->work.queue, slot, &own))
         error = &own;
-    if (error)
-        gpusync__blame(s, true, error);
-    gpusync__lock(&s->device->submission_lock);
-    if (start > 0 && (start < s->gpu_start || s->gpu_start <= 0))
-        s->gpu_start = start;
-    if (end > s->gpu_end)
-        s->gpu_end = end;
-    gpusync__unlock(&s->device->submission_lock);
-    if (GPUSYNC__SUB_SEQ(&s->running, 1) == 1)
-        gpusync__work_over(s, deferred); /* last: as in gpusync__announce */
+    gpusync__count_down(s, outcome, error, deferred);
 }
 
 /* Ends the submission's ticket in one hold. The error (NULL: none) goes on record, the callback is
    due before those that are registered after the end, and the room of command buffers that were not
    committed comes back. After this no thread finds the submission by its ticket, and the submission
    does not lead to its parts, whose handlers may come when its memory serves other work. Returns
-   the slots of the parts that were not committed, for gpusync__parts_free. Under the queue's lock.
-   */
+   the slots of the parts that were not committed, for gpusync__parts_free. Under the queue's lock. */
 static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_error *error, uint32_t rest,
                                               const gpusync__outcome *outcome, gpusync__catch *caught,
                                               gpusync__deferred *deferred)
@@ -10893,8 +10651,8 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     return parts;
 }
 
-/* Writes the submission's ticket into its error, and its labels into an error of its own that has none.
-   Any other error keeps the labels of the work that failed first, also where that had none. */
+/* Writes the submission's ticket into its error, and its labels into an error of its own that has
+   none. Any other error keeps the labels of the work that failed first, also where that had none. */
 GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
 {
     gpusync_error *error = &s->error;
@@ -10905,28 +10663,32 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
 }
 
-/* Ends the pending signals of a submission that is over, before its ticket ends. error: how it
-   failed, or NULL. No lock is held.
+/* Ends the pending signals of a submission. error: how its work failed, or NULL. No lock is held.
    Interleaving 12: the work of a lower signal fails, and that of a higher one ends well. The
    timeline fails before the lower signal is taken back, so that the higher value is not reached. */
-static void gpusync__end_signals(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
+static void gpusync__end_signals(gpusync__submission *s, bool made, const gpusync_error *error,
+                                 gpusync__deferred *deferred)
 {
-    GPUSYNC__EACH_SIGNAL(signal, s) {
-        gpusync_timeline *t = signal->timeline;
-        if (error) {
-            gpusync__fail_timeline(t, error, deferred);
-            gpusync__take_back(signal, deferred);
-            continue;
-        }
-        gpusync__end_signal(signal, true, deferred);
-        if (s->device->trace)
-            s->device->trace->signal(t, signal->node.number);
-        gpusync__read_event(t, deferred); /* others may have signalled more, which this pending signal hid */
+    GPUSYNC__LOCK_GRAPH(s->device);
+    s->stage = GPUSYNC__OVER;
+    GPUSYNC__EACH_SIGNAL(link, s) {
+        if (error)
+            gpusync__fail_timeline(link->timeline, error, deferred);
+        gpusync__end_signal(link, made, deferred);
+        link->needs = gpusync__take_level(link->timeline);
+    }
+    GPUSYNC__UNLOCK_GRAPH(s->device);
+    GPUSYNC__EACH_SIGNAL(link, s) {
+        gpusync__show(link->timeline, link->needs, deferred);
+        if (made && s->device->trace)
+            s->device->trace->signal(link->timeline, link->node.number);
+        if (made)
+            gpusync__read_event(link->timeline, deferred); /* others may have signalled more, which this one hid */
     }
 }
 
-/* On a queue with sticky_failure: lets a submission that ends well take the error of an earlier failure,
-   before its signals end. No other thread writes the error any more. */
+/* On a queue with sticky_failure: lets a submission that ends well take the error of an earlier
+   failure, before its signals end. No other thread writes the error any more. */
 GPUSYNC__RARE void gpusync__take_failure(gpusync_queue *q, gpusync__submission *s)
 {
     GPUSYNC__LOCK(q);
@@ -10934,11 +10696,26 @@ GPUSYNC__RARE void gpusync__take_failure(gpusync_queue *q, gpusync__submission *
     GPUSYNC__UNLOCK(q);
 }
 
+/* Gives a submission that the GPU had, and that did not fail itself, the error of the first wait
+   that ended badly. */
+GPUSYNC__RARE void gpusync__take_broken(gpusync__submission *s)
+{
+    GPUSYNC__EACH_WAIT(link, s) {
+        if (!link->broken)
+            continue;
+        s->failed = true;
+        gpusync__copy_error(&s->error, &link->timeline->error);
+        return;
+    }
+}
+
 /* Publishes how a submission ended that has nothing left open. The pending signals end before the
    ticket, so that a thread which sees the ticket ended sees the values reached. No lock is held. */
 static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
+    if (!s->failed)
+        gpusync__take_broken(s);
     if (q->sticky && !s->failed)
         gpusync__take_failure(q, s);
     gpusync_error *error = s->failed ? &s->error : NULL; /* it changes no more */
@@ -10951,7 +10728,7 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
         gpusync__name_failure(s);
         gpusync__make_log(q);
     }
-    gpusync__end_signals(s, error, deferred);
+    gpusync__end_signals(s, !error, error, deferred);
 
     if (q->device->trace)
         q->device->trace->end(q, ticket, s->label, &outcome);
@@ -10970,216 +10747,139 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
         gpusync__want(q, deferred); /* held work is given up */
     if (error)
         gpusync__log_failures(q);
-    /* Last: with its last submission the queue may go. */
-    if (q->metal4 && gpusync__is_issued(s) && gpusync__needs_events(s))
-        gpusync__keep_signaller(q, s);
-    else
-        gpusync__submission_unref(s);
+    gpusync__submission_unref(s); /* last: with its last submission the queue may go */
 }
 
-/* Announces a submission that was issued. `running` counts this step: a trace is told of the issue
-   before it is told of the end. No lock is held. */
+/* Announces a submission that was issued: a trace is told of the issue before it is told of the
+   end. No lock is held. */
 static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync_queue *q = s->work.queue;
     if (s->device->trace)
-        s->device->trace->ticket(q, GPUSYNC_TRACE_ISSUE, s->work.ticket, s->label, s->work.since_ns);
-    if (GPUSYNC__SUB_SEQ(&s->running, 1) == 1)
-        gpusync__work_over(s, deferred);
+        s->device->trace->ticket(s->work.queue, GPUSYNC_TRACE_ISSUE, s->work.ticket, s->label, s->work.since_ns);
+    gpusync__count_down(s, NULL, NULL, deferred);
     gpusync__submission_unref(s);
 }
 
 /* --------------------------------------------------------------------------------- >>held --
-   A held submission stands in its queue's line, or in the line of the loose ones if it is
-   UNORDERED. Of the first line only the first submission may be issued. The functions of this
-   section run under the order lock.
+   A held submission stands in a line of its queue: ORDERED, of which only the first may be issued,
+   or LOOSE if it is UNORDERED, and READY once nothing holds it.
 
-     what holds it back [gpusync__enter_submission]     what lets it go
-     a value is AWAITED: the GPU has not got the work   that work is issued (gpusync__issue_signal), or
-     that signals it                                    it is taken back and other code signals the
-                                                        timeline (gpusync__end_signal), or the value is
-                                                        reached
-     a ticket has not ended; STRICT: a value is not     it has (gpusync__dependencies_over)
+     what holds it back [gpusync__enter_submission]       what lets it go
+     the GPU cannot wait for a value yet                  the work that signals it is issued (gpusync__issue_signal), or
+     [gpusync__find_value]                                ended or taken back (gpusync__end_signal), or the value is
+                                                          reached (gpusync__raise)
+     a ticket has not ended; STRICT: a value is not       it has (gpusync__links_over), it is (gpusync__raise)
      reached
-     one of its signals must stay behind a lower one    that one ends (gpusync__unmix)
-     of another queue (gpusync__goes_after)
-     an earlier submission of the line is held          that one is issued or abandoned
+     one of its signals must stay behind a lower one      a signal of that timeline ends (gpusync__try_again)
+     [gpusync__behind]
+     an earlier submission of the line is held            that one is issued or dropped
 
-   Each of the first three is a dependency, and counts in `missing` of the submission. The third is
-   the dependency `before`, which gpusync__try_issue makes. The thread that makes the change counts
-   `missing` down. At 0 it lists the submission as ready, and sets `wanted` of the queue
-   (gpusync__mark_ready). That thread must not wait for the order lock. At
-   the end of its call or handler, when it holds no lock, it tries the order lock, and issues the
-   work with whatever stood behind it in the line (gpusync__run, gpusync__issue_ready). If another
-   thread has the order lock, that other thread issues the work after its unlock
-   (gpusync__order_end). So the issuing thread is one that signals on the host or commits, or one
-   that found the end of work: most often Metal's completion thread. The sweep finds what was
-   missed (gpusync__look_submission).
+   The first two count in `holds`, the third where the submission is the next to be issued. The
+   thread whose change lets it go puts the queue among its deferred work (gpusync__let_go). At the
+   end of its call or handler, when it holds no lock, it tries the order lock, and issues what may
+   go (gpusync__issue_held). If another thread has the order lock, a function on a dispatch queue
+   for nothing else waits for the lock and issues: a handler never waits for it, and a thread that
+   unlocks it looks for nothing. So the issuing thread is the one whose call or handler made the
+   change: most often Metal's completion thread, also one that signals, submits, discards or
+   destroys, the listener's or the sweep's; or it is that dispatch queue's.
 
-   A held submission also ends without being issued (gpusync__abandon): when a dependency fails, by
-   gpusync_cancel_held, when the device is lost, and when its queue is destroyed. */
+   A held submission also ends without being issued (gpusync__drop_held): when a wait fails, by
+   gpusync_cancel_held, when the device is lost, when a failure sticks, and when its queue is
+   destroyed. */
 
-/* Puts the submission at the end of its line. This call sees a change that came before `lined` was
-   set; a later change lists the submission as ready (gpusync__mark_ready). Under the order lock. */
-static void gpusync__line_up(gpusync_queue *q, gpusync__submission *s)
+/* Turns a submission ISSUED, with its signals, because the caller, which has the order lock, issues
+   it next. The GPU waits for the values that are not reached. If the command buffer of our own in
+   front would wait for nothing it is left out, unless it is the only one and carries the signals.
+   Under the graph's lock. */
+static void gpusync__set_out(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    gpusync__line *line = gpusync__is_loose(s) ? &q->loose : &q->line;
-    s->next = NULL;
-    s->previous = line->last;
-    if (line->last)
-        line->last->next = s;
-    else
-        line->first = s;
-    line->last = s;
-    GPUSYNC__ADD_SEQ(&q->lined, 1); /* gpusync__sweep_queue looks at it without the lock */
-    if (!gpusync__is_loose(s))
-        q->lined_ordered++;
-    q->held_buffers += s->part_count;
-    GPUSYNC__COUNT_RELAXED(&q->stats.held);
-    gpusync__lock(&q->device->submission_lock);
-    s->lined = true;
-    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__has_fate(s, GPUSYNC__DOOMED)) {
-        gpusync__list_ready(s);
-        gpusync__set_flag(&q->wanted, 1); /* gpusync__is_wanted reads it behind the order lock */
-    }
-    gpusync__unlock(&q->device->submission_lock);
-}
-
-/* Takes the submission out of its line, before it is issued or abandoned. No thread lists it as
-   ready after this. Under the order lock. */
-static void gpusync__leave_line(gpusync_queue *q, gpusync__submission *s)
-{
-    gpusync__line *line = gpusync__is_loose(s) ? &q->loose : &q->line;
-    if (s->next)
-        s->next->previous = s->previous;
-    else
-        line->last = s->previous;
-    if (s->previous)
-        s->previous->next = s->next;
-    else
-        line->first = s->next;
-    GPUSYNC__SUB_SEQ(&q->lined, 1);
-    if (!gpusync__is_loose(s))
-        q->lined_ordered--;
-    q->held_buffers -= s->part_count;
-    gpusync__lock(&q->device->submission_lock);
-    gpusync__unlist_ready(s);
-    s->lined = false;
-    gpusync__unlock(&q->device->submission_lock);
-}
-
-/* Encodes the signal at the end of the command buffer. */
-static void gpusync__encode_signal(gpusync__pending_signal *signal, void *buffer)
-{
-    gpusync__encode(buffer, gpusync__sel.encodeSignalEvent, signal->timeline->event,
-                    signal->node.number + signal->timeline->base);
-    GPUSYNC__STORE_SEQ(&signal->encoded, true); /* a report reads it */
-}
-
-/* Arms a submission that is committed next: in one hold its ticket and its parts turn ARMED.
-   delayed: the GPU waits in its command buffers, which forecasts must know. ticket: receives the
-   ticket; NULL for a submission that was held and has one. Under the order lock. */
-GPUSYNC__INLINE void gpusync__arm_submission(gpusync__submission *s, uint64_t now, bool delayed, gpusync_ticket *ticket)
-{
-    gpusync_queue *q = s->work.queue;
-    GPUSYNC__STORE_SEQ(&s->running, s->part_count - s->first_part + 1); /* + 1: gpusync__announce takes it back */
-    GPUSYNC__LOCK(q);
-    if (ticket) {
-        *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__ARMED, now);
-    } else {
-        GPUSYNC__STORE_RELAXED(&s->work.since_ns, now); /* published by the next store */
-        GPUSYNC__STORE_SEQ(&s->work.state, (uint8_t)GPUSYNC__ARMED);
-    }
-    s->work.traits = delayed ? GPUSYNC__IS_DELAYED : 0;
-    for (uint32_t i = s->first_part; i < s->part_count; i++) {
-        gpusync__slot *slot = s->parts[i];
-        /* These are published by the unlock; Metal hands them to the handler. */
-        GPUSYNC__STORE_RELAXED(&slot->ticket, s->work.ticket);
-        GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__ARMED);
-    }
-    GPUSYNC__UNLOCK(q);
-}
-
-/* Encodes the waits for dependencies that are not over into the command buffer of our own in front;
-   waits of open command buffers are encoded there already. If the buffer in front would wait for
-   nothing it is left out, unless it is the only one and carries the signals. Returns whether the
-   GPU waits at all. */
-GPUSYNC__INLINE bool gpusync__encode_waits(gpusync__submission *s)
-{
-    bool delayed = false, fills = false;
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        if (gpusync__is_over(dep))
+    bool strict = gpusync__is_strict(s), fills = false, signals = false;
+    s->stage = GPUSYNC__ISSUED;
+    for (gpusync__link *link = s->links.first; link; link = link->next) {
+        if (link->signal) {
+            gpusync__issue_signal(link, deferred);
+            signals = true;
             continue;
-        delayed = true;
-        if (dep->encoded || !s->front)
+        }
+        link->issued = link->listed && (!strict || link->encoded);
+        if (!link->issued)
             continue;
-        gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, dep->timeline->event, gpusync__raw_of(dep));
-        fills = true;
+        s->work.traits = GPUSYNC__IS_DELAYED;
+        fills = fills || !link->encoded;
+        s->abroad = s->abroad || link->abroad;
     }
-    if (s->front && !fills && (s->part_count > 1 || !s->signals))
-        s->first_part = 1;
-    return delayed;
+    s->first_part = s->front && !fills && (s->part_count > 1 || !signals);
+    s->running = s->part_count - s->first_part;
+    if (!s->running || s->device->trace || s->options) { /* else it may be gone once Metal has it */
+        s->running++;
+        gpusync__submission_keep(s); /* gpusync__announce drops it: destroy may have ended the submission by then */
+        s->next_issued = deferred->issued;
+        deferred->issued = s;
+        deferred->busy = true;
+    }
 }
 
-/* Gives Metal the slots as completed handlers, and commits. Handlers may run from the first commit
-   on, and all that they read of the submission is written before. */
-GPUSYNC__INLINE void gpusync__send_parts(gpusync__submission *s)
+/* Commits a submission that is set out. Handlers may run from the first commit on, and the
+   submission may be gone after the last, unless it is to be announced. Under the order lock, with a
+   pool. */
+static void gpusync__issue(gpusync__submission *s)
 {
-    for (uint32_t i = s->first_part; i < s->part_count; i++) {
-        gpusync__slot *slot = s->parts[i];
+    uint32_t count = s->part_count;
+    gpusync__slot **parts = s->parts;
+    void *back = count ? parts[count - 1]->buffer : NULL;
+    void *options = s->options;
+
+    for (gpusync__link *link = options ? NULL : s->links.first; link; link = link->next) {
+        if (!link->signal && link->issued && !link->encoded)
+            gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, link);
+        if (link->signal && !link->encoded && !gpusync__is_strict(s))
+            gpusync__encode(back, gpusync__sel.encodeSignalEvent, link);
+    }
+    for (uint32_t i = s->first_part; i < count; i++) /* published by the next store; Metal hands it to the handler */
+        GPUSYNC__STORE_RELAXED(&parts[i]->state, (uint8_t)GPUSYNC__ARMED);
+    __atomic_store_n(&s->work.state, (uint8_t)GPUSYNC__ARMED,
+                     __ATOMIC_RELEASE); /* with all that the issue has written */
+    if (options) {
+        gpusync__send_parts4(s);
+        return;
+    }
+    for (uint32_t i = s->first_part; i < count; i++) {
+        gpusync__slot *slot = parts[i];
         void *buffer = slot->buffer;
         gpusync__add_handler(slot, buffer);
         gpusync__send_void(buffer, gpusync__sel.commit);
     }
 }
 
-/* Issues the submission: encodes, arms and commits. ticket: see gpusync__arm_submission. Under the
-   order lock, with a pool. Once the order lock is unlocked, the caller or its deferred work
-   announces the submission (gpusync__announce). */
-static void gpusync__issue_submission(gpusync__submission *s, uint64_t now, gpusync_ticket *ticket)
+/* Returns whether one of its signals keeps the submission back, and holds it then (G10). Under the
+   graph's lock. */
+static bool gpusync__stays(gpusync__submission *s)
 {
-    if (s->options) {
-        bool delayed = gpusync__encode_waits4(s);
-        gpusync__arm_submission(s, now, delayed, ticket);
-        gpusync__send_parts4(s);
-        return;
+    GPUSYNC__EACH_SIGNAL(link, s) {
+        if (!gpusync__behind(link))
+            continue;
+        link->holds = true;
+        link->also = link->timeline->stays;
+        link->timeline->stays = link;
+        s->holds++;
+        return true;
     }
-    bool delayed = gpusync__encode_waits(s);
-    if (!(s->flags & GPUSYNC_STRICT))
-        GPUSYNC__EACH_SIGNAL(signal, s)
-            if (!signal->encoded)
-                gpusync__encode_signal(signal, s->parts[s->part_count - 1]->buffer);
-    gpusync__arm_submission(s, now, delayed, ticket);
-    gpusync__send_parts(s);
+    return false;
 }
 
-/* Abandons a submission that will not be issued: its work is over, and the submission is published
-   once no other thread is ending one of its dependencies. Under the order lock. */
-GPUSYNC__RARE void gpusync__abandon(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
+/* Drops all held work of the queue. Under the graph's lock. */
+static void gpusync__give_up_all(gpusync_queue *q, const gpusync_error *error, bool own, gpusync__deferred *deferred)
 {
-    if (s->lined)
-        gpusync__leave_line(q, s); /* `lined` changes under the order lock only */
-    gpusync__set_flag(&s->fate, GPUSYNC__GIVEN_UP);
-    gpusync__forget_dependencies(s);
-    GPUSYNC__STORE_SEQ(&s->running, 0);
-    gpusync__submission_unref(s); /* it is not announced. Not the last reference: that goes when it is published */
-    if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
-        gpusync__push_ended(s, deferred);
+    for (int line = 0; line < GPUSYNC__LINES; line++)
+        while (q->lines[line].first) {
+            gpusync__submission *s = q->lines[line].first;
+            gpusync__fail(s, own, error);
+            gpusync__drop_held(s, deferred);
+        }
 }
 
-/* Dooms and abandons every held submission of the queue with this error. Under the order lock. */
-GPUSYNC__RARE void gpusync__give_up_all(gpusync_queue *q, const gpusync_error *error, bool own,
-                                        gpusync__deferred *deferred)
-{
-    gpusync__submission *s;
-    while ((s = q->line.first ? q->line.first : q->loose.first) != NULL) {
-        gpusync__doom(s, own, error);
-        gpusync__abandon(q, s, deferred);
-    }
-}
-
-/* Gives up the held work of a queue whose device is lost, or on which a failure sticks. Under the order
-   lock. */
+/* Drops the held work of a queue whose device is lost, or on which a failure sticks. Under the
+   graph's lock. */
 GPUSYNC__RARE void gpusync__give_up_failed(gpusync_queue *q, uint32_t flags, gpusync__deferred *deferred)
 {
     gpusync_error error;
@@ -11190,79 +10890,72 @@ GPUSYNC__RARE void gpusync__give_up_failed(gpusync_queue *q, uint32_t flags, gpu
     gpusync__give_up_all(q, &error, flags & GPUSYNC__LOST, deferred);
 }
 
-/* Abandons a doomed submission, and with it all that is held if its error is going to stick: the failure
-   is on record only when the submission is published. Under the order lock. */
-GPUSYNC__RARE void gpusync__give_up_doomed(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
+/* Takes the submission that is to be issued next out of its line, and turns it ISSUED. NULL: none
+   may go, and the next change that lets one go has a thread look again. Under the order lock. */
+static gpusync__submission *gpusync__next_to_go(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    gpusync_error error;
-    gpusync__copy_error(&error, &s->error);
-    GPUSYNC__LOCK(q);
-    bool sticks = gpusync__sticks(q, s->work.ticket, error.result);
-    GPUSYNC__UNLOCK(q);
-    gpusync__abandon(q, s, deferred);
-    if (sticks)
-        gpusync__give_up_all(q, &error, false, deferred);
-}
-
-/* Issues the held submission if nothing keeps it back, and leaves the announcement to the deferred
-   work. True if the submission was issued. If one of its signals must stay behind a lower one of
-   another queue (gpusync__goes_after), the end of the lower signal becomes the dependency `before`.
-   If that signal has ended meanwhile, this call tries again. Under the order lock. */
-static bool gpusync__try_issue(gpusync_queue *q, gpusync__submission *s, gpusync__deferred *deferred)
-{
-    while (!GPUSYNC__LOAD_SEQ(&s->missing) && !gpusync__has_fate(s, GPUSYNC__DOOMED)) {
-        gpusync__dependency *before = &s->before;
-        uint64_t after = 0;
-        const gpusync__pending_signal *late = gpusync__set_out(s, &after, deferred);
-        if (!late) {
-            gpusync__leave_line(q, s);
-            gpusync__issue_submission(s, gpusync_now_ns(), NULL);
-            s->next_issued = deferred->issued;
-            deferred->issued = s;
-            deferred->busy = true;
-            return true;
+    gpusync__submission *s;
+    GPUSYNC__LOCK_GRAPH(q->device);
+    uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK);
+    if (flags)
+        gpusync__give_up_failed(q, flags, deferred);
+    while ((s = gpusync__line_first(q)) != NULL && gpusync__stays(s))
+        if (s->line == GPUSYNC__READY) {
+            gpusync__line_remove(s);
+            gpusync__line_add(s, GPUSYNC__LOOSE);
         }
-        before->submission = s; /* all else is as in a new submission, or gpusync__seek sets it */
-        GPUSYNC__STORE_RELAXED(&before->node.number, after);   /* published by the next store */
-        GPUSYNC__STORE_SEQ(&before->timeline, late->timeline); /* which a report reads first */
-        gpusync__seek(before);
+    q->issuing = s != NULL;
+    if (s) {
+        gpusync__line_remove(s);
+        gpusync__count_held(s, false);
+        gpusync__set_out(s, deferred);
     }
-    return false;
+    GPUSYNC__UNLOCK_GRAPH(q->device);
+    return s;
 }
 
-/* Issues the queue's held submissions that are free to go, and abandons the doomed ones. This call
-   tries the order lock and never waits: the thread that has the lock reads `wanted` after the
-   unlock (gpusync__order_end), and calls this in turn. */
-static void gpusync__issue_ready(gpusync_queue *q, gpusync__deferred *deferred)
+/* Issues the queue's held work that may go, and unlocks the order lock, which the caller has. */
+static void gpusync__issue_line(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    while (gpusync__is_wanted(q) && gpusync__try_lock(&q->order)) {
-        void *pool = gpusync__pool_push();
-        gpusync__submission *s;
-        (void)__atomic_exchange_n(&q->wanted, 0, __ATOMIC_SEQ_CST); /* first: gpusync__want may set it again */
-        uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
-        if (flags & (GPUSYNC__LOST | GPUSYNC__STUCK))
-            gpusync__give_up_failed(q, flags, deferred);
-        do {
-            gpusync__lock(&q->device->submission_lock);
-            if ((s = q->ready) != NULL)
-                gpusync__unlist_ready(s); /* a thread that changes more lists it again */
-            gpusync__unlock(&q->device->submission_lock);
-            if (s && gpusync__has_fate(s, GPUSYNC__DOOMED))
-                gpusync__give_up_doomed(q, s, deferred);
-            else if (s && gpusync__is_loose(s))
-                gpusync__try_issue(q, s, deferred);
-        } while (s);
-        while ((s = q->line.first) != NULL && gpusync__try_issue(q, s, deferred)) {}
-        gpusync__unlock(&q->order);
-        gpusync__pool_pop(pool);
+    void *pool = gpusync__pool_push();
+    gpusync__submission *s;
+    while ((s = gpusync__next_to_go(q, deferred)) != NULL) {
+        GPUSYNC__STORE_RELAXED(&s->work.since_ns, gpusync_now_ns()); /* published by the issue */
+        gpusync__issue(s);
     }
+    gpusync__unlock(&q->order);
+    gpusync__pool_pop(pool);
+}
+
+/* The same, on the dispatch queue for issuing. The queue is entered. */
+static void gpusync__issue_later(void *context)
+{
+    gpusync_queue *q = (gpusync_queue *)context;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__lock(&q->order);
+    gpusync__issue_line(q, &deferred);
+    gpusync__do_deferred(q->device, &deferred);
+    gpusync__leave(q);
+}
+
+/* Issues held work at the end of a call. gpusync__want_issue entered the queue.
+   Interleaving 15: a commit has the order lock, and a handler lets held work go. The handler does
+   not wait: the dispatch queue does, and issues the work behind the commit. */
+static void gpusync__issue_held(gpusync_queue *q, gpusync__deferred *deferred)
+{
+    if (!gpusync__try_lock(&q->order)) {
+        gpusync__dispatch_async(q->device->issue_queue, q, gpusync__issue_later);
+        return;
+    }
+    gpusync__issue_line(q, deferred);
+    gpusync__leave(q);
 }
 
 /* Does deferred work, except the callbacks: first submissions that have ended, then issued ones,
    then queues with work to issue. Each step may add more. No lock is held. Of the program's code
    only hooks run.
    Interleaving 24: held work waits for a ticket whose handler is lost, and no thread sleeps. The
-   listed dependency arms the sweep. */
+   listed link arms the sweep. */
 static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
 {
     while (deferred->busy) {
@@ -11276,9 +10969,7 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
             gpusync__announce(s, deferred);
         } else if ((q = deferred->to_issue) != NULL) {
             deferred->to_issue = q->next_to_issue;
-            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* first: gpusync__want lists it again */
-            gpusync__issue_ready(q, deferred);
-            gpusync__leave(q); /* gpusync__want entered it */
+            gpusync__issue_held(q, deferred);
         } else {
             if (deferred->sweep)
                 gpusync__arm_sweep(dev);
@@ -11301,68 +10992,57 @@ static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__submi
     return slot;
 }
 
-/* Looks at a submission: does what a lost handler, or a lost request to issue, would have done. The
-   caller has a reference. True if the submission has a callback, for which the sweep has to come
-   again. */
+/* Looks at a submission: does what a lost handler would have done. The caller has a reference. True
+   if the submission has a callback, for which the sweep has to come again. */
 static bool gpusync__look_submission(gpusync__submission *s)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_queue *q = s->work.queue;
-
-    if (gpusync__is_issued(s)) {
-        for (uint32_t i = s->first_part; i < s->part_count; i++) {
-            gpusync__slot *slot = gpusync__part_begin(q, s, i);
-            if (!slot)
-                continue;
-            gpusync__look_slot(q, slot);
-            gpusync__look_end(q, slot);
-        }
-    } else if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__has_fate(s, GPUSYNC__DOOMED)) {
-        gpusync__mark_ready(s, &deferred);
-        gpusync__do_deferred(s->device, &deferred);
+    bool issued = gpusync__is_issued(s); /* first: it publishes what the issue has written */
+    for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
+        gpusync__slot *slot = gpusync__part_begin(q, s, i);
+        if (!slot)
+            continue;
+        gpusync__look_slot(q, slot);
+        gpusync__look_end(q, slot);
     }
     return s->due.fn != NULL;
 }
 
 /* On a lost device: looks at a submission. Returns whether the GPU has command buffers of it, or a
-   thread is about to issue, abandon, end or publish it. Otherwise it waits for dependencies that may
-   never be over, and counts those alone in `unresolved`. The dependencies are
-   counted after `unresolved` was read, and become fewer: they are as many only if the work was
-   counted down before. The caller has a reference. */
+   thread is about to issue, end or publish it. Otherwise it waits for values that may never come.
+   The caller has a reference. */
 GPUSYNC__RARE bool gpusync__moves(gpusync__submission *s)
 {
-    gpusync_queue *q = s->work.queue;
-    uint32_t open = 0;
     gpusync__look_submission(s);
-    GPUSYNC__LOCK(q);
-    bool rests = gpusync__has_ended(q, s->work.ticket);
-    GPUSYNC__UNLOCK(q);
-    if (rests)
-        return false;
-    if (!gpusync__is_issued(s) || GPUSYNC__LOAD_SEQ(&s->running))
-        return true;
-
-    uint32_t unresolved = GPUSYNC__LOAD_SEQ(&s->unresolved);
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        gpusync__lock(&s->device->lock);
-        if (gpusync__has_list(s->device, dep)) {
-            gpusync__lock(gpusync__dependency_lock(dep));
-            open += dep->node.linked;
-            gpusync__unlock(gpusync__dependency_lock(dep));
-        }
-        gpusync__unlock(&s->device->lock);
-    }
-    return !open || open != unresolved;
+    GPUSYNC__LOCK_GRAPH(s->device);
+    uint32_t waits = 0;
+    GPUSYNC__EACH_WAIT(link, s)
+        waits += link->listed;
+    bool rests = s->stage == GPUSYNC__ISSUED && !s->running && waits && s->open == waits;
+    GPUSYNC__UNLOCK_GRAPH(s->device);
+    return !rests && !gpusync__has_ended(s->work.queue, s->work.ticket);
 }
 
-/* ------------------------------------------------------------------------------- >>making --
-   Steps that may fail come first: memory, room, command buffers of our own. Steps that other
-   threads can see come under the order lock, with the commits last: after the first commit nothing
-   fails. */
+/* ------------------------------------------------------------------------------- >>submit --
+   What may fail without a look at others comes first: memory, room, command buffers of our own.
+   Then the submission enters its queue, under the order lock and the graph's: it asks everything
+   that may refuse it, changes, and is issued. A refused one has changed nothing.
 
-/* Takes a reference to the timeline for a dependency or a pending signal, so that the memory
-   outlives gpusync_timeline_destroy. False if destroy has begun. The reference is taken before the
-   flag is read: destroy sets the flag first, and the last reference frees the memory. */
+     lock held    function                          what it does
+     none         gpusync__submission_new           takes a submission and its links out of the pools
+     none         gpusync__link_points              makes links; what is reached already needs none
+     none         gpusync__own_buffers              takes room for command buffers of our own, and makes them
+     order        gpusync__check_parts              checks the program's; finds what is encoded into them
+     + graph      gpusync__may_enter                asks all that may refuse it, and whether it is held
+     + queue      gpusync__take_parts               gives it its ticket; its parts are in flight
+     + graph      gpusync__join, _list_waits        its links are its own, and its waits are listed
+     + graph      gpusync__hold, or _set_out        it stands in its line, or is ISSUED, with its signals
+     order        gpusync__issue                    encodes its waits and signals, and commits its parts
+     none         gpusync__do_deferred              what that has let go, or ended, on any queue */
+
+/* Takes a reference to the timeline for a link, so that the memory outlives
+   gpusync_timeline_destroy. False if destroy has begun. The reference is taken before the flag is
+   read: destroy sets the flag first, and the last reference frees the memory. */
 static bool gpusync__timeline_ref(gpusync_timeline *t)
 {
     GPUSYNC__ADD_SEQ(&t->refs, 1);
@@ -11372,14 +11052,12 @@ static bool gpusync__timeline_ref(gpusync_timeline *t)
     return false;
 }
 
-/* Makes a dependency of a ticket. The stage stays OVER if the ticket has ended well. A ticket that
-   has failed makes a dependency like any other, and the submission takes the error over. */
-GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, const gpusync_point *point,
-                                                        gpusync__dependency *dep)
+/* Makes the link a wait for a ticket. NOT_READY: the ticket has ended well. One that has failed
+   makes a link like any other, and the submission takes the error over. */
+GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpusync_point *point, gpusync__link *link)
 {
     gpusync_queue *q = point->queue;
     gpusync__goal goal;
-    bool well = false;
 
     if (!q || q->device != dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -11388,149 +11066,63 @@ GPUSYNC__RARE gpusync_result gpusync__dependency_ticket(gpusync_device *dev, con
     if (!gpusync__enter(q))
         return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result = gpusync__goal_of(q, point->ticket, &goal);
-    if (result == GPUSYNC_OK) {
-        if (!gpusync__met(&goal))
-            gpusync__look(&goal);
-        if (gpusync__met(&goal))
-            well = gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK;
-        else if (gpusync__stopped(&goal))
-            result = gpusync__stop_reason(&goal);
+    if (result == GPUSYNC_OK && !gpusync__met(&goal))
+        gpusync__look(&goal);
+    if (result == GPUSYNC_OK && gpusync__met(&goal)) {
+        if (gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK)
+            result = GPUSYNC_NOT_READY;
+    } else if (result == GPUSYNC_OK && gpusync__stopped(&goal)) {
+        result = gpusync__stop_reason(&goal);
     }
-    if (!well && result == GPUSYNC_OK) {
-        dep->stage = GPUSYNC__AWAITED;
-        dep->queue = q;
-        dep->queue_number = q->place.number;
-        dep->node.number = point->ticket;
-    }
+    link->queue = q;
+    link->queue_number = q->place.number;
+    link->node.number = point->ticket;
+    link->node.told = gpusync__link_told;
     gpusync__leave(q);
     return result;
 }
 
-/* Makes a dependency of a point; gpusync__dependency_free gives its references back. On OK the
-   dependency is AWAITED, or OVER and without references if the point has been reached. strict: the
-   host waits, so that a timeline of other code needs the device's listener. */
-static gpusync_result gpusync__dependency_point(gpusync_device *dev, const gpusync_point *point, bool strict,
-                                                gpusync__dependency *dep)
+/* Makes the link a wait for the value, or its signal, with a reference to the timeline. NOT_READY:
+   the value is reached. strict: the host waits, so that a timeline of other code needs the device's
+   listener. */
+GPUSYNC__INLINE gpusync_result gpusync__link_value(const gpusync_point *point, bool strict, gpusync__link *link)
 {
     gpusync_timeline *t = point->timeline;
-    uint64_t value = point->value;
-
-    dep->stage = GPUSYNC__OVER;
-    dep->timeline = NULL;
-    dep->queue = NULL;
-    dep->place = 0;
-    dep->encoded = dep->blocks = dep->node.linked = false;
-    if (!t)
-        return gpusync__dependency_ticket(dev, point, dep);
     uint64_t present = gpusync__value_of(t);
-    if (t->device != dev)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (value > GPUSYNC_MAX_VALUE)
+    bool reached = present >= point->value && present != GPUSYNC__FAILED_VALUE;
+
+    if (point->value > GPUSYNC_MAX_VALUE)
         return GPUSYNC_ERROR_NOT_RISING;
-    if (present >= value && present != GPUSYNC__FAILED_VALUE)
-        return GPUSYNC_OK;
-    if (strict && gpusync__is_outside(t) && !gpusync__listener(dev))
+    if (!link->signal && reached)
+        return GPUSYNC_NOT_READY;
+    if (!link->signal && strict && gpusync__is_outside(t) && !gpusync__listener(t->device))
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (!gpusync__timeline_ref(t))
         return GPUSYNC_ERROR_DESTROYED;
-    dep->stage = GPUSYNC__AWAITED;
-    dep->timeline = t;
-    dep->node.number = value;
-    return GPUSYNC_OK;
-}
-
-/* Notes a dependency of a value in `highest`. */
-static void gpusync__note_dependency(gpusync__submission *s, gpusync__dependency *dep)
-{
-    gpusync__dependency **link = &s->highest;
-    while (*link && (*link)->timeline != dep->timeline)
-        link = &(*link)->other;
-    if (*link && (*link)->node.number >= dep->node.number)
-        return;
-    dep->other = *link ? (*link)->other : NULL;
-    *link = dep;
-}
-
-/* Notes the next signal of a submission whose dependencies are noted, in `latest`. NOT_RISING, and
-   nothing is changed, if the submission waits for the same value or a higher one, which would never
-   end, or if an earlier signal of its own is as high, because the GPU signals in this order. Under
-   the order lock. */
-static gpusync_result gpusync__note_signal(gpusync__submission *s, gpusync__pending_signal *signal)
-{
-    gpusync__pending_signal **link = &s->latest;
-    const gpusync__dependency *dep = s->highest;
-    while (*link && (*link)->timeline != signal->timeline)
-        link = &(*link)->other;
-    while (dep && dep->timeline != signal->timeline)
-        dep = dep->other;
-    if (dep && dep->node.number >= signal->node.number)
-        return GPUSYNC_ERROR_NOT_RISING;
-    if (*link && (*link)->node.number >= signal->node.number)
-        return GPUSYNC_ERROR_NOT_RISING;
-    signal->other = *link ? (*link)->other : NULL;
-    *link = signal;
-    return GPUSYNC_OK;
-}
-
-/* Notes all dependencies and all signals of a submission, from the start. NOT_RISING, and all else is
-   noted, if gpusync__note_signal refuses a signal. Under the order lock. */
-GPUSYNC__RARE gpusync_result gpusync__note_all(gpusync__submission *s)
-{
-    gpusync_result result = GPUSYNC_OK;
-    s->highest = NULL;
-    s->latest = NULL;
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        if (dep->timeline)
-            gpusync__note_dependency(s, dep);
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        if (gpusync__note_signal(s, signal) != GPUSYNC_OK)
-            result = GPUSYNC_ERROR_NOT_RISING;
-    return result;
-}
-
-/* Appends the dependency to those of the submission. */
-static void gpusync__append_dependency(gpusync__submission *s, gpusync__dependency *dep)
-{
-    if (dep->timeline)
-        gpusync__note_dependency(s, dep);
-    dep->along = NULL;
-    *s->dependencies_end = dep;
-    s->dependencies_end = &dep->along;
-}
-
-/* Appends a pending signal that was noted to those of the submission. The GPU signals in this order.
-   */
-static void gpusync__append_signal(gpusync__submission *s, gpusync__pending_signal *signal)
-{
-    signal->along = NULL;
-    *s->signals_end = signal;
-    s->signals_end = &signal->along;
-}
-
-/* Makes a pending signal of a point, with a reference to its timeline. gpusync__link_signal lists
-   the signal. */
-static gpusync_result gpusync__signal_point(gpusync_device *dev, const gpusync_point *point,
-                                            gpusync__pending_signal *signal)
-{
-    gpusync_timeline *t = point->timeline;
-    if (!t || t->device != dev)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (point->value > GPUSYNC_MAX_VALUE)
-        return GPUSYNC_ERROR_NOT_RISING;
-    if (!gpusync__timeline_ref(t))
-        return GPUSYNC_ERROR_DESTROYED;
-    signal->timeline = t;
-    signal->node.number = point->value;
-    signal->stage = GPUSYNC__PENDING;
-    signal->place = 0;
-    signal->encoded = signal->node.linked = signal->place_issued.linked = false;
-    if (gpusync__is_outside(t))
+    link->timeline = t;
+    link->node.number = point->value;
+    if (link->signal && gpusync__is_outside(t))
         gpusync__look_timeline(t);
     return GPUSYNC_OK;
 }
 
+/* Makes the link a wait for the point, or its signal. NOT_READY: the wait is for what has been
+   reached, and needs no link. After an error it has no reference. */
+GPUSYNC__INLINE gpusync_result gpusync__link_point(gpusync_device *dev, const gpusync_point *point, bool signal,
+                                                   bool strict, gpusync__link *link)
+{
+    memset(&link->timeline, 0, sizeof *link - offsetof(gpusync__link, timeline));
+    link->node.linked = false; /* the rest of `node` is set where it is listed */
+    link->signal = signal;
+    if (!point->timeline && !signal)
+        return gpusync__link_ticket(dev, point, link);
+    if (!point->timeline || point->timeline->device != dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    return gpusync__link_value(point, strict, link);
+}
+
 /* Returns whether so many more command buffers may be held. An eighth of the limit, at least one,
-   stays free for the work that held work waits for. Under the order lock. */
+   stays free for the work that held work waits for. Under the graph's lock. */
 static bool gpusync__may_hold_more(const gpusync_queue *q, size_t count)
 {
     return q->held_buffers + count + (q->limit / 8 ? q->limit / 8 : 1) <= q->limit;
@@ -11552,23 +11144,19 @@ static bool gpusync__take_rooms(gpusync_queue *q, uint32_t count)
 
 /* Waits for room for command buffers of our own, and takes the room for all of them or for none, so
    that two submissions do not wait for each other's. QUEUE_FULL without a wait if no more work may
-   be held and the submission's own dependencies say that it would be. */
+   be held, and the submission's own waits, or the line, say that it would be. */
 GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusync__submission *s,
                                                    const gpusync_submission *desc, uint32_t count)
 {
     uint64_t deadline = gpusync__deadline(desc->timeout_ns ? *desc->timeout_ns : GPUSYNC_FOREVER);
-    gpusync__lock(&q->order);
+    GPUSYNC__LOCK_GRAPH(q->device);
     bool full = !gpusync__may_hold_more(q, desc->command_buffer_count + count);
     bool held = q->lined_ordered && !gpusync__is_loose(s);
-    for (const gpusync__dependency *dep = s->dependencies; full && !held && dep; dep = dep->along) {
-        held = !dep->timeline; /* its ticket has not ended */
-        if (held)
-            break;
-        GPUSYNC__LOCK_TIMELINE(dep->timeline);
-        held = gpusync__stage_of(dep) == GPUSYNC__AWAITED;
-        GPUSYNC__UNLOCK_TIMELINE(dep->timeline);
+    GPUSYNC__EACH_WAIT(link, s) {
+        const gpusync_timeline *t = link->timeline;
+        held = held || !t || gpusync__find_value(t, link->node.number, false) == GPUSYNC__FOUND_HOLDS;
     }
-    gpusync__order_end(q);
+    GPUSYNC__UNLOCK_GRAPH(q->device);
     if ((full && held) || count > q->limit)
         return GPUSYNC_ERROR_QUEUE_FULL;
     do {
@@ -11581,15 +11169,14 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
 
 /* Makes command buffers of our own, and takes room for them. In the one in front of the work the
    GPU waits, in the one behind the work it signals; without work one buffer does both. Metal 4
-   needs the options of its commit instead. After an error gpusync__undo_submission releases what
-   was made. */
+   needs the options of its commit instead. After an error gpusync__refuse releases what was made. */
 static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
 {
+    bool front = s->values;
     if (q->metal4)
-        return gpusync__make_options4(q, s, desc->signal_count && !(desc->flags & GPUSYNC_STRICT));
-    if (desc->flags & GPUSYNC_STRICT)
+        return gpusync__make_options4(q, s);
+    if (gpusync__is_strict(s))
         return GPUSYNC_OK;
-    bool front = s->highest != NULL; /* it waits for a value */
     bool back = desc->signal_count && (!front || desc->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
     if (!count)
@@ -11611,72 +11198,202 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission
     return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
+/* Makes the submission's links: its waits, and its signals. No lock is held. */
+static gpusync_result gpusync__link_points(gpusync__submission *s, const gpusync_submission *desc)
+{
+    size_t waits = desc->wait_count, count = waits + desc->signal_count;
+    for (size_t i = 0; i < count; i++) {
+        gpusync__link *link = s->spare, *next = link->next;
+        bool signal = i >= waits;
+        const gpusync_point *point = signal ? &desc->signals[i - waits] : &desc->waits[i];
+        gpusync_result result = gpusync__link_point(s->device, point, signal, gpusync__is_strict(s), link);
+        link->next = next;
+        if (result == GPUSYNC_NOT_READY)
+            continue;
+        if (result != GPUSYNC_OK)
+            return result;
+
+        s->spare = next;
+        link->submission = s;
+        gpusync__links_add(signal ? &s->signals : &s->links, link);
+        s->tickets = s->tickets || link->queue;
+        s->values = s->values || !(signal || link->queue);
+    }
+    return GPUSYNC_OK;
+}
+
 /* Fills the submission from the program's description, and makes command buffers of our own. No
-   lock is held. dependency_count and signal_count count what has a reference, which is what
-   gpusync__undo_submission frees after an error. */
+   lock is held. */
 static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__submission *s,
                                                    const gpusync_submission *desc)
 {
-    gpusync_result result = GPUSYNC_OK;
     s->flags = desc->flags;
     s->due.fn = desc->on_complete;
     s->due.user = desc->user;
     if (desc->label)
         gpusync__copy_label(s->label, sizeof s->label, desc->label);
-    for (size_t i = 0; i < desc->wait_count && result == GPUSYNC_OK; i++) {
-        gpusync__dependency *dep = &s->own_dependencies[s->dependency_count];
-        result = gpusync__dependency_point(q->device, &desc->waits[i], desc->flags & GPUSYNC_STRICT, dep);
-        if (result != GPUSYNC_OK || dep->stage == GPUSYNC__OVER)
-            continue;
-        s->dependency_count++;
-        dep->submission = s;
-        gpusync__append_dependency(s, dep);
-    }
-    for (size_t i = 0; i < desc->signal_count && result == GPUSYNC_OK; i++) {
-        gpusync__pending_signal *signal = &s->own_signals[s->signal_count];
-        result = gpusync__signal_point(q->device, &desc->signals[i], signal);
-        if (result != GPUSYNC_OK)
-            continue;
-        signal->submission = s;
-        s->signal_count++; /* gpusync__take_parts appends it: behind those of the command buffers */
-    }
+    gpusync_result result = gpusync__link_points(s, desc);
     return result == GPUSYNC_OK ? gpusync__own_buffers(q, s, desc) : result;
 }
 
-/* -- command buffers, and joined submissions. Under the order lock */
+/* -- entering. Under the order lock */
 
-/* Hands the pending signals of `from` to the submission `s`. Threads that find a signal on its
-   timeline read its submission under the wait list's lock. */
-static void gpusync__signals_of(gpusync__submission *from, gpusync__submission *s, uint32_t place)
+/* What a submission knows of what it enters with. */
+typedef struct gpusync__entrance {
+    const gpusync_submission *desc;
+    void *all;                   /* of Metal 4: the object of the one slot; else NULL */
+    gpusync__submission *joined; /* those of its open command buffers, in their order, by `next` */
+    size_t needed;               /* slots */
+    bool enqueued;               /* a command buffer is, and cannot be held */
+    bool tickets;                /* a link is about a ticket */
+    bool holds;                  /* something keeps the submission back */
+    bool fails;                  /* a wait has failed */
+    /* Slots, a place for the ticket, or an index are missing: gpusync__make_ready makes them, and
+       the call begins again. */
+    bool lacks_memory;
+} gpusync__entrance;
+
+/* Checks a Metal 4 commit, and makes the object of its slot. */
+GPUSYNC__RARE gpusync_result gpusync__check_parts4(gpusync_queue *q, gpusync__entrance *in)
 {
-    GPUSYNC__EACH_SIGNAL(signal, from) {
-        GPUSYNC__LOCK_TIMELINE(signal->timeline);
-        signal->submission = s;
-        signal->place = place;
-        GPUSYNC__UNLOCK_TIMELINE(signal->timeline);
-    }
+    const gpusync_submission *desc = in->desc;
+    in->all = gpusync__all_of(desc->command_buffers, desc->command_buffer_count);
+    in->needed = 1;
+    gpusync__hook_in4(q);
+    if (!in->all)
+        return GPUSYNC_ERROR_METAL_NIL;
+    bool held = gpusync__holds(q, desc->command_buffers, desc->command_buffer_count);
+    return held ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
 }
 
-/* Joins `more`, the submission of an open command buffer, to `s`, by appending its lists to those
-   of `s`. more->dependencies_end and more->signals_end stay as they are, and show gpusync__unjoin
-   where to cut the lists off again. */
-GPUSYNC__RARE void gpusync__join(gpusync__submission *s, gpusync__submission *more)
+/* Checks all that the command buffers can be refused for, counts slots, and collects the
+   submissions of open ones. */
+static gpusync_result gpusync__check_parts(gpusync_queue *q, gpusync__submission *s, gpusync__entrance *in)
 {
-    uint32_t place = s->joined ? s->joined->place + 1 : 1;
-    more->place = place;
-    GPUSYNC__EACH_DEPENDENCY(dep, more)
-        dep->place = place;
-    gpusync__signals_of(more, s, place);
-    if (more->dependencies) {
-        *s->dependencies_end = more->dependencies;
-        s->dependencies_end = more->dependencies_end;
+    gpusync__submission **last = &in->joined;
+    gpusync_result result = s->options ? gpusync__check_parts4(q, in) : GPUSYNC_OK;
+    size_t count = s->options ? 0 : in->desc->command_buffer_count;
+
+    in->needed += (size_t)(s->front != NULL) + (size_t)(s->back != NULL);
+    in->tickets = s->tickets;
+    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
+        void *buffer = in->desc->command_buffers[i];
+        gpusync__slot *slot = *gpusync__find_open(q, buffer);
+        gpusync__submission *open = slot ? slot->submission : NULL;
+        unsigned long status = GPUSYNC__STATUS_NOT_ENQUEUED;
+        result = gpusync__check_buffer(q, buffer, GPUSYNC__PART, slot, &status);
+        in->enqueued = in->enqueued || status != GPUSYNC__STATUS_NOT_ENQUEUED;
+        in->needed += !slot;
+        if (!open || open == s)
+            continue;
+        in->tickets = in->tickets || open->tickets;
+        *last = open;
+        last = &open->next;
     }
-    if (more->signals) {
-        *s->signals_end = more->signals;
-        s->signals_end = more->signals_end;
+    *last = NULL;
+    in->lacks_memory = result == GPUSYNC_ERROR_OUT_OF_MEMORY;
+    return result;
+}
+
+/* Returns NOT_RISING for a wait or signal that can never come after those that were looked at
+   before: a signal that is not above them all, and a wait for what the submission itself signals.
+   The timeline keeps what this question, the number `asks` of the device, has seen of it. Under the
+   graph's lock. */
+GPUSYNC__INLINE gpusync_result gpusync__check_rise(gpusync__link *link, uint64_t asks)
+{
+    gpusync_timeline *t = link->timeline;
+    uint64_t number = link->node.number;
+    if (t->asks != asks) {
+        t->asks = asks;
+        t->seen = t->seen_first = 0;
     }
-    more->next = s->joined;
-    s->joined = more;
+    if (link->signal ? number <= t->seen : t->seen_first && number >= t->seen_first)
+        return GPUSYNC_ERROR_NOT_RISING;
+    if (link->signal && !t->seen_first) {
+        t->seen_first = number;
+        t->seen_needs = t->seen;
+    }
+    link->needs = t->seen_needs;
+    if (number > t->seen)
+        t->seen = number;
+    return GPUSYNC_OK;
+}
+
+/* Finds how the wait for a ticket stands. lists: lists it if the ticket has not ended, in the same
+   hold. A link does not keep the queue of its ticket. CLOSING is read in the hold: a destroy that
+   sets it later finds what is listed. Under the device's lock, for which the queue does not go, and
+   the graph's. */
+GPUSYNC__RARE gpusync__found gpusync__find_ticket(gpusync__link *link, const gpusync__submission *s, bool lists,
+                                                  gpusync_error *error)
+{
+    gpusync_queue *q = gpusync__queue_at(gpusync__list_from(&s->device->queues, link->queue_number));
+    gpusync__found found = GPUSYNC__FOUND_HOLDS;
+    bool gone = !q || q->place.number != link->queue_number;
+    if (!gone) {
+        GPUSYNC__LOCK(q);
+        gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;
+        if (!gone && gpusync__has_ended(q, link->node.number))
+            found = gpusync__ticket_result_locked(q, link->node.number, error) == GPUSYNC_OK ? GPUSYNC__FOUND_OVER
+                                                                                             : GPUSYNC__FOUND_FAILED;
+        else if (!gone && lists)
+            gpusync__list_add(&q->waits.lists[GPUSYNC__BY_NUMBER], &link->node);
+        GPUSYNC__UNLOCK(q);
+    }
+    if (!gone)
+        return found;
+    gpusync__own_error(error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+    error->failure = GPUSYNC_FAILURE_CANCELLED; /* as gpusync__end_listed */
+    return GPUSYNC__FOUND_FAILED;
+}
+
+/* Asks about links of a submission that would enter, one after the other in the order of execution.
+   Under the graph's lock. */
+GPUSYNC__INLINE gpusync_result gpusync__ask(const gpusync__submission *s, gpusync__link *link, gpusync__entrance *in)
+{
+    gpusync_error error;
+    for (; link; link = link->next) {
+        gpusync_timeline *t = link->timeline;
+        gpusync_result result = t ? gpusync__check_rise(link, s->device->asks) : GPUSYNC_OK;
+        if (result == GPUSYNC_OK && link->signal && !link->listed)
+            result = gpusync__may_rise(t, link->node.number);
+        if (result != GPUSYNC_OK)
+            return result;
+
+        if (link->signal) {
+            in->holds = in->holds || gpusync__behind(link);
+            continue;
+        }
+        gpusync__found found = t ? gpusync__find_value(t, link->node.number, gpusync__is_strict(s))
+                                 : gpusync__find_ticket(link, s, false, &error);
+        link->found = (uint8_t)found;
+        in->holds = in->holds || found == GPUSYNC__FOUND_HOLDS;
+        in->fails = in->fails || found == GPUSYNC__FOUND_FAILED;
+    }
+    return GPUSYNC_OK;
+}
+
+/* Asks everything of the graph that may refuse the submission, and whether it is held: first its
+   waits, then what is encoded into its command buffers, then its signals. Nothing is changed but
+   what links and timelines keep for this question. Under the graph's lock.
+   Interleaving 16: the host raises a timeline beyond the second signal of a submission that enters.
+   The submission is refused, and no thread has met its first signal. */
+static gpusync_result gpusync__may_enter(gpusync__submission *s, gpusync__entrance *in)
+{
+    gpusync_queue *q = s->work.queue;
+    s->device->asks++;
+    in->holds = q->lined_ordered && !gpusync__is_loose(s);
+    gpusync_result result = gpusync__ask(s, s->links.first, in);
+    for (gpusync__submission *open = in->joined; open && result == GPUSYNC_OK; open = open->next)
+        result = gpusync__ask(s, open->links.first, in);
+    if (result == GPUSYNC_OK)
+        result = gpusync__ask(s, s->signals.first, in);
+    if (result != GPUSYNC_OK || !in->holds || in->fails)
+        return result;
+
+    size_t count = s->options ? 1 : in->desc->command_buffer_count + (s->front != NULL) + (s->back != NULL);
+    if (!gpusync__may_hold_more(q, count))
+        return GPUSYNC_ERROR_QUEUE_FULL;
+    return in->enqueued ? GPUSYNC_ERROR_ENQUEUED : GPUSYNC_OK;
 }
 
 /* Adds the slot to the submission as its next part, in flight. Under the queue's lock. */
@@ -11685,473 +11402,292 @@ GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__submission *s,
     slot->kind = GPUSYNC__PART;
     slot->submission = s;
     slot->back = &s->parts[s->part_count];
+    slot->ticket = s->work.ticket;
     s->parts[s->part_count++] = slot;
     gpusync__flight_add(q, slot);
 }
 
-/* Adds a command buffer without a slot as the next part. The queue has a free slot. */
-GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission *s, void *buffer, uint8_t traits)
+/* Adds a command buffer without a slot as the next part. A stranger takes room, and is retained.
+   Under the queue's lock. */
+GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission *s, void *buffer, uint8_t traits,
+                                           bool stranger)
 {
     gpusync__slot *slot = gpusync__slot_take(q);
+    if (stranger) {
+        gpusync__count_room(q, 1);
+        gpusync__retain(buffer);
+    }
     gpusync__slot_open(q, slot, buffer, GPUSYNC__PART, traits);
     gpusync__add_part(q, s, slot);
 }
 
-/* Returns whether so many slots are free, and a place in the ring for a ticket, which no other
-   thread takes while this one holds the order lock. Under the queue's lock. */
-GPUSYNC__INLINE bool gpusync__is_ready(const gpusync_queue *q, size_t slots)
+/* Adds all command buffers as parts, in the order of their commits; those of the program leave the
+   table of open ones. Under the queue's lock. */
+static void gpusync__add_parts(gpusync_queue *q, gpusync__submission *s, const gpusync__entrance *in)
 {
-    const gpusync__slot *slot = q->free_slots;
-    for (; slots && slot; slot = slot->next)
-        slots--;
-    return !slots && gpusync__ring_is_ready(q);
-}
-
-/* gpusync__take_parts for Metal 4: the command buffers are one commit, and one part. */
-GPUSYNC__RARE gpusync_result gpusync__take_parts4(gpusync_queue *q, gpusync__submission *s,
-                                                  const gpusync_submission *desc)
-{
-    void *all = gpusync__all_of(desc->command_buffers, desc->command_buffer_count);
-    if (!all)
-        return GPUSYNC_ERROR_METAL_NIL;
-    if (q->lined && gpusync__holds(q, desc->command_buffers, desc->command_buffer_count))
-        return GPUSYNC_ERROR_ALREADY_TRACKED;
-    gpusync__hook_in4(q);
-    GPUSYNC__LOCK(q);
-    bool ready = gpusync__is_ready(q, 1);
-    if (ready) {
-        gpusync__add_new_part(q, s, all, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4);
-        gpusync__count_room(q, 1);
-    }
-    GPUSYNC__UNLOCK(q);
-    if (!ready)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    gpusync__retain(all);
-    s->buffer_count = desc->command_buffer_count;
-    s->buffers = s->memory ? (void **)(void *)(s->parts + s->buffer_count) : s->few_buffers;
-    memcpy(s->buffers, desc->command_buffers, s->buffer_count * sizeof *s->buffers);
-    return GPUSYNC_OK;
-}
-
-/* Checks all that the command buffers can be refused for. Adds the slots that strangers need to
-   *needed. */
-GPUSYNC__INLINE gpusync_result gpusync__check_parts(gpusync_queue *q, const gpusync_submission *desc, size_t *needed)
-{
-    gpusync_result result = GPUSYNC_OK;
-    for (size_t i = 0; i < desc->command_buffer_count && result == GPUSYNC_OK; i++) {
-        gpusync__slot *slot = *gpusync__find_open(q, desc->command_buffers[i]);
-        result = gpusync__check_buffer(q, desc->command_buffers[i], GPUSYNC__PART, slot);
-        *needed += !slot;
-    }
-    return result;
-}
-
-/* Takes all command buffers of the submission in, in the order of their commits. Those of the
-   program bring the waits and signals that were encoded into them. The checks come first, so that
-   an error, OUT_OF_MEMORY too, leaves everything as it was. Needs a pool. */
-static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, const gpusync_submission *desc)
-{
-    size_t first = s->front != NULL;
-    size_t needed = first + (s->back != NULL);
-    gpusync__submission *encoded = NULL, **end = &encoded, *next;
-
-    if (s->options)
-        return gpusync__take_parts4(q, s, desc);
-    gpusync_result result = gpusync__check_parts(q, desc, &needed);
-    if (result != GPUSYNC_OK)
-        return result;
-    GPUSYNC__LOCK(q);
-    bool ready = gpusync__is_ready(q, needed);
-    if (ready && s->front)
-        gpusync__add_new_part(q, s, s->front, GPUSYNC__HAS_ROOM);
-    for (size_t i = 0; i < desc->command_buffer_count && ready; i++) {
-        gpusync__slot **open = gpusync__find_open(q, desc->command_buffers[i]);
-        gpusync__slot *slot = *open;
-        if (!slot) {
-            gpusync__add_new_part(q, s, desc->command_buffers[i], GPUSYNC__HAS_ROOM);
-            gpusync__count_room(q, 1);
-            continue;
-        }
-        if (slot->submission) {
-            *end = slot->submission;
-            end = &slot->submission->next;
-        }
-        gpusync__add_part(q, s, gpusync__take_open(q, open));
-    }
-    if (ready && s->back)
-        gpusync__add_new_part(q, s, s->back, GPUSYNC__HAS_ROOM);
-    GPUSYNC__UNLOCK(q);
-    if (!ready)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < desc->command_buffer_count; i++)
-        if (!(s->parts[first + i]->traits & GPUSYNC__WAS_OPEN))
-            gpusync__retain(desc->command_buffers[i]);
-    for (*end = NULL; encoded; encoded = next) {
-        next = encoded->next;
-        gpusync__join(s, encoded);
-    }
-    return GPUSYNC_OK;
-}
-
-/* Puts the pending signals in order, and checks each: first those that the GPU signals in the
-   program's command buffers, then the submission's own. */
-static gpusync_result gpusync__order_signals(gpusync__submission *s)
-{
-    if ((s->signals || s->joined) && gpusync__note_all(s) != GPUSYNC_OK)
-        return GPUSYNC_ERROR_NOT_RISING; /* a wait was encoded behind a signal, or into another buffer */
-    for (uint32_t k = 0; k < s->signal_count; k++) {
-        if (gpusync__note_signal(s, &s->own_signals[k]) != GPUSYNC_OK)
-            return GPUSYNC_ERROR_NOT_RISING;
-        gpusync__append_signal(s, &s->own_signals[k]);
-    }
-    return GPUSYNC_OK;
-}
-
-/* -- taking a submission back. No lock is held */
-
-/* Undoes gpusync__seek_dependencies for a submission that is not entered. If another thread is
-   ending one of the dependencies, this call waits for that thread, because the dependency may
-   belong to an open command buffer, which is the program's again after this. That thread may be
-   destroying a queue, and wait for its submissions to be published (gpusync__end_listed). So the
-   caller has none to publish here. */
-static void gpusync__unseek(gpusync__submission *s, gpusync__deferred *deferred)
-{
-    unsigned rounds = 0;
-    gpusync__forget_dependencies(s);
-
-    GPUSYNC_ASSERT(!deferred->ended);
-    while (GPUSYNC__LOAD_SEQ(&s->unresolved) > 1) /* gpusync__dependencies_over counts it down */
-        gpusync__linger(s->device, &rounds);
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        gpusync__set_stage(dep, GPUSYNC__AWAITED);
-}
-
-/* Undoes gpusync__take_parts: a command buffer that was open is open again. Returns the other
-   parts, for gpusync__parts_free, except those that a report looks at (gpusync__parts_out). Under
-   the order lock and the queue's. */
-GPUSYNC__RARE gpusync__slot *gpusync__undo_parts(gpusync_queue *q, gpusync__submission *s, gpusync__catch *caught)
-{
-    uint32_t rest = 0;
-    for (uint32_t i = 0; i < s->part_count; i++) {
-        gpusync__slot *slot = s->parts[i];
-        slot->submission = NULL;
-        if (slot->traits & GPUSYNC__WAS_OPEN) {
-            gpusync__flight_remove(q, slot);
-            slot->back = NULL;
-            gpusync__add_open(q, slot);
-        } else {
-            slot->back = &s->parts[rest];
-            s->parts[rest++] = slot;
-        }
-    }
-    s->part_count = rest;
-    return gpusync__parts_out(q, s, rest, caught);
-}
-
-/* Undoes gpusync__join: the submission of each open command buffer gets its dependencies and
-   pending signals back, the last joined one first, because each cuts off the ends of the lists.
-   Under the order lock, without the queue's. */
-GPUSYNC__RARE void gpusync__unjoin(gpusync__submission *s)
-{
-    while (s->joined) {
-        gpusync__submission *more = s->joined;
-        s->joined = more->next;
-        *more->dependencies_end = NULL;
-        *more->signals_end = NULL;
-        gpusync__signals_of(more, more, 0);
-        gpusync__note_all(more); /* NOT_RISING: its commit tells */
-        more->parts[0]->submission = more;
-    }
-}
-
-/* Releases a command buffer of our own, if it was made, and gives its room back. */
-GPUSYNC__RARE void gpusync__drop_own(gpusync_queue *q, void *own)
-{
-    if (!own)
+    void *const *buffers = in->desc->command_buffers;
+    size_t count = in->desc->command_buffer_count;
+    if (in->all) {
+        gpusync__add_new_part(q, s, in->all, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, true);
+        s->buffer_count = count;
+        memcpy(s->buffers, buffers, count * sizeof *s->buffers);
         return;
-    gpusync__release_pooled(own);
-    gpusync__give_room(q, 1, NULL);
+    }
+    if (s->front)
+        gpusync__add_new_part(q, s, s->front, GPUSYNC__HAS_ROOM, false);
+    for (size_t i = 0; i < count; i++) {
+        gpusync__slot **open = gpusync__find_open(q, buffers[i]);
+        if (*open)
+            gpusync__add_part(q, s, gpusync__take_open(q, open));
+        else
+            gpusync__add_new_part(q, s, buffers[i], GPUSYNC__HAS_ROOM, true);
+    }
+    if (s->back)
+        gpusync__add_new_part(q, s, s->back, GPUSYNC__HAS_ROOM, false);
 }
 
-/* Undoes a submission that was refused before it got a ticket: takes its signals back, opens the
-   program's open command buffers again, releases the others, and frees the submission. No lock is
-   held.
-   Interleaving 16: a submission's second signal is refused while the first one's timeline is
-   raised. Pending signals are taken back without the order lock. */
-GPUSYNC__RARE void gpusync__undo_submission(gpusync__submission *s, gpusync__deferred *deferred)
+/* Gives the submission its ticket, and takes all command buffers in. OUT_OF_MEMORY, with nothing
+   changed, if no slot, or no place for the ticket, is ready. Under the graph's lock. */
+static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, gpusync__entrance *in,
+                                          gpusync_ticket *ticket)
 {
-    gpusync_queue *q = s->work.queue;
-    bool came_in = s->part_count != 0;
-    gpusync__catch caught;
-
-    gpusync__unseek(s, deferred);
-    for (uint32_t i = s->signal_count; i--;)
-        if (s->own_signals[i].node.linked)
-            gpusync__take_back(&s->own_signals[i], deferred);
-
-    gpusync__catch_nothing(&caught);
-    gpusync__lock(&q->order);
+    size_t needed = in->needed;
+    uint64_t now = gpusync_now_ns();
     GPUSYNC__LOCK(q);
-    gpusync__slot *parts = gpusync__undo_parts(q, s, &caught);
+    for (const gpusync__slot *slot = q->free_slots; needed && slot; slot = slot->next)
+        needed--;
+    in->lacks_memory = needed || !gpusync__ring_is_ready(q);
+    if (!in->lacks_memory) {
+        *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__OPEN, now);
+        gpusync__add_parts(q, s, in);
+    }
     GPUSYNC__UNLOCK(q);
-    gpusync__unjoin(s);
-    gpusync__order_end(q);
-    gpusync__parts_free(q, parts);
-    gpusync__tell(q, 0, &caught, deferred);
-    if (!came_in) { /* else their slots had them */
-        gpusync__drop_own(q, s->front);
-        gpusync__drop_own(q, s->back);
-    }
-    gpusync__submission_drop(s);
+    return in->lacks_memory ? GPUSYNC_ERROR_OUT_OF_MEMORY : GPUSYNC_OK;
 }
 
-/* Discards the submission of an open command buffer that will not be committed: takes its pending
-   signals back, and frees the submission. error: not NULL if the queue is being destroyed; then the
-   timelines fail with it, because the submission has no ticket that could tell of the failure. */
-static void gpusync__discard_submission(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
+/* Makes the links of open command buffers the submission's own, in the order of execution. Under
+   the graph's lock. */
+static void gpusync__join(gpusync__submission *s, gpusync__submission *joined)
 {
-    GPUSYNC__EACH_SIGNAL(signal, s) {
-        if (error)
-            gpusync__fail_timeline(signal->timeline, error, deferred);
-        gpusync__take_back(signal, deferred);
+    for (; joined; joined = joined->next) {
+        for (gpusync__link *link = joined->links.first; link; link = link->next)
+            link->submission = s;
+        gpusync__links_move(&s->links, &joined->links);
     }
-    gpusync__submission_drop(s);
+    gpusync__links_move(&s->links, &s->signals);
 }
 
-/* ------------------------------------------------------------------------------- >>submit --
-   A submission enters its queue, under the order lock and with a pool.
-
-   In this section OK means that the GPU has the submission, and NOT_READY that it is held or given
-   up. After an error the submission has no ticket, and the caller undoes it without the lock. */
-
-/* Returns whether the GPU has, for every dependency, the work that signals the value and all lower
-   values. Then no dependency has to be listed. The value is read before `coming`, because it may
-   rise meanwhile. */
-static bool gpusync__all_coming(const gpusync__submission *s)
+/* Fails a submission that enters, because of a wait that has failed, or that nothing will bring. */
+GPUSYNC__RARE void gpusync__fail_entering(gpusync__submission *s, const gpusync__link *link)
 {
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        const gpusync_timeline *t = dep->timeline;
-        uint64_t number = dep->node.number;
-        if (!t || gpusync__value_of(t) >= number || GPUSYNC__LOAD_SEQ(&t->coming) < number ||
-            GPUSYNC__LOAD_SEQ(&t->on_event) >= number)
-            return false;
-    }
-    return true;
+    gpusync__fail(s, false, link->timeline->failed ? &link->timeline->error : &gpusync__timeline_gone);
 }
 
-/* Lists the dependencies, unless they are listed already, and decides whether the submission is
-   issued. stays: a pending signal keeps the submission back, whatever its dependencies say; so does
-   held work before it in the line. OK: the submission is to be issued. NOT_READY: it is to be held,
-   or is doomed. QUEUE_FULL, ENQUEUED: it would have to be held, and cannot be. Under the order
-   lock. */
-GPUSYNC__RARE gpusync_result gpusync__seek_all(gpusync__submission *s, bool stays, gpusync__deferred *deferred)
+/* Lists a wait as it was found, unless it is over or has failed. A ticket is looked at once more:
+   it may have ended. */
+GPUSYNC__INLINE void gpusync__list_wait(gpusync__submission *s, gpusync__link *link)
+{
+    gpusync__found found = (gpusync__found)link->found;
+    gpusync_error error;
+    if (!link->timeline) {
+        found = gpusync__find_ticket(link, s, true, &error);
+        if (found == GPUSYNC__FOUND_FAILED)
+            gpusync__fail(s, false, &error);
+    } else if (found == GPUSYNC__FOUND_FAILED || (found == GPUSYNC__FOUND_HOLDS && gpusync__is_abandoned(link))) {
+        found = GPUSYNC__FOUND_FAILED;
+        gpusync__fail_entering(s, link);
+    } else if (found != GPUSYNC__FOUND_OVER) {
+        gpusync__list_add(&link->timeline->waiting, &link->node);
+    }
+    link->listed = found != GPUSYNC__FOUND_OVER && found != GPUSYNC__FOUND_FAILED;
+    link->holds = found == GPUSYNC__FOUND_HOLDS;
+    link->abroad = found == GPUSYNC__FOUND_ABROAD;
+    s->open += link->listed;
+    s->holds += link->holds;
+}
+
+/* Lists what the submission waits for. Under the graph's lock, and the device's where a link is
+   about a ticket. */
+static void gpusync__list_waits(gpusync__submission *s)
+{
+    GPUSYNC__EACH_WAIT(link, s)
+        gpusync__list_wait(s, link);
+}
+
+/* Holds a submission that has its links: puts it at the end of its line; or ends it, if a wait has
+   failed. Under the graph's lock. */
+GPUSYNC__RARE void gpusync__hold(gpusync__submission *s, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
-    if (q->lined_ordered && !gpusync__is_loose(s))
-        stays = true; /* others wait in the line before it */
     deferred->busy = deferred->sweep = true;
-    gpusync__seek_dependencies(s);
-    /* `missing` is read first: a thread that fails a dependency dooms, and then counts down. */
-    bool goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) == 1;
-    if (gpusync__has_fate(s, GPUSYNC__DOOMED))
-        return GPUSYNC_NOT_READY;
-    if (goes)
-        return GPUSYNC_OK;
-    if (!gpusync__may_hold_more(q, s->part_count))
-        return GPUSYNC_ERROR_QUEUE_FULL;
-    for (uint32_t i = 0; i < s->part_count && !q->metal4; i++)
-        if (gpusync__status(s->parts[i]->buffer) != GPUSYNC__STATUS_NOT_ENQUEUED)
-            return GPUSYNC_ERROR_ENQUEUED;
-    return GPUSYNC_NOT_READY;
-}
-
-/* Lists the pending signals with their timelines, except those that are encoded, which are listed
-   already. goes: nothing holds the submission yet. */
-GPUSYNC__INLINE gpusync_result gpusync__list_signals(gpusync__submission *s, bool goes, gpusync__deferred *deferred)
-{
-    gpusync_result result = GPUSYNC_OK;
-    for (gpusync__pending_signal *signal = s->signals; signal && result == GPUSYNC_OK; signal = signal->along)
-        if (!signal->node.linked)
-            result = gpusync__link_signal(signal, goes && !s->signals->along, deferred);
-    return result;
-}
-
-/* Gives the submission its ticket and holds it, or abandons it if it is doomed. Registers with the
-   listener for the values of other code that hold the submission, because the GPU does not wait for
-   them yet. Under the order lock. */
-GPUSYNC__RARE void gpusync__enter_held(gpusync__submission *s, gpusync_ticket *ticket, gpusync__deferred *deferred)
-{
-    gpusync_queue *q = s->work.queue;
-
-    GPUSYNC__LOCK(q);
-    *ticket = gpusync__enter_ring(q, &s->work, GPUSYNC__OPEN, gpusync_now_ns());
-    GPUSYNC__UNLOCK(q);
-    GPUSYNC__SUB_SEQ(&s->missing, 1); /* it is in. gpusync__line_up looks whether this was the last */
-    if (gpusync__has_fate(s, GPUSYNC__DOOMED)) {
-        gpusync__abandon(q, s, deferred);
+    if (s->failed) {
+        gpusync__end_unissued(s, deferred);
         return;
     }
-    gpusync__line_up(q, s);
+    GPUSYNC__EACH_SIGNAL(link, s)
+        if (!link->listed)
+            gpusync__list_signal(link);
+    s->stage = GPUSYNC__HELD;
+    gpusync__line_add(s, gpusync__is_loose(s) ? GPUSYNC__LOOSE : GPUSYNC__ORDERED);
+    gpusync__count_held(s, true);
+    GPUSYNC__COUNT_RELAXED(&q->stats.held);
+    gpusync__submission_keep(s); /* the caller's, for gpusync__listen_for */
     deferred->held_ns = s->work.since_ns;
-    GPUSYNC__EACH_DEPENDENCY(dep, s) {
-        gpusync_timeline *t = dep->timeline;
-        if (!t || !gpusync__is_outside(t))
-            continue;
-        GPUSYNC__LOCK_TIMELINE(t);
-        bool listens = dep->node.linked && dep->blocks;
-        GPUSYNC__UNLOCK_TIMELINE(t);
-        if (listens)
-            gpusync__listen_for_value(t, dep->node.number);
-    }
+    gpusync__let_go(s, deferred);
     if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))
-        gpusync__want(q, deferred); /* the loss of the device, or a failure that sticks, came first */
+        gpusync__want_issue(q, deferred); /* the flag came first */
 }
 
-/* Enters a submission that has its command buffers, and a place for its ticket, as one step of the
-   queue's order:
+/* Registers with the listener for the values of other code that hold a submission, because the GPU
+   does not wait for them yet. The caller has a reference (gpusync__hold). No lock is held. */
+GPUSYNC__RARE void gpusync__listen_for(gpusync__submission *s)
+{
+    GPUSYNC__EACH_WAIT(link, s) {
+        if (!link->timeline || !gpusync__is_outside(link->timeline))
+            continue;
+        GPUSYNC__LOCK_GRAPH(s->device);
+        bool listens = link->holds;
+        GPUSYNC__UNLOCK_GRAPH(s->device);
+        if (listens)
+            gpusync__listen(link->timeline, link->node.number);
+    }
+}
 
-       1. Its dependencies are listed, unless all of them are values that the GPU is about to signal
-          (gpusync__all_coming). A dependency may doom the submission or keep it back.
-       2. Its signals are listed, and issued if nothing keeps it back. A signal that must stay behind
-          that of another queue keeps the submission back, too.
-       3. The submission gets its ticket. Up to here the caller can undo everything after an error:
-          after gpusync__set_out has issued the signals there is none.
-       4. The submission is issued, or held if anything keeps it back. */
-static gpusync_result gpusync__enter_submission(gpusync_queue *q, gpusync__submission *s, gpusync_ticket *ticket,
+/* Drops the submissions of open command buffers, whose links another one has. */
+GPUSYNC__RARE void gpusync__drop_joined(gpusync__submission *joined)
+{
+    for (gpusync__submission *next; joined; joined = next) {
+        next = joined->next;
+        gpusync__submission_unref(joined);
+    }
+}
+
+/* Enters a submission as one step of the queue's order. OK: it has its ticket, and is issued, held,
+   or over. After an error nothing has changed. Under the order lock, with a pool. */
+static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync__entrance *in, gpusync_ticket *ticket,
                                                 gpusync__deferred *deferred)
 {
-    gpusync_result result = GPUSYNC_OK;
-    uint64_t after;
-    if (!gpusync__all_coming(s) || q->lined_ordered || s->flags & GPUSYNC_STRICT)
-        result = gpusync__seek_all(s, false, deferred);
-    if (result < GPUSYNC_OK)
+    gpusync_queue *q = s->work.queue;
+    gpusync_device *dev = q->device;
+    gpusync_result result = gpusync__check_parts(q, s, in);
+    if (result != GPUSYNC_OK)
         return result;
-    gpusync_result listed = gpusync__list_signals(s, result == GPUSYNC_OK, deferred);
-    if (listed != GPUSYNC_OK)
-        return listed;
-    if (result == GPUSYNC_OK && gpusync__set_out(s, &after, deferred))
-        result = gpusync__seek_all(s, true, deferred);
-    if (result == GPUSYNC_NOT_READY)
-        gpusync__enter_held(s, ticket, deferred);
-    else if (result == GPUSYNC_OK)
-        gpusync__issue_submission(s, gpusync_now_ns(), ticket);
-    return result;
+
+    if (in->tickets)
+        gpusync__lock(&dev->lock); /* a queue does not leave the list */
+    GPUSYNC__LOCK_GRAPH(dev);
+    result = gpusync__may_enter(s, in);
+    if (result == GPUSYNC_OK)
+        result = gpusync__take_parts(q, s, in, ticket);
+    if (result == GPUSYNC_OK) {
+        s->open_buffer = NULL;
+        gpusync__join(s, in->joined);
+        gpusync__list_waits(s);
+        in->holds = in->holds || s->failed;
+        if (in->holds)
+            gpusync__hold(s, deferred);
+        else
+            gpusync__set_out(s, deferred);
+    }
+    GPUSYNC__UNLOCK_GRAPH(dev);
+    if (in->tickets)
+        gpusync__unlock(&dev->lock);
+
+    if (result != GPUSYNC_OK)
+        return result;
+    if (!in->holds)
+        gpusync__issue(s);
+    if (in->joined)
+        gpusync__drop_joined(in->joined);
+    return GPUSYNC_OK;
 }
 
 /* -- the calls */
 
+/* Drops a submission that was refused, with what was made for it. No lock is held. */
+GPUSYNC__RARE void gpusync__refuse(gpusync__submission *s)
+{
+    uint32_t rooms = (uint32_t)(s->front != NULL) + (s->back != NULL);
+    if (s->front)
+        gpusync__release_pooled(s->front);
+    if (s->back)
+        gpusync__release_pooled(s->back);
+    if (rooms)
+        gpusync__give_room(s->work.queue, rooms, NULL);
+    gpusync__submission_unref(s);
+}
+
+/* Returns the submission of an open command buffer, if it is the only one, and something is encoded
+   into it. Under the order lock. */
+static gpusync__submission *gpusync__of_open(gpusync_queue *q, const gpusync_submission *desc)
+{
+    const gpusync__slot *slot =
+        desc->command_buffer_count == 1 ? *gpusync__find_open(q, desc->command_buffers[0]) : NULL;
+    return slot ? slot->submission : NULL;
+}
+
+/* Enters the submission, or that of the open command buffer (NULL). NOT_READY: there is none. The
+   caller is inside the queue. */
+static gpusync_result gpusync__enter_now(gpusync_queue *q, gpusync__submission *made, const gpusync_submission *desc,
+                                         gpusync_ticket *ticket, gpusync__deferred *deferred)
+{
+    gpusync_result result;
+    gpusync__submission *s;
+    bool again;
+    do {
+        gpusync__entrance in;
+        memset(&in, 0, sizeof in);
+        in.desc = desc;
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        s = made ? made : gpusync__of_open(q, desc);
+        result = s ? gpusync__enter_submission(s, &in, ticket, deferred) : GPUSYNC_NOT_READY;
+        gpusync__order_end_pool(q, pool);
+        again = in.lacks_memory && gpusync__make_ready(q, (uint32_t)desc->command_buffer_count + 2);
+    } while (again);
+    if (deferred->held_ns) {
+        gpusync__listen_for(s);
+        gpusync__submission_unref(s);
+    }
+    return result;
+}
+
 /* Makes a submission of the program's description, and enters it. The caller is inside the queue,
-   and does the deferred work. After the unlock this call touches an issued submission, which stays
-   until it is announced, and not a held one, which another thread may end and free. */
+   and does the deferred work. */
 static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submission *desc, gpusync_ticket *ticket,
                                           gpusync__deferred *deferred)
 {
     gpusync__submission *s =
-        gpusync__submission_new(q, desc->wait_count, desc->signal_count, desc->command_buffer_count);
+        gpusync__submission_new(q, desc->wait_count + desc->signal_count, desc->command_buffer_count);
 
     if (!s)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (desc->on_complete)
         deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
     gpusync_result result = gpusync__describe_submission(q, s, desc);
-    if (result == GPUSYNC_OK) {
-        bool ready;
-        do {
-            void *pool = gpusync__pool_push();
-            gpusync__lock(&q->order);
-            result = gpusync__take_parts(q, s, desc);
-            ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
-            if (result == GPUSYNC_OK)
-                result = gpusync__order_signals(s);
-            if (result == GPUSYNC_OK)
-                result = gpusync__enter_submission(q, s, ticket, deferred);
-            gpusync__order_end_pool(q, pool);
-        } while (!ready && gpusync__make_ready(q, (uint32_t)desc->command_buffer_count + 2));
-        if (result == GPUSYNC_OK)
-            gpusync__announce(s, deferred);
-        if (result >= GPUSYNC_OK)
-            return GPUSYNC_OK;
-    }
-    gpusync__undo_submission(s, deferred);
+    if (result == GPUSYNC_OK)
+        result = gpusync__enter_now(q, s, desc, ticket, deferred);
+    if (result != GPUSYNC_OK)
+        gpusync__refuse(s);
     return result;
 }
 
-/* Takes an open command buffer as the one part of its own submission. OUT_OF_MEMORY if the ring has
-   no place for the ticket. Under the order lock. */
-static gpusync_result gpusync__take_part(gpusync_queue *q, gpusync__submission *s, gpusync__slot **open)
-{
-    GPUSYNC__LOCK(q);
-    bool ready = gpusync__ring_is_ready(q);
-    s->part_count = 0;
-    if (ready)
-        gpusync__add_part(q, s, gpusync__take_open(q, open));
-    GPUSYNC__UNLOCK(q);
-    return ready ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
-}
-
-/* Opens a command buffer again whose commit was refused, with its submission as it was before. No
-   lock is held. */
-GPUSYNC__RARE void gpusync__reopen(gpusync_queue *q, gpusync__submission *s)
-{
-    gpusync__slot *slot = s->parts[0];
-    GPUSYNC__STORE_SEQ(&s->missing, 1);
-    GPUSYNC__STORE_SEQ(&s->fate, 0);
-    GPUSYNC__STORE_SEQ(&s->listed, 0);
-    s->failed = s->own = false;
-    gpusync__lock(&q->order);
-    GPUSYNC__LOCK(q);
-    gpusync__flight_remove(q, slot);
-    GPUSYNC__UNLOCK(q);
-    slot->back = NULL;
-    s->parts[0] = slot;
-    gpusync__add_open(q, slot);
-    gpusync__order_end(q);
-}
-
-/* Commits a command buffer as a submission: because waits or signals were encoded into the buffer,
-   which has a submission of its own then, or because it must stay behind held submissions.
-   *held_ns: when the submission was held, or 0. */
+/* Commits command buffers as a submission: because waits or signals were encoded into one, or
+   because it must stay behind held submissions. *held_ns: when the submission was held, or 0. */
 static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffers, size_t count,
                                             gpusync_ticket *ticket, uint64_t *held_ns)
 {
-    void *buffer = buffers[0];
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync_result result = GPUSYNC_OK;
-    gpusync__submission *s;
-    bool ready;
-
-    do {
-        void *pool = gpusync__pool_push();
-        gpusync__lock(&q->order);
-        gpusync__slot **open = gpusync__find_open(q, buffer);
-        gpusync__slot *slot = *open;
-        s = slot ? slot->submission : NULL;
-        result = s ? gpusync__check_status(buffer) : GPUSYNC_OK;
-        if (s && result == GPUSYNC_OK)
-            result = gpusync__take_part(q, s, open);
-        ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
-        if (result != GPUSYNC_OK)
-            s = NULL; /* the command buffer is open as before, with its submission */
-        if (s)
-            result = gpusync__enter_submission(q, s, ticket, &deferred);
-        gpusync__order_end_pool(q, pool);
-    } while (!ready && gpusync__make_ready(q, 0));
-    if (s && result == GPUSYNC_OK) {
-        gpusync__announce(s, &deferred);
-    } else if (s && result < GPUSYNC_OK) {
-        /* The command buffer is open again, and its submission as it was. Its pending signals stand. */
-        gpusync__unseek(s, &deferred);
-        gpusync__reopen(q, s);
-    } else if (!s && result == GPUSYNC_OK) {
-        gpusync_submission desc;
-        memset(&desc, 0, sizeof desc); /* no waits, no signals: it goes behind what is held */
-        desc.command_buffers = buffers;
-        desc.command_buffer_count = count;
+    gpusync_submission desc;
+    memset(&desc, 0, sizeof desc);
+    desc.command_buffers = buffers;
+    desc.command_buffer_count = count;
+    gpusync_result result = gpusync__enter_now(q, NULL, &desc, ticket, &deferred);
+    if (result == GPUSYNC_NOT_READY)
         result = gpusync__submit_new(q, &desc, ticket, &deferred);
-    }
     *held_ns = deferred.held_ns;
     gpusync__do_deferred(q->device, &deferred);
-    return result > GPUSYNC_OK ? GPUSYNC_OK : result;
+    return result;
 }
 
 /* Returns whether the description is well formed, without a look at its points. The counts have to
@@ -12167,7 +11703,8 @@ GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc
            (desc->wait_count | desc->signal_count | desc->command_buffer_count) <= UINT32_MAX / 2;
 }
 
-/* Ends a submission that has not entered the queue. Returns the result. */
+/* Returns the result of a submission that is refused before it is made. Because of a failure that
+   sticks: its open command buffers are marked. */
 GPUSYNC__RARE gpusync_result gpusync__refuse_submission(gpusync_queue *q, const gpusync_submission *desc,
                                                         gpusync_result result)
 {
@@ -12178,6 +11715,8 @@ GPUSYNC__RARE gpusync_result gpusync__refuse_submission(gpusync_queue *q, const 
     return result;
 }
 
+/* What is told of this call, and what it lets go on other queues, comes after it has entered: the
+   trace first, then the deferred work. */
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                           gpusync_ticket *ticket)
 {
@@ -12211,72 +11750,36 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     return result;
 }
 
-/* ------------------------------------------------------------------------------- >>encode -- */
+/* ------------------------------------------------------------------------------- >>encode --
+   What is encoded into open command buffers. The first link makes a submission for the buffer,
+   which enters the queue at its
+   commit (gpusync__of_open), or whose links another submission takes (gpusync__join).
+   Signals are pending at once; waits are listed at the commit, because the program may discard the
+   buffer.
 
-/* What is encoded into open command buffers. */
+   What becomes of a link that is encoded:
+     commit      The submission of the buffer enters the queue, as that of gpusync_submit does: it is
+                 issued or held, with the waits and signals that are in the buffer already.
+     submit      Its links go to the submission that has the buffer, in the order of execution: those
+                 of its own waits, of each command buffer, of its own signals.
+     discard     The signal is taken back, and another submission may signal the value. The event is
+                 not touched, because the command buffer never runs.
+     refused     Nothing changes: the buffer is open, its signals are pending, and the program tries
+                 again, or discards it.
+     destroyed   The timelines that it was to signal fail, because no ticket could tell of the end. */
 
-/* Encodes the wait, and appends the dependency to the submission. place: the submission whose
-   memory the dependency takes, `s` or one that is joined to `s`. */
-static void gpusync__encode_dependency(gpusync__submission *s, gpusync__submission *place, void *buffer,
-                                       const gpusync__dependency *dep)
+/* Returns NOT_RISING if the buffer waits for the value or a higher one, or signals one that is not
+   below it; else whether the timeline lets it rise. The timeline knows what it has seen of the
+   buffer, unless it has answered a later question since, and then the links do. Under the graph's
+   lock. */
+static gpusync_result gpusync__check_signal(const gpusync__submission *s, const gpusync__link *link)
 {
-    gpusync__dependency *to = &place->own_dependencies[place->dependency_count++];
-    *to = *dep;
-    to->encoded = to->timeline != NULL; /* for a ticket the host waits */
-    if (to->encoded)
-        gpusync__encode(buffer, gpusync__sel.encodeWaitForEvent, to->timeline->event, gpusync__raw_of(to));
-    gpusync__append_dependency(s, to);
-}
-
-/* Lists the signal as pending, encodes it, and appends it to the submission. After an error nothing
-   was encoded. place: as above. */
-static gpusync_result gpusync__encode_pending(gpusync__submission *s, gpusync__submission *place, void *buffer,
-                                              const gpusync__pending_signal *signal)
-{
-    gpusync__pending_signal *to = &place->own_signals[place->signal_count];
-    *to = *signal;
-    to->submission = s;
-    gpusync_result result = gpusync__note_signal(s, to);
-    if (result != GPUSYNC_OK)
-        return result;
-    result = gpusync__link_signal(to, false, NULL);
-    if (result != GPUSYNC_OK) {
-        gpusync__note_all(s); /* without it */
-        return result;
-    }
-    place->signal_count++;
-    gpusync__encode_signal(to, buffer);
-    gpusync__append_signal(s, to);
-    return GPUSYNC_OK;
-}
-
-/* Encodes a dependency, or a pending signal (the other one is NULL), and adds it to the submission
-   of the open command buffer. made: a new submission, which becomes the buffer's own, or is joined
-   to one whose memory is full; NULL if there is memory. Under the order lock, with a pool. After an
-   error nothing was encoded, and the caller frees the dependency or signal, and `made`. */
-static gpusync_result gpusync__encode_into(gpusync__slot *slot, const gpusync__dependency *dep,
-                                           const gpusync__pending_signal *signal, gpusync__submission *made)
-{
-    gpusync__submission *s = slot->submission ? slot->submission : made;
-    gpusync__submission *place = made ? made : s->joined ? s->joined : s;
-    gpusync_result result = GPUSYNC_OK;
-
-    if (s == made)
-        s->open_buffer = slot->buffer; /* first: a report that finds the pending signal reads it */
-    if (dep)
-        gpusync__encode_dependency(s, place, slot->buffer, dep);
-    else
-        result = gpusync__encode_pending(s, place, slot->buffer, signal);
-    if (result != GPUSYNC_OK || !made)
-        return result;
-    if (s == made) {
-        s->parts[0] = slot;
-        slot->submission = s;
-    } else {
-        made->next = s->joined;
-        s->joined = made;
-    }
-    return GPUSYNC_OK;
+    const gpusync_timeline *t = link->timeline;
+    uint64_t number = link->node.number;
+    bool rises = t->asks != s->asks || number > t->seen;
+    for (const gpusync__link *other = t->asks > s->asks ? s->links.first : NULL; other; other = other->next)
+        rises = rises && (other->timeline != t || other->node.number < number);
+    return rises ? gpusync__may_rise(t, number) : GPUSYNC_ERROR_NOT_RISING;
 }
 
 /* Takes a slot and room for a command buffer that the program made itself, and retains the buffer.
@@ -12295,43 +11798,96 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
     return slot;
 }
 
-/* gpusync__encode_point, under the order lock and with a pool. *ready: false if there is no free
-   slot or submission, or if the index is too small; then the caller makes memory and repeats the
-   call. *stranger: the slot of a buffer that the program made itself, which the caller gives back
-   after an error. *full: set if there are more open buffers than lists. */
-static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, const gpusync__dependency *dep,
-                                              const gpusync__pending_signal *signal, gpusync__slot **stranger,
-                                              bool *full, bool *ready)
+/* Gives the link to the submission of the buffer, and lists it if it is a signal. A stranger gets
+   its slot first. NULL in *slot: there is none, and nothing has changed. Under the order lock and
+   the graph's. */
+static gpusync_result gpusync__add_encoded(gpusync_queue *q, gpusync__submission *s, gpusync__link *link, void *buffer,
+                                           gpusync__slot **slot)
 {
-    gpusync__slot *slot = *gpusync__find_open(q, buffer);
-    gpusync__submission *s = slot ? slot->submission : NULL;
-    gpusync__submission *place = s && s->joined ? s->joined : s;
-    gpusync__submission *made = NULL;
-    gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL);
-    bool skips = dep && dep->stage == GPUSYNC__OVER;
+    if (link && !s->asks)
+        s->asks = ++s->device->asks;
+    gpusync_result result = link && link->signal ? gpusync__check_signal(s, link) : GPUSYNC_OK;
+    if (result == GPUSYNC_OK && !*slot)
+        *slot = gpusync__open_stranger(q, buffer);
+    if (result != GPUSYNC_OK || !*slot || !link)
+        return result;
+    link->submission = s;
+    link->encoded = link->timeline != NULL; /* for a ticket the host waits */
+    s->tickets = s->tickets || link->queue;
+    s->signals_encoded = link->signal;
+    s->open_buffer = buffer;
+    gpusync__links_add(&s->links, link);
+    if (link->timeline && link->timeline->asks <= s->asks)
+        (void)gpusync__check_rise(link, s->asks); /* for the next check */
+    if (link->signal)
+        gpusync__list_signal(link);
+    return GPUSYNC_OK;
+}
 
-    *ready = result != GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK && dep && s && s->signals)
-        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+/* What an encoded wait or signal needs, and what is left of it when it has come in. */
+typedef struct gpusync__encoding {
+    gpusync__link *link;       /* NULL: what the wait is for has been reached */
+    gpusync__submission *made; /* for a buffer that has none; NULL afterwards if it is in use */
+    bool waits;                /* else it signals */
+    bool full;                 /* there are more open buffers than lists */
+    bool lacks_memory;         /* a free slot, or an index */
+} gpusync__encoding;
+
+/* Encodes the link, and opens a command buffer that the program made itself. NOT_READY: a
+   submission is needed, and not made. After an error, and after NOT_READY, nothing has changed.
+   Under the order lock, with a pool. */
+static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gpusync__encoding *e)
+{
+    gpusync__slot *open = *gpusync__find_open(q, buffer), *slot = open;
+    gpusync__submission *s = open && open->submission ? open->submission : e->made;
+    unsigned long status;
+    gpusync_result result = open ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL, &status);
+    e->lacks_memory = result == GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK && e->waits && s && s->signals_encoded)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
+    if (result == GPUSYNC_OK && e->link && !s)
+        return GPUSYNC_NOT_READY;
     if (result != GPUSYNC_OK)
-        return result; /* waits come before signals */
-    if (!skips && (!place || (dep ? place->dependency_count : place->signal_count) >= GPUSYNC__FEW)) {
-        made = gpusync__submission_pop(q);
-        *ready = made != NULL;
-        if (!made)
-            return GPUSYNC_ERROR_OUT_OF_MEMORY;
+        return result;
+
+    GPUSYNC__LOCK_GRAPH(q->device);
+    result = gpusync__add_encoded(q, s, e->link, buffer, &slot);
+    GPUSYNC__UNLOCK_GRAPH(q->device);
+    e->lacks_memory = result == GPUSYNC_OK && !slot;
+    if (result != GPUSYNC_OK || !slot)
+        return e->lacks_memory ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
+    if (e->link && e->link->encoded)
+        gpusync__encode(buffer, e->waits ? gpusync__sel.encodeWaitForEvent : gpusync__sel.encodeSignalEvent, e->link);
+    if (!open)
+        e->full = gpusync__add_open(q, slot);
+    if (e->link && !slot->submission) {
+        slot->submission = s;
+        e->made = NULL;
     }
-    if (!slot)
-        slot = *stranger = gpusync__open_stranger(q, buffer);
-    *ready = slot != NULL;
-    if (!slot)
-        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    else if (!skips)
-        result = gpusync__encode_into(slot, dep, signal, made);
-    if (result != GPUSYNC_OK && made)
-        gpusync__submission_drop(made);
-    if (result == GPUSYNC_OK && *stranger)
-        *full = gpusync__add_open(q, slot);
+    return GPUSYNC_OK;
+}
+
+/* Encodes the link, and makes what is missing for that. No lock is held. */
+static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusync__encoding *e)
+{
+    gpusync_result result;
+    bool again;
+    do {
+        void *pool = gpusync__pool_push();
+        gpusync__lock(&q->order);
+        result = gpusync__encode_ordered(q, buffer, e);
+        gpusync__order_end_pool(q, pool);
+        again = e->lacks_memory && gpusync__make_ready(q, 1);
+        if (result == GPUSYNC_NOT_READY) {
+            e->made = gpusync__submission_new(q, 0, 1);
+            result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+            again = e->made != NULL;
+        }
+    } while (again);
+    if (e->full)
+        gpusync__more_places(q);
+    if (e->made)
+        gpusync__submission_unref(e->made);
     return result;
 }
 
@@ -12339,38 +11895,24 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, co
    made itself becomes an open one; after an error it is as before. */
 static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool waits)
 {
-    gpusync__dependency dep;
-    gpusync__pending_signal signal;
-    gpusync__slot *stranger = NULL;
-    bool full = false, ready;
+    gpusync__encoding e = {NULL, NULL, waits, false, false};
+    gpusync__link *link = NULL;
 
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(q, 0);
     if (result != GPUSYNC_OK)
         return result;
-    result = waits ? gpusync__dependency_point(q->device, point, false, &dep)
-                   : gpusync__signal_point(q->device, point, &signal);
-    if (result == GPUSYNC_OK) {
-        do {
-            void *pool = gpusync__pool_push();
-            gpusync__lock(&q->order);
-            result = gpusync__encode_ordered(q, buffer, waits ? &dep : NULL, waits ? NULL : &signal, &stranger, &full,
-                                             &ready);
-            gpusync__order_end_pool(q, pool);
-        } while (!ready && gpusync__make_ready(q, 1) &&
-                 (GPUSYNC__LOAD_SEQ(&q->free_submissions) || gpusync__submissions_make(q)));
-        if (full)
-            gpusync__more_places(q);
-        if (result != GPUSYNC_OK && stranger) {
-            gpusync__release_pooled(buffer);
-            gpusync__give_room(q, 1, stranger);
-        }
-        if (result != GPUSYNC_OK && waits)
-            gpusync__dependency_free(&dep);
-        else if (result != GPUSYNC_OK)
-            gpusync__timeline_unref(signal.timeline);
-    }
+    gpusync__take_link(q->device, &link);
+    result = link ? gpusync__link_point(q->device, point, !waits, false, link) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK)
+        e.link = link;
+    if (result >= GPUSYNC_OK) /* NOT_READY: there is nothing to wait for */
+        result = gpusync__encode_link(q, buffer, &e);
+    if (result != GPUSYNC_OK && e.link)
+        gpusync__drop_links(q->device, link);
+    else if (!e.link)
+        gpusync__give_links(q->device, link);
     gpusync__leave(q);
     return result;
 }
@@ -12385,6 +11927,8 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
     return gpusync__encode_point(queue, command_buffer, &point, false);
 }
 
+/* One hold takes all out of the lines, so that nothing of it is issued in between. What is being
+   issued already is not held any more. */
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -12394,9 +11938,9 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
     gpusync__given_up_error(queue, &error, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held");
-    gpusync__lock(&queue->order);
+    GPUSYNC__LOCK_GRAPH(queue->device);
     gpusync__give_up_all(queue, &error, true, &deferred);
-    gpusync__order_end(queue);
+    GPUSYNC__UNLOCK_GRAPH(queue->device);
     gpusync__do_deferred(queue->device, &deferred);
     gpusync__leave(queue);
     return GPUSYNC_OK;
@@ -12406,22 +11950,14 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 
 /* How submissions hook in: see gpusync__upper. */
 
-/* Issues the queue's held work for other threads: they found the order lock taken, and left the
-   work to the thread that had the lock. That thread calls this after its unlock. No lock is held,
-   because this runs hooks. */
-GPUSYNC__RARE void gpusync__issue_for_others(gpusync_queue *q)
+/* Drops the submission of an open command buffer that will not be committed: takes its signals
+   back. error: not NULL if the queue is being destroyed, or the commit was refused because of a
+   failure; then the timelines fail with it, because the submission has no ticket that could tell of
+   the failure. */
+static void gpusync__discard_submission(gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__issue_ready(q, &deferred);
-    gpusync__do_deferred(q->device, &deferred);
-}
-
-/* Returns whether the node is a dependency of a submission that is given up, whose result does not
-   matter. */
-static bool gpusync__dependency_may_end(const gpusync__node *node)
-{
-    return node->told == gpusync__dependency_told &&
-           gpusync__has_fate(((const gpusync__dependency *)(const void *)node)->submission, GPUSYNC__GIVEN_UP);
+    gpusync__end_signals(s, false, error, deferred);
+    gpusync__submission_unref(s);
 }
 
 /* Returns the events that a part in flight may still use, in an array (+1), or NULL if the part has
@@ -12439,59 +11975,42 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *sl
         return NULL;
     void *pool = gpusync__pool_push();
     void *events = gpusync__new_object("NSMutableArray");
-    gpusync__add_events(events, s);
+    for (const gpusync__link *link = s->links.first; link; link = link->next)
+        if (link->timeline)
+            gpusync__send_void_id(events, gpusync__sel.addObject, link->timeline->event);
     gpusync__pool_pop(pool);
     gpusync__submission_unref(s);
     return events;
 }
 
 /* Step 6 of >>destroy, for a submission whose command buffers were left to themselves: it ends
-   here, unless it is ending already.
-     1. `unresolved` rises by one, so no other thread publishes the submission meanwhile. At 0 one
-        does so just now.
-     2. The submission gets its error. How its dependencies end does not matter any more.
-     3. Its timelines' events are not used again: the device may still signal them.
-     4. The dependencies are listed, which finds those that have failed by now, and are taken off
-        again.
-     5. `running` becomes 0, against a thread that counts down the last command buffer just now. The
-        exchange and that subtraction see each other: exactly one of the two takes the work's part
-        off `unresolved`.
-     6. The one of step 1 is taken off. Where it was the last, the submission goes among the
-        deferred work. */
+   here, unless it has ended already. Its timelines' events are not used again: the device may still
+   signal them. */
 GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    uint32_t open = GPUSYNC__LOAD_SEQ(&s->unresolved);
     gpusync_error error;
-
-    do
-        if (open == 0)
-            return;
-    while (!GPUSYNC__SWAP_SEQ(&s->unresolved, &open, open + 1));
     gpusync__given_up_error(s->work.queue, &error, gpusync__end_by_destroy(s->work.queue),
                             "its queue was destroyed while it was in flight");
-    gpusync__lock(&s->device->submission_lock);
-    if (!s->failed || !s->work.queue->drains) { /* gpusync_queue_destroy_now gives all the same error */
-        s->failed = s->own = true;
-        s->error = error;
+    GPUSYNC__LOCK_GRAPH(s->device);
+    if (s->stage == GPUSYNC__ISSUED && s->open) {
+        if (!s->work.queue->drains) /* gpusync_queue_destroy_now gives all the same error */
+            s->failed = false;
+        gpusync__fail(s, true, &error);
+        for (gpusync__link *link = s->links.first; link; link = link->next)
+            if (link->timeline)
+                GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
+        s->stage = GPUSYNC__OVER;
+        s->left = true;
+        s->running = 0;
+        gpusync__forget(s);
+        s->open = 1;
+        gpusync__close_one(s, deferred);
     }
-    gpusync__unlock(&s->device->submission_lock);
-    gpusync__set_flag(&s->fate, GPUSYNC__GIVEN_UP);
-    GPUSYNC__EACH_SIGNAL(signal, s)
-        GPUSYNC__STORE_SEQ(&signal->timeline->handed_out, true);
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        if (dep->timeline)
-            GPUSYNC__STORE_SEQ(&dep->timeline->handed_out, true);
-    gpusync__seek_dependencies(s);
-    gpusync__forget_dependencies(s);
-
-    if (__atomic_exchange_n(&s->running, 0, __ATOMIC_SEQ_CST))
-        GPUSYNC__SUB_SEQ(&s->unresolved, 1);
-    if (GPUSYNC__SUB_SEQ(&s->unresolved, 1) == 1)
-        gpusync__push_ended(s, deferred);
+    GPUSYNC__UNLOCK_GRAPH(s->device);
 }
 
-/* Step 6 of >>destroy: disowns each submission in flight. The caller's deferred work publishes those
-   that end by that. No other thread looks at their command buffers any more. */
+/* Step 6 of >>destroy: disowns each submission in flight. The caller's deferred work publishes
+   those that end by that. No other thread looks at their command buffers any more. */
 GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
 {
     uint64_t last = gpusync__committed(q);
@@ -12505,25 +12024,27 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
     }
 }
 
-/* Gives the queue's held work up, because the queue is being destroyed. Under the order lock. */
+/* Drops the queue's held work, because the queue is being destroyed. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
 {
     gpusync_error error;
     gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q), "its queue was destroyed while it was held");
+    GPUSYNC__LOCK_GRAPH(q->device);
     gpusync__give_up_all(q, &error, true, deferred);
+    GPUSYNC__UNLOCK_GRAPH(q->device);
 }
 
-/* Gives the device the table, the same one each time. Under the submission lock. */
-static void gpusync__hook_in(gpusync_device *dev)
+/* Gives the device the table, its pools, and the dispatch queue for issuing, before its first
+   submission. Of two threads that come here at once, the first one's dispatch queue counts. No lock
+   is held. */
+GPUSYNC__RARE void gpusync__hook_in_now(gpusync_device *dev)
 {
     static const gpusync__upper submissions = {
         gpusync__run,
-        gpusync__dependencies_over,
+        gpusync__links_over,
         gpusync__submission_keep,
         gpusync__submission_unref,
-        gpusync__dependency_may_end,
         gpusync__want,
-        gpusync__issue_for_others,
         gpusync__submit_plain,
         gpusync__discard_submission,
         gpusync__part_ended,
@@ -12532,9 +12053,29 @@ static void gpusync__hook_in(gpusync_device *dev)
         gpusync__give_up_held,
         gpusync__events_of,
         gpusync__disown_submissions,
-        gpusync__submissions_return,
     };
-    GPUSYNC__STORE_SEQ(&dev->upper, &submissions);
+    void *made = gpusync__dispatch_queue_create("gpusync issues", NULL);
+    gpusync__lock(&dev->submission_lock);
+    gpusync__pool_of(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof(gpusync__submission));
+    gpusync__pool_of(dev, GPUSYNC__POOL_LINKS, sizeof(gpusync__link));
+    gpusync__unlock(&dev->submission_lock);
+    gpusync__lock(&dev->lock);
+    if (!dev->issue_queue) {
+        dev->issue_queue = made;
+        made = NULL;
+        GPUSYNC__STORE_SEQ(&dev->upper, &submissions);
+    }
+    gpusync__unlock(&dev->lock);
+    if (made)
+        gpusync__dispatch_release(made);
+}
+
+/* Asked before a submission or a link is taken out of a pool. A load without the lock sees NULL, or
+   a device that has all three. */
+static void gpusync__hook_in(gpusync_device *dev)
+{
+    if (!GPUSYNC__LOAD_SEQ(&dev->upper))
+        gpusync__hook_in_now(dev);
 }
 
 /* ------------------------------------------------------------------------------- >>warmup --
@@ -12638,8 +12179,8 @@ static void gpusync__compile_library(gpusync__compilation *l)
 }
 
 /* A task: compiles a pipeline, and its library before. `done` is stored before it counts, so that a
-   thread that wakes finds it. `pending` is counted down last, because destroy frees the warm-up after
-   that. */
+   thread that wakes finds it. `pending` is counted down last, because destroy frees the warm-up
+   after that. */
 GPUSYNC__RARE void gpusync__compile(void *context)
 {
     typedef void *(*new_pipeline)(void *, void *, void *, void **);
@@ -13148,12 +12689,11 @@ GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue
 }
 
 /* Writes what is to signal the value. waits: the submission that waits for the value, which may
-   have pending signals of its own on the same timeline. Under the wait list's lock, which keeps the
-   pending signals and their submissions. */
+   have pending signals of its own on the same timeline. Under the graph's lock. */
 GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_timeline *t, uint64_t value,
                                          const gpusync__submission *waits)
 {
-    const gpusync__pending_signal *cover = gpusync__cover(t, value);
+    const gpusync__link *cover = gpusync__cover(t, value);
     bool kept = value <= t->kept && t->signal_count && !(cover && cover->node.number == value);
     if (kept)
         cover = gpusync__cover(t, 0); /* the value is signalled, and the lowest pending signal keeps it back */
@@ -13161,37 +12701,36 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
 
     if (kept)
         gpusync__write(out, "signalled, but kept back by value %llu, ", (unsigned long long)cover->node.number);
-    if (s && GPUSYNC__LOAD_SEQ(&cover->encoded) && !GPUSYNC__LOAD_SEQ(&s->work.ticket))
+    if (s && s->open_buffer)
         gpusync__write(out, "pending in a command buffer of queue %llu (%p) that is not committed\n",
                        (unsigned long long)s->work.queue->place.number, s->open_buffer);
     else if (s && (kept || s != waits))
-        gpusync__write(
-            out, "pending in ticket %llu of queue %llu%s\n", (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
-            (unsigned long long)s->work.queue->place.number, cover->stage == GPUSYNC__ISSUED ? "" : ", which is held");
+        gpusync__write(out, "pending in ticket %llu of queue %llu%s\n",
+                       (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
+                       (unsigned long long)s->work.queue->place.number, cover->issued ? "" : ", which is held");
     else
         gpusync__write(out, gpusync__is_outside(t) ? "others signal it\n" : "no other work is to signal it\n");
 }
 
-/* Writes a dependency that is not over. The caller has a reference to the submission, which keeps
-   the dependency and its timeline. */
-GPUSYNC__RARE void gpusync__write_dependency(gpusync__writer *out, const gpusync__submission *s,
-                                             const gpusync__dependency *dep)
+/* Writes a link if it is a wait that is not over, or a signal that stays behind another one. The
+   caller has a reference to the submission, which keeps the link and its timeline. */
+GPUSYNC__RARE void gpusync__write_link(gpusync__writer *out, gpusync__submission *s, const gpusync__link *link)
 {
-    gpusync_timeline *t = GPUSYNC__LOAD_SEQ(&dep->timeline);
-    unsigned long long number = GPUSYNC__LOAD_SEQ(&dep->node.number);
-
-    if (gpusync__is_over(dep) || (t && gpusync__value_of(t) >= number))
-        return;
-    if (t) {
-        GPUSYNC__LOCK_TIMELINE(t);
-        gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", number,
+    const gpusync_timeline *t = link->timeline;
+    GPUSYNC__LOCK_GRAPH(s->device);
+    bool waits = !link->signal && link->listed;
+    uint64_t number = link->node.number;
+    if (link->signal && link->holds)
+        number = gpusync__behind(link);
+    if (t && (waits || (link->signal && link->holds))) {
+        gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)number,
                        (unsigned long long)t->place.number, t->label);
         gpusync__write_signal(out, t, number, s);
-        GPUSYNC__UNLOCK_TIMELINE(t);
-    } else {
-        gpusync__write(out, "      waits for ticket %llu of queue %llu\n", number,
-                       (unsigned long long)dep->queue_number);
+    } else if (waits) {
+        gpusync__write(out, "      waits for ticket %llu of queue %llu\n", (unsigned long long)number,
+                       (unsigned long long)link->queue_number);
     }
+    GPUSYNC__UNLOCK_GRAPH(s->device);
 }
 
 /* Writes a submission: held, or submitted with those of its command buffers that have not ended. A
@@ -13209,10 +12748,12 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__read_label(work->queue, part, label, sizeof label);
         gpusync__look_end(work->queue, part);
     }
-    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label,
-                   issued                                    ? "submitted"
-                   : gpusync__has_fate(s, GPUSYNC__GIVEN_UP) ? "given up"
-                                                             : "held",
+    GPUSYNC__LOCK_GRAPH(s->device); /* also for the links below: it has them once this is taken */
+    const char *stands = s->stage == GPUSYNC__HELD ? "held" : "submitted";
+    if (s->stage == GPUSYNC__OVER && !issued)
+        stands = "given up";
+    GPUSYNC__UNLOCK_GRAPH(s->device);
+    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label, stands,
                    gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
     for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
         part = gpusync__part_begin(work->queue, s, i);
@@ -13221,10 +12762,8 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__write_slot(out, work->queue, part);
         gpusync__look_end(work->queue, part);
     }
-    GPUSYNC__EACH_DEPENDENCY(dep, s)
-        gpusync__write_dependency(out, s, dep);
-    if (GPUSYNC__LOAD_SEQ(&s->before.timeline))
-        gpusync__write_dependency(out, s, &s->before);
+    for (const gpusync__link *link = s->links.first; link; link = link->next)
+        gpusync__write_link(out, s, link);
 }
 
 /* Writes a wait that sleeps. */
@@ -13238,9 +12777,9 @@ GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal
     gpusync__write(out, t ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n", gpusync__ms_since(since_ns));
     if (!t)
         return;
-    GPUSYNC__LOCK_TIMELINE(t);
+    GPUSYNC__LOCK_GRAPH(t->device);
     gpusync__write_signal(out, t, goal->ticket, NULL);
-    GPUSYNC__UNLOCK_TIMELINE(t);
+    GPUSYNC__UNLOCK_GRAPH(t->device);
 }
 
 /* Returns the node behind so many nodes of this number, or the first with a larger one. Under the
@@ -13253,8 +12792,8 @@ static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint
     return node;
 }
 
-/* Writes the waits that sleep on a wait list. Dependencies and callbacks stand there, too, and are
-   left out: a submission's dependencies are written with it. Each hold of the lock copies a few
+/* Writes the waits that sleep on a wait list. Links and callbacks stand there, too, and are left
+   out: a submission's links are written with it. Each hold of the lock copies a few
    waits, which are written after the unlock. The next hold goes on behind as many nodes of the last
    number as were seen. */
 static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits)
@@ -13324,7 +12863,7 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 
 /* Queues are entered one after the other, so no lock is held while Metal is asked.
    The timelines are written under the device's lock, so that none goes meanwhile: no message goes
-   to Metal there. The wait list's lock keeps the error of one that has failed. */
+   to Metal there. The error of one that has failed changes no more. */
 GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t size)
 {
     gpusync__writer out = {buffer, buffer ? size : 0, 0};
@@ -13348,13 +12887,11 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
                            (unsigned long long)gpusync__ended_to(q));
     GPUSYNC__EACH_TIMELINE(t, device) {
         gpusync__write(&out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
-        GPUSYNC__LOCK_TIMELINE(t);
         uint64_t value = gpusync__value_of(t);
         if (value != GPUSYNC__FAILED_VALUE)
             gpusync__write(&out, "value %llu", (unsigned long long)value);
         else
             gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
-        GPUSYNC__UNLOCK_TIMELINE(t);
         gpusync__write(&out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
         gpusync__write_waits(&out, &t->waits);
     }
@@ -13591,8 +13128,8 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
            2. What means something else, and compiles as before:
              A warm-up compiles by Metal's ordinary calls, at most three pipelines at once, and gpusync_warmup_destroy
              waits for a compilation that has begun.
-             Metal 4: the queue signals once more for each submission that signals, and gpusync keeps the queue and the
-             events for good if that signal has not come when the queue is destroyed.
+             Metal 4: where the events do not show that all signals have come, destroying the queue waits for that, at
+             most 100 ms, and then keeps the queue and the events for good.
              sticky_failure: tickets end in any order, gpusync_track and GPUSYNC_UNORDERED are allowed, and
              gpusync_command_buffer is refused while a failure sticks. A ticket that ended well before the failure was
              found stays well. Each ticket that takes the error has a record, and a failure of work from before
@@ -13606,6 +13143,8 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              of another queue, or of STRICT work of its own, also behind those that the GPU gets after a higher one.
              Where other code signals a timeline, a wait for a value whose signal was discarded goes to the GPU.
              A wait for several points, or for a device, that times out writes one line to the log.
+             Held work may be committed on a dispatch queue of gpusync's own. gpusync_cancel_held does not wait for
+             held work that is being committed, and cancels what stands behind it.
            3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient, gpusync_timeline_desc.signalled_by_others,
              gpusync_command_buffer_desc.descriptor, gpusync_wait_options.blocking, gpusync_stats.wakes, .wake_ns.
      0.3   1. What a 0.2 program has to change:

@@ -9,7 +9,7 @@
 #   bench   as test, and jq, gnuplot: what counts and draws the benchmark's results
 #   vulkan  as bench, and the sanitizers' runtimes, Vulkan's loader, headers and validation layer, glslang's compiler, Mesa's
 #           drivers
-#   check   as test, and valgrind, clang-format, patch, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler
+#   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler
 #           (an npm package, into BUILD/zig)
 #   with    as run, and CMake, pkg-config, git, Python, Rust with its crate cc, Zig: what examples/with builds with;
 #           and zsh
@@ -124,7 +124,6 @@ look() {
         return
     fi
     have valgrind || add valgrind
-    have patch || add patch
     have clang-format || add clang-format
     need_sanitizers
     need_zig

@@ -8,7 +8,7 @@
      locks      macros in front of the three functions, whose names stand in brackets where the header declares them
      functions of the program, and its allocator: macros with the names of the members through which they are called;
                 each puts the question in front of the first argument
-     malloc, calloc, posix_memalign: macros. Within the default allocator they are the allocator's
+     malloc, posix_memalign: macros. Within the default allocator they are the allocator's
      messages, releases, pools, dispatch calls: softmetal_before, on Linux. On a Mac the same calls come in the same order,
                 so there nothing is missed by not looking */
 #ifndef LOCKS_H
@@ -35,7 +35,7 @@ enum {
     LOCKS_MALLOC = 64     /* the C library is asked for memory */
 };
 
-enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_QUEUE, LOCKS_WAITS, LOCKS_SUBMISSION, LOCKS_WAITER, LOCKS_GLOBAL, LOCKS_KINDS };
+enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_GRAPH, LOCKS_QUEUE, LOCKS_WAITS, LOCKS_SUBMISSION, LOCKS_GLOBAL, LOCKS_KINDS };
 
 /* In the order in which they are taken: a thread that holds one takes none of a row above it, and no second one of its
    row; a queue's and a timeline's count as one row. What a thread does is allowed by the row of every lock that it holds. */
@@ -43,13 +43,13 @@ static const struct {
     const char *name;
     unsigned may;
 } locks_rules[LOCKS_KINDS] = {
-    {"order", LOCKS_MESSAGE | LOCKS_RELEASE | LOCKS_POOL | LOCKS_MALLOC}, /* of a queue; malloc: registrations */
-    {"device", LOCKS_MESSAGE},    /* its listener is made */
-    {"queue", 0},                 /* over its tickets */
-    {"wait list", LOCKS_MALLOC},  /* of a timeline, or whichever: registrations are made */
-    {"submission", LOCKS_ALLOCATOR}, /* submissions and callbacks are made */
-    {"waiter", LOCKS_ALLOCATOR},  /* waiters are made */
-    {"global", LOCKS_MALLOC},     /* slots and registrations are made */
+    {"order", LOCKS_MESSAGE | LOCKS_RELEASE | LOCKS_POOL}, /* of a queue */
+    {"device", LOCKS_MESSAGE},       /* its listener is made */
+    {"graph", 0},                    /* over submissions, and what they wait for and signal */
+    {"queue", 0},                    /* over its tickets */
+    {"wait list", 0},                /* of a timeline, or whichever */
+    {"submission", LOCKS_ALLOCATOR}, /* what is due; what is free */
+    {"global", LOCKS_MALLOC},        /* slots are made */
 };
 
 /* In one hold of a queue's lock a thread takes no more than so many others: one for each callback that becomes due. So
@@ -79,7 +79,6 @@ static const struct {
     {"allocate", LOCKS_ALLOCATOR},
     {"release", LOCKS_ALLOCATOR},
     {"malloc", LOCKS_MALLOC},
-    {"calloc", LOCKS_MALLOC},
     {"posix_memalign", LOCKS_MALLOC},
 };
 #define LOCKS_ACTS (sizeof locks_acts / sizeof locks_acts[0])
@@ -165,10 +164,11 @@ static __attribute__((unused)) int locks_kind(const char *name)
     static const struct {
         const char *part;
         int kind;
-    } kinds[] = {{"order", LOCKS_ORDER},         {"(t)->waits", LOCKS_WAITS},
+    } kinds[] = {{"order", LOCKS_ORDER},         {"graph", LOCKS_GRAPH},
+                 {"(t)->waits", LOCKS_WAITS},
                  {"timeline)->waits", LOCKS_WAITS}, {")->waits.lock", LOCKS_QUEUE},
-                 {"waits", LOCKS_WAITS},         {"dependency_lock", LOCKS_WAITS},
-                 {"submission_lock", LOCKS_SUBMISSION}, {"waiter_lock", LOCKS_WAITER}, {"gpusync__global.lock", LOCKS_GLOBAL},
+                 {"waits", LOCKS_WAITS},
+                 {"submission_lock", LOCKS_SUBMISSION}, {"gpusync__global.lock", LOCKS_GLOBAL},
                  {"device->lock", LOCKS_DEVICE}, {"dev->lock", LOCKS_DEVICE}};
     size_t i;
     for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
@@ -256,7 +256,6 @@ static _Thread_local __attribute__((unused)) uint64_t locks_yields;
 #define allocate(user, ...) allocate((locks_do("allocate"), user), __VA_ARGS__)
 #define release(user, ...) release((locks_do("release"), user), __VA_ARGS__)
 #define malloc(size) (locks_do_malloc("malloc", __func__), malloc(size))
-#define calloc(count, size) (locks_do_malloc("calloc", __func__), calloc(count, size))
 #define posix_memalign(memory, alignment, size) \
     (locks_do_malloc("posix_memalign", __func__), posix_memalign(memory, alignment, size))
 #define sched_yield() (locks_yields++, sched_yield())

@@ -10,6 +10,5 @@
 #undef allocate
 #undef release
 #undef malloc
-#undef calloc
 #undef posix_memalign
 #undef sched_yield

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include "locks.h"
 #undef malloc
-#undef calloc
 #undef posix_memalign
+#undef free
 
 /* What the library has taken from the C library: what Metal may still touch when the program's own memory is gone.
    (And, in a device without an allocator, all else.) */
@@ -47,20 +47,23 @@ static __attribute__((unused)) int probe_memalign(void **memory, size_t alignmen
 {
     return probe_memory_fails() ? 12 : posix_memalign(memory, alignment, size);
 }
-static long probe_callocs; /* slabs of registrations */
-static __attribute__((unused)) void *probe_calloc(size_t count, size_t size)
+static long probe_listening; /* what Metal's blocks of timelines lead to */
+static __attribute__((unused)) void *probe_malloc(size_t size, const char *function)
 {
-    if (probe_memory_fails()) return NULL;
-    __atomic_fetch_add(&probe_callocs, 1, __ATOMIC_RELAXED);
-    return calloc(count, size);
+    void *memory = probe_memory_fails() ? NULL : malloc(size);
+    if (memory && strcmp(function, "gpusync__timeline_new") == 0)
+        __atomic_fetch_add(&probe_listening, 1, __ATOMIC_RELAXED);
+    return memory;
 }
-static __attribute__((unused)) void *probe_malloc(size_t size)
+static __attribute__((unused)) void probe_free(void *memory, const char *function)
 {
-    return probe_memory_fails() ? NULL : malloc(size);
+    if (memory && (strcmp(function, "gpusync__timeline_new") == 0 || strcmp(function, "gpusync__listening_unref") == 0))
+        __atomic_fetch_sub(&probe_listening, 1, __ATOMIC_RELAXED);
+    free(memory);
 }
 
-#define malloc(size) (locks_do_malloc("malloc", __func__), probe_malloc(size))
-#define calloc(count, size) (locks_do_malloc("calloc", __func__), probe_calloc(count, size))
+#define malloc(size) (locks_do_malloc("malloc", __func__), probe_malloc(size, __func__))
+#define free(memory) probe_free(memory, __func__)
 #define posix_memalign(memory, alignment, size) \
     (locks_do_malloc("posix_memalign", __func__), probe_memalign(memory, alignment, size))
 #endif
@@ -75,19 +78,19 @@ typedef enum probe_place {
     PROBE_WAITER_LISTS,   /* a waiter has seen that what it waits for has not come, and lists itself: it looks again then */
     PROBE_WAITER_LEAVES,  /* a waiter takes itself off the list of what it waited for */
     PROBE_END_IS_TOLD,    /* a thread has found the end of a ticket: it ends that, and tells what waits for it, in one step */
-    PROBE_DEPENDENCY_LISTS, /* a submission has asked for what it waits for, and lists itself there: it looks again then */
+    PROBE_ENTERS,         /* a submission, or an encoded signal, has asked Metal for all that it has to know, and takes its place
+                             among what waits and signals, in one step: it is looked at there whether it may, and may go */
+    PROBE_ENCODES,        /* the same, of an encoded wait or signal */
     PROBE_LISTENS,        /* the event of a timeline is to tell of a value that others signal: it is asked to */
     PROBE_CALLBACK_LISTS, /* a callback is listed at what it is about */
-    PROBE_SIGNAL_LISTS,   /* a signal of a submission is listed as pending, or is refused: the value does not rise */
-    PROBE_SIGNAL_MOVES,   /* a pending signal of an open command buffer becomes that of the submission which takes it */
     PROBE_QUEUES_LISTED,  /* a wait for a device lists its queues, and once more where it had no room for so many */
-    PROBE_LINES_UP,       /* a submission that is to be held stands in its line: whether it is free to go is looked at again then */
-    PROBE_GIVES_UP,       /* a submission that will not go to the device is about to leave the lists of what it waits for */
+    PROBE_UNLISTS,        /* a submission that will not go to the device leaves the list of a ticket that it waits for, or finds that
+                             another thread has taken it from there. The thread keeps the graph: the code waits for no thread
+                             that may need it */
+    PROBE_TELLS,          /* a thread has taken what waits for a ticket off its list, and is about to tell that it is over */
     PROBE_TAKES_ROOM,     /* a submission takes the room for its own command buffers, which may be gone by now */
-    PROBE_SETS_OUT,       /* the signals of a submission are issued, or one must stay behind another. No other submission does
-                             the same meanwhile, and the thread keeps the device: the code calls nothing of gpusync */
-    PROBE_TIMELINE        /* a call enters the timeline, to ask it or to change it: a place in many calls, but for those of
-                             PROBE_SETS_OUT */
+    PROBE_ISSUES,         /* a thread looks for held work that may go, and issues it, in one step */
+    PROBE_TIMELINE        /* a call enters the timeline, to ask for its value, or to show it: a place in many calls */
 } probe_place;
 
 /* The n-th time from now that a thread comes to the place, it runs the code. Once. timeline: the place is one of this
@@ -117,7 +120,7 @@ bool probe_took_no_lock(void);
    next is taken anew. It is lost for good. */
 void probe_forget_spare_memory(gpusync_queue *queue);
 
-/* Registrations with events that are in use. */
+/* Timelines that other code signals too: those that are there, or that Metal keeps a block about. */
 long probe_registrations(void);
 
 /* What the library does where the program has no hooks. */
@@ -139,25 +142,19 @@ bool probe_is_listed(gpusync_timeline *timeline);
    nothing runs. */
 unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references);
 
-/* The state of a submission with this ticket, or of the one that is to signal the lowest value of the timeline; and the
-   stage of the first point that it waits for: by the names of the tables in gpusync.h. A pinned submission stays until it
-   is unpinned, and keeps its queue from being destroyed. */
+/* The stage of a submission with this ticket, or of the one that is to signal the lowest value of the timeline ("none"), by
+   the names of the table in gpusync.h. A pinned submission stays until it is unpinned, and keeps its queue from being
+   destroyed. */
 typedef struct probe_pin probe_pin;
 probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket);
+probe_pin *probe_pin_signaller(gpusync_timeline *timeline); /* of the lowest value; NULL: there is none */
 void probe_unpin(probe_pin *pin);
 const char *probe_state_of(const probe_pin *pin);
-const char *probe_stage_of_wait(const probe_pin *pin);
 const char *probe_state_of_signaller(gpusync_timeline *timeline);
-
-/* The stage of the pending signal of this value: by the names of the table in gpusync.h. */
-const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value);
 
 /* Whether the last of the fields that some threads write, or only read, and the first of those that others write share a
    cache line of 128 bytes. */
 bool probe_shares_a_line(void);
-
-/* The event that a Metal 4 queue signals behind all others, or NULL if it has none. */
-void *probe_mark(gpusync_queue *queue);
 
 /* How often the library's own yield hook has given the processor away on this thread. */
 uint64_t probe_yields(void);
@@ -174,16 +171,15 @@ static const char *const probe_functions[] = {
     [PROBE_WAITER_LISTS] = "gpusync__enlist",
     [PROBE_WAITER_LEAVES] = "gpusync__delist",
     [PROBE_END_IS_TOLD] = "gpusync__leave_slot gpusync__settle gpusync__publish",
-    [PROBE_DEPENDENCY_LISTS] = "gpusync__list_dependency",
+    [PROBE_ENTERS] = "gpusync__enter_submission",
+    [PROBE_ENCODES] = "gpusync__encode_ordered",
     [PROBE_LISTENS] = "gpusync__listen",
     [PROBE_CALLBACK_LISTS] = "gpusync__list_callback",
-    [PROBE_SIGNAL_LISTS] = "gpusync__link_signal",
-    [PROBE_SIGNAL_MOVES] = "gpusync__signals_of",
     [PROBE_QUEUES_LISTED] = "gpusync__wait_device",
-    [PROBE_LINES_UP] = "gpusync__line_up",
-    [PROBE_GIVES_UP] = "gpusync__forget_dependencies",
+    [PROBE_UNLISTS] = "gpusync__unlist_wait",
+    [PROBE_TELLS] = "gpusync__links_over",
     [PROBE_TAKES_ROOM] = "gpusync__take_rooms",
-    [PROBE_SETS_OUT] = "gpusync__set_out_now",
+    [PROBE_ISSUES] = "gpusync__next_to_go",
 };
 enum { PROBE_EACH = PROBE_TIMELINE + 1, PROBE_AMID_EACH };
 
@@ -208,7 +204,7 @@ static bool probe_is_at(int where, const locks_step *step)
     if (where == PROBE_AMID_EACH) return true;
     if (where == PROBE_EACH) return step->held == 0;
     if (step->after || (lock && lock != step->lock)) return false;
-    if (where == PROBE_TIMELINE) return !probe_has_word(probe_functions[PROBE_SETS_OUT], step->function);
+    if (where == PROBE_TIMELINE) return true;
     return probe_has_word(probe_functions[where], step->function);
 }
 
@@ -263,12 +259,10 @@ bool probe_took_no_lock(void)
     return none;
 }
 
-static gpusync__listening *probe_forgotten; /* registrations */
 static gpusync__post *probe_forgotten_posts;
 
 void probe_forget_spare_memory(gpusync_queue *queue)
 {
-    gpusync__listening **end = &probe_forgotten;
     gpusync__post **last = &probe_forgotten_posts;
     if (queue) {
         gpusync__lock(&queue->waits.lock);
@@ -277,30 +271,13 @@ void probe_forget_spare_memory(gpusync_queue *queue)
     }
     gpusync__lock(&gpusync__global.lock);
     gpusync__global.free = NULL;
-    while (*end) end = &(*end)->next;
-    *end = gpusync__global.listenings;
-    gpusync__global.listenings = NULL;
     while (*last) last = &(*last)->next;
     *last = gpusync__global.posts;
     gpusync__global.posts = NULL;
     gpusync__unlock(&gpusync__global.lock);
 }
 
-static long probe_length(const gpusync__listening *listening)
-{
-    long length = 0;
-    for (; listening; listening = listening->next) length++;
-    return length;
-}
-
-long probe_registrations(void)
-{
-    long made = __atomic_load_n(&probe_callocs, __ATOMIC_SEQ_CST) * GPUSYNC__SLAB_LISTENINGS, used;
-    gpusync__lock(&gpusync__global.lock);
-    used = made - probe_length(gpusync__global.listenings) - probe_length(probe_forgotten);
-    gpusync__unlock(&gpusync__global.lock);
-    return used;
-}
+long probe_registrations(void) { return __atomic_load_n(&probe_listening, __ATOMIC_SEQ_CST); }
 
 gpusync_hooks probe_default_hooks(void)
 {
@@ -331,18 +308,11 @@ bool probe_is_listed(gpusync_timeline *timeline)
 
 unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references)
 {
-    const gpusync__submission *s;
-    const gpusync__due *due;
-    unsigned count = 0;
     gpusync__lock(&queue->device->submission_lock);
-    *references = 0;
-    for (s = GPUSYNC__LOAD_SEQ(&queue->free_submissions); s; s = s->next) {
-        *references += GPUSYNC__LOAD_SEQ(&s->refs);
-        count++;
-    }
-    for (due = queue->device->pools[GPUSYNC__POOL_SUBMISSIONS].free; due; due = due->next) {
-        s = (const gpusync__submission *)(const void *)due;
-        *references += GPUSYNC__LOAD_SEQ(&s->refs);
+    void *const *spare = queue->device->pools[GPUSYNC__POOL_SUBMISSIONS].free;
+    unsigned count = 0;
+    for (*references = 0; spare; spare = (void *const *)*spare) {
+        *references += GPUSYNC__LOAD_SEQ(&((const gpusync__submission *)(const void *)spare)->refs);
         count++;
     }
     gpusync__unlock(&queue->device->submission_lock);
@@ -358,45 +328,41 @@ probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket)
     return (probe_pin *)(void *)s;
 }
 
+probe_pin *probe_pin_signaller(gpusync_timeline *timeline)
+{
+    GPUSYNC__LOCK_GRAPH(timeline->device);
+    const gpusync__link *first = gpusync__cover(timeline, 0);
+    gpusync__submission *s = first ? first->submission : NULL;
+    if (s) gpusync__submission_keep(s);
+    GPUSYNC__UNLOCK_GRAPH(timeline->device);
+    return (probe_pin *)(void *)s;
+}
+
 void probe_unpin(probe_pin *pin) { gpusync__submission_unref((gpusync__submission *)(void *)pin); }
+
+static const char *probe_state(const gpusync__submission *s)
+{
+    static const char *const names[] = {"ENTERING", "HELD", "ISSUED", "OVER"};
+    return names[s->stage];
+}
 
 const char *probe_state_of(const probe_pin *pin)
 {
     gpusync__submission *s = (gpusync__submission *)(void *)pin;
-    uint64_t ticket = GPUSYNC__LOAD_SEQ(&s->work.ticket);
-    if (ticket == 0) return "entering";
-    if (gpusync__has_ended(s->work.queue, ticket)) return "ended";
-    if (gpusync__is_issued(s)) return GPUSYNC__LOAD_SEQ(&s->running) ? "issued" : "over";
-    return s->lined ? "held" : "given up";
-}
-
-const char *probe_stage_of_wait(const probe_pin *pin)
-{
-    static const char *const names[] = {"AWAITED", "COMING", "ABROAD", "OVER"};
-    return names[GPUSYNC__LOAD_SEQ(&((const gpusync__submission *)(const void *)pin)->dependencies->stage)];
+    GPUSYNC__LOCK_GRAPH(s->device);
+    const char *state = probe_state(s);
+    GPUSYNC__UNLOCK_GRAPH(s->device);
+    return state;
 }
 
 const char *probe_state_of_signaller(gpusync_timeline *timeline)
 {
-    const char *state = "none";
-    GPUSYNC__LOCK_TIMELINE(timeline);
-    if (gpusync__cover(timeline, 0)) state = probe_state_of((probe_pin *)(void *)gpusync__cover(timeline, 0)->submission);
-    GPUSYNC__UNLOCK_TIMELINE(timeline);
+    GPUSYNC__LOCK_GRAPH(timeline->device);
+    const gpusync__link *first = gpusync__cover(timeline, 0);
+    const char *state = first ? probe_state(first->submission) : "none";
+    GPUSYNC__UNLOCK_GRAPH(timeline->device);
     return state;
 }
-
-const char *probe_stage_of_signal(gpusync_timeline *timeline, uint64_t value)
-{
-    static const char *const names[] = {"PENDING", "ISSUED"};
-    const char *name = "over";
-    GPUSYNC__LOCK_TIMELINE(timeline);
-    const gpusync__pending_signal *signal = gpusync__cover(timeline, value);
-    if (signal && signal->node.number == value) name = names[signal->stage];
-    GPUSYNC__UNLOCK_TIMELINE(timeline);
-    return name;
-}
-
-void *probe_mark(gpusync_queue *queue) { return GPUSYNC__LOAD_SEQ(&queue->mark); }
 
 uint64_t probe_yields(void) { return locks_yields; }
 
@@ -412,10 +378,10 @@ bool probe_shares_a_line(void)
     ((offsetof(type, last) + sizeof(((type *)0)->last) - 1) / 128 == offsetof(type, first) / 128)
     return PROBE_SHARES(gpusync_queue, head.completed, head.committed) ||
            PROBE_SHARES(gpusync_queue, head.committed, device) || PROBE_SHARES(gpusync_queue, label, inside) ||
-           PROBE_SHARES(gpusync_queue, last_ready, order) || PROBE_SHARES(gpusync_queue, held_buffers, waits.lock) ||
+           PROBE_SHARES(gpusync_queue, last_ns, order) || PROBE_SHARES(gpusync_queue, few_open, waits.lock) ||
            PROBE_SHARES(gpusync_device, end, inside) || PROBE_SHARES(gpusync_device, stats, lock) ||
-           PROBE_SHARES(gpusync_device, goes, waiter_lock) ||
-           PROBE_SHARES(gpusync_device, free_waiters, submission_lock) || PROBE_SHARES(gpusync_timeline, label, inside) ||
+           PROBE_SHARES(gpusync_device, goes, graph) ||
+           PROBE_SHARES(gpusync_device, asks, submission_lock) || PROBE_SHARES(gpusync_timeline, label, inside) ||
            PROBE_SHARES(gpusync_timeline, place, waits.lock);
 #undef PROBE_SHARES
 }

@@ -225,8 +225,8 @@ static MAYBE_UNUSED void rig_open(rig *r, softmetal_clock clock)
     rig_open_with(r, clock, device_desc, queue_desc);
 }
 
-/* A queue of Metal 4 may signal after the feedback of its work, and a queue that is destroyed before that is kept for good:
-   see drop_what_stays. So the signals come first. */
+/* A queue of Metal 4 may signal after the feedback of its work, and a queue that is destroyed more than 100 ms before
+   that is kept for good: see drop_what_stays. So the signals come first, also on a slow machine. */
 static MAYBE_UNUSED void await_signals(void)
 {
     if (softmetal_live("queue4")) assert_true(softmetal_settle(SECONDS(20)));
@@ -481,8 +481,9 @@ static MAYBE_UNUSED void orphan_queue(stage *s, unsigned i)
     metal_release(metal);
 }
 
-/* Metal 4: a queue that is destroyed while it has a submission with waits or signals in flight is kept for good. The test,
-   which knows that all is over, gives back the queue, and its mark, which it has signalled last. */
+/* Metal 4: a queue that is destroyed while it has a submission with waits or signals in flight is kept for good. The
+   test, which knows that all is over, gives back the queue, and the event that it was asked for, which it has
+   signalled last. */
 static MAYBE_UNUSED void drop_queue_that_stays(void *metal)
 {
     if (metal4_run()) metal_release(softmetal_last_signalled(metal));

@@ -178,7 +178,6 @@ struct program {
     bool metal4[QUEUES], sticky[QUEUES]; /* of what kind the queues are */
     gpusync_queue *queue[QUEUES];
     void *metal_queue[QUEUES]; /* of Metal 4, +1 */
-    void *mark[QUEUES];        /* of Metal 4, if the queue has one, which stays with it */
     bool queue_gone[QUEUES];   /* destroyed, or about to be */
     const void *used[CALLERS]; /* the queue or timeline that each of them is calling */
     line line[TIMELINES];
@@ -1412,7 +1411,6 @@ static void end_queue(program *p, int queue, bool now)
         if (p->step[i].state == ISSUED && p->step[i].queue == queue)
             p->step[i].polled = gpusync_poll(q, p->step[i].ticket);
     take_away(p, q, &p->queue_gone[queue]);
-    p->mark[queue] = probe_mark(q);
     assert_ok(now ? gpusync_queue_destroy_now(q) : gpusync_queue_destroy(q));
     read_ends(p, queue, now);
 }
@@ -2127,11 +2125,8 @@ static void check_program(program *p)
 static void destroy_queues(program *p)
 {
     int i;
-    for (i = 0; i < p->queues; i++) {
-        if (p->queue_gone[i]) continue;
-        p->mark[i] = probe_mark(p->queue[i]);
-        assert_ok(gpusync_queue_destroy(p->queue[i]));
-    }
+    for (i = 0; i < p->queues; i++)
+        if (!p->queue_gone[i]) assert_ok(gpusync_queue_destroy(p->queue[i]));
     p->r.queue = NULL;
 }
 
@@ -2193,8 +2188,8 @@ static long let_go_of(void *object)
     return owners - 1;
 }
 
-/* A queue of Metal 4 stays for good, and its mark with it, if a signal of its steps had not come when it was destroyed, or if
-   it was destroyed at once. Everything else goes. */
+/* A queue of Metal 4 stays for good if a signal of its steps does not come within 100 ms of its destruction, and with
+   it the event by which gpusync asks for that, which it has signalled last. Everything else goes. */
 static bool let_go_of_queues(program *p)
 {
     bool any = false;
@@ -2202,13 +2197,14 @@ static bool let_go_of_queues(program *p)
     drop_recordings(); /* they have the queue, too */
     for (i = 0; i < p->queues; i++) {
         bool may_stay = false;
+        void *asked = p->metal4[i] ? softmetal_last_signalled(p->metal_queue[i]) : NULL;
         long stays = p->metal4[i] ? let_go_of(p->metal_queue[i]) : 0;
         for (k = 0; k < p->steps; k++) {
             const step *s = &p->step[k];
             may_stay = may_stay || (is_of_metal4(s) && s->queue == i && s->kind == SUBMIT && s->edges + s->signals > 0);
         }
         expect(p, stays == 0 || (stays == 1 && may_stay), "queue %d has %ld owners", i, stays);
-        if (stays) metal_release(p->mark[i]);
+        if (stays) metal_release(asked);
         any = any || stays;
     }
     return any;

@@ -1508,14 +1508,18 @@ static bool signal_while_it_is_registered(probe_place place, int n, bool by_devi
     probe_at(place, s.a, n, signal_five_abroad, &a);
     on_value(s.a, 5, &o);
     came = probe_has_acted();
+    assert_in_range(softmetal_message_count("notifyListener:atValue:block:"), came ? 0 : 1, 1);
+    assert_int_equal(probe_registrations() - registrations, 1); /* of this one timeline */
     if (!came) {
-        assert_int_equal(probe_registrations() - registrations, 1);
+        assert_int_equal(softmetal_live("block"), 1);
         assert_int_equal(calls_of(&o), 0);
         signal_five_abroad(&a);
     }
     assert_true(softmetal_settle_listeners(SECONDS(20)));
     assert_int_equal(calls_of(&o), 1); /* no timer has fired */
     assert_ok(o.result);
+    assert_in_range(softmetal_message_count("notifyListener:atValue:block:"), came ? 0 : 1, 1);
+    assert_int_equal(softmetal_live("block"), 0);
     close_idle_stage(&s);
     assert_int_equal(probe_registrations(), registrations);
     return came;
@@ -1537,6 +1541,71 @@ static void ask_too(void *argument)
 {
     outcome *o = (outcome *)argument;
     must(gpusync_on_done(gpusync_at_value(o->timeline, 5), remember, o) == GPUSYNC_OK, "gpusync_on_done");
+}
+
+static void ask_for_the_next(void *argument)
+{
+    outcome *o = (outcome *)argument;
+    must(gpusync_on_done(gpusync_at_value(o->timeline, 6), remember, o) == GPUSYNC_OK, "gpusync_on_done");
+}
+
+static void signal_the_next(void *argument)
+{
+    outcome *o = (outcome *)argument;
+    raise_behind_its_back(o->timeline, 6);
+}
+
+/* ... and the listener is through with it. */
+static void signal_the_first(void *argument)
+{
+    outcome *o = (outcome *)argument;
+    raise_behind_its_back(o->timeline, 5);
+    must(softmetal_settle_listeners(SECONDS(20)), "softmetal_settle_listeners");
+}
+
+/* 5 comes, the listener's block is called, and registers for 6, which a callback is for. Meanwhile 6 comes; or it is
+   asked for; or it is while it is asked for that 5 comes. */
+enum { NEXT_COMES, NEXT_IS_ASKED_FOR, FIRST_COMES, MEETINGS };
+
+/* At the n-th point. False: after it. No timer fires. */
+static bool meet_the_listener(int n, int meeting)
+{
+    static void (*const acts[MEETINGS])(void *) = {signal_the_next, ask_for_the_next, signal_the_first};
+    outcome o[2] = {0};
+    bool came, both;
+    stage s;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    share_timeline(&s, 0);
+    o[1].timeline = s.a;
+    on_value(s.a, 5, &o[0]);
+    if (meeting == NEXT_COMES) ask_for_the_next(&o[1]);
+    probe_at_each(n, acts[meeting], &o[1]);
+    if (meeting == FIRST_COMES) ask_for_the_next(&o[1]);
+    else signal_the_first(&o[1]);
+    came = probe_has_acted();
+    both = came && meeting == NEXT_COMES;
+    if (!came && meeting != NEXT_COMES) acts[meeting](&o[1]);
+    assert_int_equal(calls_of(&o[0]), 1);
+    assert_int_equal(calls_of(&o[1]), both);
+    assert_int_equal(softmetal_live("block"), !both);
+    if (!both) signal_the_next(&o[1]);
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    assert_int_equal(calls_of(&o[1]), 1);
+    assert_in_range(softmetal_message_count("notifyListener:atValue:block:"), both ? 1 : 2, 2);
+    assert_int_equal(softmetal_live("block"), 0);
+    close_idle_stage(&s);
+    return came;
+}
+
+static void test_the_next_value_is_told_of_though_it_comes_or_is_asked_for_meanwhile(void **state)
+{
+    int meeting, n;
+    (void)state;
+    for (meeting = 0; meeting < MEETINGS; meeting++) {
+        for (n = 1; meet_the_listener(n, meeting); n++) {
+        }
+        assert_true(n > 1);
+    }
 }
 
 /* Two threads need the first listener of a device, at whatever point of the other's call: there is one. */
@@ -2949,6 +3018,7 @@ int main(void)
         cmocka_unit_test(test_a_value_that_others_signal_calls_back),
         cmocka_unit_test(test_a_value_that_was_heard_and_is_kept_back_can_be_asked_for_again),
         cmocka_unit_test(test_a_callback_is_listened_for_though_others_signal_its_value_while_it_is_registered),
+        cmocka_unit_test(test_the_next_value_is_told_of_though_it_comes_or_is_asked_for_meanwhile),
         cmocka_unit_test(test_without_listeners_no_registration_is_forgotten),
         cmocka_unit_test(test_a_device_has_one_listener),
         cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),

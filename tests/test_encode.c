@@ -195,6 +195,27 @@ static void test_a_queue_that_signals_more_first_holds_what_needs_less(void **st
     check_a_queue_that_signals_more_first(true);
 }
 
+/* What a buffer has of a timeline is known also when another buffer, or a submission, has come to the timeline since. */
+static void test_a_buffer_rises_though_others_have_come_to_its_timeline_meanwhile(void **state)
+{
+    void *buffer, *other;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = kept_buffer_after(p.q[0], at(p.b, 6));
+    assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.a, 7)));
+    other = signaller(p.q[1], at(p.a, 20));
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.a, 6)), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_encode_signal(p.q[1], other, at(p.b, 20)));
+    assert_result(gpusync_encode_signal(p.q[0], buffer, at(p.b, 6)), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.a, 8)));
+    assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.b, 7)));
+    assert_result(gpusync_encode_signal(p.q[1], other, at(p.a, 19)), GPUSYNC_ERROR_NOT_RISING);
+    discard(p.q[0], buffer);
+    discard(p.q[1], other);
+    close_stage(&p);
+}
+
 static void test_what_is_refused_encodes_nothing(void **state)
 {
     uint64_t signals = 0, waits = 0;
@@ -1177,7 +1198,16 @@ static void test_the_report_names_the_buffer_that_is_not_committed(void **state)
     snprintf(wanted, sizeof wanted, "pending in a command buffer of queue 2 (%p) that is not committed", buffer);
     assert_non_null(strstr(text, wanted));
     discard(p.q[1], buffer);
+    {
+        gpusync_point wait = at(p.b, 1);
+        assert_ok(make_behind(p.q[1], NULL, &wait, 1, &buffer));
+        assert_ok(gpusync_encode_signal(p.q[1], buffer, at(p.a, 1)));
+    }
+    (void)commit_to(p.q[1], buffer); /* and is held: from here on the ticket is named */
+    (void)gpusync_report(p.device, text, sizeof text);
+    assert_non_null(strstr(text, "pending in ticket 1 of queue 2, which is held"));
     assert_ok(gpusync_cancel_held(p.q[0]));
+    assert_ok(gpusync_cancel_held(p.q[1]));
     close_idle_stage(&p);
 }
 
@@ -1201,7 +1231,7 @@ static void tell_of_signals(void *unused)
     free(report);
 }
 
-static bool is_told_at(probe_place place, unsigned timeline, int n)
+static bool is_told_at(probe_place place, int n)
 {
     void *waits, *signals;
     gpusync_ticket ticket;
@@ -1213,11 +1243,12 @@ static bool is_told_at(probe_place place, unsigned timeline, int n)
     (void)SUBMIT(p.q[1], WAITS(at(p.a, 1), at(p.b, 1)), BUFFERS(waits = kept_buffer_of(p.q[1])));
     signals = signaller(p.q[0], at(p.a, 1));
     assert_ok(gpusync_encode_signal(p.q[0], signals, at(p.b, 1)));
-    probe_at(place, p.t[timeline], n, tell_of_signals, NULL);
+    if (place) probe_at(place, NULL, n, tell_of_signals, NULL);
+    else probe_at_each(n, tell_of_signals, NULL);
     ticket = SUBMIT(p.q[0], BUFFERS(signals));
     acted = probe_has_acted();
     assert_int_equal(told.signals, acted ? 2 : 0);
-    assert_int_equal(told.of_a_buffer, told.signals);
+    assert_true(told.of_a_buffer == told.signals || (!place && !told.of_a_buffer));
     told.signals = told.of_a_buffer = 0;
     tell_of_signals(NULL);
     assert_int_equal(told.signals, 2);
@@ -1233,14 +1264,11 @@ static bool is_told_at(probe_place place, unsigned timeline, int n)
 
 static void test_a_report_names_the_pending_signal_while_a_submission_takes_it_over(void **state)
 {
-    unsigned timeline;
     int n;
     (void)state;
-    for (timeline = 0; timeline < 2; timeline++) {
-        assert_true(is_told_at(PROBE_SIGNAL_MOVES, timeline, 1));
-        for (n = 1; is_told_at(PROBE_TIMELINE, timeline, n); n++) {}
-        assert_true(n > 1);
-    }
+    assert_true(is_told_at(PROBE_ENTERS, 1));
+    for (n = 1; is_told_at(PROBE_NOWHERE, n); n++) {}
+    assert_true(n > 1);
 }
 
 /* -- room ---------------------------------------------------------------------------------------------- */
@@ -1290,56 +1318,44 @@ static void test_what_cannot_be_held_is_told_so_at_once(void **state)
     rig_close(&r);
 }
 
-typedef struct sleeper {
-    stage p;
+static struct {
     gpusync_queue *queue;
-    gpusync_result result;
-    bool woken;
-    pthread_t thread;
-} sleeper;
+    unsigned most;
+} rooms_seen;
 
-static void *wait_for_room(void *argument)
+static void see_rooms(void *unused)
 {
-    const uint64_t limit = SECONDS(20);
-    const gpusync_command_buffer_desc desc = {.timeout_ns = &limit};
-    sleeper *s = (sleeper *)argument;
-    uint64_t begun = gpusync_now_ns();
-    void *buffer;
-    s->result = gpusync_command_buffer(s->queue, &desc, &buffer);
-    s->woken = gpusync_now_ns() - begun < SECONDS(15); /* not by its deadline */
-    if (s->result == GPUSYNC_OK) s->result = gpusync_command_buffer_discard(s->queue, buffer);
-    return NULL;
+    (void)unused;
+    if (rooms_taken(rooms_seen.queue) > rooms_seen.most) rooms_seen.most = (unsigned)rooms_taken(rooms_seen.queue);
 }
 
-static void sleep_for_room(void *argument)
+static bool is_refused_at(int n)
 {
-    sleeper *s = (sleeper *)argument;
-    s->thread = start(wait_for_room, s);
-    await_sleepers(s->p.device, 1);
-}
-
-/* While it is found that the value is taken, the buffer has room: a waiter that falls asleep over that is woken. */
-static void test_a_refused_signal_gives_back_its_room(void **state)
-{
-    gpusync_device_desc device_desc;
     void *stranger, *first;
-    sleeper s;
-    (void)state;
-    memset(&s, 0, sizeof s);
-    memset(&device_desc, 0, sizeof device_desc);
-    open_stage_on(&s.p, SOFTMETAL_MANUAL, QUEUE_OF_THE_PROGRAM, 2, device_desc, queue_desc_of(1, 0));
-    s.queue = s.p.q[0];
-    first = signaller(s.p.q[1], at(s.p.a, 1));
-    stranger = metal_queue_command_buffer(s.p.metal[0]);
-    probe_at(PROBE_SIGNAL_LISTS, s.p.a, 1, sleep_for_room, &s);
-    assert_result(gpusync_encode_signal(s.queue, stranger, at(s.p.a, 1)), GPUSYNC_ERROR_NOT_RISING);
-    assert_true(probe_has_acted());
-    join(s.thread);
-    assert_ok(s.result);
-    assert_true(s.woken);
+    bool acted;
+    stage p;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    rooms_seen.queue = p.q[0];
+    rooms_seen.most = 0;
+    first = signaller(p.q[1], at(p.a, 1));
+    stranger = metal_queue_command_buffer(p.metal[0]);
+    probe_at_each(n, see_rooms, NULL);
+    assert_result(gpusync_encode_signal(p.q[0], stranger, at(p.a, 1)), GPUSYNC_ERROR_NOT_RISING);
+    acted = probe_has_acted();
+    assert_int_equal(rooms_seen.most, 0);
     drop(stranger);
-    discard(s.p.q[1], first);
-    close_idle_stage(&s.p);
+    discard(p.q[1], first);
+    close_idle_stage(&p);
+    return acted;
+}
+
+/* The value is taken: a buffer that the program made itself takes no room at any point of the call. */
+static void test_a_refused_signal_takes_no_room(void **state)
+{
+    int n;
+    (void)state;
+    for (n = 1; is_refused_at(n); n++) {}
+    assert_true(n > 1);
 }
 
 /* -- while a commit comes in ---------------------------------------------------------------------------- */
@@ -1347,8 +1363,7 @@ static void test_a_refused_signal_gives_back_its_room(void **state)
 static void signal_b(void *argument) { assert_ok(gpusync_timeline_signal(((stage *)argument)->b, 1)); }
 static void fail_b(void *argument) { assert_ok(gpusync_timeline_fail(((stage *)argument)->b, NULL)); }
 
-/* What it waits for comes, or fails, after it was asked for, and before it is in the line: where its own signal is about to
-   be listed, which comes in between. */
+/* What it waits for comes, or fails, just before the work is in the line. */
 static void comes_in_between(void (*act)(void *), uint32_t flags, gpusync_result expected)
 {
     void *buffer;
@@ -1356,7 +1371,7 @@ static void comes_in_between(void (*act)(void *), uint32_t flags, gpusync_result
     stage p;
     open_stage(&p, SOFTMETAL_MANUAL, 2);
     buffer = kept_buffer_after(p.q[0], at(p.b, 1));
-    probe_at(PROBE_SIGNAL_LISTS, p.a, 1, act, &p);
+    probe_at(PROBE_ENTERS, NULL, 1, act, &p);
     ticket = SUBMIT(p.q[0], BUFFERS(buffer), SIGNALS(at(p.a, 1)), .flags = flags);
     assert_true(probe_has_acted());
     if (expected == GPUSYNC_OK) assert_int_equal(metal_status(buffer), 2);
@@ -1567,6 +1582,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_counts_after_a_commit_that_was_refused),
         cmocka_unit_test(test_what_needs_a_value_that_is_told_later_is_held),
         cmocka_unit_test(test_a_queue_that_signals_more_first_holds_what_needs_less),
+        cmocka_unit_test(test_a_buffer_rises_though_others_have_come_to_its_timeline_meanwhile),
         cmocka_unit_test(test_what_is_refused_encodes_nothing),
         cmocka_unit_test(test_a_discard_takes_the_pending_signal_back),
         cmocka_unit_test(test_a_value_hidden_by_an_open_signal_comes_with_its_discard),
@@ -1602,7 +1618,7 @@ int main(void)
         cmocka_unit_test(test_the_report_names_the_buffer_that_is_not_committed),
         cmocka_unit_test(test_a_report_names_the_pending_signal_while_a_submission_takes_it_over),
         cmocka_unit_test(test_what_cannot_be_held_is_told_so_at_once),
-        cmocka_unit_test(test_a_refused_signal_gives_back_its_room),
+        cmocka_unit_test(test_a_refused_signal_takes_no_room),
         cmocka_unit_test(test_what_comes_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_a_loss_before_work_is_in_the_line_is_seen_there),
         cmocka_unit_test(test_a_buffer_that_comes_twice_is_refused_however_many_there_are),

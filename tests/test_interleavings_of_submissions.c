@@ -509,7 +509,7 @@ static void *submit_body(void *argument)
     return NULL;
 }
 
-/* Rule: no handler waits for the order lock; the thread that has it sees to the rest when it lets go. */
+/* Rule: no handler waits for the order lock. A function on a dispatch queue of its own does, and issues the work. */
 static void test_interleaving_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock(void **state)
 {
     job producer, consumer, passing;
@@ -528,12 +528,12 @@ static void test_interleaving_15_a_handler_has_held_work_to_issue_while_another_
     thread = start(submit_body, &passing);
     gate_wait(&at_commit.entered);
     softmetal_finish(producer.buffer); /* returns when the handler has */
-    assert_called(&producer, GPUSYNC_OK);
     assert_int_equal(believed(s.t[0]), 1);
     assert_false(is_committed(&consumer));
     gate_wait(&at_commit.leave);
     join(thread);
     stop_over(&at_commit);
+    assert_called(&producer, GPUSYNC_OK); /* the function has run, too */
     assert_true(is_committed(&consumer));
     softmetal_finish(passing.buffer);
     softmetal_finish(consumer.buffer);
@@ -616,11 +616,14 @@ static void test_interleaving_15_a_callback_that_ends_other_work_does_not_wait_f
     assert_true(returned);
 }
 
+static bool signalled_in_callback;
+
 static void signal_in_callback(void *user, gpusync_result result, const gpusync_error *error)
 {
     assert_ok(result);
     assert_null(error);
     assert_ok(gpusync_timeline_signal((gpusync_timeline *)user, 1));
+    PUT(&signalled_in_callback, true);
 }
 
 /* A commit that is stopped inside Metal, with the order lock. */
@@ -647,7 +650,7 @@ static void *commit_body(void *argument)
     return NULL;
 }
 
-/* The callback does not wait for the lock, and the work goes as soon as the lock is free. */
+/* The callback does not wait for the lock, and the work goes once the lock is free. */
 static void test_interleaving_15_a_signal_in_a_callback_lets_work_go_while_another_thread_has_the_order_lock(void **state)
 {
     gpusync_submission submission;
@@ -675,13 +678,15 @@ static void test_interleaving_15_a_signal_in_a_callback_lets_work_go_while_anoth
     softmetal_set_message_hook(stop_in_commit, &in);
     thread = start(commit_body, &in);
     gate_wait(&in.entered);
+    signalled_in_callback = false;
     softmetal_finish(buffer);
-    assert_true(softmetal_dispatched(SECONDS(20))); /* the callback has come to its end */
+    while (!GET(&signalled_in_callback)) sched_yield();
     assert_int_equal(value_of(s.t[0]), 1);
     assert_int_equal(status_of(waiting), 0); /* it could go, and cannot yet */
     gate_wait(&in.leave);
     join(thread);
     softmetal_set_message_hook(NULL, NULL);
+    assert_true(softmetal_dispatched(SECONDS(20)));
     assert_int_equal(status_of(waiting), 2);
     metal_release(waiting);
     assert_int_equal(held_on(s.device, s.q[0]), 0);
@@ -704,7 +709,7 @@ static void watching_unpark(void *user, gpusync_waiter *waiter)
     probe_default_hooks().unpark(NULL, waiter);
 }
 
-static bool hidden; /* the value, by the pending signal of a lower one */
+static bool hidden; /* the value, by a pending signal */
 
 static void signal_ten(void *timeline)
 {
@@ -720,9 +725,9 @@ static void *wait_for_seven(void *timeline)
     return NULL;
 }
 
-/* The host signals 10, above the pending 5, the n-th time that the submission comes to the place of the second timeline:
-   the value stays below the pending signal until that is taken back. Returns whether there was such a time. */
-static bool is_raised_at(probe_place place, int n)
+/* The host signals 10 at the n-th point of a submission that is refused, and that would signal 5: no thread ever sees a
+   pending signal of it. Returns whether there was such a point. */
+static bool is_raised_at(int n)
 {
     gpusync_hooks hooks = probe_default_hooks();
     gpusync_device_desc device_desc;
@@ -748,13 +753,14 @@ static bool is_raised_at(probe_place place, int n)
     await_sleepers(r.device, 1);
     unparks = unparks_under_locks = 0;
     signals[0] = at(first, 5);
-    signals[1] = at(second, 3); /* does not rise: the call fails, after the pending signal of the first */
+    signals[1] = at(second, 3); /* does not rise: the call fails */
     submission.signals = signals;
     submission.signal_count = 2;
     buffer = metal4_run() ? buffer_of(r.queue) : NULL; /* where none at all would be the reason */
     submission.command_buffers = &buffer;
     submission.command_buffer_count = buffer != NULL;
-    probe_at(place, second, n, signal_ten, first);
+    hidden = false;
+    probe_at_each(n, signal_ten, first);
     assert_result(either_submit(r.queue, &submission, &ticket), GPUSYNC_ERROR_NOT_RISING);
     raised = probe_has_acted();
     if (!raised) signal_ten(first);
@@ -768,15 +774,12 @@ static bool is_raised_at(probe_place place, int n)
     return raised;
 }
 
-static void test_interleaving_16_a_refused_submission_wakes_waiters_without_a_lock(void **state)
+static void test_interleaving_16_a_refused_submission_has_listed_no_signal(void **state)
 {
     int n = 1;
     (void)state;
-    assert_true(is_raised_at(PROBE_SIGNAL_LISTS, 1));
-    assert_true(hidden);
-    while (is_raised_at(PROBE_TIMELINE, n)) n++;
+    for (; is_raised_at(n); n++) assert_false(hidden);
     assert_true(n > 1);
-    assert_false(hidden); /* when the submission has returned */
 }
 
 /* -- 17 ----------------------------------------------------------------------------------------- */
@@ -844,8 +847,8 @@ static bool goes_at(probe_place place, int n)
     d.event = metal_retain(gpusync_timeline_metal(d.timeline, &d.base));
     wait = at(d.timeline, 7);
     assert_ok(make_behind(d.r.queue, NULL, &wait, !metal4_run(), &buffer));
-    if (place) probe_at(place, d.timeline, n, destroy_it_now, &d);
-    else if (metal4_run()) probe_at(PROBE_DEPENDENCY_LISTS, d.timeline, 1, destroy_it_after_this, &d);
+    if (place) probe_at(place, NULL, n, destroy_it_now, &d);
+    else if (metal4_run()) probe_at(PROBE_ENTERS, NULL, 1, destroy_it_after_this, &d);
     else probe_amid_each(n, destroy_it_up_to_the_timeline, &d);
     if (metal4_run()) ticket = SUBMIT(d.r.queue, WAITS(wait), BUFFERS(buffer), .flags = GPUSYNC_STRICT);
     else ticket = SUBMIT(d.r.queue, BUFFERS(buffer), .flags = GPUSYNC_STRICT);
@@ -862,12 +865,9 @@ static bool goes_at(probe_place place, int n)
 
 static void test_interleaving_17_a_timeline_goes_before_held_work_registers_with_its_event(void **state)
 {
-    int n = 1;
     (void)state;
-    assert_true(goes_at(PROBE_DEPENDENCY_LISTS, 1));
+    assert_true(goes_at(PROBE_ENTERS, 1));
     assert_true(goes_at(PROBE_LISTENS, 1));
-    while (goes_at(PROBE_TIMELINE, n)) n++;
-    assert_true(n > 1);
 }
 
 static void test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event(void **state)
@@ -950,102 +950,65 @@ static void *destroy_body(void *argument)
     return NULL;
 }
 
-/* Rule: a submission that is refused does not go before all threads that are about to tell it something have told it.
-   Another thread has taken its wait off the list; if it told the submission after the refusal, it would tell the one
-   that has its place. */
-static struct {
-    stage *s;
-    job refused, next;
-    void *event;
-    unsigned statuses;
-    uint32_t submitted; /* the next one */
-    pthread_t signaller;
-    gate taken, go_on;
-} refusal;
-
 static void *signal_one(void *timeline)
 {
     assert_ok(gpusync_timeline_signal((gpusync_timeline *)timeline, 1));
     return NULL;
 }
 
-static void refusal_hook(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    (void)user;
-    if (phase != SOFTMETAL_BEFORE) return;
-    if (object == refusal.event && strcmp(selector, "setSignaledValue:") == 0) { /* on the signaller's thread */
-        gate_wait(&refusal.taken);
-        gate_wait(&refusal.go_on);
-    } else if (object == refusal.refused.buffer && strcmp(selector, "status") == 0 && ++refusal.statuses == 2) {
-        /* by now the wait is registered; the buffer turns out to be one that cannot be held */
-        refusal.signaller = start(signal_one, refusal.s->t[0]);
-        gate_wait(&refusal.taken);
-        metal_enqueue(object);
-    }
-}
+static void signal_one_there(void *timeline) { join(start(signal_one, timeline)); }
 
-static void *refusal_body(void *unused)
+/* Rule: a wait of a submission that is refused is on no list. Another thread ends what the wait is for at the n-th point of
+   the call; it tells no other submission, which may have the memory. Returns whether there was such a point. */
+static bool is_signalled_at(int n, uint32_t flags)
 {
-    (void)unused;
-    assert_result(job_try(&refusal.refused), GPUSYNC_ERROR_ENQUEUED);
-    assert_ok(job_try(&refusal.next)); /* waits for another timeline */
-    __atomic_store_n(&refusal.submitted, 1, __ATOMIC_SEQ_CST);
-    return NULL;
-}
-
-static void check_refusal_against_a_signal(uint32_t flags)
-{
-    gpusync_hooks hooks = {counting_yield, NULL, NULL, NULL};
-    pthread_t thread;
-    uint32_t before;
+    gpusync_result result;
+    job refused, next;
+    bool acted;
     stage s;
-    open_sleepy_stage(&s, &hooks, NULL);
-    memset(&refusal, 0, sizeof refusal);
-    refusal.s = &s;
-    refusal.refused = JOB(.queue = s.q[0], .wait = at(s.t[0], 1), .flags = flags);
-    refusal.next = JOB(.queue = s.q[0], .wait = at(s.t[1], 1), .flags = flags);
-    refusal.event = gpusync_timeline_metal(s.t[0], NULL);
-    job_open(&refusal.refused);
-    job_open(&refusal.next);
-    gate_init(&refusal.taken, 2);
-    gate_init(&refusal.go_on, 2);
-    softmetal_set_message_hook(refusal_hook, NULL);
-    before = __atomic_load_n(&yields, __ATOMIC_SEQ_CST);
-    thread = start(refusal_body, NULL);
-    while (__atomic_load_n(&yields, __ATOMIC_SEQ_CST) == before &&
-           !__atomic_load_n(&refusal.submitted, __ATOMIC_SEQ_CST))
-        sched_yield();
-    gate_wait(&refusal.go_on);
-    join(thread);
-    join(refusal.signaller);
-    softmetal_set_message_hook(NULL, NULL);
-    assert_false(is_committed(&refusal.next));
-    assert_result(poll_job(&refusal.next), GPUSYNC_NOT_READY);
-    assert_int_equal(calls_of_job(&refusal.next) + calls_of_job(&refusal.refused), 0);
+    open_sleepy_stage(&s, NULL, NULL);
+    refused = JOB(.queue = s.q[0], .wait = at(s.t[0], 1), .flags = flags);
+    next = JOB(.queue = s.q[0], .wait = at(s.t[1], 1), .flags = flags); /* waits for another timeline */
+    job_open(&refused);
+    job_open(&next);
+    metal_enqueue(refused.buffer); /* cannot be held */
+    probe_at_each(n, signal_one_there, s.t[0]);
+    result = job_try(&refused);
+    acted = probe_has_acted();
+    if (result != GPUSYNC_OK) {
+        assert_result(result, GPUSYNC_ERROR_ENQUEUED);
+        assert_int_equal(calls_of_job(&refused), 0);
+    }
+    assert_ok(job_try(&next));
+    assert_false(is_committed(&next));
+    assert_result(poll_job(&next), GPUSYNC_NOT_READY);
+    assert_int_equal(calls_of_job(&next), 0);
     assert_ok(gpusync_timeline_signal(s.t[1], 1));
-    assert_true(is_committed(&refusal.next));
-    assert_ok(job_try(&refusal.refused)); /* still the program's, and with the wait at its head */
+    assert_true(is_committed(&next));
+    if (!acted) assert_ok(gpusync_timeline_signal(s.t[0], 1));
+    if (result != GPUSYNC_OK) assert_ok(job_try(&refused)); /* still the program's, and with the wait at its head */
     finish_queue(s.q[0]);
-    assert_called(&refusal.next, GPUSYNC_OK);
-    assert_called(&refusal.refused, GPUSYNC_OK);
-    gate_destroy(&refusal.taken);
-    gate_destroy(&refusal.go_on);
-    job_over(&refusal.refused);
-    job_over(&refusal.next);
+    assert_called(&next, GPUSYNC_OK);
+    assert_called(&refused, GPUSYNC_OK);
+    job_over(&refused);
+    job_over(&next);
     close_stage(&s);
+    return acted;
 }
 
 static void test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission(void **state)
 {
+    int n;
     (void)state;
     NOT_ON_METAL4("a command buffer cannot be enqueued");
-    check_refusal_against_a_signal(GPUSYNC_STRICT);
-    check_refusal_against_a_signal(0);
+    for (n = 1; is_signalled_at(n, GPUSYNC_STRICT); n++) {}
+    assert_true(n > 1);
+    for (n = 1; is_signalled_at(n, 0); n++) {}
+    assert_true(n > 1);
 }
 
-/* Rule: a refused submission does not wait for a thread that waits for what the refusal ends. Work of a second queue has
-   ended on the device. Others have signalled what it waited for, and a pending signal of the submission hides that: so the work
-   is over when the pending signal is taken back. The submission waits for its ticket, too. That queue goes, and is stopped at its
+/* Rule: a refused submission waits for no other thread. Work of a second queue has ended on the device, and others have
+   signalled what it waited for. The submission, which would signal less, waits for its ticket. That queue goes, and is stopped at its
    place-th point until the submission waits, or has been refused. encoded: the ticket is named by a command buffer alone.
    Returns whether there was such a point. */
 static struct {
@@ -1080,7 +1043,7 @@ static void stop_the_destroyer(void *unused)
     while (!GET(&crossing.submitter_waits) && !GET(&crossing.refused)) sched_yield();
 }
 
-/* The first of the two pending signals is listed, and the second is about to be refused. */
+/* The submission is about to be refused. */
 static void the_other_queue_goes(void *unused)
 {
     (void)unused;
@@ -1113,7 +1076,7 @@ static bool the_queue_of_its_ticket_goes_at(int place, bool encoded)
     assert_true(is_committed(&other));
     if (encoded || metal4_run()) buffer = kept_buffer_of(s.q[0]);
     if (encoded) assert_ok(gpusync_encode_wait(s.q[0], buffer, after(s.q[1], other.ticket)));
-    probe_at(PROBE_SIGNAL_LISTS, s.b, 1, the_other_queue_goes, NULL);
+    probe_at(PROBE_ENTERS, NULL, 1, the_other_queue_goes, NULL);
     must_return_within(20); /* else the two wait for each other */
     REFUSED(GPUSYNC_ERROR_NOT_RISING, s.q[0], .waits = LIST(gpusync_point, after(s.q[1], other.ticket)),
             .wait_count = !encoded, .command_buffers = &buffer, .command_buffer_count = buffer != NULL,
@@ -1152,7 +1115,8 @@ static void test_a_refused_submission_and_the_queue_of_its_ticket_do_not_wait_fo
         unsigned paused = 0; /* the submission, for what the other thread was about to do */
         int place = 1;
         for (; the_queue_of_its_ticket_goes_at(place, encoded); place++) paused += crossing.submitter_waits;
-        assert_true(paused > 0);
+        assert_true(place > 1);
+        assert_int_equal(paused, 0);
     }
 }
 
@@ -1407,17 +1371,11 @@ static void test_the_value_is_reached_when_the_ticket_is_over(void **state)
 
 /* -- cancelling --------------------------------------------------------------------------------- */
 
-static void *cancel_body(void *queue)
-{
-    assert_ok(gpusync_cancel_held((gpusync_queue *)queue));
-    return NULL;
-}
-
-/* Rule: a held submission is either issued or given up. The first of two is being issued when the other thread comes to
-   cancel: it has gone, and so has the second, which could go as well. */
+/* Rule: a held submission is either issued or given up, and a cancel waits for no issue. The first is being issued when it
+   comes: that one has gone, and the second, which could go as well, has not. */
 static void test_cancel_comes_while_the_line_is_being_issued(void **state)
 {
-    pthread_t issuing, cancelling;
+    pthread_t issuing;
     job first, second, third;
     stop at_commit;
     stage s;
@@ -1432,19 +1390,19 @@ static void test_cancel_comes_while_the_line_is_being_issued(void **state)
     stop_at(&at_commit, first.buffer, "commit", SOFTMETAL_AFTER);
     issuing = start(signal_one, s.t[0]);
     gate_wait(&at_commit.entered);
-    cancelling = start(cancel_body, s.q[0]); /* waits for the order lock, or will */
+    assert_ok(gpusync_cancel_held(s.q[0]));
     gate_wait(&at_commit.leave);
     join(issuing);
-    join(cancelling);
     stop_over(&at_commit);
     assert_true(is_committed(&first));
-    assert_true(is_committed(&second));
+    assert_false(is_committed(&second));
     assert_false(is_committed(&third));
+    assert_called_once(&second);
+    assert_result(second.result, GPUSYNC_ERROR_CANCELLED);
     assert_called_once(&third);
     assert_result(third.result, GPUSYNC_ERROR_CANCELLED);
     finish_queue(s.q[0]);
     assert_called(&first, GPUSYNC_OK);
-    assert_called(&second, GPUSYNC_OK);
     job_over(&first);
     job_over(&second);
     job_over(&third);
@@ -1497,7 +1455,7 @@ static void test_cancel_comes_while_a_signal_is_about_to_tell(void **state)
 
 /* -- destroying --------------------------------------------------------------------------------- */
 
-/* Rule: destroy waits for each thread that is about to tell one of its submissions something. */
+/* Rule: destroy waits for each thread that has let one of its submissions go, and is about to issue it. */
 static void check_destroy_against_a_signal(bool now)
 {
     gpusync_hooks hooks = {counting_yield, yielding_park, plain_unpark, NULL};
@@ -1521,12 +1479,14 @@ static void check_destroy_against_a_signal(bool now)
     assert_false(__atomic_load_n(&d.done, __ATOMIC_SEQ_CST));
     gate_wait(&at_signal.leave);
     join(signalling);
+    assert_true(is_committed(&held));
+    if (!now) softmetal_finish(held.buffer);
     join(thread);
+    if (now) softmetal_finish(held.buffer);
     stop_over(&at_signal);
     s.q[1] = NULL;
     assert_called_once(&held);
-    assert_result(held.result, now ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_CANCELLED);
-    assert_false(is_committed(&held));
+    assert_result(held.result, now ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK);
     job_over(&held);
     close_stage(&s);
 }
@@ -1615,9 +1575,7 @@ static bool goes_while_its_line_is_issued(int place, int *issued)
         if (i && is_committed(&held[i])) assert_true(is_committed(&held[i - 1]));
     }
     softmetal_finish_queue(metal);
-    for (i = 0; i < *issued; i++) drop_what_stays(gpusync_timeline_metal(s.t[0], NULL));
-    if (*issued) drop_queue_that_stays(metal);
-    metal_release(metal);
+    metal_release(metal); /* the GPU waits for nothing: also a Metal 4 queue goes */
     for (i = 0; i < 3; i++) job_over(&held[i]);
     close_stage(&s);
     return acted;
@@ -1869,7 +1827,7 @@ static void run_note_commit(void *user, softmetal_phase phase, void *object, con
 {
     run *r = (run *)user;
     unsigned i;
-    if (phase != SOFTMETAL_AFTER) return;
+    if (phase != SOFTMETAL_AFTER || strncmp(selector, "commit", 6) != 0) return; /* a sweep asks for states meanwhile */
     for (i = 0; i < JOBS; i++)
         if (r->jobs[i].buffer && !r->commit_number[i] && commits(object, selector, r->jobs[i].buffer))
             r->commit_number[i] = ++r->commits;
@@ -2207,7 +2165,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_15_a_handler_has_held_work_to_issue_while_another_thread_has_the_order_lock),
         cmocka_unit_test(test_interleaving_15_a_callback_that_ends_other_work_does_not_wait_for_the_order_lock),
         cmocka_unit_test(test_interleaving_15_a_signal_in_a_callback_lets_work_go_while_another_thread_has_the_order_lock),
-        cmocka_unit_test(test_interleaving_16_a_refused_submission_wakes_waiters_without_a_lock),
+        cmocka_unit_test(test_interleaving_16_a_refused_submission_has_listed_no_signal),
         cmocka_unit_test(test_interleaving_17_a_timeline_goes_before_held_work_registers_with_its_event),
         cmocka_unit_test(test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event),
         cmocka_unit_test(test_interleaving_24_a_wait_for_a_ticket_whose_handler_is_lost_ends),

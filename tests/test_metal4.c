@@ -572,7 +572,7 @@ static void test_waits_and_signals_are_operations_of_the_queue(void **state)
     work = open_on(&s, 0);
     ticket = SUBMIT(s.q[0], WAITS(at(s.a, 3)), BUFFERS(work, open_on(&s, 0)), SIGNALS(at(s.b, 5), at(s.c, 1)));
     assert_count("waitForEvent:value:", 0, 1);
-    assert_count("signalEvent:value:", 0, 2 + 1); /* and the mark behind them */
+    assert_count("signalEvent:value:", 0, 2); /* and none of gpusync's own */
     assert_count("commit:count:options:", 0, 1);
     assert_count("commandBuffer", 0, 2); /* for the old queue: the work, and the signal behind it */
     assert_int_equal(softmetal_what_is_due(work), SOFTMETAL_WAIT_DUE);
@@ -733,7 +733,7 @@ static void test_a_failed_producer_lets_its_consumers_go(void **state)
         assert_result(gpusync_wait(s.q[1], consumer, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
         error = error_of(s.q[1], consumer);
         assert_original(&error, "first", 1);
-        last = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1))); /* signals fire again, the mark, too */
+        last = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1))); /* signals fire again */
         assert_ok(gpusync_wait(s.q[0], last, SECONDS(20)));
         close_stage(&s);
     }
@@ -869,14 +869,15 @@ static void assert_not_left(void *object, unsigned long others)
     assert_int_equal(softmetal_retain_count(object), others);
 }
 
-/* Metal retains nothing, and softmetal aborts where something is freed that it needs: so this passes only where gpusync
-   keeps all of it. The command buffers go with the feedback. The queue, and the events of the waits and the signals, stay
-   for good: nothing tells when the GPU is through with them. */
+/* Metal retains nothing, and softmetal aborts where something is freed that it needs: so this passes only where
+   gpusync keeps all of it. The command buffers go with the feedback. The queue, the events of the waits and the
+   signals, and the one that destroy has the queue signal behind them stay for good: within 100 ms that does not come.
+   */
 static void test_what_is_left_in_flight_is_kept(void **state)
 {
     void *plain, *work, *list[3], *allocators[5], *metal, *event, *signalled;
     gpusync_timeline *own;
-    uint64_t base;
+    uint64_t base, began;
     size_t i;
     stage s;
     (void)state;
@@ -898,7 +899,11 @@ static void test_what_is_left_in_flight_is_kept(void **state)
     metal_release(work);
     for (i = 0; i < 3; i++) metal_release(list[i]);
     metal = metal_retain(s.metal[0]);
+    began = gpusync_now_ns();
     take_down_queue(&s, 0, true);
+    assert_true(gpusync_now_ns() - began >= MS(100));
+    assert_count("signalEvent:value:", 0, 2 + 1);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* the stage's own, this one, and that of destroy */
     assert_ok(gpusync_timeline_destroy(own));
     finish(&s, 1);
     assert_int_equal(softmetal_live("command_buffer4"), 5);
@@ -910,10 +915,84 @@ static void test_what_is_left_in_flight_is_kept(void **state)
     metal_release(event);
     assert_left_for_good(event, 1);
     assert_left_for_good(signalled, 2); /* the test, and the timeline, which is there still */
-    assert_left_for_good(softmetal_last_signalled(metal), 0); /* the mark */
+    assert_left_for_good(softmetal_last_signalled(metal), 0); /* that of destroy */
     assert_left_for_good(metal, 1);
     metal_release(event);
     metal_release(signalled);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+/* A value is reached, and the queue has not come to the wait for it: work in front of that runs still. What is left
+   in flight then keeps the event for the wait. */
+static void test_the_event_of_a_wait_that_is_left_in_flight_is_kept_though_its_value_is_reached(void **state)
+{
+    void *hung[2], *event, *metal;
+    gpusync_timeline *t;
+    int i;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_REAL);
+    t = timeline_over(s.device, &event);
+    metal = metal_retain(s.metal[0]);
+    for (i = 0; i < 2; i++) softmetal_hang(hung[i] = metal_retain(open_on(&s, (unsigned)i)));
+    (void)commit_to(s.q[0], hung[0]);
+    (void)SUBMIT(s.q[1], BUFFERS(hung[1]), SIGNALS(at(t, 1)));
+    (void)SUBMIT(s.q[0], WAITS(at(t, 1)), BUFFERS(open_on(&s, 0)));
+    assert_count("waitForEvent:value:", 0, 1);
+    softmetal_unhang(hung[1]);
+    assert_ok(gpusync_timeline_wait(t, 1, SECONDS(20), NULL));
+    assert_true(softmetal_settle_listeners(SECONDS(20)));
+    close_queue(&s, 1);
+    assert_int_equal(softmetal_live("queue_operation"), 1);
+    take_down_queue(&s, 0, true);
+    assert_ok(gpusync_timeline_destroy(t));
+    assert_int_equal(softmetal_retain_count(event), 1 + 1); /* the test; gpusync, for the wait */
+    softmetal_unhang(hung[0]);
+    assert_true(softmetal_settle(SECONDS(20)));
+    for (i = 0; i < 2; i++) metal_release(hung[i]);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    assert_left_for_good(event, 1);
+    assert_left_for_good(softmetal_last_signalled(metal), 0);
+    assert_left_for_good(metal, 1);
+    metal_release(event);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+/* A value that a wait of the queue is for comes from elsewhere. That it is reached tells nothing of the queue's own
+   signals. */
+static void test_a_wait_that_was_met_tells_nothing_of_the_signals_in_front_of_it(void **state)
+{
+    void *events[2], *metal;
+    gpusync_timeline *t[2];
+    int i;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    metal = metal_retain(s.metal[0]);
+    for (i = 0; i < 2; i++) {
+        t[i] = timeline_new(s.device);
+        events[i] = metal_retain(gpusync_timeline_metal(t[i], NULL));
+    }
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(t[1], 1)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t[0], 1)));
+    (void)SUBMIT(s.q[0], WAITS(at(t[1], 1)), BUFFERS(open_on(&s, 0)));
+    finish(&s, 1);
+    assert_int_equal(value_of(t[1]), 1);
+    assert_int_equal(softmetal_live("queue_operation"), 2); /* the signal is in front of the wait */
+    take_down_queue(&s, 0, true); /* which fails the timeline: its event does not show the signal any more */
+    assert_true(metal_event_value(events[0]) == UINT64_MAX);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_destroy(t[i]));
+    for (i = 0; i < 2; i++) assert_int_equal(softmetal_retain_count(events[i]), 1 + 1);
+    softmetal_finish_queue(metal);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    for (i = 0; i < 2; i++) {
+        assert_left_for_good(events[i], 1);
+        metal_release(events[i]);
+    }
+    assert_left_for_good(softmetal_last_signalled(metal), 0);
+    assert_left_for_good(metal, 1);
     metal_release(metal);
     close_stage(&s);
 }
@@ -976,7 +1055,7 @@ static void test_events_stay_until_their_signals_have_come(void **state)
 }
 
 /* The feedback comes before the signal. A timeline that goes then keeps the event all the same: Metal does not. Once the
-   mark behind the signal has come, the next submission that ends gives it back. */
+   event shows the signal, the next submission that ends gives it back. */
 static void test_an_event_outlives_its_timeline_until_its_signal_has_come(void **state)
 {
     gpusync_timeline *t;
@@ -991,17 +1070,17 @@ static void test_an_event_outlives_its_timeline_until_its_signal_has_come(void *
     assert_int_equal(value_of(t), 1);
     assert_ok(gpusync_timeline_destroy(t));
     metal_release(event); /* the last reference but gpusync's */
-    assert_int_equal(softmetal_live("queue_operation"), 2);      /* the signal and the mark */
-    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* the stage's own, this one, and the mark */
+    assert_int_equal(softmetal_live("queue_operation"), 1);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1); /* the stage's own, and this one */
     hold_signals(false);
     assert_int_equal(softmetal_live("queue_operation"), 0);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1);
     (void)commit_on(&s, 0);
     finish(&s, 0);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* a plain commit does not look */
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1); /* a plain commit does not look */
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
     finish(&s, 0);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 1);
+    assert_int_equal(softmetal_live("shared_event"), 4);
     close_stage(&s);
 }
 
@@ -1019,14 +1098,14 @@ static void test_an_event_goes_to_the_pool_when_its_signal_has_come(void **state
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(first, 7)));
     finish(&s, 0);
     assert_ok(gpusync_timeline_destroy(first));
-    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* and the mark */
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1);
     second = timeline_new(s.device);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 2 + 1); /* a new one */
+    assert_int_equal(softmetal_live("shared_event"), 4 + 2); /* a new one */
     hold_signals(false);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
     finish(&s, 0);
     third = timeline_new(s.device);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 2 + 1); /* the first one's */
+    assert_int_equal(softmetal_live("shared_event"), 4 + 2); /* the first one's */
     event = gpusync_timeline_metal(third, &base);
     assert_non_null(event);
     assert_int_equal(base, 7);
@@ -1056,8 +1135,41 @@ static void test_an_event_outlives_feedbacks_in_another_order(void **state)
     assert_int_equal(value_of(t), 1);
     assert_ok(gpusync_timeline_destroy(t));
     metal_release(event);
-    assert_int_equal(softmetal_live("queue_operation"), 2);
+    assert_int_equal(softmetal_live("queue_operation"), 1);
     hold_signals(false);
+    close_stage(&s);
+}
+
+/* ... also where B has failed, and the event has the value of the failure: that the signal behind A has come tells
+   nothing of the one behind B. */
+static void test_the_event_of_a_failed_timeline_outlives_feedbacks_in_another_order(void **state)
+{
+    gpusync_timeline *t;
+    void *event, *a, *b;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    t = timeline_new(s.device);
+    event = metal_retain(gpusync_timeline_metal(t, NULL));
+    a = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(a), SIGNALS(at(s.a, 1)));
+    b = open_on(&s, 0);
+    softmetal_fail(b, NULL, 3, "no memory");
+    (void)SUBMIT(s.q[0], BUFFERS(b), SIGNALS(at(t, 1)));
+    softmetal_complete(a);
+    hold_signals(true); /* that of B */
+    softmetal_complete(b);
+    softmetal_finish(b);
+    softmetal_finish(a);
+    assert_true(metal_event_value(event) == UINT64_MAX);
+    assert_ok(gpusync_timeline_destroy(t));
+    assert_int_equal(softmetal_live("queue_operation"), 1);
+    assert_int_equal(softmetal_retain_count(event), 2); /* the test, and gpusync for the signal */
+    hold_signals(false);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 2)));
+    finish(&s, 0);
+    assert_int_equal(softmetal_retain_count(event), 1);
+    metal_release(event);
     close_stage(&s);
 }
 
@@ -1069,13 +1181,13 @@ static void delay_signals(bool late)
     softmetal_set_quirks(&quirks);
 }
 
-/* The device may let work begin behind a signal that it has not made yet. What is kept goes by the queue's mark, in the order
-   of its signals: what the events show does not matter, which others may raise. */
-static void test_kept_submissions_go_by_the_mark(void **state)
+/* The device may let work begin behind a signal that it has not made yet. What is kept goes in the order of the queue's
+   signals: where one has come, and the one in front of it has not, both stay. */
+static void test_kept_events_go_in_the_order_of_their_signals(void **state)
 {
     enum { SEVERAL = 3 };
     gpusync_timeline *t[SEVERAL];
-    void *events[SEVERAL], *mark;
+    void *events[SEVERAL];
     int i;
     stage s;
     (void)state;
@@ -1088,13 +1200,12 @@ static void test_kept_submissions_go_by_the_mark(void **state)
         assert_int_equal(value_of(t[i]), 1);
         assert_ok(gpusync_timeline_destroy(t[i]));
     }
-    assert_int_equal(softmetal_live("queue_operation"), 2 * SEVERAL);
-    for (i = 0; i < SEVERAL; i++) metal_event_signal(events[i], 9);
+    assert_int_equal(softmetal_live("queue_operation"), SEVERAL);
+    metal_event_signal(events[1], 1); /* as if the device had made the signal of the second, and of no other */
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
     finish(&s, 0);
     for (i = 0; i < SEVERAL; i++) assert_int_equal(softmetal_retain_count(events[i]), 2);
-    mark = softmetal_last_signalled(s.metal[0]);
-    metal_event_signal(mark, 2); /* as if the device had made the signals of the first two */
+    metal_event_signal(events[0], 1);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 2)));
     finish(&s, 0);
     for (i = 0; i < SEVERAL; i++) assert_int_equal(softmetal_retain_count(events[i]), i < 2 ? 1 : 2);
@@ -1111,13 +1222,201 @@ static void test_kept_submissions_go_by_the_mark(void **state)
     close_stage(&s);
 }
 
-/* A signal has not come when the queue is destroyed, which does not wait for it: the queue and the event stay, and stay when
-   it has come. lost: another queue has lost the device by then. */
+/* Several signals of the queue are about one event, which stays for the last of them. */
+static void test_an_event_stays_until_it_shows_the_last_value(void **state)
+{
+    gpusync_timeline *t;
+    void *event;
+    uint64_t value;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    t = timeline_over(s.device, &event);
+    delay_signals(true);
+    for (value = 1; value <= 2; value++) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, value)));
+    finish(&s, 0);
+    assert_int_equal(value_of(t), 2);
+    assert_ok(gpusync_timeline_destroy(t));
+    for (value = 1; value <= 2; value++) {
+        metal_event_signal(event, value); /* as if the device had made this signal */
+        (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, value)));
+        finish(&s, 0);
+        assert_int_equal(softmetal_retain_count(event), value == 1 ? 2 : 1);
+    }
+    (void)metal_retain(event); /* the device makes them later, which softmetal checks */
+    delay_signals(false);
+    metal_release(event);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    metal_release(event);
+    close_stage(&s);
+}
+
+/* The event of a failed timeline has the value of the failure, and does not show its signals. It stays until a later
+   signal of the same queue has come: then its own have, too. Signals of another queue tell nothing, nor does another
+   failed timeline. */
+static void test_the_event_of_a_failed_timeline_goes_with_a_later_signal_of_its_queue(void **state)
+{
+    enum { SEVERAL = 2 };
+    gpusync_timeline *t;
+    void *events[SEVERAL], *buffer;
+    int i;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 2);
+    for (i = 0; i < SEVERAL; i++) {
+        t = timeline_new(s.device);
+        events[i] = metal_retain(gpusync_timeline_metal(t, NULL));
+        buffer = open_on(&s, 0);
+        softmetal_fail(buffer, NULL, 3, "no memory");
+        (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(t, 1)));
+        finish(&s, 0);
+        assert_true(metal_event_value(events[i]) == UINT64_MAX);
+        assert_ok(gpusync_timeline_destroy(t));
+    }
+    assert_int_equal(softmetal_live("queue_operation"), 0); /* they have come, which gpusync does not know */
+    for (i = 0; i < SEVERAL; i++) assert_int_equal(softmetal_retain_count(events[i]), 2);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.b, 1)));
+    finish(&s, 1);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.b, 2)));
+    finish(&s, 1);
+    for (i = 0; i < SEVERAL; i++) assert_int_equal(softmetal_retain_count(events[i]), 2);
+    delay_signals(true);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    finish(&s, 0);
+    for (i = 0; i < SEVERAL; i++) assert_int_equal(softmetal_retain_count(events[i]), 2);
+    delay_signals(false);
+    for (i = 0; i < SEVERAL; i++) assert_int_equal(softmetal_retain_count(events[i]), 2);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 2)));
+    finish(&s, 0);
+    for (i = 0; i < SEVERAL; i++) {
+        assert_int_equal(softmetal_retain_count(events[i]), 1);
+        metal_release(events[i]);
+    }
+    close_stage(&s);
+}
+
+/* Whether signals fire behind failed work is not known. The host does not write the event of others, which never
+   shows a signal that did not. That keeps nothing of the work behind it. */
+static void test_a_signal_that_never_comes_keeps_no_later_ones(void **state)
+{
+    enum { SEVERAL = 3 };
+    softmetal_quirks quirks;
+    gpusync_timeline *t;
+    void *events[SEVERAL], *buffer;
+    int i;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    softmetal_get_quirks(&quirks);
+    quirks.signals_die_with_failure = true;
+    softmetal_set_quirks(&quirks);
+    for (i = 0; i < SEVERAL; i++) {
+        t = timeline_over(s.device, &events[i]);
+        buffer = open_on(&s, 0);
+        if (i == 0) softmetal_fail(buffer, NULL, 3, "no memory");
+        (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(t, 1)));
+        finish(&s, 0);
+        assert_int_equal(metal_event_value(events[i]), i > 0);
+        assert_ok(gpusync_timeline_destroy(t));
+    }
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    finish(&s, 0);
+    for (i = 0; i < SEVERAL; i++) {
+        assert_int_equal(softmetal_retain_count(events[i]), 1);
+        metal_release(events[i]);
+    }
+    close_stage(&s);
+}
+
+/* Two threads end a submission each. One that looks at what the queue keeps stops where it asks for the value of its own
+   event. */
+typedef struct two_looks {
+    void *events[2];
+    bool stopped[2], goes_on[2];
+} two_looks;
+
+static void stop_at_questions(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    two_looks *l = (two_looks *)user;
+    int i = object == l->events[1];
+    if (phase != SOFTMETAL_BEFORE || object != l->events[i] || strcmp(selector, "signaledValue") != 0) return;
+    PUT(&l->stopped[i], true);
+    while (!GET(&l->goes_on[i])) sched_yield();
+}
+
+static void *finish_body(void *buffer)
+{
+    softmetal_finish(buffer);
+    return NULL;
+}
+
+/* What is kept is asked without a lock, by one thread at a time. What another thread keeps meanwhile has its place in the
+   order of the signals all the same. */
+static void test_kept_events_keep_their_order_while_two_threads_look(void **state)
+{
+    void *buffers[2], *second;
+    gpusync_timeline *t[2];
+    pthread_t threads[2];
+    two_looks l;
+    int i;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    memset(&l, 0, sizeof l);
+    for (i = 0; i < 2; i++) {
+        t[i] = timeline_new(s.device);
+        l.events[i] = metal_retain(gpusync_timeline_metal(t[i], NULL));
+    }
+    buffers[1] = open_on(&s, 1);
+    (void)SUBMIT(s.q[1], BUFFERS(buffers[1]), SIGNALS(at(s.a, 1)), .flags = SIGNALS_INSIDE);
+    delay_signals(true);
+    buffers[0] = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], BUFFERS(buffers[0]), SIGNALS(at(t[0], 1)));
+    second = open_on(&s, 0);
+    (void)SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(second), SIGNALS(at(t[1], 1)));
+    softmetal_complete(buffers[1]);
+    softmetal_complete(buffers[0]);
+    softmetal_finish(second); /* its wait is open: the thread of the other queue is to end it */
+    assert_ok(gpusync_timeline_fail(t[1], NULL));
+    assert_true(metal_event_value(l.events[1]) == UINT64_MAX);
+    softmetal_set_message_hook(stop_at_questions, &l);
+    must_return_within(60); /* else the first thread looks at no event, or the second waits */
+    threads[0] = start(finish_body, buffers[0]);
+    while (!GET(&l.stopped[0])) sched_yield();
+    threads[1] = start(finish_body, buffers[1]); /* it leaves the looking to the first */
+    join(threads[1]);
+    assert_false(l.stopped[1]);
+    PUT(&l.goes_on[1], true);
+    PUT(&l.goes_on[0], true);
+    join(threads[0]);
+    has_returned();
+    softmetal_set_message_hook(NULL, NULL);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_destroy(t[i]));
+    for (i = 0; i < 2; i++) assert_int_equal(softmetal_retain_count(l.events[i]), 2);
+    metal_event_signal(l.events[0], 1); /* as if the device had made the first signal, and not the second */
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1)));
+    finish(&s, 0);
+    for (i = 0; i < 2; i++) assert_int_equal(softmetal_retain_count(l.events[i]), 1 + i);
+    delay_signals(false);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 2)));
+    finish(&s, 0);
+    for (i = 0; i < 2; i++) {
+        assert_int_equal(softmetal_retain_count(l.events[i]), 1);
+        metal_release(l.events[i]);
+    }
+    close_stage(&s);
+}
+
+/* A signal has not come when the queue is destroyed. That has the queue signal one event more, and waits for it, as
+   it comes behind all others: for 100 ms. Then the queue and the events stay, and stay when the signals have come.
+   lost: another queue has lost the device by then. */
 static void check_signals_that_come_after_destroy(bool lost)
 {
     enum { SEVERAL = 3 };
     gpusync_timeline *t[SEVERAL];
     void *events[SEVERAL], *metal;
+    uint64_t began;
     int i;
     stage s;
     open_four(&s, SOFTMETAL_MANUAL, 2);
@@ -1140,7 +1439,12 @@ static void check_signals_that_come_after_destroy(bool lost)
         finish(&s, 1);
         assert_true(gpusync_device_is_lost(s.device));
     }
+    began = gpusync_now_ns();
     take_down_queue(&s, 0, false);
+    assert_true(gpusync_now_ns() - began >= MS(100));
+    assert_count("signalEvent:value:", 0, SEVERAL + 1);
+    assert_int_equal(softmetal_live("queue_operation"), SEVERAL - 1 + 1);
+    assert_int_equal(softmetal_live("shared_event"), 4 + SEVERAL + 1); /* the stage's own, the test's, destroy's */
     assert_int_equal(softmetal_retain_count(events[0]), 1); /* the test alone */
     for (i = 1; i < SEVERAL; i++) assert_int_equal(softmetal_retain_count(events[i]), 2);
     delay_signals(false);
@@ -1150,7 +1454,7 @@ static void check_signals_that_come_after_destroy(bool lost)
         assert_int_equal(metal_event_value(events[i]), 1);
         assert_left_for_good(events[i], 1);
     }
-    assert_left_for_good(softmetal_last_signalled(metal), 0); /* the mark */
+    assert_left_for_good(softmetal_last_signalled(metal), 0); /* that of destroy */
     assert_left_for_good(metal, 1);
     for (i = 0; i < SEVERAL; i++) metal_release(events[i]);
     metal_release(metal);
@@ -1186,7 +1490,7 @@ static void test_events_outlive_a_queue_that_went_at_once(void **state)
     assert_int_equal(softmetal_first_in_line(metal) != NULL, 1);
     hold_signals(true);
     softmetal_finish(buffer);
-    assert_int_equal(softmetal_live("queue_operation"), 2); /* the second, and the mark behind it */
+    assert_int_equal(softmetal_live("queue_operation"), 2); /* the second, and that of destroy behind it */
     hold_signals(false);
     for (i = 0; i < 2; i++) {
         assert_int_equal(metal_event_value(events[i]), 1);
@@ -1199,8 +1503,8 @@ static void test_events_outlive_a_queue_that_went_at_once(void **state)
     close_stage(&s);
 }
 
-/* What has come by the time that the queue goes is given back, and the mark goes to the pool. now: nothing else is waited
-   for, either. */
+/* What has come by the time that the queue goes is given back, and the queue is asked for nothing more. now: nothing
+   else is waited for, either. */
 static void check_a_signal_that_came_in_time(bool now)
 {
     gpusync_timeline *t;
@@ -1217,10 +1521,9 @@ static void check_a_signal_that_came_in_time(bool now)
     assert_not_left(metal, 1);
     assert_ok(gpusync_timeline_destroy(t));
     assert_not_left(event, 1);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* the stage's own, the test's, and what was the mark */
-    assert_ok(gpusync_timeline_create(s.device, NULL, &t));
-    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1);
-    assert_ok(gpusync_timeline_destroy(t));
+    assert_count("signalEvent:value:", 0, 1);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1); /* the stage's own, and the test's */
+    assert_int_equal(events_kept(s.device), 0);
     metal_release(event);
     metal_release(metal);
     close_stage(&s);
@@ -1233,65 +1536,218 @@ static void test_a_signal_that_came_before_destroy_keeps_nothing(void **state)
     check_a_signal_that_came_in_time(true);
 }
 
-/* An event of the pool serves as the mark, from the value on at which it stands. */
-static void test_a_mark_that_another_queue_had_goes_on_at_its_value(void **state)
+/* Signals come while destroy asks for the last of them. */
+typedef struct asking {
+    void *metal, *event;  /* the queue, and the event that it signals before destroy */
+    unsigned asked, most; /* at the question with this number they come */
+    bool finishes;        /* and what is in flight ends */
+} asking;
+
+static void come_while_asked(void *user, softmetal_phase phase, void *object, const char *selector)
 {
+    asking *a = (asking *)user;
+    bool asks = phase == SOFTMETAL_BEFORE && strcmp(selector, "signaledValue") == 0 && object != a->event;
+    if (!asks || object != softmetal_last_signalled(a->metal)) return;
+    if (++a->asked != a->most) return;
+    if (a->finishes) softmetal_finish_queue(a->metal);
+    delay_signals(false);
+}
+
+/* failed: the event of the timeline does not show its signal. now: work is in flight still. */
+static void check_signals_that_come_during_destroy(bool failed, bool now)
+{
+    asking a = {.most = 3, .finishes = now};
+    gpusync_timeline *t[2];
+    void *events[2], *metal, *buffer;
+    int i;
+    stage s;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    metal = metal_retain(s.metal[0]);
+    t[0] = timeline_over(s.device, &events[0]);
+    t[1] = timeline_new(s.device);
+    events[1] = metal_retain(gpusync_timeline_metal(t[1], NULL));
+    delay_signals(true);
+    for (i = 0; i < 2; i++) {
+        buffer = open_on(&s, 0);
+        if (failed && i == 1) softmetal_fail(buffer, NULL, 3, "no memory");
+        (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(t[i], 1)));
+    }
+    if (!now) finish(&s, 0);
+    assert_int_equal(metal_event_value(events[1]) == UINT64_MAX, failed && !now);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_destroy(t[i]));
+    assert_int_equal(softmetal_live("queue_operation"), 2);
+    for (i = 0; i < 2; i++) assert_int_equal(softmetal_retain_count(events[i]), 2);
+    a.metal = metal;
+    a.event = events[1];
+    softmetal_set_message_hook(come_while_asked, &a);
+    take_down_queue(&s, 0, now);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(a.asked, a.most);
+    assert_count("signalEvent:value:", 0, 2 + 1);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    for (i = 0; i < 2; i++) {
+        assert_not_left(events[i], 1);
+        metal_release(events[i]);
+    }
+    assert_not_left(metal, 1);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1);
+    assert_int_equal(events_kept(s.device), 1); /* that of destroy */
+    metal_release(metal);
+    close_stage(&s);
+}
+
+static void test_a_signal_that_comes_while_destroy_asks_keeps_nothing(void **state)
+{
+    int failed, now;
+    (void)state;
+    for (failed = 0; failed < 2; failed++)
+        for (now = 0; now < 2; now++) check_signals_that_come_during_destroy(failed, now);
+}
+
+/* An event of the pool serves, from the value on at which it stands, and goes back. */
+static void test_destroy_asks_with_an_event_of_the_pool_that_goes_on_at_its_value(void **state)
+{
+    asking a = {.most = 1};
     gpusync_timeline *t;
-    void *event, *mark;
-    uint64_t i;
+    void *event, *spare;
+    uint64_t i, base;
     stage s;
     (void)state;
     open_four(&s, SOFTMETAL_MANUAL, 2);
-    for (i = 1; i <= 3; i++) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, i)));
+    t = timeline_new(s.device);
+    for (i = 1; i <= 3; i++) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, i)));
     finish(&s, 0);
-    mark = softmetal_last_signalled(s.metal[0]);
+    spare = softmetal_last_signalled(s.metal[0]);
+    assert_ok(gpusync_timeline_destroy(t));
     take_down_queue(&s, 0, false);
-    assert_int_equal(metal_event_value(mark), 3);
+    assert_int_equal(metal_event_value(spare), 3);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1);
     t = timeline_over(s.device, &event);
-    hold_signals(true);
+    delay_signals(true);
     (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(t, 1)));
-    assert_ptr_equal(softmetal_last_signalled(s.metal[1]), mark);
     finish(&s, 1);
     assert_ok(gpusync_timeline_destroy(t));
     assert_int_equal(softmetal_retain_count(event), 2); /* the test's, and what is kept */
-    hold_signals(false);
-    assert_int_equal(metal_event_value(mark), 4);
+    a.metal = metal_retain(s.metal[1]);
+    a.event = event;
+    softmetal_set_message_hook(come_while_asked, &a);
+    take_down_queue(&s, 1, false);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(a.asked, 1);
+    assert_ptr_equal(softmetal_last_signalled(a.metal), spare);
+    assert_int_equal(metal_event_value(spare), 4);
+    assert_not_left(event, 1);
+    assert_not_left(a.metal, 1);
+    t = timeline_new(s.device);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* the stage's own, the test's, and this */
+    assert_ptr_equal(gpusync_timeline_metal(t, &base), spare);
+    assert_int_equal(base, 4);
+    assert_ok(gpusync_timeline_destroy(t));
     metal_release(event);
+    metal_release(a.metal);
     close_stage(&s);
 }
 
-static void signal_from_inside(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    stage *s = (stage *)user;
-    (void)object;
-    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "newSharedEvent") != 0) return;
-    (void)SUBMIT(s->q[0], BUFFERS(open_on(s, 0)), SIGNALS(at(s->a, 1)));
-}
-
-/* While Metal makes the event, another submission may make one. The first is the mark, and the other goes to the pool. */
-static void test_of_two_marks_that_are_made_at_once_one_counts(void **state)
+/* Metal has no event with which to ask: destroy does not wait, and the queue and the event stay. */
+static void test_without_an_event_to_ask_with_queue_and_event_stay_for_good(void **state)
 {
     gpusync_timeline *t;
-    void *mark;
+    void *event, *metal;
     stage s;
     (void)state;
     open_four(&s, SOFTMETAL_MANUAL, 1);
-    softmetal_set_message_hook(signal_from_inside, &s);
-    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.b, 1)));
-    softmetal_set_message_hook(NULL, NULL);
-    mark = softmetal_last_signalled(s.metal[0]);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 2); /* the stage's own, the mark, and the other */
+    metal = metal_retain(s.metal[0]);
+    t = timeline_over(s.device, &event);
+    hold_signals(true);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, 1)));
     finish(&s, 0);
-    assert_int_equal(metal_event_value(mark), 2); /* of both submissions */
-    t = timeline_new(s.device);
-    assert_int_equal(softmetal_live("shared_event"), 4 + 2);
-    assert_ptr_not_equal(gpusync_timeline_metal(t, NULL), mark);
     assert_ok(gpusync_timeline_destroy(t));
+    softmetal_fail_creation(1, true);
+    take_down_queue(&s, 0, false);
+    softmetal_fail_creation(0, false);
+    assert_count("newSharedEvent", 0, 4 + 1 + 1); /* the stage's own, the test's, and the one that failed */
+    assert_count("signalEvent:value:", 0, 1);
+    assert_int_equal(softmetal_retain_count(event), 2);
+    hold_signals(false);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    assert_left_for_good(event, 1);
+    assert_left_for_good(metal, 1);
+    metal_release(event);
+    metal_release(metal);
     close_stage(&s);
 }
 
-/* The queue signals what the program names, and its mark behind. The host writes none of these values, also where it reaches
-   them before the event shows them. */
+static void count_gone(void *user) { COUNT((long *)user); }
+
+/* The sweep takes its next step. */
+static void step_by_the_sweep(void)
+{
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_fire_timer();
+    assert_true(softmetal_dispatched(SECONDS(20)));
+}
+
+/* gpusync_queue_destroy_later asks once, and its sweeps look, without waiting, whether that has come: for 100 ms. */
+static void check_signals_that_come_when_the_sweep_asks(bool come)
+{
+    gpusync_timeline *t;
+    void *event, *metal;
+    uint64_t began, limit;
+    long gone = 0, before;
+    int i;
+    stage s;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    metal = metal_retain(s.metal[0]);
+    t = timeline_over(s.device, &event);
+    hold_signals(true);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, 1)));
+    finish(&s, 0);
+    assert_ok(gpusync_timeline_destroy(t));
+    began = gpusync_now_ns();
+    limit = began + SECONDS(20);
+    assert_ok(gpusync_queue_destroy_later(s.q[0], count_gone, &gone));
+    s.q[0] = NULL;
+    for (i = 0; i < (come ? 1 : 3); i++) {
+        step_by_the_sweep();
+        before = GET(&gone);
+        if (gpusync_now_ns() - began < MS(100)) assert_int_equal(before, 0);
+    }
+    assert_count("signalEvent:value:", 0, 1 + 1);
+    assert_int_equal(softmetal_retain_count(event), 2);
+    if (come) hold_signals(false);
+    for (; !GET(&gone); sched_yield()) {
+        assert_true(gpusync_now_ns() < limit);
+        step_by_the_sweep();
+    }
+    if (!come) assert_true(gpusync_now_ns() - began >= MS(100));
+    assert_int_equal(gone, 1);
+    assert_count("signalEvent:value:", 0, 1 + 1);
+    assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* the stage's own, the test's, destroy's */
+    assert_int_equal(events_kept(s.device), come);
+    hold_signals(false);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    if (come) {
+        assert_not_left(event, 1);
+        assert_not_left(metal, 1);
+    } else {
+        assert_left_for_good(event, 1);
+        assert_left_for_good(softmetal_last_signalled(metal), 0);
+        assert_left_for_good(metal, 1);
+    }
+    metal_release(event);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+static void test_a_queue_that_goes_later_asks_once_and_looks_for_100_ms(void **state)
+{
+    (void)state;
+    check_signals_that_come_when_the_sweep_asks(true);
+    check_signals_that_come_when_the_sweep_asks(false);
+}
+
+/* The queue signals what the program names, and nothing else. The host writes none of these values, also where it
+   reaches them before the event shows them. */
 static void test_the_queue_alone_signals_the_values_of_its_work(void **state)
 {
     stage s;
@@ -1305,18 +1761,18 @@ static void test_the_queue_alone_signals_the_values_of_its_work(void **state)
     assert_int_equal(raw_of(s.a), 0);
     assert_int_equal(raw_of(s.b), 0);
     assert_count("setSignaledValue:", 0, 0);
-    assert_count("signalEvent:value:", 0, 2 + 1);
+    assert_count("signalEvent:value:", 0, 2);
     hold_signals(false);
     assert_int_equal(raw_of(s.a), 1);
     assert_int_equal(raw_of(s.b), 1);
     (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)));
     (void)commit_on(&s, 0);
     finish(&s, 0);
-    assert_count("signalEvent:value:", 0, 2 + 1);
+    assert_count("signalEvent:value:", 0, 2);
     assert_ok(gpusync_timeline_signal(s.a, 2)); /* a value of the host's */
     assert_count("setSignaledValue:", 0, 1);
     take_down_queue(&s, 0, false);
-    assert_count("signalEvent:value:", 0, 2 + 1);
+    assert_count("signalEvent:value:", 0, 2);
     assert_count("setSignaledValue:", 0, 1);
     close_stage(&s);
 }
@@ -1351,6 +1807,7 @@ static void test_a_feedback_may_come_before_the_signal_is_sent(void **state)
 
 static void check_a_failed_timeline(bool imports, bool strict)
 {
+    bool asks = !imports && !strict; /* the event has the value of the failure, and shows no signal */
     gpusync_timeline *t;
     void *event = NULL, *metal, *buffer;
     stage s;
@@ -1368,13 +1825,16 @@ static void check_a_failed_timeline(bool imports, bool strict)
     take_down_queue(&s, 0, false);
     if (imports) assert_not_left(event, 1);
     assert_not_left(metal, 1);
-    assert_int_equal(softmetal_live("shared_event"), 4 + imports + !strict); /* the stage's own, the test's, and the mark */
+    assert_int_equal(softmetal_live("shared_event"), 4 + imports + asks); /* the stage's own, the test's, destroy's */
+    assert_int_equal(events_kept(s.device), asks);
+    assert_count("signalEvent:value:", 0, !strict + asks);
     metal_release(event);
     metal_release(metal);
     close_stage(&s);
 }
 
-/* Work fails, and so does its timeline. The signal behind the work comes all the same. */
+/* Work fails, and so does its timeline. The signal behind the work comes all the same, and so does the one with which
+   destroy asks where the event does not show it. */
 static void test_a_failed_timeline_gives_everything_back(void **state)
 {
     (void)state;
@@ -1390,30 +1850,28 @@ static void test_a_timeline_that_failed_by_strict_work_gives_everything_back(voi
     check_a_failed_timeline(true, true);
 }
 
-/* An event that is above the value already does not show whether the signal has come. It stays all the same. */
-enum { BY_FAILURE, BY_THE_HOST, BY_A_HIGHER_SIGNAL, WAYS_UP };
-
-static void check_an_event_that_is_above_the_value(int way)
+/* An event with the value of a failure does not show whether the signal has come. It stays where destroy does not
+   learn it. */
+static void test_the_event_of_a_failed_timeline_stays_for_the_signal(void **state)
 {
     gpusync_timeline *t;
     void *event, *buffer, *metal;
     stage s;
-    open_four(&s, SOFTMETAL_MANUAL, 2);
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
     metal = metal_retain(s.metal[0]);
     t = timeline_new(s.device);
     event = gpusync_timeline_metal(t, NULL);
-    if (way == BY_A_HIGHER_SIGNAL) (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(t, 5)));
     buffer = open_on(&s, 0);
-    if (way == BY_FAILURE) softmetal_fail(buffer, NULL, 3, "no memory");
+    softmetal_fail(buffer, NULL, 3, "no memory");
     (void)SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(t, 3)));
-    if (way == BY_A_HIGHER_SIGNAL) finish(&s, 1);
     hold_signals(true);
     finish(&s, 0);
-    if (way == BY_THE_HOST) assert_ok(gpusync_timeline_signal(t, 5));
-    assert_true(metal_event_value(event) >= 5);
+    assert_true(metal_event_value(event) == UINT64_MAX);
     assert_ok(gpusync_timeline_destroy(t));
-    assert_int_equal(softmetal_live("queue_operation"), 2);
+    assert_int_equal(softmetal_live("queue_operation"), 1);
     take_down_queue(&s, 0, false);
+    assert_int_equal(softmetal_live("queue_operation"), 1 + 1);
     hold_signals(false); /* softmetal aborts where the event is gone */
     assert_int_equal(softmetal_live("queue_operation"), 0);
     assert_left_for_good(event, 0);
@@ -1423,11 +1881,41 @@ static void check_an_event_that_is_above_the_value(int way)
     close_stage(&s);
 }
 
-static void test_an_event_that_is_above_the_value_stays_for_the_signal(void **state)
+/* An event that the host or another queue has raised to the value or above counts as signalled. */
+static void check_an_event_that_is_above_the_value(bool by_the_host)
 {
-    int way;
+    gpusync_timeline *t;
+    void *event, *metal;
+    stage s;
+    open_four(&s, SOFTMETAL_MANUAL, 2);
+    metal = metal_retain(s.metal[0]);
+    t = timeline_new(s.device);
+    event = metal_retain(gpusync_timeline_metal(t, NULL));
+    if (!by_the_host) (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(t, 5)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, 3)));
+    if (!by_the_host) finish(&s, 1);
+    hold_signals(true);
+    finish(&s, 0);
+    if (by_the_host) assert_ok(gpusync_timeline_signal(t, 5));
+    assert_int_equal(metal_event_value(event), 5);
+    assert_ok(gpusync_timeline_destroy(t));
+    assert_int_equal(softmetal_live("queue_operation"), 1);
+    take_down_queue(&s, 0, false);
+    assert_count("signalEvent:value:", 0, 1 + !by_the_host); /* destroy asks for nothing */
+    hold_signals(false); /* softmetal aborts where the event is gone: the test has it */
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    assert_not_left(event, 1);
+    assert_not_left(metal, 1);
+    metal_release(event);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+static void test_an_event_that_is_above_the_value_counts_as_signalled(void **state)
+{
     (void)state;
-    for (way = 0; way < WAYS_UP; way++) check_an_event_that_is_above_the_value(way);
+    check_an_event_that_is_above_the_value(true);
+    check_an_event_that_is_above_the_value(false);
 }
 
 /* Destroy pays what it owes, also of the last submission, whose events it keeps the longest. */
@@ -1664,18 +2152,23 @@ int main(void)
         cmocka_unit_test(test_many_of_everything),
         cmocka_unit_test(test_strict_leaves_it_to_the_host),
         cmocka_unit_test(test_what_is_left_in_flight_is_kept),
+        cmocka_unit_test(test_the_event_of_a_wait_that_is_left_in_flight_is_kept_though_its_value_is_reached),
+        cmocka_unit_test(test_a_wait_that_was_met_tells_nothing_of_the_signals_in_front_of_it),
         cmocka_unit_test(test_a_plain_commit_that_is_left_in_flight_leaves_nothing),
         cmocka_unit_test(test_release_after_keeps_the_rest),
         cmocka_unit_test(test_events_stay_until_their_signals_have_come),
         cmocka_unit_test(test_an_event_outlives_its_timeline_until_its_signal_has_come),
         cmocka_unit_test(test_an_event_goes_to_the_pool_when_its_signal_has_come),
         cmocka_unit_test(test_an_event_outlives_feedbacks_in_another_order),
-        cmocka_unit_test(test_kept_submissions_go_by_the_mark),
+        cmocka_unit_test(test_kept_events_go_in_the_order_of_their_signals),
+        cmocka_unit_test(test_an_event_stays_until_it_shows_the_last_value),
+        cmocka_unit_test(test_the_event_of_a_failed_timeline_goes_with_a_later_signal_of_its_queue),
         cmocka_unit_test(test_a_signal_that_has_not_come_keeps_queue_and_event_for_good),
         cmocka_unit_test(test_events_outlive_a_queue_that_went_at_once),
         cmocka_unit_test(test_a_signal_that_came_before_destroy_keeps_nothing),
-        cmocka_unit_test(test_a_mark_that_another_queue_had_goes_on_at_its_value),
-        cmocka_unit_test(test_of_two_marks_that_are_made_at_once_one_counts),
+        cmocka_unit_test(test_a_signal_that_comes_while_destroy_asks_keeps_nothing),
+        cmocka_unit_test(test_destroy_asks_with_an_event_of_the_pool_that_goes_on_at_its_value),
+        cmocka_unit_test(test_without_an_event_to_ask_with_queue_and_event_stay_for_good),
         cmocka_unit_test(test_the_queue_alone_signals_the_values_of_its_work),
         cmocka_unit_test(test_a_feedback_may_come_before_the_signal_is_sent),
         cmocka_unit_test(test_a_failed_timeline_gives_everything_back),
@@ -1685,7 +2178,12 @@ int main(void)
         cmocka_unit_test(test_whatever_is_missing_nothing_is_lost),
         cmocka_unit_test(test_threads_commit_and_wait_at_once),
         cmocka_unit_test(test_a_timeline_that_failed_by_strict_work_gives_everything_back),
-        cmocka_unit_test(test_an_event_that_is_above_the_value_stays_for_the_signal),
+        cmocka_unit_test(test_the_event_of_a_failed_timeline_stays_for_the_signal),
+        cmocka_unit_test(test_an_event_that_is_above_the_value_counts_as_signalled),
+        cmocka_unit_test(test_a_queue_that_goes_later_asks_once_and_looks_for_100_ms),
+        cmocka_unit_test(test_the_event_of_a_failed_timeline_outlives_feedbacks_in_another_order),
+        cmocka_unit_test(test_kept_events_keep_their_order_while_two_threads_look),
+        cmocka_unit_test(test_a_signal_that_never_comes_keeps_no_later_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -525,14 +525,14 @@ static void *destroy_body(void *queue)
 
 static void fail_in_between(void *timeline) { (void)fail_with_code_77(timeline); }
 
-/* What work waits for fails when that has been looked at for the last time, and before the work stands in its line. */
+/* What work waits for fails just before the work enters. */
 static void test_a_failure_just_before_work_is_in_the_line_is_seen_there(void **state)
 {
     gpusync_ticket ticket;
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 1);
-    probe_at(PROBE_LINES_UP, NULL, 1, fail_in_between, s.b);
+    probe_at(PROBE_ENTERS, NULL, 1, fail_in_between, s.b);
     ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1), at(s.b, 1)), BUFFERS(buffer_of(s.q[0]))); /* for the one it still waits */
     assert_true(probe_has_acted());
     assert_int_equal(error_of(s.q[0], ticket).code, 77);
@@ -586,16 +586,35 @@ static void test_destroy_now_ends_work_that_another_thread_has_just_issued(void 
     assert_int_equal(error_at(s.b, 1).result, GPUSYNC_ERROR_DESTROYED);
     assert_int_equal(error_at(s.c, 1).result, GPUSYNC_ERROR_DESTROYED);
     softmetal_finish_queue(metal);
-    for (unsigned i = 0; i < 3; i++) drop_what_stays(gpusync_timeline_metal(s.t[i], NULL));
+    for (unsigned i = 1; i < 3; i++) drop_what_stays(gpusync_timeline_metal(s.t[i], NULL)); /* what it was to signal */
     drop_queue_that_stays(metal);
     metal_release(metal);
     close_stage(&s);
 }
 
-static void destroy_in_between(void *queue) { join(start(destroy_at_once, queue)); }
+static struct {
+    gpusync_queue *queue;
+    pthread_t thread;
+    unsigned tells;
+} going;
 
-/* Work is cancelled, and the queue of a ticket that it waits for goes before it has left that queue's list. How the wait
-   ends does not matter any more. */
+static void tells(void *unused)
+{
+    (void)unused;
+    PUT(&going.tells, 1);
+}
+
+/* Up to where it tells what it has taken off its list: there it has to wait for the thread that cancels. */
+static void destroy_up_to_the_telling(void *unused)
+{
+    (void)unused;
+    probe_at(PROBE_TELLS, NULL, 1, tells, NULL);
+    going.thread = start(destroy_at_once, going.queue);
+    while (!GET(&going.tells)) sched_yield();
+}
+
+/* Work is cancelled, and the queue of a ticket that it waits for goes: it has taken the wait off its list when the work is
+   about to do so. How the wait ends does not matter any more, and the work stays until it was told. */
 static void test_a_queue_that_goes_tells_work_that_is_just_given_up(void **state)
 {
     outcome o = {0};
@@ -607,9 +626,12 @@ static void test_a_queue_that_goes_tells_work_that_is_just_given_up(void **state
     metal = metal_retain(s.metal[1]);
     ticket = commit_on(&s, 1);
     (void)SUBMIT(s.q[0], WAITS(after(s.q[1], ticket), at(s.a, 1)), BUFFERS(buffer_of(s.q[0])), TELL(&o));
-    probe_at(PROBE_GIVES_UP, NULL, 1, destroy_in_between, s.q[1]);
+    going.queue = s.q[1];
+    going.tells = 0;
+    probe_at(PROBE_UNLISTS, NULL, 1, destroy_up_to_the_telling, NULL);
     assert_ok(gpusync_cancel_held(s.q[0]));
-    assert_true(probe_has_acted());
+    assert_true(going.tells);
+    join(going.thread);
     s.q[1] = NULL;
     assert_ended(&o, GPUSYNC_ERROR_CANCELLED);
     assert_true(gpusync_is_idle(s.q[0]));

@@ -1115,26 +1115,30 @@ static void check_two_queues_that_one_lets_go(const int *order)
 static void end_lower_signal(void *queue) { finish_queue((gpusync_queue *)queue); }
 static void fail_the_order(void *timeline) { (void)fail_with_code_77(timeline); }
 
-/* Work lists itself behind the lower signal of another queue. Meanwhile that signal ends, also where a pending one below
-   it keeps the value back; or the timeline fails. The work goes at once. */
-static void test_work_does_not_stay_behind_a_signal_that_is_over_when_it_lists_itself(void **state)
+/* Work would have to stay behind the lower signal of another queue. Just before it asks that signal ends, also where a pending
+   one below it keeps the value back: the work goes at once. Or the timeline fails: the work is refused, and nothing of it is
+   left. */
+static void test_work_does_not_stay_behind_a_signal_that_has_just_ended(void **state)
 {
     enum { ENDS, ENDS_AND_IS_KEPT_BACK, FAILS, WAYS };
     int way;
     (void)state;
     for (way = 0; way < WAYS; way++) {
-        void *higher;
+        gpusync_result result;
         gpusync_ticket ticket;
+        void *higher;
         stage s;
         open_stage(&s, SOFTMETAL_MANUAL, 3);
         higher = kept_buffer_of(s.q[1]);
         if (way == ENDS_AND_IS_KEPT_BACK)
             (void)SUBMIT(s.q[2], NO_WORK(s.q[2]), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 1)));
         (void)SUBMIT(s.q[0], NO_WORK(s.q[0]), SIGNALS(at(s.a, 2)));
-        if (way == FAILS) probe_at(PROBE_DEPENDENCY_LISTS, s.a, 1, fail_the_order, s.a);
-        else probe_at(PROBE_DEPENDENCY_LISTS, s.a, 1, end_lower_signal, s.q[0]);
-        ticket = SUBMIT(s.q[1], BUFFERS(higher), SIGNALS(at(s.a, 3)));
+        if (way == FAILS) probe_at(PROBE_ENTERS, NULL, 1, fail_the_order, s.a);
+        else probe_at(PROBE_ENTERS, NULL, 1, end_lower_signal, s.q[0]);
+        result = TRY_SUBMIT(s.q[1], &ticket, BUFFERS(higher), SIGNALS(at(s.a, 3)));
         assert_true(probe_has_acted());
+        assert_result(result, way == FAILS ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        if (way == FAILS) ticket = SUBMIT(s.q[1], BUFFERS(higher));
         assert_int_equal(status_of(higher), COMMITTED);
         finish(&s, 0);
         finish(&s, 1);
@@ -1574,22 +1578,21 @@ static void arrive(void *unused)
     PUT(&other_way.arrived, 1);
 }
 
-/* The other thread comes to where its own signals are to be issued, and gets the processor for a while: there it has to
-   wait for this one. */
+/* The other thread comes to where it enters, and gets the processor for a while. */
 static void the_other_comes(void *unused)
 {
     int turns;
     (void)unused;
     other_way.begun = true;
-    probe_at(PROBE_SETS_OUT, NULL, 1, arrive, NULL);
+    probe_at(PROBE_ENTERS, NULL, 1, arrive, NULL);
     other_way.thread = start(submit_the_other_way, NULL);
     while (!GET(&other_way.arrived) && !GET(&other_way.done)) sched_yield();
     for (turns = 0; turns < 1000 && !GET(&other_way.done); turns++) sched_yield();
 }
 
-/* ... on two threads: while the signals of one are issued, the other comes. One goes to the device with both signals, and
+/* ... on two threads: just before one enters, the other comes. One goes to the device with both signals, and
    the other is held. */
-static bool they_meet_at(unsigned timeline, int n)
+static bool they_meet_at(int n)
 {
     void *buffer;
     gpusync_ticket ticket;
@@ -1597,14 +1600,14 @@ static bool they_meet_at(unsigned timeline, int n)
     stage s;
     memset(&other_way, 0, sizeof other_way);
     open_stage(&s, SOFTMETAL_MANUAL, 2);
-    for (i = 0; i < 2; i++) { /* a Metal 4 queue makes its mark at its first signal, under the device's lock */
+    for (i = 0; i < 2; i++) { /* each has been there before */
         (void)SUBMIT(s.q[i], BUFFERS(open_on(&s, i)), SIGNALS(at(s.c, i + 1)));
         finish(&s, i);
     }
     other_way.stage = &s;
     other_way.buffer = kept_buffer_of(s.q[1]);
     buffer = kept_buffer_of(s.q[0]);
-    probe_at(PROBE_SETS_OUT, s.t[timeline], n, the_other_comes, NULL);
+    probe_at(PROBE_ENTERS, NULL, n, the_other_comes, NULL);
     ticket = SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.a, 3), at(s.b, 5)));
     (void)probe_has_acted();
     if (!other_way.begun) (void)submit_the_other_way(NULL);
@@ -1624,13 +1627,10 @@ static bool they_meet_at(unsigned timeline, int n)
 
 static void test_two_threads_whose_signals_are_each_behind_the_others_do_not_pass_each_other(void **state)
 {
-    unsigned timeline;
     int n;
     (void)state;
-    for (timeline = 0; timeline < 2; timeline++) {
-        for (n = 1; they_meet_at(timeline, n); n++) {}
-        assert_true(n > 1);
-    }
+    for (n = 1; they_meet_at(n); n++) {}
+    assert_true(n > 1);
 }
 
 /* Of the signals below its own a submission stays behind one of another queue, also where its own queue has others between.
@@ -1804,7 +1804,7 @@ int main(void)
         cmocka_unit_test(test_work_stays_behind_the_lower_signal_of_strict_work_of_its_own_queue),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
-        cmocka_unit_test(test_work_does_not_stay_behind_a_signal_that_is_over_when_it_lists_itself),
+        cmocka_unit_test(test_work_does_not_stay_behind_a_signal_that_has_just_ended),
         cmocka_unit_test(test_work_stays_behind_a_signal_that_is_just_going_to_the_device),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
         cmocka_unit_test(test_the_order_of_the_signals_of_two_queues_is_that_of_the_table),

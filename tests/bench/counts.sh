@@ -193,7 +193,7 @@ commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" "$messages" "$retains" "$allocs" "$system" "$verdict"
 }
 
-commit4_row "gpusync_commit4" 1 276
+commit4_row "gpusync_commit4" 1 268
 commit4_row "... of 8 together" 8 764
 
 # The handler of one commit, without its messages. On a busy machine Metal's end may lie where the time of the work is
@@ -326,9 +326,9 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 97200
-code_row "commit and wait alone" "$build/alone" 30920
-code_row "... with gpusync_on_done" "$build/alone_on_done" 32200
+code_row "all of gpusync" "$build/implementation.o" 95900
+code_row "commit and wait alone" "$build/alone" 30700
+code_row "... with gpusync_on_done" "$build/alone_on_done" 32000
 
 burst_row() { # WHAT: a tenth of the peak may stay
     local peak held

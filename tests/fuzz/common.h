@@ -652,38 +652,43 @@ static const char *const kinds[] = {
 
 /* -- what Metal 4 keeps for good ------------------------------------------------------------------------ */
 
-/* Work with waits or signals went to a queue of Metal 4. If its signals, or the mark behind them, have not come when the queue
-   is destroyed, the queue stays for good, with its mark and the events of that work. A row for the mark, and one for each
-   event. */
+/* Work with waits or signals went to a queue of Metal 4. If its signals have not come when the queue is destroyed, the queue
+   stays for good, with the events of that work, and with the one that it was to signal last. A row for the queue, and one
+   for each event. */
 #define STAYERS 8192
 static struct {
     void *queue, *event; /* +1; event: or NULL */
-    bool is_mark;
     bool stays; /* the queue does */
 } stayers[STAYERS];
 static int stayer_count;
 
-static void note_what_stays(gpusync_queue *queue, void *event, bool is_mark)
+/* A row for an event, which is there. */
+static int note_event(void *event, bool stays)
 {
     int n = __atomic_fetch_add(&stayer_count, 1, __ATOMIC_RELAXED);
     must(n < STAYERS, "too much may stay");
-    stayers[n].queue = metal_retain(gpusync_queue_metal(queue));
+    stayers[n].queue = NULL;
     stayers[n].event = event ? metal_retain(event) : NULL;
-    stayers[n].is_mark = is_mark;
-    stayers[n].stays = false;
+    stayers[n].stays = stays;
+    return n;
 }
 
-/* The calling thread is in the queue and the timelines. taken: it has a ticket. Refused, it may have made the mark. */
+static void note_what_stays(gpusync_queue *queue, void *event)
+{
+    stayers[note_event(event, false)].queue = metal_retain(gpusync_queue_metal(queue));
+}
+
+/* The calling thread is in the queue and the timelines. taken: it has a ticket. */
 static void note_what_may_stay(gpusync_queue *queue, const gpusync_submission *submission, bool taken)
 {
     size_t i;
     if (submission->wait_count + submission->signal_count == 0) return;
-    note_what_stays(queue, probe_mark(queue), true);
+    note_what_stays(queue, NULL);
     for (i = 0; taken && i < submission->wait_count; i++)
         if (submission->waits[i].timeline)
-            note_what_stays(queue, probe_event_of(submission->waits[i].timeline, NULL), false);
+            note_what_stays(queue, probe_event_of(submission->waits[i].timeline, NULL));
     for (i = 0; taken && i < submission->signal_count; i++)
-        note_what_stays(queue, probe_event_of(submission->signals[i].timeline, NULL), false);
+        note_what_stays(queue, probe_event_of(submission->signals[i].timeline, NULL));
 }
 
 /* Gives back `noted` references, and those that stay, of which there may be so many. True: some stay. */
@@ -698,34 +703,33 @@ static bool give_back_what_stays(void *object, const char *what, long noted, lon
 
 static void give_back_queue(int first)
 {
-    void *queue = stayers[first].queue, *mark = NULL;
+    void *queue = stayers[first].queue;
     long noted = 0;
     bool stay;
-    int i;
-    for (i = first; i < stayer_count; i++) noted += stayers[i].queue == queue;
+    int i, count = stayer_count;
+    for (i = first; i < count; i++) noted += stayers[i].queue == queue;
+    if ((long)softmetal_retain_count(queue) > noted) note_event(softmetal_last_signalled(queue), true);
     stay = give_back_what_stays(queue, "a queue", noted, 0, 1);
-    for (i = first; i < stayer_count; i++) {
+    for (i = first; i < count; i++) {
         if (stayers[i].queue != queue) continue;
         stayers[i].queue = NULL;
-        stayers[i].stays = stay && (!stayers[i].is_mark || !mark); /* the mark once */
-        if (stayers[i].is_mark && stayers[i].event) mark = stayers[i].event;
+        stayers[i].stays = stay;
     }
 }
 
-/* An event may be the mark of one queue, and later that of another, or a timeline's. */
+/* An event may be that of one timeline, and later of another. */
 static void give_back_event(int first)
 {
     void *event = stayers[first].event;
-    long noted = 0, least = 0, most = 0;
+    long noted = 0, most = 0;
     int i;
     for (i = first; i < stayer_count; i++) {
         if (stayers[i].event != event) continue;
         noted++;
         most += stayers[i].stays;
-        least += stayers[i].stays && stayers[i].is_mark;
         stayers[i].event = NULL;
     }
-    (void)give_back_what_stays(event, "an event", noted, least, most);
+    (void)give_back_what_stays(event, "an event", noted, 0, most);
 }
 
 /* All is destroyed, the GPU is through, and the program has let go of everything else. */

@@ -25,18 +25,21 @@ LOADS = ("GPUSYNC__LOAD_SEQ", "__atomic_load_n")
 ATOMICS = re.compile(r"(GPUSYNC__(STORE|ADD|SUB|COUNT|SWAP)_\w+|__atomic_\w+|gpusync__(swap32|set_flag|come_in))$")
 # What a struct's locks are called in guards.txt, and where they are.
 LOCKS = {
-    "device": {"device": "&p->lock", "waiter": "&p->waiter_lock", "submission": "&p->submission_lock"},
-    "queue": {"queue": "&p->waits.lock", "order": "&p->order", "device": "&p->device->lock",
+    "device": {"device": "&p->lock", "graph": "&p->graph", "submission": "&p->submission_lock"},
+    "queue": {"queue": "&p->waits.lock", "order": "&p->order", "device": "&p->device->lock", "graph": "&p->device->graph",
               "submission": "&p->device->submission_lock"},
-    "timeline": {"timeline": "&p->waits.lock", "device": "&p->device->lock"},
-    "submission": {"order": "p->work.queue ? &p->work.queue->order : NULL", "submission": "&p->device->submission_lock"},
+    "timeline": {"timeline": "&p->waits.lock", "device": "&p->device->lock", "graph": "&p->device->graph"},
+    "submission": {"order": "&p->work.queue->order", "queue": "&p->work.queue->waits.lock", "graph": "&p->device->graph"},
+    "link": {"graph": "LOCKS_GRAPH", "queue": "LOCKS_QUEUE"},
+    "line": {"graph": "LOCKS_GRAPH"},
+    "listening": {"global": "LOCKS_GLOBAL"},
     "wait_list": {"list": "&p->lock"},
     "pool": {"submission": "LOCKS_SUBMISSION"},
     "owed": {"submission": "LOCKS_SUBMISSION"},
     "sticky": {"queue": "LOCKS_QUEUE"},
 }
 # What else makes an access right.
-STATES = {"submission": {"making": "p->work.ticket == 0"}}
+STATES = {"submission": {"making": "p->work.ticket == 0 && !p->open_buffer"}}
 # The other words of a rule, and which accesses they allow.
 ALLOWED = {"fixed": "how != 'w' && how != 'a'", "atomic": "how == 'l' || how == 'a'", "own": "true",
            "loads": "how == 'l'", "once": "how == 'l' || how == 'r'"}

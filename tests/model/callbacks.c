@@ -37,6 +37,87 @@ static void registered_meanwhile(void)
     assert(called == 1 && Q.owed.count == 0 && !D.due && post.refs == 1);
 }
 
+/* One callback is registered for a value, and then a second one, while the value is signalled. They are called in this
+   order. */
+static void in_order(void *number, gpusync_result result, const gpusync_error *error)
+{
+    assert(result == GPUSYNC_OK && LOAD(&called) == (int)(long)number);
+    __atomic_fetch_add(&called, 1, __ATOMIC_RELAXED);
+}
+static void *registers(void *number)
+{
+    gpusync_result result = gpusync_on_done(gpusync_at_value(&T, 1), in_order, number);
+    assert(result == GPUSYNC_OK);
+    return NULL;
+}
+static void *signals(void *unused)
+{
+    gpusync_result result = gpusync_timeline_signal(&T, 1);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void registered_for_value(void)
+{
+    registers((void *)0);
+    pthread_t one = start(registers, 1), other = start(signals, 0);
+    join(one);
+    join(other);
+    dispatch();
+    assert(called == 2 && T.owed.count == 0 && !D.due);
+}
+
+/* A callback is registered for a value, which work signals. Another thread sees the value reached, and destroys the
+   timeline, or (THEN=loses) finds that the device is lost. The callback is told that all went well. */
+#ifndef THEN
+#define THEN destroys
+#endif
+static void *ends_work(void *unused)
+{
+    finish(0, WELL);
+    return unused;
+}
+static void destroys(void)
+{
+    gpusync_result result = gpusync_timeline_destroy(&T);
+    assert(result == GPUSYNC_OK);
+}
+static void loses(void)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__lose(&D, &deferred);
+    gpusync__do_deferred(&D, &deferred);
+}
+static void *sees_it(void *unused)
+{
+    uint64_t value;
+    gpusync_result result = gpusync_timeline_query(&T, &value);
+    assert(result == GPUSYNC_OK);
+    __VERIFIER_assume(value == 1);
+    THEN();
+    return unused;
+}
+static void reached_then_gone(void)
+{
+    void *buffers[1] = {&B[0]};
+    gpusync_point point = {.timeline = &T, .value = 1};
+    gpusync_submission work = {.signals = &point,
+                               .signal_count = 1,
+                               .command_buffers = buffers,
+                               .command_buffer_count = 1,
+                               .flags = GPUSYNC_STRICT};
+    have_submissions(1);
+    B[0].status = 0;
+    gpusync_result result = gpusync_submit(&Q, &work, NULL);
+    assert(result == GPUSYNC_OK);
+    result = gpusync_on_done(point, count_call, NULL);
+    assert(result == GPUSYNC_OK);
+    pthread_t one = start(ends_work, 0), other = start(sees_it, 0);
+    join(one);
+    join(other);
+    dispatch();
+    assert(called == 1 && T.owed.count == 0 && !D.due);
+}
+
 /* A callback becomes due, while the dispatch queue is about to look for what was due before. */
 static gpusync__callback *make_callback(void)
 {
@@ -78,7 +159,7 @@ static void alone(void *user, gpusync_result result, const gpusync_error *error)
 }
 static void *pays(void *unused)
 {
-    gpusync__pay(&D, &Q.owed, NULL, true);
+    gpusync__pay(&D, &Q.owed, true);
     return unused;
 }
 static void paid_meanwhile(void)

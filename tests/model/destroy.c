@@ -13,13 +13,13 @@ static void overwrite_queue(void)
     q->metal = NULL;
     q->ring = NULL;
     q->head.completed = q->head.committed = 99;
-    q->flags = q->outstanding = q->inside = q->leaving = q->in_flight = q->tracked = q->owed.count = q->wanted = 99;
+    q->flags = q->outstanding = q->inside = q->leaving = q->in_flight = q->tracked = q->owed.count = q->lined = 99;
     q->free_slots = q->ends.flight[0] = q->ends.flight[1] = NULL;
     for (int i = 0; i < GPUSYNC__LISTS; i++) q->waits.lists[i].root = NULL;
-    q->open_count = q->lined = 99;
+    q->open_count = q->held_buffers = q->lined_ordered = 99;
     q->refused = true;
-    q->free_submissions = q->kept = NULL;
-    q->mark = NULL;
+    q->issuing = true;
+    for (int i = 0; i < GPUSYNC__LINES; i++) q->lines[i].first = NULL;
     q->log_count = q->logged = q->covered = q->last_failed = 99;
     q->place.beside[1] = NULL;
 }
@@ -28,9 +28,11 @@ static void overwrite_timeline(void)
     volatile struct gpusync_timeline *t = &T;
     t->device = NULL;
     t->event = NULL;
-    t->value = t->kept = t->on_event = 99;
+    t->value = t->reached = t->kept = t->hosted = t->on_event = t->largest = 99;
     t->flags = t->inside = t->refs = t->owed.count = t->signal_count = 99;
-    t->listenings.root = t->listenings.end[0] = t->listenings.end[1] = NULL;
+    t->waits.lists[GPUSYNC__BY_NUMBER].root = NULL;
+    t->waiting.root = t->signals.root = t->issued.root = NULL;
+    t->listening = NULL;
     t->place.beside[1] = NULL;
 }
 static void overwrite(void *user, void *memory, size_t size)
@@ -187,46 +189,34 @@ static void metal4(void)
     all_slots_are_free();
 }
 
-/* A queue of Metal 4 goes, while two submissions are published, one behind the other, that keep their events. The mark of
-   two earlier ones has come by then: the first publish lets go of them, or the queue does. */
-#define SUBMISSIONS 4
-static void *publishes(void *unused)
+/* A queue goes, while a thread signals the value that its held work waits for. That thread issues the work, or destroy
+   ends it. When the queue is gone its submission is free, and may serve another queue. */
+static void *signals_value(void *unused)
 {
-    gpusync__keep_signaller(&Q, &submissions[2]);
-    gpusync__keep_signaller(&Q, &submissions[3]);
+    gpusync_result result = gpusync_timeline_signal(&T, 1);
+    assert(result == GPUSYNC_OK);
     return unused;
 }
-static void kept_submissions(void)
+static void *destroys_then_reuses(void *unused)
 {
-    int count = 0;
+    destroyer(unused);
+    *(volatile uint32_t *)&submissions[0].running = 1;
+    return unused;
+}
+static void issued(void)
+{
+    gpusync_point point = {.timeline = &T, .value = 1};
+    gpusync_submission work = {.waits = &point, .wait_count = 1, .flags = GPUSYNC_STRICT};
     D.allocator.release = overwrite;
-    Q.metal4 = true;
-    Q.mark = &event_value;
-    STORE(&event_value, 1);
-    have_submissions(SUBMISSIONS);
-    gpusync__hook_in4(&Q);
-    for (int i = 0; i < SUBMISSIONS; i++) {
-        submissions[i].refs = 1;
-        submissions[i].work.queue = &Q;
-        submissions[i].signals = &submissions[i].few_signals[0];
-        submissions[i].signal_count = 1;
-        submissions[i].few_signals[0].timeline = &T;
-        submissions[i].few_signals[0].node.number = submissions[i].mark = i < 2 ? 1 : 2;
-        submissions[i].next = i == 0 ? &submissions[1] : NULL;
-    }
-    Q.free_submissions = NULL;
-    Q.free_count = 0;
-    Q.kept = &submissions[0];
-    Q.last_kept = &submissions[1];
-    Q.kept_count = 2;
-    T.refs = 1 + SUBMISSIONS;
-    Q.owed.count = SUBMISSIONS;
-    pthread_t one = start(publishes, 0), two = start(destroyer, 0);
+    have_submissions(1);
+    gpusync_result result = gpusync_submit(&Q, &work, NULL);
+    assert(result == GPUSYNC_OK);
+    pthread_t one = start(signals_value, 0), two = start(destroys_then_reuses, 0);
     join(one);
     join(two);
-    assert(freed == 1);
-    for (gpusync__due *s = D.pools[GPUSYNC__POOL_SUBMISSIONS].free; s; s = s->next) assert(count++ < SUBMISSIONS);
-    assert(count == SUBMISSIONS && T.refs == 1);
+    join_issues();
+    assert(freed == 1 && T.refs == 1);
+    all_are_free(1);
 }
 
 /* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)
@@ -261,19 +251,7 @@ static void closed_post(void)
 }
 
 /* A timeline goes, while the block of its listener runs or comes: the value is signalled by others. The thread with the
-   last reference puts the registration on the free list. */
-static gpusync__listening listening;
-static void *block_runs(void *unused)
-{
-    gpusync__context_block block = {{0}, &listening};
-    gpusync__listener_invoke(&block, &event_value, 1);
-    gpusync__listener_dispose(&block);
-    GPUSYNC__LOCK_GLOBAL();
-    if (gpusync__global.listenings) /* it is free to be used again */
-        listening.node.beside[0] = listening.node.beside[1] = NULL;
-    GPUSYNC__UNLOCK_GLOBAL();
-    return unused;
-}
+   last reference frees what the block leads to. */
 static void *timeline_destroyer(void *with)
 {
     if (with) __VERIFIER_assume(LOAD(&T.inside) != 0);
@@ -284,18 +262,12 @@ static void *timeline_destroyer(void *with)
 static void listened(void)
 {
     D.allocator.release = overwrite;
-    listening.refs = 2; /* a reference of the list, and one of Metal's block */
-    listening.state = GPUSYNC__ARMED;
-    listening.device = &D;
-    listening.timeline = &T;
-    listening.node.number = 1;
-    gpusync__list_add(&T.listenings, &listening.node);
-    T.flags = GPUSYNC__OUTSIDE;
+    others_signal();
     STORE(&event_value, 1);
     pthread_t one = start(block_runs, 0), two = start(timeline_destroyer, 0);
     join(one);
     join(two);
-    assert(freed == 1 && listening.refs == 0 && gpusync__global.listenings == &listening && !listening.next);
+    assert(freed == 1 && frees == 1);
 }
 
 /* A timeline goes, while a wait sleeps in it, or (WITH_TIMELINE=signals) while a thread signals. */

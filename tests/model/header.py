@@ -52,14 +52,13 @@ EDITS = [
     ("    *error = q->log[at % q->log_size].error;", "    copy_error(error, &q->log[at % q->log_size].error);"),
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
-    ("        s->error = *error;", "        copy_error(&s->error, error);"),
-    ("        error = dep->timeline->error;", "        copy_error(&error, &dep->timeline->error);"),
     ("wait->error)\n"
      "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
     ("    gpusync_error ended = *from;", "    gpusync_error ended;\n    copy_error(&ended, from);"),
     ("    *to = ended;", "    copy_error(to, &ended);"),
+    ("    gpusync__list all = q->kept;", "    gpusync__list all;\n    copy_list(&all, &q->kept);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
     ("    set = *options;", "    copy_options(&set, options);"),
     # No text is ever looked at.

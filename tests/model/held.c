@@ -1,15 +1,21 @@
-/* held.c - held work goes, or ends, whichever thread comes first
+/* held.c - held work goes, or ends, whichever thread comes first; it goes once, and ends once
 
-   gpusync__issue_ready tries the order lock: so these run with WEAK_LOCK, which is acquire and release and no more. */
+   gpusync__issue_held tries the order lock: so these run with WEAK_LOCK, which is acquire and release and no more. */
 
 #include "rig.h"
 
-/* A submission that the host has to wait for (STRICT) comes in, while the value that it needs is signalled, or the
-   timeline fails, or both. In the end it was issued, or it has failed. Nothing is left wanted, listed or owed. */
-static void *buffers[1] = {&B[0]};
-static gpusync_point point = {.timeline = &T, .value = 1};
-static gpusync_submission strict = {
-    .waits = &point, .wait_count = 1, .command_buffers = buffers, .command_buffer_count = 1, .flags = GPUSYNC_STRICT};
+static void *buffers[2] = {&B[0], &B[1]};
+static gpusync_point points[2] = {{.timeline = &T, .value = 1}, {.timeline = &T, .value = 2}};
+static gpusync_submission strict = {.waits = &points[0],
+                                    .wait_count = 1,
+                                    .command_buffers = &buffers[0],
+                                    .command_buffer_count = 1,
+                                    .flags = GPUSYNC_STRICT | GPUSYNC_UNORDERED};
+static gpusync_submission later = {.waits = &points[1],
+                                   .wait_count = 1,
+                                   .command_buffers = &buffers[1],
+                                   .command_buffer_count = 1,
+                                   .flags = GPUSYNC_STRICT | GPUSYNC_UNORDERED};
 static void *submits(void *submission)
 {
     gpusync_ticket ticket;
@@ -17,11 +23,11 @@ static void *submits(void *submission)
     assert(result == GPUSYNC_OK);
     return NULL;
 }
-static void *signals(void *unused)
+static void *signals(void *value)
 {
-    gpusync_result result = gpusync_timeline_signal(&T, 1);
-    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION);
-    return unused;
+    gpusync_result result = gpusync_timeline_signal(&T, (uint64_t)value);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION || (uint64_t)value == 1);
+    return NULL;
 }
 static void *fails(void *unused)
 {
@@ -29,56 +35,89 @@ static void *fails(void *unused)
     assert(result == GPUSYNC_OK);
     return unused;
 }
-static void nothing_is_left(void)
+static void *cancels(void *unused)
 {
-    assert(gpusync_is_idle(&Q) && Q.owed.count == 0 && T.refs == 1 && !gpusync__has_listed(&T.waits));
-    assert(!Q.wanted && !Q.is_deferred && !Q.lined && !Q.line.first && !Q.ready && !Q.held_buffers);
+    gpusync_result result = gpusync_cancel_held(&Q);
+    assert(result == GPUSYNC_OK);
+    if (__atomic_load_n(&Q.owed.count, __ATOMIC_ACQUIRE) == 0)
+        *(volatile bool *)&links[0].broken = true; /* it is free, and may serve another submission */
+    return unused;
 }
-static void against_signal(void)
+#ifndef ENDS
+#define ENDS WELL
+#endif
+static void *ends(void *unused)
 {
-    have_submissions(1);
-    B[0].status = 0;
-    pthread_t one = start(submits, (long)&strict), other = start(signals, 0);
-    join(one);
-    join(other);
-    assert(B[0].status == 2 && !gpusync_is_idle(&Q)); /* issued: no thread has to look for it */
-    finish(0, WELL);
-    assert(B[0].live == 0);
-    nothing_is_left();
+    finish(0, ENDS);
+    return unused;
+}
+
+/* Nothing is held, listed, pending, owed or about to be looked at, and each submission and link was given back once. */
+static void nothing_is_left(int count)
+{
+    assert(gpusync_is_idle(&Q) && !Q.owed.count && !Q.inside && !Q.leaving);
+    assert(!Q.issuing && !Q.lined && !Q.lined_ordered && !Q.held_buffers);
+    for (int i = 0; i < GPUSYNC__LINES; i++) assert(!Q.lines[i].first);
+    assert(T.refs == 1 && !T.signal_count && !T.waiting.root && !T.signals.root);
+    assert(!T.issued.root && !T.passed && !T.stays);
+    assert(!gpusync__has_listed(&T.waits) && !gpusync__has_listed(&Q.waits));
+    all_are_free(count);
+}
+static void begin_held(int count)
+{
+    have_submissions(count);
+    B[0].status = B[1].status = 0;
+}
+/* It was issued, and no thread had to look for it. It ends well. */
+static void goes(int i)
+{
+    join_issues();
+    assert(B[i].status == 2);
+    finish(i, WELL);
+    assert(B[i].live == 0);
 }
 static void has_failed(void)
 {
+    join_issues();
     gpusync_result result = gpusync_wait(&Q, 1, 0);
     assert(B[0].status == 0 && B[0].live == 1 && result == GPUSYNC_ERROR_EXECUTION && Q.log_count == 1);
-    nothing_is_left();
+}
+
+/* A submission that the host has to wait for (STRICT) comes in, while the value that it needs is signalled, or the
+   timeline fails, or both. In the end it was issued, or it has failed. */
+static void against_signal(void)
+{
+    begin_held(1);
+    pthread_t one = start(submits, (long)&strict), other = start(signals, 1);
+    join(one);
+    join(other);
+    goes(0);
+    nothing_is_left(1);
 }
 static void against_failure(void)
 {
-    have_submissions(1);
-    B[0].status = 0;
+    begin_held(1);
     pthread_t one = start(submits, (long)&strict), other = start(fails, 0);
     join(one);
     join(other);
     has_failed();
+    nothing_is_left(1);
 }
 static void against_both(void)
 {
-    have_submissions(1);
-    B[0].status = 0;
-    pthread_t one = start(submits, (long)&strict), two = start(signals, 0), three = start(fails, 0);
+    begin_held(1);
+    pthread_t one = start(submits, (long)&strict), two = start(signals, 1), three = start(fails, 0);
     join(one);
     join(two);
     join(three);
-    if (B[0].status != 2) {
-        has_failed();
-        return;
-    }
-    finish(0, WELL);
-    assert(B[0].live == 0);
-    nothing_is_left();
+    join_issues();
+    if (B[0].status == 2) goes(0);
+    else has_failed();
+    nothing_is_left(1);
 }
 
-/* The same against the loss of the device: the held work ends. */
+/* The same against the loss of the device, which tells the queue alone. It is the device's first submission: where the
+   loss comes before `upper` is set, the submission sees the flag. */
 static void *loses(void *unused)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -86,106 +125,139 @@ static void *loses(void *unused)
     gpusync__do_deferred(&D, &deferred);
     return unused;
 }
-static void *submits_or_not(void *unused)
+static void *submits_or_not(void *submission)
 {
     gpusync_ticket ticket;
-    gpusync_result result = gpusync_submit(&Q, &strict, &ticket);
-    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DEVICE_LOST);
-    return unused;
+    gpusync_result result = gpusync_submit(&Q, (gpusync_submission *)submission, &ticket);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DEVICE_LOST || result == GPUSYNC_ERROR_EXECUTION);
+    return NULL;
 }
 static void against_loss(void)
 {
-    D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL; /* the loss tells the queue alone */
-    have_submissions(1);
-    B[0].status = 0;
-    pthread_t one = start(submits_or_not, 0), other = start(loses, 0);
+    D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL;
+    begin_held(1);
+    pthread_t one = start(submits_or_not, (long)&strict), other = start(loses, 0);
     join(one);
     join(other);
+    join_issues();
     assert(B[0].status == 0 && B[0].live == 1);
-    nothing_is_left();
+    nothing_is_left(1);
 }
 
 /* The same against a failure that sticks: the failed command buffer's handler tells the queue alone. */
 static gpusync__sticky sticky;
-static void *more_buffers[1] = {&B[1]};
-static gpusync_submission later = {
-    .waits = &point, .wait_count = 1, .command_buffers = more_buffers, .command_buffer_count = 1, .flags = GPUSYNC_STRICT};
-static void *submits_later(void *unused)
-{
-    gpusync_ticket ticket;
-    gpusync_result result = gpusync_submit(&Q, &later, &ticket);
-    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION);
-    return unused;
-}
-static void *ends_badly(void *unused)
-{
-    finish(0, BADLY);
-    return unused;
-}
 static void against_stuck(void)
 {
     Q.sticky = &sticky;
     have_log();
-    have_submissions(1);
+    begin_held(1);
+    gpusync__hook_in(&D);
     commit(0);
-    B[1].status = 0;
-    pthread_t one = start(submits_later, 0), other = start(ends_badly, 0);
+    pthread_t one = start(submits_or_not, (long)&later), other = start(ends, 0);
     join(one);
     join(other);
+    join_issues();
     assert(B[1].status == 0 && B[1].live == 1 && sticky.error.ticket == 1 && Q.log_count == gpusync__committed(&Q));
-    nothing_is_left();
+    nothing_is_left(1);
 }
 
-/* Something about a held submission changes. The thread that changes it has what is held issued, while another thread
-   has the order lock, or does the same for another submission. In the end gpusync__issue_ready has looked at each, and
-   nothing is wanted. */
-static void *stirs(void *i)
-{
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__mark_ready(&submissions[(long)i], &deferred);
-    gpusync__run(&D, &deferred);
-    return NULL;
-}
+/* Held work may go, while another thread has the order lock. */
 static void *orders(void *unused)
 {
     gpusync__lock(&Q.order);
-    gpusync__order_end(&Q);
+    gpusync__unlock(&Q.order);
     return unused;
-}
-static void hold(gpusync__submission *s)
-{
-    gpusync__hook_in(&D);
-    s->device = &D;
-    s->work.queue = &Q;
-    s->flags = GPUSYNC_UNORDERED;
-    s->lined = true;
-    s->missing = 1; /* it stays where it is */
 }
 static void issue_held(void)
 {
-    hold(&submissions[0]);
-    pthread_t one = start(stirs, 0), other = start(orders, 0);
+    begin_held(1);
+    submits(&strict);
+    pthread_t one = start(signals, 1), other = start(orders, 0);
     join(one);
     join(other);
-    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.ready);
+    goes(0);
+    nothing_is_left(1);
 }
+
+/* Two threads let one held submission each go. */
 static void two_issues(void)
 {
-    hold(&submissions[0]);
-    hold(&submissions[1]);
-    pthread_t one = start(stirs, 0), other = start(stirs, 1);
+    begin_held(2);
+    submits(&strict);
+    submits(&later);
+    pthread_t one = start(signals, 1), other = start(signals, 2);
     join(one);
     join(other);
-    assert(!Q.wanted && !Q.is_deferred && !Q.inside && !Q.ready);
+    goes(0);
+    goes(1);
+    nothing_is_left(2);
+}
+
+/* Held work goes, while another thread commits, which is to stand behind it. */
+static void *commits_behind(void *unused)
+{
+    gpusync_ticket ticket;
+    gpusync_result result = gpusync_commit(&Q, &B[1], &ticket);
+    assert(result == GPUSYNC_OK && ticket == 2);
+    return unused;
+}
+static void in_order(void)
+{
+    begin_held(2);
+    strict.flags = GPUSYNC_STRICT;
+    submits(&strict);
+    pthread_t one = start(signals, 1), other = start(commits_behind, 0);
+    join(one);
+    join(other);
+    goes(0);
+    goes(1);
+    assert(places[0] == 1 && places[1] == 2);
+    nothing_is_left(2);
+}
+
+/* A ticket ends (ENDS=BADLY: it fails), while a submission that waits for it comes in. That goes, or fails, too. */
+static gpusync_point ticket_one = {.queue = &Q, .ticket = 1};
+static gpusync_submission second = {.waits = &ticket_one,
+                                    .wait_count = 1,
+                                    .command_buffers = &buffers[1],
+                                    .command_buffer_count = 1,
+                                    .flags = GPUSYNC_STRICT | GPUSYNC_UNORDERED};
+static void ticket_told(void)
+{
+    have_log();
+    begin_held(1);
+    commit(0);
+    pthread_t one = start(submits, (long)&second), other = start(ends, 0);
+    join(one);
+    join(other);
+    if (ENDS == WELL) goes(1);
+    else join_issues();
+    assert(Q.log_count == (ENDS == WELL ? 0 : 2) && B[1].status == (ENDS == WELL ? WELL : 0));
+    nothing_is_left(1);
+}
+
+/* A ticket ends, while a submission that is held for it is cancelled: it goes, or it ends. */
+static void ticket_forgotten(void)
+{
+    begin_held(1);
+    commit(0);
+    submits(&second);
+    pthread_t one = start(cancels, 0), other = start(ends, 0);
+    join(one);
+    join(other);
+    join_issues();
+    if (B[1].status == 2) goes(1);
+    else assert(B[1].live == 1 && Q.log_count == 1);
+    nothing_is_left(1);
 }
 
 /* Work that signals 1 is on the device. A submission that waits for 1 comes in while that work ends well. It is issued,
    and ends well too. */
 static gpusync_submission first = {
-    .signals = &point, .signal_count = 1, .command_buffers = buffers, .command_buffer_count = 1};
-static gpusync_submission second = {
-    .waits = &point, .wait_count = 1, .command_buffers = more_buffers, .command_buffer_count = 1};
-static void *ends(void *unused)
+    .signals = &points[0], .signal_count = 1, .command_buffers = &buffers[0], .command_buffer_count = 1};
+static gpusync_submission follows = {
+    .waits = &points[0], .wait_count = 1, .command_buffers = &buffers[1], .command_buffer_count = 1};
+static void *both_end(void *unused)
 {
     finish(0, WELL);
     finish(2, WELL); /* our own, with the signal */
@@ -193,20 +265,121 @@ static void *ends(void *unused)
 }
 static void on_the_device(void)
 {
-    have_submissions(2);
+    begin_held(2);
     for (int i = 0; i < 4; i++) B[i].status = 0;
     made = 2;
     submits(&first);
+    gpusync__submission *before = links[1].submission;
+    gpusync__submission_keep(before); /* so that its memory does not serve the other one */
     made = 3;
-    pthread_t one = start(submits, (long)&second), other = start(ends, 0);
+    pthread_t one = start(submits, (long)&follows), other = start(both_end, 0);
     join(one);
     join(other);
-    assert(B[1].status == 2);
+    join_issues();
     if (B[3].status == 2) finish(3, WELL); /* our own, with the wait */
-    finish(1, WELL);
+    goes(1);
+    gpusync__submission_unref(before);
     gpusync_result result = gpusync_wait(&Q, 1, 0), result2 = gpusync_wait(&Q, 2, 0);
-    assert(result == GPUSYNC_OK && result2 == GPUSYNC_OK && Q.log_count == 0 && T.value == 1 && !T.signal_count);
-    nothing_is_left();
+    assert(result == GPUSYNC_OK && result2 == GPUSYNC_OK && Q.log_count == 0 && T.value == 1);
+    nothing_is_left(2);
+}
+
+/* The same where the work fails. What needs it fails with it, whether the device has it by then or not. */
+static void *first_fails(void *unused)
+{
+    finish(0, BADLY);
+    finish(2, WELL);
+    return unused;
+}
+static void fails_on_the_device(void)
+{
+    have_log();
+    begin_held(2);
+    for (int i = 0; i < 4; i++) B[i].status = 0;
+    made = 2;
+    submits(&first);
+    gpusync__submission *before = links[1].submission;
+    gpusync__submission_keep(before);
+    made = 3;
+    pthread_t one = start(submits, (long)&follows), other = start(first_fails, 0);
+    join(one);
+    join(other);
+    join_issues();
+    if (B[3].status == 2) finish(3, WELL);
+    if (B[1].status == 2) goes(1);
+    gpusync__submission_unref(before);
+    gpusync_result result = gpusync_wait(&Q, 1, 0), result2 = gpusync_wait(&Q, 2, 0);
+    assert(result == GPUSYNC_ERROR_EXECUTION && result2 == GPUSYNC_ERROR_EXECUTION && Q.log_count == 2 && T.failed);
+    nothing_is_left(2);
+}
+
+/* Work that the device has fails, while it waits for a value that other code signals, and another thread hears of that
+   value. One of the two ends it, and the timeline fails with it. */
+static gpusync_submission both = {.waits = &points[0], .wait_count = 1, .signals = &points[1], .signal_count = 1};
+static void *hears_of_one(void *unused)
+{
+    send_void_value(&event_value, gpusync__sel.setSignaledValue, 1);
+    return block_runs(unused);
+}
+static void fails_abroad(void)
+{
+    begin_held(2);
+    others_signal();
+    submits(&both);
+    assert(B[0].status == 2 && T.waiting.root && Q.in_flight == 1);
+    pthread_t one = start(ends, 0), other = start(hears_of_one, 0);
+    join(one);
+    join(other);
+    join_issues();
+    gpusync_result result = gpusync_wait(&Q, 1, 0);
+    assert(result == GPUSYNC_ERROR_EXECUTION && T.failed && event_value == GPUSYNC__FAILED_VALUE && Q.log_count == 1);
+    nothing_is_left(2);
+}
+
+/* Other code signals what work of a Metal 4 queue is held for, and a thread finds that, issues the work, and gets the
+   feedback, while the thread that submits it is about to listen. */
+static void *finds_and_ends(void *unused)
+{
+    uint64_t value;
+    gpusync_result result = gpusync_timeline_query(&T, &value);
+    assert(result == GPUSYNC_OK && value == 1);
+    __VERIFIER_assume(__atomic_load_n(&B[0].status, __ATOMIC_ACQUIRE) == 2);
+    gpusync__completed(B[0].handler, &B[4]);
+    return unused;
+}
+static void listens(void)
+{
+    begin_held(1);
+    others_signal();
+    Q.metal4 = true;
+    Q.limit = UINT32_MAX;
+    STORE(&event_value, 1);
+    pthread_t one = start(submits, (long)&strict), other = start(finds_and_ends, 0);
+    join(one);
+    join(other);
+    join_issues();
+    nothing_is_left(1);
+}
+
+/* Work ends, while a wait that goes through the loss of the device asks whether anything of it moves. What waits for
+   nothing moves until its ticket has ended. */
+static gpusync_submission free_to_go = {.command_buffers = &buffers[0], .command_buffer_count = 1};
+static void *asks_whether_it_moves(void *s)
+{
+    bool moves = gpusync__moves((gpusync__submission *)s);
+    assert(moves || gpusync__has_ended(&Q, 1));
+    return NULL;
+}
+static void through_loss(void)
+{
+    begin_held(1);
+    submits(&free_to_go);
+    gpusync__submission_keep(&submissions[0]);
+    pthread_t one = start(asks_whether_it_moves, (long)&submissions[0]), other = start(ends, 0);
+    join(one);
+    join(other);
+    gpusync__submission_unref(&submissions[0]);
+    nothing_is_left(1);
 }
 
 /* gpusync__is_full_for_good counts what is tracked and not committed, while an open command buffer is committed. */

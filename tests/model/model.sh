@@ -71,6 +71,9 @@ run() {
     esac
     if [ $verdict = green ] && ! grep -q '^No errors were detected' "$now/log"; then verdict=broken why="no verdict"; fi
     if [ $verdict = green ] && [ "${executions:-0}" -eq 0 ]; then verdict=broken why="no execution is complete"; fi
+    if [ $verdict = red ] && [ -z "$why" ]; then
+        verdict=broken why="no violation: $(grep -m 1 '^Warning: ' "$now/log")"
+    fi
     return 0
 }
 
@@ -156,7 +159,6 @@ green seen-in-status prefix seen_in_status
 # Used again
 green slot-again reuse slot
 green ring-grows reuse ring_grows -DRING=2 -DMODEL_SLOTS=3
-green submission-list reuse submission_list
 green orphan reuse orphan
 green orphan-kept reuse orphan_kept
 # Failure
@@ -165,21 +167,35 @@ green failure-out-of-order failure out_of_order
 # Timelines
 green timeline-rises timeline rises
 green timeline-fails timeline fails
+green timeline-fails-value timeline fails -DLAST=1
 green sleeper-of-two-signals timeline sleeper
 green sleeper-of-failure timeline sleeper_of_failed
-green listeners timeline listeners
+green sleeper-of-work timeline sleeper_of_work
+green listener-again timeline listener_again
+green listener-copied timeline listener_copied
 # Held work
 green held-signalled held against_signal -DWEAK_LOCK
 green held-failed held against_failure -DWEAK_LOCK
 green held-both held against_both -DWEAK_LOCK
 green held-device-lost held against_loss -DWEAK_LOCK
-green held-stuck held against_stuck -DWEAK_LOCK -DMODEL_SLOTS=4
+green held-stuck held against_stuck -DWEAK_LOCK -DMODEL_SLOTS=4 -DENDS=BADLY
 green issue-held held issue_held -DWEAK_LOCK
 green two-issues held two_issues -DWEAK_LOCK
+green held-order held in_order -DWEAK_LOCK -DMODEL_SLOTS=3
+green held-ticket held ticket_told -DWEAK_LOCK -DMODEL_SLOTS=3
+green held-ticket-fails held ticket_told -DWEAK_LOCK -DMODEL_SLOTS=3 -DENDS=BADLY
+green held-cancelled held ticket_forgotten -DWEAK_LOCK -DMODEL_SLOTS=3
+green held-listens held listens -DWEAK_LOCK
+green through-loss held through_loss -DWEAK_LOCK
 green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
+green failure-on-the-device held fails_on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
+green failed-abroad held fails_abroad -DWEAK_LOCK -DENDS=BADLY
 green room-that-is-stuck held stuck -DWEAK_LOCK
 # Callbacks, sweeps
 green callback-registered callbacks registered_meanwhile
+green callbacks-of-value callbacks registered_for_value
+green callback-destroyed callbacks reached_then_gone
+green callback-lost callbacks reached_then_gone -DTHEN=loses
 green callback-asked-for callbacks asked_meanwhile
 green callback-paid callbacks paid_meanwhile
 green sweep-for-sleeper callbacks sweep_for_sleeper
@@ -194,7 +210,7 @@ green destroy-now-sleeper destroy queue_with_sleeper
 green destroy-now-sweep destroy swept
 green destroy-now-tracked destroy tracked
 green destroy-now-feedback destroy metal4
-green destroy-now-kept-submissions destroy kept_submissions
+green destroy-now-issues destroy issued -DWEAK_LOCK
 green close-callbacks destroy closed_post
 green close-sweeps destroy closed_post -DASKED=sweeper
 green destroy-timeline-listener destroy listened
@@ -221,20 +237,24 @@ mutant completed-stored-relaxed failure-known-first
 mutant done-stored-relaxed failure-out-of-order
 mutant ring-stored-relaxed ring-grows
 mutant handler-frees-under-a-look slot-again
-mutant submissions-taken-one-by-one submission-list
-mutant submissions-lost submission-list
 mutant begun-without-a-swap destroy-now-handler
 mutant given-up-without-a-swap destroy-now-handler
 mutant queue-touched-before-the-swap destroy-now-handler
 mutant orphan-seen-before-the-lock orphan
-mutant wanted-is-only-read issue-held
-mutant wanted-not-looked-at issue-held
-mutant counted-before-doomed held-failed
-mutant doomed-read-before-missing held-failed
-mutant lined-up-without-a-look held-signalled
-mutant deferred-cleared-after-the-issue two-issues
+mutant issuing-not-cleared two-issues
+mutant issuing-cleared-late two-issues
+mutant issuing-not-looked-at two-issues
+mutant issue-not-dispatched issue-held
+mutant issued-without-the-order-lock held-order
+mutant let-go-without-a-look held-signalled
+mutant ticket-looked-at-before-the-lock held-ticket
+mutant told-without-the-graph held-ticket-fails
+mutant forgotten-though-told held-cancelled
+mutant wanted-before-the-flag held-device-lost
 mutant loss-not-looked-at held-device-lost
 mutant stuck-not-looked-at held-stuck
+mutant announced-without-a-reference destroy-now-issues
+mutant links-kept-before-the-last-reference held-listens
 mutant inside-counted-relaxed destroy-now-sweep
 mutant closing-read-first destroy-now-sweep
 mutant left-relaxed destroy-now-poller
@@ -244,13 +264,13 @@ mutant leaving-counted-after-the-lock destroy-now-handler
 mutant leaving-let-go-relaxed destroy-now-handler
 mutant leaving-let-go-first destroy-now-handler
 mutant slots-lost destroy-now-handler
-mutant kept-counted-before-the-walk destroy-now-kept-submissions
-mutant kept-read-first destroy-now-kept-submissions
 mutant sleepers-not-woken destroy-now-sleeper
 mutant sleepers-of-values-not-woken destroy-timeline-waiter
-mutant listening-not-orphaned destroy-timeline-listener
-mutant listening-not-waited-for destroy-timeline-listener
+mutant timeline-left-to-the-listener destroy-timeline-listener
+mutant listener-inside-after-the-lock destroy-timeline-listener
 mutant listening-let-go-relaxed destroy-timeline-listener
+mutant block-taken-off-late listener-again
+mutant block-of-the-stack-listed listener-copied
 mutant device-read-before-inside close-callbacks
 mutant post-closed-with-release close-callbacks
 mutant timer-taken-back-late sweep-for-sleeper
@@ -264,7 +284,9 @@ mutant no-fence-behind-a-status seen-in-status
 mutant recorded-after-the-end failure-known-first
 mutant failed-flag-left-out failure-known-first
 mutant value-before-the-error timeline-fails
-mutant raised-without-telling sleeper-of-two-signals
+mutant value-stored-after-telling value
+mutant told-only-where-written sleeper-of-work
+mutant raised-without-showing sleeper-of-two-signals
 mutant pipeline-begun-twice warm-up-asked
 mutant library-without-its-mutex warm-up-library
 mutant counted-before-it-is-done warm-up-waited

@@ -1,8 +1,8 @@
 """mutants.py - faults in the order of memory, or of steps: header.py plants one, and a harness must see it
 
 Each name has texts of gpusync.h, and what stands there instead. A text has to be in the header once, or as often as
-the third value says. model.sh says which property has to be red with it. Comments name rows of the table "WHO WRITES,
-THEN READS WHAT THE OTHER WROTE" in gpusync.h, or what the queue's lock leaves open: what is read without it, and
+the third value says. model.sh says which property has to be red with it. Comments name rows of the table "WRITES,
+THEN READS WHAT THE OTHER SIDE WROTE" in gpusync.h, or what the queue's lock leaves open: what is read without it, and
 which threads touch what is about to go.
 """
 
@@ -29,8 +29,8 @@ MUTANTS = {
          "        ticket++;", ""),
     ],
     "callback-not-looked-at": [
-        ("    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number) : callback->timeline->value >= number;",
-         "    bool ended = !callback->queue && callback->timeline->value >= number;"),
+        ("        callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(",
+         "        !callback->queue && gpusync__value_of("),
     ],
     # -- room comes, a handler begins
     "room-is-not-passed-on": [
@@ -66,17 +66,6 @@ MUTANTS = {
     "completed-looked-at-once": [
         ("    return ticket <= gpusync__ended_to(q); /* its entry may", "    return false; /* its entry may"),
     ],
-    "submissions-taken-one-by-one": [
-        ("    gpusync__submission *s = __atomic_exchange_n(&q->free_submissions, (gpusync__submission *)NULL, __ATOMIC_SEQ_CST);\n"
-         "    gpusync__submission *rest = NULL;",
-         "    gpusync__submission *s = GPUSYNC__LOAD_SEQ(&q->free_submissions), *rest = NULL;\n"
-         "    while (s && !GPUSYNC__SWAP_SEQ(&q->free_submissions, &s, s->next)) {}\n    if (s) return s;"),
-    ],
-    "submissions-lost": [
-        ("    if (rest) /* others freed these meanwhile */\n"
-         "        GPUSYNC__SUB_SEQ(&q->free_count, gpusync__submissions_return(q->device, rest));", "    "
-         "(void)rest;"),
-    ],
     "handler-frees-under-a-look": [
         ("    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))\n"
          "        return NULL;",
@@ -103,53 +92,126 @@ MUTANTS = {
          "    bool orphan = gpusync__is_orphan(slot);\n    GPUSYNC__LOCK(q);\n"),
     ],
     # -- held work may go
-    "wanted-is-only-read": [
-        ("return GPUSYNC__ADD_SEQ(&q->wanted, 0) != 0;\n"
-         "}", "return GPUSYNC__LOAD_SEQ(&q->wanted) != 0; }"),
+    "issuing-not-cleared": [
+        ("    q->issuing = s != NULL;\n", "    q->issuing = true;\n"),
     ],
-    "wanted-not-looked-at": [
-        ("    if (gpusync__is_wanted(q))\n"
-         "        gpusync__upper_of(q)->issue(q);", "    (void)q;"),
+    "issuing-cleared-late": [
+        ("    q->issuing = s != NULL;\n", ""),
+        ("        gpusync__issue(s);\n    }\n    gpusync__unlock(&q->order);\n",
+         "        gpusync__issue(s);\n    }\n    GPUSYNC__LOCK_GRAPH(q->device);\n    q->issuing = false;\n"
+         "    GPUSYNC__UNLOCK_GRAPH(q->device);\n    gpusync__unlock(&q->order);\n"),
     ],
-    "doomed-read-before-missing": [
-        ("    if (gpusync__has_fate(s, GPUSYNC__DOOMED))\n"
-         "        return GPUSYNC_NOT_READY;\n"
-         "    if (goes)\n"
-         "        return GPUSYNC_OK;\n",
-         "    if (gpusync__has_fate(s, GPUSYNC__DOOMED)) return GPUSYNC_NOT_READY;\n"
-         "    goes = !stays && GPUSYNC__LOAD_SEQ(&s->missing) == 1;\n    if (goes) return GPUSYNC_OK;\n"),
+    "issuing-not-looked-at": [
+        ("    if (q->issuing || !gpusync__enter(q))\n", "    if (!gpusync__enter(q))\n"),
     ],
-    "counted-before-doomed": [
-        ("        if (fails)\n"
-         "            gpusync__doom(s, false, error);\n"
-         "        if ((dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1) ||",
-         "        bool last = dep->blocks && GPUSYNC__SUB_SEQ(&s->missing, 1) == 1;\n"
-         "        if (fails)\n"
-         "            gpusync__doom(s, false, error);\n"
-         "        if (last ||"),
+    "issue-not-dispatched": [
+        ("        gpusync__dispatch_async(q->device->issue_queue, q, gpusync__issue_later);\n",
+         "        gpusync__leave(q);\n"),
     ],
-    "lined-up-without-a-look": [
-        ("    if (GPUSYNC__LOAD_SEQ(&s->missing) == 0 || gpusync__has_fate(s, GPUSYNC__DOOMED)) {\n        "
-         "gpusync__list_ready(s);",
-         "    if (gpusync__has_fate(s, GPUSYNC__DOOMED)) {\n        gpusync__list_ready(s);"),
+    "issued-without-the-order-lock": [
+        ("        gpusync__issue(s);\n    }\n    gpusync__unlock(&q->order);\n",
+         "        gpusync__unlock(&q->order);\n        gpusync__issue(s);\n"
+         "        gpusync__lock(&q->order);\n    }\n    gpusync__unlock(&q->order);\n"),
     ],
-    # -- a queue on an deferred
-    "deferred-cleared-after-the-issue": [
-        ("            GPUSYNC__STORE_SEQ(&q->is_deferred, 0); /* first: gpusync__want lists it again */\n"
-         "            gpusync__issue_ready(q, deferred);\n",
-         "            gpusync__issue_ready(q, deferred);\n            GPUSYNC__STORE_SEQ(&q->is_deferred, 0);\n"),
+    "let-go-without-a-look": [
+        ("    if (gpusync__line_first(s->work.queue))\n"
+         "        gpusync__want_issue(s->work.queue, deferred);\n"
+         "}\n\n/* -- the end of a link", "}\n\n/* -- the end of a link"),
     ],
-    # -- a device is lost
+    "announced-without-a-reference": [
+        ("        gpusync__submission_keep(s); /* gpusync__announce drops it", "        /* gpusync__announce drops it"),
+        ("    gpusync__count_down(s, NULL, NULL, deferred);\n    gpusync__submission_unref(s);\n",
+         "    gpusync__count_down(s, NULL, NULL, deferred);\n"),
+    ],
+    "links-kept-before-the-last-reference": [
+        ("    if (q->metal4 && gpusync__is_issued(s))\n        gpusync__keep_links(q, s);\n", ""),
+        ("    gpusync__submission_unref(s); /* last: with its last submission the queue may go */\n",
+         "    if (q->metal4 && gpusync__is_issued(s)) gpusync__keep_links(q, s);\n    gpusync__submission_unref(s);\n"),
+    ],
+    # -- a ticket ends, and a submission waits for it
+    "ticket-looked-at-before-the-lock": [
+        ("        GPUSYNC__LOCK(q);\n        gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;\n"
+         "        if (!gone && gpusync__has_ended(q, link->node.number))\n",
+         "        bool ended = gpusync__has_ended(q, link->node.number);\n        GPUSYNC__LOCK(q);\n"
+         "        gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;\n        if (!gone && ended)\n"),
+    ],
+    "forgotten-though-told": [
+        ("    link->listed = !taken;\n    return taken;\n", "    link->listed = false;\n    return true;\n"),
+    ],
+    "told-without-the-graph": [
+        ("    gpusync_device *dev = link->submission->device;\n    GPUSYNC__LOCK_GRAPH(dev);\n"
+         "    for (gpusync__link *next; link; link = next) {\n        next = link->also;\n"
+         "        gpusync__link_over(link, error, deferred);\n    }\n    GPUSYNC__UNLOCK_GRAPH(dev);\n",
+         "    for (gpusync__link *next; link; link = next) {\n        next = link->also;\n"
+         "        gpusync__link_over(link, error, deferred);\n    }\n"),
+    ],
+    # -- a device is lost, a failure sticks
+    "wanted-before-the-flag": [
+        ("        gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n        if (gpusync__upper_of(q))\n",
+         "        if (gpusync__upper_of(q))\n"),
+        ("    GPUSYNC__EACH_TIMELINE(t, dev)\n        gpusync__set_flag(&t->flags, GPUSYNC__LOST);\n",
+         "    GPUSYNC__EACH_QUEUE(q, dev) gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n"
+         "    GPUSYNC__EACH_TIMELINE(t, dev)\n        gpusync__set_flag(&t->flags, GPUSYNC__LOST);\n"),
+    ],
     "loss-not-looked-at": [
-        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n"
-         "        gpusync__want(",
-         "    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK)\n        gpusync__want("),
+        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n        gpusync__want_issue(",
+         "    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK)\n        gpusync__want_issue("),
     ],
-    # -- a failure sticks
     "stuck-not-looked-at": [
-        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n"
-         "        gpusync__want(",
-         "    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)\n        gpusync__want("),
+        ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n        gpusync__want_issue(",
+         "    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)\n        gpusync__want_issue("),
+    ],
+    # -- a timeline: what is stored under the graph's lock, and told under the timeline's
+    "value-stored-after-telling": [
+        ("    GPUSYNC__STORE_SEQ(&t->value, value);\n    gpusync__end_waits(", "    gpusync__end_waits("),
+        ("    gpusync__catch_nothing(&caught);\n    if (level)\n",
+         "    gpusync__catch_nothing(&caught);\n    GPUSYNC__LOCK_GRAPH(t->device);\n"
+         "    uint64_t shows = t->failed ? GPUSYNC__FAILED_VALUE : t->reached;\n"
+         "    GPUSYNC__UNLOCK_GRAPH(t->device);\n    if (level)\n"),
+        ("        uint64_t value = gpusync__value_of(t);\n        const gpusync_error *error =",
+         "        uint64_t value = shows;\n        const gpusync_error *error ="),
+        ("    } while (gpusync__unpark(t->device, &caught));\n",
+         "    } while (gpusync__unpark(t->device, &caught));\n    GPUSYNC__STORE_SEQ(&t->value, shows);\n"),
+    ],
+    "told-only-where-written": [
+        ("        gpusync__take_numbers(&t->waits, 0, value, GPUSYNC__HOLD_MOST, error, &caught, deferred);\n"
+         "        GPUSYNC__UNLOCK_TIMELINE(t);\n    } while (gpusync__unpark(t->device, &caught));",
+         "        if (level)\n"
+         "            gpusync__take_numbers(&t->waits, 0, value, GPUSYNC__HOLD_MOST, error, &caught, deferred);\n"
+         "        GPUSYNC__UNLOCK_TIMELINE(t);\n    } while (gpusync__unpark(t->device, &caught));"),
+    ],
+    "raised-without-showing": [
+        ("    if (result == GPUSYNC_OK)\n        gpusync__show(t, level, &deferred);\n"
+         "    if (result == GPUSYNC_OK && t->device->trace)",
+         "    if (result == GPUSYNC_OK && t->device->trace)"),
+    ],
+    "value-before-the-error": [
+        ("    if (reason)\n        gpusync__copy_error(&t->error, reason);\n",
+         "    GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);\n    if (reason)\n"
+         "        gpusync__copy_error(&t->error, reason);\n"),
+    ],
+    # -- a timeline's listener
+    "block-taken-off-late": [
+        ("    gpusync__listening_replace(own, NULL);\n    gpusync_timeline *t = own", "    gpusync_timeline *t = own"),
+    ],
+    "block-of-the-stack-listed": [
+        ("    block.next = &place;\n    GPUSYNC__LOCK_GLOBAL();\n    place.next = t->listening->out;\n",
+         "    GPUSYNC__LOCK_GLOBAL();\n    place.next = block.next = t->listening->out;\n"),
+        ("        t->listening->out = &place;\n", "        t->listening->out = &block;\n"),
+        ("    gpusync__listening_replace(copy->next, copy);\n",
+         "    gpusync__listening_replace((const gpusync__listener_block *)from, copy);\n"),
+        ("    gpusync__listening_replace(&place, NULL);", "    gpusync__listening_replace(&block, NULL);"),
+    ],
+    "timeline-left-to-the-listener": [
+        ("    if (t->listening)\n        t->listening->timeline = NULL;\n", ""),
+    ],
+    "listener-inside-after-the-lock": [
+        ("    if (t)\n        GPUSYNC__ADD_SEQ(&t->inside, 1);\n    GPUSYNC__UNLOCK_GLOBAL();\n",
+         "    GPUSYNC__UNLOCK_GLOBAL();\n    if (t)\n        GPUSYNC__ADD_SEQ(&t->inside, 1);\n"),
+    ],
+    "listening-let-go-relaxed": [
+        ("    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) == 1)\n",
+         "    if (__atomic_fetch_sub(&listening->refs, 1, __ATOMIC_RELAXED) == 1)\n"),
     ],
     # -- an object goes
     "inside-counted-relaxed": [
@@ -204,18 +266,6 @@ MUTANTS = {
     ],
     "sleepers-of-values-not-woken": [
         ("    gpusync__wake_waits(t->device, &t->waits, false);\n", ""),
-    ],
-    "listening-not-orphaned": [
-        ("    gpusync__swap32(&listening->state, GPUSYNC__ARMED, GPUSYNC__ORPHANED);\n", ""),
-    ],
-    "listening-not-waited-for": [
-        ("    if (GPUSYNC__LOAD_SEQ(&listening->state) == GPUSYNC__RUNNING)\n"
-         "        return false;\n", ""),
-    ],
-    "listening-let-go-relaxed": [
-        ("    if (GPUSYNC__SUB_SEQ(&listening->refs, 1) != 1)\n"
-         "        return;",
-         "    if (__atomic_fetch_sub(&listening->refs, 1, __ATOMIC_RELAXED) != 1) return;"),
     ],
     # -- a device goes
     "device-read-before-inside": [
@@ -286,23 +336,11 @@ MUTANTS = {
     "failed-flag-left-out": [
         ("    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);\n", ""),
     ],
-    "value-before-the-error": [
-        ("        if (reason)\n"
-         "            gpusync__copy_error(&t->error, reason);\n", ""),
-        ("        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE); /* after the error, which is not "
-         "written any more */\n",
-         "        GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);\n        GPUSYNC__UNLOCK_TIMELINE(t);\n"
-         "        GPUSYNC__LOCK_TIMELINE(t);\n        if (reason) gpusync__copy_error(&t->error, reason);\n"),
-    ],
-    "raised-without-telling": [
-        ("        gpusync__take_numbers(&t->waits, 0, value, SIZE_MAX, NULL, &caught, deferred);\n    }\n    uint64_t level",
-         "    }\n    uint64_t level"),
-    ],
     # -- a warm-up
     "pipeline-begun-twice": [
         ("    if (gpusync__swap32(&w->compilations[i].started, 0, 1))\n",
          "    bool begins = !GPUSYNC__LOAD_SEQ(&w->compilations[i].started);\n"
-         "    GPUSYNC__STORE_SEQ(&w->compilations[i].started, 1);\n    if (begins)\n"),
+         "    (void)__atomic_exchange_n(&w->compilations[i].started, 1, __ATOMIC_SEQ_CST);\n    if (begins)\n"),
     ],
     "library-without-its-mutex": [
         ("    pthread_mutex_lock(&l->mutex);\n", ""),
@@ -325,15 +363,6 @@ MUTANTS = {
     ],
     "warm-up-does-not-fail": [
         ("    (void)gpusync_timeline_fail(w->progress, &gone);\n", ""),
-    ],
-    "kept-counted-before-the-walk": [
-        ("    uint32_t more = 1;\n", "    uint32_t more = 0;\n    GPUSYNC__ADD_SEQ(&q->kept_count, 1);\n"),
-    ],
-    "kept-read-first": [
-        ("        uint32_t left = GPUSYNC__LOAD_SEQ(&owed->count);",
-         "        uint32_t settled = kept ? GPUSYNC__LOAD_SEQ(kept) : 0, left = GPUSYNC__LOAD_SEQ(&owed->count);"),
-        ("        if (left <= (kept ? GPUSYNC__LOAD_SEQ(kept) : 0))\n"
-         "            break;", "        if (left <= settled) break;"),
     ],
     "pending-falls-first": [
         ("        GPUSYNC__STORE_SEQ(&c->done, 1);\n        gpusync__count_done(w);\n    }\n"

@@ -1,4 +1,4 @@
-/* reuse.c - slots, submissions and rings are used again, and no thread takes them for what they were */
+/* reuse.c - slots and rings are used again, and no thread takes them for what they were */
 
 #include "rig.h"
 
@@ -77,46 +77,6 @@ static void ring_grows(void)
     finish(1, WELL);
     finish(2, WELL);
     assert(gpusync_is_idle(&Q) && free_slots(Q.free_slots) == 3);
-}
-
-/* Plans: the queue's list has two. Two threads take one each, and one of them gives its own back; so does a third one,
-   which has had one before. A submission has one owner, and none is lost. */
-static int owned[3];
-static void *takes(void *gives)
-{
-    gpusync__submission *s = gpusync__submission_new(&Q, 0, 0, 0);
-    if (!s) return NULL;
-    assert(__atomic_exchange_n(&owned[s - submissions], 1, __ATOMIC_RELAXED) == 0);
-    s->dependency_count++; /* plain: no other thread has it */
-    if (gives) {
-        STORE(&owned[s - submissions], 0);
-        gpusync__submission_put(&Q, s);
-    }
-    return NULL;
-}
-static void *gives(void *unused)
-{
-    submissions[0].dependency_count++;
-    STORE(&owned[0], 0);
-    gpusync__submission_put(&Q, &submissions[0]);
-    return unused;
-}
-static void submission_list(void)
-{
-    int there = 0;
-    have_submissions(3);
-    Q.free_submissions = &submissions[1];
-    Q.free_count = 2;
-    owned[0] = 1;
-    pthread_t one = start(takes, 0), two = start(takes, 1), three = start(gives, 0);
-    join(one);
-    join(two);
-    join(three);
-    for (gpusync__submission *p = Q.free_submissions; p; p = p->next, there++) assert(there < 3 && !owned[p - submissions]);
-    assert(Q.free_count == (uint32_t)there);
-    for (gpusync__due *p = D.pools[GPUSYNC__POOL_SUBMISSIONS].free; p; p = p->next, there++)
-        assert(there < 3 && !owned[(gpusync__submission *)(void *)p - submissions]);
-    assert(there + owned[0] + owned[1] + owned[2] == 3);
 }
 
 /* A tracked command buffer is given up, while the program commits it after all: its handler comes, and a thread looks

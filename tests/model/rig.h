@@ -11,7 +11,8 @@
      MODEL_SLOTS   slots of the only slab; default 2
      RING          entries of the queue's ring, a power of two; default 4
      LIMIT         command buffers that the queue allows; default 64
-     WEAK_LOCK     a lock of C atomics. GenMC's own never fails in a trylock, so where gpusync__issue_ready tries a lock it is this */
+     WEAK_LOCK     a lock of C atomics. GenMC's own never fails in a trylock, so where gpusync__issue_held tries a lock
+                   it is this */
 
 #include <assert.h>
 #include <genmc.h>
@@ -19,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifndef MODEL_SLOTS
@@ -56,17 +58,19 @@ struct gpusync__failed;
 struct gpusync_error;
 struct gpusync_submission;
 struct gpusync_wait_options;
+struct gpusync__entrance;
 static void zero_goal(struct gpusync__goal *goal, size_t size);
 static void zero_watches(struct gpusync__wait_entry *entries, size_t size);
 static void zero_error(struct gpusync_error *error, size_t size);
 static void zero_submission(struct gpusync_submission *submission, size_t size);
+static void zero_entrance(struct gpusync__entrance *entrance, size_t size);
 /* The rig's is zero. */
 static void *zero_memory(void *memory, size_t size) { return memory; }
-static void zero_unknown(void *memory, size_t size) { assert(!"zeroes what is not known"); }
+static void zero_others(void *memory, size_t size);
 #define memset(to, value, size) \
     _Generic((to), struct gpusync__goal *: zero_goal, struct gpusync__wait_entry *: zero_watches,                           \
-        struct gpusync_error *: zero_error, struct gpusync_submission *: zero_submission, void *: zero_memory,         \
-        default: zero_unknown)(to, size)
+        struct gpusync_error *: zero_error, struct gpusync_submission *: zero_submission,                              \
+        struct gpusync__entrance *: zero_entrance, void *: zero_memory, default: zero_others)(to, size)
 
 static void copy_bits(void *to, const void *from, size_t size)
 {
@@ -84,6 +88,9 @@ static void copy_unknown(void *to, const void *from, size_t size) { assert(!"cop
         default: copy_unknown)(to, from, size)
 
 #define posix_memalign(memory, alignment, size) 12 /* ENOMEM: the slab of the rig is all there is */
+
+static void model_free(void *memory);
+#define free(memory) model_free(memory)
 
 /* No text is ever looked at. */
 #define strlen(text) ((size_t)0)
@@ -134,6 +141,8 @@ static void copy_goal(struct gpusync__goal *to, const struct gpusync__goal *from
 static void copy_options(struct gpusync_wait_options *to, const struct gpusync_wait_options *from);
 static void copy_error(struct gpusync_error *to, const struct gpusync_error *from);
 static void copy_failed(struct gpusync__failed *to, const struct gpusync__failed *from);
+struct gpusync__list;
+static void copy_list(struct gpusync__list *to, const struct gpusync__list *from);
 
 #define GPUSYNC_ASSERT(condition) assert(condition)
 #define GPUSYNC_IMPLEMENTATION
@@ -207,6 +216,13 @@ static void copy_failed(gpusync__failed *to, const gpusync__failed *from)
     copy_error(&to->error, &from->error);
     to->given_up = from->given_up;
 }
+static void copy_list(gpusync__list *to, const gpusync__list *from)
+{
+    to->root = from->root;
+    to->end[0] = from->end[0];
+    to->end[1] = from->end[1];
+    to->random = from->random;
+}
 static void zero_submission(gpusync_submission *s, size_t size)
 {
     s->waits = s->signals = NULL;
@@ -217,6 +233,14 @@ static void zero_submission(gpusync_submission *s, size_t size)
     s->on_complete = NULL;
     s->user = NULL;
     s->timeout_ns = NULL;
+}
+static void zero_entrance(gpusync__entrance *in, size_t size)
+{
+    in->desc = NULL;
+    in->all = NULL;
+    in->joined = NULL;
+    in->needed = 0;
+    in->enqueued = in->tickets = in->holds = in->fails = in->lacks_memory = false;
 }
 /* ---------------------------------------------------------------- Metal */
 
@@ -246,6 +270,8 @@ static command_buffer B[BUFFERS] = {COMMITTED, COMMITTED, COMMITTED, COMMITTED, 
 static int metal_queue, metal_device, metal_class, metal_object;
 static uint64_t event_value; /* of the only event */
 static int made;             /* which command buffer the Metal queue makes next */
+/* How many commits there were, and which of them a buffer's was. Plain: the order lock is over commits. */
+static int commits, places[BUFFERS];
 
 static bool is_buffer(const void *object)
 {
@@ -294,7 +320,11 @@ static void send_void(void *self, void *sel)
 {
     command_buffer *buffer = (command_buffer *)self;
     check_live(self);
-    if (sel == gpusync__sel.commit) __atomic_store_n(&buffer->status, 2, __ATOMIC_RELEASE);
+    if (sel == gpusync__sel.commit) {
+        assert(LOAD(&buffer->status) < 2); /* once */
+        places[buffer - B] = ++commits;
+        __atomic_store_n(&buffer->status, 2, __ATOMIC_RELEASE);
+    }
     else __VERIFIER_assume(__atomic_load_n(&buffer->status, __ATOMIC_ACQUIRE) >= 4); /* waitUntilCompleted */
 }
 static void send_void_id(void *self, void *sel, void *other)
@@ -311,7 +341,10 @@ static void send_void_value(void *self, void *sel, uint64_t value)
            !__atomic_compare_exchange_n(&event_value, &before, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
 }
 static void model_encode(void *object, void *sel, void *event, uint64_t value) {}
-static void model_commit4(void *queue, void *sel, void *const *buffers, unsigned long count, void *options) {}
+static void model_commit4(void *queue, void *sel, void *const *buffers, unsigned long count, void *options)
+{
+    __atomic_store_n(&B[0].status, 2, __ATOMIC_RELEASE);
+}
 void gpusync__objc_msg_send(void) { assert(!"a message by its own type"); }
 void *gpusync__sel_register(const char *name) { return (void *)name; }
 void *gpusync__class_named(const char *name) { return &metal_class; }
@@ -334,14 +367,28 @@ static void finish(int i, unsigned status)
 #define WELL 4
 #define BADLY 5
 
-/* ---------------------------------------------------------------- the listener: one registration at a time */
+/* ---------------------------------------------------------------- the listener: registrations */
 
-static int registered; /* how many blocks Metal has got */
+#define REGISTRATIONS 2
+static int registered; /* how many blocks Metal has got, and its copies of them */
+static gpusync__listener_block registrations[REGISTRATIONS];
 static void model_notify(void *event, void *sel, void *listener, uint64_t value, void *block)
 {
-    const void *descriptor = ((const gpusync__block *)block)->descriptor;
-    ((const struct gpusync__listener_descriptor *)descriptor)->copy(NULL, block); /* Metal's own reference */
-    __atomic_fetch_add(&registered, 1, __ATOMIC_ACQ_REL);
+    const gpusync__listener_block *from = (const gpusync__listener_block *)block;
+    int i = __atomic_fetch_add(&registered, 1, __ATOMIC_ACQ_REL);
+    assert(i < REGISTRATIONS);
+    registrations[i].listening = from->listening;
+    registrations[i].raw = from->raw;
+    registrations[i].next = from->next;
+    ((const struct gpusync__listener_descriptor *)(const void *)from->head.descriptor)->copy(&registrations[i], from);
+}
+/* Metal calls one of them, where the event stands at its value, and lets go of it. */
+static void *block_runs(void *i)
+{
+    gpusync__listener_block *block = &registrations[(long)i];
+    gpusync__listener_invoke(block, &event_value, block->raw);
+    gpusync__listener_dispose(block);
+    return NULL;
 }
 
 /* ---------------------------------------------------------------- libdispatch: what was asked for */
@@ -349,8 +396,23 @@ static void model_notify(void *event, void *sel, void *listener, uint64_t value,
 static int calls_asked, sweeps_asked;
 static int tasks_begun, libraries_made; /* of a warm-up */
 void *gpusync__dispatch_queue_create(const char *label, void *attr) { return &metal_object; }
+/* A deferred issue is a thread: join_issues() waits for it. */
+#define ISSUES 2
+static int issues_begun;
+static pthread_t issues[ISSUES];
+static void *issues_later(void *queue)
+{
+    gpusync__issue_later(queue);
+    return NULL;
+}
 void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *))
 {
+    if (fn == gpusync__issue_later) {
+        int i = __atomic_fetch_add(&issues_begun, 1, __ATOMIC_ACQ_REL);
+        assert(i < ISSUES);
+        pthread_create(&issues[i], NULL, issues_later, context);
+        return;
+    }
     assert(fn == gpusync__answer || fn == gpusync__compile);
     __atomic_fetch_add(fn == gpusync__answer ? &calls_asked : &tasks_begun, 1, __ATOMIC_ACQ_REL);
 }
@@ -434,7 +496,7 @@ extern struct gpusync_timeline T;
 
 /* A sweep is on its way, so that no thread has to ask for one. */
 static gpusync__post post = {.device = &D, .refs = 1, .timers = 1, .sweep_ns = 1, .pace_ns = GPUSYNC__SWEEP_NS};
-static gpusync__callback callbacks[2] = {{.due = {.next = &callbacks[1].due}}};
+static gpusync__callback callbacks[2] = {{.due = {.previous = &callbacks[1].due}}}; /* as gpusync__pool_give has them */
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
 static gpusync_spin at_once; /* no wait spins: it sleeps at once */
 struct gpusync_device D = {
@@ -449,7 +511,7 @@ struct gpusync_device D = {
     .timeline_count = 1,
     .listener = &metal_object,
     .free_waiters = waiters,
-    .pools = {[GPUSYNC__POOL_CALLBACKS] = {.free = &callbacks[0].due, .count = 2}},
+    .pools = {[GPUSYNC__POOL_CALLBACKS] = {.free = (void **)(void *)&callbacks[0], .count = 2}},
     .post = &post,
     .callback_queue = &metal_object,
     .sweep_queue = &metal_object,
@@ -499,23 +561,56 @@ static void have_log(void)
     Q.log_size = Q.log_most = 2;
 }
 
-/* Free submissions, as gpusync__submissions_make has them. */
-static gpusync__submission submissions[4];
+/* The timeline's event is signalled by others, too, and Metal is to tell of the value 1. What the registrations share is
+   written when it is freed: plain, so that this races with every access that is not ordered before it. */
+static gpusync__listening listening;
+static int frees;
+static void others_may_signal(void)
+{
+    listening.refs = 1;
+    listening.timeline = &T;
+    T.listening = &listening;
+    T.flags = GPUSYNC__OUTSIDE;
+}
+static void others_signal(void)
+{
+    others_may_signal();
+    gpusync__listen(&T, 1);
+}
+static void model_free(void *memory)
+{
+    assert(memory == &listening && frees++ == 0);
+    *(volatile uint32_t *)&listening.refs = 99;
+    *(void *volatile *)&listening.timeline = NULL;
+}
+
+/* Free submissions, and as many links. */
+#define SUBMISSIONS 3
+static gpusync__submission submissions[SUBMISSIONS];
+static gpusync__link links[SUBMISSIONS];
 static void have_submissions(int count)
 {
     for (int i = 0; i < count; i++) {
-        gpusync__submission *s = &submissions[i];
-        s->device = &D;
-        s->due.done = gpusync__submission_called;
-        s->due.owed = &Q.owed;
-        s->work.kind = GPUSYNC__SUBMISSION;
-        s->work.submission = s;
-        gpusync__submission_clear(s);
-        s->next = i + 1 < count ? &submissions[i + 1] : NULL;
+        gpusync__pool_give(&D.pools[GPUSYNC__POOL_SUBMISSIONS], &submissions[i]);
+        gpusync__pool_give(&D.pools[GPUSYNC__POOL_LINKS], &links[i]);
     }
-    Q.free_submissions = submissions;
-    Q.free_count = (uint32_t)count;
-    gpusync__hook_in(&D);
+}
+/* Of them the header zeroes some fields of a new one. Each serves once, and is zero. */
+static void zero_others(void *memory, size_t size)
+{
+    size_t one = (size_t)((char *)memory - (char *)submissions) / sizeof *submissions;
+    size_t other = (size_t)((char *)memory - (char *)links) / sizeof *links;
+    assert(one < SUBMISSIONS || other < SUBMISSIONS);
+    assert(one < SUBMISSIONS ? !submissions[one].device : !links[other].submission);
+}
+/* Every submission, and every link, is free, once. */
+static void all_are_free(int count)
+{
+    int of[2] = {0, 0};
+    for (int i = 0; i < 2; i++)
+        for (void **p = D.pools[i ? GPUSYNC__POOL_LINKS : GPUSYNC__POOL_SUBMISSIONS].free; p; p = (void **)*p)
+            assert(of[i]++ < count);
+    assert(of[0] == count && of[1] == count);
 }
 
 /* ---------------------------------------------------------------- words for harnesses */
@@ -567,3 +662,8 @@ static pthread_t start(thread_fn *fn, long argument)
     return thread;
 }
 static void join(pthread_t thread) { pthread_join(thread, NULL); }
+/* What was dispatched by threads that have been joined, or by another issue. */
+static void join_issues(void)
+{
+    for (int i = 0; i < LOAD(&issues_begun); i++) join(issues[i]);
+}

@@ -1,4 +1,4 @@
-/* timeline.c - a timeline only rises, and a failure is for good */
+/* timeline.c - a timeline only rises, a failure is for good, and no waiter sleeps for ever */
 
 #include "rig.h"
 
@@ -21,13 +21,17 @@ static void *failer(void *unused)
     return unused;
 }
 
-/* A thread asks twice: the second answer is not below the first. A failure has its reason and the value before it. */
+/* A thread asks twice: the second answer is not below the first. A failure has its reason and, with LAST, the value
+   before it. */
+#ifndef LAST
+#define LAST 0
+#endif
 static void *asks_twice(void *unused)
 {
     uint64_t first, second;
     gpusync_result one = gpusync_timeline_query(&T, &first), two = gpusync_timeline_query(&T, &second);
     if (one == GPUSYNC_OK) assert(two != GPUSYNC_OK || second >= first);
-    else assert(one == GPUSYNC_ERROR_CANCELLED && two == one && first == second);
+    else assert(one == GPUSYNC_ERROR_CANCELLED && two == one && (!LAST || first == second));
     return unused;
 }
 static void rises(void)
@@ -48,6 +52,13 @@ static void fails(void)
 }
 
 /* A waiter sleeps for 2, while 1 and 2 are signalled, or 2 is signalled and the timeline fails. */
+static void *sleeps_for_two(void *unused)
+{
+    gpusync__goal goal = goal_of(NULL, &T, GPUSYNC__VALUE, 2);
+    gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
 static void *sleeps(void *unused)
 {
     gpusync_error error;
@@ -58,7 +69,7 @@ static void *sleeps(void *unused)
 }
 static void sleeper(void)
 {
-    start(sleeps, 0);
+    start(sleeps_for_two, 0);
     pthread_t one = start(signaller, 1), other = start(signaller, 2);
     join(one);
     join(other);
@@ -73,40 +84,71 @@ static void sleeper_of_failed(void)
     assert(!lost(0));
 }
 
-/* The listener's block runs, while another thread begins to listen for another value: that takes registrations which
-   are through off the timeline's list. Each registration is on one list in the end, and has no reference too many. */
-static gpusync__listening pair[2] = {{0}, {.next = NULL}};
-static void *block_runs(void *unused)
+/* A waiter sleeps for 1, while work that signals 1 ends. */
+static void *sleeps_for_one(void *unused)
 {
-    gpusync__context_block block = {{0}, &pair[0]};
-    gpusync__listener_invoke(&block, &event_value, 1);
-    gpusync__listener_dispose(&block);
+    gpusync__goal goal = goal_of(NULL, &T, GPUSYNC__VALUE, 1);
+    gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
     return unused;
 }
-static void *listens(void *unused)
+static void *ends(void *unused)
 {
-    gpusync__listen_for_value(&T, 2);
+    finish(0, WELL);
+    finish(1, WELL); /* our own, with the signal */
     return unused;
 }
-static void listeners(void)
+static void sleeper_of_work(void)
 {
-    pair[0].refs = 2; /* a reference of the list, and one of Metal's block */
-    pair[0].state = GPUSYNC__ARMED;
-    pair[0].device = &D;
-    pair[0].timeline = &T;
-    pair[0].node.number = 1;
-    gpusync__list_add(&T.listenings, &pair[0].node);
-    T.flags = GPUSYNC__OUTSIDE;
-    gpusync__global.listenings = &pair[1];
+    void *buffers[1] = {&B[0]};
+    gpusync_point point = {.timeline = &T, .value = 1};
+    gpusync_submission work = {.signals = &point,
+                               .signal_count = 1,
+                               .command_buffers = buffers,
+                               .command_buffer_count = 1};
+    gpusync_ticket ticket;
+    have_submissions(1);
+    B[0].status = 0;
+    made = 1;
+    gpusync_result result = gpusync_submit(&Q, &work, &ticket);
+    assert(result == GPUSYNC_OK && B[0].status == 2 && B[1].status == 2);
+    start(sleeps_for_one, 0);
+    join(start(ends, 0));
+    assert(!lost(0));
+}
+
+/* The listener's block runs for 1, while a waiter falls asleep for 2, which others will signal. Then Metal is to tell of
+   2, unless the waiter has still to fall asleep. */
+static void listener_again(void)
+{
+    others_signal();
     STORE(&event_value, 1);
-    pthread_t one = start(block_runs, 0), other = start(listens, 0);
+    start(sleeps_for_two, 0);
+    join(start(block_runs, 0));
+    if (!lost(0)) return; /* it has still to fall asleep: there is an order in which it has */
+    assert(LOAD(&registered) == 2);
+    STORE(&event_value, 2);
+    block_runs((void *)1); /* so that it wakes up */
+    assert(!lost(0));
+}
+
+/* Metal is to tell of 2, and of 1, and copies each registration while another thread makes the other one. In the end
+   all copies are off the list. */
+static void *listens_for(void *value)
+{
+    gpusync__listen(&T, (uint64_t)value);
+    return NULL;
+}
+static void listener_copied(void)
+{
+    others_may_signal();
+    pthread_t one = start(listens_for, 2), other = start(listens_for, 1);
     join(one);
     join(other);
-    int listed = 0, spare = 0;
-    for (gpusync__node *n = T.listenings.end[0]; n; n = n->beside[1], listed++) /* the list's, and that of Metal's block */
-        assert(listed < 2 && ((gpusync__listening *)(void *)n)->refs == (n->number == 2 ? 2 : 1));
-    for (gpusync__listening *l = gpusync__global.listenings; l; l = l->next, spare++) assert(spare < 2 && !l->refs);
-    assert(T.value == 1 && registered == 1 && listed + spare == 2 && T.listenings.end[1]->number == 2);
+    assert(listening.out->raw == 1 && listening.refs == 1 + (unsigned)registered);
+    STORE(&event_value, 2);
+    for (int i = 0; i < registered; i++) block_runs((void *)(long)i);
+    assert(!listening.out && listening.refs == 1);
 }
 
 int main(void)
