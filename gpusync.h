@@ -1692,8 +1692,8 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      last_failed, covered   has a wait to tell of a failure?   before `completed`
      a slot's state  the handler, or a thread that gives it up one compare and swap from ARMED decides
 
-   WRITES, THEN READS WHAT THE OTHER SIDE WROTE. Both sides are sequentially consistent: one of the
-   two sees the other.
+   EACH SIDE WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of
+   the two sees the other.
      a device is lost     set LOST, then read `upper`, and want each queue  set `upper`, line up, then read LOST
                           [gpusync__lose]                                   [gpusync__hold]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
@@ -1933,7 +1933,7 @@ static void gpusync__release_pooled(void *object)
 
 /* ----------------------------------------------------------------------------- >>platform --
    Atomics, clock, the default hooks. The names say the order. SEQ is sequentially consistent: the
-   pairs of >>impl ("writes, then reads what the other side wrote") need it. RELAXED counts
+   pairs of >>impl ("each side writes, then reads what the other wrote") need it. RELAXED counts
    statistics, and writes what other threads read as a guess, or read only after a later operation
    of this thread has published it. Each relaxed store says which. */
 
@@ -2190,7 +2190,7 @@ typedef struct gpusync__slot {
     uint8_t kind, traits, state;     /* GPUSYNC__WORK and the others; GPUSYNC__HAS_ROOM and the others; see above */
     void *buffer;                    /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
     gpusync_queue *queue;            /* NULL: FREE or ORPHANED */
-    uint64_t ticket, since_ns;       /* 0: none yet; when it got that, or was issued. Not of PART */
+    uint64_t ticket, since_ns;       /* 0: none yet; when it got that, or was issued; of PART: the first alone */
     struct gpusync__slot *next;      /* on a free list, among the open buffers, or in the index of those in flight */
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
     /* Of PART and SUBMISSION; of an OPEN slot: what is encoded into the buffer, or NULL. */
@@ -10535,7 +10535,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
    How a submission ends. First `running` falls to 0, then `open`. The thread that counts to 0 does
    the next step, and no other thread does.
 
-     lock held    function                          what it does
+     lock         function                          what it does
      none         gpusync__part_ended               a part has ended, as a handler or a look has found
      graph        gpusync__count_down               keeps its error and times; one part fewer
      + graph      gpusync__work_over                the last part: from here on the waits decide
@@ -11028,7 +11028,7 @@ GPUSYNC__RARE bool gpusync__moves(gpusync__submission *s)
    Then the submission enters its queue, under the order lock and the graph's: it asks everything
    that may refuse it, changes, and is issued. A refused one has changed nothing.
 
-     lock held    function                          what it does
+     lock         function                          what it does
      none         gpusync__submission_new           takes a submission and its links out of the pools
      none         gpusync__link_points              makes links; what is reached already needs none
      none         gpusync__own_buffers              takes room for command buffers of our own, and makes them

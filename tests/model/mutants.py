@@ -1,8 +1,8 @@
 """mutants.py - faults in the order of memory, or of steps: header.py plants one, and a harness must see it
 
 Each name has texts of gpusync.h, and what stands there instead. A text has to be in the header once, or as often as
-the third value says. model.sh says which property has to be red with it. Comments name rows of the table "WRITES,
-THEN READS WHAT THE OTHER SIDE WROTE" in gpusync.h, or what the queue's lock leaves open: what is read without it, and
+the third value says. model.sh says which property has to be red with it. Comments name rows of the table "EACH
+SIDE WRITES, THEN READS WHAT THE OTHER WROTE" in gpusync.h, or what the queue's lock leaves open: what is read without it, and
 which threads touch what is about to go.
 """
 
