@@ -8345,8 +8345,8 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
          listed; none at all where t has failed.
      G7  No wait holds a HELD submission whose value the GPU can wait for (gpusync__find_value), unless the
          submission is STRICT. One that has let go holds no more, whatever comes.
-     G8  A queue with held work that may go is `issuing`: one thread, or a dispatched function, will look
-         at its lines, under the order lock.
+     G8  A queue with held work that may go is `issuing`, unless it is closing: one thread, or a
+         dispatched function, will look at its lines, under the order lock.
      G9  s->error is that of the first failure that counts: of its own work or queue, or of a wait that
          fails while it is held; else, at its end, of its first broken wait. It is written once, but by
          gpusync_queue_destroy_now, which gives all that it leaves one error. t->error is written once.
@@ -8916,7 +8916,7 @@ static uint64_t gpusync__pending_below(const gpusync_timeline *t, uint64_t value
     return below ? below->number : 0;
 }
 
-/* Returns whether the GPU has got the signal, and signals no higher value before it. */
+/* Returns whether the work of the signal is issued, and no higher value comes before the signal. */
 static bool gpusync__comes(const gpusync__link *signal)
 {
     return signal->issued && !signal->passed;
@@ -9550,7 +9550,7 @@ static gpusync_result gpusync__value_result(const gpusync__goal *goal, gpusync_e
     return gpusync__timeline_result(goal->timeline, error);
 }
 
-/* Reads the event of a timeline that other code signals, before a wait. */
+/* Reads the event of a timeline that other code signals, before a callback is listed. */
 GPUSYNC__RARE gpusync_result gpusync__value_ready(gpusync_timeline *t)
 {
     if (!gpusync__is_outside(t))
@@ -10393,7 +10393,8 @@ GPUSYNC__RARE bool gpusync__leave_behind(gpusync_queue *q, bool waits)
     return true;
 }
 
-/* Before the first commit, whose handler reads it. Under the order lock. */
+/* Gives the queue its table before its first commit: the handler reads `four`. Under the order
+   lock. */
 GPUSYNC__INLINE void gpusync__hook_in4(gpusync_queue *q)
 {
     static const gpusync__metal4 fours = {gpusync__feedback_status, gpusync__leave_behind};
