@@ -863,6 +863,14 @@ static void assert_left_for_good(void *object, unsigned long others)
     metal_release(object);
 }
 
+/* The queue is left, with the event that it was to signal last. Gives the test's reference back. */
+static void assert_queue_left(void *metal)
+{
+    assert_left_for_good(softmetal_last_signalled(metal), 0);
+    assert_left_for_good(metal, 1);
+    metal_release(metal);
+}
+
 static void assert_not_left(void *object, unsigned long others)
 {
     drop_recordings();
@@ -991,9 +999,7 @@ static void test_a_wait_that_was_met_tells_nothing_of_the_signals_in_front_of_it
         assert_left_for_good(events[i], 1);
         metal_release(events[i]);
     }
-    assert_left_for_good(softmetal_last_signalled(metal), 0);
-    assert_left_for_good(metal, 1);
-    metal_release(metal);
+    assert_queue_left(metal);
     close_stage(&s);
 }
 
@@ -1497,9 +1503,7 @@ static void test_events_outlive_a_queue_that_went_at_once(void **state)
         assert_left_for_good(events[i], 1);
         metal_release(events[i]);
     }
-    assert_left_for_good(softmetal_last_signalled(metal), 0);
-    assert_left_for_good(metal, 1);
-    metal_release(metal);
+    assert_queue_left(metal);
     close_stage(&s);
 }
 
@@ -1875,9 +1879,7 @@ static void test_the_event_of_a_failed_timeline_stays_for_the_signal(void **stat
     hold_signals(false); /* softmetal aborts where the event is gone */
     assert_int_equal(softmetal_live("queue_operation"), 0);
     assert_left_for_good(event, 0);
-    assert_left_for_good(softmetal_last_signalled(metal), 0);
-    assert_left_for_good(metal, 1);
-    metal_release(metal);
+    assert_queue_left(metal);
     close_stage(&s);
 }
 
