@@ -145,14 +145,15 @@ testing() { # examples/testing.md, in a directory that looks like the project's 
 }
 
 # With what `make softmetal SANITIZE=` prints a program finds its own mistakes, and none of GNUstep's.
-sanitized() { # SANITIZERS FLAW: a line of C with a mistake
+# SANITIZERS FLAW: a line of C with a mistake, which is made 20 times, as TSan may miss a race once.
+sanitized() {
     local dir=$out/sanitized-$1 flaw=$2 program
     mkdir -p "$dir" || return
     printf '%s\n' '#include <pthread.h>' '#include <stdlib.h>' 'static int shared;' \
         'static void *race(void *memory) { shared++; return memory; }' \
-        '__attribute__((constructor)) static void err(void) { pthread_t thread;' \
+        '__attribute__((constructor)) static void err(void) { for (int i = 0; i < 20; i++) { pthread_t thread;' \
         '    if (pthread_create(&thread, NULL, race, NULL)) exit(2);' "    $flaw" \
-        '    if (pthread_join(thread, NULL)) exit(2); }' >"$dir/flaw.c"
+        '    if (pthread_join(thread, NULL)) exit(2); } }' >"$dir/flaw.c"
     (
         unset CC CXX CPPFLAGS LDLIBS SOFTMETAL ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS UBSAN_OPTIONS
         cd "$root" || exit
