@@ -9212,25 +9212,33 @@ static uint64_t gpusync__take_level(gpusync_timeline *t)
     return level;
 }
 
-/* Writes the event, where the caller has taken a level, and tells waits and callbacks of what has
-   been reached. The caller has changed the timeline, or has found that it has failed. Of two
-   threads that come here at once the first tells for both, and the later one finds nothing left to
-   do. They may write the event in the other order; Metal ignores the lower value (documented: an
-   event only rises). A wait that lists itself later sees the value, because it reads it under the
+/* Tells waits and callbacks for values up to this one of the error, or that they are reached
+   (NULL). Of two threads that come here at once the first tells for both, and the later one finds
+   nothing left to do. A wait that lists itself later sees the value, because it reads it under the
    timeline's lock. No lock is held. */
-static void gpusync__show(gpusync_timeline *t, uint64_t level, gpusync__deferred *deferred)
+GPUSYNC__INLINE void gpusync__tell_waits(gpusync_timeline *t, uint64_t value, const gpusync_error *error,
+                                         gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
-    if (level)
-        gpusync__write_event(t, level == GPUSYNC__FAILED_VALUE ? level : level + t->base);
     do {
         GPUSYNC__LOCK_TIMELINE(t);
-        uint64_t value = gpusync__value_of(t);
-        const gpusync_error *error = value == GPUSYNC__FAILED_VALUE ? &t->error : NULL;
         gpusync__take_numbers(&t->waits, 0, value, GPUSYNC__HOLD_MOST, error, &caught, deferred);
         GPUSYNC__UNLOCK_TIMELINE(t);
     } while (gpusync__unpark(t->device, &caught));
+}
+
+/* Writes the event, where the caller has taken a level, and tells of what has been reached. The
+   caller has changed the timeline, or has found that it has failed. Two threads may write the event
+   in the other order; Metal ignores the lower value (documented: an event only rises). No lock is
+   held. */
+static void gpusync__show(gpusync_timeline *t, uint64_t level, gpusync__deferred *deferred)
+{
+    uint64_t value = gpusync__value_of(t);
+    const gpusync_error *error = value == GPUSYNC__FAILED_VALUE ? &t->error : NULL;
+    if (level)
+        gpusync__write_event(t, level == GPUSYNC__FAILED_VALUE ? level : level + t->base);
+    gpusync__tell_waits(t, value, error, deferred);
 }
 
 /* Reads the event, if other code signals it. Other code may also have written the value that means
@@ -9676,7 +9684,6 @@ static bool gpusync__close_timeline(gpusync__going *going, bool waits)
     gpusync_timeline *t = (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
     gpusync_device *dev = t->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__catch caught;
 
     if (going->stage == 0) {
         if (!gpusync__let_out(dev, &t->inside, waits))
@@ -9685,14 +9692,7 @@ static bool gpusync__close_timeline(gpusync__going *going, bool waits)
         gpusync__list_remove(&dev->timelines, &t->place);
         gpusync__unlock(&dev->lock);
         gpusync__show(t, 0, &deferred); /* what another thread has reached counts before the end */
-        gpusync__catch_nothing(&caught);
-        do {
-            caught.more = false;
-            GPUSYNC__LOCK_TIMELINE(t);
-            gpusync__take_numbers(&t->waits, 0, GPUSYNC__FAILED_VALUE, GPUSYNC__HOLD_MOST, &gpusync__timeline_gone,
-                                  &caught, &deferred);
-            GPUSYNC__UNLOCK_TIMELINE(t);
-        } while (caught.more);
+        gpusync__tell_waits(t, GPUSYNC__FAILED_VALUE, &gpusync__timeline_gone, &deferred);
         GPUSYNC__LOCK_GRAPH(dev);
         gpusync__end_abandoned(t, &deferred);
         GPUSYNC__UNLOCK_GRAPH(dev);
@@ -9795,10 +9795,12 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     GPUSYNC__LOCK_GRAPH(t->device);
     bool lost = (GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__LOST) != 0;
     result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(t, value);
-    if (result == GPUSYNC_OK && value > t->kept)
-        t->kept = value;
-    gpusync__raise(t, &deferred); /* which raises nothing on an error */
-    uint64_t level = result == GPUSYNC_OK ? gpusync__take_level(t) : 0;
+    uint64_t level = 0;
+    if (result == GPUSYNC_OK) {
+        t->kept = value > t->kept ? value : t->kept;
+        gpusync__raise(t, &deferred);
+        level = gpusync__take_level(t);
+    }
     GPUSYNC__UNLOCK_GRAPH(t->device);
     if (result == GPUSYNC_OK)
         gpusync__show(t, level, &deferred);
@@ -9809,17 +9811,24 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     return result;
 }
 
-/* Copies the program's own error, whose texts may have no end, and may be no UTF-8. */
+/* Copies a text of the program's, which may have no end, and may be no UTF-8. size: of both, at
+   most that of a message */
+static void gpusync__read_text(char *to, size_t size, const char *from)
+{
+    char ended[sizeof((gpusync_error *)NULL)->message];
+    memcpy(ended, from, size);
+    ended[size - 1] = '\0';
+    gpusync__copy_label(to, size, ended);
+}
+
+/* Copies the program's own error. */
 static void gpusync__read_reason(gpusync_error *to, const gpusync_error *from)
 {
-    gpusync_error ended = *from;
-    ended.domain[sizeof ended.domain - 1] = ended.message[sizeof ended.message - 1] = '\0';
-    ended.label[sizeof ended.label - 1] = ended.queue_label[sizeof ended.queue_label - 1] = '\0';
-    *to = ended;
-    gpusync__copy_label(to->domain, sizeof to->domain, ended.domain);
-    gpusync__copy_label(to->message, sizeof to->message, ended.message);
-    gpusync__copy_label(to->label, sizeof to->label, ended.label);
-    gpusync__copy_label(to->queue_label, sizeof to->queue_label, ended.queue_label);
+    *to = *from;
+    gpusync__read_text(to->domain, sizeof to->domain, from->domain);
+    gpusync__read_text(to->message, sizeof to->message, from->message);
+    gpusync__read_text(to->label, sizeof to->label, from->label);
+    gpusync__read_text(to->queue_label, sizeof to->queue_label, from->queue_label);
 }
 
 /* A timeline that has failed keeps its first error, and the call returns that. Work that is to
@@ -10137,6 +10146,8 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync_queue_create       its limit, where the program sets none, is the largest number
      gpusync__orphan_slots      keeps no events for an orphan: the queue keeps the links of its submission
      gpusync__step_callbacks    calls `leave`: what the GPU still uses is kept
+     gpusync__part_ended        a wait of the queue that Metal cut short fails the work
+     gpusync_submit             checks the classes of command buffers that another queue could not have
      gpusync__submission_free   the events that the submission signals stay until they show the values; releases
                                 the options of a commit that was never made
      gpusync__set_out           announces each commit: Metal has the options, not the submission
@@ -10150,32 +10161,18 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync__write_slot        the report knows no status
      gpusync__write_queue       the report says which kind the queue is */
 
-/* Refuses NULL and a command buffer that stands twice, by a hash table that is at most half full.
-   */
-GPUSYNC__RARE gpusync_result gpusync__check_buffers(gpusync_device *dev, void *const *buffers, size_t count)
+/* Refuses NULL and a command buffer that stands twice. Each is compared with those in front of it,
+   which suffices for the 64 that Metal has of a queue. */
+GPUSYNC__RARE gpusync_result gpusync__check_buffers(void *const *buffers, size_t count)
 {
-    enum { FEW = 32 };
-    void *few[FEW] = {NULL}, **table = few;
-    size_t size = FEW;
-    gpusync_result result = GPUSYNC_OK;
-
-    while (size < 2 * count)
-        size *= 2;
-    if (size > FEW)
-        table = (void **)gpusync__allocate(dev, size * sizeof *table, 16);
-    if (!table)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
-        size_t at = (size_t)(gpusync__hash(buffers[i]) >> 32) & (size - 1);
-        while (table[at] && table[at] != buffers[i])
-            at = (at + 1) & (size - 1);
-        if (!buffers[i] || table[at])
-            result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-        table[at] = buffers[i];
+    for (size_t i = 0; i < count; i++) {
+        size_t first = 0;
+        while (buffers[first] != buffers[i])
+            first++;
+        if (!buffers[i] || first < i)
+            return GPUSYNC_ERROR_INVALID_ARGUMENT;
     }
-    if (table != few)
-        gpusync__free(dev, table, size * sizeof *table);
-    return result;
+    return GPUSYNC_OK;
 }
 
 /* Refuses command buffers that are not of Metal 4, and a commit of none, which Metal 4 lacks. */
@@ -10195,7 +10192,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_classes4(gpusync_queue *q, void *c
 /* Checks what one call is to commit, unless it is one command buffer for another queue. */
 GPUSYNC__INLINE gpusync_result gpusync__check_work(gpusync_queue *q, void *const *buffers, size_t count)
 {
-    gpusync_result result = count > 1 ? gpusync__check_buffers(q->device, buffers, count) : GPUSYNC_OK;
+    gpusync_result result = count > 1 ? gpusync__check_buffers(buffers, count) : GPUSYNC_OK;
     return q->metal4 && result == GPUSYNC_OK ? gpusync__check_classes4(q, buffers, count) : result;
 }
 
@@ -10877,6 +10874,17 @@ static void gpusync__give_up_all(gpusync_queue *q, const gpusync_error *error, b
             gpusync__fail(s, own, error);
             gpusync__drop_held(s, deferred);
         }
+}
+
+/* The same, with this result. No lock is held. */
+static void gpusync__drop_all_held(gpusync_queue *q, gpusync_result result, const char *message,
+                                   gpusync__deferred *deferred)
+{
+    gpusync_error error;
+    gpusync__given_up_error(q, &error, result, message);
+    GPUSYNC__LOCK_GRAPH(q->device);
+    gpusync__give_up_all(q, &error, true, deferred);
+    GPUSYNC__UNLOCK_GRAPH(q->device);
 }
 
 /* Drops the held work of a queue whose device is lost, or on which a failure sticks. Under the
@@ -11933,15 +11941,11 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync_error error;
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync__given_up_error(queue, &error, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held");
-    GPUSYNC__LOCK_GRAPH(queue->device);
-    gpusync__give_up_all(queue, &error, true, &deferred);
-    GPUSYNC__UNLOCK_GRAPH(queue->device);
+    gpusync__drop_all_held(queue, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held", &deferred);
     gpusync__do_deferred(queue->device, &deferred);
     gpusync__leave(queue);
     return GPUSYNC_OK;
@@ -12028,11 +12032,7 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
 /* Drops the queue's held work, because the queue is being destroyed. */
 GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    gpusync_error error;
-    gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q), "its queue was destroyed while it was held");
-    GPUSYNC__LOCK_GRAPH(q->device);
-    gpusync__give_up_all(q, &error, true, deferred);
-    GPUSYNC__UNLOCK_GRAPH(q->device);
+    gpusync__drop_all_held(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was held", deferred);
 }
 
 /* Gives the device the table, its pools, and the dispatch queue for issuing, before its first
@@ -12285,28 +12285,43 @@ static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
     return GPUSYNC__LOAD_SEQ(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
-/* Returns the library's compilation for pipeline i: that of an earlier pipeline with the same text
-   or library object, else a new one, which is not begun here. Needs a pool. */
-static gpusync__compilation *gpusync__find_library(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
+/* Returns whether two pipelines are of one library: of the same text, or of the same library
+   object. */
+static bool gpusync__same_library(const gpusync_pipeline_desc *one, const gpusync_pipeline_desc *other)
 {
-    for (size_t k = 0; k < i; k++)
-        if (descs[i].library ? descs[i].library == descs[k].library
-                             : !descs[k].library && strcmp(descs[i].source, descs[k].source) == 0)
-            return w->compilations[k].library;
-    gpusync__compilation *l = &w->compilations[w->count + w->library_count++];
-    l->warmup = w;
-    pthread_mutex_init(&l->mutex, NULL);
-    l->made = gpusync__retain(descs[i].library);
-    l->text = descs[i].library ? NULL : gpusync__retain(gpusync__string(descs[i].source));
-    return l;
+    if (one->library || other->library)
+        return one->library == other->library;
+    return strcmp(one->source, other->source) == 0;
 }
 
-/* Makes the warm-up with its lists, and begins nothing. A disabled one has no jobs. A pipeline that
-   is listed twice counts once: the loop for `same_as` ends at the pipeline itself at the latest. */
+/* Fills pipeline i, with its library: that of an earlier pipeline, or a new one. Needs a pool. */
+static void gpusync__list_pipeline(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
+{
+    const gpusync_pipeline_desc *desc = &descs[i];
+    gpusync__compilation *c = &w->compilations[i], *l;
+    c->warmup = w;
+    c->text = gpusync__retain(gpusync__label(desc->function));
+    for (c->same_as = 0; c->same_as < i; c->same_as++) {
+        if (!gpusync__same_library(desc, &descs[c->same_as]))
+            continue;
+        c->library = w->compilations[c->same_as].library;
+        if (strcmp(desc->function, descs[c->same_as].function) == 0)
+            return;
+    }
+    w->total++;
+    if (c->library)
+        return;
+    l = c->library = &w->compilations[w->count + w->library_count++];
+    l->warmup = w;
+    pthread_mutex_init(&l->mutex, NULL);
+    l->made = gpusync__retain(desc->library);
+    l->text = desc->library ? NULL : gpusync__retain(gpusync__string(desc->source));
+}
+
+/* Makes the warm-up with its lists, and begins nothing. A disabled one has no jobs. */
 static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_warmup_desc *desc, gpusync_warmup **out)
 {
     static const gpusync_timeline_desc progress = {0, "warm-up", NULL, false};
-    const gpusync_pipeline_desc *wish = desc->pipelines;
     size_t jobs = desc->disabled ? 0 : desc->job_count;
     size_t count = desc->pipeline_count;
     size_t size = sizeof(gpusync_warmup) + 2 * count * sizeof(gpusync__compilation) + jobs * sizeof(gpusync_warmup_job);
@@ -12330,18 +12345,8 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
     if (jobs)
         memcpy(w->jobs, desc->jobs, jobs * sizeof *w->jobs);
     void *pool = gpusync__pool_push();
-    for (size_t i = 0; i < count; i++) {
-        gpusync__compilation *c = &w->compilations[i];
-        size_t k = 0;
-        c->warmup = w;
-        c->library = gpusync__find_library(w, wish, i);
-        c->text = gpusync__retain(gpusync__label(wish[i].function));
-        while (w->compilations[k].library != c->library || strcmp(wish[k].function, wish[i].function) != 0)
-            k++;
-        c->same_as = k;
-        if (k == i)
-            w->total++;
-    }
+    for (size_t i = 0; i < count; i++)
+        gpusync__list_pipeline(w, desc->pipelines, i);
     gpusync__pool_pop(pool);
     w->total = desc->disabled ? 0 : w->total + jobs + 1;
     for (size_t n = 0; n < GPUSYNC__WARMUP_QUEUES; n++)

@@ -297,13 +297,15 @@ def of_metal4(header):
     """The list in >>metal4 has each function that knows of Metal 4 and stands elsewhere, and no other."""
     listed = re.findall(r"^     (gpusync_\w+)  ", header.sections["metal4"], re.M)
     lines = without_comments(header.text).split("\n")
+    of_its_own = "|".join(function.name for function in Part(header, ["metal4"]).functions)
+    calls = re.compile(rf"\b(?:{of_its_own})\(")
     known = set()
     for section in header.implementation():
         if section in ("metal4", "stubs"):
             continue
         for function in Part(header, [section]).functions:
             body = "\n".join(lines[function.line - 1:function.line - 1 + function.lines])
-            if METAL4.search(body):
+            if METAL4.search(body) or calls.search(body):
                 known.add(function.name)
     for name in sorted(known - set(listed)):
         yield f"{name} knows of Metal 4, and is not in the list of >>metal4"
