@@ -2557,7 +2557,6 @@ struct gpusync_queue {
     gpusync_queue *next_to_issue; /* among a thread's deferred work */
     /* -- of Metal 4 */
     gpusync__list kept; /* see gpusync__keep_links */
-    bool looks_at_kept; /* a thread does, and has what was kept */
     uint64_t sent;      /* submissions that the queue got. Under the order lock */
     /* By the thread that destroys: see gpusync__ask_last. */
     void *last;                         /* an event, +1, that the queue signals behind all others */
@@ -10254,50 +10253,40 @@ static int gpusync__shows(const gpusync__link *link)
     return gpusync__value_of(t) == GPUSYNC__FAILED_VALUE ? GPUSYNC__UNKNOWN : GPUSYNC__NOT_COME;
 }
 
+/* Takes the first kept link off the list. NULL: there is none. No lock is held. */
+static gpusync__link *gpusync__take_kept(gpusync_queue *q)
+{
+    GPUSYNC__LOCK_GRAPH(q->device);
+    gpusync__node *node = q->kept.end[0];
+    if (node)
+        gpusync__list_remove(&q->kept, node);
+    GPUSYNC__UNLOCK_GRAPH(q->device);
+    return gpusync__link_at(node);
+}
+
 /* Drops the kept links that the GPU is through with. `kept` is in the order in which the queue got
    them, and Metal makes the signals of a queue in that order (assumed: README, "Status"): one that
-   has come tells of all in front. One thread at a time looks, with the list in its hands, because
-   the events are asked without a lock; what is kept meanwhile comes to the list as usual. No lock
-   is held. */
+   has come tells of all in front. The events are asked without a lock, so each link leaves the list
+   meanwhile. No lock is held. */
 GPUSYNC__RARE void gpusync__drop_come(gpusync_queue *q)
 {
-    gpusync_device *dev = q->device;
-    gpusync__link *come = NULL, *last = NULL;
-    gpusync__node *node, *next;
-    GPUSYNC__LOCK_GRAPH(dev);
-    gpusync__list all = q->kept;
-    bool looks = all.root && !q->looks_at_kept;
-    if (looks) {
-        q->looks_at_kept = true;
-        q->kept.root = q->kept.end[0] = q->kept.end[1] = NULL;
-    }
-    GPUSYNC__UNLOCK_GRAPH(dev);
-    if (!looks)
-        return;
-
-    for (node = all.end[0]; node; node = node->beside[1]) {
-        int shows = gpusync__shows(gpusync__link_at(node));
-        if (shows == GPUSYNC__NOT_COME)
-            break;
-        if (shows == GPUSYNC__CAME)
-            last = gpusync__link_at(node);
-    }
-    GPUSYNC__LOCK_GRAPH(dev);
-    for (node = all.end[0]; node; node = next) {
-        gpusync__link *link = gpusync__link_at(node);
-        next = node->beside[1];
-        if (!last) {
-            gpusync__list_add(&q->kept, node);
+    gpusync__link *taken = NULL, *link, *next;
+    int shows = GPUSYNC__UNKNOWN;
+    while (shows != GPUSYNC__NOT_COME && (link = gpusync__take_kept(q)) != NULL) {
+        link->next = taken;
+        taken = link;
+        shows = gpusync__shows(link);
+        if (shows != GPUSYNC__CAME)
             continue;
-        }
-        link->next = come;
-        come = link;
-        if (link == last)
-            last = NULL;
+        gpusync__drop_links(q->device, taken);
+        taken = NULL;
     }
-    q->looks_at_kept = false;
-    GPUSYNC__UNLOCK_GRAPH(dev);
-    gpusync__drop_links(dev, come);
+    GPUSYNC__LOCK_GRAPH(q->device);
+    for (; taken; taken = next) {
+        next = taken->next;
+        gpusync__list_add(&q->kept, &taken->node);
+    }
+    GPUSYNC__UNLOCK_GRAPH(q->device);
 }
 
 /* Keeps the links of a submission that the GPU may still use, when its last reference has gone:

@@ -1356,8 +1356,8 @@ static void *finish_body(void *buffer)
     return NULL;
 }
 
-/* What is kept is asked without a lock, by one thread at a time. What another thread keeps meanwhile has its place in the
-   order of the signals all the same. */
+/* What is kept is asked without a lock, and is in no list meanwhile. What two threads had in hand has its place in the
+   order of the signals afterwards. */
 static void test_kept_events_keep_their_order_while_two_threads_look(void **state)
 {
     void *buffers[2], *second;
@@ -1386,13 +1386,13 @@ static void test_kept_events_keep_their_order_while_two_threads_look(void **stat
     assert_ok(gpusync_timeline_fail(t[1], NULL));
     assert_true(metal_event_value(l.events[1]) == UINT64_MAX);
     softmetal_set_message_hook(stop_at_questions, &l);
-    must_return_within(60); /* else the first thread looks at no event, or the second waits */
+    must_return_within(60); /* else the first thread looks at no event, or the second waits for the first */
     threads[0] = start(finish_body, buffers[0]);
     while (!GET(&l.stopped[0])) sched_yield();
-    threads[1] = start(finish_body, buffers[1]); /* it leaves the looking to the first */
-    join(threads[1]);
-    assert_false(l.stopped[1]);
     PUT(&l.goes_on[1], true);
+    threads[1] = start(finish_body, buffers[1]); /* it asks the event behind the one that the first has in hand */
+    join(threads[1]);
+    assert_true(GET(&l.stopped[1]));
     PUT(&l.goes_on[0], true);
     join(threads[0]);
     has_returned();
