@@ -118,14 +118,21 @@ static void leave_to(unsigned count)
 }
 static void leave(void) { leave_to(0); }
 
+static void give_room_back(place *p, void *object);
+
 /* The object is taken out, once, and no thread is in a call of it. */
 static void *take_out(place *p)
 {
     void *object = __atomic_exchange_n(&p->object, NULL, __ATOMIC_ACQ_REL);
+    unsigned stuck = GET(&world.stuck);
     if (!object) return NULL;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     __atomic_store_n(&fuzz_doing[fuzz_me], "waits until no thread uses what it destroys", __ATOMIC_RELAXED);
-    while (__atomic_load_n(&p->uses, __ATOMIC_ACQUIRE) > 0) sched_yield();
+    while (__atomic_load_n(&p->uses, __ATOMIC_ACQUIRE) > 0) {
+        if (GET(&world.stuck) != stuck) give_room_back(p, object);
+        stuck = GET(&world.stuck);
+        sched_yield();
+    }
     return object;
 }
 
@@ -921,6 +928,24 @@ static void untrack(opened *o, gpusync_queue *queue)
 {
     gpusync_ticket ticket = __atomic_exchange_n(&o->tracked, GPUSYNC_NO_TICKET, __ATOMIC_ACQ_REL);
     if (ticket) answer(gpusync_untrack(queue, ticket), GPUSYNC_OK);
+}
+
+/* A call that Metal keeps waits for room that a thread has which waits for the call to end: the one that destroys the queue
+   unsticks it, as the main thread finds the queue no more. */
+static void give_room_back(place *p, void *object)
+{
+    int i, k;
+    if (p < world.queues || p >= world.queues + QUEUES) return;
+    for (i = 1; i <= CREW; i++)
+        for (k = 0; k < OPENS; k++) {
+            opened *o = &opens[i][k];
+            lock_open(o);
+            if (o->queue == p && o->life == p->life) {
+                if (GET(&o->tracked)) untrack(o, (gpusync_queue *)object);
+                if (i == fuzz_me && o->buffer && (o->was_tracked || !o->made)) let_go(o); /* Metal counts it until then */
+            }
+            unlock_open(o);
+        }
 }
 
 /* An empty command buffer behind one that other code has committed: its ticket tells that both are over. */
