@@ -782,6 +782,44 @@ static void test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queue
     close_idle_stage(&p);
 }
 
+static void test_a_ticket_that_had_ended_well_counts_as_reached_though_its_queue_goes_before_the_commit(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    ticket = commit_empty_to(p.q[1], NULL);
+    finish_queue(p.q[1]);
+    buffer = kept_buffer_after(p.q[0], after(p.q[1], ticket));
+    take_down_queue(&p, 1, false);
+    ticket = commit_to(p.q[0], buffer);
+    finish_queue(p.q[0]);
+    assert_ok(gpusync_wait(p.q[0], ticket, 0));
+    drop(buffer);
+    close_idle_stage(&p);
+}
+
+static void test_the_report_names_the_open_buffer_whose_signal_keeps_back_what_was_signalled(void **state)
+{
+    char words[160];
+    void *buffer;
+    stage p;
+    (void)state;
+    open_stage(&p, SOFTMETAL_MANUAL, 2);
+    buffer = buffer_of(p.q[1]);
+    assert_ok(gpusync_encode_signal(p.q[1], buffer, at(p.a, 1)));
+    assert_ok(gpusync_timeline_signal(p.a, 2));
+    (void)SUBMIT(p.q[0], BUFFERS(buffer_of(p.q[0])), WAITS(at(p.a, 2)));
+    snprintf(words, sizeof words, "kept back by value 1, pending in a command buffer of queue 2 (%p) that is not committed\n", buffer);
+    assert_true(reports(p.device, words));
+    (void)commit_to(p.q[1], buffer);
+    finish_queue(p.q[1]);
+    finish_queue(p.q[0]);
+    assert_int_equal(value_of(p.a), 2);
+    close_idle_stage(&p);
+}
+
 /* Found by a hash, which grows. */
 static void test_hundreds_of_open_buffers_are_told_apart(void **state)
 {
@@ -1600,6 +1638,8 @@ int main(void)
         cmocka_unit_test(test_on_a_lost_device_nothing_is_encoded),
         cmocka_unit_test(test_a_loss_while_a_wait_is_encoded_refuses_it),
         cmocka_unit_test(test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queues_about),
+        cmocka_unit_test(test_a_ticket_that_had_ended_well_counts_as_reached_though_its_queue_goes_before_the_commit),
+        cmocka_unit_test(test_the_report_names_the_open_buffer_whose_signal_keeps_back_what_was_signalled),
         cmocka_unit_test(test_hundreds_of_open_buffers_are_told_apart),
         cmocka_unit_test(test_a_submission_takes_along_what_is_in_its_buffers),
         cmocka_unit_test(test_what_is_in_a_buffer_is_not_encoded_again),

@@ -938,9 +938,56 @@ static void test_cancel_needs_a_queue(void **state)
     assert_result(gpusync_cancel_held(NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
 }
 
+/* Of two that wait for one value the first needs the host, and the second does not. */
+static void test_a_signal_on_its_way_lets_work_go_behind_strict_work_that_waits_for_it(void **state)
+{
+    void *strict, *plain;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    strict = open_on(&s, 1);
+    plain = open_on(&s, 2);
+    (void)SUBMIT(s.q[1], BUFFERS(strict), WAITS(at(s.a, 1)), .flags = GPUSYNC_STRICT);
+    (void)SUBMIT(s.q[2], BUFFERS(plain), WAITS(at(s.a, 1)));
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    assert_int_equal(status_of(strict), NOT_ENQUEUED);
+    assert_int_equal(status_of(plain), COMMITTED);
+    finish(&s, 0);
+    assert_int_equal(status_of(strict), COMMITTED);
+    finish(&s, 1);
+    finish(&s, 2);
+    close_stage(&s);
+}
+
+/* It waits for nothing any more, and its signal must stay behind a lower one of another queue. */
+static void test_unordered_work_that_stays_behind_a_signal_keeps_no_work_back(void **state)
+{
+    void *loose, *ordered;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    loose = open_on(&s, 0);
+    ordered = open_on(&s, 0);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 3)));
+    (void)SUBMIT(s.q[0], BUFFERS(loose), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 5)), .flags = GPUSYNC_UNORDERED);
+    (void)SUBMIT(s.q[0], BUFFERS(ordered), WAITS(at(s.b, 2)));
+    assert_ok(gpusync_timeline_signal(s.b, 1));
+    assert_int_equal(status_of(ordered), NOT_ENQUEUED);
+    assert_ok(gpusync_timeline_signal(s.b, 2));
+    assert_int_equal(status_of(loose), NOT_ENQUEUED);
+    assert_int_equal(status_of(ordered), COMMITTED);
+    finish(&s, 1);
+    assert_int_equal(status_of(loose), COMMITTED);
+    finish(&s, 0);
+    assert_int_equal(value_of(s.a), 5);
+    close_stage(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_signal_on_its_way_lets_work_go_behind_strict_work_that_waits_for_it),
+        cmocka_unit_test(test_unordered_work_that_stays_behind_a_signal_keeps_no_work_back),
         cmocka_unit_test(test_a_wait_that_no_work_is_to_signal_is_held_until_the_host_signals),
         cmocka_unit_test(test_a_held_submission_goes_as_soon_as_its_signal_is_on_the_way),
         cmocka_unit_test(test_a_strict_submission_is_held_until_its_signal_has_come),
