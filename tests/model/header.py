@@ -48,7 +48,9 @@ EDITS = [
     ("    record->error = *error;", "    copy_error(&record->error, error);"),
     ("        sticky->error = *error;", "        copy_error(&sticky->error, error);"),
     ("            *record = q->last_failure;", "            copy_failed(record, &q->last_failure);"),
-    ("    *to = *from;", "    copy_error(to, from);"),
+    ("    *to = *from;\n    to->dropped", "    copy_error(to, from);\n    to->dropped"),
+    ("    *to = *from;\n    gpusync__read_text", "    copy_error(to, from);\n    gpusync__read_text"),
+    ("    memcpy(ended, from, size);\n", ""),
     ("    *error = q->log[at % q->log_size].error;", "    copy_error(error, &q->log[at % q->log_size].error);"),
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
@@ -56,9 +58,6 @@ EDITS = [
      "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
-    ("    gpusync_error ended = *from;", "    gpusync_error ended;\n    copy_error(&ended, from);"),
-    ("    *to = ended;", "    copy_error(to, &ended);"),
-    ("    gpusync__list all = q->kept;", "    gpusync__list all;\n    copy_list(&all, &q->kept);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
     ("    set = *options;", "    copy_options(&set, options);"),
     # No text is ever looked at.

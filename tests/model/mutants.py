@@ -164,21 +164,16 @@ MUTANTS = {
     # -- a timeline: what is stored under the graph's lock, and told under the timeline's
     "value-stored-after-telling": [
         ("    GPUSYNC__STORE_SEQ(&t->value, value);\n    gpusync__end_waits(", "    gpusync__end_waits("),
-        ("    gpusync__catch_nothing(&caught);\n    if (level)\n",
-         "    gpusync__catch_nothing(&caught);\n    GPUSYNC__LOCK_GRAPH(t->device);\n"
-         "    uint64_t shows = t->failed ? GPUSYNC__FAILED_VALUE : t->reached;\n"
-         "    GPUSYNC__UNLOCK_GRAPH(t->device);\n    if (level)\n"),
-        ("        uint64_t value = gpusync__value_of(t);\n        const gpusync_error *error =",
-         "        uint64_t value = shows;\n        const gpusync_error *error ="),
-        ("    } while (gpusync__unpark(t->device, &caught));\n",
-         "    } while (gpusync__unpark(t->device, &caught));\n    GPUSYNC__STORE_SEQ(&t->value, shows);\n"),
+        ("    uint64_t value = gpusync__value_of(t);\n    const gpusync_error *error =",
+         "    GPUSYNC__LOCK_GRAPH(t->device);\n"
+         "    uint64_t value = t->failed ? GPUSYNC__FAILED_VALUE : t->reached;\n"
+         "    GPUSYNC__UNLOCK_GRAPH(t->device);\n    const gpusync_error *error ="),
+        ("    gpusync__tell_waits(t, value, error, deferred);\n",
+         "    gpusync__tell_waits(t, value, error, deferred);\n    GPUSYNC__STORE_SEQ(&t->value, value);\n"),
     ],
     "told-only-where-written": [
-        ("        gpusync__take_numbers(&t->waits, 0, value, GPUSYNC__HOLD_MOST, error, &caught, deferred);\n"
-         "        GPUSYNC__UNLOCK_TIMELINE(t);\n    } while (gpusync__unpark(t->device, &caught));",
-         "        if (level)\n"
-         "            gpusync__take_numbers(&t->waits, 0, value, GPUSYNC__HOLD_MOST, error, &caught, deferred);\n"
-         "        GPUSYNC__UNLOCK_TIMELINE(t);\n    } while (gpusync__unpark(t->device, &caught));"),
+        ("    gpusync__tell_waits(t, value, error, deferred);\n",
+         "    if (level)\n        gpusync__tell_waits(t, value, error, deferred);\n"),
     ],
     "raised-without-showing": [
         ("    if (result == GPUSYNC_OK)\n        gpusync__show(t, level, &deferred);\n"

@@ -141,8 +141,6 @@ static void copy_goal(struct gpusync__goal *to, const struct gpusync__goal *from
 static void copy_options(struct gpusync_wait_options *to, const struct gpusync_wait_options *from);
 static void copy_error(struct gpusync_error *to, const struct gpusync_error *from);
 static void copy_failed(struct gpusync__failed *to, const struct gpusync__failed *from);
-struct gpusync__list;
-static void copy_list(struct gpusync__list *to, const struct gpusync__list *from);
 
 #define GPUSYNC_ASSERT(condition) assert(condition)
 #define GPUSYNC_IMPLEMENTATION
@@ -215,13 +213,6 @@ static void copy_failed(gpusync__failed *to, const gpusync__failed *from)
 {
     copy_error(&to->error, &from->error);
     to->given_up = from->given_up;
-}
-static void copy_list(gpusync__list *to, const gpusync__list *from)
-{
-    to->root = from->root;
-    to->end[0] = from->end[0];
-    to->end[1] = from->end[1];
-    to->random = from->random;
 }
 static void zero_submission(gpusync_submission *s, size_t size)
 {
