@@ -2690,10 +2690,10 @@ typedef struct gpusync__upper {
     void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
     bool (*look)(struct gpusync__submission *s);
     bool (*moves)(struct gpusync__submission *s);
-    /* Steps of destroy, in this order. give_up: drops held work [gpusync__give_up_held]. events:
+    /* Steps of destroy, in this order. give_up: drops held work [gpusync__drop_all_held]. events:
        returns what the GPU may still use of an orphan, as an array (+1), or NULL
        [gpusync__events_of]. disown: ends submissions in flight [gpusync__disown_submissions]. */
-    void (*give_up)(gpusync_queue *q, gpusync__deferred *deferred);
+    void (*give_up)(gpusync_queue *q, gpusync_result result, const char *message, gpusync__deferred *deferred);
     void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
     void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
 } gpusync__upper;
@@ -7710,7 +7710,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     gpusync_error error;
 
     if (GPUSYNC__LOAD_SEQ(&q->lined))
-        upper->give_up(q, &deferred);
+        upper->give_up(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was held", &deferred);
     gpusync__do_deferred(q->device, &deferred);
     if (q->open_count)
         gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q),
@@ -9796,7 +9796,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(t, value);
     uint64_t level = 0;
     if (result == GPUSYNC_OK) {
-        t->kept = value > t->kept ? value : t->kept;
+        if (value > t->kept)
+            t->kept = value;
         gpusync__raise(t, &deferred);
         level = gpusync__take_level(t);
     }
@@ -9811,7 +9812,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
 }
 
 /* Copies a text of the program's, which may have no end, and may be no UTF-8. size: of both, at
-   most that of a message */
+   most that of a message. */
 static void gpusync__read_text(char *to, size_t size, const char *from)
 {
     char ended[sizeof((gpusync_error *)NULL)->message];
@@ -10145,8 +10146,8 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync_queue_create       its limit, where the program sets none, is the largest number
      gpusync__orphan_slots      keeps no events for an orphan: the queue keeps the links of its submission
      gpusync__step_callbacks    calls `leave`: what the GPU still uses is kept
-     gpusync__part_ended        a wait of the queue that Metal cut short fails the work
-     gpusync_submit             checks the classes of command buffers that another queue could not have
+     gpusync__part_ended        work behind a wait that Metal cut short has failed
+     gpusync_submit             calls gpusync__check_work, which refuses command buffers that are not of Metal 4
      gpusync__submission_free   the events that the submission signals stay until they show the values; releases
                                 the options of a commit that was never made
      gpusync__set_out           announces each commit: Metal has the options, not the submission
@@ -10160,8 +10161,8 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync__write_slot        the report knows no status
      gpusync__write_queue       the report says which kind the queue is */
 
-/* Refuses NULL and a command buffer that stands twice. Each is compared with those in front of it,
-   which suffices for the 64 that Metal has of a queue. */
+/* Refuses NULL and a command buffer that stands twice. Each is compared with those in front of it:
+   64 command buffers, as many as Metal has of a queue by default, are 2,016 comparisons. */
 GPUSYNC__RARE gpusync_result gpusync__check_buffers(void *const *buffers, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -10865,7 +10866,9 @@ static void gpusync__give_up_all(gpusync_queue *q, const gpusync_error *error, b
         }
 }
 
-/* The same, with this result. No lock is held. */
+/* The same, for gpusync_cancel_held and for the destroy of the queue (`give_up` of gpusync__upper):
+   the work fails with this result, as a failure of its own. One hold takes all out of the lines, so
+   that nothing of it is issued in between. No lock is held. */
 static void gpusync__drop_all_held(gpusync_queue *q, gpusync_result result, const char *message,
                                    gpusync__deferred *deferred)
 {
@@ -11925,8 +11928,7 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
     return gpusync__encode_point(queue, command_buffer, &point, false);
 }
 
-/* One hold takes all out of the lines, so that nothing of it is issued in between. What is being
-   issued already is not held any more. */
+/* What a thread is issuing already is not held any more. */
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -12018,12 +12020,6 @@ GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferr
     }
 }
 
-/* Drops the queue's held work, because the queue is being destroyed. */
-GPUSYNC__RARE void gpusync__give_up_held(gpusync_queue *q, gpusync__deferred *deferred)
-{
-    gpusync__drop_all_held(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was held", deferred);
-}
-
 /* Gives the device the table, its pools, and the dispatch queue for issuing, before its first
    submission. Of two threads that come here at once, the first one's dispatch queue counts. No lock
    is held. */
@@ -12040,7 +12036,7 @@ GPUSYNC__RARE void gpusync__hook_in_now(gpusync_device *dev)
         gpusync__part_ended,
         gpusync__look_submission,
         gpusync__moves,
-        gpusync__give_up_held,
+        gpusync__drop_all_held,
         gpusync__events_of,
         gpusync__disown_submissions,
     };
@@ -12283,7 +12279,9 @@ static bool gpusync__same_library(const gpusync_pipeline_desc *one, const gpusyn
     return strcmp(one->source, other->source) == 0;
 }
 
-/* Fills pipeline i, with its library: that of an earlier pipeline, or a new one. Needs a pool. */
+/* Fills pipeline i, with its library: that of an earlier pipeline, or a new one. Once the library is
+   found, its address tells which pipelines share it: sources are long, and none is compared any more.
+   Needs a pool. */
 static void gpusync__list_pipeline(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
     const gpusync_pipeline_desc *desc = &descs[i];
@@ -12291,9 +12289,10 @@ static void gpusync__list_pipeline(gpusync_warmup *w, const gpusync_pipeline_des
     c->warmup = w;
     c->text = gpusync__retain(gpusync__label(desc->function));
     for (c->same_as = 0; c->same_as < i; c->same_as++) {
-        if (!gpusync__same_library(desc, &descs[c->same_as]))
+        l = w->compilations[c->same_as].library;
+        if (c->library ? c->library != l : !gpusync__same_library(desc, &descs[c->same_as]))
             continue;
-        c->library = w->compilations[c->same_as].library;
+        c->library = l;
         if (strcmp(desc->function, descs[c->same_as].function) == 0)
             return;
     }
