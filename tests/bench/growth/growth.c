@@ -58,11 +58,6 @@ static gpusync_result value_callback(gpusync_timeline *timeline, uint64_t value,
     return gpusync_on_done(gpusync_at_value(timeline, value), fn, user);
 }
 
-static gpusync_result release_after_ticket(gpusync_queue *queue, gpusync_ticket ticket, void *object)
-{
-    return gpusync_release_after(gpusync_at_ticket(queue, ticket), object);
-}
-
 static gpusync_result import_event(gpusync_device *device, void *event, gpusync_timeline **out)
 {
     gpusync_timeline_desc desc = {0};
@@ -355,7 +350,7 @@ static gpusync_queue *open_queue(size_t most_buffers)
     return open_queue_with_log(most_buffers, 0);
 }
 
-#define FLIGHT 3000 /* of one_end_among_... */
+#define FLIGHT 1000 /* of one_end_among_... */
 
 /* Room for command buffers of gpusync's own too, and an eighth that is kept free of what is held. */
 static size_t large(void)
@@ -375,7 +370,8 @@ static gpusync_timeline *open_timeline(void)
     return opened;
 }
 
-static void open_world_with(gpusync_callback_mode callbacks)
+/* Callbacks run in gpusync_dispatch. */
+static void open_world(void)
 {
     static const gpusync_spin none = {0, 0, 0, false};
     gpusync_device_desc desc = {0};
@@ -391,7 +387,7 @@ static void open_world_with(gpusync_callback_mode callbacks)
     hooks.unpark = unpark;
     desc.hooks = &hooks;
     desc.spin = &none;
-    desc.callback_mode = callbacks;
+    desc.callback_mode = GPUSYNC_CALLBACKS_MANUAL;
     ok(gpusync_device_create(&desc, &device));
     queues = (gpusync_queue **)array_of(n, sizeof *queues);
     timelines = (gpusync_timeline **)array_of(n, sizeof *timelines);
@@ -405,12 +401,6 @@ static void open_world_with(gpusync_callback_mode callbacks)
     make_places();
     queue = open_large_queue();
     timeline = open_timeline();
-}
-
-/* Callbacks run in gpusync_dispatch. */
-static void open_world(void)
-{
-    open_world_with(GPUSYNC_CALLBACKS_MANUAL);
 }
 
 static gpusync_point value_point(gpusync_timeline *of, uint64_t value)
@@ -530,12 +520,6 @@ static void act_track(void)
     for (i = 0; i < n; i++) ok(gpusync_track(queue, buffers[i], &tickets[i]));
 }
 
-static void act_untrack(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ok(gpusync_untrack(queue, tickets[place[i]]));
-}
-
 static void act_poll(void)
 {
     size_t i;
@@ -570,22 +554,6 @@ static void act_on_done_of_one(void)
     act_end_all();
 }
 
-/* Where gpusync runs them itself. */
-static void act_on_done_at_once(void)
-{
-    unsigned i;
-    for (i = 0; i < n; i++) ok(ticket_callback(queue, tickets[i], done, NULL));
-    end_all();
-    for (i = 0; __atomic_load_n(&called, __ATOMIC_SEQ_CST) < n && i < 60000; i++) usleep(1000);
-}
-
-static void act_release_after(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ok(release_after_ticket(queue, tickets[place[i]], buffers[i]));
-    act_end_all();
-}
-
 static void act_start_tasks(void)
 {
     size_t i;
@@ -613,24 +581,22 @@ static void act_signal_each(void)
     dispatch_all();
 }
 
-static void act_signal_last(void)
-{
-    ok(gpusync_timeline_signal(timeline, n));
-    run_ready();
-    dispatch_all();
-}
-
 static void act_tasks_until_signals(void)
 {
     act_start_tasks();
     act_signal_each();
 }
 
-static void act_signal_timelines(void)
+static void signal_timelines(void)
 {
     size_t i;
-    act_start_tasks();
     for (i = 0; i < n; i++) ok(gpusync_timeline_signal(timelines[i], 1));
+}
+
+static void act_signal_timelines(void)
+{
+    act_start_tasks();
+    signal_timelines();
     run_ready();
 }
 
@@ -662,13 +628,6 @@ static void raise_events(void)
     }
     run_ready();
     dispatch_all();
-}
-
-static void act_imported_callbacks(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ok(value_callback(timeline, place[i] + 1, done, NULL));
-    raise_events();
 }
 
 static void act_tasks_until_events(void)
@@ -709,7 +668,18 @@ static void act_submit_many(void)
 static void act_submit_above(void)
 {
     size_t i;
-    for (i = 0; i < n; i++) tickets[i] = submit_signal(other, buffers[i], n + i + 1);
+    for (i = 0; i < n; i++) tickets[i] = submit_signal(other, open_buffer(other), n + i + 1);
+}
+
+/* Their signals are taken back. */
+static void act_discard_above(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        void *work = open_buffer(queue);
+        encode_signal(queue, work, n + i + 1);
+        ok(gpusync_command_buffer_discard(queue, work));
+    }
 }
 
 static gpusync_queue *by_turns(size_t i)
@@ -717,40 +687,46 @@ static gpusync_queue *by_turns(size_t i)
     return i % 2 ? other : queue;
 }
 
-static void act_encode_signals_of_each(void)
+static void act_encode_and_commit(void)
 {
     size_t i;
-    for (i = 0; i < n; i++) encode_signal(by_turns(i), buffers[i], place[i] + 1);
-    for (i = 0; i < n; i++) ok(gpusync_commit(by_turns(i), buffers[i], &tickets[i]));
+    for (i = 0; i < n; i++) {
+        void *work = open_buffer(by_turns(i));
+        encode_signal(by_turns(i), work, place[i] + 1);
+        ok(gpusync_commit(by_turns(i), work, &tickets[i]));
+    }
     act_end_all();
 }
 
-static void act_encode_signals_of_one(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) encode_signal(queue, buffers[0], i + 1);
-    ok(gpusync_commit(queue, buffers[0], &tickets[0]));
-    act_end_all();
-}
-
-static void act_submit_signals(void)
-{
-    tickets[0] = submit_between(queue, NULL, 0, buffers[0], signals, n);
-    act_end_all();
-}
-
-/* Held, until the other timeline reaches what it waits for. */
-static void act_submit_waits_and_signals(void)
+/* One command buffer between n waits and n signals: held until the last timeline is where it waits for it. */
+static void act_submit_timelines(void)
 {
     tickets[0] = submit_between(queue, points, n, buffers[0], signals, n);
-    ok(gpusync_timeline_signal(second, n));
+    signal_timelines();
+    act_end_all();
+}
+
+static void act_encode_waits(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_encode_wait(queue, buffers[0], points[i]));
+    ok(gpusync_commit(queue, buffers[0], &tickets[0]));
+    signal_timelines();
+    act_end_all();
+}
+
+static void act_encode_signals(void)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ok(gpusync_encode_signal(queue, buffers[0], signals[i]));
+    ok(gpusync_commit(queue, buffers[0], &tickets[0]));
     act_end_all();
 }
 
 static void act_submit_each_signal(void)
 {
     size_t i;
-    for (i = 0; i < n; i++) tickets[i] = submit_signal(queue, buffers[i], i + 1);
+    for (i = 0; i < n; i++) tickets[i] = submit_signal(queue, open_buffer(queue), i + 1);
     act_end_all();
 }
 
@@ -766,12 +742,6 @@ static void act_wait_for_failures(void)
     for (i = 0; i < n; i++) must_be(gpusync_wait(queue, tickets[i], 1), GPUSYNC_ERROR_EXECUTION, "a failure");
 }
 
-static void act_wait_for_the_first(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ok(gpusync_wait(queue, 1, 1));
-}
-
 /* Each waits for a ticket of another queue, which the host passes on at its end. */
 static void act_wait_for_tickets(void)
 {
@@ -783,13 +753,6 @@ static void act_wait_for_tickets(void)
     act_end_all();
 }
 
-static void act_cancel(void)
-{
-    ok(gpusync_cancel_held(queue));
-    run_ready();
-    dispatch_all();
-}
-
 static void act_fail(void)
 {
     ok(gpusync_timeline_fail(timeline, NULL));
@@ -797,7 +760,7 @@ static void act_fail(void)
     dispatch_all();
 }
 
-/* On a stack of 256 KB: nothing recurses along a chain. */
+/* On a stack of 64 KB: nothing recurses along a chain. */
 static void *run_act(void *act)
 {
     (*(void (**)(void))act)();
@@ -808,18 +771,13 @@ static void on_small_stack(void (*act)(void))
 {
     pthread_attr_t attributes;
     pthread_t thread;
-    must(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, 256 * 1024), "a small stack");
+    must(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, 64 * 1024), "a small stack");
     must(!pthread_create(&thread, &attributes, run_act, &act), "a thread");
     must(!pthread_join(thread, NULL) && !pthread_attr_destroy(&attributes), "its end");
 }
 
 static void act_signal_one_on_a_small_stack(void) { on_small_stack(act_signal_one); }
 static void act_fail_on_a_small_stack(void) { on_small_stack(act_fail); }
-
-static void act_destroy_queue(void)
-{
-    ok(gpusync_queue_destroy(queue));
-}
 
 static void act_create_queues(void)
 {
@@ -843,19 +801,6 @@ static void act_destroy_timelines(void)
 {
     size_t i;
     for (i = 0; i < n; i++) ok(gpusync_timeline_destroy(timelines[place[i]]));
-}
-
-static void act_device_wait(void)
-{
-    ok(gpusync_device_wait(device, GPUSYNC_FOREVER, NULL));
-}
-
-static char *report;
-static size_t report_room;
-
-static void act_report(void)
-{
-    must(gpusync_report(device, report, report_room) < report_room, "the report fits");
 }
 
 /* -- what tasks do ---------------------------------------------------------------------------------------- */
@@ -884,12 +829,6 @@ static void wait_for_ticket_in_vain(task *t)
 static void wait_for_value_in_vain(task *t)
 {
     must_be(gpusync_timeline_wait(timeline, t->index + 1, TIME_LIMIT_NS, NULL), GPUSYNC_TIMEOUT, "a wait in vain");
-}
-
-static void wait_for_queue(task *t)
-{
-    (void)t;
-    ok(gpusync_queue_wait(queue, GPUSYNC_FOREVER));
 }
 
 static void wait_for_points(task *t)
@@ -932,19 +871,6 @@ static void make_flight(void)
     commit_open();
 }
 
-static void make_flight_at_once(void)
-{
-    open_world_with(GPUSYNC_CALLBACKS_QUEUED);
-    commit_open();
-}
-
-static void make_flight_and_objects(void)
-{
-    size_t i;
-    make_flight();
-    for (i = 0; i < n; i++) buffers[i] = metal_shared_event_new(gpusync_device_metal(device));
-}
-
 /* n in flight behind one that is tracked and never committed, n more made elsewhere. */
 static void make_one_tracked(void)
 {
@@ -955,19 +881,6 @@ static void make_one_tracked(void)
     ok(gpusync_track(queue, tracked, &ticket));
     commit_open();
     make_buffers_elsewhere();
-}
-
-static void make_tracked(void)
-{
-    make_elsewhere();
-    act_track();
-}
-
-static void make_doomed(void)
-{
-    size_t i;
-    make_flight();
-    for (i = 0; i < n; i++) softmetal_fail(committed[i], NULL, 1, NULL);
 }
 
 /* As many failures as the log has room for. */
@@ -1000,20 +913,6 @@ static void make_doomed_callbacks(void)
     for (i = 0; i < n; i++) ok(ticket_callback(queue, tickets[i], done, NULL));
 }
 
-/* One at a time: how the first ended is not on record, for more have come since than a queue keeps records of. */
-static void make_failures_after_a_good_one(void)
-{
-    gpusync_ticket_info info;
-    size_t i;
-    make_flight_with_a_log();
-    for (i = 0; i < 300 + n; i++) {
-        ok(gpusync_commit(queue, open_buffer(queue), i < 300 ? NULL : &tickets[i - 300]));
-        if (i >= 300) softmetal_fail(committed[i], NULL, 1, NULL);
-        end_one();
-    }
-    must_be(gpusync_get_info(queue, 1, &info), GPUSYNC_ERROR_RESULT_UNKNOWN, "the first");
-}
-
 static void make_waits(void)
 {
     make_flight();
@@ -1026,13 +925,6 @@ static void make_waits_for_one(void)
     make_tasks(n, wait_for_the_first);
 }
 
-static void make_queue_wait(void)
-{
-    make_flight();
-    make_tasks(1, wait_for_queue);
-}
-
-/* One ticket before those that are waited for. */
 /* The one that is to end, then n others, and as many more as there are in flight at the larger size: the same with
    waiters and without. */
 static void commit_first(void)
@@ -1082,9 +974,9 @@ static void make_value_waits_for_others(void)
 }
 
 /* Each sleeps, for a value that no work is to signal yet. */
-static void make_value_waits_and_buffers(void)
+static void make_sleeping_value_waits(void)
 {
-    make_open();
+    open_world();
     make_tasks(n, wait_for_value);
     act_start_tasks();
 }
@@ -1095,34 +987,12 @@ static void make_value_waits_with_a_limit(void)
     make_tasks(n, wait_for_value_in_vain);
 }
 
-static void make_ticket_waits_with_a_limit(void)
-{
-    make_flight();
-    make_tasks(n, wait_for_ticket_in_vain);
-}
-
 static void make_many_timelines(void)
 {
     size_t i;
     open_world();
     act_create_timelines();
     for (i = 0; i < n; i++) points[i] = value_point(timelines[place[i]], 1);
-    make_tasks(1, wait_for_points);
-}
-
-static void make_many_values(void)
-{
-    size_t i;
-    open_world();
-    for (i = 0; i < n; i++) points[i] = value_point(timeline, place[i] + 1);
-    make_tasks(1, wait_for_points);
-}
-
-static void make_many_tickets(void)
-{
-    size_t i;
-    make_flight();
-    for (i = 0; i < n; i++) points[i] = ticket_point(queue, tickets[place[i]]);
     make_tasks(1, wait_for_points);
 }
 
@@ -1144,23 +1014,6 @@ static void make_room_waits(void)
     open_world();
     other = open_queue(1);
     make_tasks(n, take_room);
-}
-
-/* In line: each goes when the one before it has gone. */
-static void make_line(void)
-{
-    size_t i;
-    open_world();
-    for (i = 0; i < n; i++) {
-        gpusync_point wait = value_point(timeline, i + 1);
-        tickets[i] = submit(queue, &wait, NULL, 0);
-    }
-}
-
-static void make_held(void)
-{
-    open_world();
-    act_hold();
 }
 
 static void make_held_for_others(void)
@@ -1192,19 +1045,6 @@ static void make_chain(void)
     hold_chain();
 }
 
-static void make_chain_on_two(void)
-{
-    open_world();
-    other = open_large_queue();
-    hold_chain();
-}
-
-static void make_issued_chain(void)
-{
-    make_chain();
-    ok(gpusync_timeline_signal(timeline, 1));
-}
-
 /* The pending signals of `second`, issued from the top down, and the work that waits for them. */
 static void make_pending(void)
 {
@@ -1222,13 +1062,7 @@ static void make_pending(void)
     }
 }
 
-static void open_buffers_of(gpusync_queue *of)
-{
-    size_t i;
-    for (i = 0; i < n; i++) buffers[i] = open_buffer(of);
-}
-
-/* n that are held are to signal 1 to n. Command buffers of another queue are for what is above. */
+/* n that are held are to signal 1 to n. */
 static void make_pending_in_held(void)
 {
     size_t i;
@@ -1239,51 +1073,32 @@ static void make_pending_in_held(void)
         gpusync_point wait = value_point(second, 1), signal = value_point(timeline, i + 1);
         (void)submit_between(queue, &wait, 1, open_buffer(queue), &signal, 1);
     }
-    open_buffers_of(other);
 }
 
-static void **lower; /* command buffers that are not committed */
-
-/* The same, where the signals are encoded into open command buffers. */
-static void make_pending_in_open(void)
+static void make_two_queues(void)
 {
-    size_t i;
     open_world();
     other = open_large_queue();
-    lower = (void **)array_of(n, sizeof *lower);
-    open_buffers_of(queue);
-    for (i = 0; i < n; i++) encode_signal(queue, buffers[i], i + 1);
-    memcpy(lower, buffers, n * sizeof *lower);
-    open_buffers_of(other);
 }
 
-static void make_open_on_two(void)
-{
-    size_t i;
-    open_world();
-    other = open_large_queue();
-    for (i = 0; i < n; i++) buffers[i] = open_buffer(by_turns(i));
-}
-
-/* n are to signal 1 to n, in flight; n open ones are to signal what is above. */
-static void make_pending_above_flight(void)
+/* n are to signal 1 to n, in flight. */
+static void make_pending_in_flight(void)
 {
     size_t i;
     open_world();
     for (i = 0; i < n; i++) tickets[i] = submit_signal(queue, open_buffer(queue), i + 1);
-    open_buffers_of(queue);
-    for (i = 0; i < n; i++) encode_signal(queue, buffers[i], n + i + 1);
 }
 
+/* Each timeline is waited for, and signalled, by one command buffer. */
 static void make_points_and_signals(void)
 {
     size_t i;
     open_world();
-    second = open_timeline();
+    act_create_timelines();
     buffers[0] = open_buffer(queue);
     for (i = 0; i < n; i++) {
-        points[i] = value_point(second, i + 1);
-        signals[i] = value_point(timeline, i + 1);
+        points[i] = value_point(timelines[i], 1);
+        signals[i] = value_point(timelines[i], 2);
     }
 }
 
@@ -1291,13 +1106,6 @@ static void hold_one(void *work)
 {
     gpusync_point wait = value_point(timeline, 1);
     (void)submit_between(queue, &wait, 1, work, NULL, 0);
-}
-
-/* Behind one that is held: command buffers that gpusync did not make. */
-static void make_elsewhere_behind_held(void)
-{
-    make_elsewhere();
-    hold_one(open_buffer(queue));
 }
 
 static void *recorded4(void *allocator)
@@ -1334,18 +1142,6 @@ static void make_queues(void)
     act_create_queues();
 }
 
-static void make_used_queues(void)
-{
-    size_t i;
-    make_queues();
-    for (i = 0; i < n; i++) {
-        void *buffer;
-        ok(gpusync_command_buffer(queues[i], NULL, &buffer));
-        ok(gpusync_commit(queues[i], buffer, NULL));
-        end_one();
-    }
-}
-
 /* The callbacks are due, and have not run. */
 static void make_queues_with_callbacks(void)
 {
@@ -1359,49 +1155,10 @@ static void make_queues_with_callbacks(void)
     must(called == 0, "no callback has run yet");
 }
 
-static void make_one_held_among_queues(void)
-{
-    gpusync_point wait;
-    make_queues();
-    wait = value_point(timeline, 1);
-    (void)submit(queue, &wait, NULL, 0);
-}
-
 static void make_timelines(void)
 {
     open_world();
     act_create_timelines();
-}
-
-static void make_report_room(void)
-{
-    report_room = gpusync_report(device, NULL, 0) + 1000;
-    report = (char *)array_of(report_room, 1);
-}
-
-static void make_queues_to_report(void)
-{
-    make_queues();
-    make_report_room();
-}
-
-static void make_flight_to_report(void)
-{
-    make_flight();
-    make_report_room();
-}
-
-static void make_waits_to_report(void)
-{
-    make_waits();
-    act_start_tasks();
-    make_report_room();
-}
-
-static void make_chain_to_report(void)
-{
-    make_chain();
-    make_report_room();
 }
 
 /* -- checks ----------------------------------------------------------------------------------------------- */
@@ -1410,12 +1167,6 @@ static void tickets_are(gpusync_result result)
 {
     size_t i;
     for (i = 0; i < n; i++) must_be(gpusync_poll(i % 2 && other ? other : queue, tickets[i]), result, "a ticket");
-}
-
-static void check_open(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) must(metal_status(buffers[i]) == 0, "the buffer is open");
 }
 
 static void check_discarded(void)
@@ -1541,11 +1292,19 @@ static void check_all_risen(void)
     tickets_are(GPUSYNC_OK);
 }
 
-static void check_one_risen(void)
+static void check_timelines(uint64_t expected)
 {
-    check_risen_to(n);
+    uint64_t value;
+    size_t i;
     ok(gpusync_poll(queue, tickets[0]));
+    for (i = 0; i < n; i++) {
+        ok(gpusync_timeline_query(timelines[i], &value));
+        must(value == expected, "every timeline has risen");
+    }
 }
+
+static void check_waited_for_timelines(void) { check_timelines(1); }
+static void check_timelines_signalled(void) { check_timelines(2); }
 
 static void check_woken(void)
 {
@@ -1568,15 +1327,6 @@ static void check_above_held(void)
     all_above_done();
 }
 
-static void check_above_open(void)
-{
-    size_t i;
-    must(committed_count >= n, "what signals the higher values is committed");
-    check_no_rise();
-    for (i = 0; i < n; i++) ok(gpusync_commit(queue, lower[i], NULL));
-    all_above_done();
-}
-
 /* The lower signals are made, and the value above them is free again. */
 static void check_discarded_above_flight(void)
 {
@@ -1584,13 +1334,6 @@ static void check_discarded_above_flight(void)
     tickets_are(GPUSYNC_OK);
     must(softmetal_outstanding(gpusync_queue_metal(queue)) == 0, "no command buffer is left");
     ok(gpusync_timeline_signal(timeline, n + 1));
-}
-
-static void check_held_in_line(void)
-{
-    check_held();
-    ok(gpusync_timeline_signal(timeline, 1));
-    check_done();
 }
 
 static void check_held4(void)
@@ -1672,23 +1415,6 @@ static void check_paid(void)
     check_nothing_left();
 }
 
-static void check_queues_made(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) must(gpusync_is_idle(queues[i]), "the queue is idle");
-}
-
-static void check_timelines_made(void)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ok(gpusync_timeline_signal(timelines[i], 1));
-}
-
-static void check_reported(void)
-{
-    must(strlen(report) > 10 * n, "the report speaks of each");
-}
-
 /* -- wakes ------------------------------------------------------------------------------------------------ */
 
 static void sleep_idle(task *t)
@@ -1719,95 +1445,58 @@ static void act_sleep(void)
 
 /* -- rows ------------------------------------------------------------------------------------------------- */
 
-#define IN_EACH_ORDER(name, make, act, check)                                                                          \
-    {name "_rising", make, act, check, RISING}, {name "_falling", make, act, check, FALLING},                          \
-    {name "_shuffled", make, act, check, SHUFFLED}
-
-/* n of what the name says, where the comment does not say otherwise. _elsewhere: command buffers that gpusync did not
-   make. one_...: one event among n that are not concerned. */
+/* n of what the name says, where the comment does not say otherwise; one row for each thing that a search through a
+   list could make grow faster. _elsewhere: command buffers that gpusync did not make. one_...: one event among n that
+   are not concerned. */
 static const row rows[] = {
-    /* commits */
-    {"open", open_world, act_open, check_open, RISING},
-    IN_EACH_ORDER("discard", make_open, act_discard, check_discarded),
-    IN_EACH_ORDER("commit_open", make_open, act_commit, check_done), /* n are open to begin with */
-    {"commit_elsewhere", make_elsewhere, act_commit, check_done, RISING},
-    {"commit_elsewhere_one_tracked", make_one_tracked, act_commit, check_done, RISING}, /* and n in flight */
+    /* command buffers that are open or tracked */
+    {"discard_rising", make_open, act_discard, check_discarded, RISING},
+    {"commit_open_rising", make_open, act_commit, check_done, RISING},
+    {"commit_open_falling", make_open, act_commit, check_done, FALLING}, /* the newest first */
     {"track", make_elsewhere, act_track, check_tracked_end, RISING},
-    IN_EACH_ORDER("untrack", make_tracked, act_untrack, check_given_up),
+    /* tickets in flight */
+    {"commit_elsewhere_one_tracked", make_one_tracked, act_commit, check_done, RISING}, /* and n in flight */
     {"end", make_flight, act_end_all, check_done, RISING},
-    {"end_badly", make_doomed, act_end_all, check_failed, RISING},
-    {"poll", make_flight, act_poll, check_done, RISING}, /* of each ticket in flight */
+    {"poll", make_flight, act_poll, check_done, RISING}, /* of each */
     /* waits: begun, parked, ended */
-    {"queue_wait", make_queue_wait, act_tasks_until_end, check_waited, RISING}, /* one, for n in flight */
-    IN_EACH_ORDER("waits", make_waits, act_tasks_until_end, check_waited), /* each for a ticket of its own */
+    {"waits_rising", make_waits, act_tasks_until_end, check_waited, RISING}, /* each for a ticket of its own */
     {"waits_for_one_ticket", make_waits_for_one, act_tasks_until_end, check_waited, RISING},
     {"one_end_among_waits", make_waits_for_others, act_end_one, check_one_ended, RISING},
-    IN_EACH_ORDER("value_waits", make_value_waits, act_tasks_until_signals, check_over),
-    {"waiters_values_submissions", make_value_waits_and_buffers, act_submit_each_signal, check_woken, RISING},
+    {"value_waits_shuffled", make_value_waits, act_tasks_until_signals, check_over, SHUFFLED},
+    {"value_waits_time_out_shuffled", make_value_waits_with_a_limit, act_time_out, check_over, SHUFFLED},
+    {"imported_waits_shuffled", make_imported_waits, act_tasks_until_events, check_value_reached, SHUFFLED},
     {"one_signal_among_waits", make_value_waits_for_others, act_signal_one, check_one_signalled, RISING},
-    IN_EACH_ORDER("imported_waits", make_imported_waits, act_tasks_until_events, check_value_reached),
-    IN_EACH_ORDER("wait_many_values", make_many_values, act_tasks_until_signals, check_over), /* one, for n points */
-    IN_EACH_ORDER("wait_many_tickets", make_many_tickets, act_tasks_until_end, check_waited),
-    {"wait_many_timelines", make_many_timelines, act_signal_timelines, check_over, RISING},
-    IN_EACH_ORDER("waits_time_out", make_ticket_waits_with_a_limit, act_time_out, check_waited),
-    IN_EACH_ORDER("value_waits_time_out", make_value_waits_with_a_limit, act_time_out, check_over),
+    {"wait_many_timelines", make_many_timelines, act_signal_timelines, check_over, RISING}, /* one, for n points */
     {"room", make_room_waits, act_room, check_room, RISING}, /* n wait for the only place of a queue, in turn */
-    {"device_wait", make_queues, act_device_wait, check_queues_made, RISING}, /* one, over n idle queues */
     /* callbacks: registered, due, run */
-    IN_EACH_ORDER("callbacks", make_flight, act_on_done, check_called), /* each of a ticket of its own */
-    {"callbacks_at_once", make_flight_at_once, act_on_done_at_once, check_called, RISING}, /* not by gpusync_dispatch */
+    {"callbacks_rising", make_flight, act_on_done, check_called, RISING}, /* each of a ticket of its own */
     {"callbacks_of_one_ticket", make_flight, act_on_done_of_one, check_called, RISING},
     {"one_end_among_callbacks", make_callbacks_for_others, act_end_one, check_one_called, RISING},
-    IN_EACH_ORDER("value_callbacks", open_world, act_value_callbacks, check_value_called), /* and a signal for each */
-    IN_EACH_ORDER("imported_callbacks", import_timeline, act_imported_callbacks, check_value_called),
-    {"imported_callbacks_far", import_timeline, act_imported_callbacks, check_value_called, RISING},
+    {"value_callbacks_shuffled", open_world, act_value_callbacks, check_value_called, SHUFFLED}, /* a signal for each */
     {"queues_callbacks_destroy", make_queues_with_callbacks, act_destroy_queues, check_paid, FALLING},
-    {"release_after", make_flight_and_objects, act_release_after, check_done, RISING},
     /* failures: the log has room for n */
     {"fail_all_biglog_wait", make_failures, act_wait_for_failures, check_every_failure, RISING}, /* they are over */
     {"fail_all_biglog_callbacks", make_doomed_callbacks, act_end_all, check_called_badly, RISING},
-    /* n waits for it */
-    {"old_good_after_failures", make_failures_after_a_good_one, act_wait_for_the_first, check_every_failure, RISING},
     /* submissions */
     {"submit_many", make_open, act_submit_many, check_many_submitted, RISING}, /* one, of n command buffers */
-    {"submit_many_elsewhere", make_elsewhere, act_submit_many, check_many_submitted, RISING},
-    IN_EACH_ORDER("hold", open_world, act_hold, check_held),
-    {"release_line", make_line, act_signal_each, check_done, RISING}, /* n signals, each releases the next of a queue */
-    IN_EACH_ORDER("release_each", make_held, act_signal_each, check_done), /* unordered */
-    IN_EACH_ORDER("release_at_once", make_held, act_signal_last, check_done), /* one signal */
+    {"hold_shuffled", open_world, act_hold, check_held, SHUFFLED},
     {"one_signal_among_held", make_held_for_others, act_signal_one, check_one_released, RISING},
-    {"release_one_among_queues", make_one_held_among_queues, act_signal_one, check_one_released, RISING}, /* n idle */
-    {"chain_release", make_chain, act_signal_one, check_chain_issued, RISING}, /* each signals for the next */
-    {"chain_release_two_queues", make_chain_on_two, act_signal_one, check_chain_issued, RISING},
-    {"chain_end", make_issued_chain, act_end_all, check_done, RISING},
-    {"chain_cancel", make_chain, act_cancel, check_given_up, RISING},
-    {"chain_fail", make_chain, act_fail, check_given_up, RISING},
-    {"chain_release_far", make_chain, act_signal_one_on_a_small_stack, check_chain_issued, RISING},
-    {"chain_fail_far", make_chain, act_fail_on_a_small_stack, check_given_up, RISING},
-    {"chain_destroy", make_chain, act_destroy_queue, check_queue_gone, RISING},
+    /* each signals for the next */
+    {"chain_release", make_chain, act_signal_one_on_a_small_stack, check_chain_issued, RISING},
+    {"chain_fail", make_chain, act_fail_on_a_small_stack, check_given_up, RISING},
     {"signals_top_down", make_pending, act_signal_each, check_issued, RISING}, /* n issued, n are held for them */
-    IN_EACH_ORDER("submit_after_tickets", make_ticket_waits, act_wait_for_tickets, check_other_done),
-    /* n commits in line behind one that is held */
-    {"held_foreign_buffers", make_elsewhere_behind_held, act_commit, check_held_in_line, RISING},
-    {"held_metal4", make_metal4_behind_held, act_commit4, check_held4, RISING},
+    {"submit_after_tickets_rising", make_ticket_waits, act_wait_for_tickets, check_other_done, RISING},
+    {"waiters_values_submissions", make_sleeping_value_waits, act_submit_each_signal, check_woken, RISING},
+    {"held_metal4", make_metal4_behind_held, act_commit4, check_held4, RISING}, /* n commits behind one that is held */
     /* pending signals of one timeline */
     {"promised_above_held", make_pending_in_held, act_submit_above, check_above_held, RISING}, /* n, above n */
-    {"promised_above_open", make_pending_in_open, act_submit_above, check_above_open, RISING},
-    {"promised_shuffled_two_queues", make_open_on_two, act_encode_signals_of_each, check_all_risen, SHUFFLED},
-    {"discard_above_flight", make_pending_above_flight, act_discard, check_discarded_above_flight, RISING},
-    {"submit_n_signals", make_points_and_signals, act_submit_signals, check_one_risen, RISING}, /* one submission */
-    {"submit_n_waits_n_signals", make_points_and_signals, act_submit_waits_and_signals, check_one_risen, RISING},
-    {"encode_signals_one_buffer", make_points_and_signals, act_encode_signals_of_one, check_one_risen, RISING},
-    /* objects */
-    {"queue_create", open_world, act_create_queues, check_queues_made, RISING},
-    IN_EACH_ORDER("queue_destroy", make_queues, act_destroy_queues, check_nothing_left), /* never used */
-    {"queue_destroy_used", make_used_queues, act_destroy_queues, check_nothing_left, RISING},
-    {"timeline_create", open_world, act_create_timelines, check_timelines_made, RISING},
-    IN_EACH_ORDER("timeline_destroy", make_timelines, act_destroy_timelines, check_nothing_left),
-    {"report_queues", make_queues_to_report, act_report, check_reported, RISING}, /* one report of n */
-    {"report_flight", make_flight_to_report, act_report, check_reported, RISING},
-    {"report_waits", make_waits_to_report, act_report, check_reported, RISING},
-    {"report_chain", make_chain_to_report, act_report, check_reported, RISING},
+    {"promised_shuffled_two_queues", make_two_queues, act_encode_and_commit, check_all_risen, SHUFFLED},
+    {"discard_above_flight", make_pending_in_flight, act_discard_above, check_discarded_above_flight, RISING},
+    /* timelines */
+    {"submit_timelines", make_points_and_signals, act_submit_timelines, check_timelines_signalled, RISING},
+    {"encode_waits_timelines", make_points_and_signals, act_encode_waits, check_waited_for_timelines, RISING},
+    {"encode_signals_timelines", make_points_and_signals, act_encode_signals, check_timelines_signalled, RISING},
+    {"timeline_destroy_shuffled", make_timelines, act_destroy_timelines, check_nothing_left, SHUFFLED},
     /* how often n idle waits come back from the park hook within 10 s */
     {"wakes_idle", make_idle, act_sleep, NULL, RISING},
 };
