@@ -412,7 +412,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit, in the yield and park hooks. For a GPU that may hang use
            gpusync_queue_destroy_now. Submissions in flight may wait for other queues: the call waits for those too. On
-           a lost device the call waits for no work, and the work left behind may still run. A wait that is parked in
+           a lost device the call waits until the work is given up, at most a second after the loss. A wait parked in
            waitUntilCompleted (gpusync_wait_options.blocking) delays the call until it returns, always.
     Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
@@ -422,7 +422,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
     When the queue is full (max_command_buffer_count of its desc) the call waits for room. The call blocks inside Metal
     only if a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue, because gpusync
     counts only its own calls, uncommitted buffers included. gpusync does not know buffers that were made elsewhere and
-    are not committed or tracked yet.
+    are not committed or tracked yet, nor uncommitted ones that were discarded or given up and are still referenced:
+    release yours, and drain the pool. Metal counts them, and [queue commandBuffer] waits without a limit.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_EXECUTION: a
              failure sticks on the queue, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback, without
              room; ERROR_QUEUE_FULL: without a time limit, when for a second every buffer allowed was held or not
@@ -554,8 +555,9 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
              ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: the log has dropped failures, perhaps the one of this ticket: how
              the work ended is not known any more, and it may have ended well. For work that waited for something: the
              result of what failed there, also ERROR_DESTROYED (the work has ended, then) and the program's own result
-             of gpusync_timeline_fail. ERROR_DEVICE_LOST: the work has not ended, and may never end; or it was held when
-             the device was lost, and never ran. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
+             of gpusync_timeline_fail. ERROR_DEVICE_LOST: the work was given up, see gpusync_device_is_lost; or it was
+             held when the device was lost, and never ran. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being
+             destroyed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
@@ -566,9 +568,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, 
     repeated. The program's own completed handlers may run after the wait has returned, see
     gpusync_wait_options.handlers.
     Returns  OK: the work ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED,
-             ERROR_RESULT_UNKNOWN: the work ended, as gpusync_poll tells. ERROR_DEVICE_LOST, ERROR_DESTROYED: the work
-             did not end, and the wait is over; or the work ended, with this result of what it waited for, which
-             gpusync_poll then returns too. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even
+             ERROR_RESULT_UNKNOWN, ERROR_DEVICE_LOST: as gpusync_poll tells. ERROR_DESTROYED: the work did not end, and
+             the wait is over; or the work ended, with this result of what it waited for, which gpusync_poll then
+             returns too. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even
              if the timeout is 0: use gpusync_poll. ERROR_OUT_OF_MEMORY: no memory to sleep with.
     Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
@@ -582,7 +584,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
     for given-up work, of this queue or another, is one: this call returns ERROR_EXECUTION, and a wait for its ticket
     ERROR_CANCELLED. To see every failure use tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
-             ERROR_DEVICE_LOST: always, once the device is lost.
+             ERROR_DEVICE_LOST: always, once the device is lost and all has ended or was given up.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
@@ -655,7 +657,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *q
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
 /** True if the device is lost. Failures of the classes ACCESS_REVOKED and DEVICE_REMOVED mark the device lost, for
-    good. A program that has been told of such a failure gets true; calls for new work fail a moment later.
+    good. A program that has been told of such a failure gets true.
+
+    From a moment later new work is refused with ERROR_DEVICE_LOST, and held work ends with it. What the GPU has goes
+    on: waits, polls and callbacks get the end that Metal reports. After a second gpusync gives up what has not ended,
+    tracked command buffers too, provided that it has looked twice, half a second apart. Waits, polls and callbacks for
+    that work get ERROR_DEVICE_LOST, and every timeline fails with it. Nothing that comes later changes this:
+    gpusync_is_done and gpusync_is_idle stay false, and gpusync_release_after keeps its object until destroy. The GPU
+    may still use the memory of such work. To tell it from work that has ended, or never ran, call gpusync_get_info:
+    that returns OK for the latter, and ERROR_DEVICE_LOST for work that was given up.
     Returns  false for NULL.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
@@ -770,9 +780,9 @@ struct gpusync_queue_desc {
     const char *GPUSYNC_OPT label; /**< Of a queue that gpusync makes; NULL: none. */
     /** Command buffers that may be uncompleted: made, committed, held or tracked, until their completed handlers have
         run. gpusync's own count, too: a submission with waits may need one, and one with signals. While so many are,
-        gpusync_command_buffer waits, and gpusync_submit where it needs a buffer of its own. Held buffers may use at
-        most seven eighths: with 1 nothing can be held. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the
-        count with which the queue was made: Metal does not report it. */
+        gpusync_command_buffer waits, and gpusync_submit where it needs a buffer of its own. Held buffers may use
+        all but one eighth, rounded down, and all but one at least: with 1 nothing can be held. 0: 64, or with Metal 4
+        no limit. For an MTLCommandQueue pass the count with which the queue was made: Metal does not report it. */
     uint32_t max_command_buffer_count;
     /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
     uint32_t error_log_count;
@@ -795,8 +805,7 @@ struct gpusync_command_buffer_desc {
 struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
-    bool handlers;     /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
-    bool through_loss; /**< For tickets: goes on when the device is lost, see gpusync_wait_ex. Since 0.3 */
+    bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
     /** For gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in Metal's
         waitUntilCompleted. Neither device loss nor destroy ends such a wait, and destroy returns only after it. The
         other waits with this option sleep as usual. No effect in other calls. Since 0.4 */
@@ -812,23 +821,9 @@ struct gpusync_wait_options {
       Work that was never committed         Nothing to wait for.
       GPUSYNC_EVERYTHING                    All handlers since the queue was made.
     Callbacks of gpusync_on_done do not count as handlers. If a handler is never called, the wait returns TIMEOUT at its
-    limit. Destroying the queue, or losing the device, also ends the wait. If the work failed, the wait then returns
-    that failure. If the work ended well, the wait returns ERROR_DESTROYED or ERROR_DEVICE_LOST, because handlers of the
-    work may still run.
-
-    With options->through_loss the loss of the device does not end the wait. The wait goes on until Metal has reported
-    the end of every command buffer of the ticket (with Metal 4: the feedback), so that the program can free memory that
-    the GPU used. On a lost device OK, ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN mean that the GPU is
-    finished with the work. No other result means that:
-      OK, ERROR_EXECUTION, ...    The ticket ended so. GPUSYNC_EVERYTHING: the worst result that was not reported yet.
-      ERROR_CANCELLED             The work was held when the device was lost, and was never committed; or the ticket
-                                  took the result over from what it waited for.
-      ERROR_RESULT_UNKNOWN        The work ended or was never committed, and the ticket has no result: what it waits for
-                                  may never come.
-      ERROR_DEVICE_LOST           The limit came first: the GPU may still use the memory. A later wait may tell more.
-      ERROR_DESTROYED             The queue is being destroyed: the GPU may still use the memory. Or the ticket has
-                                  ended (gpusync_is_done), and took the result over from what it waited for.
-      Another error               There was no wait: ERROR_INVALID_TICKET, ERROR_OUT_OF_MEMORY and others.
+    limit. Destroying the queue also ends the wait, and so does giving up the work of a lost device. If the work failed,
+    the wait then returns that failure. If the work ended well, the wait returns ERROR_DESTROYED or ERROR_DEVICE_LOST,
+    because handlers of the work may still run.
     Returns  as gpusync_wait. ERROR_UNSUPPORTED also: blocking on a queue of Metal 4.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
@@ -886,11 +881,12 @@ typedef void (*gpusync_destroyed_fn)(void *GPUSYNC_OPT user);
     destroyed  Called when the work of the queue has ended, its callbacks have run, and nothing of it is left; where
                callbacks run. NULL: none. After an error, and for a NULL queue, it is not called.
     user       Passed to destroyed.
-    The queue is being destroyed from the call on, and the pointer is not to be used any more. What the call does not
-    find over is looked at again by a timer, after a millisecond at first and 500 ms at most. With
-    GPUSYNC_CALLBACKS_MANUAL go on calling gpusync_dispatch.
-    Danger: a GPU that hangs keeps the queue, its memory and its device for good. Where that must not be, use
-    gpusync_queue_destroy_now, outside of callbacks.
+    The call closes the queue, wakes its waits, ends its held work and discards its open command buffers; the pointer
+    is not to be used any more. The rest is done on a dispatch queue of the device, one object after the other, by a
+    thread that blocks without the program's hooks and runs no callbacks. With GPUSYNC_CALLBACKS_MANUAL go on calling
+    gpusync_dispatch until `destroyed` was called.
+    Danger: a GPU that hangs keeps the queue, its memory, its device and what was let go after it, until the device is
+    lost. Where that must not be, use gpusync_queue_destroy_now, outside of callbacks.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks and in the log function, too   Blocks no   Owns nothing   Since 0.3 */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
@@ -899,8 +895,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** Destroy a device when its queues, timelines and warm-ups are destroyed, without blocking.
 
-    destroyed  As in gpusync_queue_destroy_later. When it is called the device is gone, its memory has been given back
-               to the allocator, and none of the program's functions is called any more.
+    destroyed  As in gpusync_queue_destroy_later. When it is called the device is gone, all memory of the allocator has
+               been given back, and none of the program's functions is called any more.
     The queues, timelines and warm-ups that the device still has stay usable until they are destroyed, by whichever
     call. No call takes the device any more, except gpusync_dispatch with GPUSYNC_CALLBACKS_MANUAL: go on calling it, on
     one thread at a time, until it has called `destroyed`, and not after that.
@@ -1218,7 +1214,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED, even if the
     ticket of that queue ended well in between. One that had ended well at this call counts as reached.
     Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
-             also: behind a signal of this buffer (commit in between). ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
+             also: behind a signal of this buffer (commit in between); a point of another device. ERROR_NOT_RISING:
+             above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
              ERROR_ALREADY_TRACKED; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads the one that encodes the buffer   Blocks no   Owns retains buffer and event: >>ownership   Since 0.2 */
@@ -1253,7 +1250,7 @@ typedef struct gpusync_submission {
     const gpusync_point *GPUSYNC_OPT waits; /**< Values of timelines; tickets of any queue of the device. */
     size_t wait_count;                      /**< 0: waits may be NULL. */
     void *GPUSYNC_REQ const *GPUSYNC_OPT command_buffers; /**< MTLCommandBuffers, each once, in this order. */
-    size_t command_buffer_count;                          /**< 0: a barrier; command_buffers may be NULL. */
+    size_t command_buffer_count;                          /**< 0: a ticket that ends when its waits have. */
     const gpusync_point *GPUSYNC_OPT signals;             /**< Values of timelines. */
     size_t signal_count;                                  /**< 0: signals may be NULL. */
     gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at the end, as if by gpusync_on_done. */
@@ -1274,11 +1271,12 @@ typedef struct gpusync_submission {
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
                  called.
              Every error of gpusync_commit, about any of the command buffers.
-             ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; one of the buffers, or
-                 the submission, waits for a value of its own signals or a higher one; the signals of one timeline do
-                 not rise.
+             ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; a wait comes behind a
+                 signal of the same value or a lower one, of the submission or encoded into one of its buffers; the
+                 signals of one timeline do not rise.
              The result of the failure of a timeline that is to be signalled.
-             ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says.
+             ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says. Or,
+                 without a time limit, gpusync's own buffers got no room for a second, as in gpusync_command_buffer.
              TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: gpusync's own buffers got no room, or nil.
              ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that other code signals.
              ERROR_INVALID_TICKET.
@@ -1629,12 +1627,12 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      where the error of a failed command buffer goes    >>failure       what is different with Metal 4    >>metal4
 
    OBJECTS, AND WHO OWNS WHAT
-     device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, what is due,
-                and what the sweep destroys.
+     device     the pools (waiters, submissions, callbacks, events), the lists of queues and timelines, and what is
+                due. Its memory stays until the last function that it has dispatched has come.
      queue      a ring of entries, one for each ticket in flight; open command buffers; its line of held submissions.
      slot       one for each command buffer that gpusync uses; with Metal 4 for each commit. The slot is the completion
-                handler: it is in flight from the commit until the handler has come and each look has ended. Slabs of
-                slots are never freed. Rules of the lock over slots and tickets: >>slots.
+                handler: it is in flight from the commit until the handler has come. Slabs of slots are never freed.
+                Rules of the lock over slots and tickets: >>slots.
      submission what it waits for and signals (links), its command buffers. The ring's entry leads to a slot inside the
                 submission. A link owns a reference to its timeline.
      graph      all submissions and links, the lines of held work, and what timelines know of their signals: under one
@@ -1644,20 +1642,19 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
                 owner.
      listening  what Metal's blocks of a timeline lead to, which other code signals. Each block has a reference.
      deferred   work that a change leaves to do without a lock: it stands on the stack of the outermost call or handler.
-     post       what a device has asked a dispatch queue for. It outlives the device.
 
    THE LIFE OF A TICKET
      1. gpusync_command_buffer takes room and a slot: OPEN.
      2. gpusync_commit takes the order lock. In one hold of the queue's lock the slot gets its ticket and turns ARMED.
         Then Metal gets the slot as the completed handler, and commits the buffer [gpusync__commit].
      3. The handler finds the end [gpusync__completed], or a look does: a poll, a wait or a sweep reads the status
-        [gpusync__look_slot]. Metal 4 has no status.
+        [gpusync__look_at]. Metal 4 has no status.
      4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: it records a
         failure, writes into the ring's entry how the ticket ended, moves `completed` over all that has ended up to
         there [gpusync__end_ticket], and takes what waits for that off the wait list [gpusync__take_ended].
      5. Without the lock it unparks waiters, and ends links of submissions [gpusync__tell]. Callbacks run
         on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
-     6. The handler gives back the room. The last of the handler and the looks frees the slot [gpusync__slot_leave].
+     6. The handler gives back the room, and frees the slot [gpusync__leave_slot].
 
    THE LIFE OF A SUBMISSION (its steps in full: gpusync__submission)
      1. gpusync_submit makes one; so does gpusync_commit behind held work. gpusync_encode_wait and _signal make one for
@@ -1680,6 +1677,20 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      two exceptions: messages and releases of a commit, an encoded wait or signal come under the order lock, and the
      listener is made under the device's. malloc is called under the global one.
 
+   WHAT ALWAYS HOLDS on this floor, at each unlock of the lock that is over it.
+     1.  Tickets are in the order in which Metal gets the work: ticket, handler and commit come in one hold of the
+         order lock.
+     2.  A ticket ends once, in one hold of its queue's lock: first the record of its failure, then its entry in the
+         ring, then `completed`.
+     3.  `completed` only rises. All tickets up to it have ended, and a lost device has given up none of them.
+     4.  From its commit to its end a ticket leads to its slot, which is in flight with its command buffer.
+     5.  No listed node is over, unless a thread with `more` is on its way to take it off.
+     6.  The thread that takes a node off tells it, before it does anything that may wait.
+     7.  CLOSING and GIVEN_UP are set before, and read under, the lock under which a wait is listed.
+     8.  A slot leaves ARMED once: to RUNNING by its handler, to ORPHANED by the thread that gives it up.
+     9.  `outstanding` counts the slots with HAS_ROOM, and a slot loses that once.
+     10. A callback is listed, due, running or free. `owed` counts it until it has run.
+
    READ WITHOUT THE QUEUE'S LOCK, each written under it; `completed` and `committed` with sequential
    consistency.
      completed       is_done, the waits                every record of a failure up to there was written before
@@ -1698,8 +1709,8 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
                           [gpusync__lose]                                   [gpusync__hold]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
                           [gpusync__destroy, gpusync_timeline_destroy]      [gpusync__enter]
-     a device goes        clear the post's device, then read `inside`       count into `inside`, then read the device
-                          [gpusync__close_post, gpusync__device_goes]       [gpusync__answer, gpusync__sweep]
+     a device goes        swap `inside` from 1 to 0                         raise `inside`, unless it is 0
+                          [gpusync__device_close]                           [gpusync__device_enter]
      a sweep begins       clear `sweep_ns`, then look for reasons           list the reason, then read `sweep_ns`
                           [gpusync__sweep]                                  [gpusync__arm_sweep]
      callbacks are due    clear `asked`, then look at them                  append, then set `asked`
@@ -2128,9 +2139,8 @@ static void gpusync__default_release(void *user, void *memory, size_t size)
 }
 
 /* ------------------------------------------------------------------------------ >>objects --
-   The structures. Slots and posts are never freed, because Metal or a dispatch queue
-   may still touch them when their work is over. A late touch finds a state that leaves nothing to
-   do. */
+   The structures. Slots are never freed, because Metal may still touch them when their work is
+   over. A late touch finds a state that leaves nothing to do. */
 
 /* What Metal reads of a block, by the Clang Block ABI. */
 typedef struct gpusync__block_descriptor {
@@ -2152,53 +2162,53 @@ typedef struct gpusync__block {
    except `state`, and those that are written before Metal gets the slot, which the handler reads.
 
      1. FREE     on a free list, of a queue or of all.
-     2. OPEN     its command buffer is not committed. The slot is in the table of open buffers, or,
+     2. OPEN     its command buffer is not committed. The slot is in the list of open buffers, or,
                  once a commit or a submission has taken it from there, in flight.
      3. ARMED    the slot has its ticket (a part has that of its submission). After that Metal gets
                  the slot as the completion handler, and gpusync or the program commits the buffer.
      4. RUNNING  the handler has come (gpusync__completed). It uses the queue, and destroy waits.
      5. ORPHANED in place of 4: the buffer was given up, or the queue was destroyed before the
-                 handler came (gpusync__give_up). The slot leaves its queue. Its handler, and the
-                 looks that are counted in it, touch nothing but the slot, under the global lock.
-     6. FREE     the last of the handler and the looks has left (gpusync__slot_leave).
+                 handler came (gpusync__give_up). The slot leaves its queue. Its handler touches
+                 nothing but the slot, under the global lock.
+     6. FREE     the handler has left (gpusync__leave_slot, gpusync__orphan_leave).
 
    From step 3 on only the handler swaps ARMED for RUNNING, and only a thread that gives the slot up
    swaps ARMED for ORPHANED. One of the two finds the other's value, and leaves the queue, or the
    slot, to the other.
 
    A submission has a slot of its own, without a buffer, and the ring leads to it: OPEN while the
-   submission enters or is held, ARMED from its issue on. That slot is not in flight, and no look is
-   counted in it. The handler ignores the object that Metal passes: the slot knows its buffer. */
+   submission enters or is held, ARMED from its issue on. That slot is not in flight. The handler
+   ignores the object that Metal passes: the slot knows its buffer. */
 enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__ORPHANED };
 /* The kind of a slot. WORK: a commit by gpusync, or an open buffer. TRACKED: gpusync_track.
    PART: a command buffer of a submission. SUBMISSION: the submission's own slot. All except PART
    have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__PART, GPUSYNC__SUBMISSION };
 /* The traits of a slot. HAS_ROOM: its command buffer counts in `outstanding`. ENDED: a thread has
-   found the end, and ends the ticket. HANDLED: the handler has left. IS_METAL4: a commit to a Metal
+   found the end, and ends the ticket. IS_METAL4: a commit to a Metal
    4 queue, whose handler gets the feedback, which alone knows how the work ended, and of which
    Metal retains nothing. IS_DELAYED: a submission with a wait that the GPU does. WAS_REFUSED: an
-   open buffer whose commit was refused because of a failure that sticks. */
+   open buffer whose commit was refused because of a failure that sticks. KEEPS_EVENTS: the
+   submission may be gone before the handler comes, and the slot has its events. */
 /* clang-format off */
-enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__ENDED = 4, GPUSYNC__HANDLED = 8, GPUSYNC__IS_METAL4 = 16,
-       GPUSYNC__IS_DELAYED = 32, GPUSYNC__WAS_REFUSED = 64 };
+enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__ENDED = 4, GPUSYNC__IS_METAL4 = 16,
+       GPUSYNC__IS_DELAYED = 32, GPUSYNC__WAS_REFUSED = 64, GPUSYNC__KEEPS_EVENTS = 2 };
 /* clang-format on */
 
 typedef struct gpusync__slot {
     gpusync__block block;            /* first: the handler gets a pointer to it */
-    uint32_t looks;                  /* threads that ask the buffer for its status, without a lock */
     uint8_t kind, traits, state;     /* GPUSYNC__WORK and the others; GPUSYNC__HAS_ROOM and the others; see above */
     void *buffer;                    /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
     gpusync_queue *queue;            /* NULL: FREE or ORPHANED */
     uint64_t ticket, since_ns;       /* 0: none yet; when it got that, or was issued; of PART: the first alone */
-    struct gpusync__slot *next;      /* on a free list, among the open buffers, or in the index of those in flight */
+    struct gpusync__slot *next;      /* on a free list, or among the open buffers */
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
     /* Of PART and SUBMISSION; of an OPEN slot: what is encoded into the buffer, or NULL. */
     struct gpusync__submission *submission;
     struct gpusync__slot **back; /* the ring's entry that led here, or the submission's part; NULL: there is none */
     union {
         uint64_t ended_ns; /* in flight: when a sweep saw the end, and no handler; or 0 */
-        void *events;      /* of an orphan: an NSArray, +1, of what the device may still use; or NULL */
+        void *events;      /* with KEEPS_EVENTS: an NSArray, +1, of what the device may still use */
     } late;
     /* On a queue with sticky_failure: the ticket of a failure that was cleared while this was in
        flight behind it, or 0. Set by gpusync_queue_clear_failure, cleared with the slot. Missing:
@@ -2215,18 +2225,26 @@ typedef struct gpusync__slab {
     gpusync__slot slots[GPUSYNC__SLAB_SLOTS];
 } gpusync__slab;
 
+/* What a thread looks at: the work of a slot, by the place that leads to it while it serves that
+   work. The buffer stays meanwhile, and the slot may serve other work when the look has ended. */
+typedef struct gpusync__view {
+    gpusync__slot *slot, **at;     /* the place is `slot->back`, or of a submission NULL */
+    void *buffer;                  /* +1; of a submission NULL */
+    struct gpusync__submission *s; /* with a reference, of the ticket of one; else NULL */
+    uint64_t ticket, since_ns;
+    uint8_t kind;
+} gpusync__view;
+
 struct gpusync__catch;
 struct gpusync__deferred;
 
-/* A node of a list that is sorted by a number, in a treap (R. Seidel, C. Aragon: "Randomized Search
-   Trees", 1996). Adding and removing a node cost a logarithm in any order, and need no search at
-   both ends. Of several nodes with one number the first that was added comes first. */
+/* A node of a list that is sorted by a number. Of several nodes with one number the first that was
+   added comes first. What a program lists and takes has rising numbers as a rule, at the ends of
+   the list; a search elsewhere costs time in proportion to the list. */
 typedef struct gpusync__node {
-    uint64_t number;                        /* what the list is sorted by */
-    struct gpusync__node *beside[2];        /* [0]: the one before, [1]: the one behind */
-    struct gpusync__node *above, *below[2]; /* in the tree; [0]: smaller numbers */
-    uint32_t weight;                        /* random: no node has a heavier one below it */
-    bool linked;                            /* it is on a list */
+    uint64_t number;                 /* what the list is sorted by */
+    struct gpusync__node *beside[2]; /* [0]: the one before, [1]: the one behind */
+    bool linked;                     /* it is on a list */
     /* Called under the wait list's lock when the number has been reached, after the node was taken
        off its list: gpusync__callback_told for a callback, gpusync__link_told for a link, NULL for
        a sleeping wait. error: how the ticket or the timeline failed, or that it was destroyed or
@@ -2236,8 +2254,7 @@ typedef struct gpusync__node {
 } gpusync__node;
 
 typedef struct gpusync__list {
-    gpusync__node *root, *end[2]; /* of the tree; the first and the last */
-    uint32_t random;              /* for the next weight */
+    gpusync__node *end[2]; /* the first and the last; NULL: it is empty */
 } gpusync__list;
 
 /* The kind of a goal. ONE: a ticket ends. ALL: every ticket up to one ends. ROOM: fewer command
@@ -2249,12 +2266,10 @@ typedef struct gpusync__goal {
     gpusync_queue *queue;       /* of the first three, else NULL */
     gpusync_timeline *timeline; /* of VALUE, else NULL */
     uint32_t kind;              /* GPUSYNC__ONE and the others */
-    uint32_t stops;             /* which of the flags LOST and CLOSING of the queue or timeline give the goal up */
+    uint32_t stops;             /* which of the flags of the queue or timeline give the goal up */
     bool handlers;              /* ONE, ALL: its handlers have to begin, too */
-    bool asks;                  /* for more than the end: handlers, or through_loss, where LOST is not in `stops` */
     uint64_t ticket;            /* ONE: this. ALL: up to this. VALUE: the value. ROOM: fewer buffers than this */
     uint64_t covered;           /* ALL: what earlier queue-wide waits have told of */
-    struct gpusync__slot *late; /* while it is listed: it has ended, and the handler of this slot has still to begin */
 } gpusync__goal;
 
 /* A waiter's goal, on the wait list of its queue or timeline. */
@@ -2262,16 +2277,15 @@ typedef struct gpusync__wait_entry {
     gpusync__node node;      /* first; its place on the wait list */
     gpusync__goal goal;      /* what is waited for */
     gpusync__waiter *waiter; /* that sleeps; it may have other wait entries */
-    gpusync__list *list;     /* of that wait list, where this is */
     uint32_t hints;          /* that the wait list had when this was listed */
     bool left;               /* of many: it is over, and what it was about may be gone */
     gpusync_result result;   /* of one that has left: how it went */
 } gpusync__wait_entry;
 
-/* The lists of a wait list. BY_NUMBER: for one ticket or value. BY_PREFIX: for everything up to a
-   ticket. OTHERS: for the handler of a ticket, by that; behind them for room. */
-enum { GPUSYNC__BY_NUMBER, GPUSYNC__BY_PREFIX, GPUSYNC__OTHERS, GPUSYNC__LISTS };
-#define GPUSYNC__NO_TICKETS (~(uint64_t)UINT32_MAX) /* from here on: ~ a number of command buffers, which is not 0 */
+/* The lists of a wait list. WAITS: by the ticket or value whose end, or handler, they wait for.
+   ROOMS: waits for room, by ~ the number of command buffers, so that the one that needs the least
+   room comes first. */
+enum { GPUSYNC__WAITS, GPUSYNC__ROOMS, GPUSYNC__LISTS };
 
 /* The waits and callbacks of a queue or timeline, of a queue also links to its tickets; and the
    lock of that queue or timeline. No message, hook, release or allocation comes under the lock. */
@@ -2311,42 +2325,22 @@ typedef struct gpusync__due {
 
 enum { GPUSYNC__POOL_CALLBACKS, GPUSYNC__POOL_SUBMISSIONS, GPUSYNC__POOL_LINKS, GPUSYNC__POOLS };
 
-/* Submissions, links or callbacks that nothing uses. Those that no call has needed for two seconds
-   are freed (gpusync__trim). Under the submission lock. */
+/* Submissions, links or callbacks that nothing uses. Under the submission lock. */
 typedef struct gpusync__pool {
-    void **free;           /* a list: the memory of each begins with a pointer to the next */
-    uint32_t count, least; /* how many, which is a guess without the lock; the fewest since the last trim */
-    size_t size;           /* of each, in bytes */
+    void *free;     /* a list: the memory of each begins with a pointer to the next */
+    uint32_t count; /* how many */
+    size_t size;    /* of each, in bytes */
 } gpusync__pool;
 
-/* An object that is being destroyed. By a call that blocks, or by gpusync_queue_destroy_later and
-   the like: then it stands on the device's list, the sweep takes the steps (gpusync__go_on), and
-   the last step makes the callback due that ends the object. */
+/* An object that is let go by gpusync_queue_destroy_later and the like. */
 typedef struct gpusync__going {
     gpusync__due due;              /* of gpusync__call_destroyed */
+    gpusync_device *device;        /* whose dispatch queue takes the steps; NULL: a call that blocks takes them */
     void (*destroyed)(void *user); /* the program's; or NULL */
     void *user;                    /* what that gets */
-    /* Goes on as far as it can. True: nothing is left but `end`. waits: it blocks until it is. */
-    bool (*step)(struct gpusync__going *going, bool waits);
-    void (*end)(struct gpusync__going *going); /* frees the object */
-    struct gpusync__going *next;               /* on the device's list: let go before this */
-    uint32_t stage;                            /* how far it has come */
+    void (*close)(struct gpusync__going *going); /* takes all steps but the last, which frees the object: `end` */
+    void (*end)(struct gpusync__going *going);
 } gpusync__going;
-
-/* What a device passes to a dispatch queue for a call. A dispatched function cannot be taken back.
-   Therefore a post is never freed, and a call that comes after its device is gone finds no device.
-   */
-typedef struct gpusync__post {
-    gpusync_device *device; /* NULL: gone. A call counts itself in, then looks; gpusync__close_post: the reverse */
-    /* inside: calls that destroy must let out first. refs: the device, and what was dispatched and
-       has not ended. asked: a call is on its way, and has not looked at what is due. timers: sweeps
-       that are on their way. */
-    uint32_t inside, refs, asked, timers;
-    uint64_t sweep_ns, pace_ns;    /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
-    void (*destroyed)(void *user); /* of gpusync_device_destroy_later, when the device is gone; or NULL */
-    void *user;                    /* what that gets */
-    struct gpusync__post *next;    /* on the free list */
-} gpusync__post;
 
 /* A callback, or a release, for a ticket or a value: gpusync_on_done, gpusync_release_after. */
 typedef struct gpusync__callback {
@@ -2354,7 +2348,7 @@ typedef struct gpusync__callback {
     gpusync__node node;         /* its place on the wait list, by the ticket or the value */
     gpusync_queue *queue;       /* of a ticket, else NULL */
     gpusync_timeline *timeline; /* of a value, else NULL */
-    bool lost;                  /* it was the device's loss that made it due */
+    bool lost;                  /* its ticket was given up, and made it due */
     gpusync_error error;        /* for `due` */
 } gpusync__callback;
 
@@ -2397,7 +2391,6 @@ typedef struct gpusync__backoff {
 } gpusync__backoff;
 
 #define GPUSYNC__EVENT_POOL 32
-#define GPUSYNC__FEW_PLACES 16
 #define GPUSYNC__TAKEN 16 /* tickets whose times a queue remembers */
 
 /* Bytes between fields of different threads, so that no two of them share a cache line of Apple
@@ -2410,10 +2403,11 @@ struct gpusync_device {
     gpusync_hooks hooks;                 /* the program's, or the default ones */
     gpusync_allocator allocator;         /* for all that does not outlive the device */
     gpusync_spin own_spin, *spin;        /* the program's; that, or NULL. Of its queues, where they have no other */
-    uint32_t lost;                       /* for good: GPUSYNC__KNOWN, then GPUSYNC__TOLD, too */
+    uint32_t lost;                       /* for good: GPUSYNC__KNOWN and the other */
+    uint64_t lost_ns;                    /* when gpusync__lose was told of it, or 0 */
     gpusync_log_fn log;                  /* or NULL */
-    gpusync__post *post;                 /* what dispatch queues get */
     void *callback_queue, *sweep_queue;  /* serial dispatch queues. callback_queue: not of MANUAL */
+    void *destroy_queue;                 /* one on which objects go (gpusync__go) */
     void *issue_queue;                   /* one for held work (gpusync__issue_held); NULL: no submission was made yet */
     gpusync_callback_mode callback_mode; /* runs callbacks */
     gpusync_notify_fn notify;            /* of MANUAL: something is due. Or NULL */
@@ -2421,31 +2415,31 @@ struct gpusync_device {
     const struct gpusync__tracing *trace;      /* NULL: the program does not trace */
     gpusync_trace_fn trace_fn;                 /* where it does */
     void *log_user, *notify_user, *trace_user; /* what those three get */
-    /* Of gpusync_queue_destroy_later and the like, else NULL. go_on: takes steps of objects that go
-       by the sweep (gpusync__go_on). end: of MANUAL, when nothing uses the device any more: frees
-       it, in gpusync_dispatch (gpusync__end_manual). */
-    bool (*go_on)(gpusync_device *dev, bool *reason);
-    void (*end)(gpusync_device *dev);
-    /* Trims the pools (gpusync__trim), or empties them. NULL as long as they are empty: a program
-       that commits and waits does not link it. */
-    bool (*trim)(gpusync_device *dev, bool all);
-    unsigned char pad[GPUSYNC__APART]; /* waits for many points write the fields behind */
+    unsigned char pad[GPUSYNC__APART];         /* waits for many points write the fields behind */
     /* -- of waits, without a lock */
-    uint32_t inside;          /* waits for many points, and others that destroy must let out first */
+    uint32_t inside;          /* 1, and calls that destroy must let out first; 0: it is gone */
     gpusync__backoff backoff; /* of waits for many points */
     gpusync_stats stats;      /* of waits for timelines, and for many points */
+    /* refs: the device, and functions that were dispatched and have not ended. asked: a call is on
+       its way, and has not looked at what is due. timers: sweeps that are on their way. */
+    uint32_t refs, asked, timers;
+    uint64_t sweep_ns, pace_ns; /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
+    uint64_t looked_ns;         /* of the sweep: when it first looked for what a lost device has not ended, or 0 */
+    bool given_up;              /* of the sweep: all that had not ended was given up */
+    gpusync__waiter lingers;    /* what the thread of destroy_queue waits with */
     unsigned char pad2[GPUSYNC__APART];
     /* -- under the device's lock */
     gpusync__mutex lock;
     gpusync__list queues, timelines;      /* by their numbers */
     uint32_t objects;                     /* queues and timelines that are not freed, also those that are going */
-    gpusync__going *leaving;              /* objects that the sweep destroys; a list */
     uint64_t queue_count, timeline_count; /* ever made: the last number */
     gpusync_stats gone;                   /* of destroyed queues */
     void *listener;                       /* MTLSharedEventListener, made when first needed */
     void *events[GPUSYNC__EVENT_POOL];    /* that nothing refers to any more */
     uint32_t event_count;                 /* how many of them there are */
     bool goes;                            /* gpusync_device_destroy_later was called */
+    gpusync_destroyed_fn destroyed;       /* what that call was given; or NULL */
+    void *destroyed_user;                 /* what that gets */
     unsigned char pad3[GPUSYNC__APART];
     /* -- over submissions, links, lines, and what timelines know of their signals: see >>second */
     gpusync__mutex graph;
@@ -2457,7 +2451,6 @@ struct gpusync_device {
     gpusync__pool pools[GPUSYNC__POOLS];
     gpusync__due *due, *last_due; /* in the order in which they became due */
     uint32_t due_count;           /* of that list */
-    uint64_t trimmed_ns;          /* when the pools were last trimmed; of the sweep alone */
     bool calling, turned_away;    /* a callback runs, the only one; a thread that was to run more has gone since */
 };
 
@@ -2504,18 +2497,19 @@ typedef struct gpusync__sticky {
    feedback (gpusync__feedback_status). leave: a step of destroy (gpusync__leave_behind). */
 typedef struct gpusync__metal4 {
     unsigned long (*status)(void *feedback);
-    bool (*leave)(gpusync_queue *q, bool waits);
+    void (*leave)(gpusync_queue *q);
 } gpusync__metal4;
 
-/* Flags of a device that is lost. KNOWN: a failure said so. TOLD: gpusync__lose tells its queues
-   and timelines. REMOVED: the failure was that there is no GPU any more. */
-enum { GPUSYNC__KNOWN = 1, GPUSYNC__TOLD = 2, GPUSYNC__REMOVED = 4 };
-/* Flags of queues and timelines. LOST: the device is lost. CLOSING: destroy has begun. FAILED: a
-   failure is on record. OUTSIDE: other code signals the timeline. TRACED: the trace gets every
-   wait, even for an idle queue. STUCK: a failure sticks, and commits are refused. */
+/* Flags of a device that is lost. KNOWN: a failure said so. REMOVED: the failure was that there is
+   no GPU any more. */
+enum { GPUSYNC__KNOWN = 1, GPUSYNC__REMOVED = 2 };
+/* Flags of queues and timelines. LOST: the device is lost, and the queue takes no new work.
+   GIVEN_UP: what had not ended by then never will (gpusync__give_up_queue). CLOSING: destroy has
+   begun. FAILED: a failure is on record. OUTSIDE: other code signals the timeline. TRACED: the
+   trace gets every wait, even for an idle queue. STUCK: a failure sticks, and commits are refused. */
 /* clang-format off */
 enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16,
-       GPUSYNC__STUCK = 32 };
+       GPUSYNC__STUCK = 32, GPUSYNC__GIVEN_UP = 64 };
 /* clang-format on */
 
 struct gpusync_queue {
@@ -2527,7 +2521,7 @@ struct gpusync_queue {
     /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
        limit: uncompleted command buffers that Metal allows. */
     uint32_t flags, limit, log_most;
-    bool slow_commit, slow_end;   /* commits are traced; ends are traced, or may take an error (`sticky`) */
+    bool traced;                  /* commits and ends are told */
     bool metal4;                  /* it is a Metal 4 queue */
     void *options_class;          /* of that: MTL4CommitOptions */
     const gpusync__metal4 *four;  /* of that, once it has committed; else NULL */
@@ -2542,7 +2536,7 @@ struct gpusync_queue {
     gpusync_stats stats;      /* but for commits and completions: they are counted by their tickets */
     gpusync__backoff backoff; /* of waits for its tickets, or for room */
     gpusync__owed owed;       /* its submissions and callbacks */
-    gpusync__going going;     /* its destroy; with the next two by the thread that destroys */
+    gpusync__going going;     /* its destroy; with the next one by the thread that destroys */
     bool drains;              /* destroy waits for the work in flight */
     /* -- under the graph's lock */
     gpusync__line lines[GPUSYNC__LINES]; /* held work */
@@ -2556,34 +2550,25 @@ struct gpusync_queue {
     bool issuing;
     gpusync_queue *next_to_issue; /* among a thread's deferred work */
     /* -- of Metal 4 */
-    gpusync__list kept; /* see gpusync__keep_links */
-    uint64_t sent;      /* submissions that the queue got. Under the order lock */
-    /* By the thread that destroys: see gpusync__ask_last. */
-    void *last;                         /* an event, +1, that the queue signals behind all others */
-    uint64_t last_raw;                  /* the value */
-    uint64_t last_ns;                   /* since when it is asked for */
+    gpusync__list kept;                 /* see gpusync__keep_links */
+    uint64_t sent;                      /* submissions that the queue got. Under the order lock */
     unsigned char pad3[GPUSYNC__APART]; /* handlers write the fields before, commits those behind */
     /* -- under the order lock: ticket order is queue order. order: that lock. Open buffers are
-       those made, or encoded into, and not committed: in lists, by the first bits of a hash. */
+       those made, or encoded into, and not committed. */
     gpusync__mutex order;
-    gpusync__slot **open;                         /* the lists of the open buffers */
-    uint32_t open_count, open_places, open_shift; /* open buffers; lists; leaves those bits of a hash */
-    gpusync__slot *few_open[GPUSYNC__FEW_PLACES]; /* `open`, at first */
+    gpusync__slot *open; /* a list, by `next`: the newest first */
     unsigned char pad4[GPUSYNC__APART];
     /* -- under the queue's lock, which is that of the wait list ends: before the first slot in
-       flight, and behind the last; in_flight: how many there are. outstanding: command buffers that
+       flight, and behind the last. outstanding: command buffers that
        are made or in flight, against the limit; read without the lock. tracked: TRACKED slots that
        have not ended. refused: a call got no room, and the program may ask again. */
     gpusync__wait_list waits;
-    gpusync__slot ends, *free_slots;    /* free_slots: a list, by `next` */
-    gpusync__slot **index;              /* lists of those in flight, by a hash; NULL: no call has asked yet */
-    uint32_t index_places, index_shift; /* lists; leaves those bits of a hash */
-    uint32_t index_most;                /* so many in flight are too many for it */
-    uint32_t in_flight, outstanding, tracked;
+    gpusync__slot ends, *free_slots; /* free_slots: a list, by `next` */
+    uint32_t outstanding, tracked;
     /* Handlers that are through with the lock, and not with the queue. Changed without the lock,
        beside it because the handler has the line then. */
     uint32_t leaving;
-    bool refused, searched; /* searched: the index was too small for a call */
+    bool refused;
     /* For the spin. took_ns: of ticket t at t % GPUSYNC__TAKEN; 0: unknown. ended_ns: the last end.
        lag_ns: from the GPU's end to the waiter, of the last one that slept. */
     uint64_t took_ns[GPUSYNC__TAKEN], ended_ns, lag_ns;
@@ -2612,7 +2597,7 @@ struct gpusync_timeline {
     const struct gpusync__valued *calls; /* what they ask of the second floor */
     uint64_t value;         /* reached, as far as is known, or GPUSYNC__FAILED_VALUE. Read without the lock */
     gpusync_device *device; /* which outlives it */
-    uint32_t flags;         /* GPUSYNC__LOST and the others */
+    uint32_t flags;         /* GPUSYNC__CLOSING and the others */
     char label[64];         /* the program's, or empty */
     unsigned char pad[GPUSYNC__APART]; /* slow waits write the fields behind, and not those before */
     uint32_t inside;                   /* calls that destroy must let out first */
@@ -2676,9 +2661,7 @@ typedef struct gpusync__upper {
        buffer with waits or signals [gpusync__submit_plain]. discard: drops the submission of an
        open buffer; error NULL: at the program's call [gpusync__discard_submission]. ended: ends a
        part [gpusync__part_ended]. look: looks at a submission's parts; true if the sweep has to
-       come again for it [gpusync__look_submission]. moves: looks so on a lost device; true if the
-       GPU has command buffers of it, or a thread is about to issue, end or publish it
-       [gpusync__moves]. */
+       come again for it [gpusync__look_submission]. */
     void (*work)(gpusync_device *dev, gpusync__deferred *deferred);
     void (*over)(gpusync__link *links, const gpusync_error *error, gpusync__deferred *deferred);
     void (*keep)(struct gpusync__submission *s);
@@ -2687,15 +2670,16 @@ typedef struct gpusync__upper {
     gpusync_result (*commit)(gpusync_queue *q, void *const *buffers, size_t count, gpusync_ticket *ticket,
                              uint64_t *held_ns);
     void (*discard)(struct gpusync__submission *s, const gpusync_error *error, gpusync__deferred *deferred);
-    void (*ended)(gpusync__slot *slot, void *report, const gpusync__outcome *outcome, gpusync__deferred *deferred);
+    void (*ended)(gpusync_queue *q, gpusync__slot *slot, const gpusync__view *view, const gpusync__outcome *outcome,
+                  gpusync__deferred *deferred);
     bool (*look)(struct gpusync__submission *s);
-    bool (*moves)(struct gpusync__submission *s);
     /* Steps of destroy, in this order. give_up: drops held work [gpusync__drop_all_held]. events:
-       returns what the GPU may still use of an orphan, as an array (+1), or NULL
-       [gpusync__events_of]. disown: ends submissions in flight [gpusync__disown_submissions]. */
+       returns what the GPU may still use of an orphan, as an array (+1)
+       [gpusync__events_of]. disown: ends submissions in flight, also those of a lost device
+       [gpusync__disown_submissions]. */
     void (*give_up)(gpusync_queue *q, gpusync_result result, const char *message, gpusync__deferred *deferred);
-    void *(*events)(gpusync_queue *q, const gpusync__slot *slot);
-    void (*disown)(gpusync_queue *q, gpusync__deferred *deferred);
+    void *(*events)(struct gpusync__submission *s);
+    void (*disown)(gpusync_queue *q, gpusync_result result, const char *message, gpusync__deferred *deferred);
 } gpusync__upper;
 
 /* What a wait, a callback or a sweep asks of a timeline, which the caller is inside of. */
@@ -2706,6 +2690,7 @@ typedef struct gpusync__valued {
     gpusync_result (*ready)(gpusync_timeline *t); /* before a callback is listed. UNSUPPORTED: Metal could not tell */
     gpusync_result (*result)(const gpusync__goal *goal, gpusync_error *error); /* how a goal that is met went */
     gpusync__forecast (*forecast)(const gpusync__goal *goal);                  /* when will it come? */
+    void (*lose)(gpusync_timeline *t); /* fail it: what a lost device has not ended is given up */
 } gpusync__valued;
 
 /* Where a trace is set, each event calls one of these, once. */
@@ -2721,14 +2706,13 @@ typedef struct gpusync__tracing {
 /* All the global state there is, besides the selectors. Under its lock, but for what is said to do
    without. */
 static struct gpusync__global {
-    gpusync__mutex lock;         /* the last in the order of locks */
-    bool selectors_ready;        /* the first device has been made */
-    gpusync__slab *slabs;        /* all of them, for checkers of leaks */
-    gpusync__slot *free;         /* slots that no queue has */
-    struct gpusync__post *posts; /* free ones */
-    gpusync__call *calls;        /* callbacks in progress */
-    uint32_t call_count;         /* how many; read without the lock */
-} gpusync__global = {{0}, false, NULL, NULL, NULL, NULL, 0};
+    gpusync__mutex lock;  /* the last in the order of locks */
+    bool selectors_ready; /* the first device has been made */
+    gpusync__slab *slabs; /* all of them, for checkers of leaks */
+    gpusync__slot *free;  /* slots that no queue has */
+    gpusync__call *calls; /* callbacks in progress */
+    uint32_t call_count;  /* how many; read without the lock */
+} gpusync__global = {{0}, false, NULL, NULL, NULL, 0};
 
 /* Whose place on a device's list it is. */
 static gpusync_queue *gpusync__queue_at(gpusync__node *place)
@@ -2746,6 +2730,19 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
     for (q = gpusync__queue_at((device)->queues.end[0]); q; q = gpusync__queue_at(q->place.beside[1]))
 #define GPUSYNC__EACH_TIMELINE(t, device) \
     for (t = gpusync__timeline_at((device)->timelines.end[0]); t; t = gpusync__timeline_at(t->place.beside[1]))
+
+/* Under the order lock a call that was let in before a loss asks this once more, because what enters
+   after gpusync__give_up_queue would never end. */
+static inline bool gpusync__is_lost(const gpusync_queue *q)
+{
+    return GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST;
+}
+
+/* Has the lost device given up what had not ended? */
+static inline bool gpusync__is_given_up(const gpusync_queue *q)
+{
+    return GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__GIVEN_UP;
+}
 
 /* The last ticket that was given. */
 static uint64_t gpusync__committed(const gpusync_queue *q)
@@ -2922,102 +2919,53 @@ static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q)
 
 /* -- lists that are sorted by a number: see gpusync__node */
 
-/* Returns the first node whose number is not below this one, or NULL. At either end of the list
-   this needs no search. */
+/* Returns the first node whose number is not below this one, or NULL. Begins at the end whose
+   number is nearer. */
 static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
 {
-    gpusync__node *found = NULL;
-    if (!list->root || list->end[1]->number < number)
+    gpusync__node *first = list->end[0], *last = list->end[1];
+    if (!first || last->number < number)
         return NULL;
-    if (list->end[0]->number >= number)
-        return list->end[0];
-    if (list->end[1]->beside[0]->number < number)
-        return list->end[1];
-    for (gpusync__node *at = list->root; at; at = at->below[at->number < number])
-        if (at->number >= number)
-            found = at;
-    return found;
+    if (first->number >= number)
+        return first;
+    if (number - first->number < last->number - number) {
+        while (first->number < number)
+            first = first->beside[1];
+        return first;
+    }
+    while (last->beside[0]->number >= number)
+        last = last->beside[0];
+    return last;
 }
 
-/* Rotates the node above the node that it was below. The order by numbers stays. */
-static void gpusync__list_lift(gpusync__list *list, gpusync__node *node)
-{
-    gpusync__node *under = node->above, *top = under->above;
-    int side = under->below[1] == node;
-
-    under->below[side] = node->below[!side];
-    if (under->below[side])
-        under->below[side]->above = under;
-    node->below[!side] = under;
-    under->above = node;
-    node->above = top;
-    if (top)
-        top->below[top->below[1] == under] = node;
-    else
-        list->root = node;
-}
-
-/* Adds the node behind all nodes of its number. Invariants: `beside` is in the order of numbers,
-   and no node is heavier than the node above it. */
+/* Adds the node behind all nodes of its number. */
 static void gpusync__list_add(gpusync__list *list, gpusync__node *node)
 {
-    gpusync__node *at = NULL, *next = list->root;
-    int side = next && node->number >= list->end[0]->number;
-
-    if (next && side == 0)
-        at = list->end[0];
-    else if (next && node->number >= list->end[1]->number)
-        at = list->end[1];
-    else
-        for (; next; next = at->below[side])
-            side = node->number >= (at = next)->number;
-    node->above = at;
-    node->below[0] = node->below[1] = NULL;
-    node->beside[!side] = at;
-    node->beside[side] = at ? at->beside[side] : NULL;
-    if (at)
-        at->below[side] = node;
-    else
-        list->root = node;
-    for (side = 0; side < 2; side++) {
-        if (node->beside[side])
-            node->beside[side]->beside[!side] = node;
-        else
-            list->end[side] = node;
-    }
-    list->random = list->random * 1664525u + 1013904223u; /* Numerical Recipes' quick generator */
-    node->weight = list->random;
+    gpusync__node *next = gpusync__list_from(list, node->number + 1);
+    gpusync__node *before = next ? next->beside[0] : list->end[1];
+    gpusync__node **to = before ? &before->beside[1] : &list->end[0];
+    gpusync__node **back = next ? &next->beside[0] : &list->end[1];
+    node->beside[0] = before;
+    node->beside[1] = next;
     node->linked = true;
-    while (node->above && node->above->weight < node->weight)
-        gpusync__list_lift(list, node);
+    *to = *back = node;
 }
 
-/* Removes the node: it sinks until one side below it is empty, and the other side takes its place.
-   */
 static void gpusync__list_remove(gpusync__list *list, gpusync__node *node)
 {
     for (int side = 0; side < 2; side++) {
-        if (node->beside[side])
-            node->beside[side]->beside[!side] = node->beside[!side];
-        else
-            list->end[side] = node->beside[!side];
+        gpusync__node **from = node->beside[side] ? &node->beside[side]->beside[!side] : &list->end[side];
+        *from = node->beside[!side];
     }
-    while (node->below[0] && node->below[1])
-        gpusync__list_lift(list, node->below[node->below[1]->weight > node->below[0]->weight]);
-    gpusync__node *rest = node->below[node->below[1] != NULL];
-    if (rest)
-        rest->above = node->above;
-    if (node->above)
-        node->above->below[node->above->below[1] == node] = rest;
-    else
-        list->root = rest;
     node->linked = false;
 }
 
 /* What stands further down and is called from above it: these places, and no others. */
 static void gpusync__completed(void *block, void *object); /* >>end: a slot's handler */
 static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *deferred);
+static void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace); /* >>callbacks */
 static void gpusync__sweep(void *context);
+static void gpusync__device_end(void *context); /* >>destroy */
 
 /* -------------------------------------------------------------------------------- >>slots --
    Slots: one per command buffer that gpusync handles. A slot *is* the completion handler: it begins
@@ -3026,16 +2974,14 @@ static void gpusync__sweep(void *context);
    at a time that nothing shows. Therefore slots live in slabs that are never freed, and the block
    header is written once.
 
-   No message is sent under the queue's lock. A thread looks at a command buffer in three steps:
-     1. Under the lock it finds the slot, by the ticket, the submission or the list of slots in
-        flight, and counts itself in `looks` (gpusync__ticket_begin, gpusync__next_armed). From here
-        on the buffer stays.
-     2. Without the lock it sends its messages, and ends the ticket if the work has ended
-        (gpusync__look_slot).
-     3. Under the lock it counts itself out (gpusync__look_end). If the handler has left meanwhile,
-        the last look frees the slot, and releases the buffer after the unlock.
-   A handler is not counted: while the state is RUNNING it has the slot. It leaves in
-   gpusync__leave_slot.
+   No message but a retain is sent under the queue's lock. A thread looks at a command buffer in
+   three steps:
+     1. Under the lock it finds the slot, by the ticket or by the submission, and retains the buffer
+        (gpusync__view_slot). From here on the buffer stays.
+     2. Without the lock it sends its messages.
+     3. If the work has ended, it ends the ticket under the lock, provided that the place where it
+        found the slot still leads there, for the same ticket (gpusync__end_slot). Else another
+        thread has ended the ticket, or it was given up.
 
    Rules of the locks over slots and tickets. A queue's is over its tickets, slots in flight, room,
    failures and wait list.
@@ -3044,20 +2990,19 @@ static void gpusync__sweep(void *context);
         destroy. A handler counts in `leaving` before it unlocks for the last time, and counts down
         as its last touch of anything.
      2. A thread that frees a slot, or gives it up, clears in the same hold everything that leads to
-        the slot: the ring's entry or the submission's part, the index, the waits for its handler.
+        the slot: the ring's entry or the submission's part, the waits for its handler.
         Until then the entry of an ended ticket leads to the slot, unless it serves a later ticket.
-     3. A slot is in flight from the hold in which its buffer enters to the hold of rule 2. A walk
-        over the list that unlocks is counted in a slot, and goes on behind that slot, or from the
-        first one if that slot was given up [gpusync__next_armed].
-     4. A thread that gives a slot up takes the global lock inside the queue's. From then on the
-        slot's looks and its handler are under the global lock. The last look releases the buffer,
-        and the last of them all frees the slot, to all queues [gpusync__orphan_leave].
+     3. A slot is in flight from the hold in which its buffer enters to the hold of rule 2. No walk
+        over the list goes on after an unlock.
+     4. A thread that gives a slot up takes the global lock inside the queue's, and the buffer. From
+        then on the slot is under the global lock, and its handler frees it, to all queues
+        [gpusync__orphan_leave].
      5. A part of a submission leads to its submission while that has not ended, and the submission
         to the part while that is in flight. The end of either cuts both [gpusync__end_submission,
         gpusync__flight_remove].
      6. A submission gets its ticket OPEN, with its parts in flight [gpusync__take_parts], and turns
         ARMED after them when it is issued [gpusync__issue]. A thread that finds a submission by its
-        ticket takes a reference to it before it unlocks [gpusync__ticket_begin].
+        ticket takes a reference to it before it unlocks [gpusync__view_ticket].
      7. For a lost handler the sweep gives the room back, once. The slot stays ARMED
         [gpusync__sweep_slots].
      8. Under the graph's lock nothing of a queue is read but its number, its label, and what stands
@@ -3071,7 +3016,7 @@ static void gpusync__sweep(void *context);
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
-#define GPUSYNC__SLOTS_AT_ONCE 8 /* at most, so that other queues find some, too */
+#define GPUSYNC__SLOTS_AT_ONCE 16 /* at most, so that other queues find some, too */
 
 /* Returns a list of a few free slots: of queues that are gone, or of a new slab. A slab comes from
    malloc, not from the program's allocator, because it outlives every device. NULL if there is no
@@ -3130,7 +3075,7 @@ GPUSYNC__INLINE gpusync__slot *gpusync__slot_take(gpusync_queue *q)
 }
 
 /* Opens a slot, which the caller has just taken, for the buffer, which the caller retains. No other
-   thread finds the slot before it is in the table of open buffers, or in flight. */
+   thread finds the slot before it is in the list of open buffers, or in flight. */
 GPUSYNC__INLINE void gpusync__slot_open(gpusync_queue *q, gpusync__slot *slot, void *buffer, uint8_t kind,
                                         uint8_t traits)
 {
@@ -3150,39 +3095,12 @@ static gpusync__slot *gpusync__flight_next(const gpusync_queue *q, const gpusync
     return slot->flight[1] == &q->ends ? NULL : slot->flight[1];
 }
 
-/* -- the index: lists of slots, by a hash of the buffer. It is made when a call has to know whether
-   a buffer is in flight, and there are many, and lists everything in flight from then on. Under the
-   queue's lock. */
-
-/* Multiplicative hashing, by the golden ratio (D. Knuth: "The Art of Computer Programming",
-   6.4). */
-static uint64_t gpusync__hash(const void *buffer)
-{
-    return (uint64_t)(uintptr_t)buffer * 0x9E3779B97F4A7C15u;
-}
-
-GPUSYNC__RARE void gpusync__index_put(gpusync_queue *q, gpusync__slot *slot)
-{
-    gpusync__slot **place = &q->index[gpusync__hash(slot->buffer) >> q->index_shift];
-    slot->next = *place;
-    *place = slot;
-}
-
-GPUSYNC__RARE void gpusync__index_take(gpusync_queue *q, const gpusync__slot *slot)
-{
-    gpusync__slot **link = &q->index[gpusync__hash(slot->buffer) >> q->index_shift];
-    while (*link != slot)
-        link = &(*link)->next;
-    *link = slot->next;
-}
-
 /* Returns whether the buffer is in flight on this queue, or held. */
 GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buffer)
 {
-    const gpusync__slot *slot =
-        q->index ? q->index[gpusync__hash(buffer) >> q->index_shift] : gpusync__flight_next(q, &q->ends);
+    const gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
     while (slot && slot->buffer != buffer)
-        slot = q->index ? slot->next : gpusync__flight_next(q, slot);
+        slot = gpusync__flight_next(q, slot);
     return slot != NULL;
 }
 
@@ -3195,88 +3113,40 @@ GPUSYNC__INLINE void gpusync__flight_add(gpusync_queue *q, gpusync__slot *slot)
     slot->flight[0] = last;
     slot->flight[1] = &q->ends;
     last->flight[1] = q->ends.flight[0] = slot;
-    q->in_flight++;
-    if (q->index)
-        gpusync__index_put(q, slot);
 }
 
 /* Takes the slot out of flight, and clears everything that leads to it, so that no other thread
    finds the slot after the unlock. The caller frees the slot, gives it up, opens it again, or keeps
    it for its submission. The entry of a ticket that has ended may lead to a later slot by now. */
-GPUSYNC__INLINE void gpusync__flight_remove(gpusync_queue *q, gpusync__slot *slot)
+GPUSYNC__INLINE void gpusync__flight_remove(gpusync__slot *slot)
 {
     slot->flight[0]->flight[1] = slot->flight[1];
     slot->flight[1]->flight[0] = slot->flight[0];
-    q->in_flight--;
     if (slot->back && *slot->back == slot)
         *slot->back = NULL;
-    if (q->index)
-        gpusync__index_take(q, slot);
 }
 
-/* Frees the slot if this was the last of its handler and its looks. Returns the buffer then, which
-   the caller releases after the unlock; else NULL.
-   Interleaving 2: a poller is about to read the status while the handler leaves the slot. The
-   poller is counted in `looks`, and the buffer stays. */
-GPUSYNC__INLINE void *gpusync__slot_leave(gpusync_queue *q, gpusync__slot *slot)
+/* -- orphans */
+
+/* Returns the events that the slot keeps, which the caller releases with the buffer, or NULL. */
+static inline void *gpusync__slot_events(const gpusync__slot *slot)
 {
-    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))
-        return NULL;
-    void *buffer = slot->buffer;
-    gpusync__flight_remove(q, slot);
-    gpusync__slot_free(&q->free_slots, slot);
-    return buffer;
+    return slot->traits & GPUSYNC__KEEPS_EVENTS ? slot->late.events : NULL;
 }
 
-/* -- looks, and orphans */
-
-static bool gpusync__is_orphan(const gpusync__slot *slot)
+/* Leaves an orphan, as its handler. A buffer of Metal 4, which the GPU may still use and nothing
+   else retains, is released here. No lock is held. */
+GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot)
 {
-    return gpusync__state_of(slot) == GPUSYNC__ORPHANED;
-}
-
-/* Leaves an orphan, as its handler or as a look. The last look releases the buffer. A buffer of
-   Metal 4, which the GPU may still use and nothing else retains, is released by the handler
-   instead. No lock is held. */
-GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot, bool handler)
-{
-    void *buffer = NULL, *events = NULL;
     GPUSYNC__LOCK_GLOBAL();
-    bool metal4 = slot->traits & GPUSYNC__IS_METAL4;
-    if (handler)
-        slot->traits |= GPUSYNC__HANDLED;
-    else
-        slot->looks--;
-    if (!slot->looks && !handler && !metal4)
-        buffer = slot->buffer;
-    if (!slot->looks && slot->traits & GPUSYNC__HANDLED) {
-        if (metal4)
-            buffer = slot->buffer;
-        events = slot->late.events;
-        gpusync__slot_free(&gpusync__global.free, slot);
-    }
+    void *buffer = slot->buffer;
+    void *events = gpusync__slot_events(slot);
+    gpusync__slot_free(&gpusync__global.free, slot);
     GPUSYNC__UNLOCK_GLOBAL();
     if (buffer)
         gpusync__release_pooled(buffer);
     if (events)
         gpusync__release_pooled(events);
-}
-
-/* Ends a look: the caller was counted in `looks`. No lock is held. */
-static void gpusync__look_end(gpusync_queue *q, gpusync__slot *slot)
-{
-    void *buffer = NULL;
-    GPUSYNC__LOCK(q);
-    bool orphan = gpusync__is_orphan(slot);
-    if (!orphan) {
-        slot->looks--;
-        buffer = gpusync__slot_leave(q, slot);
-    }
-    GPUSYNC__UNLOCK(q);
-    if (orphan)
-        gpusync__orphan_leave(slot, false);
-    if (buffer)
-        gpusync__release_pooled(buffer);
 }
 
 /* --------------------------------------------------------------------------------- >>ring --
@@ -3355,16 +3225,15 @@ static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
     return ticket - ring->first <= ring->mask || ticket - q->head.completed <= ring->mask + 1;
 }
 
-/* Adds so many free slots, and some that may be needed next. False if there is no memory for the
-   first. No lock is held. */
-GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t more)
+/* Adds so many free slots, or a few more. False if there is no memory. No lock is held. */
+GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots)
 {
     uint32_t count = 0;
-    while (count < slots + more) {
+    while (count < slots) {
         gpusync__slot *made = gpusync__slots_make();
         gpusync__slot *last = made;
         if (!made)
-            return count >= slots;
+            return false;
         for (count++; last->next; count++)
             last = last->next;
         GPUSYNC__LOCK(q);
@@ -3375,39 +3244,6 @@ GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots, uint32_t
     return true;
 }
 
-/* Makes a larger index after a call has found the index too small (`searched`): at most two slots a
-   list. Without memory the calls go on with the old one, until twice as many slots are in flight.
-   No lock is held. */
-GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
-{
-    uint32_t places = GPUSYNC__FEW_PLACES;
-    uint32_t shift = 60; /* 16 places: four bits */
-    GPUSYNC__LOCK(q);
-    bool needed = q->searched;
-    for (; places <= q->in_flight; places *= 4)
-        shift -= 2;
-    q->searched = false;
-    GPUSYNC__UNLOCK(q);
-    if (!needed)
-        return;
-    gpusync__slot **made = (gpusync__slot **)gpusync__allocate(q->device, places * sizeof *made, 16);
-    GPUSYNC__LOCK(q);
-    q->index_most = 2 * (made ? places : q->in_flight + places);
-    if (made && places > q->index_places) { /* else another thread was faster */
-        gpusync__slot **before = q->index;
-        uint32_t count = q->index_places;
-        q->index = made;
-        q->index_places = places;
-        q->index_shift = shift;
-        for (gpusync__slot *slot = gpusync__flight_next(q, &q->ends); slot; slot = gpusync__flight_next(q, slot))
-            gpusync__index_put(q, slot);
-        made = before;
-        places = count;
-    }
-    GPUSYNC__UNLOCK(q);
-    gpusync__free(q->device, made, places * sizeof *made);
-}
-
 /* Makes so many slots and a place for one ticket ready. False if there is no memory. A call that
    needs memory of the queue checks under the locks whether enough is there. If not, it changes
    nothing, unlocks, calls this, and begins again. Therefore nothing is allocated under the order
@@ -3416,16 +3252,14 @@ GPUSYNC__RARE void gpusync__make_index(gpusync_queue *q)
 static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint32_t slots)
 {
     gpusync__ring *ring = NULL;
-    gpusync__make_index(q);
 
     GPUSYNC__LOCK(q);
     for (gpusync__slot *slot = q->free_slots; slot && slots; slot = slot->next)
         slots--;
     uint64_t size = gpusync__ring_is_ready(q) ? 0 : 2 * (q->ring->mask + 1);
-    uint32_t more = q->in_flight / 2; /* so that a burst comes here a few times only */
     GPUSYNC__UNLOCK(q);
 
-    bool ready = !slots || gpusync__add_slots(q, slots, more);
+    bool ready = gpusync__add_slots(q, slots);
     if (size)
         ring = gpusync__ring_new(q->device, size);
     if (size && !ring)
@@ -3468,26 +3302,46 @@ static gpusync__slot *gpusync__slot_of(const gpusync_queue *q, uint64_t ticket)
     return slot && slot->ticket == ticket ? slot : NULL;
 }
 
-/* Begins a look at a ticket, and returns its slot; gpusync__ticket_end ends the look. The buffer,
-   or the submission, stays until then. NULL if the ticket has ended. No lock is held. */
-static gpusync__slot *gpusync__ticket_begin(gpusync_queue *q, uint64_t ticket)
+/* Begins a look at the slot to which the place leads; gpusync__view_end ends the look. Under the
+   queue's lock.
+   Interleaving 2: a poller is about to read the status while the handler leaves the slot. The
+   poller has retained the buffer. */
+static void gpusync__view_slot(gpusync__slot **at, gpusync__view *view)
 {
-    GPUSYNC__LOCK(q);
-    gpusync__slot *slot = gpusync__has_ended(q, ticket) ? NULL : gpusync__slot_of(q, ticket);
-    if (slot && slot->kind == GPUSYNC__SUBMISSION)
-        gpusync__upper_of(q)->keep(slot->submission);
-    else if (slot)
-        slot->looks++;
-    GPUSYNC__UNLOCK(q);
-    return slot;
+    gpusync__slot *slot = *at;
+    view->slot = slot;
+    view->at = at;
+    view->buffer = gpusync__retain(slot->buffer);
+    view->s = NULL;
+    view->ticket = slot->ticket;
+    view->since_ns = slot->since_ns;
+    view->kind = slot->kind;
 }
 
-static void gpusync__ticket_end(gpusync_queue *q, gpusync__slot *slot)
+/* Begins a look at a ticket. False: it has ended, or was given up. No lock is held. */
+static bool gpusync__view_ticket(gpusync_queue *q, uint64_t ticket, gpusync__view *view)
 {
-    if (slot->kind == GPUSYNC__SUBMISSION)
-        gpusync__upper_of(q)->unkeep(slot->submission);
+    GPUSYNC__LOCK(q);
+    gpusync__slot *slot = gpusync__slot_of(q, ticket);
+    if (slot && slot->kind != GPUSYNC__SUBMISSION && slot->traits & GPUSYNC__ENDED)
+        slot = NULL;
+    if (slot && slot->kind == GPUSYNC__SUBMISSION) {
+        view->buffer = NULL;
+        view->s = slot->submission;
+        gpusync__upper_of(q)->keep(view->s);
+    } else if (slot) {
+        gpusync__view_slot(slot->back, view);
+    }
+    GPUSYNC__UNLOCK(q);
+    return slot != NULL;
+}
+
+static void gpusync__view_end(const gpusync_queue *q, const gpusync__view *view)
+{
+    if (view->s)
+        gpusync__upper_of(q)->unkeep(view->s);
     else
-        gpusync__look_end(q, slot);
+        gpusync__release_pooled(view->buffer);
 }
 
 /* Does the ticket belong to a submission that has not ended? Under the queue's lock. */
@@ -3519,7 +3373,7 @@ static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
      5. A wait finds the record by its ticket, a wait for everything by a range of tickets
         (gpusync__result_of). gpusync_next_error reads the failure log, with the program's cursor;
         the program's log function is told of each record (gpusync__log_failures).
-     6. A class that means a lost device ends every wait of the device (gpusync__lose).
+     6. A class that means a lost device has it take no new work (gpusync__lose).
      7. With sticky_failure the error sticks, and tickets above take it (gpusync__takes_failure).
      8. The failure that is log_size further on takes the record's place. Of the records that were
         dropped only the highest ticket is known. */
@@ -3552,17 +3406,14 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(gpusync_device *d
     gpusync__user_end(&call);
 }
 
-/* Sets what a trace changes in a queue: no wait takes the short path, and each commit and each end
-   takes the slow one. */
+/* Sets what a trace changes in a queue: no wait takes the short path, and commits and ends are told. */
 static void gpusync__flag_trace(gpusync_queue *q)
 {
-    bool on = q->device->trace != NULL;
-    if (on)
+    q->traced = q->device->trace != NULL;
+    if (q->traced)
         gpusync__set_flag(&q->flags, GPUSYNC__TRACED);
     else
         __atomic_fetch_and(&q->flags, ~(uint32_t)GPUSYNC__TRACED, __ATOMIC_SEQ_CST);
-    q->slow_commit = on;
-    q->slow_end = on || q->sticky;
 }
 
 static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
@@ -3671,12 +3522,10 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
 }
 
 /* Copies the label of the slot's command buffer, or of the first of several. The caller is the
-   handler, or is counted in the slot. */
-static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slot, char *label, size_t size)
+   handler, or looks at it. */
+static void gpusync__read_label(const gpusync_queue *q, void *buffer, char *label, size_t size)
 {
     void *pool = gpusync__pool_push();
-    void *buffer = slot->buffer;
-
     if (q->metal4 && !gpusync__class_responds(gpusync__class_of(buffer), gpusync__sel.label))
         buffer = GPUSYNC__AS1(void *, unsigned long)(buffer, gpusync__sel.objectAtIndex, 0);
     gpusync__copy_string(label, size, gpusync__send_id(buffer, gpusync__sel.label));
@@ -3687,7 +3536,7 @@ static void gpusync__read_label(const gpusync_queue *q, const gpusync__slot *slo
    own error has the driver's inside, and Metal 4 puts its own into one more, which has the same
    domain (mokume-metal/mokume, CommandFaultLog.swift). The innermost of Metal's own has the code
    and the text. Needs a pool. */
-GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, void *report, gpusync_error *error)
+GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, void *buffer, void *report, gpusync_error *error)
 {
     void *ns_error = gpusync__send_id(report, gpusync__sel.error);
     void *key = gpusync__string("NSUnderlyingError");
@@ -3708,8 +3557,7 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, gpusync__slot *slot, 
     if (number < 0)
         number = gpusync__driver_number(error->message);
     error->result = GPUSYNC_ERROR_EXECUTION;
-    error->ticket = slot->ticket;
-    gpusync__read_label(q, slot, error->label, sizeof error->label);
+    gpusync__read_label(q, buffer, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error, number);
     /* Before the end is published, because a thread that sees the end may ask at once whether the
@@ -3950,43 +3798,26 @@ static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
     return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
 }
 
-/* Returns the result of a wait with through_loss on a lost device, from that of its work. Work that
-   was held at the loss has ended with DEVICE_LOST, which would say that the GPU may still use it.
-   Work that has not ended is not on the GPU, but has no result. */
-GPUSYNC__RARE gpusync_result gpusync__result_through(const gpusync__goal *goal, bool ended, gpusync_result result,
-                                                     gpusync_error *error)
-{
-    gpusync_result other = result;
-    if (!ended && (result == GPUSYNC_OK || goal->kind == GPUSYNC__ONE))
-        other = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else if (result == GPUSYNC_ERROR_DEVICE_LOST)
-        other = GPUSYNC_ERROR_CANCELLED;
-    return other == result ? result : gpusync__explain(error, gpusync__ticket_of(goal), other);
-}
-
-/* Returns how the work of a goal that is met ended; on a lost device the goal may be open. tell:
-   the caller is a wait, which returns the failures that it covers: those of tickets that have
-   ended. */
+/* Returns how the work of a goal that is met ended. tell: the caller is a wait, which returns the
+   failures that it covers. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
     bool everything = goal->kind == GPUSYNC__ALL;
     if (!(flags & (GPUSYNC__FAILED | GPUSYNC__LOST)))
         return GPUSYNC_OK;
-    if (everything && flags & goal->stops & GPUSYNC__LOST) {
+    if (everything && gpusync_device_is_lost(q->device)) {
         if (error)
             gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
         return GPUSYNC_ERROR_DEVICE_LOST;
     }
     GPUSYNC__LOCK(q);
-    bool ended = everything ? gpusync__ended_to(q) >= goal->ticket : gpusync__has_ended(q, goal->ticket);
     gpusync_result result = everything ? gpusync__everything_result_locked(q, goal, error)
                                        : gpusync__ticket_result_locked(q, goal->ticket, error);
-    uint64_t covered = ended ? goal->ticket : gpusync__ended_to(q);
-    if (everything && tell && covered > q->covered)
-        GPUSYNC__STORE_SEQ(&q->covered, covered);
+    if (everything && tell && goal->ticket > q->covered)
+        GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
     GPUSYNC__UNLOCK(q);
-    return flags & ~goal->stops & GPUSYNC__LOST ? gpusync__result_through(goal, ended, result, error) : result;
+    return result;
 }
 
 /* Work in flight behind the failure is marked, because a later failure may take the place of its
@@ -4041,7 +3872,8 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
      3. A callback is due at once. A link goes into the catch, and the thread tells its submission
         after the unlock. */
 
-/* Returns whether the goal is met, whether or not the handlers have begun (gpusync__handled). */
+/* Returns whether the goal is met, whether or not the handlers have begun. With or without the wait
+   list's lock. */
 static bool gpusync__met(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
@@ -4054,15 +3886,30 @@ static bool gpusync__met(const gpusync__goal *goal)
     return gpusync__has_ended(q, goal->ticket);
 }
 
-/* Returns the first slot of an ended goal, from this one on, whose handler has not begun, or NULL.
-   The slots of one ticket stand side by side. Under the queue's lock. */
-GPUSYNC__RARE gpusync__slot *gpusync__late_from(const gpusync__goal *goal, gpusync__slot *slot)
+/* Returns by which number a wait for the goal has to stand on its list, or 0 if the goal is met. A
+   wait for everything stands at its last ticket, which ends last as a rule; where that has ended,
+   at the first that has not. With `handlers` it stands at its end at a ticket whose handler has not
+   begun. Under the wait list's lock. */
+static uint64_t gpusync__blocker(const gpusync__goal *goal)
 {
-    uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
-    for (; slot; slot = gpusync__flight_next(goal->queue, slot))
+    const gpusync_queue *q = goal->queue;
+    if (goal->kind == GPUSYNC__VALUE)
+        return gpusync__met(goal) ? 0 : goal->ticket;
+    if (goal->kind == GPUSYNC__ROOM)
+        return ~goal->ticket;
+    if (!gpusync__has_ended(q, goal->ticket))
+        return goal->ticket;
+    bool one = goal->kind == GPUSYNC__ONE;
+    if (!one && q->head.completed < goal->ticket)
+        return q->head.completed + 1;
+    if (!goal->handlers)
+        return 0;
+    uint64_t first = one ? goal->ticket : 1;
+    const gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
+    for (; slot; slot = gpusync__flight_next(q, slot))
         if (slot->ticket >= first && slot->ticket <= goal->ticket && gpusync__state_of(slot) == GPUSYNC__ARMED)
-            return slot;
-    return NULL;
+            return slot->ticket;
+    return 0;
 }
 
 /* Returns the flags of the queue, or of the timeline if the queue is NULL. */
@@ -4083,12 +3930,6 @@ static bool gpusync__stopped(const gpusync__goal *goal)
     return (gpusync__flags_of(goal) & goal->stops) != 0;
 }
 
-/* Returns whether the device of a wait with through_loss is lost, and the wait goes on. */
-static bool gpusync__goes_through(const gpusync__goal *goal)
-{
-    return gpusync__flags_of(goal) & ~goal->stops & GPUSYNC__LOST;
-}
-
 /* Returns whether a waiter need not sleep for the goal: it is met, or given up. */
 static bool gpusync__over(const gpusync__goal *goal)
 {
@@ -4098,7 +3939,8 @@ static bool gpusync__over(const gpusync__goal *goal)
 /* Returns why a goal was given up. */
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 {
-    return gpusync__flags_of(goal) & goal->stops & GPUSYNC__LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+    uint32_t lost = gpusync__flags_of(goal) & goal->stops & (GPUSYNC__LOST | GPUSYNC__GIVEN_UP);
+    return lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
 /* Returns the wait list of the queue, or of the timeline if the queue is NULL. */
@@ -4107,19 +3949,19 @@ static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline 
     return q ? &q->waits : &t->waits;
 }
 
-/* Lists a wait entry: for a ticket or a value by its number, for everything by the last ticket, for
-   a handler by the ticket of its slot. Waits for room stand behind those for handlers, and the one
-   that needs the least room comes first. Under the wait list's lock. */
-static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *entry)
+static gpusync__list *gpusync__list_of(const gpusync__goal *goal)
 {
-    const gpusync__goal *goal = &entry->goal;
+    return &gpusync__waits_of(goal->queue, goal->timeline)
+                ->lists[goal->kind == GPUSYNC__ROOM ? GPUSYNC__ROOMS : GPUSYNC__WAITS];
+}
+
+/* Lists a wait entry by this number. Under the wait list's lock. */
+static void gpusync__link_entry(gpusync__wait_entry *entry, uint64_t number)
+{
     entry->node.told = NULL;
-    entry->node.number = goal->late ? goal->late->ticket : goal->kind == GPUSYNC__ROOM ? ~goal->ticket : goal->ticket;
-    entry->hints = waits->hints;
-    entry->list = &waits->lists[goal->late || goal->kind == GPUSYNC__ROOM ? GPUSYNC__OTHERS
-                                : goal->kind == GPUSYNC__ALL              ? GPUSYNC__BY_PREFIX
-                                                                          : GPUSYNC__BY_NUMBER];
-    gpusync__list_add(entry->list, &entry->node);
+    entry->node.number = number;
+    entry->hints = gpusync__waits_of(entry->goal.queue, entry->goal.timeline)->hints;
+    gpusync__list_add(gpusync__list_of(&entry->goal), &entry->node);
     GPUSYNC__ADD_SEQ(&entry->waiter->entries, 1);
 }
 
@@ -4127,15 +3969,14 @@ static void gpusync__link_entry(gpusync__wait_list *waits, gpusync__wait_entry *
    lock. */
 static bool gpusync__unlink_entry(gpusync__wait_entry *entry)
 {
-    gpusync__list_remove(entry->list, &entry->node);
+    gpusync__list_remove(gpusync__list_of(&entry->goal), &entry->node);
     return GPUSYNC__SUB_SEQ(&entry->waiter->entries, 1) == 1;
 }
 
 /* Returns whether the wait list has a node. Under its lock. */
 static bool gpusync__has_listed(const gpusync__wait_list *waits)
 {
-    return waits->lists[GPUSYNC__BY_NUMBER].root || waits->lists[GPUSYNC__BY_PREFIX].root ||
-           waits->lists[GPUSYNC__OTHERS].root;
+    return waits->lists[GPUSYNC__WAITS].end[0] || waits->lists[GPUSYNC__ROOMS].end[0];
 }
 
 /* Returns the first callback or link from this node on, or NULL: waits stand on the same
@@ -4149,7 +3990,7 @@ static gpusync__node *gpusync__told_from(gpusync__node *node)
 
 static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint64_t number)
 {
-    return gpusync__told_from(gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number));
+    return gpusync__told_from(gpusync__list_from(&waits->lists[GPUSYNC__WAITS], number));
 }
 
 /* Adds a callback to the device's list of due ones. `dev->due` is also read without the lock, to
@@ -4246,15 +4087,6 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync
         caught->waiters[caught->count++] = w;
 }
 
-/* Takes a callback or a link off, and calls its `told`. error: how its ticket or timeline
-   failed, or was destroyed or lost; NULL if it did not fail. Under the wait list's lock. */
-static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
-                               gpusync__catch *caught, gpusync__deferred *deferred)
-{
-    gpusync__list_remove(&waits->lists[GPUSYNC__BY_NUMBER], node);
-    node->told(node, error, caught, deferred);
-}
-
 /* Returns the callback whose place on the wait list this is. */
 static gpusync__callback *gpusync__callback_of(gpusync__node *node)
 {
@@ -4279,24 +4111,43 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
     gpusync__push_due(q ? q->device : callback->timeline->device, &callback->due, deferred);
 }
 
-/* Takes off the nodes with these numbers, but looks at no more than `most`, and leaves the waits
-   for which the catch has no place. Under the wait list's lock. */
-GPUSYNC__RARE void gpusync__take_numbers(gpusync__wait_list *waits, uint64_t low, uint64_t high, size_t most,
-                                         const gpusync_error *error, gpusync__catch *caught,
-                                         gpusync__deferred *deferred)
+/* Returns whether a node stays listed until its queue or timeline is destroyed: the release of an
+   object for work of a lost device that was given up. flags: of that queue or timeline. */
+static bool gpusync__is_kept(uint32_t flags, gpusync__node *node)
 {
-    gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], low);
-    gpusync__node *next;
+    return (flags & (GPUSYNC__GIVEN_UP | GPUSYNC__CLOSING)) == GPUSYNC__GIVEN_UP &&
+           node->told == gpusync__callback_told && !gpusync__callback_of(node)->due.fn;
+}
 
-    for (; node && node->number <= high && most; most--, node = next) {
+/* Takes a callback or a link off, and calls its `told`. error: how its ticket or timeline
+   failed, or was destroyed or lost; NULL if it did not fail. Under the wait list's lock. */
+static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
+                               gpusync__catch *caught, gpusync__deferred *deferred)
+{
+    gpusync__list_remove(&waits->lists[GPUSYNC__WAITS], node);
+    node->told(node, error, caught, deferred);
+}
+
+#define GPUSYNC__HOLD_MOST 64 /* of a wait list's tickets: so many are looked at in one hold of the lock */
+
+/* Takes off what waits for values up to this one, in holds of a few nodes (`more`). Under the
+   timeline's lock. */
+GPUSYNC__RARE void gpusync__take_values(gpusync_timeline *t, uint64_t value, const gpusync_error *error,
+                                        gpusync__catch *caught, gpusync__deferred *deferred)
+{
+    uint32_t flags = GPUSYNC__LOAD_SEQ(&t->flags);
+    gpusync__node *node = t->waits.lists[GPUSYNC__WAITS].end[0], *next;
+    for (unsigned left = GPUSYNC__HOLD_MOST; node && node->number <= value && !caught->more; node = next) {
         next = node->beside[1];
-        if (node->told)
-            gpusync__take_told(waits, node, error, caught, deferred);
+        if (gpusync__is_kept(flags, node))
+            continue;
+        if (left-- == 0)
+            caught->more = true;
+        else if (node->told)
+            gpusync__take_told(&t->waits, node, error, caught, deferred);
         else
             gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
     }
-    if (node && node->number <= high)
-        caught->more = true;
 }
 
 /* Takes waits off into the catch: without a hint those that are given up, with a hint those that
@@ -4332,12 +4183,14 @@ GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *
     while (gpusync__unpark(dev, &caught));
 }
 
-#define GPUSYNC__HOLD_MOST 64 /* of a wait list's tickets: so many are looked at in one hold of the lock */
+#define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
+#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
+#define GPUSYNC__LOSS_NS 500000000u       /* from a loss to the first look, and from that to the second */
 
-/* Makes the callbacks of tickets and values due that will not end, because the device is lost. For
-   a ticket that has ended the thread that ended it is about to tell. Releases of objects wait until
+/* Makes the callbacks of the queue's tickets due that were given up. For a ticket that has ended,
+   and for a submission, the thread that ends it is about to tell. Releases of objects wait until
    destroy. */
-GPUSYNC__RARE void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__deferred *deferred)
+GPUSYNC__RARE void gpusync__lose_callbacks(gpusync_queue *q, gpusync__deferred *deferred)
 {
     gpusync__catch caught;
     gpusync_error error;
@@ -4346,22 +4199,17 @@ GPUSYNC__RARE void gpusync__lose_callbacks(gpusync__wait_list *waits, gpusync__d
     gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
     gpusync__catch_nothing(&caught);
     while (left == 0) {
-        gpusync__lock(&waits->lock);
+        GPUSYNC__LOCK(q);
         left = GPUSYNC__HOLD_MOST;
-        for (gpusync__node *node = gpusync__first_told(waits, 0), *next; node && left; node = next) {
+        for (gpusync__node *node = gpusync__first_told(&q->waits, 0), *next; node && left; node = next) {
             next = gpusync__told_from(node->beside[1]);
-            if (node->told != gpusync__callback_told)
+            bool calls = node->told == gpusync__callback_told && gpusync__callback_of(node)->due.fn;
+            if (!calls || gpusync__has_ended(q, node->number) || gpusync__is_submission(q, node->number))
                 continue;
-            const gpusync__callback *callback = gpusync__callback_of(node);
-            if (!callback->due.fn)
-                continue;
-            if (callback->queue ? gpusync__has_ended(callback->queue, node->number)
-                                : gpusync__value_of(callback->timeline) >= node->number)
-                continue;
-            gpusync__take_told(waits, node, &error, &caught, deferred);
+            gpusync__take_told(&q->waits, node, &error, &caught, deferred);
             left--;
         }
-        gpusync__unlock(&waits->lock);
+        GPUSYNC__UNLOCK(q);
     }
 }
 
@@ -4393,16 +4241,29 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
     return t;
 }
 
-/* Tells a device's queues and timelines of its loss, once (gpusync__read_failure). Every flag is
-   set before any waiter is woken, so that each waiter sees its own. gpusync__next_to_go ends held
-   work, which will never be issued. */
-GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferred)
+/* Wakes the waits for the queues of the device that are given up. No lock is held. */
+GPUSYNC__RARE void gpusync__wake_stopped(gpusync_device *dev)
 {
     gpusync__catch caught;
     gpusync_queue *q;
-    gpusync_timeline *t;
+    gpusync__catch_nothing(&caught);
+    do {
+        gpusync__lock(&dev->lock);
+        GPUSYNC__EACH_QUEUE(q, dev)
+            gpusync__take_waits(&q->waits, NULL, &caught);
+        gpusync__unlock(&dev->lock);
+    } while (gpusync__unpark(dev, &caught));
+}
 
-    if (gpusync__set_flag(&dev->lost, GPUSYNC__TOLD) & GPUSYNC__TOLD)
+/* Tells a device's queues of its loss, once (gpusync__read_failure): they take no new work, waits
+   for room end, and held work, which will never be issued, ends with gpusync__next_to_go. What the
+   GPU has goes on, and is given up when the sweep has looked twice (gpusync__next_look). */
+GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferred)
+{
+    gpusync_queue *q;
+    uint64_t none = 0;
+
+    if (!GPUSYNC__SWAP_SEQ(&dev->lost_ns, &none, gpusync_now_ns()))
         return;
     gpusync__lock(&dev->lock);
     GPUSYNC__EACH_QUEUE(q, dev) {
@@ -4410,88 +4271,64 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
         if (gpusync__upper_of(q))
             gpusync__upper_of(q)->want(q, deferred); /* after the flag: gpusync__hold */
     }
-    GPUSYNC__EACH_TIMELINE(t, dev)
-        gpusync__set_flag(&t->flags, GPUSYNC__LOST);
-    GPUSYNC__EACH_QUEUE(q, dev)
-        gpusync__lose_callbacks(&q->waits, deferred);
-    GPUSYNC__EACH_TIMELINE(t, dev)
-        gpusync__lose_callbacks(&t->waits, deferred);
     gpusync__unlock(&dev->lock);
-
-    gpusync__catch_nothing(&caught);
-    do {
-        gpusync__lock(&dev->lock);
-        GPUSYNC__EACH_QUEUE(q, dev)
-            gpusync__take_waits(&q->waits, NULL, &caught);
-        GPUSYNC__EACH_TIMELINE(t, dev)
-            gpusync__take_waits(&t->waits, NULL, &caught);
-        gpusync__unlock(&dev->lock);
-    } while (gpusync__unpark(dev, &caught));
-    for (q = NULL; (q = gpusync__next_queue(dev, q, 0)) != NULL;)
-        gpusync__wake_waits(dev, &q->waits, true); /* those with through_loss look whether they are over */
-    gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: every wait ends, later calls fail; make a new device");
+    gpusync__start_sweep(dev, GPUSYNC__LOSS_NS, GPUSYNC__SWEEP_MOST_NS); /* a sleeper has its own sweep sooner */
+    gpusync__wake_stopped(dev);
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: what has not ended in a second is given up; make a new device");
 }
 
-/* Takes off what waits for a ticket, or for all tickets up to it. The caller has ended the ticket,
-   with this error or well (NULL), and the end is on record. On the list of waits for everything no
-   wait is over that stands behind one that is not. One hold takes a few, and leaves the rest to
-   gpusync__tell_now of the same caller. Under the queue's lock. */
-static __attribute__((noinline)) void gpusync__take_ended_now(gpusync_queue *q, uint64_t ticket,
-                                                              const gpusync_error *error, gpusync__catch *caught,
-                                                              gpusync__deferred *deferred)
+/* Takes off what stands at the ticket and is over, and moves on a wait that is for more: its next
+   place is where gpusync__blocker says. The ticket has ended, or a handler of it has begun, in this
+   hold or before. caught->ended: the caller has ended the ticket, with this error or well (NULL),
+   and tells its callbacks and links, because no other thread knows how it ended. One hold takes a
+   few, and leaves the rest to gpusync__tell_now of the same caller. Under the queue's lock. */
+static __attribute__((noinline)) void gpusync__take_at_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
+                                                           gpusync__deferred *deferred)
 {
     gpusync__wait_list *waits = &q->waits;
-    gpusync__node *node;
+    gpusync__list *list = &waits->lists[GPUSYNC__WAITS];
+    gpusync__node *node = gpusync__list_from(list, ticket), *next;
+    uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
 
-    caught->ended = ticket;
-    caught->error = error;
-    gpusync__take_numbers(waits, ticket, ticket, GPUSYNC__HOLD_MOST, error, caught, deferred);
-    for (unsigned left = GPUSYNC__HOLD_MOST; !caught->more; left--) {
-        node = waits->lists[GPUSYNC__BY_PREFIX].end[0];
-        if (!node || node->number > q->head.completed)
-            return;
-        if (left == 0)
+    for (unsigned left = GPUSYNC__HOLD_MOST; node && node->number == ticket && !caught->more; node = next) {
+        gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
+        next = node->beside[1];
+        if (node->told && (caught->ended != ticket || gpusync__is_kept(flags, node)))
+            continue; /* it does not count: the rest would never end */
+        if (left-- == 0) {
             caught->more = true;
-        else
-            gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
+            return;
+        }
+        if (node->told) {
+            gpusync__take_told(waits, node, caught->error, caught, deferred);
+            continue;
+        }
+        uint64_t number = gpusync__blocker(&entry->goal);
+        if (!number) {
+            gpusync__take_entry(entry, false, caught);
+        } else if (number != ticket) {
+            gpusync__list_remove(list, node);
+            node->number = number;
+            gpusync__list_add(list, node);
+        }
     }
 }
 
+static inline void gpusync__take_at(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
+                                    gpusync__deferred *deferred)
+{
+    const gpusync__node *first = q->waits.lists[GPUSYNC__WAITS].end[0];
+    if (first && first->number <= ticket)
+        gpusync__take_at_now(q, ticket, caught, deferred);
+}
+
+/* The same, of a ticket that the caller has just ended, with this error or well (NULL). */
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, const gpusync_error *error,
                                        gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    const gpusync__node *first = q->waits.lists[GPUSYNC__BY_NUMBER].end[0];
-    const gpusync__node *first_all = q->waits.lists[GPUSYNC__BY_PREFIX].end[0];
-    if ((first && first->number <= ticket) || (first_all && first_all->number <= q->head.completed))
-        gpusync__take_ended_now(q, ticket, error, caught, deferred);
-}
-
-/* Moves the wait entries for this slot's handler, which has begun, on to the next handler that is
-   late, or takes them off if there is none. An entry that is over, and for whose waiter an earlier
-   catch had no place, has no `late`. Under the queue's lock. */
-GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, const gpusync__slot *slot,
-                                         gpusync__catch *caught)
-{
-    gpusync__node *next;
-    gpusync__node *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], ticket);
-
-    for (; node && node->number == ticket; node = next) {
-        gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
-        gpusync__goal *goal = &entry->goal;
-        next = node->beside[1];
-        if (goal->late && goal->late != slot)
-            continue;
-        if (goal->late)
-            goal->late = gpusync__late_from(goal, gpusync__flight_next(q, slot));
-        if (!goal->late) {
-            goal->handlers = false;
-            gpusync__take_entry(entry, false, caught);
-        } else if (goal->late->ticket != ticket) {
-            gpusync__list_remove(entry->list, node);
-            node->number = goal->late->ticket;
-            gpusync__list_add(entry->list, node);
-        }
-    }
+    caught->ended = ticket;
+    caught->error = error;
+    gpusync__take_at(q, ticket, caught, deferred);
 }
 
 /* Takes off as many waits for room as there is room for. A waiter that does not take its room wakes
@@ -4501,7 +4338,7 @@ GPUSYNC__RARE void gpusync__take_handled(gpusync_queue *q, uint64_t ticket, cons
 GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *caught)
 {
     gpusync__node *next;
-    gpusync__node *node = gpusync__list_from(&q->waits.lists[GPUSYNC__OTHERS], GPUSYNC__NO_TICKETS);
+    gpusync__node *node = q->waits.lists[GPUSYNC__ROOMS].end[0];
 
     for (uint32_t told = 0; node && !caught->more; node = next) {
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
@@ -4522,10 +4359,8 @@ GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync_
 {
     while (gpusync__unpark(q->device, caught)) {
         GPUSYNC__LOCK(q);
-        if (caught->ended)
-            gpusync__take_ended_now(q, caught->ended, caught->error, caught, deferred);
-        if (!caught->more)
-            gpusync__take_handled(q, ticket, NULL, caught);
+        if (ticket)
+            gpusync__take_at(q, ticket, caught, deferred);
         if (!caught->more)
             gpusync__take_room_waits(q, caught);
         GPUSYNC__UNLOCK(q);
@@ -4545,7 +4380,7 @@ static inline void gpusync__tell(gpusync_queue *q, uint64_t ticket, gpusync__cat
 static inline void gpusync__give_rooms(gpusync_queue *q, uint32_t count, gpusync__catch *caught)
 {
     gpusync__count_room(q, 0 - count);
-    if (q->waits.lists[GPUSYNC__OTHERS].root)
+    if (q->waits.lists[GPUSYNC__ROOMS].end[0])
         gpusync__take_room_waits(q, caught);
 }
 
@@ -4564,6 +4399,18 @@ GPUSYNC__RARE void gpusync__give_room(gpusync_queue *q, uint32_t count, gpusync_
     gpusync__tell(q, 0, &caught, NULL); /* waits for room alone, which defer no work */
 }
 
+static void gpusync__waiter_init(gpusync__waiter *w)
+{
+    pthread_mutex_init(&w->mutex, NULL);
+    gpusync__cond_init(&w->wake);
+}
+
+static void gpusync__waiter_end(gpusync__waiter *w)
+{
+    pthread_mutex_destroy(&w->mutex);
+    pthread_cond_destroy(&w->wake);
+}
+
 /* Returns a free waiter, or NULL if there is no memory. A waiter stays as long as the device, so
    that a late unpark always finds it. No waiter shares a cache line with another. */
 static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
@@ -4575,8 +4422,7 @@ static gpusync__waiter *gpusync__waiter_take(gpusync_device *dev)
     gpusync__unlock(&dev->submission_lock);
     if (w || (w = (gpusync__waiter *)gpusync__allocate(dev, sizeof *w, GPUSYNC__APART)) == NULL)
         return w;
-    pthread_mutex_init(&w->mutex, NULL);
-    gpusync__cond_init(&w->wake);
+    gpusync__waiter_init(w);
     return w;
 }
 
@@ -4593,10 +4439,17 @@ static void gpusync__waiter_give(gpusync_device *dev, gpusync__waiter *w)
 #define GPUSYNC__LINGER_NS 1000000u /* a sleep of gpusync__linger */
 
 /* Waits a little for another thread that is on its way out: yields at first, then sleeps for a
-   millisecond at a time. No lock is held. */
-static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
+   millisecond at a time. going: on the thread of `destroy_queue`, which calls no hook, and sleeps
+   longer each time. No lock is held. */
+static void gpusync__linger(gpusync_device *dev, const gpusync__going *going, unsigned *rounds)
 {
-    gpusync__waiter *w = ++*rounds > 256 ? gpusync__waiter_take(dev) : NULL;
+    unsigned round = ++*rounds;
+    if (going && going->device) {
+        uint64_t ns = (uint64_t)(round < 50 ? round : 50) * GPUSYNC__LINGER_NS;
+        gpusync__default_park(NULL, &dev->lingers.open, gpusync_now_ns() + ns);
+        return;
+    }
+    gpusync__waiter *w = round > 256 ? gpusync__waiter_take(dev) : NULL;
     if (!w)
         dev->hooks.yield(dev->hooks.user);
     else
@@ -4621,135 +4474,86 @@ static void gpusync__linger(gpusync_device *dev, unsigned *rounds)
      5. It counts `owed` of the queue or timeline down, for which destroy waits in gpusync__pay. */
 
 /* -- the pools of callbacks, submissions and links. A callback comes here when it has run, a
-   submission and its links when the last reference goes (gpusync__submission_free). After a burst
-   nearly all are here, and the sweep frees them. While one is here, a call that needs one calls no
-   allocator. */
+   submission and its links when the last reference goes (gpusync__submission_free). While one is
+   here, a call that needs one calls no allocator. The next two are under the submission lock. */
 
-#define GPUSYNC__POOL_KEEPS 64 /* what stays in a pool when it is trimmed */
-#define GPUSYNC__TRIM_NS 2000000000u
+/* What a pool keeps. The rest of a burst is freed at once. */
+static const uint32_t gpusync__pool_keeps[GPUSYNC__POOLS] = {256, 64, 256};
 
-/* Puts a callback or a submission back. This and the next are under the submission lock, whose
-   unlock publishes the count to those that guess. */
-static void gpusync__pool_give(gpusync__pool *pool, void *memory)
+/* Takes one out of the pool, whose things have this size. NULL: it is empty. */
+static void *gpusync__pool_take(gpusync_device *dev, int which, size_t size)
 {
-    void **spare = (void **)memory;
-    *spare = pool->free;
-    pool->free = spare;
-    GPUSYNC__STORE_RELAXED(&pool->count, pool->count + 1); /* published by the unlock */
-}
-
-/* Takes one out of the pool. NULL: it is empty. */
-static void *gpusync__pool_take(gpusync__pool *pool)
-{
-    void **spare = pool->free;
-
-    if (!spare)
-        return NULL;
-    pool->free = (void **)*spare;
-    GPUSYNC__STORE_RELAXED(&pool->count, pool->count - 1); /* published by the unlock */
-    if (pool->count < pool->least)
-        pool->least = pool->count;
+    gpusync__pool *pool = &dev->pools[which];
+    void *spare = pool->free;
+    if (!pool->size)
+        pool->size = size;
+    if (spare) {
+        pool->free = *(void **)spare;
+        pool->count--;
+    }
     return spare;
 }
 
-/* Frees `spare` minus `keeps` things out of the pool, fewer if it runs empty; none if `spare` is
-   not above `keeps`. No lock is held, here and below: the allocator is the program's. */
-static void gpusync__pool_free(gpusync_device *dev, gpusync__pool *pool, uint32_t spare, uint32_t keeps)
+/* Puts one back, or into the list `over`, which the caller passes to gpusync__pool_drop. */
+static void gpusync__pool_give(gpusync_device *dev, int which, void *memory, void **over)
 {
-    for (; spare > keeps; spare--) {
-        gpusync__lock(&dev->submission_lock);
-        void *memory = gpusync__pool_take(pool);
-        size_t size = pool->size;
-        gpusync__unlock(&dev->submission_lock);
-        gpusync__free(dev, memory, size);
-    }
-}
-
-/* Frees what no call has needed since the last trim, two seconds ago or more: so a steady program
-   keeps what it needs at its peak. all: frees everything. True: a pool has more than it keeps, and
-   the sweep comes again. */
-GPUSYNC__RARE bool gpusync__trim(gpusync_device *dev, bool all)
-{
-    uint64_t now = gpusync_now_ns();
-    bool is_time = now - dev->trimmed_ns >= GPUSYNC__TRIM_NS;
-    bool more = false;
-    for (gpusync__pool *pool = dev->pools; pool < dev->pools + GPUSYNC__POOLS; pool++) {
-        gpusync__lock(&dev->submission_lock);
-        uint32_t count = pool->count;
-        uint32_t spare = is_time ? pool->least : 0;
-        if (is_time)
-            pool->least = count;
-        gpusync__unlock(&dev->submission_lock);
-        more = more || count > GPUSYNC__POOL_KEEPS;
-        gpusync__pool_free(dev, pool, all ? count : spare, all ? 0 : GPUSYNC__POOL_KEEPS);
-    }
-    if (is_time)
-        dev->trimmed_ns = now;
-    return more;
-}
-
-/* Returns the pool, whose things have this size. From the first call on the sweep trims the pools.
-   Under the submission lock. */
-static gpusync__pool *gpusync__pool_of(gpusync_device *dev, int which, size_t size)
-{
-    GPUSYNC__STORE_SEQ(&dev->trim, &gpusync__trim);
     gpusync__pool *pool = &dev->pools[which];
-
-    pool->size = size;
-    return pool;
+    bool keeps = pool->count < gpusync__pool_keeps[which];
+    void **list = keeps ? &pool->free : over;
+    pool->count += keeps;
+    *(void **)memory = *list;
+    *list = memory;
 }
 
-/* -- posts */
-
-/* Drops a reference; the last one puts the post on the free list of the process. No lock is held.
-   */
-static void gpusync__post_unref(gpusync__post *post)
+/* Frees a list of things of this pool. No lock is held: the allocator is the program's. */
+static void gpusync__pool_drop(gpusync_device *dev, int which, void *list)
 {
-    if (GPUSYNC__SUB_SEQ(&post->refs, 1) != 1)
-        return;
-    GPUSYNC__LOCK_GLOBAL();
-    post->next = gpusync__global.posts;
-    gpusync__global.posts = post;
-    GPUSYNC__UNLOCK_GLOBAL();
+    for (void *next; list; list = next) {
+        next = *(void **)list;
+        gpusync__free(dev, list, dev->pools[which].size);
+    }
 }
 
-/* Enters a device for a call of a dispatch queue. NULL if the device is being destroyed or gone.
-   Partner of gpusync__close_post: this call counts itself into `inside` before it reads the device,
-   and close_post clears the device before it reads `inside`. */
-static gpusync_device *gpusync__post_enter(gpusync__post *post)
+/* -- functions that dispatch queues run. A dispatched function cannot be taken back, and may come
+   when its device is gone: then it finds only the device's memory, which has a reference for each. */
+
+/* Drops a reference. */
+static void gpusync__device_unref(gpusync_device *dev)
 {
-    GPUSYNC__ADD_SEQ(&post->inside, 1);
-    return GPUSYNC__LOAD_SEQ(&post->device);
+    if (GPUSYNC__SUB_SEQ(&dev->refs, 1) == 1)
+        gpusync__default_release(NULL, dev, sizeof *dev);
 }
 
-/* Leaves the device, and drops the call's reference to the post. */
-static void gpusync__post_leave(gpusync__post *post)
+/* Enters a device for a dispatched function. False: it is gone. Partner of gpusync__device_close,
+   which swaps `inside` from 1 to 0. */
+static bool gpusync__device_enter(gpusync_device *dev)
 {
-    GPUSYNC__SUB_SEQ(&post->inside, 1);
-    gpusync__post_unref(post);
+    uint32_t inside = GPUSYNC__LOAD_SEQ(&dev->inside);
+    while (inside && !GPUSYNC__SWAP_SEQ(&dev->inside, &inside, inside + 1)) {}
+    return inside != 0;
+}
+
+static void gpusync__device_leave(gpusync_device *dev)
+{
+    GPUSYNC__SUB_SEQ(&dev->inside, 1);
 }
 
 /* -- timers of the sweep, which is in >>sweep */
 
-#define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
-#define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
-#define GPUSYNC__GOING_NS 1000000u        /* at first, for an object that goes by the sweep */
-
 /* Starts a timer, unless one that comes no later is on its way. pace: the delay from that sweep to
    the next, which is set in both cases. */
-GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
+static void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uint64_t pace)
 {
-    gpusync__post *post = dev->post;
-    GPUSYNC__STORE_SEQ(&post->pace_ns, pace);
+    GPUSYNC__STORE_SEQ(&dev->pace_ns, pace);
     uint64_t at = gpusync_now_ns() + delay;
-    uint64_t next = GPUSYNC__LOAD_SEQ(&post->sweep_ns);
+    uint64_t next = GPUSYNC__LOAD_SEQ(&dev->sweep_ns);
     do
         if (next && next <= at)
             return;
-    while (!GPUSYNC__SWAP_SEQ(&post->sweep_ns, &next, at));
-    GPUSYNC__ADD_SEQ(&post->refs, 1);
-    GPUSYNC__ADD_SEQ(&post->timers, 1);
-    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, post, gpusync__sweep);
+    while (!GPUSYNC__SWAP_SEQ(&dev->sweep_ns, &next, at));
+    GPUSYNC__ADD_SEQ(&dev->refs, 1);
+    GPUSYNC__ADD_SEQ(&dev->timers, 1);
+    gpusync__dispatch_after(gpusync__dispatch_time(0, (int64_t)delay), dev->sweep_queue, dev, gpusync__sweep);
 }
 
 /* Starts a timer for a reason that the caller has listed, unless a sweep comes soon. Partner of
@@ -4757,8 +4561,7 @@ GPUSYNC__RARE void gpusync__start_sweep(gpusync_device *dev, uint64_t delay, uin
    this call sees 0 and starts a timer. No lock is held. */
 static inline void gpusync__arm_sweep(gpusync_device *dev)
 {
-    const gpusync__post *post = dev->post;
-    if (GPUSYNC__LOAD_SEQ(&post->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&post->sweep_ns))
+    if (GPUSYNC__LOAD_SEQ(&dev->pace_ns) != GPUSYNC__SWEEP_NS || !GPUSYNC__LOAD_SEQ(&dev->sweep_ns))
         gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
 }
 
@@ -4766,24 +4569,9 @@ static inline void gpusync__arm_sweep(gpusync_device *dev)
    meanwhile has found no reason to come again. The sweeps keep their pace. No lock is held. */
 static void gpusync__rearm_sweep(gpusync_device *dev)
 {
-    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->post->pace_ns);
-    if (!GPUSYNC__LOAD_SEQ(&dev->post->sweep_ns))
+    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->pace_ns);
+    if (!GPUSYNC__LOAD_SEQ(&dev->sweep_ns))
         gpusync__start_sweep(dev, pace, pace);
-}
-
-/* Returns whether the pool has more than stays in it: a guess, without the lock. */
-static bool gpusync__has_spare(const gpusync__pool *pool)
-{
-    return GPUSYNC__LOAD_SEQ(&pool->count) > GPUSYNC__POOL_KEEPS;
-}
-
-/* Has the sweep come for a pool that has more than it keeps. No lock is held. */
-GPUSYNC__RARE void gpusync__trim_later(gpusync_device *dev)
-{
-    if (gpusync__has_spare(&dev->pools[GPUSYNC__POOL_CALLBACKS]) ||
-        gpusync__has_spare(&dev->pools[GPUSYNC__POOL_SUBMISSIONS]) ||
-        gpusync__has_spare(&dev->pools[GPUSYNC__POOL_LINKS]))
-        gpusync__rearm_sweep(dev);
 }
 
 /* -- the calls */
@@ -4826,6 +4614,7 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     gpusync__owed *owed = due->owed;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__call call;
+    void *over = NULL;
 
     gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
@@ -4843,8 +4632,9 @@ static void gpusync__run_one_due(gpusync_device *dev, gpusync__due *due)
     deferred.calls = dev->turned_away && dev->due;
     dev->turned_away = false;
     if (!done)
-        gpusync__pool_give(&dev->pools[GPUSYNC__POOL_CALLBACKS], due);
+        gpusync__pool_give(dev, GPUSYNC__POOL_CALLBACKS, due, &over);
     gpusync__unlock(&dev->submission_lock);
+    gpusync__pool_drop(dev, GPUSYNC__POOL_CALLBACKS, over);
     gpusync__ask_for_calls(dev, &deferred);
     if (done)
         done(due);
@@ -4869,21 +4659,21 @@ static size_t gpusync__run_due(gpusync_device *dev, size_t max)
         gpusync__run_one_due(dev, due);
     deferred.calls = n && GPUSYNC__LOAD_SEQ(&dev->due);
     gpusync__ask_for_calls(dev, &deferred);
-    gpusync__trim_later(dev);
     return n;
 }
 
 /* Runs the callbacks that are due, on the dispatch queue. Partner of gpusync__ask_for_calls: this
    call clears `asked` before it takes callbacks, so that a thread that asks later has another call
-   come. Partner of gpusync__close_post: see gpusync__post_enter. */
+   come. */
 static void gpusync__answer(void *context)
 {
-    gpusync__post *post = (gpusync__post *)context;
-    GPUSYNC__STORE_SEQ(&post->asked, 0);
-    gpusync_device *dev = gpusync__post_enter(post);
-    if (dev)
+    gpusync_device *dev = (gpusync_device *)context;
+    GPUSYNC__STORE_SEQ(&dev->asked, 0);
+    if (gpusync__device_enter(dev)) {
         gpusync__run_due(dev, SIZE_MAX);
-    gpusync__post_leave(post);
+        gpusync__device_leave(dev);
+    }
+    gpusync__device_unref(dev);
 }
 
 /* Has the dispatch queue, or the program, run the callbacks that are due, if the deferred work
@@ -4898,75 +4688,27 @@ static void gpusync__ask_for_calls(gpusync_device *dev, gpusync__deferred *defer
     if (gpusync__is_manual(dev)) {
         if (dev->notify)
             dev->notify(dev->notify_user);
-    } else if (gpusync__swap32(&dev->post->asked, 0, 1)) {
-        GPUSYNC__ADD_SEQ(&dev->post->refs, 1);
-        gpusync__dispatch_async(dev->callback_queue, dev->post, gpusync__answer);
+    } else if (gpusync__swap32(&dev->asked, 0, 1)) {
+        GPUSYNC__ADD_SEQ(&dev->refs, 1);
+        gpusync__dispatch_async(dev->callback_queue, dev, gpusync__answer);
     }
-}
-
-/* Closes the device's post: calls of dispatch queues that have not begun find no device. Partner of
-   gpusync__answer and gpusync__sweep, which count themselves into `inside` before they read the
-   device; this call reads `inside` after it has cleared the device. */
-GPUSYNC__RARE void gpusync__close_post(gpusync_device *dev)
-{
-    unsigned rounds = 0;
-    GPUSYNC__STORE_SEQ(&dev->post->device, NULL);
-    while (GPUSYNC__LOAD_SEQ(&dev->post->inside))
-        gpusync__linger(dev, &rounds);
-    gpusync__post_unref(dev->post);
-    gpusync__dispatch_release(dev->sweep_queue);
-    if (dev->callback_queue)
-        gpusync__dispatch_release(dev->callback_queue);
-}
-
-/* Opens the device's post. False if there is no memory. A post does not come from the program's
-   allocator, because it outlives the device. */
-GPUSYNC__RARE bool gpusync__open_post(gpusync_device *dev, void *callback_queue)
-{
-    GPUSYNC__LOCK_GLOBAL();
-    gpusync__post *post = gpusync__global.posts;
-    if (post)
-        gpusync__global.posts = post->next;
-    GPUSYNC__UNLOCK_GLOBAL();
-    if (!post)
-        post = (gpusync__post *)malloc(sizeof *post);
-    if (!post)
-        return false;
-    memset(post, 0, sizeof *post);
-    post->refs = 1;
-    post->pace_ns = GPUSYNC__SWEEP_NS;
-    GPUSYNC__STORE_SEQ(&post->device, dev);
-    dev->post = post;
-    dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
-    if (gpusync__is_manual(dev))
-        return true;
-    if (callback_queue)
-        gpusync__dispatch_retain(callback_queue);
-    else /* without a quality of service it would run with that of whatever thread asked first (`asked`) */
-        callback_queue = gpusync__dispatch_queue_create(
-            "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
-    dev->callback_queue = callback_queue;
-    return true;
 }
 
 /* Runs the callbacks of a queue or timeline that is being destroyed, until it owes none. While
-   another thread runs a callback, which may be the last, this one lingers. waits false: runs
-   nothing. Returns whether it owes none. Interleaving 23: a timeline is destroyed while a handler
-   has taken a callback off its list. Destroy waits until the timeline owes no callback. */
-static bool gpusync__pay(gpusync_device *dev, const gpusync__owed *owed, bool waits)
+   another thread runs a callback, which may be the last, this one lingers. The thread of
+   `destroy_queue` runs none, and waits for those that do.
+   Interleaving 23: a timeline is destroyed while a handler has taken a callback off its list.
+   Destroy waits until the timeline owes no callback. */
+static void gpusync__pay(gpusync_device *dev, const gpusync__owed *owed, const gpusync__going *going)
 {
     unsigned rounds = 0;
     while (GPUSYNC__LOAD_SEQ(&owed->count)) {
-        if (!waits)
-            return false;
-        gpusync__due *due = gpusync__pop_due(dev, owed);
+        gpusync__due *due = going->device ? NULL : gpusync__pop_due(dev, owed);
         if (due)
             gpusync__run_one_due(dev, due);
         else
-            gpusync__linger(dev, &rounds);
+            gpusync__linger(dev, going, &rounds);
     }
-    gpusync__trim_later(dev);
-    return true;
 }
 
 /* Runs callbacks of a MANUAL device only. For any other device the call is OK, and runs none. */
@@ -4980,12 +4722,18 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (!gpusync__is_manual(device))
         return GPUSYNC_OK;
+    GPUSYNC__ADD_SEQ(&device->inside, 1);
     size_t n = gpusync__run_due(device, max);
     if (count)
         *count = n;
-    void (*end)(gpusync_device * dev) = GPUSYNC__LOAD_SEQ(&device->end);
-    if (end && n < max)
-        end(device);
+    gpusync__lock(&device->lock);
+    bool ends = n < max && device->goes && device->objects == 0;
+    if (ends)
+        device->goes = false; /* for one call alone */
+    gpusync__unlock(&device->lock);
+    gpusync__device_leave(device);
+    if (ends)
+        gpusync__device_end(device);
     return GPUSYNC_OK;
 }
 
@@ -5096,23 +4844,22 @@ static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const 
 static inline void gpusync__handler_begun(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
 {
     bool has_room = slot->traits & GPUSYNC__HAS_ROOM;
-    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* else the sweep would give it back again */
-    if (q->waits.lists[GPUSYNC__OTHERS].root)
-        gpusync__take_handled(q, slot->ticket, slot, caught);
+    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;     /* else the sweep would give it back again */
+    gpusync__take_at(q, slot->ticket, caught, NULL); /* not what is deferred: that goes with the end of the ticket */
     if (has_room)
         gpusync__give_rooms(q, 1, caught);
 }
 
 /* Returns whether work failed whose status is not Completed, with the error. If a handler runs
    before the status is terminal, which Metal's rules exclude, Metal's error decides. */
-GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
+GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, void *buffer, void *report, unsigned long status,
                                        gpusync_error *error)
 {
     void *pool = gpusync__pool_push();
     bool failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
 
     if (failed)
-        gpusync__read_failure(q, slot, report, error);
+        gpusync__read_failure(q, buffer, report, error);
     gpusync__pool_pop(pool);
     return failed;
 }
@@ -5134,49 +4881,59 @@ static void gpusync__settle_ticket(gpusync_queue *q, const gpusync__slot *slot, 
     gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred);
 }
 
+/* Marks the slot's work as ended. view: how the caller found it; NULL: the caller is the handler,
+   which has the slot. False: another thread has ended the work, or it was given up. Under the
+   queue's lock. */
+static bool gpusync__end_slot(gpusync__slot *slot, const gpusync__view *view)
+{
+    if (view && (*view->at != slot || slot->ticket != view->ticket))
+        return false;
+    bool first = !(slot->traits & GPUSYNC__ENDED);
+    slot->traits |= GPUSYNC__ENDED;
+    return first;
+}
+
 /* Ends the slot's work: its buffer is terminal, or its handler runs, which means the same. report:
-   the buffer or the feedback, which has the error and the times. The caller is the handler, or is
-   counted in the slot, and does the deferred work. No lock is held.
+   the buffer or the feedback, which has the error and the times. view: how a look found the slot;
+   NULL: the caller is the handler. The caller does the deferred work. No lock is held.
    Interleaving 1: a poll sees the end, tickets go on, then the late handler comes. The slot is the
    handler's until it has run, and ENDED tells the handler that the ticket has ended.
    Interleaving 3: handler and poller both see Error. The first to lock the queue records the
    failure.
    Interleaving 21: an entry serves a later ticket while the handler of the earlier one is about to
    end its ticket. ENDED tells the handler, and wait lists know tickets, not entries. */
-static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status,
-                            gpusync__deferred *deferred)
+static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync__view *view, void *report,
+                            unsigned long status, gpusync__deferred *deferred)
 {
-    uint64_t ticket = slot->ticket;
-    bool is_part = slot->kind == GPUSYNC__PART;
+    uint64_t ticket = view ? view->ticket : slot->ticket;
+    bool is_part = (view ? view->kind : slot->kind) == GPUSYNC__PART;
     bool failed = false;
     gpusync__outcome outcome;
     gpusync__catch caught;
     gpusync_error error;
 
     if (status != GPUSYNC__STATUS_COMPLETED) {
-        failed = gpusync__has_failed(q, slot, report, status, &error);
+        failed = gpusync__has_failed(q, view ? view->buffer : slot->buffer, report, status, &error);
+        error.ticket = ticket;
         if (failed && !is_part)
             gpusync__make_log(q);
     }
     gpusync__read_times(report, &outcome);
     outcome.error = failed ? &error : NULL;
 
-    gpusync__catch_nothing(&caught);
-    GPUSYNC__LOCK(q);
-    bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
-    if (first)
-        slot->traits |= GPUSYNC__ENDED;
-    if (first && !is_part)
-        gpusync__settle_ticket(q, slot, &outcome, &error, &caught, deferred);
-    GPUSYNC__UNLOCK(q);
-
-    if (!first)
-        return;
-    if (is_part)
-        gpusync__upper_of(q)->ended(slot, report, &outcome, deferred);
-    else if (q->device->trace)
-        q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, &caught, deferred);
+    if (is_part) {
+        gpusync__upper_of(q)->ended(q, slot, view, &outcome, deferred);
+    } else {
+        gpusync__catch_nothing(&caught);
+        GPUSYNC__LOCK(q);
+        bool first = gpusync__end_slot(slot, view);
+        if (first)
+            gpusync__settle_ticket(q, slot, &outcome, &error, &caught, deferred);
+        GPUSYNC__UNLOCK(q);
+        if (first && q->device->trace)
+            q->device->trace->end(q, ticket, NULL, &outcome);
+        gpusync__tell(q, ticket, &caught, deferred);
+    }
     if (!outcome.error)
         return;
     if (q->sticky && gpusync__upper_of(q))
@@ -5186,22 +4943,25 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, void *report,
     gpusync__log_failures(q);
 }
 
-/* Gives the slot up to its handler, which may never come. The caller is counted in the slot, and
-   ends its look after this. The slot keeps the events (+1, or NULL). False if the handler has
-   begun. Under the queue's lock. The global lock is taken for the handler, which finds ORPHANED,
-   and then a slot that no queue has.
+/* Gives the slot up to its handler, which may never come. The slot keeps its events, and of Metal 4
+   the buffer. *buffer gets what the caller is to release. False if the handler has begun. Under the
+   queue's lock. The global lock is taken for the handler, which finds ORPHANED, and then a slot
+   that no queue has.
    Interleaving 5: a handler comes after gpusync_queue_destroy_now. Its slot is an orphan, and the
    handler touches nothing else. */
-GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void *events, gpusync__catch *caught)
+GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void **buffer, gpusync__catch *caught)
 {
     uint8_t armed = GPUSYNC__ARMED;
     GPUSYNC__LOCK_GLOBAL();
     bool orphan = GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__ORPHANED);
     if (orphan) {
         gpusync__handler_begun(q, slot, caught);
-        gpusync__flight_remove(q, slot);
+        gpusync__flight_remove(slot);
         slot->queue = NULL;
-        slot->late.events = events;
+        if (!(slot->traits & GPUSYNC__IS_METAL4)) {
+            *buffer = slot->buffer;
+            slot->buffer = NULL;
+        }
     }
     GPUSYNC__UNLOCK_GLOBAL();
     return orphan;
@@ -5213,45 +4973,50 @@ static void gpusync__given_up_error(const gpusync_queue *q, gpusync_error *error
                                     const char *message)
 {
     gpusync__own_error(error, result, message);
-    error->failure = GPUSYNC_FAILURE_CANCELLED;
+    if (result != GPUSYNC_ERROR_DEVICE_LOST)
+        error->failure = GPUSYNC_FAILURE_CANCELLED;
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
 }
 
 /* Returns how a queue that is being destroyed ends what it gives up. */
 static gpusync_result gpusync__end_by_destroy(const gpusync_queue *q)
 {
-    return q->drains ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_ERROR_DESTROYED;
+    if (!q->drains)
+        return GPUSYNC_ERROR_DESTROYED;
+    return gpusync__is_given_up(q) ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_CANCELLED;
 }
 
-/* Ends the ticket of a tracked buffer with this result, because the buffer will never run. The
-   caller is counted in the slot. The slot is an orphan until the handler runs, when the buffer is
-   committed after all or deallocated. False if the ticket has ended otherwise. */
-static bool gpusync__cancel(gpusync_queue *q, gpusync__slot *slot, gpusync_result result)
+/* Ends the ticket of a tracked buffer with this result, because the buffer will never run. The slot
+   is an orphan until the handler runs, when the buffer is committed after all or deallocated. False
+   if the ticket has ended otherwise. */
+static bool gpusync__cancel(gpusync_queue *q, const gpusync__view *view, gpusync_result result)
 {
-    uint64_t ticket = slot->ticket;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync_error error;
     const gpusync__outcome outcome = {0, 0, &error};
+    void *buffer = NULL;
 
     gpusync__given_up_error(q, &error, result, "given up before it was committed");
-    error.ticket = ticket;
+    gpusync__read_label(q, view->buffer, error.label, sizeof error.label);
+    error.ticket = view->ticket;
     gpusync__catch_nothing(&caught);
     gpusync__make_log(q);
     GPUSYNC__LOCK(q);
-    bool first = slot->queue && !(slot->traits & GPUSYNC__ENDED); /* an orphan's traits are not this lock's any more */
+    bool first = gpusync__end_slot(view->slot, view);
     if (first) {
-        slot->traits |= GPUSYNC__ENDED;
         gpusync__record(q, &error, true);
         gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, ticket, &outcome, &caught, &deferred);
-        gpusync__give_up(q, slot, NULL, &caught);
+        gpusync__end_ticket(q, view->ticket, &outcome, &caught, &deferred);
+        gpusync__give_up(q, view->slot, &buffer, &caught);
     }
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace)
-        q->device->trace->end(q, ticket, NULL, &outcome);
-    gpusync__tell(q, ticket, &caught, &deferred);
+        q->device->trace->end(q, view->ticket, NULL, &outcome);
+    gpusync__tell(q, view->ticket, &caught, &deferred);
     gpusync__do_deferred(q->device, &deferred);
+    if (buffer)
+        gpusync__release_pooled(buffer);
     return first;
 }
 
@@ -5271,15 +5036,18 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
         gpusync__learn(q, ticket, slot->since_ns, outcome);
         gpusync__end_ticket(q, ticket, outcome, &caught, deferred);
     }
-    slot->traits |= GPUSYNC__ENDED | GPUSYNC__HANDLED;
     gpusync__handler_begun(q, slot, &caught);
     GPUSYNC__ADD_SEQ(&q->leaving, 1);
-    void *buffer = gpusync__slot_leave(q, slot);
+    void *buffer = slot->buffer;
+    void *events = gpusync__slot_events(slot);
+    gpusync__flight_remove(slot);
+    gpusync__slot_free(&q->free_slots, slot);
     GPUSYNC__UNLOCK(q);
     gpusync__tell(q, ticket, &caught, deferred);
     gpusync__do_deferred(q->device, deferred);
-    if (buffer)
-        gpusync__release_pooled(buffer);
+    gpusync__release_pooled(buffer);
+    if (events)
+        gpusync__release_pooled(events);
     GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
@@ -5289,7 +5057,7 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
 GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__settle(q, slot, report, status, &deferred);
+    gpusync__settle(q, slot, NULL, report, status, &deferred);
 
     if (deferred.busy)
         gpusync__upper_of(q)->work(q->device, &deferred);
@@ -5309,13 +5077,14 @@ static void gpusync__completed(void *block, void *object)
     uint8_t armed = GPUSYNC__ARMED;
 
     if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {
-        gpusync__orphan_leave(slot, true);
+        gpusync__orphan_leave(slot);
         return;
     }
     gpusync_queue *q = slot->queue;
     void *report = q->metal4 ? object : slot->buffer;
     unsigned long status = q->metal4 ? q->four->status(report) : gpusync__status(report);
-    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || q->slow_end) {
+    bool slow = q->sticky || q->traced; /* it may take an error; its end is told */
+    if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || slow) {
         gpusync__complete_slowly(q, slot, report, status);
     } else {
         gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -5337,26 +5106,25 @@ static void gpusync__completed(void *block, void *object)
      3. The sweep ends work that it finds to have ended, as the handler would have.
      4. While there is a reason, the sweep starts the next timer: 50 ms ahead if it found an end,
         else later each time.
-     5. Without a reason the next wait that sleeps begins with step 1.
+     5. Without a reason the next wait that sleeps begins with step 1. */
 
-   The sweep also frees what a burst of callbacks or submissions has left (gpusync__trim). As long
-   as there is some of that, it comes again; gpusync__trim_later starts it. */
-
-/* Reads the status of a command buffer, and ends its work if the status is terminal. The caller is
-   counted in the slot. True if the work has ended. A Metal 4 commit has no status: only its
-   feedback tells.
+/* Reads the status of a command buffer, ends its work if the status is terminal, and ends the look.
+   True if the work has ended. A Metal 4 commit has no status: only its feedback tells. Where the
+   work runs, the slot has a reference, too, as a rule, and so there is no pool: if this one is the
+   last after all, what its dealloc autoreleases stays until the thread's own pool ends.
    Interleaving 20: a poller that has seen the end is descheduled. It has changed nothing before it
    locks the queue, and the handler goes on. */
-static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
+static bool gpusync__look_at(gpusync_queue *q, const gpusync__view *view)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    if (q->metal4)
+    unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(view->buffer);
+    if (status < GPUSYNC__STATUS_COMPLETED) {
+        gpusync__release(view->buffer);
         return false;
-    unsigned long status = gpusync__status(slot->buffer);
-    if (status < GPUSYNC__STATUS_COMPLETED)
-        return false;
-    gpusync__settle(q, slot, slot->buffer, status, &deferred);
+    }
+    gpusync__settle(q, view->slot, view, view->buffer, status, &deferred);
     gpusync__do_deferred(q->device, &deferred);
+    gpusync__release_pooled(view->buffer);
     return true;
 }
 
@@ -5364,18 +5132,27 @@ static bool gpusync__look_slot(gpusync_queue *q, gpusync__slot *slot)
    which may be NULL, if the sweep has to come again for the ticket. */
 static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason)
 {
-    gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-    bool ended = true;
-    if (slot && slot->kind == GPUSYNC__SUBMISSION) {
-        if (gpusync__upper_of(q)->look(slot->submission) && reason)
-            *reason = true;
-        ended = gpusync__has_ended(q, ticket);
-        gpusync__ticket_end(q, slot);
-    } else if (slot) {
-        ended = gpusync__look_slot(q, slot);
-        gpusync__look_end(q, slot);
-    }
+    gpusync__view view;
+    if (!gpusync__view_ticket(q, ticket, &view))
+        return true;
+    if (!view.s)
+        return gpusync__look_at(q, &view);
+    if (gpusync__upper_of(q)->look(view.s) && reason)
+        *reason = true;
+    bool ended = gpusync__has_ended(q, ticket);
+    gpusync__view_end(q, &view);
     return ended;
+}
+
+/* Looks at every ticket. Sets *reason as gpusync__look_ticket. True if one had ended. */
+static bool gpusync__look_all(gpusync_queue *q, bool *reason)
+{
+    uint64_t last = gpusync__committed(q);
+    bool found = false;
+    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++)
+        if (!gpusync__has_ended(q, ticket) && gpusync__look_ticket(q, ticket, reason))
+            found = true;
+    return found;
 }
 
 /* Returns whether a look can find the end of what the goal waits for. The host's own signals and
@@ -5407,50 +5184,56 @@ static void gpusync__look(const gpusync__goal *goal)
 /* A handler that has not come this long after the end counts as lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* Returns the next armed slot in flight behind `before`, with the caller counted in, and ends the
-   look at `before`; the first slot if `before` is NULL or was given up. NULL at the end. A walk
-   over all slots has one look at a time, so that a slot may be freed once the walk is past it. New
-   slots come in behind the last, where the walk sees them, too. No lock is held. */
-static gpusync__slot *gpusync__next_armed(gpusync_queue *q, gpusync__slot *before)
+/* Returns the first slot in flight whose handler has not begun, or NULL. Under the queue's lock. */
+static gpusync__slot *gpusync__first_armed(const gpusync_queue *q)
 {
-    GPUSYNC__LOCK(q);
-    gpusync__slot *slot = before && !gpusync__is_orphan(before) ? before : &q->ends;
-    do
+    gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
+    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED)
         slot = gpusync__flight_next(q, slot);
-    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED);
-    if (slot)
-        slot->looks++;
-    GPUSYNC__UNLOCK(q);
-    if (before)
-        gpusync__look_end(q, before);
     return slot;
 }
 
-/* Gives back the room of buffers whose handlers may never come. The first sweep that sees the end
-   notes the time; a sweep GPUSYNC__LOST_HANDLER_NS later gives the room back, and tells the log.
-   Returns whether the sweep has to come again for that. */
+/* Takes the room of a slot back whose handler counts as lost, and returns the slot's ticket; 0:
+   there is none. The first sweep that sees the end notes the time. Sets *again if the sweep has to
+   come again for another one. Under the queue's lock. */
+static uint64_t gpusync__take_lost(gpusync_queue *q, uint64_t now, uint64_t *since, bool *again)
+{
+    gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
+    for (; slot; slot = gpusync__flight_next(q, slot)) {
+        uint8_t traits = slot->traits & (GPUSYNC__HAS_ROOM | GPUSYNC__ENDED | GPUSYNC__KEEPS_EVENTS);
+        if (gpusync__state_of(slot) != GPUSYNC__ARMED || traits != (GPUSYNC__HAS_ROOM | GPUSYNC__ENDED))
+            continue;
+        if (!slot->late.ended_ns)
+            slot->late.ended_ns = now;
+        *since = slot->late.ended_ns;
+        if (now > *since + GPUSYNC__LOST_HANDLER_NS) {
+            slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
+            return slot->ticket;
+        }
+        *again = true;
+    }
+    return 0;
+}
+
+/* Gives back the room of buffers whose handlers may never come, and tells the log. Returns whether
+   the sweep has to come again for that. */
 static bool gpusync__sweep_slots(gpusync_queue *q)
 {
-    gpusync__slot *slot = NULL;
-    bool again = false;
-    while ((slot = gpusync__next_armed(q, slot)) != NULL) {
+    uint64_t since, lost;
+    bool again;
+    do {
         uint64_t now = gpusync_now_ns();
+        again = false;
         GPUSYNC__LOCK(q);
-        bool counts = slot->queue == q && slot->traits & GPUSYNC__HAS_ROOM && slot->traits & GPUSYNC__ENDED;
-        bool lost = counts && slot->late.ended_ns && now > slot->late.ended_ns + GPUSYNC__LOST_HANDLER_NS;
-        if (counts && !slot->late.ended_ns)
-            slot->late.ended_ns = now;
-        if (lost)
-            slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
+        lost = gpusync__take_lost(q, now, &since, &again);
         GPUSYNC__UNLOCK(q);
-        again = again || (counts && !lost);
         if (!lost)
-            continue;
+            break;
         gpusync__give_room(q, 1, NULL);
         gpusync__log(q->device, GPUSYNC_LOG_WARNING,
                      "queue '%s', ticket %llu: Metal has not called the completed handler for %.0f ms after the end",
-                     q->label, (unsigned long long)slot->ticket, (double)(now - slot->late.ended_ns) / 1e6);
-    }
+                     q->label, (unsigned long long)lost, (double)(now - since) / 1e6);
+    } while (lost);
     return again;
 }
 
@@ -5459,21 +5242,16 @@ static bool gpusync__sweep_slots(gpusync_queue *q)
    callback, or a handler that is late, whatever has found the end. */
 static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
 {
-    uint64_t last = gpusync__committed(q);
+    if (gpusync__is_given_up(q))
+        return false;
     GPUSYNC__LOCK(q);
     bool waits = q->refused || gpusync__has_listed(&q->waits);
     GPUSYNC__UNLOCK(q);
     bool reason = waits || GPUSYNC__LOAD_SEQ(&q->lined);
-    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
-        if (gpusync__has_ended(q, ticket))
-            continue;
-        if (gpusync__look_ticket(q, ticket, &reason))
-            *found = true;
-    }
+    if (gpusync__look_all(q, &reason))
+        *found = true;
     if (gpusync__sweep_slots(q))
         reason = true;
-    if (waits && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST)
-        gpusync__wake_waits(q->device, &q->waits, true); /* those with through_loss look whether they are over */
     GPUSYNC__LOCK(q);
     if (q->outstanding < q->limit)
         q->refused = false;
@@ -5499,8 +5277,8 @@ static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
     return reason;
 }
 
-/* Looks at everything that the device has, and trims its pools. Timelines come first, because a
-   value that is reached may let held work be issued. Sets *found if the look ended some work. True
+/* Looks at everything that the device has. Timelines come first, because a value that is reached
+   may let held work be issued. Sets *found if the look ended some work. True
    if the sweep has a reason to come again. */
 static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
 {
@@ -5509,31 +5287,134 @@ static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
     while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
         if (gpusync__sweep_queue(q, found))
             reason = true;
-    bool (*trim)(gpusync_device * dev, bool all) = GPUSYNC__LOAD_SEQ(&dev->trim);
-    if (trim && trim(dev, false))
-        reason = true;
     return reason;
 }
 
-/* The sweep, on the dispatch queue. Of several timers the last goes on; each does while an object
-   goes, which needs its sweeps soon. Partner of gpusync__close_post: see gpusync__post_enter. */
+/* Returns the first part in flight whose handler has not begun, and which keeps no events yet, or
+   NULL. Under the queue's lock. */
+static gpusync__slot *gpusync__first_part(const gpusync_queue *q)
+{
+    gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
+    while (slot && (gpusync__state_of(slot) != GPUSYNC__ARMED || !slot->submission ||
+                    slot->traits & (GPUSYNC__KEEPS_EVENTS | GPUSYNC__IS_METAL4)))
+        slot = gpusync__flight_next(q, slot);
+    return slot;
+}
+
+/* Has each part in flight keep the events of its submission, which is about to end without it. */
+GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q)
+{
+    void *events;
+    do {
+        GPUSYNC__LOCK(q);
+        gpusync__slot *slot = gpusync__first_part(q);
+        gpusync__submission *s = slot ? slot->submission : NULL;
+        if (s)
+            gpusync__upper_of(q)->keep(s);
+        GPUSYNC__UNLOCK(q);
+        if (!s)
+            return;
+        events = gpusync__upper_of(q)->events(s);
+        GPUSYNC__LOCK(q);
+        bool same = gpusync__first_part(q) == slot && slot->submission == s;
+        if (same) {
+            slot->traits |= GPUSYNC__KEEPS_EVENTS;
+            slot->late.events = events;
+        }
+        GPUSYNC__UNLOCK(q);
+        if (!same)
+            gpusync__release_pooled(events);
+        gpusync__upper_of(q)->unkeep(s);
+    } while (events); /* else there is no memory for them */
+}
+
+/* Gives up what has not ended on a queue of a lost device. From the hold on no ticket of it ends: a
+   handler, or a feedback, that comes later changes nothing that was told. False: a thread has the
+   order lock, and may be issuing work of the queue; the caller comes again. */
+GPUSYNC__RARE bool gpusync__give_up_queue(gpusync_queue *q)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    if (!gpusync__try_lock(&q->order))
+        return false;
+    GPUSYNC__LOCK(q); /* once for the life of the device, so that the walk is not cut */
+    gpusync__set_flag(&q->flags, GPUSYNC__LOST | GPUSYNC__GIVEN_UP); /* gpusync__lose may not have come to it */
+    for (gpusync__slot *slot = gpusync__flight_next(q, &q->ends); slot; slot = gpusync__flight_next(q, slot))
+        slot->traits |= GPUSYNC__ENDED;
+    GPUSYNC__UNLOCK(q);
+    if (gpusync__upper_of(q))
+        gpusync__upper_of(q)->disown(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended", &deferred);
+    gpusync__unlock(&q->order);
+    gpusync__keep_events(q); /* before what is deferred ends the submissions */
+    gpusync__do_deferred(q->device, &deferred);
+    gpusync__lose_callbacks(q, &deferred);
+    gpusync__do_deferred(q->device, &deferred);
+    return true;
+}
+
+/* Gives up what a lost device has not ended: first its queues, and those that are being destroyed
+   go on with that; then timelines fail. False: a queue could not be given up yet. */
+GPUSYNC__RARE bool gpusync__give_up_device(gpusync_device *dev)
+{
+    gpusync_timeline *t = NULL;
+    gpusync_queue *q = NULL;
+    bool all = true;
+    gpusync__lock(&dev->lock);
+    GPUSYNC__EACH_TIMELINE(t, dev) /* before work that is given up fails them: releases of objects stay */
+        gpusync__set_flag(&t->flags, GPUSYNC__GIVEN_UP);
+    gpusync__unlock(&dev->lock);
+    t = NULL;
+    while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
+        if (!gpusync__is_given_up(q) && !gpusync__give_up_queue(q))
+            all = false;
+    if (all) {
+        gpusync__lock(&dev->lock);
+        GPUSYNC__EACH_QUEUE(q, dev)
+            gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);
+        gpusync__unlock(&dev->lock);
+    }
+    gpusync__wake_stopped(dev);
+    while (all && (t = gpusync__next_timeline(dev, t)) != NULL)
+        t->calls->lose(t);
+    return all;
+}
+
+/* On a lost device, after the sweep has looked at everything: gives up what has not ended, at the
+   second look, which comes so long after the first that Metal could report the ends after the
+   system was suspended. Returns the time to the next look; 0: there is none. */
+static uint64_t gpusync__next_look(gpusync_device *dev)
+{
+    uint64_t lost = GPUSYNC__LOAD_SEQ(&dev->lost_ns);
+    if (!lost || dev->given_up)
+        return 0;
+    uint64_t now = gpusync_now_ns();
+    uint64_t at = (dev->looked_ns ? dev->looked_ns : lost) + GPUSYNC__LOSS_NS;
+    if (now < at)
+        return at - now;
+    if (dev->looked_ns)
+        dev->given_up = gpusync__give_up_device(dev);
+    else
+        dev->looked_ns = now;
+    return dev->given_up ? 0 : GPUSYNC__LOSS_NS;
+}
+
+/* The sweep, on the dispatch queue. Of several timers the last goes on. */
 static void gpusync__sweep(void *context)
 {
-    gpusync__post *post = (gpusync__post *)context;
-    bool found = false, gone = false, going = false;
-    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);
-    bool last = GPUSYNC__SUB_SEQ(&post->timers, 1) == 1;
-    gpusync_device *dev = gpusync__post_enter(post);
-    bool reason = dev && gpusync__sweep_device(dev, &found);
-
-    bool (*go_on)(gpusync_device * dev, bool *reason) = dev ? GPUSYNC__LOAD_SEQ(&dev->go_on) : NULL;
-    if (go_on)
-        gone = go_on(dev, &going);
-    if (!gone && (going || (reason && last))) {
-        uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__LOAD_SEQ(&post->pace_ns);
-        gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
+    gpusync_device *dev = (gpusync_device *)context;
+    bool found = false;
+    GPUSYNC__STORE_SEQ(&dev->sweep_ns, 0);
+    bool last = GPUSYNC__SUB_SEQ(&dev->timers, 1) == 1;
+    if (gpusync__device_enter(dev)) {
+        bool reason = gpusync__sweep_device(dev, &found);
+        uint64_t look = gpusync__next_look(dev);
+        uint64_t pace = found ? GPUSYNC__SWEEP_NS : GPUSYNC__LOAD_SEQ(&dev->pace_ns);
+        if (look && (look < pace || !reason))
+            pace = look;
+        if (look || (reason && last))
+            gpusync__start_sweep(dev, pace, pace < GPUSYNC__SWEEP_MOST_NS / 2 ? pace * 2 : GPUSYNC__SWEEP_MOST_NS);
+        gpusync__device_leave(dev);
     }
-    gpusync__post_leave(post);
+    gpusync__device_unref(dev);
 }
 
 /* --------------------------------------------------------------------------------- >>wait --
@@ -5553,7 +5434,7 @@ static void gpusync__sweep(void *context)
      6. The caller leaves the queue or timeline. A wait that timed out leaves nothing behind.
 
    With `handlers` the wait for a goal that is met goes on until every handler of its tickets has
-   begun (gpusync__handled).
+   begun (gpusync__blocker).
 
    A wake-up promises nothing: a waiter that wakes calls gpusync__wait_over, and sleeps again if its
    wait is not over, so that a wake-up too many costs only time. A callback never sleeps, because
@@ -5567,7 +5448,7 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     uint64_t committed = gpusync__committed(q);
     memset(goal, 0, sizeof *goal);
     goal->queue = q;
-    goal->stops = GPUSYNC__LOST | GPUSYNC__CLOSING;
+    goal->stops = GPUSYNC__GIVEN_UP | GPUSYNC__CLOSING;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket == GPUSYNC_EVERYTHING ? committed : ticket;
     if (goal->kind == GPUSYNC__ALL)
@@ -5592,100 +5473,29 @@ typedef struct gpusync__wait {
     gpusync_error *error; /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
-/* Returns whether all handlers of the goal's tickets have begun. The wait entry of a goal that has
-   ended stands at the first handler that is late, and the handlers move the entry on
-   (gpusync__take_handled). An entry without a waiter is not listed. */
-GPUSYNC__RARE bool gpusync__handled(gpusync__wait_entry *entry)
-{
-    gpusync__goal *goal = &entry->goal;
-    gpusync_queue *q = goal->queue;
-
-    if (!gpusync__met(goal))
-        return false;
-    GPUSYNC__LOCK(q);
-    if (goal->handlers && !(entry->node.linked && goal->late)) {
-        gpusync__slot *slot = goal->kind == GPUSYNC__ONE ? gpusync__slot_of(q, goal->ticket) : NULL;
-        if (entry->node.linked)
-            gpusync__unlink_entry(entry);
-        if (!slot)
-            slot = gpusync__flight_next(q, &q->ends); /* of a submission the ring leads to none, once it has ended */
-        goal->late = gpusync__late_from(goal, slot);
-        goal->handlers = goal->late != NULL;
-        if (goal->late && entry->waiter)
-            gpusync__link_entry(&q->waits, entry);
-    }
-    bool handled = !goal->handlers;
-    GPUSYNC__UNLOCK(q);
-    return handled;
-}
-
 /* Returns whether the program tracks the buffer, and has not committed it. */
-static bool gpusync__is_uncommitted(const gpusync__slot *slot)
+static bool gpusync__is_uncommitted(const gpusync__view *view)
 {
-    return slot->kind == GPUSYNC__TRACKED && gpusync__status(slot->buffer) < GPUSYNC__STATUS_COMMITTED;
+    return view->kind == GPUSYNC__TRACKED && gpusync__status(view->buffer) < GPUSYNC__STATUS_COMMITTED;
 }
 
-/* On a lost device: ends the ticket if its work has ended. Returns whether the GPU is finished with
-   the ticket, and no thread is about to issue, end or publish it. With Metal 4 the feedback tells
-   of the end, and ENDED says so until its handler leaves the slot. */
-GPUSYNC__RARE bool gpusync__is_ticket_off_gpu(gpusync_queue *q, uint64_t ticket)
+/* Returns whether the goal is met, with its handlers if the wait asks for them. */
+static inline bool gpusync__reached(const gpusync__goal *goal)
 {
-    gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-    if (!slot)
-        return true;
-    if (slot->kind == GPUSYNC__SUBMISSION) {
-        bool moves = gpusync__upper_of(q)->moves(slot->submission);
-        gpusync__ticket_end(q, slot);
-        return !moves;
-    }
-    bool off = gpusync__is_uncommitted(slot) || gpusync__look_slot(q, slot);
-    GPUSYNC__LOCK(q);
-    if (slot->queue && slot->traits & GPUSYNC__ENDED)
-        off = true;
-    GPUSYNC__UNLOCK(q);
-    gpusync__look_end(q, slot);
-    return off;
-}
-
-/* On a lost device: returns whether the GPU is finished with the goal's tickets; with `handlers`
-   also whether their handlers have begun. */
-GPUSYNC__RARE bool gpusync__is_off_gpu(const gpusync__goal *goal)
-{
-    gpusync_queue *q = goal->queue;
-    uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
-    uint64_t ended_to = gpusync__ended_to(q);
-    gpusync__slot *slot = NULL;
-    bool off = true;
-
-    for (uint64_t ticket = first > ended_to ? first : ended_to + 1; ticket <= goal->ticket; ticket++)
-        off = gpusync__is_ticket_off_gpu(q, ticket) && off;
-    while (goal->handlers && (slot = gpusync__next_armed(q, slot)) != NULL)
-        if (slot->ticket >= first && slot->ticket <= goal->ticket && !gpusync__is_uncommitted(slot))
-            off = false;
-    return off;
-}
-
-/* gpusync__reached for a wait that asks for more than the end of the goal. */
-GPUSYNC__RARE bool gpusync__reached_slowly(gpusync__wait_entry *entry)
-{
-    const gpusync__goal *goal = &entry->goal;
-    if (!gpusync__met(goal))
-        return gpusync__goes_through(goal) && gpusync__is_off_gpu(goal);
-    return gpusync__handled(entry);
-}
-
-/* Returns whether the goal is met, with its handlers if the options ask for them; with through_loss
-   also whether the device is lost, and the GPU is finished with it. */
-static inline bool gpusync__reached(gpusync__wait_entry *entry)
-{
-    return entry->goal.asks ? gpusync__reached_slowly(entry) : gpusync__met(&entry->goal);
+    bool reached = gpusync__met(goal);
+    if (!reached || !goal->handlers)
+        return reached;
+    GPUSYNC__LOCK(goal->queue);
+    reached = !gpusync__blocker(goal);
+    GPUSYNC__UNLOCK(goal->queue);
+    return reached;
 }
 
 /* Returns how a goal that is met ended. For a queue's goal this returns failures to the caller, and
    `covered` moves on. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
-    GPUSYNC_ASSERT(gpusync__met(goal) || gpusync__goes_through(goal));
+    GPUSYNC_ASSERT(gpusync__met(goal));
     if (goal->kind == GPUSYNC__VALUE)
         return goal->timeline->calls->result(goal, error);
     return gpusync__result_of(goal->queue, goal, true, error);
@@ -5696,7 +5506,7 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_er
    Fills the error, which may be NULL, unless the result is OK. */
 static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
 {
-    bool ended = reached || (goal->handlers && gpusync__met(goal)); /* it is listed no more: no handler writes it */
+    bool ended = reached || (goal->handlers && gpusync__met(goal));
     gpusync_result result = ended ? gpusync__goal_result(goal, error) : GPUSYNC_OK;
     if (reached || result != GPUSYNC_OK)
         return result;
@@ -5754,8 +5564,11 @@ static bool gpusync__many_over(gpusync__wait *wait)
 {
     for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
-        bool met = !entry->left && gpusync__reached(entry);
-        if (!entry->left && (met || gpusync__stopped(&entry->goal)))
+        if (entry->left)
+            continue;
+        bool stopped = gpusync__stopped(&entry->goal); /* first: what ended before that has ended */
+        bool met = gpusync__reached(&entry->goal);
+        if (met || stopped)
             gpusync__keep_end(wait, i, met);
     }
     while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
@@ -5770,7 +5583,7 @@ static bool gpusync__wait_over(gpusync__wait *wait)
     gpusync__wait_entry *entry = wait->entries;
     if (wait->many)
         return gpusync__many_over(wait);
-    if (!wait->first_open && (gpusync__reached(entry) || gpusync__stopped(&entry->goal)))
+    if (!wait->first_open && (gpusync__reached(&entry->goal) || gpusync__stopped(&entry->goal)))
         wait->first_open = 1;
     return wait->first_open != 0;
 }
@@ -5782,7 +5595,7 @@ static bool gpusync__wait_look(const gpusync__wait *wait)
     bool looked = false;
     for (size_t i = wait->first_open; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->entries[i].goal;
-        if (wait->entries[i].left || !gpusync__can_look(goal) || gpusync__over(goal))
+        if (wait->entries[i].left || !gpusync__can_look(goal))
             continue;
         gpusync__look(goal);
         looked = true;
@@ -6024,15 +5837,15 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
     if (goal->kind == GPUSYNC__ALL)
         ticket = gpusync__ended_to(q) + 1;
     for (; ticket <= goal->ticket; ticket++) {
-        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot)
+        gpusync__view view;
+        if (!gpusync__view_ticket(q, ticket, &view))
             continue;
-        if (slot->kind != GPUSYNC__SUBMISSION && gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED) {
+        if (view.buffer && gpusync__status(view.buffer) >= GPUSYNC__STATUS_COMMITTED) {
             void *pool = gpusync__pool_push();
-            gpusync__send_void(slot->buffer, gpusync__sel.waitUntilCompleted);
+            gpusync__send_void(view.buffer, gpusync__sel.waitUntilCompleted);
             gpusync__pool_pop(pool);
         }
-        gpusync__ticket_end(q, slot);
+        gpusync__view_end(q, &view);
         gpusync__look_ticket(q, ticket, NULL);
     }
 }
@@ -6041,8 +5854,7 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
    goal may be over already, so that the waiter asks before it parks (gpusync__wait_over). A goal is
    asked under the lock: what ends it later takes the lock, and finds the entry. A waiter calls this
    again after a hint, and when another thread took the room for which it was woken. A wait for room
-   is listed even if there is room now, because the room may be gone before the waiter sleeps. Waits
-   for handlers list themselves (gpusync__handled).
+   is listed even if there is room now, because the room may be gone before the waiter sleeps.
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */
 static bool gpusync__enlist(gpusync__wait *wait, bool *over)
@@ -6056,13 +5868,13 @@ static bool gpusync__enlist(gpusync__wait *wait, bool *over)
             continue;
         gpusync__wait_list *waits = gpusync__waits_of(goal->queue, goal->timeline);
         gpusync__lock(&waits->lock);
-        bool is_over = gpusync__over(goal);
-        bool link = !entry->node.linked && (goal->kind == GPUSYNC__ROOM || !is_over);
+        uint64_t number = gpusync__blocker(goal);
+        bool link = !entry->node.linked && number && !gpusync__stopped(goal);
         if (link)
-            gpusync__link_entry(waits, entry);
-        gpusync__unlock(&waits->lock);
-        if (is_over || goal->asks)
+            gpusync__link_entry(entry, number);
+        if (!entry->node.linked || goal->kind == GPUSYNC__ROOM)
             *over = true;
+        gpusync__unlock(&waits->lock);
         if (link)
             was_off = true;
         if (link && goal->timeline && gpusync__is_outside(goal->timeline))
@@ -6175,7 +5987,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
    open. options may be NULL. */
 static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *options, const gpusync_spin *spin)
 {
-    gpusync_wait_options set = {spin, NULL, false, false, false};
+    gpusync_wait_options set = {spin, NULL, false, false};
     if (!options)
         return set;
     set = *options;
@@ -6202,15 +6014,13 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     entry.waiter = NULL;
     entry.node.linked = entry.left = false; /* all else has a value when it is listed */
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
-    if (gpusync__reached(&entry))
+    if (gpusync__reached(&entry.goal))
         return GPUSYNC_OK;
     *how = &stats->waits_unmet;
-    if (result == GPUSYNC_TIMEOUT && gpusync__goes_through(goal))
-        result = GPUSYNC_ERROR_DEVICE_LOST; /* the GPU may still use what the work uses */
     if (!gpusync__stopped(goal))
         return gpusync__explain(set.error, gpusync__ticket_of(goal), result);
-    gpusync__look(goal); /* it closes, or the device is lost: what ended before says so, though no call has read it */
-    return gpusync__reached(&entry) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
+    gpusync__look(goal); /* it closes: what ended before says so, though no call has read it */
+    return gpusync__reached(&entry.goal) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
 }
 
 /* Returns the entry of a ticket that has ended, with the GPU's times, or NULL if the entry serves a
@@ -6267,8 +6077,7 @@ static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t time
     GPUSYNC__COUNT_RELAXED(*how);
     if (*how == &q->stats.waits_sleep)
         gpusync__count_wake(goal);
-    bool late = result == GPUSYNC_TIMEOUT || (result == GPUSYNC_ERROR_DEVICE_LOST && gpusync__goes_through(goal));
-    if (late && timeout_ns)
+    if (result == GPUSYNC_TIMEOUT && timeout_ns)
         gpusync__warn_of_timeout(q->device, goal);
     return result;
 }
@@ -6279,9 +6088,6 @@ static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_option
     if (!options)
         return;
     goal->handlers = options->handlers;
-    goal->asks = options->handlers || options->through_loss;
-    if (options->through_loss)
-        goal->stops = GPUSYNC__CLOSING;
 }
 
 /* The trace has an end for each begin: without such a ticket `how` is NULL, and the trace gets
@@ -6362,10 +6168,11 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
     if (result == GPUSYNC_OK && !gpusync__met(&goal))
         gpusync__look(&goal);
+    bool stopped = result == GPUSYNC_OK && gpusync__stopped(&goal); /* first: what had not ended then never will */
     if (result == GPUSYNC_OK && gpusync__met(&goal))
         result = gpusync__result_of(queue, &goal, false, NULL);
     else if (result == GPUSYNC_OK)
-        result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
+        result = stopped ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
     gpusync__leave(queue);
     return result;
 }
@@ -6446,11 +6253,9 @@ GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *device, uint64
     }
     if (targets != few)
         gpusync__free(device, targets, room * sizeof *targets);
-    if (!gpusync_device_is_lost(device) || options->through_loss)
-        return result;
-    if (result >= GPUSYNC_OK)
-        gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
-    return GPUSYNC_ERROR_DEVICE_LOST;
+    if (result == GPUSYNC_OK && gpusync_device_is_lost(device))
+        return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
@@ -6473,7 +6278,7 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
     if (point->timeline) {
         memset(goal, 0, sizeof *goal);
         goal->kind = GPUSYNC__VALUE;
-        goal->stops = GPUSYNC__LOST | GPUSYNC__CLOSING;
+        goal->stops = GPUSYNC__CLOSING;
         goal->timeline = point->timeline;
         goal->ticket = point->value;
         return point->value > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : gpusync__timeline_enter(point->timeline);
@@ -6494,13 +6299,12 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points
                                                      const gpusync_wait_options *set, gpusync__wait_entry *entries,
                                                      size_t *which)
 {
-    bool asks = set->handlers || set->through_loss;
     for (size_t i = 0; i < count; i++) {
         gpusync__goal *goal = &entries[i].goal;
         entries[i].waiter = NULL;
         entries[i].node.linked = entries[i].left = false; /* all else has a value when it is listed */
         gpusync_result result = gpusync__point_enter(&points[i], goal);
-        if (result == GPUSYNC_OK && asks && goal->queue)
+        if (result == GPUSYNC_OK && set->handlers && goal->queue)
             gpusync__take_options(goal, set);
         if (result == GPUSYNC_OK)
             continue;
@@ -6555,8 +6359,6 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     result = gpusync__await(&wait, timeout_ns, &set, &how);
     if (result == GPUSYNC_TIMEOUT && timeout_ns)
         gpusync__warn_of_points(&wait);
-    if (result == GPUSYNC_TIMEOUT && set.through_loss && gpusync_device_is_lost(dev))
-        result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result != GPUSYNC_OK)
         how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT_RELAXED(how);
@@ -6652,7 +6454,7 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
 {
     gpusync__lock(&dev->submission_lock);
     gpusync__callback *callback =
-        (gpusync__callback *)gpusync__pool_take(gpusync__pool_of(dev, GPUSYNC__POOL_CALLBACKS, sizeof *callback));
+        (gpusync__callback *)gpusync__pool_take(dev, GPUSYNC__POOL_CALLBACKS, sizeof *callback);
     gpusync__unlock(&dev->submission_lock);
     if (!callback)
         callback = (gpusync__callback *)gpusync__allocate(dev, sizeof *callback, 16);
@@ -6682,14 +6484,14 @@ static bool gpusync__list_callback(gpusync__callback *callback)
     uint64_t number = node->number;
 
     gpusync__lock(&waits->lock);
-    bool ended =
-        callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(callback->timeline) >= number;
-    gpusync__node *before = ended ? gpusync__list_from(&waits->lists[GPUSYNC__BY_NUMBER], number) : NULL;
     uint32_t flags = gpusync__flags_at(callback->queue, callback->timeline);
-    callback->lost = !ended && callback->due.fn && flags & GPUSYNC__LOST;
+    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number)
+                                 : gpusync__value_of(callback->timeline) >= number && !gpusync__is_kept(flags, node);
+    const gpusync__node *before = ended ? gpusync__first_told(waits, number) : NULL;
+    callback->lost = !ended && callback->due.fn && flags & GPUSYNC__GIVEN_UP;
     bool over = callback->lost || (ended && !(before && before->number == number));
     if (!over)
-        gpusync__list_add(&waits->lists[GPUSYNC__BY_NUMBER], node);
+        gpusync__list_add(&waits->lists[GPUSYNC__WAITS], node);
     gpusync__unlock(&waits->lock);
     return over;
 }
@@ -6750,8 +6552,8 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_point point, void *obje
 
      1. room       gpusync_command_buffer counts the buffer in `outstanding`, against Metal's limit,
                    and takes a slot in the same hold.
-     2. open       gpusync has made the buffer, or encoded into it. Its slot is in the table `open`.
-     3. taken in   A commit, a submission or a track takes the slot out of the table, and the slot is
+     2. open       gpusync has made the buffer, or encoded into it. Its slot is in the list `open`.
+     3. taken in   A commit, a submission or a track takes the slot out of the list, and the slot is
                    in flight. A stranger (a buffer that gpusync did not make) gets its slot here, and
                    counts in `outstanding`.
      4. armed      The slot has a ticket. Metal gets the slot as the completion handler.
@@ -6770,73 +6572,32 @@ GPUSYNC__INLINE void gpusync__order_end_pool(gpusync_queue *q, void *pool)
     gpusync__pool_pop(pool);
 }
 
-/* -- open buffers: lists of slots, by a hash of the buffer. Under the order lock, except
-   gpusync__more_places. */
+/* -- open buffers: a list of slots. Metal allows few, so that a search is short. Under the order
+   lock. */
 
 /* Returns the link that leads to the buffer's slot; for a buffer that is not open the last link,
    which is NULL. */
 static gpusync__slot **gpusync__find_open(gpusync_queue *q, const void *buffer)
 {
-    gpusync__slot **link = &q->open[gpusync__hash(buffer) >> q->open_shift];
+    gpusync__slot **link = &q->open;
     while (*link && (*link)->buffer != buffer)
         link = &(*link)->next;
     return link;
 }
 
-/* Puts a slot into the table. Its buffer is not there: every caller has looked, or has just taken
-   the slot out. */
-static void gpusync__put_open(gpusync_queue *q, gpusync__slot *slot)
-{
-    gpusync__slot **place = &q->open[gpusync__hash(slot->buffer) >> q->open_shift];
-    slot->next = *place;
-    *place = slot;
-}
-
-/* Makes the table of open buffers four times as large, after gpusync__add_open has found more open
-   buffers than lists. Without memory the table stays as it is, and its lists get longer. No lock is
-   held; this function takes the order lock. */
-GPUSYNC__RARE void gpusync__more_places(gpusync_queue *q)
-{
-    gpusync__slot **before, **made = NULL, *slot;
-    gpusync__lock(&q->order);
-    uint32_t count = q->open_places;
-    gpusync__unlock(&q->order);
-    made = (gpusync__slot **)gpusync__allocate(q->device, 4 * (size_t)count * sizeof *made, 16);
-    if (!made)
-        return;
-    gpusync__lock(&q->order);
-    before = q->open_places == count ? q->open : NULL; /* else another thread was faster */
-    if (before) {
-        q->open = made;
-        q->open_places = 4 * count;
-        q->open_shift -= 2;
-    }
-    for (uint32_t i = 0; before && i < count; i++)
-        while ((slot = before[i]) != NULL) {
-            before[i] = slot->next;
-            gpusync__put_open(q, slot);
-        }
-    gpusync__unlock(&q->order);
-    if (!before)
-        gpusync__free(q->device, made, 4 * (size_t)count * sizeof *made);
-    else if (before != q->few_open)
-        gpusync__free(q->device, before, count * sizeof *before);
-}
-
-/* Adds a slot to the table. True if the table has become too small. */
-static bool gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
+/* Adds a slot to the list. Its buffer is not there: every caller has looked, or has just made it. */
+static void gpusync__add_open(gpusync_queue *q, gpusync__slot *slot)
 {
     slot->kind = GPUSYNC__WORK;
-    gpusync__put_open(q, slot);
-    return ++q->open_count > q->open_places;
+    slot->next = q->open;
+    q->open = slot;
 }
 
-/* Takes a slot out of the table; it is the caller's from here on. */
-static gpusync__slot *gpusync__take_open(gpusync_queue *q, gpusync__slot **link)
+/* Takes a slot out of the list; it is the caller's from here on. */
+static gpusync__slot *gpusync__take_open(gpusync__slot **link)
 {
     gpusync__slot *slot = *link;
     *link = slot->next;
-    q->open_count--;
     return slot;
 }
 
@@ -6849,16 +6610,18 @@ static bool gpusync__is_full_for_good(gpusync_queue *q)
 {
     uint64_t last = gpusync__committed(q);
     gpusync__lock(&q->order);
-    uint32_t idle = GPUSYNC__LOAD_SEQ(&q->held_buffers) + q->open_count;
+    uint32_t idle = GPUSYNC__LOAD_SEQ(&q->held_buffers);
+    for (const gpusync__slot *slot = q->open; slot; slot = slot->next)
+        idle++;
     gpusync__unlock(&q->order);
     if (GPUSYNC__LOAD_SEQ(&q->tracked))
         for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
-            gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-            if (!slot)
+            gpusync__view view;
+            if (!gpusync__view_ticket(q, ticket, &view))
                 continue;
-            if (gpusync__is_uncommitted(slot))
+            if (!view.s && gpusync__is_uncommitted(&view))
                 idle++;
-            gpusync__ticket_end(q, slot);
+            gpusync__view_end(q, &view);
         }
     return idle >= gpusync__outstanding(q);
 }
@@ -6874,7 +6637,7 @@ static bool gpusync__is_full_for_good(gpusync_queue *q)
    room passes it on. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
 {
-    gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, GPUSYNC__LOST | GPUSYNC__CLOSING, false, false, limit, 0, NULL};
+    gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, GPUSYNC__LOST | GPUSYNC__CLOSING, false, limit, 0};
     bool forever = deadline == GPUSYNC_FOREVER;
     uint64_t left = gpusync__time_left(deadline);
     uint64_t *how;
@@ -6983,10 +6746,14 @@ static gpusync_result gpusync__open_buffer(gpusync_queue *q, const gpusync_comma
         return GPUSYNC_ERROR_METAL_NIL;
     gpusync__slot_open(q, slot, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
     gpusync__lock(&q->order);
-    bool full = gpusync__add_open(q, slot);
+    bool closing = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING; /* and may have released what is open */
+    if (!closing)
+        gpusync__add_open(q, slot);
     gpusync__unlock(&q->order);
-    if (full)
-        gpusync__more_places(q);
+    if (closing) {
+        gpusync__release_pooled(buffer);
+        return GPUSYNC_ERROR_DESTROYED;
+    }
     *out = buffer;
     return GPUSYNC_OK;
 }
@@ -7025,7 +6792,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
         return GPUSYNC_ERROR_DESTROYED;
     gpusync__lock(&queue->order);
     gpusync__slot **open = gpusync__find_open(queue, command_buffer);
-    gpusync__slot *slot = *open ? gpusync__take_open(queue, open) : NULL;
+    gpusync__slot *slot = *open ? gpusync__take_open(open) : NULL;
     gpusync__unlock(&queue->order);
     if (slot) {
         gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -7052,26 +6819,22 @@ static bool gpusync__searches(const gpusync_queue *q)
     return GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined);
 }
 
-/* Searches for the buffer. ALREADY_TRACKED if the buffer is in flight on this queue; OUT_OF_MEMORY
-   if the index is too small for the search. */
+/* Searches for the buffer. ALREADY_TRACKED if the buffer is in flight on this queue. */
 GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
 {
     GPUSYNC__LOCK(q);
     bool found = gpusync__is_in_flight(q, buffer);
-    bool small = !found && q->in_flight >= q->index_most;
-    if (small)
-        q->searched = true;
     GPUSYNC__UNLOCK(q);
-    if (small)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
     return found ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
 }
 
-/* Checks whether the queue can take a stranger. OUT_OF_MEMORY if the index is too small
-   (gpusync__make_ready). The class is checked first, because Metal 4 objects and others lack the
-   methods that are used here, and a message to them would end the program. */
+/* Checks whether the queue can take a stranger. The class is checked first, because Metal 4 objects
+   and others lack the methods that are used here, and a message to them would end the program. */
 GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buffer, uint8_t kind)
 {
+    /* It may be one of ours that the destroy of the queue has just released: no message goes to it. */
+    if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING)
+        return GPUSYNC_ERROR_DESTROYED;
     void *cls = gpusync__class_of(buffer);
     if (q->metal4)
         return GPUSYNC_ERROR_UNSUPPORTED; /* it commits otherwise: gpusync_commit4 */
@@ -7099,7 +6862,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, unsigned long
 
 /* Checks everything about the buffer that gpusync may refuse it for, except encoded waits and
    signals: the status, and of a stranger also the class, the queue, and whether it is in flight.
-   slot: of an open buffer; NULL for a stranger. OUT_OF_MEMORY: as gpusync__check_stranger. */
+   slot: of an open buffer; NULL for a stranger. */
 GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint8_t kind,
                                                      const gpusync__slot *slot, unsigned long *status)
 {
@@ -7108,7 +6871,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buf
 }
 
 /* Takes in a buffer that was checked: its slot is in flight, with the next ticket. *open: the slot
-   of an open buffer, which leaves the table and keeps its traits. For a stranger *open or `open` is
+   of an open buffer, which leaves the list and keeps its traits. For a stranger *open or `open` is
    NULL: the stranger gets a new slot, and room without a wait, because the buffer exists already;
    it is retained. OUT_OF_MEMORY, with nothing changed, if no slot or no place for the ticket is
    ready. Takes the queue's lock. */
@@ -7129,7 +6892,7 @@ GPUSYNC__INLINE gpusync_result gpusync__take_in(gpusync_queue *q, void *buffer, 
             gpusync__slot_open(q, slot, buffer, kind, traits);
             gpusync__count_room(q, 1);
         } else {
-            gpusync__take_open(q, open);
+            gpusync__take_open(open);
             slot->kind = kind;
         }
         if (kind == GPUSYNC__TRACKED)
@@ -7152,31 +6915,21 @@ GPUSYNC__INLINE void gpusync__add_handler(gpusync__slot *slot, void *buffer)
 
 /* -- the commit */
 
-/* Ends a commit that is traced, or that could not simply be done, which becomes a submission or is
-   refused. *began: when a commit that is traced (`slow_commit`) began; of others it is not set, so
-   that they keep no register for it. No lock is held. */
-GPUSYNC__RARE gpusync_result gpusync__end_commits(gpusync_queue *q, void *const *buffers, size_t count,
-                                                  gpusync_result result, uint64_t *began, gpusync_ticket *ticket)
+/* Ends a commit that is traced, or that could not simply be done: it becomes a submission, or is
+   refused. *began: when a commit that is traced began; of others it is not set, so that they keep no
+   register for it. No lock is held. */
+GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *const *buffers, size_t count,
+                                                 gpusync_result result, const uint64_t *began, gpusync_ticket *ticket)
 {
     uint64_t held = 0; /* since when its submission is held; 0: it is not */
     if (result == GPUSYNC_NOT_READY)
         result = gpusync__upper_of(q)->commit(q, buffers, count, ticket, &held);
-    if (result != GPUSYNC_OK || !q->slow_commit)
+    if (result != GPUSYNC_OK || !q->traced)
         return result;
     q->device->trace->ticket(q, GPUSYNC_TRACE_COMMIT, *ticket, NULL, *began);
     if (held)
         q->device->trace->ticket(q, GPUSYNC_TRACE_HOLD, *ticket, NULL, held);
     return GPUSYNC_OK;
-}
-
-/* gpusync__end_commits for one command buffer that is not of Metal 4. A Metal 4 queue refuses it,
-   also if the commit would be held. */
-GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer, gpusync_result result, uint64_t *began,
-                                                 gpusync_ticket *ticket)
-{
-    if (result == GPUSYNC_NOT_READY && q->metal4)
-        result = GPUSYNC_ERROR_UNSUPPORTED;
-    return gpusync__end_commits(q, &buffer, 1, result, began, ticket);
 }
 
 /* Commits: ticket, handler and commit are one step in the order of the queue. NOT_READY if earlier
@@ -7185,11 +6938,13 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *buffer,
    own, because the compiler would keep the caller's in memory. */
 GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
+    if (gpusync__is_lost(q))
+        return GPUSYNC_ERROR_DEVICE_LOST;
     gpusync__slot **open = gpusync__find_open(q, buffer);
     gpusync__slot *slot = *open;
 
     if ((slot && slot->submission) || GPUSYNC__LOAD_SEQ(&q->lined_ordered))
-        return GPUSYNC_NOT_READY;
+        return q->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_NOT_READY;
     unsigned long status;
     gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot, &status);
     if (result == GPUSYNC_OK)
@@ -7207,7 +6962,7 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ti
 {
     uint64_t began;
     gpusync_result result;
-    if (q->slow_commit)
+    if (q->traced)
         began = gpusync_now_ns();
     do {
         void *pool = gpusync__pool_push();
@@ -7215,8 +6970,8 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ti
         result = gpusync__commit_ordered(q, buffer, ticket);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
-    if (result != GPUSYNC_OK || q->slow_commit)
-        result = gpusync__end_commit(q, buffer, result, &began, ticket);
+    if (result != GPUSYNC_OK || q->traced)
+        result = gpusync__end_commit(q, &buffer, 1, result, &began, ticket);
     return result;
 }
 
@@ -7273,6 +7028,8 @@ GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buff
 
     if (*open && (*open)->submission)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__is_lost(q))
+        return GPUSYNC_ERROR_DEVICE_LOST;
     gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__TRACKED, *open, &status);
     if (result == GPUSYNC_OK)
         result = gpusync__take_in(q, buffer, GPUSYNC__TRACKED, GPUSYNC__HAS_ROOM, open, &slot);
@@ -7307,16 +7064,22 @@ GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buf
     return result;
 }
 
-/* Gives up a tracked buffer that is not committed: its ticket ends with `end`. The caller is
-   counted in the slot. The hold in gpusync__cancel decides between this call and a handler that
-   comes at the same time. */
-static gpusync_result gpusync__untrack_slot(gpusync_queue *q, gpusync__slot *slot, gpusync_result end)
+/* Gives up a tracked buffer that is not committed: its ticket ends with `end`. The hold in
+   gpusync__cancel decides between this call and a handler that comes at the same time. */
+static gpusync_result gpusync__untrack(gpusync_queue *q, uint64_t ticket, gpusync_result end)
 {
-    if (slot->kind != GPUSYNC__TRACKED)
-        return GPUSYNC_ERROR_INVALID_TICKET;
-    if (gpusync__status(slot->buffer) >= GPUSYNC__STATUS_COMMITTED)
-        return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    return gpusync__cancel(q, slot, end) ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_TICKET;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_TICKET;
+    gpusync__view view;
+    if (!gpusync__view_ticket(q, ticket, &view))
+        return result;
+    if (!view.s && view.kind == GPUSYNC__TRACKED) {
+        if (!gpusync__is_uncommitted(&view))
+            result = GPUSYNC_ERROR_ALREADY_COMMITTED;
+        else if (gpusync__cancel(q, &view, end))
+            result = GPUSYNC_OK;
+    }
+    gpusync__view_end(q, &view);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket)
@@ -7327,11 +7090,8 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
     bool known = ticket != 0 && ticket <= gpusync__committed(queue);
-    gpusync__slot *slot = known ? gpusync__ticket_begin(queue, ticket) : NULL;
-    if (slot) {
-        result = gpusync__untrack_slot(queue, slot, GPUSYNC_ERROR_CANCELLED);
-        gpusync__ticket_end(queue, slot);
-    }
+    if (known)
+        result = gpusync__untrack(queue, ticket, GPUSYNC_ERROR_CANCELLED);
     gpusync__leave(queue);
     return result;
 }
@@ -7340,11 +7100,10 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
    A device is made in this order:
      1. The selectors are registered: every step after this one sends messages.
      2. The Metal device is found or given, with a reference of gpusync's own (+1).
-     3. Its memory is allocated, all zero: that is where every field begins that is not set here.
-     4. The post is opened, by which dispatch queues call the device back: for callbacks, and for
-        the sweep.
-     5. The fields are set. No other thread knows the device before the call returns, so they need
-        no lock.
+     3. Its memory is allocated, all zero: that is where every field begins that is not set here. It
+        comes from malloc, not from the program's allocator, which it may outlive.
+     4. The fields are set, and the dispatch queues made. No other thread knows the device before the
+        call returns, so they need no lock.
 
    A queue is made in this order:
      1. Its memory is allocated, all zero, and the fields are set that begin otherwise.
@@ -7425,6 +7184,21 @@ static void gpusync__set_hooks(gpusync_hooks *hooks, const gpusync_hooks *given)
         hooks->unpark = gpusync__default_unpark;
 }
 
+/* Makes the device's dispatch queues; the program may give the one for callbacks. */
+static void gpusync__make_dispatch_queues(gpusync_device *dev, void *callback_queue)
+{
+    dev->sweep_queue = gpusync__dispatch_queue_create("gpusync sweeps", NULL);
+    dev->destroy_queue = gpusync__dispatch_queue_create("gpusync destroys", NULL);
+    if (gpusync__is_manual(dev))
+        return;
+    if (callback_queue)
+        gpusync__dispatch_retain(callback_queue);
+    else /* without a quality of service it would run with that of whatever thread asked first (`asked`) */
+        callback_queue = gpusync__dispatch_queue_create(
+            "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
+    dev->callback_queue = callback_queue;
+}
+
 GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_allocator plain = {gpusync__default_allocate, gpusync__default_release, NULL};
@@ -7444,21 +7218,18 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     void *metal = gpusync__find_device(desc->metal_device);
     if (!metal)
         return GPUSYNC_ERROR_NO_DEVICE;
-    const gpusync_allocator *allocator = desc->allocator ? desc->allocator : &plain;
-    gpusync_device *dev = (gpusync_device *)allocator->allocate(allocator->user, sizeof *dev, 128);
-    if (dev) {
-        memset(dev, 0, sizeof *dev);
-        dev->callback_mode = desc->callback_mode; /* the post asks for it */
-    }
-    if (!dev || !gpusync__open_post(dev, desc->callback_queue)) {
-        if (dev)
-            allocator->release(allocator->user, dev, sizeof *dev);
+    gpusync_device *dev = (gpusync_device *)gpusync__default_allocate(NULL, sizeof *dev, 128);
+    if (!dev) {
         gpusync__release_pooled(metal);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
 
+    memset(dev, 0, sizeof *dev);
     dev->metal = metal;
-    dev->allocator = *allocator;
+    dev->inside = dev->refs = 1;
+    dev->pace_ns = GPUSYNC__SWEEP_NS;
+    dev->allocator = desc->allocator ? *desc->allocator : plain;
+    gpusync__waiter_init(&dev->lingers);
     gpusync__set_hooks(&dev->hooks, desc->hooks);
     if (desc->spin)
         *(dev->spin = &dev->own_spin) = *desc->spin;
@@ -7466,6 +7237,8 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     dev->log_user = desc->log_user;
     dev->notify = desc->notify;
     dev->notify_user = desc->notify_user;
+    dev->callback_mode = desc->callback_mode;
+    gpusync__make_dispatch_queues(dev, desc->callback_queue);
     *out = dev;
     return GPUSYNC_OK;
 }
@@ -7544,9 +7317,8 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
     return GPUSYNC_OK;
 }
 
-/* Frees what gpusync_queue_create made, however far it came. The log, the open places and the ring
-   may have grown since; the first two begin as fields of the queue, which are not freed by
-   themselves. */
+/* Frees what gpusync_queue_create made, however far it came. The log and the ring may have grown
+   since; the log begins as a field of the queue, which is not freed by itself. */
 GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
@@ -7555,9 +7327,6 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
     if (q->log != &q->last_failure)
         gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     gpusync__free(dev, q->sticky, sizeof *q->sticky);
-    gpusync__free(dev, q->index, q->index_places * sizeof *q->index);
-    if (q->open != q->few_open)
-        gpusync__free(dev, q->open, q->open_places * sizeof *q->open);
     for (gpusync__ring *ring = q->ring, *older; ring; ring = older) {
         older = ring->older;
         gpusync__ring_free(dev, ring);
@@ -7570,14 +7339,10 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
 static bool gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     q->device = dev;
-    q->open = q->few_open;
-    q->open_places = GPUSYNC__FEW_PLACES;
-    q->open_shift = 60; /* 16 places: four bits */
     q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
     q->log_most = desc->error_log_count ? desc->error_log_count : 64;
     q->log = &q->last_failure;
     q->log_size = 1;
-    q->index_most = GPUSYNC__FEW_PLACES;
     q->ends.flight[0] = q->ends.flight[1] = &q->ends;
     q->spin = dev->spin;
     if (desc->spin)
@@ -7632,7 +7397,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      2. Sleeping waits are woken, and calls that are inside leave. From here on no call of the
         program is inside.
      3. Uncommitted work is given up: held work, open and tracked command buffers.
-     4. The work in flight ends, except in gpusync_queue_destroy_now and on a lost device.
+     4. The work in flight ends, or a lost device gives it up; not in gpusync_queue_destroy_now.
      5. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
      6. Submissions that are not over end (gpusync__disown, at >>upper). What waits for tickets of the
@@ -7642,12 +7407,11 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      8. The queue leaves the device's list, and the device keeps the counts. The memory is freed.
 
    What becomes of everything, by step. The right column is gpusync_queue_destroy_now, where GIVEN
-   UP is ERROR_DESTROYED, and every other destroy on a lost device, where it is ERROR_CANCELLED
-   (gpusync__end_by_destroy). An orphan is a slot that its queue has left to the handler
+   UP is ERROR_DESTROYED, and every other destroy on a lost device after its work was given up, where
+   it is ERROR_DEVICE_LOST (gpusync__end_by_destroy). An orphan is a slot that its queue has left to the handler
    (gpusync__give_up).
 
-     waits that sleep or spin       [2]  return ERROR_DESTROYED         the same (on a lost device they have
-                                                                        returned ERROR_DEVICE_LOST before)
+     waits that sleep or spin       [2]  return ERROR_DESTROYED         the same
      held work, commits behind it   [3]  ends with ERROR_CANCELLED      ends with GIVEN UP
      open command buffers           [3]  are released; timelines that   the same, with GIVEN UP
                                          they were to signal fail with
@@ -7666,36 +7430,32 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
                                                                         in use by the GPU
      Metal 4: queue and events      [7]  stay for good, if a signal has not come (>>metal4)
 
-   The calls that block take the steps on their own thread. For gpusync_queue_destroy_later the
-   sweep takes them, each as far as it comes without waiting (gpusync__close_queue).
+   The calls that block take the steps on their own thread. For gpusync_queue_destroy_later the call
+   takes steps 1 and 3 and wakes the waits of step 2, and the thread of `destroy_queue` takes them all
+   (gpusync__go), with no hook and no callback.
 
    A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
    checks that first, and otherwise changes nothing. */
 
-/* Waits until every call has left a closing queue or timeline, whose count is `inside`; with waits
-   false it returns whether that is so. A wait for
+/* Waits until every call has left a closing queue or timeline, whose count is `inside`. A wait for
    many points may still be inside, although this point has ended, and sleep for its other points.
    Therefore this thread hints: it wakes all waits of the device's other queues and timelines, so
    that such a wait looks at all its points, and leaves. It hints again after ever longer times, as
    a precaution: no order of events is known in which a wait misses a hint. */
-static bool gpusync__let_out(gpusync_device *dev, const uint32_t *inside, bool waits)
+static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside, const gpusync__going *going)
 {
     unsigned rounds = 0;
     while (GPUSYNC__LOAD_SEQ(inside)) {
         gpusync_timeline *t = NULL;
         gpusync_queue *q = NULL;
-        if (waits)
-            gpusync__linger(dev, &rounds);
+        gpusync__linger(dev, going, &rounds);
         if (rounds & (rounds - 1))
             continue; /* no power of two */
         while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
             gpusync__wake_waits(dev, &q->waits, true);
         while ((t = gpusync__next_timeline(dev, t)) != NULL)
             gpusync__wake_waits(dev, &t->waits, true);
-        if (!waits)
-            return false;
     }
-    return true;
 }
 
 /* Step 3. Ends held work, whose signals fail, and then discards the open command buffers: their
@@ -7712,29 +7472,31 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     if (GPUSYNC__LOAD_SEQ(&q->lined))
         upper->give_up(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was held", &deferred);
     gpusync__do_deferred(q->device, &deferred);
-    if (q->open_count)
-        gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q),
-                                "its queue was destroyed before its command buffer was committed");
-    for (size_t i = 0; q->open_count; i++)
-        while (q->open[i]) {
-            slot = gpusync__take_open(q, &q->open[i]);
-            if (slot->submission)
-                upper->discard(slot->submission, &error, &deferred);
-            gpusync__release_pooled(slot->buffer);
-            gpusync__give_room(q, 1, slot);
-        }
+    gpusync__given_up_error(q, &error, gpusync__end_by_destroy(q),
+                            "its queue was destroyed before its command buffer was committed");
+    for (;;) {
+        gpusync__lock(&q->order);
+        slot = q->open ? gpusync__take_open(&q->open) : NULL;
+        gpusync__unlock(&q->order);
+        if (!slot)
+            break;
+        if (slot->submission)
+            upper->discard(slot->submission, &error, &deferred);
+        gpusync__release_pooled(slot->buffer);
+        gpusync__give_room(q, 1, slot);
+    }
     gpusync__do_deferred(q->device, &deferred);
-    slot = NULL;
-    while ((slot = gpusync__next_armed(q, slot)) != NULL)
-        gpusync__untrack_slot(q, slot, gpusync__end_by_destroy(q));
+    uint64_t last = GPUSYNC__LOAD_SEQ(&q->tracked) ? gpusync__committed(q) : 0;
+    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++)
+        (void)gpusync__untrack(q, ticket, gpusync__end_by_destroy(q));
 }
 
-/* Step 4. Waits for the work in flight without a limit, unless the device is lost. Callbacks of
-   this queue run here, because one of them may end what this thread waits for, and because no other
-   thread may run them: the program may have stopped dispatching, or this may be the thread of its
-   callback queue. Therefore the wait sleeps in slices. The sweep does not enter a closing queue, so
-   this thread looks by itself. waits false: it looks once, and returns whether the work has ended. */
-static bool gpusync__drain(gpusync_queue *q, bool waits)
+/* Step 4. Waits for the work in flight without a limit, or until a lost device gives it up.
+   Callbacks of this queue run here, because one of them may end what this thread waits for, and
+   because no other thread may run them: the program may have stopped dispatching, or this may be
+   the thread of its callback queue. Therefore the wait sleeps in slices. The sweep does not enter a
+   closing queue, so this thread looks by itself. */
+static void gpusync__drain(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     uint64_t slice = gpusync__is_manual(dev) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS;
@@ -7744,57 +7506,45 @@ static bool gpusync__drain(gpusync_queue *q, bool waits)
     bool found;
     gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
 
-    goal.stops = GPUSYNC__LOST; /* this thread goes on though the queue closes */
+    goal.stops = GPUSYNC__GIVEN_UP; /* this thread goes on though the queue closes */
     for (; !gpusync__over(&goal); gpusync__sweep_queue(q, &found)) {
-        if (!waits) {
-            gpusync__sweep_queue(q, &found);
-            return gpusync__over(&goal);
-        }
-        gpusync__due *due = GPUSYNC__LOAD_SEQ(&dev->due) ? gpusync__pop_due(dev, &q->owed) : NULL;
+        bool calls = !q->going.device && GPUSYNC__LOAD_SEQ(&dev->due);
+        gpusync__due *due = calls ? gpusync__pop_due(dev, &q->owed) : NULL;
         if (due)
             gpusync__run_one_due(dev, due);
-        else if (gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
-            gpusync__linger(dev, &rounds); /* no memory to sleep with */
+        else if (q->going.device || gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+            gpusync__linger(dev, &q->going, &rounds); /* no hook may be called, or there is no memory to sleep with */
     }
-    return true;
 }
 
 /* Step 5. Gives every slot in flight up to its handler, which touches nothing else then, and may
    come long after the queue is freed. A handler that has begun uses the queue, and this thread
-   waits for it; with waits false it returns whether all have left.
+   waits for it.
    Interleaving 4: a handler ends the last ticket, and destroy sees an idle queue. Destroy waits
    until no slot is in flight, and then until no handler is on its way out. */
-GPUSYNC__RARE bool gpusync__orphan_slots(gpusync_queue *q, bool waits)
+GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
 {
     unsigned rounds = 0;
+    (void)gpusync__look_all(q, NULL); /* no thread is told of an orphan's end */
+    gpusync__keep_events(q);
     for (;;) {
-        gpusync__catch caught;
-        GPUSYNC__LOCK(q);
-        gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
-        while (slot && gpusync__state_of(slot) == GPUSYNC__OPEN)
-            slot = gpusync__flight_next(q, slot); /* goes with its submission */
-        bool armed = slot && gpusync__state_of(slot) == GPUSYNC__ARMED;
-        if (armed)
-            slot->looks++;
-        GPUSYNC__UNLOCK(q);
-        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))
-            return true;
-        if (!armed && !waits)
-            return false;
-        if (!armed) {
-            gpusync__linger(q->device, &rounds);
-            continue;
-        }
-        gpusync__look_slot(q, slot); /* no thread is told of an orphan's end */
-        bool keeps = slot->kind == GPUSYNC__PART && !q->metal4;
-        void *events = keeps ? gpusync__upper_of(q)->events(q, slot) : NULL;
+        gpusync__catch caught; /* catches nothing: no wait is left */
+        void *buffer = NULL;
         gpusync__catch_nothing(&caught);
         GPUSYNC__LOCK(q);
-        bool orphan = gpusync__give_up(q, slot, events, &caught); /* catches nothing: no wait is left */
+        gpusync__slot *slot = gpusync__first_armed(q);
+        bool orphan = slot && gpusync__give_up(q, slot, &buffer, &caught);
+        if (!slot)
+            slot = gpusync__flight_next(q, &q->ends);
+        while (slot && !orphan && gpusync__state_of(slot) == GPUSYNC__OPEN)
+            slot = gpusync__flight_next(q, slot); /* goes with its submission */
         GPUSYNC__UNLOCK(q);
-        gpusync__look_end(q, slot);
-        if (events && !orphan)
-            gpusync__release_pooled(events);
+        if (buffer)
+            gpusync__release_pooled(buffer);
+        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))
+            return;
+        if (!orphan)
+            gpusync__linger(q->device, &q->going, &rounds);
     }
 }
 
@@ -7805,14 +7555,16 @@ GPUSYNC__RARE bool gpusync__orphan_slots(gpusync_queue *q, bool waits)
        a submission that has not       The thread that has it among its deferred work ends it. What
                                        waits for it stays, and so does this.
        any other                       It fails: the queue was destroyed. */
-GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred, bool waits)
+GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred)
 {
     const gpusync__upper *upper = gpusync__upper_of(q);
     gpusync_error error;
     unsigned rounds = 0;
     bool left = true;
 
-    gpusync__given_up_error(q, &error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+    bool lost = gpusync__end_by_destroy(q) == GPUSYNC_ERROR_DEVICE_LOST;
+    gpusync__given_up_error(q, &error, lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED,
+                            "the queue of the ticket was destroyed");
     while (left) {
         gpusync__catch others;
         gpusync__node *node, *next;
@@ -7833,12 +7585,9 @@ GPUSYNC__RARE bool gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
             upper->over(others.links, &error, deferred);
         if (deferred->busy)
             upper->work(q->device, deferred);
-        if (left && !taken && !waits)
-            return false;
         if (left && !taken)
-            gpusync__linger(q->device, &rounds);
+            gpusync__linger(q->device, &q->going, &rounds);
     }
-    return true;
 }
 
 /* Puts a list of slots on the free list of all queues. Takes the global lock. */
@@ -7878,66 +7627,42 @@ GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q
     sum->completions += ended;
 }
 
-/* The rest of step 2, and step 3. */
-static bool gpusync__step_calls(gpusync_queue *q, bool waits)
+static gpusync_queue *gpusync__queue_of(gpusync__going *going)
 {
-    if (!gpusync__let_out(q->device, &q->inside, waits))
-        return false;
+    return (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
+}
+
+/* Takes the steps 2 to 7 of >>destroy. */
+static void gpusync__close_queue(gpusync__going *going)
+{
+    gpusync_queue *q = gpusync__queue_of(going);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__let_out(q->device, &q->inside, going);
     gpusync__give_up_uncommitted(q);
-    return true;
-}
-
-/* Step 4. */
-static bool gpusync__step_work(gpusync_queue *q, bool waits)
-{
-    return !q->drains || gpusync__drain(q, waits);
-}
-
-/* Step 5, and the first half of step 6. */
-static bool gpusync__step_handlers(gpusync_queue *q, bool waits)
-{
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    if (!gpusync__orphan_slots(q, waits))
-        return false;
+    if (q->drains)
+        gpusync__drain(q);
+    gpusync__orphan_slots(q);
     if (gpusync__upper_of(q))
-        gpusync__upper_of(q)->disown(q, &deferred);
+        gpusync__upper_of(q)->disown(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was in flight",
+                                     &deferred);
     gpusync__do_deferred(q->device, &deferred);
-    return true;
-}
-
-/* The rest of step 6. */
-static bool gpusync__step_waits(gpusync_queue *q, bool waits)
-{
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    bool ended = gpusync__end_listed(q, &deferred, waits);
+    gpusync__end_listed(q, &deferred);
     gpusync__do_deferred(q->device, &deferred);
-    return ended;
+    gpusync__pay(q->device, &q->owed, going);
+    if (q->four)
+        q->four->leave(q);
 }
 
-/* Step 7. */
-static bool gpusync__step_callbacks(gpusync_queue *q, bool waits)
+/* Has a device go that is to go and has no object left. The caller is inside. */
+static void gpusync__device_goes(gpusync_device *dev)
 {
-    if (!gpusync__pay(q->device, &q->owed, waits))
-        return false;
-    return !q->four || q->four->leave(q, waits);
+    if (!gpusync__is_manual(dev))
+        gpusync__dispatch_async(dev->callback_queue, dev, gpusync__device_end);
+    else if (dev->notify)
+        dev->notify(dev->notify_user); /* the program's next gpusync_dispatch ends it */
 }
 
-/* Takes the steps 2 to 7 of >>destroy, from the stage on where it stopped. waits: this is the
-   program's call, which does not return before all are done. */
-static bool gpusync__close_queue(gpusync__going *going, bool waits)
-{
-    static bool (*const steps[])(gpusync_queue * q, bool waits) = {
-        gpusync__step_calls, gpusync__step_work, gpusync__step_handlers, gpusync__step_waits, gpusync__step_callbacks,
-    };
-    gpusync_queue *q = (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
-    const uint32_t last = sizeof steps / sizeof steps[0];
-    while (going->stage < last && steps[going->stage](q, waits))
-        going->stage++;
-    return going->stage == last;
-}
-
-/* Notes that an object is gone. The last one lets the sweep free a device that is to go. `inside`
-   keeps the device meanwhile. No lock is held. */
+/* Notes that an object is gone. `inside` keeps the device meanwhile. No lock is held. */
 static void gpusync__object_gone(gpusync_device *dev)
 {
     GPUSYNC__ADD_SEQ(&dev->inside, 1);
@@ -7945,14 +7670,14 @@ static void gpusync__object_gone(gpusync_device *dev)
     bool last = --dev->objects == 0 && dev->goes;
     gpusync__unlock(&dev->lock);
     if (last)
-        gpusync__start_sweep(dev, 0, GPUSYNC__GOING_NS);
-    GPUSYNC__SUB_SEQ(&dev->inside, 1);
+        gpusync__device_goes(dev);
+    gpusync__device_leave(dev);
 }
 
 /* Step 8 of >>destroy. */
 static void gpusync__end_queue(gpusync__going *going)
 {
-    gpusync_queue *q = (gpusync_queue *)(void *)((char *)going - offsetof(gpusync_queue, going));
+    gpusync_queue *q = gpusync__queue_of(going);
     gpusync_device *dev = q->device;
 
     gpusync__lock(&dev->lock);
@@ -7983,7 +7708,7 @@ static gpusync_result gpusync__destroy(gpusync_queue *q, bool drain)
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (!gpusync__begin_destroy(q, drain))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync__close_queue(&q->going, true);
+    gpusync__close_queue(&q->going);
     gpusync__end_queue(&q->going);
     return GPUSYNC_OK;
 }
@@ -7998,27 +7723,33 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *queue)
     return gpusync__destroy(queue, false);
 }
 
-/* Frees a device whose post is closed: no dispatch queue finds it any more. The allocator is
-   copied, because it frees the device that it stands in. */
-static void gpusync__device_free(gpusync_device *dev)
+/* Lets out what is inside, and frees all that the device has. Its own memory stays while a
+   dispatched function is on its way. Partner of gpusync__device_enter. */
+static void gpusync__device_close(gpusync_device *dev, const gpusync__going *going)
 {
+    unsigned rounds = 0;
+    while (!gpusync__swap32(&dev->inside, 1, 0))
+        gpusync__linger(dev, going, &rounds);
     while (dev->event_count)
         gpusync__release_pooled(dev->events[--dev->event_count]);
     if (dev->listener)
         gpusync__release_pooled(dev->listener);
     if (dev->issue_queue)
         gpusync__dispatch_release(dev->issue_queue);
+    if (dev->callback_queue)
+        gpusync__dispatch_release(dev->callback_queue);
+    gpusync__dispatch_release(dev->sweep_queue);
+    gpusync__dispatch_release(dev->destroy_queue);
     gpusync__release_pooled(dev->metal);
     for (gpusync__waiter *w = dev->free_waiters, *next; w; w = next) {
         next = w->next;
-        pthread_mutex_destroy(&w->mutex);
-        pthread_cond_destroy(&w->wake);
+        gpusync__waiter_end(w);
         gpusync__free(dev, w, sizeof *w);
     }
-    if (dev->trim)
-        dev->trim(dev, true);
-    gpusync_allocator allocator = dev->allocator;
-    allocator.release(allocator.user, dev, sizeof *dev);
+    for (int i = 0; i < GPUSYNC__POOLS; i++)
+        gpusync__pool_drop(dev, i, dev->pools[i].free);
+    gpusync__waiter_end(&dev->lingers);
+    gpusync__device_unref(dev);
 }
 
 /* Calls that no queue and no timeline counts leave first. */
@@ -8033,22 +7764,17 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *device)
     gpusync__unlock(&device->lock);
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
-    unsigned rounds = 0;
-    while (GPUSYNC__LOAD_SEQ(&device->inside))
-        gpusync__linger(device, &rounds);
-    gpusync__close_post(device);
-    gpusync__device_free(device);
+    gpusync__device_close(device, NULL);
     return GPUSYNC_OK;
 }
 
-/* -- later: objects whose steps the sweep takes
-     1. gpusync_queue_destroy_later sets CLOSING, and puts the queue on the device's list `leaving`.
-     2. The sweep takes its steps, as far as they go (gpusync__go_on), and comes again while one is
-        left.
+/* -- later
+     1. gpusync_queue_destroy_later sets CLOSING, gives up what is not committed, and dispatches.
+     2. The thread of `destroy_queue` takes the steps, one object after the other (gpusync__go).
      3. Behind the last step a callback is due, which frees the object and calls the program
         (gpusync__call_destroyed).
-     4. A device goes by the sweep that finds no object left, and nothing that is due or inside. With
-        MANUAL the program's next gpusync_dispatch frees it, because that calls `destroyed`. */
+     4. The last object, or gpusync_device_destroy_later, has the device go where callbacks run
+        (gpusync__device_end): with MANUAL in the program's next gpusync_dispatch. */
 
 /* `done` of that callback, when the object is gone. */
 static void gpusync__going_called(gpusync__due *due)
@@ -8069,107 +7795,21 @@ static void gpusync__call_destroyed(void *user, gpusync_result result, const gpu
         destroyed(theirs);
 }
 
-/* Calls `destroyed` of a device that is gone, on its callback queue. */
-static void gpusync__device_gone(void *context)
+/* Takes the steps of an object, on `destroy_queue`. The object and, after that, `inside` keep the
+   device. */
+static void gpusync__go(void *context)
 {
-    gpusync__post *post = (gpusync__post *)context;
-    gpusync__call call;
-    gpusync__user_begin(&call);
-    void *pool = gpusync__pool_push();
-    if (post->destroyed)
-        post->destroyed(post->user);
-    gpusync__pool_pop(pool);
-    gpusync__user_end(&call);
-    gpusync__post_unref(post);
-}
-
-/* `end` of a device of MANUAL, in gpusync_dispatch. */
-static void gpusync__end_manual(gpusync_device *dev)
-{
-    gpusync__post *post = dev->post;
-    GPUSYNC__ADD_SEQ(&post->refs, 1);
-    gpusync__close_post(dev);
-    gpusync__device_free(dev);
-    gpusync__device_gone(post);
-}
-
-/* Frees a device that is to go, and that nothing uses any more, or has the program's next
-   gpusync_dispatch do so. True: it is gone, and its callback is on its way. Partner of
-   gpusync__post_enter: this clears the post's device, and then reads `inside`, where this sweep
-   counts itself. */
-static bool gpusync__device_goes(gpusync_device *dev, bool *reason)
-{
-    gpusync__post *post = dev->post;
-    gpusync__lock(&dev->lock);
-    bool goes = dev->objects == 0 && dev->goes && !dev->end;
-    gpusync__unlock(&dev->lock);
-    if (!goes)
-        return false;
-    gpusync__lock(&dev->submission_lock);
-    bool busy = dev->calling || dev->due;
-    gpusync__unlock(&dev->submission_lock);
-    if (busy || GPUSYNC__LOAD_SEQ(&dev->inside)) {
-        *reason = true;
-        return false;
-    }
-    if (gpusync__is_manual(dev)) {
-        GPUSYNC__STORE_SEQ(&dev->end, &gpusync__end_manual);
-        if (dev->notify)
-            dev->notify(dev->notify_user);
-        return false;
-    }
-    GPUSYNC__STORE_SEQ(&post->device, NULL);
-    if (GPUSYNC__LOAD_SEQ(&post->inside) != 1) {
-        GPUSYNC__STORE_SEQ(&post->device, dev);
-        *reason = true;
-        return false;
-    }
-    void *callback_queue = dev->callback_queue;
-    void *sweep_queue = dev->sweep_queue;
-    gpusync__device_free(dev);
-    gpusync__dispatch_async(callback_queue, post, gpusync__device_gone);
-    gpusync__dispatch_release(callback_queue);
-    gpusync__dispatch_release(sweep_queue);
-    return true;
-}
-
-/* Takes the steps of the objects that go by the sweep, in the order in which the program let them
-   go. Sets *reason if the sweep has to come again. True: the device is gone. */
-static bool gpusync__go_on(gpusync_device *dev, bool *reason)
-{
+    gpusync__going *going = (gpusync__going *)context;
+    gpusync_device *dev = going->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__going *going, *next, *first = NULL, *left = NULL;
-    gpusync__lock(&dev->lock);
-    for (going = dev->leaving; going; going = next) {
-        next = going->next;
-        going->next = first;
-        first = going;
-    }
-    dev->leaving = NULL;
-    gpusync__unlock(&dev->lock);
-
-    for (going = first; going; going = next) {
-        next = going->next;
-        if (going->step(going, false)) {
-            gpusync__push_due(dev, &going->due, &deferred);
-            gpusync__ask_for_calls(dev, &deferred);
-            continue;
-        }
-        going->next = left;
-        left = going;
-        *reason = true;
-    }
-    gpusync__going **end = &dev->leaving;
-    gpusync__lock(&dev->lock);
-    while (*end)
-        end = &(*end)->next;
-    *end = left;
-    gpusync__unlock(&dev->lock);
-    return gpusync__device_goes(dev, reason);
+    GPUSYNC__ADD_SEQ(&dev->inside, 1);
+    going->close(going);
+    gpusync__push_due(dev, &going->due, &deferred);
+    gpusync__ask_for_calls(dev, &deferred);
+    gpusync__device_leave(dev);
 }
 
-/* Hands an object that is closing to the sweep, which may free it, and the device, before this
-   returns: `inside` keeps the device. */
+/* Hands an object that is closing to the dispatch queue. */
 static void gpusync__go_later(gpusync_device *dev, gpusync__going *going, gpusync_destroyed_fn destroyed, void *user)
 {
     going->due.fn = gpusync__call_destroyed;
@@ -8177,14 +7817,26 @@ static void gpusync__go_later(gpusync_device *dev, gpusync__going *going, gpusyn
     going->due.done = gpusync__going_called;
     going->destroyed = destroyed;
     going->user = user;
-    GPUSYNC__ADD_SEQ(&dev->inside, 1);
-    gpusync__lock(&dev->lock);
-    going->next = dev->leaving;
-    dev->leaving = going;
-    gpusync__unlock(&dev->lock);
-    GPUSYNC__STORE_SEQ(&dev->go_on, &gpusync__go_on);
-    gpusync__start_sweep(dev, 0, GPUSYNC__GOING_NS);
-    GPUSYNC__SUB_SEQ(&dev->inside, 1);
+    going->device = dev;
+    gpusync__dispatch_async(dev->destroy_queue, going, gpusync__go);
+}
+
+/* Frees a device that is to go and has no object left, and then tells the program. */
+static void gpusync__device_end(void *context)
+{
+    gpusync_device *dev = (gpusync_device *)context;
+    gpusync__going going;
+    gpusync_destroyed_fn destroyed = dev->destroyed;
+    void *user = dev->destroyed_user;
+    gpusync__call call;
+    going.device = dev; /* it calls no hook */
+    gpusync__device_close(dev, &going);
+    gpusync__user_begin(&call);
+    void *pool = gpusync__pool_push();
+    if (destroyed)
+        destroyed(user);
+    gpusync__pool_pop(pool);
+    gpusync__user_end(&call);
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user)
@@ -8193,13 +7845,13 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpu
         return GPUSYNC_OK;
     if (!gpusync__begin_destroy(queue, true))
         return GPUSYNC_ERROR_DESTROYED;
-    queue->going.step = gpusync__close_queue;
+    queue->going.close = gpusync__close_queue;
     queue->going.end = gpusync__end_queue;
+    gpusync__give_up_uncommitted(queue);
     gpusync__go_later(queue->device, &queue->going, destroyed, user);
     return GPUSYNC_OK;
 }
 
-/* `inside` keeps the device until the last line: from the unlock on the sweep may free it. */
 GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *device, gpusync_destroyed_fn destroyed,
                                                         void *user)
 {
@@ -8208,15 +7860,16 @@ GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *device, 
     GPUSYNC__ADD_SEQ(&device->inside, 1);
     gpusync__lock(&device->lock);
     bool first = !device->goes;
-    device->goes = true;
     if (first) {
-        device->post->destroyed = destroyed;
-        device->post->user = user;
+        device->destroyed = destroyed;
+        device->destroyed_user = user;
     }
+    device->goes = true;
+    bool goes = first && device->objects == 0;
     gpusync__unlock(&device->lock);
-    GPUSYNC__STORE_SEQ(&device->go_on, &gpusync__go_on);
-    gpusync__start_sweep(device, 0, GPUSYNC__GOING_NS);
-    GPUSYNC__SUB_SEQ(&device->inside, 1);
+    if (goes)
+        gpusync__device_goes(device);
+    gpusync__device_leave(device);
     return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
 
@@ -8442,7 +8095,8 @@ struct gpusync__link {
    A row is the stage before, a column what happens; `-` cannot happen. free to go, kept back: what
    gpusync__may_enter finds. last hold ends: and the submission is the first of its line, or
    UNORDERED. given up: gpusync_cancel_held, a lost device, a failure that sticks, the destroy of its queue, of
-   ISSUED ones gpusync_queue_destroy_now alone, and of ENTERING ones the discard of the open buffer.
+   ISSUED ones gpusync_queue_destroy_now and the giving up of a lost device alone, and of ENTERING
+   ones the discard of the open buffer.
    refused: the call fails, and nothing has changed. test_states.c reads this table, and goes
    through it. */
 enum { GPUSYNC__ENTERING, GPUSYNC__HELD, GPUSYNC__ISSUED, GPUSYNC__OVER };
@@ -8768,7 +8422,7 @@ static bool gpusync__unlist_wait(gpusync__link *link)
         GPUSYNC__LOCK(link->queue);
         taken = link->node.linked;
         if (taken)
-            gpusync__list_remove(&link->queue->waits.lists[GPUSYNC__BY_NUMBER], &link->node);
+            gpusync__list_remove(&link->queue->waits.lists[GPUSYNC__WAITS], &link->node);
         GPUSYNC__UNLOCK(link->queue);
     }
     link->listed = !taken;
@@ -9027,7 +8681,7 @@ static void gpusync__raise(gpusync_timeline *t, gpusync__deferred *deferred)
 static void gpusync__turn(gpusync_timeline *t, uint64_t value, gpusync__deferred *deferred)
 {
     gpusync__node *node =
-        t->waiting.root ? gpusync__list_from(&t->waiting, gpusync__pending_below(t, value) + 1) : NULL;
+        t->waiting.end[0] ? gpusync__list_from(&t->waiting, gpusync__pending_below(t, value) + 1) : NULL;
     for (; node && node->number <= value; node = node->beside[1]) {
         gpusync__link *link = gpusync__link_at(node);
         if (!link->holds)
@@ -9154,7 +8808,7 @@ static uint64_t gpusync__behind(const gpusync__link *signal)
 {
     const gpusync_timeline *t = signal->timeline;
     const gpusync_queue *q = signal->submission->work.queue;
-    if (!t->issued.root || (q == t->issuer && !gpusync__is_hosts(signal)))
+    if (!t->issued.end[0] || (q == t->issuer && !gpusync__is_hosts(signal)))
         return 0;
     gpusync__node *below = gpusync__list_below(&t->issued, signal->node.number);
     for (; below && below->number > signal->needs && !t->failed; below = below->beside[0]) {
@@ -9174,7 +8828,7 @@ static void gpusync__issue_signal(gpusync__link *link, gpusync__deferred *deferr
     const gpusync_queue *q = link->submission->work.queue;
     if (link->listed)
         gpusync__unlist_signal(link);
-    if (!t->issued.root)
+    if (!t->issued.end[0])
         t->issuer = q;
     if (t->issuer != q || gpusync__is_hosts(link))
         t->issuer = NULL;
@@ -9222,7 +8876,7 @@ GPUSYNC__INLINE void gpusync__tell_waits(gpusync_timeline *t, uint64_t value, co
     gpusync__catch_nothing(&caught);
     do {
         GPUSYNC__LOCK_TIMELINE(t);
-        gpusync__take_numbers(&t->waits, 0, value, GPUSYNC__HOLD_MOST, error, &caught, deferred);
+        gpusync__take_values(t, value, error, &caught, deferred);
         GPUSYNC__UNLOCK_TIMELINE(t);
     } while (gpusync__unpark(t->device, &caught));
 }
@@ -9420,7 +9074,7 @@ static uint64_t gpusync__next_awaited(gpusync_timeline *t, uint64_t above)
     uint64_t value = held ? held->number : 0;
     GPUSYNC__UNLOCK_GRAPH(t->device);
     GPUSYNC__LOCK_TIMELINE(t);
-    const gpusync__node *wait = gpusync__list_from(&t->waits.lists[GPUSYNC__BY_NUMBER], above + 1);
+    const gpusync__node *wait = gpusync__list_from(&t->waits.lists[GPUSYNC__WAITS], above + 1);
     if (wait && (!value || wait->number < value))
         value = wait->number;
     GPUSYNC__UNLOCK_TIMELINE(t);
@@ -9568,8 +9222,17 @@ GPUSYNC__RARE gpusync_result gpusync__value_ready(gpusync_timeline *t)
     return GPUSYNC_OK;
 }
 
-static const gpusync__valued gpusync__values = {gpusync__look_value,  gpusync__look_timeline, gpusync__listen,
-                                                gpusync__value_ready, gpusync__value_result,  gpusync__forecast_value};
+/* Fails the timeline, because what its device has not ended is given up. */
+GPUSYNC__RARE void gpusync__lose_timeline(gpusync_timeline *t)
+{
+    gpusync_error error;
+    gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before the value was reached");
+    (void)gpusync_timeline_fail(t, &error);
+}
+
+static const gpusync__valued gpusync__values = {gpusync__look_value,   gpusync__look_timeline, gpusync__listen,
+                                                gpusync__value_ready,  gpusync__value_result,  gpusync__forecast_value,
+                                                gpusync__lose_timeline};
 
 /* -- the calls */
 
@@ -9605,8 +9268,8 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         }
         gpusync__copy_label(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
-        /* gpusync__lose sets `lost`, and flags then what is listed, under this lock: no timeline
-           slips through. */
+        /* gpusync__give_up_device fails what is listed long after `lost` was set: no timeline slips
+           through. */
         result = GPUSYNC__LOAD_SEQ(&dev->lost) ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
         if (result == GPUSYNC_OK) {
             t->place.number = ++dev->timeline_count;
@@ -9677,34 +9340,35 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
      5. The callbacks are called.
      6. The program's reference goes. Submissions may have references still: the last reference frees the memory. */
 
-/* Steps 2 to 5: goes on with them from the stage where it stopped, as gpusync__close_queue. */
-static bool gpusync__close_timeline(gpusync__going *going, bool waits)
+static gpusync_timeline *gpusync__timeline_of(gpusync__going *going)
 {
-    gpusync_timeline *t = (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
+    return (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
+}
+
+/* Steps 2 to 5. */
+static void gpusync__close_timeline(gpusync__going *going)
+{
+    gpusync_timeline *t = gpusync__timeline_of(going);
     gpusync_device *dev = t->device;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
 
-    if (going->stage == 0) {
-        if (!gpusync__let_out(dev, &t->inside, waits))
-            return false;
-        gpusync__lock(&dev->lock);
-        gpusync__list_remove(&dev->timelines, &t->place);
-        gpusync__unlock(&dev->lock);
-        gpusync__show(t, 0, &deferred); /* what another thread has reached counts before the end */
-        gpusync__tell_waits(t, GPUSYNC__FAILED_VALUE, &gpusync__timeline_gone, &deferred);
-        GPUSYNC__LOCK_GRAPH(dev);
-        gpusync__end_abandoned(t, &deferred);
-        GPUSYNC__UNLOCK_GRAPH(dev);
-        gpusync__do_deferred(dev, &deferred);
-        going->stage++;
-    }
-    return gpusync__pay(dev, &t->owed, waits);
+    gpusync__let_out(dev, &t->inside, going);
+    gpusync__lock(&dev->lock);
+    gpusync__list_remove(&dev->timelines, &t->place);
+    gpusync__unlock(&dev->lock);
+    gpusync__show(t, 0, &deferred); /* what another thread has reached counts before the end */
+    gpusync__tell_waits(t, GPUSYNC__FAILED_VALUE, &gpusync__timeline_gone, &deferred);
+    GPUSYNC__LOCK_GRAPH(dev);
+    gpusync__end_abandoned(t, &deferred);
+    GPUSYNC__UNLOCK_GRAPH(dev);
+    gpusync__do_deferred(dev, &deferred);
+    gpusync__pay(dev, &t->owed, going);
 }
 
 /* Step 6. */
 static void gpusync__end_timeline(gpusync__going *going)
 {
-    gpusync_timeline *t = (gpusync_timeline *)(void *)((char *)going - offsetof(gpusync_timeline, going));
+    gpusync_timeline *t = gpusync__timeline_of(going);
     gpusync_device *dev = t->device;
     gpusync__timeline_unref(t);
     gpusync__object_gone(dev);
@@ -9732,7 +9396,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (!gpusync__begin_timeline_destroy(timeline))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync__close_timeline(&timeline->going, true);
+    gpusync__close_timeline(&timeline->going);
     gpusync__end_timeline(&timeline->going);
     return GPUSYNC_OK;
 }
@@ -9744,7 +9408,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *time
         return GPUSYNC_OK;
     if (!gpusync__begin_timeline_destroy(timeline))
         return GPUSYNC_ERROR_DESTROYED;
-    timeline->going.step = gpusync__close_timeline;
+    timeline->going.close = gpusync__close_timeline;
     timeline->going.end = gpusync__end_timeline;
     gpusync__go_later(timeline->device, &timeline->going, destroyed, user);
     return GPUSYNC_OK;
@@ -9792,8 +9456,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
         return result;
     gpusync__read_event(t, &deferred);
     GPUSYNC__LOCK_GRAPH(t->device);
-    bool lost = (GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__LOST) != 0;
-    result = lost ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__may_rise(t, value);
+    result = gpusync__may_rise(t, value);
     uint64_t level = 0;
     if (result == GPUSYNC_OK) {
         if (value > t->kept)
@@ -9860,7 +9523,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
 GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, GPUSYNC__LOST | GPUSYNC__CLOSING, false, false, value, 0, NULL};
+    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, GPUSYNC__CLOSING, false, value, 0};
     gpusync_device *dev = t->device;
     uint64_t *how;
     gpusync_result result = gpusync__timeline_enter(t);
@@ -9905,21 +9568,23 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    Submissions and links come from pools of the device, under the submission lock, and go back there
    with their last reference. Joining one submission to another moves links, and no memory. */
 
-/* Puts a list of links into the pool. Under the submission lock. */
-static void gpusync__push_links(gpusync_device *dev, gpusync__link *link)
+/* Puts a list of links into the pool, or into `over`. Under the submission lock. */
+static void gpusync__push_links(gpusync_device *dev, gpusync__link *link, void **over)
 {
     for (gpusync__link *next; link; link = next) {
         next = link->next;
-        gpusync__pool_give(&dev->pools[GPUSYNC__POOL_LINKS], link);
+        gpusync__pool_give(dev, GPUSYNC__POOL_LINKS, link, over);
     }
 }
 
 /* The same, for a caller that has no lock. */
 static void gpusync__give_links(gpusync_device *dev, gpusync__link *links)
 {
+    void *over = NULL;
     gpusync__lock(&dev->submission_lock);
-    gpusync__push_links(dev, links);
+    gpusync__push_links(dev, links, &over);
     gpusync__unlock(&dev->submission_lock);
+    gpusync__pool_drop(dev, GPUSYNC__POOL_LINKS, over);
 }
 
 /* Drops the references of links to their timelines. */
@@ -9941,9 +9606,9 @@ static void gpusync__drop_links(gpusync_device *dev, gpusync__link *links)
    submission lock. */
 static size_t gpusync__pop_links(gpusync_device *dev, size_t count, gpusync__link **list)
 {
-    gpusync__pool *pool = &dev->pools[GPUSYNC__POOL_LINKS];
-    gpusync__link *link;
-    for (; count && (link = (gpusync__link *)gpusync__pool_take(pool)) != NULL; count--) {
+    void *taken;
+    for (; count && (taken = gpusync__pool_take(dev, GPUSYNC__POOL_LINKS, sizeof(gpusync__link))) != NULL; count--) {
+        gpusync__link *link = (gpusync__link *)taken;
         link->next = *list;
         *list = link;
     }
@@ -10009,7 +9674,7 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t lin
 
     gpusync__hook_in(dev);
     gpusync__lock(&dev->submission_lock);
-    gpusync__submission *s = (gpusync__submission *)gpusync__pool_take(&dev->pools[GPUSYNC__POOL_SUBMISSIONS]);
+    gpusync__submission *s = (gpusync__submission *)gpusync__pool_take(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof *s);
     size_t missing = gpusync__pop_links(dev, links, &spare);
     gpusync__unlock(&dev->submission_lock);
     if (!s && (s = (gpusync__submission *)gpusync__allocate(dev, sizeof *s, GPUSYNC__APART)) == NULL) {
@@ -10043,12 +9708,12 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t lin
     return NULL;
 }
 
-/* Puts the submission back, with its links. The last reference is gone. No lock is held, or the
-   order lock where it was joined to another one: then it has no links, no memory and no options. */
+/* Puts the submission back, with its links. The last reference is gone. No lock is held. */
 static void gpusync__submission_free(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
     gpusync_queue *q = s->work.queue;
+    void *links = NULL, *over = NULL;
 
     if (q->metal4 && gpusync__is_issued(s))
         gpusync__keep_links(q, s);
@@ -10059,28 +9724,23 @@ static void gpusync__submission_free(gpusync__submission *s)
     if (s->options)
         gpusync__release_pooled(s->options);
     gpusync__lock(&dev->submission_lock);
-    gpusync__push_links(dev, s->links.first);
-    gpusync__pool_give(&dev->pools[GPUSYNC__POOL_SUBMISSIONS], s);
+    gpusync__push_links(dev, s->links.first, &links);
+    gpusync__pool_give(dev, GPUSYNC__POOL_SUBMISSIONS, s, &over);
     gpusync__unlock(&dev->submission_lock);
+    gpusync__pool_drop(dev, GPUSYNC__POOL_LINKS, links);
+    gpusync__pool_drop(dev, GPUSYNC__POOL_SUBMISSIONS, over);
     GPUSYNC__SUB_SEQ(&q->owed.count, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
 /* Takes the first `count` parts, which were not committed, out of flight, gives their room back,
-   and returns them as a list that is the caller's alone. A part that a report looks at is left out:
-   the look frees it. Under the queue's lock. */
+   and returns them as a list that is the caller's alone. Under the queue's lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__submission *s, uint32_t count,
                                                 gpusync__catch *caught)
 {
     gpusync__slot *parts = NULL;
     for (uint32_t i = 0; i < count; i++) {
         gpusync__slot *slot = s->parts[i];
-        slot->traits |= GPUSYNC__HANDLED; /* no handler will come */
-        if (slot->looks) {
-            *slot->back = NULL;
-            slot->back = NULL;
-            continue;
-        }
-        gpusync__flight_remove(q, slot);
+        gpusync__flight_remove(slot);
         slot->next = parts;
         parts = slot;
     }
@@ -10130,22 +9790,22 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
 
    What else knows of Metal 4, and why. `make check` compares this list with the code.
 
-     gpusync__orphan_leave      Metal 4 retains nothing: the handler releases the buffer, not the last look
+     gpusync__give_up           Metal 4 retains nothing: the handler releases the buffer
      gpusync__classify          its errors have a domain and codes of their own
      gpusync__read_label        several command buffers are an array: the first has the label
      gpusync__completed         the status is read from the feedback
-     gpusync__look_slot         there is no status to look at: only the feedback tells
+     gpusync__look_at           there is no status to look at: only the feedback tells
      gpusync__block_goal        there is no waitUntilCompleted
      gpusync_wait_ex            refuses `blocking`: there is no waitUntilCompleted
      gpusync_command_buffer     such buffers come from the device, not from a queue
      gpusync__check_stranger    gpusync_commit, gpusync_track, gpusync_encode_wait and _signal refuse such queues
-     gpusync__end_commit        gpusync_commit refuses such queues, also where the commit would be held
+     gpusync__commit_ordered    gpusync_commit refuses such queues, also where the commit would be held
      gpusync__new_queue4        makes the queue
      gpusync__has_metal4        does the device have such queues?
      gpusync__metal_queue       takes or makes the queue
      gpusync_queue_create       its limit, where the program sets none, is the largest number
-     gpusync__orphan_slots      keeps no events for an orphan: the queue keeps the links of its submission
-     gpusync__step_callbacks    calls `leave`: what the GPU still uses is kept
+     gpusync__first_part        no part keeps events: the queue keeps the links of its submission
+     gpusync__close_queue       calls `leave`: what the GPU still uses is kept
      gpusync__part_ended        work behind a wait that Metal cut short has failed
      gpusync_submit             calls gpusync__check_work, which refuses command buffers that are not of Metal 4
      gpusync__submission_free   the events that the submission signals stay until they show the values; releases
@@ -10158,7 +9818,7 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync__may_enter         all command buffers count as one that is held
      gpusync__add_parts         all command buffers are one part, and noted in the submission's memory
      gpusync_warmup_start       refuses such queues: the touching buffer comes from [queue commandBuffer]
-     gpusync__write_slot        the report knows no status
+     gpusync__write_buffer      the report knows no status
      gpusync__write_queue       the report says which kind the queue is */
 
 /* Refuses NULL and a command buffer that stands twice. Each is compared with those in front of it:
@@ -10235,17 +9895,18 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
     return failed ? GPUSYNC__STATUS_ERROR : GPUSYNC__STATUS_COMPLETED;
 }
 
-/* What the event of a kept link shows. A GPU that was removed signals nothing any more. UNKNOWN:
+/* What the event of a kept link shows. A GPU that was removed signals nothing any more, once its work
+   was given up. UNKNOWN:
    the timeline has failed, so that the host has written its event, or the signal may never come; or
    it is a wait, which ends some time after its value has come. */
 enum { GPUSYNC__NOT_COME, GPUSYNC__UNKNOWN, GPUSYNC__CAME };
 
 /* Asks the event of a kept link. No lock is held. */
-static int gpusync__shows(const gpusync__link *link)
+static int gpusync__shows(const gpusync_queue *q, const gpusync__link *link)
 {
     const gpusync_timeline *t = link->timeline;
     uint64_t raw = gpusync__event_value(t->event);
-    if (GPUSYNC__LOAD_SEQ(&t->device->lost) & GPUSYNC__REMOVED)
+    if (GPUSYNC__LOAD_SEQ(&q->device->lost) & GPUSYNC__REMOVED && gpusync__is_given_up(q))
         return GPUSYNC__CAME;
     if (!link->signal || raw == GPUSYNC__FAILED_VALUE)
         return GPUSYNC__UNKNOWN;
@@ -10276,7 +9937,7 @@ GPUSYNC__RARE void gpusync__drop_come(gpusync_queue *q)
     while (shows != GPUSYNC__NOT_COME && (link = gpusync__take_kept(q)) != NULL) {
         link->next = taken;
         taken = link;
-        shows = gpusync__shows(link);
+        shows = gpusync__shows(q, link);
         if (shows != GPUSYNC__CAME)
             continue;
         gpusync__drop_links(q->device, taken);
@@ -10319,53 +9980,38 @@ GPUSYNC__RARE void gpusync__keep_links(gpusync_queue *q, gpusync__submission *s)
 #define GPUSYNC__LAST_SIGNAL_NS 100000000u /* a queue that is idle signals within this, or counts as hanging */
 #define GPUSYNC__LAST_SIGNAL_ROUNDS 356u   /* and within so many of gpusync__linger, of which 100 sleep */
 
-/* Has the queue signal an event behind all others, once. False: Metal has no event. */
-static bool gpusync__signal_last(gpusync_queue *q)
+/* Has the queue signal an event behind all others, and waits a while for that. Returns whether it
+   has come; else the event is kept for good, too. */
+GPUSYNC__RARE bool gpusync__ask_last(gpusync_queue *q)
 {
     typedef void (*signal)(void *, void *, void *, uint64_t);
-    if (q->last)
-        return true;
-    q->last = gpusync__event_take(q->device, &q->last_raw);
-    q->last_ns = gpusync_now_ns();
-    void *pool = gpusync__pool_push();
-    if (q->last)
-        ((signal)gpusync__send)(q->metal, gpusync__sel.signalEvent, q->last, ++q->last_raw);
-    gpusync__pool_pop(pool);
-    return q->last != NULL;
-}
-
-/* Asks whether all signals of the queue have come, by that event. waits false: looks once. True:
-   *came tells; they have, or the time is over. */
-GPUSYNC__RARE bool gpusync__ask_last(gpusync_queue *q, bool waits, bool *came)
-{
     unsigned rounds = 0;
-    bool late = false;
-    if (!gpusync__signal_last(q))
-        return true;
-    while (!(*came = gpusync__event_value(q->last) >= q->last_raw) && !late) {
-        late = gpusync_now_ns() - q->last_ns > GPUSYNC__LAST_SIGNAL_NS || rounds > GPUSYNC__LAST_SIGNAL_ROUNDS;
-        if (!late && !waits)
+    uint64_t raw;
+    void *event = gpusync__event_take(q->device, &raw);
+    uint64_t began = gpusync_now_ns();
+    if (!event)
+        return false;
+    void *pool = gpusync__pool_push();
+    ((signal)gpusync__send)(q->metal, gpusync__sel.signalEvent, event, ++raw);
+    gpusync__pool_pop(pool);
+    while (gpusync__event_value(event) < raw) {
+        if (gpusync_now_ns() - began > GPUSYNC__LAST_SIGNAL_NS || rounds > GPUSYNC__LAST_SIGNAL_ROUNDS)
             return false;
-        if (!late)
-            gpusync__linger(q->device, &rounds);
+        gpusync__linger(q->device, &q->going, &rounds);
     }
-    if (*came)
-        gpusync__event_keep(q->device, q->last, true);
+    gpusync__event_keep(q->device, event, true);
     return true;
 }
 
 /* Step 7 of >>destroy, when no thread publishes any more. Drops what has come, and asks for the
    rest. Where that has not come, the queue and the events are kept for good: the GPU may still use
-   them. waits false: it returns whether it is through. */
-GPUSYNC__RARE bool gpusync__leave_behind(gpusync_queue *q, bool waits)
+   them. */
+GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q)
 {
     gpusync__link *left = NULL;
-    bool came = false;
     gpusync__drop_come(q);
-    if ((q->kept.root || q->last) && !gpusync__ask_last(q, waits, &came))
-        return false;
-
-    if (q->kept.root && !came)
+    bool came = !q->kept.end[0] || gpusync__ask_last(q);
+    if (!came)
         gpusync__retain(q->metal);
     for (gpusync__node *node = q->kept.end[0]; node; node = node->beside[1]) {
         gpusync__link *link = gpusync__link_at(node);
@@ -10377,7 +10023,6 @@ GPUSYNC__RARE bool gpusync__leave_behind(gpusync_queue *q, bool waits)
         GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
     }
     gpusync__drop_links(q->device, left);
-    return true;
 }
 
 /* Gives the queue its table before its first commit: the handler reads `four`. Under the order
@@ -10421,7 +10066,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
     uint64_t began;
     gpusync__slot *slot = NULL;
 
-    if (q->slow_commit)
+    if (q->traced)
         began = gpusync_now_ns();
     gpusync_result result = buffers[0] ? gpusync__check_work(q, buffers, count) : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result != GPUSYNC_OK)
@@ -10433,6 +10078,8 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
         gpusync__lock(&q->order);
         if (!options || !all)
             result = GPUSYNC_ERROR_METAL_NIL;
+        else if (gpusync__is_lost(q))
+            result = GPUSYNC_ERROR_DEVICE_LOST;
         else if (GPUSYNC__LOAD_SEQ(&q->lined_ordered))
             result = GPUSYNC_NOT_READY;
         else if (GPUSYNC__LOAD_SEQ(&q->lined) && gpusync__holds(q, buffers, count))
@@ -10446,8 +10093,8 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
         gpusync__release(options);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
-    if (result != GPUSYNC_OK || q->slow_commit)
-        result = gpusync__end_commits(q, buffers, count, result, &began, ticket);
+    if (result != GPUSYNC_OK || q->traced)
+        result = gpusync__end_commit(q, buffers, count, result, &began, ticket);
     return result;
 }
 
@@ -10503,9 +10150,10 @@ GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
 /* Returns whether a wait of the queue ended before its value came, with an error for that. After a
    timeout the queue runs later work and reports nothing (documented). A value that has come since
    hides the timeout. The submission keeps the events. */
-GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
+GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpusync__slot *slot, gpusync_error *error)
 {
-    const gpusync__link *link = slot->submission->links.first;
+    gpusync_queue *q = s->work.queue;
+    const gpusync__link *link = s->links.first;
     while (link &&
            (link->signal || !link->issued || gpusync__event_value(link->timeline->event) >= gpusync__raw_of(link)))
         link = link->next;
@@ -10514,7 +10162,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(gpusync_queue *q, const gpusync__slot *
     gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
     error->ticket = slot->ticket;
-    gpusync__read_label(q, slot, error->label, sizeof error->label);
+    gpusync__read_label(q, slot->buffer, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     return true;
 }
@@ -10580,7 +10228,7 @@ static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *
     GPUSYNC__LOCK_GRAPH(s->device);
     if (error)
         gpusync__fail(s, true, error);
-    if (outcome)
+    if (outcome && s->running)
         gpusync__add_times(s, outcome);
     bool last = s->running && --s->running == 0; /* 0: it was disowned */
     if (last && s->abroad) {
@@ -10595,15 +10243,22 @@ static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *
 }
 
 /* Ends a part. */
-static void gpusync__part_ended(gpusync__slot *slot, void *report, const gpusync__outcome *outcome,
-                                gpusync__deferred *deferred)
+static void gpusync__part_ended(gpusync_queue *q, gpusync__slot *slot, const gpusync__view *view,
+                                const gpusync__outcome *outcome, gpusync__deferred *deferred)
 {
-    gpusync__submission *s = slot->submission;
     const gpusync_error *error = outcome->error;
     gpusync_error own;
-    if (!error && report != slot->buffer && gpusync__wait_was_cut(s->work.queue, slot, &own))
+    GPUSYNC__LOCK(q);
+    gpusync__submission *s = gpusync__end_slot(slot, view) ? slot->submission : NULL;
+    if (s)
+        gpusync__submission_keep(s); /* a lost device may give it up meanwhile */
+    GPUSYNC__UNLOCK(q);
+    if (!s)
+        return;
+    if (!error && q->metal4 && gpusync__wait_was_cut(s, slot, &own))
         error = &own;
     gpusync__count_down(s, outcome, error, deferred);
+    gpusync__submission_unref(s);
 }
 
 /* Ends the submission's ticket in one hold. The error (NULL: none) goes on record, the callback is
@@ -10618,7 +10273,15 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     gpusync_queue *q = s->work.queue;
     uint64_t ticket = s->work.ticket;
 
-    if (error)
+    uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
+    bool given_up = flags & GPUSYNC__GIVEN_UP;
+    if (given_up && !s->left && !(flags & GPUSYNC__CLOSING)) {
+        /* it was ending as the others were given up, and polls have said so */
+        error = &s->error;
+        gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
+        s->due.error = error;
+    }
+    if (error && !given_up)
         gpusync__record(q, error, s->own && error->failure == GPUSYNC_FAILURE_CANCELLED);
     if (gpusync__is_issued(s))
         gpusync__learn(q, ticket, s->work.since_ns, outcome);
@@ -10626,17 +10289,32 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
         q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
     gpusync__slot *parts = rest ? gpusync__parts_out(q, s, rest, caught) : NULL;
     for (uint32_t i = rest; i < s->part_count; i++) {
-        if (s->parts[i])
+        if (s->parts[i]) {
             s->parts[i]->back = NULL;
+            s->parts[i]->submission = NULL;
+        }
         s->parts[i] = NULL;
     }
     if (s->work.back)
         *s->work.back = NULL;
-    gpusync__write_end(q, ticket, outcome);
+    if (!given_up)
+        gpusync__write_end(q, ticket, outcome);
     if (s->due.fn)
         gpusync__push_due(s->device, &s->due, deferred);
     gpusync__take_ended(q, ticket, error, caught, deferred);
     return parts;
+}
+
+/* Begins a look at a part. False: the submission does not lead to the part's slot any more, because
+   it has left flight, or the submission has ended. No lock is held. */
+static bool gpusync__view_part(gpusync_queue *q, const gpusync__submission *s, uint32_t part, gpusync__view *view)
+{
+    GPUSYNC__LOCK(q);
+    bool there = s->parts[part] != NULL;
+    if (there)
+        gpusync__view_slot(&s->parts[part], view);
+    GPUSYNC__UNLOCK(q);
+    return there;
 }
 
 /* Writes the submission's ticket into its error, and its labels into an error of its own that has
@@ -10647,7 +10325,14 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
     error->ticket = s->work.ticket;
     if (error->label[0] || !s->own)
         return;
-    gpusync__copy_text(error->label, sizeof error->label, s->label);
+    gpusync__view part;
+    uint32_t first = s->front != NULL; /* of the program's command buffers */
+    if (s->part_count > first && gpusync__view_part(s->work.queue, s, first, &part)) {
+        gpusync__read_label(s->work.queue, part.buffer, error->label, sizeof error->label);
+        gpusync__view_end(s->work.queue, &part);
+    }
+    if (!error->label[0])
+        gpusync__copy_text(error->label, sizeof error->label, s->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, s->work.queue->label);
 }
 
@@ -10974,23 +10659,9 @@ static void gpusync__run(gpusync_device *dev, gpusync__deferred *deferred)
         } else {
             if (deferred->sweep)
                 gpusync__arm_sweep(dev);
-            gpusync__trim_later(dev); /* though no thread slept for the work */
             deferred->busy = deferred->sweep = false;
         }
     }
-}
-
-/* Begins a look at the buffer of a part, and returns the part's slot; gpusync__look_end ends the
-   look. NULL if the submission does not lead to the slot any more: the part has left flight, or the
-   submission has ended. No lock is held. */
-static gpusync__slot *gpusync__part_begin(gpusync_queue *q, const gpusync__submission *s, uint32_t part)
-{
-    GPUSYNC__LOCK(q);
-    gpusync__slot *slot = s->parts[part];
-    if (slot)
-        slot->looks++;
-    GPUSYNC__UNLOCK(q);
-    return slot;
 }
 
 /* Looks at a submission: does what a lost handler would have done. The caller has a reference. True
@@ -11000,28 +10671,11 @@ static bool gpusync__look_submission(gpusync__submission *s)
     gpusync_queue *q = s->work.queue;
     bool issued = gpusync__is_issued(s); /* first: it publishes what the issue has written */
     for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
-        gpusync__slot *slot = gpusync__part_begin(q, s, i);
-        if (!slot)
-            continue;
-        gpusync__look_slot(q, slot);
-        gpusync__look_end(q, slot);
+        gpusync__view view;
+        if (gpusync__view_part(q, s, i, &view))
+            gpusync__look_at(q, &view);
     }
     return s->due.fn != NULL;
-}
-
-/* On a lost device: looks at a submission. Returns whether the GPU has command buffers of it, or a
-   thread is about to issue, end or publish it. Otherwise it waits for values that may never come.
-   The caller has a reference. */
-GPUSYNC__RARE bool gpusync__moves(gpusync__submission *s)
-{
-    gpusync__look_submission(s);
-    GPUSYNC__LOCK_GRAPH(s->device);
-    uint32_t waits = 0;
-    GPUSYNC__EACH_WAIT(link, s)
-        waits += link->listed;
-    bool rests = s->stage == GPUSYNC__ISSUED && !s->running && waits && s->open == waits;
-    GPUSYNC__UNLOCK_GRAPH(s->device);
-    return !rests && !gpusync__has_ended(s->work.queue, s->work.ticket);
 }
 
 /* ------------------------------------------------------------------------------- >>submit --
@@ -11249,9 +10903,7 @@ typedef struct gpusync__entrance {
     bool tickets;                /* a link is about a ticket */
     bool holds;                  /* something keeps the submission back */
     bool fails;                  /* a wait has failed */
-    /* Slots, a place for the ticket, or an index are missing: gpusync__make_ready makes them, and
-       the call begins again. */
-    bool lacks_memory;
+    bool lacks_memory;           /* slots, or a place for the ticket: gpusync__make_ready makes them */
 } gpusync__entrance;
 
 /* Checks a Metal 4 commit, and makes the object of its slot. */
@@ -11292,7 +10944,6 @@ static gpusync_result gpusync__check_parts(gpusync_queue *q, gpusync__submission
         last = &open->next;
     }
     *last = NULL;
-    in->lacks_memory = result == GPUSYNC_ERROR_OUT_OF_MEMORY;
     return result;
 }
 
@@ -11337,7 +10988,7 @@ GPUSYNC__RARE gpusync__found gpusync__find_ticket(gpusync__link *link, const gpu
             found = gpusync__ticket_result_locked(q, link->node.number, error) == GPUSYNC_OK ? GPUSYNC__FOUND_OVER
                                                                                              : GPUSYNC__FOUND_FAILED;
         else if (!gone && lists)
-            gpusync__list_add(&q->waits.lists[GPUSYNC__BY_NUMBER], &link->node);
+            gpusync__list_add(&q->waits.lists[GPUSYNC__WAITS], &link->node);
         GPUSYNC__UNLOCK(q);
     }
     if (!gone)
@@ -11439,7 +11090,7 @@ static void gpusync__add_parts(gpusync_queue *q, gpusync__submission *s, const g
     for (size_t i = 0; i < count; i++) {
         gpusync__slot **open = gpusync__find_open(q, buffers[i]);
         if (*open)
-            gpusync__add_part(q, s, gpusync__take_open(q, open));
+            gpusync__add_part(q, s, gpusync__take_open(open));
         else
             gpusync__add_new_part(q, s, buffers[i], GPUSYNC__HAS_ROOM, true);
     }
@@ -11570,7 +11221,7 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
 {
     gpusync_queue *q = s->work.queue;
     gpusync_device *dev = q->device;
-    gpusync_result result = gpusync__check_parts(q, s, in);
+    gpusync_result result = gpusync__is_lost(q) ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__check_parts(q, s, in);
     if (result != GPUSYNC_OK)
         return result;
 
@@ -11598,8 +11249,6 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
         return result;
     if (!in->holds)
         gpusync__issue(s);
-    if (in->joined)
-        gpusync__drop_joined(in->joined);
     return GPUSYNC_OK;
 }
 
@@ -11644,6 +11293,8 @@ static gpusync_result gpusync__enter_now(gpusync_queue *q, gpusync__submission *
         s = made ? made : gpusync__of_open(q, desc);
         result = s ? gpusync__enter_submission(s, &in, ticket, deferred) : GPUSYNC_NOT_READY;
         gpusync__order_end_pool(q, pool);
+        if (result == GPUSYNC_OK && in.joined)
+            gpusync__drop_joined(in.joined);
         again = in.lacks_memory && gpusync__make_ready(q, (uint32_t)desc->command_buffer_count + 2);
     } while (again);
     if (deferred->held_ns) {
@@ -11830,8 +11481,7 @@ typedef struct gpusync__encoding {
     gpusync__link *link;       /* NULL: what the wait is for has been reached */
     gpusync__submission *made; /* for a buffer that has none; NULL afterwards if it is in use */
     bool waits;                /* else it signals */
-    bool full;                 /* there are more open buffers than lists */
-    bool lacks_memory;         /* a free slot, or an index */
+    bool lacks_memory;         /* a free slot */
 } gpusync__encoding;
 
 /* Encodes the link, and opens a command buffer that the program made itself. NOT_READY: a
@@ -11843,7 +11493,7 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gp
     gpusync__submission *s = open && open->submission ? open->submission : e->made;
     unsigned long status;
     gpusync_result result = open ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL, &status);
-    e->lacks_memory = result == GPUSYNC_ERROR_OUT_OF_MEMORY;
+    e->lacks_memory = false;
     if (result == GPUSYNC_OK && e->waits && s && s->signals_encoded)
         return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
     if (result == GPUSYNC_OK && e->link && !s)
@@ -11860,7 +11510,7 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gp
     if (e->link && e->link->encoded)
         gpusync__encode(buffer, e->waits ? gpusync__sel.encodeWaitForEvent : gpusync__sel.encodeSignalEvent, e->link);
     if (!open)
-        e->full = gpusync__add_open(q, slot);
+        gpusync__add_open(q, slot);
     if (e->link && !slot->submission) {
         slot->submission = s;
         e->made = NULL;
@@ -11885,8 +11535,6 @@ static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusy
             again = e->made != NULL;
         }
     } while (again);
-    if (e->full)
-        gpusync__more_places(q);
     if (e->made)
         gpusync__submission_unref(e->made);
     return result;
@@ -11896,7 +11544,7 @@ static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusy
    made itself becomes an open one; after an error it is as before. */
 static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool waits)
 {
-    gpusync__encoding e = {NULL, NULL, waits, false, false};
+    gpusync__encoding e = {NULL, NULL, waits, false};
     gpusync__link *link = NULL;
 
     if (!q || !buffer)
@@ -11956,40 +11604,30 @@ static void gpusync__discard_submission(gpusync__submission *s, const gpusync_er
     gpusync__submission_unref(s);
 }
 
-/* Returns the events that a part in flight may still use, in an array (+1), or NULL if the part has
-   ended. The orphaned slot keeps the array until its handler has come, because the submission may
-   be freed before. The caller is counted in slot->looks; the submission stays until the part has
-   ended. */
-GPUSYNC__RARE void *gpusync__events_of(gpusync_queue *q, const gpusync__slot *slot)
+/* Returns the events that a part in flight may still use, in an array (+1). The orphaned slot keeps
+   the array until its handler has come, because the submission may be freed before. The caller has
+   a reference. */
+GPUSYNC__RARE void *gpusync__events_of(gpusync__submission *s)
 {
-    GPUSYNC__LOCK(q);
-    gpusync__submission *s = slot->traits & GPUSYNC__ENDED ? NULL : slot->submission;
-    if (s)
-        gpusync__submission_keep(s);
-    GPUSYNC__UNLOCK(q);
-    if (!s)
-        return NULL;
     void *pool = gpusync__pool_push();
     void *events = gpusync__new_object("NSMutableArray");
     for (const gpusync__link *link = s->links.first; link; link = link->next)
         if (link->timeline)
             gpusync__send_void_id(events, gpusync__sel.addObject, link->timeline->event);
     gpusync__pool_pop(pool);
-    gpusync__submission_unref(s);
     return events;
 }
 
 /* Step 6 of >>destroy, for a submission whose command buffers were left to themselves: it ends
    here, unless it has ended already. Its timelines' events are not used again: the device may still
    signal them. */
-GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *deferred)
+GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, const gpusync_error *reason, gpusync__deferred *deferred)
 {
     gpusync_error error;
-    gpusync__given_up_error(s->work.queue, &error, gpusync__end_by_destroy(s->work.queue),
-                            "its queue was destroyed while it was in flight");
+    gpusync__copy_error(&error, reason);
     GPUSYNC__LOCK_GRAPH(s->device);
     if (s->stage == GPUSYNC__ISSUED && s->open) {
-        if (!s->work.queue->drains) /* gpusync_queue_destroy_now gives all the same error */
+        if (reason->result != GPUSYNC_ERROR_CANCELLED) /* the loss and gpusync_queue_destroy_now tell all the same */
             s->failed = false;
         gpusync__fail(s, true, &error);
         for (gpusync__link *link = s->links.first; link; link = link->next)
@@ -12007,20 +11645,23 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, gpusync__deferred *de
 
 /* Step 6 of >>destroy: disowns each submission in flight. The caller's deferred work publishes
    those that end by that. No other thread looks at their command buffers any more. */
-GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync__deferred *deferred)
+GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync_result result, const char *message,
+                                               gpusync__deferred *deferred)
 {
+    gpusync_error error;
+    gpusync__given_up_error(q, &error, result, message);
     uint64_t last = gpusync__committed(q);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
-        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot)
+        gpusync__view view;
+        if (!gpusync__view_ticket(q, ticket, &view))
             continue;
-        if (slot->kind == GPUSYNC__SUBMISSION)
-            gpusync__disown(slot->submission, deferred);
-        gpusync__ticket_end(q, slot);
+        if (view.s)
+            gpusync__disown(view.s, &error, deferred);
+        gpusync__view_end(q, &view);
     }
 }
 
-/* Gives the device the table, its pools, and the dispatch queue for issuing, before its first
+/* Gives the device the table, and the dispatch queue for issuing, before its first
    submission. Of two threads that come here at once, the first one's dispatch queue counts. No lock
    is held. */
 GPUSYNC__RARE void gpusync__hook_in_now(gpusync_device *dev)
@@ -12035,16 +11676,11 @@ GPUSYNC__RARE void gpusync__hook_in_now(gpusync_device *dev)
         gpusync__discard_submission,
         gpusync__part_ended,
         gpusync__look_submission,
-        gpusync__moves,
         gpusync__drop_all_held,
         gpusync__events_of,
         gpusync__disown_submissions,
     };
     void *made = gpusync__dispatch_queue_create("gpusync issues", NULL);
-    gpusync__lock(&dev->submission_lock);
-    gpusync__pool_of(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof(gpusync__submission));
-    gpusync__pool_of(dev, GPUSYNC__POOL_LINKS, sizeof(gpusync__link));
-    gpusync__unlock(&dev->submission_lock);
     gpusync__lock(&dev->lock);
     if (!dev->issue_queue) {
         dev->issue_queue = made;
@@ -12056,8 +11692,8 @@ GPUSYNC__RARE void gpusync__hook_in_now(gpusync_device *dev)
         gpusync__dispatch_release(made);
 }
 
-/* Asked before a submission or a link is taken out of a pool. A load without the lock sees NULL, or
-   a device that has all three. */
+/* Asked before a submission or a link is made. A load without the lock sees NULL, or a device that
+   has both. */
 static void gpusync__hook_in(gpusync_device *dev)
 {
     if (!GPUSYNC__LOAD_SEQ(&dev->upper))
@@ -12279,9 +11915,9 @@ static bool gpusync__same_library(const gpusync_pipeline_desc *one, const gpusyn
     return strcmp(one->source, other->source) == 0;
 }
 
-/* Fills pipeline i, with its library: that of an earlier pipeline, or a new one. Once the library is
-   found, its address tells which pipelines share it: sources are long, and none is compared any more.
-   Needs a pool. */
+/* Fills pipeline i, with its library: that of an earlier pipeline, or a new one. Once the library
+   is found, its address tells which pipelines share it: sources are long, and none is compared any
+   more. Needs a pool. */
 static void gpusync__list_pipeline(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
     const gpusync_pipeline_desc *desc = &descs[i];
@@ -12390,7 +12026,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     unsigned rounds = 0;
     while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY &&
            !gpusync__is_warm(w, NULL))
-        gpusync__linger(device, &rounds); /* no memory to sleep with */
+        gpusync__linger(device, NULL, &rounds); /* no memory to sleep with */
     return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
 }
 
@@ -12499,7 +12135,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
     (void)gpusync_timeline_fail(w->progress, &gone);
     while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending))
-        gpusync__linger(w->device, &rounds);
+        gpusync__linger(w->device, NULL, &rounds);
     if (w->own_queue)
         (void)gpusync_queue_destroy(w->queue);
     for (size_t n = 0; n < GPUSYNC__WARMUP_QUEUES; n++)
@@ -12665,21 +12301,20 @@ static double gpusync__ms_since(uint64_t since_ns)
     return (double)(gpusync_now_ns() - since_ns) / 1e6;
 }
 
-/* Writes a command buffer with a ticket of its own, or, indented once more, a part of a submission.
-   The caller is counted in the slot. The names are those of MTLCommandBufferStatus. */
-GPUSYNC__RARE void gpusync__write_slot(gpusync__writer *out, const gpusync_queue *q, const gpusync__slot *slot)
+/* Writes a command buffer with a ticket of its own, or, indented once more, a part of a submission,
+   since the time. The names are those of MTLCommandBufferStatus. */
+GPUSYNC__RARE void gpusync__write_buffer(gpusync__writer *out, const gpusync_queue *q, const gpusync__view *view,
+                                         uint64_t since_ns)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
-    uint8_t kind = slot->kind;
 
     /* of Metal 4 nothing more is known */
-    unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(slot->buffer);
+    unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(view->buffer);
     char label[64];
-    gpusync__read_label(q, slot, label, sizeof label);
-    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", kind == GPUSYNC__PART ? "  " : "",
-                   (unsigned long long)GPUSYNC__LOAD_SEQ(&slot->ticket), label, status <= 5 ? states[status] : "?",
-                   gpusync__ms_since(
-                       GPUSYNC__LOAD_SEQ(kind == GPUSYNC__PART ? &slot->submission->work.since_ns : &slot->since_ns)));
+    gpusync__read_label(q, view->buffer, label, sizeof label);
+    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", view->kind == GPUSYNC__PART ? "  " : "",
+                   (unsigned long long)view->ticket, label, status <= 5 ? states[status] : "?",
+                   gpusync__ms_since(since_ns));
 }
 
 /* Writes what is to signal the value. waits: the submission that waits for the value, which may
@@ -12736,11 +12371,11 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
     bool issued = gpusync__is_issued(s);
     char label[64];
     gpusync__copy_text(label, sizeof label, s->label);
-    gpusync__slot *part = !issued && !label[0] && s->part_count ? gpusync__part_begin(work->queue, s, 0) : NULL;
+    gpusync__view part;
 
-    if (part) {
-        gpusync__read_label(work->queue, part, label, sizeof label);
-        gpusync__look_end(work->queue, part);
+    if (!issued && !label[0] && s->part_count && gpusync__view_part(work->queue, s, 0, &part)) {
+        gpusync__read_label(work->queue, part.buffer, label, sizeof label);
+        gpusync__view_end(work->queue, &part);
     }
     GPUSYNC__LOCK_GRAPH(s->device); /* also for the links below: it has them once this is taken */
     const char *stands = s->stage == GPUSYNC__HELD ? "held" : "submitted";
@@ -12750,11 +12385,10 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
     gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label, stands,
                    gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
     for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
-        part = gpusync__part_begin(work->queue, s, i);
-        if (!part)
+        if (!gpusync__view_part(work->queue, s, i, &part))
             continue;
-        gpusync__write_slot(out, work->queue, part);
-        gpusync__look_end(work->queue, part);
+        gpusync__write_buffer(out, work->queue, &part, GPUSYNC__LOAD_SEQ(&work->since_ns));
+        gpusync__view_end(work->queue, &part);
     }
     for (const gpusync__link *link = s->links.first; link; link = link->next)
         gpusync__write_link(out, s, link);
@@ -12764,7 +12398,8 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
 GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal *goal, uint64_t since_ns)
 {
     gpusync_timeline *t = goal->timeline;
-    gpusync__write(out, "    a wait for %s%s", goal->late ? "the handler of " : "", gpusync__what[goal->kind]);
+    gpusync__write(out, "    a wait for %s%s", goal->handlers && gpusync__met(goal) ? "the handler of " : "",
+                   gpusync__what[goal->kind]);
 
     if (goal->kind != GPUSYNC__ROOM)
         gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
@@ -12843,14 +12478,14 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
         gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,
                        (double)deviation / 1e3);
     for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
-        gpusync__slot *slot = gpusync__ticket_begin(q, ticket);
-        if (!slot)
+        gpusync__view view;
+        if (!gpusync__view_ticket(q, ticket, &view))
             continue;
-        if (slot->kind == GPUSYNC__SUBMISSION)
-            gpusync__write_submission(out, slot->submission);
+        if (view.s)
+            gpusync__write_submission(out, view.s);
         else
-            gpusync__write_slot(out, q, slot);
-        gpusync__ticket_end(q, slot);
+            gpusync__write_buffer(out, q, &view, view.since_ns);
+        gpusync__view_end(q, &view);
     }
     gpusync__write_waits(out, &q->waits);
 }
@@ -13105,6 +12740,8 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
                                                          gpusync_commit waits for no room
              gpusync_wait_mode and its three fields      gone. HANDLER: a gpusync_spin of zeros. BLOCKING, which works
                                                          in gpusync_wait_ex alone: gpusync_wait_options.blocking
+             gpusync_wait_options.through_loss           gone: every wait goes on when the device is lost, and
+                                                         gpusync_get_info tells whether memory may be freed
              gpusync_device_desc.log_report              gone: call gpusync_report in the log function
              gpusync_device_wait_ex                      gpusync_device_wait, which takes the options; NULL: none
              gpusync_command_buffer_desc.error_options,  an MTLCommandBufferDescriptor in `descriptor`, not beside
@@ -13137,6 +12774,17 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              of another queue, or of STRICT work of its own, also behind those that the GPU gets after a higher one.
              Where other code signals a timeline, a wait for a value whose signal was discarded goes to the GPU.
              A wait for several points, or for a device, that times out writes one line to the log.
+             A lost device: waits and polls do not end with the loss. Work that the GPU has gets the end that Metal
+             reports. What has not ended a second after the loss is given up: waits, polls and callbacks get
+             ERROR_DEVICE_LOST then, and all timelines fail, which other threads may signal until then. A wait whose
+             limit comes first returns TIMEOUT. gpusync_queue_destroy waits for that second, too. Tracked command
+             buffers are given up with the rest.
+             gpusync_queue_destroy_later and the like: no timer looks. A dispatch queue of the device takes one object
+             after the other, and a thread of it blocks. Held work ends, and open command buffers are discarded, in the
+             call. With GPUSYNC_CALLBACKS_MANUAL an object goes only while the program calls gpusync_dispatch.
+             Of the memory for callbacks and submissions at most 256 free callbacks and 64 free submissions are kept,
+             for each device. The rest is freed at once, not some seconds later. The memory of a gpusync_device comes
+             from malloc, and may outlive gpusync_device_destroy by half a second: nothing of the allocator does.
              Held work may be committed on a dispatch queue of gpusync's own. gpusync_cancel_held does not wait for
              held work that is being committed, and cancels what stands behind it.
            3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient, gpusync_timeline_desc.signalled_by_others,

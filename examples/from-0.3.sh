@@ -83,6 +83,7 @@ GPUSYNC_LATENCIES: gpusync_stats.wake_ns / wakes is the average
 .buffers_saved: nothing counts them
 .wake_latencies: wake_ns / wakes is the average
 gpusync_timeline_expect: set signalled_by_others in the desc of the timeline; shared_event implies it
+.through_loss: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
 .fail_writes_event: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
 ~sticky_failure: tickets end in any order, each that takes the failure has a record, gpusync_command_buffer is refused, too
 ~gpusync_queue_destroy_now: what has not ended ends with GPUSYNC_ERROR_DESTROYED, held work and submissions, too
@@ -98,7 +99,7 @@ gpusync_device_desc metal_device hooks allocator spin -wait_mode=GPUSYNC_WAIT_ l
 gpusync_queue_desc metal_queue label max_command_buffer_count -max_in_flight=number error_log_count spin \
     -wait_mode=GPUSYNC_WAIT_ metal4 sticky_failure
 gpusync_command_buffer_desc timeout_ns label unretained_references -error_options=number -log_state=any +descriptor=NULL
-gpusync_wait_options spin -mode=GPUSYNC_WAIT_ error handlers through_loss +blocking=false
+gpusync_wait_options spin -mode=GPUSYNC_WAIT_ error handlers -through_loss=any +blocking=false
 gpusync_timeline_desc initial_value label shared_event /fail_writes_event=signalled_by_others
 '
 

@@ -24,6 +24,7 @@
    (And, in a device without an allocator, all else.) */
 extern struct probe_memory {
     long taken;      /* how often */
+    long live;       /* blocks that it has not given back; slabs it never does */
     long fail_at;    /* fail the n-th time from now, 1 is the next; 0: never */
     bool fail_after; /* and every later time */
 } probe_memory;
@@ -45,12 +46,15 @@ static __attribute__((unused)) bool probe_memory_fails(void)
 
 static __attribute__((unused)) int probe_memalign(void **memory, size_t alignment, size_t size)
 {
-    return probe_memory_fails() ? 12 : posix_memalign(memory, alignment, size);
+    int result = probe_memory_fails() ? 12 : posix_memalign(memory, alignment, size);
+    if (result == 0) __atomic_fetch_add(&probe_memory.live, 1, __ATOMIC_RELAXED);
+    return result;
 }
 static long probe_listening; /* what Metal's blocks of timelines lead to */
 static __attribute__((unused)) void *probe_malloc(size_t size, const char *function)
 {
     void *memory = probe_memory_fails() ? NULL : malloc(size);
+    if (memory) __atomic_fetch_add(&probe_memory.live, 1, __ATOMIC_RELAXED);
     if (memory && strcmp(function, "gpusync__timeline_new") == 0)
         __atomic_fetch_add(&probe_listening, 1, __ATOMIC_RELAXED);
     return memory;
@@ -59,6 +63,7 @@ static __attribute__((unused)) void probe_free(void *memory, const char *functio
 {
     if (memory && (strcmp(function, "gpusync__timeline_new") == 0 || strcmp(function, "gpusync__listening_unref") == 0))
         __atomic_fetch_sub(&probe_listening, 1, __ATOMIC_RELAXED);
+    if (memory) __atomic_fetch_sub(&probe_memory.live, 1, __ATOMIC_RELAXED);
     free(memory);
 }
 
@@ -115,6 +120,19 @@ bool probe_holds_no_lock(void);
 
 /* Has it taken none since the call before this? */
 bool probe_took_no_lock(void);
+
+/* The second passes that a lost device gives its work: both looks of the sweep come, and what has not ended is given up.
+   On the manual clock, whose timers fire here; not inside a dispatched function. */
+void probe_give_up_lost(gpusync_device *device);
+
+/* One of those two looks, on the dispatch queue of the device's sweeps. */
+void probe_look_at_lost(gpusync_device *device);
+
+/* Was the queue's work given up? */
+bool probe_is_given_up(gpusync_queue *queue);
+
+/* Of a device, without what its queues and calls take. */
+size_t probe_device_bytes(void);
 
 /* Forget what is spare of the memory from the C library, of this queue (NULL: of no queue) and of all: what is needed
    next is taken anew. It is lost for good. */
@@ -259,11 +277,31 @@ bool probe_took_no_lock(void)
     return none;
 }
 
-static gpusync__post *probe_forgotten_posts;
+__attribute__((no_sanitize("thread"))) /* no sweep runs meanwhile: each ends before its timer has fired */
+void probe_give_up_lost(gpusync_device *device)
+{
+    for (int look = 0; look < 2; look++) {
+        __atomic_store_n(&device->lost_ns, 1, __ATOMIC_SEQ_CST); /* long ago, and so is the first look */
+        if (device->looked_ns) device->looked_ns = 1;
+        for (unsigned timers = softmetal_timers(); timers; timers--) softmetal_fire_timer();
+    }
+}
+
+void probe_look_at_lost(gpusync_device *device)
+{
+    bool found = false;
+    __atomic_store_n(&device->lost_ns, 1, __ATOMIC_SEQ_CST); /* long ago, and so is the first look */
+    if (device->looked_ns) device->looked_ns = 1;
+    (void)gpusync__sweep_device(device, &found);
+    (void)gpusync__next_look(device);
+}
+
+bool probe_is_given_up(gpusync_queue *queue) { return gpusync__is_given_up(queue); }
+
+size_t probe_device_bytes(void) { return sizeof(gpusync_device); }
 
 void probe_forget_spare_memory(gpusync_queue *queue)
 {
-    gpusync__post **last = &probe_forgotten_posts;
     if (queue) {
         gpusync__lock(&queue->waits.lock);
         queue->free_slots = NULL;
@@ -271,9 +309,6 @@ void probe_forget_spare_memory(gpusync_queue *queue)
     }
     gpusync__lock(&gpusync__global.lock);
     gpusync__global.free = NULL;
-    while (*last) last = &(*last)->next;
-    *last = gpusync__global.posts;
-    gpusync__global.posts = NULL;
     gpusync__unlock(&gpusync__global.lock);
 }
 
@@ -321,11 +356,11 @@ unsigned probe_spare_submissions(gpusync_queue *queue, uint32_t *references)
 
 probe_pin *probe_pin_ticket(gpusync_queue *queue, gpusync_ticket ticket)
 {
-    gpusync__slot *slot = gpusync__ticket_begin(queue, ticket);
-    gpusync__submission *s = slot && slot->kind == GPUSYNC__SUBMISSION ? slot->submission : NULL;
-    if (s) gpusync__submission_keep(s);
-    if (slot) gpusync__ticket_end(queue, slot);
-    return (probe_pin *)(void *)s;
+    gpusync__view view;
+    if (!gpusync__view_ticket(queue, ticket, &view)) return NULL;
+    if (view.s) return (probe_pin *)(void *)view.s; /* with its reference */
+    gpusync__view_end(queue, &view);
+    return NULL;
 }
 
 probe_pin *probe_pin_signaller(gpusync_timeline *timeline)
@@ -378,8 +413,8 @@ bool probe_shares_a_line(void)
     ((offsetof(type, last) + sizeof(((type *)0)->last) - 1) / 128 == offsetof(type, first) / 128)
     return PROBE_SHARES(gpusync_queue, head.completed, head.committed) ||
            PROBE_SHARES(gpusync_queue, head.committed, device) || PROBE_SHARES(gpusync_queue, label, inside) ||
-           PROBE_SHARES(gpusync_queue, last_ns, order) || PROBE_SHARES(gpusync_queue, few_open, waits.lock) ||
-           PROBE_SHARES(gpusync_device, end, inside) || PROBE_SHARES(gpusync_device, stats, lock) ||
+           PROBE_SHARES(gpusync_queue, sent, order) || PROBE_SHARES(gpusync_queue, open, waits.lock) ||
+           PROBE_SHARES(gpusync_device, trace_user, inside) || PROBE_SHARES(gpusync_device, stats, lock) ||
            PROBE_SHARES(gpusync_device, goes, graph) ||
            PROBE_SHARES(gpusync_device, asks, submission_lock) || PROBE_SHARES(gpusync_timeline, label, inside) ||
            PROBE_SHARES(gpusync_timeline, place, waits.lock);

@@ -741,6 +741,7 @@ static void test_a_part_that_ends_tells_nothing_of_its_submission(void **state)
 
 /* The handler of other work that fails, which another thread runs. */
 typedef struct trouble {
+    gpusync_device *device;
     void *buffer;
     pthread_t thread;
 } trouble;
@@ -758,14 +759,28 @@ static void fail_elsewhere(void *argument)
     join(t->thread);
 }
 
-/* The loss comes before the end, or behind it: all callbacks are told the same. */
-static void test_a_loss_between_two_holds_changes_no_end(void **state)
+/* ... and the second passes, in which a lost device may report what it has. */
+static void *give_up_elsewhere(void *argument)
+{
+    (void)run_other_handler(argument);
+    probe_give_up_lost(((trouble *)argument)->device);
+    return NULL;
+}
+
+static void lose_and_give_up(void *argument)
+{
+    trouble *t = (trouble *)argument;
+    t->thread = start(give_up_elsewhere, t);
+    join(t->thread);
+}
+
+/* The loss comes before the end, or behind it: that changes nothing. Nor does it where the work is given up: its status
+   has been read by then. Where there is none (Metal 4) all callbacks are told the same. */
+static void lose_between_two_holds(void (*lose)(void *), int *given_up, int *points)
 {
     static outcome o[150];
-    int n, lost = 0;
     bool came = true;
-    (void)state;
-    for (n = 1; came; n++) {
+    for (*points = *given_up = 0; came; ++*points) {
         gpusync_ticket ticket;
         trouble t = {0};
         void *buffer;
@@ -774,23 +789,45 @@ static void test_a_loss_between_two_holds_changes_no_end(void **state)
         memset(o, 0, sizeof o);
         open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
         ticket = commit_to(s.q[0], buffer = buffer_of(s.q[0]));
+        t.device = s.device;
         t.buffer = buffer_of(s.q[1]);
-        softmetal_fail(t.buffer, NULL, metal4_run() ? 5 : 4, "locked out");
+        fail_with_the_device(t.buffer);
         (void)commit_to(s.q[1], t.buffer);
         for (i = 0; i < LENGTH(o); i++) on_done(s.q[0], ticket, &o[i]);
         softmetal_complete(buffer);
         softmetal_complete(t.buffer);
-        probe_at_each(n, fail_elsewhere, &t);
+        probe_at_each(*points + 1, lose, &t);
         softmetal_run_handler(buffer, 0);
         came = probe_has_acted();
-        if (!came) fail_elsewhere(&t);
+        if (!came) lose(&t);
         settle(&s);
         assert_in_order(o, LENGTH(o));
         for (i = 0; i < LENGTH(o); i++) assert_result(o[i].result, o[0].result);
-        lost += o[0].result != GPUSYNC_OK;
+        assert_result(gpusync_poll(s.q[0], ticket), o[0].result);
+        if (o[0].result != GPUSYNC_OK) {
+            assert_result(o[0].result, GPUSYNC_ERROR_DEVICE_LOST);
+            ++*given_up;
+        }
         close_idle_stage(&s);
     }
-    assert_true(lost > 0 && lost < n - 3);
+}
+
+static void test_a_loss_between_two_holds_changes_no_end(void **state)
+{
+    int given_up, points;
+    (void)state;
+    lose_between_two_holds(fail_elsewhere, &given_up, &points);
+    assert_int_equal(given_up, 0);
+    assert_true(points > 3);
+}
+
+static void test_giving_up_between_two_holds_tells_all_the_same(void **state)
+{
+    int given_up, points;
+    (void)state;
+    lose_between_two_holds(lose_and_give_up, &given_up, &points);
+    if (metal4_run()) assert_true(given_up > 0 && given_up < points - 2);
+    else assert_int_equal(given_up, 0);
 }
 
 /* Later work of the queue fails before all callbacks are told of a failure, and its record takes the place of the first
@@ -2260,115 +2297,125 @@ static void burst_of_callbacks(stage *s, outcome *o, int count)
     int i;
     for (i = 0; i < count; i++) on_done(s->q[0], ticket, o);
     settle(s);
+    assert_ok(gpusync_dispatch(s->device, SIZE_MAX, NULL));
     await_calls(o, before + count);
 }
 
-/* On the program's clock, which no test can set: so it takes some seconds. */
-static void test_what_a_burst_needed_goes_back_and_what_is_needed_stays(void **state)
+/* 256 are kept for the next calls. No clock and no sweep has a part in it. */
+static void test_what_a_burst_needed_goes_back_at_once_and_256_stay(void **state)
 {
+    enum { KEPT = 256, BURST = 2000 };
     outcome o = {0};
-    uint64_t limit = gpusync_now_ns() + SECONDS(30);
-    const struct timespec moment = {0, 20000000};
     stage s;
-    long before, peak, calls;
+    long before, live, calls;
+    int manual;
     (void)state;
-    NOT_ON_METAL4("no difference, and it takes long");
-    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
-    softmetal_let_timers_run(true);
-    before = GET(&s.rig.memory.bytes);
-    burst_of_callbacks(&s, &o, 2000);
-    peak = GET(&s.rig.memory.bytes);
-    calls = GET(&s.rig.memory.calls);
-    while (GET(&s.rig.memory.bytes) - before > (peak - before) / 3) {
-        assert_true(gpusync_now_ns() < limit);
-        burst_of_callbacks(&s, &o, 400);
-        nanosleep(&moment, NULL);
+    for (manual = 0; manual < 2; manual++) {
+        open_callback_stage(&s, SOFTMETAL_MANUAL, manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED);
+        burst_of_callbacks(&s, &o, 1); /* with what else a first one needs */
+        before = GET(&s.rig.memory.live);
+        burst_of_callbacks(&s, &o, BURST);
+        burst_of_callbacks(&s, &o, 1); /* the last of those before is free now */
+        live = GET(&s.rig.memory.live);
+        assert_int_equal(live - before, KEPT - 1);
+        calls = GET(&s.rig.memory.calls);
+        burst_of_callbacks(&s, &o, KEPT);
+        assert_int_equal(GET(&s.rig.memory.calls), calls);
+        assert_int_equal(GET(&s.rig.memory.live), live);
+        close_idle_stage(&s);
     }
-    burst_of_callbacks(&s, &o, 400);
-    assert_int_equal(GET(&s.rig.memory.calls), calls);
-    while (GET(&s.rig.memory.bytes) - before > (peak - before) / 10) {
-        assert_true(gpusync_now_ns() < limit);
-        nanosleep(&moment, NULL);
-    }
-    softmetal_let_timers_run(false);
-    close_idle_stage(&s);
 }
 
-/* No wait, no listed callback and no held work starts a sweep here. */
-static void test_what_callbacks_of_ended_work_needed_goes_back(void **state)
+/* By hand too. Not what is in flight. */
+static void run_what_is_due(stage *s)
 {
-    outcome o = {0};
-    uint64_t limit = gpusync_now_ns() + SECONDS(30);
-    const struct timespec moment = {0, 20000000};
-    gpusync_ticket ticket;
-    stage s;
-    long before;
-    int i;
-    (void)state;
-    NOT_ON_METAL4("no difference, and it takes long");
-    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
-    softmetal_let_timers_run(true);
-    ticket = commit_to(s.q[0], buffer_of(s.q[0]));
-    settle(&s);
-    before = GET(&s.rig.memory.bytes);
-    for (i = 0; i < 2000; i++) on_done(s.q[0], ticket, &o);
-    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
-    assert_int_equal(calls_of(&o), 2000);
-    while (GET(&s.rig.memory.bytes) - before > 2000 * 60) {
-        assert_true(gpusync_now_ns() < limit);
-        nanosleep(&moment, NULL);
-    }
-    softmetal_let_timers_run(false);
-    close_idle_stage(&s);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_ok(gpusync_dispatch(s->device, SIZE_MAX, NULL));
 }
 
 /* The device is removed with work in flight, held, and a value that no thread will signal. */
-static void test_the_loss_of_the_device_calls_back(void **state)
+static void lose_with_callbacks(gpusync_callback_mode mode)
 {
-    outcome flying = {0}, held = {0}, over = {0}, after = {0}, value = {0}, stuck = {0};
-    outcome late_one = {0}, late_value = {0};
-    gpusync_ticket done, ticket, theirs;
-    void *buffer;
+    static outcome many[150];
+    outcome flying = {0}, held = {0}, over = {0}, after = {0}, value = {0}, stuck = {0}, whole = {0}, goes = {0};
+    outcome signalled = {0}, late_one = {0}, late_value = {0}, last = {0};
+    gpusync_ticket done, ticket, theirs, submitted;
+    void *buffer, *going;
+    size_t i;
     stage s;
-    (void)state;
-    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    memset(many, 0, sizeof many);
+    open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
     done = commit_to(s.q[0], buffer_of(s.q[0]));
     settle(&s);
     buffer = buffer_of(s.q[0]);
-    softmetal_fail(buffer, NULL, metal4_run() ? 5 : 4, "locked out");
+    fail_with_the_device(buffer);
     ticket = commit_to(s.q[0], buffer);
+    on_done(s.q[1], commit_to(s.q[1], going = buffer_of(s.q[1])), &goes);
     theirs = commit_to(s.q[1], buffer_of(s.q[1])); /* hangs: never stepped */
+    submitted = SUBMIT(s.q[1], BUFFERS(buffer_of(s.q[1])), TELL(&whole));
     on_done(s.q[0], ticket, &flying);
     on_done(s.q[1], theirs, &stuck);
     on_done(s.q[1], submit_held(&s, s.q[1]), &held);
     on_value(s.t[0], 5, &value);
+    on_value(s.t[1], 1, &signalled);
+    for (i = 0; i < LENGTH(many); i++) on_done(s.q[1], i % 2 ? submitted : theirs, &many[i]);
     softmetal_finish(buffer);
+    run_what_is_due(&s);
     assert_true(gpusync_device_is_lost(s.device));
-    assert_int_equal(calls_of(&flying), 1);
-    assert_result(flying.result, GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(flying.error.failure, GPUSYNC_FAILURE_ACCESS_REVOKED);
-    assert_int_equal(calls_of(&held), 1);
-    assert_true(held.result < 0);
+    assert_ended(&flying, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(flying.error.failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
+    assert_ended(&held, GPUSYNC_ERROR_DEVICE_LOST); /* it will never run */
     on_done(s.q[0], ticket, &after); /* what is known can still be asked for */
     on_done(s.q[0], done, &over);
-    assert_int_equal(calls_of(&after) + calls_of(&over), 2);
-    assert_result(after.result, GPUSYNC_ERROR_EXECUTION);
-    assert_result(over.result, GPUSYNC_OK);
-    assert_int_equal(calls_of(&stuck) + calls_of(&value), 2); /* told now, not when the queue goes */
-    assert_result(stuck.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(value.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_true(stuck.has_error && value.has_error);
+    run_what_is_due(&s);
+    assert_ended(&after, GPUSYNC_ERROR_EXECUTION);
+    assert_ended(&over, GPUSYNC_OK);
+    softmetal_finish(going); /* what ends in time ended as Metal says */
+    assert_ok(gpusync_timeline_signal(s.t[1], 1));
+    run_what_is_due(&s);
+    assert_ended(&goes, GPUSYNC_OK);
+    assert_ended(&signalled, GPUSYNC_OK);
+    assert_int_equal(calls_of(&stuck) + calls_of(&whole) + calls_of(&value), 0); /* these may still, */
+    for (i = 0; i < LENGTH(many); i++) assert_int_equal(calls_of(&many[i]), 0);
+    probe_give_up_lost(s.device); /* ... and here they may not any more: not when the queue goes */
+    run_what_is_due(&s);
+    assert_ended(&stuck, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ended(&whole, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ended(&value, GPUSYNC_ERROR_DEVICE_LOST);
     assert_int_equal(stuck.error.ticket, theirs);
+    assert_int_equal(whole.error.ticket, submitted);
+    for (i = 0; i < LENGTH(many); i++) {
+        assert_ended(&many[i], GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(many[i].error.ticket, i % 2 ? submitted : theirs);
+        if (i > 1) assert_true(many[i - 2].order < many[i].order);
+    }
     on_done(s.q[1], theirs, &late_one);
     on_value(s.t[0], 6, &late_value);
-    await_calls(&late_one, 1);
-    await_calls(&late_value, 1);
-    assert_result(late_one.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(late_value.result, GPUSYNC_ERROR_DEVICE_LOST);
+    run_what_is_due(&s);
+    assert_ended(&late_one, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ended(&late_value, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(late_one.error.ticket, theirs);
+    softmetal_finish_queue(s.metal[1]); /* the GPU was at it all the time; nobody hears of it */
+    on_done(s.q[1], theirs, &last);
+    run_what_is_due(&s);
+    assert_ended(&last, GPUSYNC_ERROR_DEVICE_LOST);
     end_destroy_now(&s, NULL, 0);
     end_destroy_timeline(&s, NULL, 0);
     close_idle_stage(&s);
-    assert_int_equal(calls_of(&stuck) + calls_of(&value) + calls_of(&late_one) + calls_of(&late_value), 4);
+    assert_int_equal(calls_of(&stuck) + calls_of(&whole) + calls_of(&value) + calls_of(&goes), 4);
+    for (i = 0; i < LENGTH(many); i++) assert_int_equal(calls_of(&many[i]), 1);
+}
+
+static void test_the_loss_of_the_device_calls_back(void **state)
+{
+    (void)state;
+    lose_with_callbacks(GPUSYNC_CALLBACKS_QUEUED);
+}
+
+static void test_the_loss_of_the_device_calls_back_by_hand(void **state)
+{
+    (void)state;
+    lose_with_callbacks(GPUSYNC_CALLBACKS_MANUAL);
 }
 
 /* == destroy, while all is going on ============================================================================= */
@@ -2995,6 +3042,7 @@ int main(void)
         cmocka_unit_test(test_a_handler_between_two_holds_tells_nothing_of_its_ticket),
         cmocka_unit_test(test_a_part_that_ends_tells_nothing_of_its_submission),
         cmocka_unit_test(test_a_loss_between_two_holds_changes_no_end),
+        cmocka_unit_test(test_giving_up_between_two_holds_tells_all_the_same),
         cmocka_unit_test(test_a_failure_between_two_holds_changes_no_error),
         cmocka_unit_test(test_a_queue_that_goes_between_two_holds_changes_no_end),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap),
@@ -3034,9 +3082,9 @@ int main(void)
         cmocka_unit_test(test_without_memory_a_registration_is_refused_and_never_called),
         cmocka_unit_test(test_a_question_does_not_wait_for_a_registration_that_takes_memory),
         cmocka_unit_test(test_the_steady_state_takes_no_memory),
-        cmocka_unit_test(test_what_a_burst_needed_goes_back_and_what_is_needed_stays),
-        cmocka_unit_test(test_what_callbacks_of_ended_work_needed_goes_back),
+        cmocka_unit_test(test_what_a_burst_needed_goes_back_at_once_and_256_stay),
         cmocka_unit_test(test_the_loss_of_the_device_calls_back),
+        cmocka_unit_test(test_the_loss_of_the_device_calls_back_by_hand),
         cmocka_unit_test(test_no_callback_is_lost_or_run_twice_when_its_queue_goes),
         cmocka_unit_test(test_destroy_lets_a_callback_finish),
         cmocka_unit_test(test_calls_during_the_destroy_of_a_timeline_say_destroyed),

@@ -761,6 +761,46 @@ static void test_callbacks_of_two_devices_run_at_once(void **state)
     close_idle_stage(&s);
 }
 
+static void ask_about_what_was_given_up(outcome *o)
+{
+    const gpusync_point point = gpusync_at_ticket(o->queue, o->ticket);
+    gpusync_ticket_info info;
+    answer(o, gpusync_poll(o->queue, o->ticket));
+    answer(o, gpusync_get_info(o->queue, o->ticket, &info));
+    answer(o, gpusync_wait(o->queue, o->ticket, GPUSYNC_FOREVER));
+    answer(o, gpusync_queue_wait(o->queue, GPUSYNC_FOREVER));
+    answer(o, gpusync_device_wait(o->stage->device, GPUSYNC_FOREVER, NULL));
+    answer(o, gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
+}
+
+/* All that is over: no wait has to wait. One that is told of the loss before that would have to. */
+static void test_inside_a_callback_of_given_up_work_no_wait_would_deadlock(void **state)
+{
+    outcome o = {0}, early = {0};
+    void *failing;
+    unsigned i;
+    stage s;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    fail_with_the_device(failing = buffer_of(s.q[1]));
+    o.stage = early.stage = &s;
+    o.queue = early.queue = s.q[0];
+    o.then = early.then = ask_about_what_was_given_up;
+    o.ticket = early.ticket = commit_to(s.q[0], buffer_of(s.q[0]));
+    on_done(s.q[0], o.ticket, &o);
+    on_done(s.q[1], commit_to(s.q[1], failing), &early);
+    softmetal_finish(failing);
+    assert_ended(&early, GPUSYNC_ERROR_EXECUTION);
+    for (i = 0; i < early.answered; i++)
+        assert_result(early.answers[i], i < 2 ? GPUSYNC_NOT_READY : GPUSYNC_ERROR_WOULD_DEADLOCK);
+    probe_give_up_lost(s.device);
+    assert_ended(&o, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(o.answered, 6);
+    for (i = 0; i < o.answered; i++) assert_result(o.answers[i], GPUSYNC_ERROR_DEVICE_LOST);
+    finish_stage(&s);
+    close_idle_stage(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -780,6 +820,7 @@ int main(void)
         cmocka_unit_test(test_a_callback_in_destroy_may_submit_to_other_queues),
         cmocka_unit_test(test_a_callback_of_one_device_registers_with_another),
         cmocka_unit_test(test_callbacks_of_two_devices_run_at_once),
+        cmocka_unit_test(test_inside_a_callback_of_given_up_work_no_wait_would_deadlock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -715,24 +715,26 @@ static void test_on_a_lost_device_nothing_is_encoded(void **state)
 
 static struct {
     void *looked_at, *killed;
+    gpusync_device *gives_up; /* or NULL */
 } losing;
 
-/* The device is lost while a call asks how far this work is. */
+/* The device is lost while a call asks how far this work is; or the work is given up, too. */
 static void lose_in_between(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     (void)user;
     if (phase != SOFTMETAL_BEFORE || object != GET(&losing.looked_at) || strcmp(selector, "status") != 0) return;
     PUT(&losing.looked_at, NULL);
     softmetal_finish(losing.killed);
+    if (losing.gives_up) probe_give_up_lost(losing.gives_up);
 }
 
-/* A call that was let in before the device was lost does not encode a wait for work that may never end. */
-static void test_a_loss_while_a_wait_is_encoded_refuses_it(void **state)
+/* A call that was let in before the device was lost does not encode a wait for work that was given up meanwhile. Work that
+   the GPU goes on with may be waited for, and the commit is refused. */
+static void lose_while_a_wait_is_encoded(bool given_up)
 {
     void *buffer, *producer, *killed;
     gpusync_ticket ticket;
     stage p;
-    (void)state;
     open_stage(&p, SOFTMETAL_MANUAL, 3);
     buffer = kept_buffer_of(p.q[0]);
     producer = kept_buffer_of(p.q[1]);
@@ -741,16 +743,57 @@ static void test_a_loss_while_a_wait_is_encoded_refuses_it(void **state)
     ticket = commit_to(p.q[1], producer);
     (void)commit_to(p.q[2], killed);
     losing.killed = killed;
+    losing.gives_up = given_up ? p.device : NULL;
     PUT(&losing.looked_at, producer);
     softmetal_set_message_hook(lose_in_between, NULL);
-    assert_result(gpusync_encode_wait(p.q[0], buffer, after(p.q[1], ticket)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_encode_wait(p.q[0], buffer, after(p.q[1], ticket)),
+                  given_up ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK);
     softmetal_set_message_hook(NULL, NULL);
     assert_null(GET(&losing.looked_at));
     assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), 0);
+    assert_result(gpusync_commit(p.q[0], buffer, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     discard(p.q[0], buffer);
     finish(&p, 1);
+    assert_result(gpusync_poll(p.q[1], ticket), given_up ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK);
     drop(producer);
     close_idle_stage(&p);
+}
+
+static void test_a_loss_while_a_wait_is_encoded(void **state)
+{
+    (void)state;
+    lose_while_a_wait_is_encoded(false);
+    lose_while_a_wait_is_encoded(true);
+}
+
+/* A value of a command buffer that is open when the device is lost fails when the work is given up; the command buffer is
+   refused, and may be discarded before that or after it. */
+static void test_an_encoded_signal_fails_when_a_lost_device_gives_up(void **state)
+{
+    outcome told;
+    void *buffer, *killed;
+    stage p;
+    int first;
+    (void)state;
+    for (first = 0; first < 2; first++) {
+        memset(&told, 0, sizeof told);
+        open_stage(&p, SOFTMETAL_MANUAL, 2);
+        buffer = kept_buffer_of(p.q[0]);
+        assert_ok(gpusync_encode_signal(p.q[0], buffer, at(p.a, 1)));
+        on_value(p.a, 1, &told);
+        killed = open_on(&p, 1);
+        fail_with_the_device(killed);
+        (void)commit_to(p.q[1], killed);
+        softmetal_finish(killed);
+        assert_result(gpusync_commit(p.q[0], buffer, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+        if (first) discard(p.q[0], buffer);
+        probe_give_up_lost(p.device);
+        assert_ended(&told, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(reached(p.a, GPUSYNC_ERROR_DEVICE_LOST), 0);
+        assert_result(gpusync_timeline_wait(p.a, 1, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+        if (!first) discard(p.q[0], buffer);
+        close_idle_stage(&p);
+    }
 }
 
 /* The queue of the ticket is gone, and a newer one is there: it is not taken for that. */
@@ -1636,7 +1679,8 @@ int main(void)
         cmocka_unit_test(test_what_waits_or_signals_is_not_tracked_and_what_is_tracked_neither_waits_nor_signals),
         cmocka_unit_test(test_what_waits_or_signals_is_refused_once_the_program_has_committed_it),
         cmocka_unit_test(test_on_a_lost_device_nothing_is_encoded),
-        cmocka_unit_test(test_a_loss_while_a_wait_is_encoded_refuses_it),
+        cmocka_unit_test(test_a_loss_while_a_wait_is_encoded),
+        cmocka_unit_test(test_an_encoded_signal_fails_when_a_lost_device_gives_up),
         cmocka_unit_test(test_a_wait_for_a_ticket_of_a_queue_that_went_fails_with_newer_queues_about),
         cmocka_unit_test(test_a_ticket_that_had_ended_well_counts_as_reached_though_its_queue_goes_before_the_commit),
         cmocka_unit_test(test_the_report_names_the_open_buffer_whose_signal_keeps_back_what_was_signalled),

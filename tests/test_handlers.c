@@ -137,53 +137,30 @@ static void just_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     thread_park(waiter, deadline_ns);
 }
 
-static struct {
-    gpusync_waiter *waiters[40];
-    long came, parks, unparks;
-} crowd;
-
-static void crowd_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+/* The waits are more than the library tells of an end in one go. A look that finds the end tells none of them: they wait
+   for the handler. */
+static void test_a_wait_for_a_handler_sleeps_on_when_a_look_finds_the_end(void **state)
 {
-    long n = COUNT(&crowd.came);
-    (void)user;
-    if (n < (long)LENGTH(crowd.waiters)) PUT(&crowd.waiters[n], waiter);
-    COUNT(&crowd.parks);
-    thread_park(waiter, deadline_ns);
-}
-
-/* As the end is told to the first of them, the parks of all return, until each has been in its next one. */
-static void crowd_unpark(void *user, gpusync_waiter *waiter)
-{
-    size_t i;
-    (void)user;
-    if (COUNT(&crowd.unparks) == 0) {
-        for (i = 0; i < LENGTH(crowd.waiters); i++) thread_unpark(GET(&crowd.waiters[i]));
-        while (GET(&crowd.parks) < 2 * (long)LENGTH(crowd.waiters)) sched_yield();
-    }
-    thread_unpark(waiter);
-}
-
-/* The waits are more than the library tells of an end in one go. Those that it has not told yet see the end by themselves,
-   and sleep on for the handler: they are still on the list of those that wait for the end. */
-static void test_a_wait_that_sees_the_end_before_it_is_told_sleeps_on_for_the_handler(void **state)
-{
-    gpusync_hooks hooks = {NULL, crowd_park, crowd_unpark, NULL};
-    wait_job jobs[LENGTH(crowd.waiters)];
+    enum { CROWD = 40 };
+    gpusync_hooks hooks = {NULL, just_park, count_unpark, NULL};
+    wait_job jobs[CROWD];
     gpusync_ticket ticket;
     void *buffer;
-    size_t i;
+    int i;
     rig r;
     (void)state;
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
-    memset(&crowd, 0, sizeof crowd);
+    PUT(&unparks, 0);
     ticket = commit_empty(&r, &buffer);
-    for (i = 0; i < LENGTH(jobs); i++) wait_handled(&jobs[i], r.queue, ticket, GPUSYNC_FOREVER);
-    while (GET(&crowd.parks) < (long)LENGTH(jobs)) sched_yield();
+    for (i = 0; i < CROWD; i++) wait_handled(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, CROWD);
     softmetal_complete(buffer);
     assert_ok(gpusync_poll(r.queue, ticket));
-    await_sleepers(r.device, LENGTH(jobs));
+    assert_int_equal(GET(&unparks), 0);
+    await_sleepers(r.device, CROWD);
     run_handler(buffer);
-    for (i = 0; i < LENGTH(jobs); i++) assert_ok(wait_job_join(&jobs[i]));
+    for (i = 0; i < CROWD; i++) assert_ok(wait_job_join(&jobs[i]));
+    assert_int_equal(GET(&unparks), CROWD);
     rig_close(&r);
 }
 
@@ -292,7 +269,8 @@ static void test_a_handler_that_never_comes_is_a_timeout(void **state)
     rig_close(&r);
 }
 
-/* The failure that loses the device is told, though its handler has not come; work that ended well does not say so. */
+/* A handler that has not come is given up with the work of a lost device. The failure that lost it is told; work that
+   ended well does not say so: its handlers may still run. The other waits know of no handler. */
 static void test_a_failure_is_told_though_the_device_is_lost_with_it(void **state)
 {
     static const gpusync_wait_for ways[] = {GPUSYNC_WAIT_ANY, GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ALL_OR_FAILURE};
@@ -311,9 +289,16 @@ static void test_a_failure_is_told_though_the_device_is_lost_with_it(void **stat
     softmetal_fail(second, NULL, 11, NULL);
     softmetal_complete(first);
     softmetal_complete(second);
+    assert_result(gpusync_wait_ex(r.queue, badly, 0, &options), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_device_is_lost(r.device));
+    assert_result(gpusync_wait(r.queue, badly, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
+    assert_result(handled(r.queue, well), GPUSYNC_TIMEOUT);
+    assert_result(handled(r.queue, GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
+    probe_give_up_lost(r.device);
     assert_result(gpusync_wait_ex(r.queue, badly, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.code, 11);
     assert_result(gpusync_wait_ex(r.queue, well, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
     assert_ok(gpusync_wait(r.queue, well, GPUSYNC_FOREVER));
     points[0] = gpusync_at_ticket(r.queue, badly);
     points[1] = gpusync_at_ticket(r.queue, well);
@@ -329,27 +314,65 @@ static void test_a_failure_is_told_though_the_device_is_lost_with_it(void **stat
     }
     softmetal_finish(first);
     softmetal_finish(second);
-    assert_ok(gpusync_wait_ex(r.queue, well, GPUSYNC_FOREVER, &options));
+    assert_ok(gpusync_wait(r.queue, well, GPUSYNC_FOREVER));
     rig_close(&r);
 }
 
-static void test_a_lost_device_ends_the_wait_for_a_handler(void **state)
+/* ... until then a wait on a lost device gets the handler that comes. */
+static void test_on_a_lost_device_a_handler_is_waited_for(void **state)
 {
-    gpusync_ticket ticket;
-    wait_job job;
+    gpusync_ticket well, badly;
+    wait_job jobs[3];
     void *first, *second;
     rig r;
     (void)state;
     rig_open(&r, SOFTMETAL_MANUAL);
-    ticket = commit_empty(&r, &first);
-    commit_empty(&r, &second);
+    well = commit_empty(&r, &first);
+    badly = commit_empty(&r, &second);
     softmetal_complete(first);
-    wait_handled(&job, r.queue, ticket, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
+    wait_handled(&jobs[0], r.queue, well, GPUSYNC_FOREVER);
+    wait_handled(&jobs[1], r.queue, badly, GPUSYNC_FOREVER);
+    wait_handled(&jobs[2], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 3);
     softmetal_fail(second, NULL, 11, NULL);
     softmetal_finish(second);
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(gpusync_device_is_lost(r.device));
+    assert_result(wait_job_join(&jobs[1]), GPUSYNC_ERROR_EXECUTION);
+    await_sleepers(r.device, 2);
+    assert_result(handled(r.queue, well), GPUSYNC_TIMEOUT);
     softmetal_finish(first);
+    assert_ok(wait_job_join(&jobs[0]));
+    assert_result(wait_job_join(&jobs[2]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ok(handled(r.queue, well));
+    rig_close(&r);
+}
+
+static void test_giving_up_ends_the_wait_for_a_handler(void **state)
+{
+    gpusync_ticket tickets[3];
+    wait_job jobs[4];
+    void *buffers[3], *fatal;
+    int i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < 3; i++) tickets[i] = commit_empty(&r, &buffers[i]);
+    commit_empty(&r, &fatal);
+    softmetal_fail(buffers[1], "TestDomain", 42, "it broke");
+    softmetal_complete(buffers[0]); /* well, */
+    softmetal_complete(buffers[1]); /* badly, and the third one has not ended */
+    for (i = 0; i < 3; i++) wait_handled(&jobs[i], r.queue, tickets[i], GPUSYNC_FOREVER);
+    wait_handled(&jobs[3], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 4);
+    softmetal_fail(fatal, NULL, 11, NULL);
+    softmetal_finish(fatal);
+    await_sleepers(r.device, 4);
+    probe_give_up_lost(r.device);
+    assert_result(wait_job_join(&jobs[0]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(wait_job_join(&jobs[1]), GPUSYNC_ERROR_EXECUTION);
+    assert_result(wait_job_join(&jobs[2]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(wait_job_join(&jobs[3]), GPUSYNC_ERROR_DEVICE_LOST);
+    for (i = 0; i < 3; i++) softmetal_finish(buffers[i]);
     rig_close(&r);
 }
 
@@ -973,11 +996,12 @@ int main(void)
         cmocka_unit_test(test_a_sleeper_before_the_end_sleeps_on_for_the_handler),
         cmocka_unit_test(test_a_handler_that_was_taken_for_lost_is_waited_for),
         cmocka_unit_test(test_all_waits_for_one_handler_are_woken_however_many_there_are),
-        cmocka_unit_test(test_a_wait_that_sees_the_end_before_it_is_told_sleeps_on_for_the_handler),
+        cmocka_unit_test(test_a_wait_for_a_handler_sleeps_on_when_a_look_finds_the_end),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_a_handler_that_never_comes_is_a_timeout),
         cmocka_unit_test(test_a_failure_is_told_though_the_device_is_lost_with_it),
-        cmocka_unit_test(test_a_lost_device_ends_the_wait_for_a_handler),
+        cmocka_unit_test(test_on_a_lost_device_a_handler_is_waited_for),
+        cmocka_unit_test(test_giving_up_ends_the_wait_for_a_handler),
         cmocka_unit_test(test_a_handler_that_is_late_by_a_whole_ring_is_waited_for),
         cmocka_unit_test(test_a_handler_that_is_late_by_a_whole_ring_leaves_the_later_ticket_alone),
         cmocka_unit_test(test_a_failure_is_told_when_the_handler_has_run),

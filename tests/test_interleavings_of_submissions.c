@@ -1716,6 +1716,459 @@ static void test_destroy_now_lets_a_handler_out_that_has_ended_a_submission(void
     close_stage(&s);
 }
 
+static void finish_work(void *buffer) { softmetal_finish(buffer); }
+
+/* -- the work of a lost device is given up meanwhile -------------------------------------------- */
+
+/* By work of the third queue. */
+static void lose_the_device(stage *s)
+{
+    void *killed = open_on(s, 2);
+    fail_with_the_device(killed);
+    (void)commit_to(s->q[2], killed);
+    softmetal_finish(killed);
+    assert_true(gpusync_device_is_lost(s->device));
+}
+
+static void *give_up_body(void *device)
+{
+    probe_give_up_lost((gpusync_device *)device);
+    return NULL;
+}
+
+/* The point may be one of a dispatched function, in which no timer fires. */
+static void give_up_elsewhere(void *device) { join(start(give_up_body, device)); }
+
+/* All that can be told of a ticket, of work that signals the value 1 of the first timeline. */
+typedef struct hearer {
+    stage *s;
+    gpusync_ticket ticket;
+    outcome complete, done, value;
+    bool submits;
+    void *object;
+} hearer;
+
+enum { A_COMMIT, ONE_PART, TWO_PARTS, LOST_KINDS };
+
+/* On the first queue. buffers: two, retained. */
+static void open_hearer(hearer *h, stage *s, int kind, void **buffers)
+{
+    gpusync_submission submission;
+    gpusync_point signal = at(s->t[0], 1);
+    memset(h, 0, sizeof *h);
+    memset(&submission, 0, sizeof submission);
+    h->s = s;
+    h->submits = kind != A_COMMIT;
+    buffers[1] = kind == TWO_PARTS ? kept_buffer_of(s->q[0]) : NULL;
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = kind == TWO_PARTS ? 2 : 1;
+    submission.signals = &signal;
+    submission.signal_count = 1;
+    submission.on_complete = remember;
+    submission.user = &h->complete;
+    submission.flags = SIGNALS_INSIDE;
+    if (h->submits) assert_ok(submit_as_told(s->q[0], &submission, &h->ticket));
+    else h->ticket = commit_to(s->q[0], buffers[0]);
+    on_done(s->q[0], h->ticket, &h->done);
+    on_value(s->t[0], 1, &h->value);
+    h->object = metal_buffer_new(s->rig.metal_device, 1);
+    assert_ok(gpusync_release_after(after(s->q[0], h->ticket), h->object));
+}
+
+/* Everything says the same, whoever was first; and goes on to say it. */
+static gpusync_result heard(hearer *h)
+{
+    gpusync_ticket_info info;
+    gpusync_queue *queue = h->s->q[0];
+    gpusync_result result = gpusync_poll(queue, h->ticket);
+    bool given_up = result == GPUSYNC_ERROR_DEVICE_LOST;
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    if (h->submits) assert_ended(&h->complete, result);
+    assert_ended(&h->done, result);
+    assert_true(h->complete.order < h->done.order); /* it counts as registered first */
+    assert_int_equal(calls_of(&h->value), 1);
+    if (h->submits && result == GPUSYNC_OK) assert_ok(h->value.result);
+    if (result != GPUSYNC_OK && !given_up)
+        assert_result(h->value.result, h->submits ? result : GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_wait(queue, h->ticket, 0), result);
+    assert_int_equal(gpusync_is_done(queue, h->ticket), !given_up);
+    assert_int_equal(gpusync_is_idle(queue), !given_up);
+    assert_result(gpusync_get_info(queue, h->ticket, &info), given_up ? result : GPUSYNC_OK);
+    if (!given_up) assert_result(info.result, result);
+    assert_int_equal(owners_of(h->object), given_up ? 2 : 1);
+    assert_result(gpusync_queue_wait(queue, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    return result;
+}
+
+static void close_hearer(hearer *h)
+{
+    long calls = calls_of(&h->complete) + calls_of(&h->done) + calls_of(&h->value);
+    must_return_within(20);
+    close_queue(h->s, 0);
+    has_returned();
+    assert_int_equal(calls_of(&h->complete) + calls_of(&h->done) + calls_of(&h->value), calls);
+    assert_int_equal(owners_of(h->object), 1);
+    metal_release(h->object);
+    if (metal4_run()) assert_true(softmetal_settle(SECONDS(10)));
+    close_stage(h->s);
+}
+
+/* Rule: the handler, or the sweep, ends a ticket, and the other one changes nothing. The work is given up at this point
+   of the handler of its last part; of two parts the second does not end. True: there was such a point. */
+static bool check_giving_up_amid_a_handler(int kind, bool fails, int n)
+{
+    gpusync_result result;
+    void *buffers[2];
+    hearer h;
+    bool acted;
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    buffers[0] = kept_buffer_of(s.q[0]);
+    if (fails) softmetal_fail(buffers[0], NULL, metal4_run() ? 8 : 3, NULL);
+    open_hearer(&h, &s, kind, buffers);
+    lose_the_device(&s);
+    softmetal_complete(buffers[0]);
+    must_return_within(20);
+    probe_at_each(n, give_up_elsewhere, s.device);
+    softmetal_run_handler(buffers[0], 0);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    acted = probe_has_acted();
+    has_returned();
+    softmetal_release_block(buffers[0], 0);
+    if (!acted) probe_give_up_lost(s.device);
+    result = heard(&h);
+    if (kind == TWO_PARTS && !metal4_run()) assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+    else if (result != GPUSYNC_ERROR_DEVICE_LOST) assert_result(result, fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    if (buffers[1] && !metal4_run()) softmetal_finish(buffers[1]);
+    assert_result(heard(&h), result);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    close_hearer(&h);
+    return acted;
+}
+
+static void test_work_is_given_up_while_its_handler_ends_it(void **state)
+{
+    int kind, fails, n;
+    (void)state;
+    for (kind = 0; kind < LOST_KINDS; kind++)
+        for (fails = 0; fails < 2; fails++) {
+            for (n = 1; check_giving_up_amid_a_handler(kind, fails, n); n++) {}
+            assert_true(n > 1);
+        }
+}
+
+/* ... of a look of another thread, which has seen the end. */
+static bool check_giving_up_amid_a_look(int kind, bool fails, int n)
+{
+    void *buffers[2];
+    gpusync_result seen, result;
+    hearer h;
+    bool acted;
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    buffers[0] = kept_buffer_of(s.q[0]);
+    if (fails) softmetal_fail(buffers[0], NULL, 3, NULL);
+    open_hearer(&h, &s, kind, buffers);
+    lose_the_device(&s);
+    softmetal_complete(buffers[0]);
+    must_return_within(20);
+    probe_at_each(n, give_up_elsewhere, s.device);
+    seen = gpusync_poll(s.q[0], h.ticket);
+    acted = probe_has_acted();
+    has_returned();
+    if (!acted) probe_give_up_lost(s.device);
+    result = heard(&h);
+    if (kind != TWO_PARTS) assert_result(seen, result);
+    else assert_true(seen == GPUSYNC_NOT_READY || seen == GPUSYNC_ERROR_DEVICE_LOST);
+    softmetal_run_handler(buffers[0], 0);
+    softmetal_release_block(buffers[0], 0);
+    if (buffers[1]) softmetal_finish(buffers[1]);
+    assert_result(heard(&h), result);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    close_hearer(&h);
+    return acted;
+}
+
+static void test_work_is_given_up_while_a_look_ends_it(void **state)
+{
+    int kind, fails, n;
+    (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
+    for (kind = 0; kind < LOST_KINDS; kind++)
+        for (fails = 0; fails < 2; fails++) {
+            for (n = 1; check_giving_up_amid_a_look(kind, fails, n); n++) {}
+            assert_true(n > 1);
+        }
+}
+
+/* Rule: what is given up is over for every thread at the same moment. At this point of the giving up the work ends. */
+static bool check_an_end_amid_the_giving_up(int kind, bool fails, int n)
+{
+    void *buffers[2];
+    gpusync_result result;
+    hearer h;
+    bool acted;
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    buffers[0] = kept_buffer_of(s.q[0]);
+    if (fails) softmetal_fail(buffers[0], NULL, metal4_run() ? 8 : 3, NULL);
+    open_hearer(&h, &s, kind, buffers);
+    lose_the_device(&s);
+    must_return_within(20);
+    probe_at_each(n, finish_work, buffers[0]);
+    probe_give_up_lost(s.device);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    acted = probe_has_acted();
+    has_returned();
+    result = heard(&h);
+    if (!acted) softmetal_finish(buffers[0]);
+    if (buffers[1] && !metal4_run()) softmetal_finish(buffers[1]);
+    assert_result(heard(&h), result);
+    if (!acted) assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    close_hearer(&h);
+    return acted;
+}
+
+static void test_work_ends_while_it_is_given_up(void **state)
+{
+    int kind, fails, n;
+    (void)state;
+    for (kind = 0; kind < LOST_KINDS; kind++)
+        for (fails = 0; fails < 2; fails++) {
+            for (n = 1; check_an_end_amid_the_giving_up(kind, fails, n); n++) {}
+            assert_true(n > 1);
+        }
+}
+
+static gate both_go;
+
+static void *give_up_with_others(void *device)
+{
+    gate_wait(&both_go);
+    probe_give_up_lost((gpusync_device *)device);
+    return NULL;
+}
+
+/* The same, with nothing that has one thread wait for the other. */
+static void test_work_ends_and_is_given_up_at_once(void **state)
+{
+    unsigned round, ended = 0;
+    (void)state;
+    for (round = 0; round < 400 / SLOW; round++) {
+        gpusync_result result;
+        pthread_t thread;
+        void *buffers[2];
+        hearer h;
+        stage s;
+        open_sleepy_stage(&s, NULL, NULL);
+        buffers[0] = kept_buffer_of(s.q[0]);
+        if (round % 4 == 0) softmetal_fail(buffers[0], NULL, metal4_run() ? 8 : 3, NULL);
+        open_hearer(&h, &s, (int)(round % LOST_KINDS), buffers);
+        lose_the_device(&s);
+        gate_init(&both_go, 2);
+        thread = start(give_up_with_others, s.device);
+        gate_wait(&both_go);
+        softmetal_finish(buffers[0]);
+        join(thread);
+        gate_destroy(&both_go);
+        result = heard(&h);
+        ended += result != GPUSYNC_ERROR_DEVICE_LOST;
+        if (buffers[1] && !metal4_run()) softmetal_finish(buffers[1]);
+        assert_result(heard(&h), result);
+        metal_release(buffers[0]);
+        metal_release(buffers[1]);
+        close_hearer(&h);
+    }
+    print_message("%u of %u ended before\n", ended, 400 / SLOW);
+}
+
+/* Rule: the giving up does not wait for the order lock, and comes again. Another thread issues a submission, and stands in
+   Metal's commit, when the device is lost and both looks come. */
+static void test_what_is_just_being_issued_is_given_up_at_the_next_look(void **state)
+{
+    stop at_commit;
+    job issued, other;
+    void *killed;
+    pthread_t thread;
+    stage s;
+    (void)state;
+    open_sleepy_stage(&s, NULL, NULL);
+    issued = JOB(.queue = s.q[0], .signal = at(s.t[0], 1));
+    other = JOB(.queue = s.q[1], .signal = at(s.t[1], 1));
+    job_submit(&other);
+    job_open(&issued);
+    killed = open_on(&s, 2);
+    fail_with_the_device(killed);
+    (void)commit_to(s.q[2], killed);
+    stop_at(&at_commit, issued.buffer, "commit", SOFTMETAL_AFTER);
+    thread = start(submit_body, &issued);
+    gate_wait(&at_commit.entered);
+    softmetal_finish(killed);
+    assert_true(gpusync_device_is_lost(s.device));
+    must_return_within(20);
+    probe_give_up_lost(s.device);
+    has_returned();
+    assert_int_equal(value_of(s.t[0]) + value_of(s.t[2]), 0); /* timelines fail when all is given up */
+    assert_false(gpusync_is_idle(s.q[0]));
+    gate_wait(&at_commit.leave);
+    join(thread);
+    stop_over(&at_commit);
+    assert_int_equal(calls_of_job(&issued), 0);
+    assert_result(poll_job(&issued), GPUSYNC_NOT_READY);
+    assert_true(softmetal_timers() > 0);
+    probe_give_up_lost(s.device);
+    assert_called_once(&issued);
+    assert_called_once(&other);
+    assert_result(issued.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(other.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(poll_job(&issued), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(poll_job(&other), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(value_result(s.t[0], 1), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(value_result(s.t[1], 1), GPUSYNC_ERROR_DEVICE_LOST);
+    finish_queue(s.q[0]);
+    finish_queue(s.q[1]);
+    job_over(&issued);
+    job_over(&other);
+    close_stage(&s);
+}
+
+/* The device is lost, and the work given up, by another thread. */
+static void *lose_and_give_up_body(void *argument)
+{
+    void **killed = (void **)argument; /* and the device */
+    softmetal_finish(killed[0]);
+    probe_give_up_lost((gpusync_device *)killed[1]);
+    return NULL;
+}
+
+static void lose_and_give_up(void *killed) { join(start(lose_and_give_up_body, killed)); }
+
+/* Rule: after the giving up the GPU gets no work, or the work counts as given up from the first moment. Both happens at this
+   point of the call, which was let in before. */
+static bool check_giving_up_amid_a_call(int kind, int n)
+{
+    gpusync_result result, ended;
+    outcome told = {0}, done = {0};
+    gpusync_ticket ticket = 0;
+    void *buffer, *killed[2];
+    bool acted;
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    buffer = kept_buffer_of(s.q[0]);
+    killed[0] = open_on(&s, 2);
+    killed[1] = s.device;
+    fail_with_the_device(killed[0]);
+    (void)commit_to(s.q[2], killed[0]);
+    must_return_within(20);
+    probe_at_each(n, lose_and_give_up, killed);
+    if (kind == A_COMMIT) result = either_commit(s.q[0], buffer, &ticket);
+    else result = TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffer), TELL(&told));
+    acted = probe_has_acted();
+    has_returned();
+    if (!acted) lose_and_give_up(killed);
+    if (result == GPUSYNC_OK) {
+        ended = gpusync_poll(s.q[0], ticket);
+        assert_result(ended, GPUSYNC_ERROR_DEVICE_LOST);
+        on_done(s.q[0], ticket, &done);
+        assert_ended(&done, GPUSYNC_ERROR_DEVICE_LOST);
+        if (kind != A_COMMIT) assert_ended(&told, GPUSYNC_ERROR_DEVICE_LOST);
+        softmetal_finish(buffer);
+        assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_false(gpusync_is_done(s.q[0], ticket));
+        if (kind != A_COMMIT) assert_int_equal(calls_of(&told), 1);
+    } else {
+        assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_ok(either_discard(s.q[0], buffer));
+    }
+    metal_release(buffer);
+    close_stage(&s);
+    return acted;
+}
+
+static void test_work_is_given_up_while_a_call_brings_more(void **state)
+{
+    int kind, n;
+    (void)state;
+    for (kind = A_COMMIT; kind <= ONE_PART; kind++) {
+        for (n = 1; check_giving_up_amid_a_call(kind, n); n++) {}
+        assert_true(n > 1);
+    }
+}
+
+/* Rule: destroy waits until the work is given up, and no longer. Its callbacks hear of the loss, as those of other queues
+   do, and the objects go with the queue, though the GPU goes on. */
+static void check_destroy_until_the_giving_up(int kind)
+{
+    gpusync_queue *queue;
+    void *metal, *buffers[2];
+    pthread_t thread;
+    destroying d;
+    hearer h;
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    buffers[0] = kept_buffer_of(s.q[0]);
+    open_hearer(&h, &s, kind, buffers);
+    metal = metal_retain(s.metal[0]);
+    queue = s.q[0];
+    lose_the_device(&s);
+    must_return_within(20);
+    d = (destroying){queue, false, 0};
+    thread = start(destroy_body, &d);
+    while (gpusync_poll(queue, h.ticket) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+    assert_int_equal(calls_so_far(&h.complete) + calls_so_far(&h.done) + calls_so_far(&h.value), 0);
+    assert_false(GET(&d.done));
+    probe_give_up_lost(s.device);
+    join(thread);
+    has_returned();
+    s.q[0] = NULL;
+    if (h.submits) assert_ended(&h.complete, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ended(&h.done, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_ended(&h.value, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(owners_of(h.object), 1);
+    metal_release(h.object);
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+    close_stage(&s);
+}
+
+static void test_destroy_waits_for_the_giving_up_and_tells_of_the_loss(void **state)
+{
+    int kind;
+    (void)state;
+    for (kind = 0; kind < LOST_KINDS; kind++) check_destroy_until_the_giving_up(kind);
+}
+
+/* The report looks at a part, and asks Metal for its status; the submission ends meanwhile. */
+static void finish_at_status(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    if (phase != SOFTMETAL_BEFORE || object != user || strcmp(selector, metal4_run() ? "label" : "status") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    softmetal_finish(object);
+}
+
+/* Rule: a slot does not lead to its submission any more when that has ended, and a report does not go that way. */
+static void test_a_submission_ends_while_a_report_writes_one_of_its_parts(void **state)
+{
+    job one;
+    stage s;
+    (void)state;
+    open_sleepy_stage(&s, NULL, NULL);
+    one = JOB(.queue = s.q[0]);
+    job_submit(&one);
+    softmetal_set_message_hook(finish_at_status, one.buffer);
+    assert_true(reports(s.device, "ticket 1"));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_called(&one, GPUSYNC_OK);
+    job_over(&one);
+    close_stage(&s);
+}
+
 /* -- every order of four submissions ------------------------------------------------------------ */
 
 /* Two on each of two queues. Which waits for what, which signals what, which is killed: a random choice, the shape. The
@@ -2185,6 +2638,14 @@ int main(void)
         cmocka_unit_test(test_a_queue_goes_while_a_signal_has_its_line_issued),
         cmocka_unit_test(test_destroy_waits_for_a_handler_that_is_on_its_way_out),
         cmocka_unit_test(test_destroy_now_lets_a_handler_out_that_has_ended_a_submission),
+        cmocka_unit_test(test_work_is_given_up_while_its_handler_ends_it),
+        cmocka_unit_test(test_work_is_given_up_while_a_look_ends_it),
+        cmocka_unit_test(test_work_ends_while_it_is_given_up),
+        cmocka_unit_test(test_work_ends_and_is_given_up_at_once),
+        cmocka_unit_test(test_what_is_just_being_issued_is_given_up_at_the_next_look),
+        cmocka_unit_test(test_work_is_given_up_while_a_call_brings_more),
+        cmocka_unit_test(test_destroy_waits_for_the_giving_up_and_tells_of_the_loss),
+        cmocka_unit_test(test_a_submission_ends_while_a_report_writes_one_of_its_parts),
         cmocka_unit_test(test_every_order_of_four_submissions),
         cmocka_unit_test(test_many_orders_of_four_submissions_and_calls_in_between),
     };

@@ -217,7 +217,6 @@ static void test_a_wait_for_a_ticket_that_times_out_writes_one_warning(void **st
     options.handlers = true;
     assert_result(gpusync_wait_ex(p.r.queue, 2, MS(5), &options), GPUSYNC_TIMEOUT);
     assert_timed_out(&p, "queue 'render'", "ticket 2 ");
-    options.through_loss = true;
     assert_result(gpusync_wait_ex(p.r.queue, 2, MS(5), &options), GPUSYNC_TIMEOUT);
     assert_timed_out(&p, "queue 'render'", "ticket 2 ");
     close_program(&p);
@@ -588,8 +587,10 @@ static void lose_the_device(program *p, uint64_t deadline_ns)
     PUT(&clock_now, deadline_ns);
     fail_with_the_device(p->buffer);
     softmetal_finish(p->buffer);
+    probe_give_up_lost(p->r.device);
 }
 
+/* What is given up is no failure either, and of the loss there is one line. */
 static void test_a_wait_that_the_loss_of_the_device_ends_writes_no_warning(void **state)
 {
     program p;
@@ -600,6 +601,11 @@ static void test_a_wait_that_the_loss_of_the_device_ends_writes_no_warning(void 
     p.in_park = lose_the_device;
     assert_result(gpusync_wait(p.r.queue, 2, MS(5)), GPUSYNC_ERROR_DEVICE_LOST);
     assert_only_errors(&p);
+    assert_lines(&p, 2);
+    assert_int_equal(!strstr(p.lines[0].text, "device lost") + !strstr(p.lines[1].text, "device lost"), 1);
+    forget(&p);
+    finish_queue(p.r.queue); /* late */
+    assert_lines(&p, 0);
     close_program(&p);
 }
 
@@ -1256,41 +1262,44 @@ static void test_a_call_that_loses_its_room_at_the_deadline_writes_one_warning(v
     assert_true(lost > 0);
 }
 
-/* The device is lost, and the GPU may still use what the work uses: the wait goes on until its time is over. */
-static void test_a_wait_through_a_loss_that_reaches_its_limit_writes_one_warning(void **state)
+static gpusync_result wait_somehow(program *p, int how, uint64_t timeout_ns)
 {
-    gpusync_wait_options options;
-    gpusync_point point;
+    gpusync_point point = after(p->r.queue, 2);
+    if (how == 0) return gpusync_wait(p->r.queue, 2, timeout_ns);
+    if (how == 1) return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, timeout_ns, NULL, NULL);
+    if (how == 2) return gpusync_queue_wait(p->r.queue, timeout_ns);
+    return gpusync_device_wait(p->r.device, timeout_ns, NULL);
+}
+
+/* The device is lost, and the work may still end: the wait goes on until its time is over. When the work is given up,
+   the same wait ends at once, and nothing timed out. */
+static void test_a_wait_on_a_lost_device_that_reaches_its_limit_writes_one_warning(void **state)
+{
     int how;
     program p;
     (void)state;
     open_plain(&p);
-    memset(&options, 0, sizeof options);
-    options.through_loss = true;
     commit_empty(&p.r, &p.buffer);
-    point = after(p.r.queue, commit_empty(&p.r, NULL));
+    commit_empty(&p.r, NULL);
     fail_with_the_device(p.buffer);
     softmetal_finish(p.buffer);
     assert_only_errors(&p);
     forget(&p);
     for (how = 0; how < 4; how++) {
-        gpusync_result result;
-        if (how == 0) result = gpusync_wait_ex(p.r.queue, 2, MS(5), &options);
-        else if (how == 1) result = gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, MS(5), &options, NULL);
-        else if (how == 2) result = gpusync_wait_ex(p.r.queue, GPUSYNC_EVERYTHING, MS(5), &options);
-        else result = gpusync_device_wait(p.r.device, MS(5), &options);
-        assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(wait_somehow(&p, how, MS(5)), GPUSYNC_TIMEOUT);
         assert_timed_out(&p, "queue 'render'", how < 2 ? "ticket 2 " : "everything up to ticket 2 ");
+        assert_result(wait_somehow(&p, how, 0), GPUSYNC_TIMEOUT);
+        assert_lines(&p, 0); /* a look has no limit */
     }
-    assert_result(gpusync_wait_ex(p.r.queue, 2, 0, &options), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_lines(&p, 0); /* a look has no limit */
+    probe_give_up_lost(p.r.device);
+    for (how = 0; how < 4; how++) assert_result(wait_somehow(&p, how, MS(5)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_lines(&p, 0);
     close_program(&p);
 }
 
-/* ... also where more than one queue has work that the GPU may still use. */
-static void test_a_wait_for_a_device_through_a_loss_that_reaches_its_limit_writes_one_warning(void **state)
+/* ... also where more than one queue has work that may still end. */
+static void test_a_wait_for_a_lost_device_that_reaches_its_limit_writes_one_warning(void **state)
 {
-    static const gpusync_wait_options options = {.through_loss = true};
     gpusync_queue_desc desc = queue_desc_of(0, 0);
     gpusync_queue *queues[3];
     unsigned i;
@@ -1308,7 +1317,7 @@ static void test_a_wait_for_a_device_through_a_loss_that_reaches_its_limit_write
     softmetal_finish(p.buffer);
     assert_only_errors(&p);
     forget(&p);
-    assert_result(gpusync_device_wait(p.r.device, MS(5), &options), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_device_wait(p.r.device, MS(5), NULL), GPUSYNC_TIMEOUT);
     assert_timed_out(&p, "queue 'render'", "everything up to ticket 2 ");
     for (i = 0; i < LENGTH(queues); i++) {
         finish_queue(queues[i]);
@@ -1490,8 +1499,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_feedback_that_does_not_come_writes_nothing),
         cmocka_unit_test(test_a_wait_for_a_device_warns_where_one_queue_took_all_its_time),
         cmocka_unit_test(test_a_call_that_loses_its_room_at_the_deadline_writes_one_warning),
-        cmocka_unit_test(test_a_wait_through_a_loss_that_reaches_its_limit_writes_one_warning),
-        cmocka_unit_test(test_a_wait_for_a_device_through_a_loss_that_reaches_its_limit_writes_one_warning),
+        cmocka_unit_test(test_a_wait_on_a_lost_device_that_reaches_its_limit_writes_one_warning),
+        cmocka_unit_test(test_a_wait_for_a_lost_device_that_reaches_its_limit_writes_one_warning),
         cmocka_unit_test(test_the_report_of_a_queue_is_its_lines_of_the_report_of_the_device),
         cmocka_unit_test(test_the_report_of_a_queue_is_cut_as_by_snprintf),
         cmocka_unit_test(test_the_report_of_no_queue_is_empty),

@@ -140,36 +140,147 @@ static void test_destroying_the_queue_releases_what_is_left(void **state)
     close_stage(&s);
 }
 
+/* Work of another queue fails in a way that takes the device away. */
+static void lose_the_device(stage *s, unsigned i)
+{
+    void *culprit = open_on(s, i);
+    fail_with_the_device(culprit);
+    (void)commit_to(s->q[i], culprit);
+    finish(s, i);
+    assert_true(gpusync_device_is_lost(s->device));
+}
+
+static bool is_there(int kind) { return !metal4_run() || kind == PLAIN_COMMIT || kind == SUBMISSION; }
+
 /* gpusync cannot know any more when the GPU is through with it. */
 static void test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed(void **state)
 {
-    gpusync_ticket ticket;
-    void *objects[2], *stuck, *culprit;
+    int kind;
+    (void)state;
+    for (kind = 0; kind < TICKET_KINDS; kind++) {
+        gpusync_ticket ticket;
+        void *objects[3];
+        unsigned i;
+        stage s;
+        if (!is_there(kind)) continue;
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        for (i = 0; i < LENGTH(objects); i++) objects[i] = memory_of(&s, 1);
+        ticket = ticket_of(&s, 0, kind, false);
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[0])); /* before, */
+        lose_the_device(&s, 1);
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[1])); /* ... after the loss, */
+        assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_NOT_READY);
+        probe_give_up_lost(s.device);
+        assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[2])); /* ... and behind the end */
+        for (i = 0; i < LENGTH(objects); i++) assert_int_equal(owners_of(objects[i]), 2);
+        finish(&s, 0); /* too late: nobody is told */
+        for (i = 0; i < LENGTH(objects); i++) assert_int_equal(owners_of(objects[i]), 2);
+        close_queue(&s, 0);
+        for (i = 0; i < LENGTH(objects); i++) {
+            assert_int_equal(owners_of(objects[i]), 1);
+            metal_release(objects[i]);
+        }
+        close_stage(&s);
+    }
+}
+
+/* Metal reports the end: the GPU is through with the object. */
+static void test_on_a_lost_device_an_object_is_released_when_its_ticket_ends_in_time(void **state)
+{
+    int kind;
+    unsigned fails;
+    (void)state;
+    for (kind = 0; kind < TICKET_KINDS; kind++)
+        for (fails = 0; fails < 2; fails++) {
+            gpusync_ticket ticket;
+            void *objects[2];
+            unsigned i;
+            stage s;
+            if (!is_there(kind)) continue;
+            open_stage(&s, SOFTMETAL_MANUAL, 2);
+            for (i = 0; i < 2; i++) objects[i] = memory_of(&s, 1);
+            ticket = ticket_of(&s, 0, kind, fails);
+            assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[0]));
+            lose_the_device(&s, 1);
+            assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[1]));
+            for (i = 0; i < 2; i++) assert_int_equal(owners_of(objects[i]), 2);
+            finish(&s, 0);
+            for (i = 0; i < 2; i++) {
+                assert_int_equal(owners_of(objects[i]), 1);
+                metal_release(objects[i]);
+            }
+            close_stage(&s);
+        }
+}
+
+/* It ends with the device, and the GPU has never had it. */
+static void test_an_object_of_held_work_is_released_when_the_device_is_lost(void **state)
+{
+    gpusync_ticket held;
+    void *object;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    object = memory_of(&s, 1);
+    held = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 1)));
+    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], held), object));
+    lose_the_device(&s, 1);
+    assert_result(gpusync_poll(s.q[0], held), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(owners_of(object), 1);
+    metal_release(object);
+    close_stage(&s);
+}
+
+/* The timeline fails, and the work that was to signal it may go on. a: work in flight signals it; b: no work. */
+static void test_on_a_lost_device_an_object_of_a_value_is_kept_until_its_timeline_is_destroyed(void **state)
+{
+    enum { WORK, HOST, AFTERWARDS, OBJECTS };
+    void *objects[OBJECTS], *event, *metal;
     unsigned i;
     stage s;
     (void)state;
     open_stage(&s, SOFTMETAL_MANUAL, 2);
-    for (i = 0; i < 2; i++) objects[i] = memory_of(&s, 1);
-    stuck = metal_retain(open_on(&s, 0));
-    ticket = commit_to(s.q[0], stuck);
-    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[0])); /* before, */
-    culprit = open_on(&s, 1);
-    softmetal_fail(culprit, NULL, 4, "access revoked");
-    (void)commit_to(s.q[1], culprit);
-    finish(&s, 1);
-    assert_true(gpusync_device_is_lost(s.device));
-    assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), objects[1])); /* ... and after the loss */
-    for (i = 0; i < 2; i++) assert_int_equal(owners_of(objects[i]), 2);
-    metal_retain(s.metal[0]);
-    assert_ok(gpusync_queue_destroy(s.q[0]));
-    s.q[0] = NULL;
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < OBJECTS; i++) objects[i] = memory_of(&s, 1);
+    event = metal_retain(probe_event_of(s.a, NULL));
+    metal = metal_retain(s.metal[0]);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    assert_ok(gpusync_release_after(at(s.a, 1), objects[WORK]));
+    assert_ok(gpusync_release_after(at(s.b, 1), objects[HOST]));
+    lose_the_device(&s, 1);
+    for (i = 0; i < AFTERWARDS; i++) assert_int_equal(owners_of(objects[i]), 2);
+    probe_give_up_lost(s.device);
+    assert_int_equal(reached(s.a, GPUSYNC_ERROR_DEVICE_LOST), 0);
+    assert_int_equal(reached(s.b, GPUSYNC_ERROR_DEVICE_LOST), 0);
+    assert_ok(gpusync_release_after(at(s.a, 1), objects[AFTERWARDS]));
+    for (i = 0; i < OBJECTS; i++) assert_int_equal(owners_of(objects[i]), 2);
+    finish(&s, 0);
+    for (i = 0; i < OBJECTS; i++) assert_int_equal(owners_of(objects[i]), 2);
+    take_down_timeline(&s, 0);
+    take_down_timeline(&s, 1);
+    for (i = 0; i < OBJECTS; i++) {
         assert_int_equal(owners_of(objects[i]), 1);
         metal_release(objects[i]);
     }
-    softmetal_finish(stuck);
-    metal_release(stuck);
-    metal_release(s.metal[0]);
+    metal_release(event);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+/* A value that the host signals in time is reached on a lost device, too. */
+static void test_on_a_lost_device_an_object_of_a_value_is_released_when_the_host_signals_it(void **state)
+{
+    void *object;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    object = memory_of(&s, 1);
+    assert_ok(gpusync_release_after(at(s.a, 1), object));
+    lose_the_device(&s, 1);
+    assert_int_equal(owners_of(object), 2);
+    assert_ok(gpusync_timeline_signal(s.a, 1));
+    assert_int_equal(owners_of(object), 1);
+    metal_release(object);
     close_stage(&s);
 }
 
@@ -273,6 +384,10 @@ int main(void)
         cmocka_unit_test(test_an_object_waits_for_its_own_ticket_only),
         cmocka_unit_test(test_destroying_the_queue_releases_what_is_left),
         cmocka_unit_test(test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed),
+        cmocka_unit_test(test_on_a_lost_device_an_object_is_released_when_its_ticket_ends_in_time),
+        cmocka_unit_test(test_an_object_of_held_work_is_released_when_the_device_is_lost),
+        cmocka_unit_test(test_on_a_lost_device_an_object_of_a_value_is_kept_until_its_timeline_is_destroyed),
+        cmocka_unit_test(test_on_a_lost_device_an_object_of_a_value_is_released_when_the_host_signals_it),
         cmocka_unit_test(test_nothing_is_retained_where_release_after_refuses),
         cmocka_unit_test(test_objects_to_be_released_after_a_held_ticket_are),
         cmocka_unit_test(test_an_object_whose_dealloc_destroys_its_queue_is_told_of_the_deadlock),

@@ -240,6 +240,40 @@ static void device_is_lost(cargo *s)
 {
     softmetal_remove_device(s->r.metal_device); /* which signals nothing any more */
     finish_both(s);
+    if (metal4_run()) probe_give_up_lost(s->r.device); /* until then its signals may come */
+}
+
+/* What the GPU has not ended is given up, and ends after that: until then the GPU may use the events. The producers end
+   in time where the work of the first queue is to be given up alone. */
+static void lose_by_other_work(cargo *s)
+{
+    gpusync_queue *third = queue_new(s->r.device);
+    void *killed = buffer_of(third);
+    softmetal_fail(killed, NULL, metal4_run() ? 5 : 4, NULL); /* access revoked: a device that was removed uses nothing */
+    (void)commit_to(third, killed);
+    softmetal_finish(killed);
+    assert_true(gpusync_device_is_lost(s->r.device));
+    assert_ok(gpusync_queue_destroy(third));
+}
+
+static void is_given_up(cargo *s)
+{
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.events_not_kept = true;
+    softmetal_set_quirks(&quirks);
+    lose_by_other_work(s);
+    assert_int_equal(CALLED(s->calls), 0);
+    probe_give_up_lost(s->r.device);
+    assert_int_equal(CALLED(s->calls), 1);
+    assert_result(s->told, GPUSYNC_ERROR_DEVICE_LOST);
+    finish_both(s);
+}
+
+static void is_given_up_by_itself(cargo *s)
+{
+    softmetal_finish_queue(s->metal_other);
+    is_given_up(s);
 }
 
 static void lose_all_handlers(void *metal_queue)
@@ -335,6 +369,8 @@ static void test_what_a_lost_device_had_is_let_go(void **state)
 {
     (void)state;
     end_in_flight(device_is_lost, GPUSYNC_ERROR_EXECUTION);
+    end_in_flight(is_given_up, GPUSYNC_ERROR_DEVICE_LOST);
+    end_in_flight(is_given_up_by_itself, GPUSYNC_ERROR_DEVICE_LOST);
 }
 
 static void test_what_a_destroyed_queue_had_in_flight_is_let_go(void **state)
@@ -726,6 +762,65 @@ static void test_an_object_is_released_after_its_ticket_once(void **state)
     release_after(queue_of_its_waits_is_destroyed);
 }
 
+/* The GPU may still use it, also when the work ends after all: it goes with its queue. */
+static void test_an_object_of_given_up_work_stays_until_its_queue_goes(void **state)
+{
+    cargo s;
+    void *objects[4], *queues[2];
+    size_t i;
+    (void)state;
+    cargo_open(&s);
+    note_what_may_stay(&s);
+    queues[0] = metal_retain(s.r.metal_queue);
+    queues[1] = metal_retain(s.metal_other);
+    assert_ok(submit(&s));
+    objects[0] = object_after(&s, s.r.queue, s.ticket);
+    objects[1] = object_after(&s, s.r.queue, commit_empty(&s.r, NULL));
+    objects[2] = object_after(&s, s.other, s.theirs[0]);
+    give_up_buffers(&s);
+    is_given_up(&s);
+    objects[3] = object_after(&s, s.r.queue, s.ticket); /* it never ends */
+    assert_true(softmetal_settle(SECONDS(10)));
+    metal_release(queues[0]);
+    metal_release(queues[1]);
+    for (i = 0; i < 4; i++) assert_int_equal(owners_of(objects[i]), 2);
+    queue_goes(&s);
+    for (i = 0; i < 4; i++) assert_int_equal(owners_of(objects[i]), i == 2 ? 2 : 1);
+    assert_ok(gpusync_queue_destroy(s.other));
+    s.other = NULL;
+    for (i = 0; i < 4; i++) assert_let_go(objects[i]);
+    cargo_close(&s);
+}
+
+/* ... or with its timeline. */
+static void test_an_object_of_a_given_up_value_stays_until_its_timeline_goes(void **state)
+{
+    enum { MOST = 100 }; /* more than one hold of a lock tells */
+    cargo s;
+    void *objects[2], *many;
+    size_t i;
+    (void)state;
+    cargo_open(&s);
+    note_what_may_stay(&s);
+    assert_ok(submit(&s));
+    for (i = 0; i < 2; i++) objects[i] = metal_buffer_new(s.r.metal_device, 1);
+    assert_ok(gpusync_release_after(s.signals[0], objects[0])); /* of work that is given up */
+    assert_ok(gpusync_release_after(at(s.in[1], 9), objects[1])); /* that no work signals */
+    many = metal_buffer_new(s.r.metal_device, 1);
+    for (i = 0; i < MOST; i++) assert_ok(gpusync_release_after(at(s.in[2], 9), many));
+    give_up_buffers(&s);
+    is_given_up(&s);
+    assert_true(softmetal_settle(SECONDS(10)));
+    assert_int_equal(owners_of(objects[0]), 2);
+    assert_int_equal(owners_of(objects[1]), 2);
+    assert_int_equal(owners_of(many), 1 + MOST);
+    destroy_timelines(&s);
+    assert_let_go(objects[0]);
+    assert_let_go(objects[1]);
+    assert_let_go(many);
+    cargo_close(&s);
+}
+
 static void test_an_object_of_an_ended_or_held_ticket_is_released(void **state)
 {
     cargo s;
@@ -918,23 +1013,25 @@ static long hold_many(rig *r, gpusync_queue *queue, unsigned count)
     return calls;
 }
 
-/* What a queue needed once stays with it, but not without end: the others have the rest. */
-static void test_a_queue_gathers_no_jobs(void **state)
+/* 64 submissions and 256 links stay, for all queues of the device. */
+static void test_what_a_burst_of_submissions_needed_goes_back_at_once(void **state)
 {
-    enum { MANY_HELD = 1000 };
+    enum { MANY_HELD = 1000, KEPT = 64, LINKS = 256 };
     gpusync_queue *queues[4];
-    long first, all = 0;
-    unsigned i, round;
+    long before, live;
+    unsigned i;
     rig r;
     (void)state;
     NOT_ON_METAL4("submissions have command buffers");
     rig_open(&r, SOFTMETAL_MANUAL);
-    first = hold_many(&r, r.queue, MANY_HELD);
-    assert_true(first > 10);
     for (i = 0; i < 4; i++) queues[i] = queue_new(r.device);
-    for (round = 0; round < 3; round++)
-        for (i = 0; i < 4; i++) all += hold_many(&r, queues[i], MANY_HELD);
-    assert_in_range(all, 0, first); /* were each to keep its own, it would be four times as much */
+    (void)hold_many(&r, r.queue, 1);
+    before = r.memory.live;
+    assert_in_range(hold_many(&r, r.queue, MANY_HELD), 2 * (MANY_HELD - 1), 2 * MANY_HELD + 100);
+    live = r.memory.live;
+    assert_in_range(live - before, KEPT + LINKS - 2, KEPT + LINKS + 20); /* and the larger ring of the queue */
+    for (i = 0; i < 4; i++) assert_int_equal(hold_many(&r, queues[i], KEPT), 0);
+    assert_int_equal(r.memory.live, live);
     for (i = 0; i < 4; i++) assert_ok(gpusync_queue_destroy(queues[i]));
     rig_close(&r);
 }
@@ -1229,14 +1326,16 @@ int main(void)
         cmocka_unit_test(test_a_release_that_cannot_be_put_off_retains_nothing),
         cmocka_unit_test(test_a_submission_that_is_refused_at_its_last_item_leaves_all_as_it_was),
         cmocka_unit_test(test_an_object_is_released_after_its_ticket_once),
+        cmocka_unit_test(test_an_object_of_given_up_work_stays_until_its_queue_goes),
         cmocka_unit_test(test_an_object_of_an_ended_or_held_ticket_is_released),
         cmocka_unit_test(test_events_are_used_again),
         cmocka_unit_test(test_submissions_in_the_steady_state_allocate_nothing),
-        cmocka_unit_test(test_a_queue_gathers_no_jobs),
+        cmocka_unit_test(test_what_a_burst_of_submissions_needed_goes_back_at_once),
         cmocka_unit_test(test_the_jobs_of_a_queue_that_goes_are_there_for_the_next),
         cmocka_unit_test(test_many_threads_are_called_back_once_for_each_submission),
         cmocka_unit_test(test_what_waits_for_values_goes_on_without_its_queue),
         cmocka_unit_test(test_an_object_is_released_when_a_value_is_reached_or_its_timeline_goes),
+        cmocka_unit_test(test_an_object_of_a_given_up_value_stays_until_its_timeline_goes),
     };
     seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : gpusync_now_ns() % 1000000007u;
     print_message("SEED=%llu\n", (unsigned long long)seed);

@@ -490,6 +490,29 @@ static void over_ticket_ends(step *t)
 
 static void over_given_up(step *t) { meet(t, false, give_up_twice); }
 
+/* What a lost device has not ended in a second, also where the work is over and a wait is not. */
+static void give_up_issued(step *t, bool over)
+{
+    void *killed;
+    t->s.q[2] = queue_new(t->s.device);
+    t->s.metal[2] = gpusync_queue_metal(t->s.q[2]);
+    killed = open_on(&t->s, 2);
+    fail_with_the_device(killed);
+    issue_behind(t);
+    if (over) raise_behind_its_back(t->s.a, 1);
+    if (over) finish(&t->s, 0);
+    (void)commit_to(t->s.q[2], killed);
+    softmetal_finish(killed);
+    assert_string_equal(look(t), "ISSUED");
+    assert_int_equal(calls_of(&t->told), 0);
+    probe_give_up_lost(t->s.device);
+    then(t);
+    assert_told(t, GPUSYNC_ERROR_DEVICE_LOST);
+}
+
+static void issued_device_lost(step *t) { give_up_issued(t, false); }
+static void issued_and_over_device_lost(step *t) { give_up_issued(t, true); }
+
 static const cell cells[] = {
     {"ENTERING", "free to go", entering_goes, false},
     {"ENTERING", "free to go", entering_goes_by_a_commit, false},
@@ -518,6 +541,8 @@ static const cell cells[] = {
     {"ISSUED", "work and waits over", issued_waits_over_last, false},
     {"ISSUED", "work and waits over", issued_work_over_last, false},
     {"ISSUED", "given up", issued_destroyed, true},
+    {"ISSUED", "given up", issued_device_lost, false},
+    {"ISSUED", "given up", issued_and_over_device_lost, false},
     {"OVER", "a wait fails", over_ticket_fails, false},
     {"OVER", "work and waits over", over_ticket_ends, false},
     {"OVER", "given up", over_given_up, false},

@@ -2444,17 +2444,12 @@ static void test_destroy_after_a_failure_gives_up_refused_and_open_buffers(void 
     close_stage(&s);
 }
 
-static void let_go_of_queue(void *queue)
-{
-    must(gpusync_queue_destroy_later((gpusync_queue *)queue, NULL, NULL) == GPUSYNC_OK, "it was let go before");
-}
-
-/* Its work in flight keeps it, and a refused submission is in the middle of its command buffers. The calls that come later
-   are told, and what the command buffers were to signal is given up, whether or not they were still marked as refused. */
+/* Its work in flight keeps it. The calls that come later are told, and what refused and other command buffers were to
+   signal is given up in the call, before anything that was dispatched has come. */
 static void test_a_queue_that_goes_says_destroyed_and_gives_up_all_that_is_refused(void **state)
 {
-    gpusync_timeline *timelines[2];
-    void *failing, *busy, *buffers[2], *metal;
+    gpusync_timeline *timelines[3];
+    void *failing, *busy, *buffers[3], *metal;
     unsigned i;
     stage s;
     (void)state;
@@ -2464,30 +2459,29 @@ static void test_a_queue_that_goes_says_destroyed_and_gives_up_all_that_is_refus
     commit_empty_to(s.q[0], &busy);
     timelines[0] = s.a;
     timelines[1] = s.b;
-    for (i = 0; i < 2; i++) {
+    timelines[2] = s.c;
+    for (i = 0; i < 3; i++) {
         buffers[i] = buffer_of(s.q[0]);
         assert_ok(gpusync_encode_signal(s.q[0], buffers[i], at(timelines[i], 1)));
     }
     softmetal_finish(failing);
     metal = metal_retain(s.metal[0]);
-    probe_at_each(1, let_go_of_queue, s.q[0]);
     REFUSED(GPUSYNC_ERROR_EXECUTION, s.q[0], .command_buffers = buffers, .command_buffer_count = 2);
-    assert_true(probe_has_acted());
-    assert_result(gpusync_queue_clear_failure(s.q[0]), GPUSYNC_ERROR_DESTROYED);
-    assert_result(gpusync_commit(s.q[0], buffers[1], NULL), GPUSYNC_ERROR_DESTROYED);
-    assert_int_equal(value_of(s.a) + value_of(s.b), 0);
-    s.q[0] = NULL;
-    softmetal_finish_queue(metal);
-    metal_release(metal);
-    while (softmetal_live("queue")) {
-        assert_true(softmetal_timers() > 0);
-        softmetal_fire_timer();
-        assert_true(softmetal_dispatched(SECONDS(20)));
-    }
-    for (i = 0; i < 2; i++) {
+    assert_int_equal(value_of(s.a) + value_of(s.b) + value_of(s.c), 0);
+    softmetal_set_dispatch_threads(0);
+    assert_ok(gpusync_queue_destroy_later(s.q[0], NULL, NULL));
+    for (i = 0; i < 3; i++) {
         gpusync_error error = error_at(timelines[i], 1);
         assert_result(error.result, GPUSYNC_ERROR_CANCELLED);
     }
+    assert_result(gpusync_queue_clear_failure(s.q[0]), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_commit(s.q[0], busy, NULL), GPUSYNC_ERROR_DESTROYED);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    s.q[0] = NULL;
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    assert_int_equal(softmetal_live("queue"), 0);
     close_stage(&s);
 }
 
@@ -2619,6 +2613,10 @@ static void test_the_loss_of_the_device_leaves_ended_work_its_result(void **stat
     wait_job_start(&job, s.q[0], tickets[IN_FLIGHT], SECONDS(60));
     await_sleepers(s.device, 1);
     softmetal_finish(buffers[LOSES]);
+    await_call(&told[HELD]); /* at once; the GPU goes on with the other */
+    assert_int_equal(calls_of(&told[IN_FLIGHT]), 0);
+    assert_result(gpusync_poll(s.q[0], tickets[IN_FLIGHT]), GPUSYNC_NOT_READY);
+    probe_give_up_lost(s.device);
     assert_result(wait_job_join(&job), GPUSYNC_ERROR_DEVICE_LOST);
     for (i = 0; i < LOSES; i++) {
         gpusync_result result = i == IN_FLIGHT || i == HELD ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
@@ -2636,7 +2634,6 @@ static void test_the_loss_of_the_device_leaves_ended_work_its_result(void **stat
 
 static void test_on_a_lost_device_a_failure_still_fails_later_work(void **state)
 {
-    gpusync_wait_options options;
     gpusync_ticket tickets[3];
     void *buffers[3], *fatal;
     stage s;
@@ -2648,12 +2645,10 @@ static void test_on_a_lost_device_a_failure_still_fails_later_work(void **state)
     commit_empty_to(s.q[1], &fatal);
     fail_with_the_device(fatal);
     softmetal_finish(fatal);
-    memset(&options, 0, sizeof options);
-    options.through_loss = true;
     softmetal_finish(buffers[0]);
     softmetal_finish(buffers[1]);
-    assert_result(gpusync_wait_ex(s.q[0], tickets[0], 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_wait_ex(s.q[0], tickets[1], 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait(s.q[0], tickets[0], 0), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait(s.q[0], tickets[1], 0), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_poll(s.q[0], tickets[2]), GPUSYNC_ERROR_DEVICE_LOST);
     assert_true(gpusync_is_idle(s.q[0]));
     close_stage(&s);

@@ -438,14 +438,21 @@ static void test_work_that_destroy_now_leaves_on_the_device_was_destroyed(void *
     }
 }
 
-/* On a lost device destroy does not wait for it, as what it waited for has not ended. Its failure came before that. */
-static void test_work_that_has_failed_tells_so_where_destroy_leaves_what_it_waited_for(void **state)
+static void *destroy_a_queue(void *queue)
+{
+    must(gpusync_queue_destroy((gpusync_queue *)queue) == GPUSYNC_OK, "a destroy");
+    return NULL;
+}
+
+/* On a lost device destroy waits until what it waited for is given up. Its failure came before that. Without a destroy
+   both are given up, in either order. */
+static void fail_before_the_giving_up(bool destroys)
 {
     outcome told;
     void *signals, *hangs, *buffer, *killed;
+    gpusync_ticket ticket;
+    pthread_t thread;
     stage s;
-    (void)state;
-    NOT_ON_METAL4("the queue would stay for good, with the event");
     memset(&told, 0, sizeof told);
     open_stage(&s, SOFTMETAL_MANUAL, 3);
     signals = open_on(&s, 0);
@@ -455,7 +462,7 @@ static void test_work_that_has_failed_tells_so_where_destroy_leaves_what_it_wait
     assert_ok(gpusync_encode_signal(s.q[0], signals, at(s.a, 1)));
     (void)SUBMIT(s.q[0], BUFFERS(signals, hangs));
     softmetal_fail(buffer, "TestDomain", 42, "it broke");
-    (void)SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)), TELL(&told));
+    ticket = SUBMIT(s.q[1], BUFFERS(buffer), WAITS(at(s.a, 1)), TELL(&told));
     softmetal_finish(signals);
     finish(&s, 1);
     assert_int_equal(calls_of(&told), 0);
@@ -463,15 +470,36 @@ static void test_work_that_has_failed_tells_so_where_destroy_leaves_what_it_wait
     (void)commit_to(s.q[2], killed);
     softmetal_finish(killed);
     assert_true(gpusync_device_is_lost(s.device));
-    assert_ok(gpusync_queue_destroy(s.q[1]));
-    s.q[1] = NULL;
-    assert_ended(&told, GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(told.error.code, 42);
-    assert_string_equal(told.error.message, "it broke");
+    assert_result(gpusync_poll(s.q[1], ticket), GPUSYNC_NOT_READY);
+    if (destroys) {
+        thread = start(destroy_a_queue, s.q[1]);
+        while (gpusync_poll(s.q[1], ticket) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+        assert_int_equal(calls_of(&told), 0);
+        must_return_within(20);
+        probe_give_up_lost(s.device);
+        join(thread);
+        has_returned();
+        s.q[1] = NULL;
+        assert_ended(&told, GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(told.error.code, 42);
+        assert_string_equal(told.error.message, "it broke");
+    } else {
+        probe_give_up_lost(s.device);
+        assert_ended(&told, gpusync_poll(s.q[1], ticket)); /* its own, if what it waited for was given up before it */
+        assert_true(told.result == GPUSYNC_ERROR_EXECUTION || told.result == GPUSYNC_ERROR_DEVICE_LOST);
+    }
     finish(&s, 0);
     metal_release(hangs);
     metal_release(buffer);
     close_stage(&s);
+}
+
+static void test_work_that_has_failed_tells_so_where_destroy_leaves_what_it_waited_for(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("the queue would stay for good, with the event");
+    fail_before_the_giving_up(true);
+    fail_before_the_giving_up(false);
 }
 
 /* Every value is one of a timeline of its own, so that nothing but the chain leads to the first. */

@@ -3,6 +3,7 @@
    On the manual clock a sweep comes when the test fires its timer. The program also runs on queues of Metal 4. */
 #include <pthread.h>
 
+#include "clock.h"
 #include "probe.h"
 #include "stage.h"
 
@@ -467,49 +468,258 @@ static void test_a_new_reason_needs_no_timer_where_one_comes_as_early(void **sta
 }
 
 static struct {
-    void *bad, *buffer;     /* the end of the first takes the device away */
-    unsigned parks, timers; /* timers: in the second park */
+    pthread_t waiter;
+    gpusync_queue *other;      /* which is destroyed in the first park */
+    void *first, *buffer;      /* its work, and that of the queue that is waited for */
+    pthread_t destroyer;
+    unsigned parks, timers;    /* of the waiter; timers: in its second park */
+    unsigned woken;
 } hinted;
 
-/* In the first park the device is lost: the hint takes the waiter off its list, so that it looks whether it is over. A
-   sweep comes before the waiter is back on it, and finds no reason for another one. */
+static void *destroy_other(void *unused)
+{
+    (void)unused;
+    must(gpusync_queue_destroy(hinted.other) == GPUSYNC_OK, "destroy");
+    return NULL;
+}
+
+/* In the first park a queue is destroyed whose point has ended: the hint takes the waiter off its list, so that it lets
+   go of that queue. A sweep comes before the waiter is back on it, and finds no reason for another one. */
 static void park_and_be_hinted_at(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user, (void)waiter, (void)deadline_ns;
-    if (hinted.parks++ == 0) {
+    if (!pthread_equal(pthread_self(), hinted.waiter)) {
+        sched_yield();
+    } else if (hinted.parks++ == 0) {
         must(softmetal_timers() == 1, "a sweep is on its way");
-        softmetal_finish(hinted.bad);
+        softmetal_finish(hinted.first);
+        hinted.destroyer = start(destroy_other, NULL);
+        while (!GET(&hinted.woken)) sched_yield();
         softmetal_fire_timer();
         must(softmetal_timers() == 0, "the sweep has found no reason");
-        return;
+    } else {
+        hinted.timers = softmetal_timers();
+        softmetal_finish(hinted.buffer);
     }
-    hinted.timers = softmetal_timers();
-    softmetal_finish(hinted.buffer);
 }
 
-static void wake_no_thread(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+static void wake_no_thread(void *user, gpusync_waiter *waiter)
+{
+    (void)user, (void)waiter;
+    COUNT(&hinted.woken);
+}
 
 /* Without a sweep the wait would never end if the handler were lost. */
 static void test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep(void **state)
 {
     gpusync_hooks hooks = {NULL, park_and_be_hinted_at, wake_no_thread, NULL};
-    gpusync_wait_options options = {.spin = &no_spin, .through_loss = true};
-    gpusync_queue *other;
-    gpusync_ticket ticket;
+    gpusync_wait_options options = {.spin = &no_spin};
+    gpusync_point points[2];
     rig r;
     (void)state;
     memset(&hinted, 0, sizeof hinted);
+    hinted.waiter = pthread_self();
     rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
-    other = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, NULL);
-    (void)commit_empty_to(other, &hinted.bad);
-    softmetal_fail(hinted.bad, NULL, 4, NULL);
-    ticket = commit_empty(&r, &hinted.buffer);
-    assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &options));
-    assert_true(gpusync_device_is_lost(r.device));
+    hinted.other = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, NULL);
+    points[0] = gpusync_at_ticket(hinted.other, commit_empty_to(hinted.other, &hinted.first));
+    points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &hinted.buffer));
+    must_return_within(60);
+    assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, &options, NULL));
+    has_returned();
+    join(hinted.destroyer);
     assert_int_equal(hinted.parks, 2);
     assert_int_equal(hinted.timers, 1);
-    assert_ok(gpusync_queue_destroy(other));
     rig_close(&r);
+}
+
+/* -- a lost device: its two looks ---------------------------------------------------------------------------------- */
+
+/* On the test's clock. Work is in flight on the first queue, and that of the other takes the device away. */
+typedef struct loss {
+    rig r;
+    gpusync_queue *other;
+    gpusync_ticket ticket;
+    void *buffer, *culprit;
+    uint64_t began; /* when the device was lost, or a moment before */
+} loss;
+
+static void open_loss(loss *l)
+{
+    memset(l, 0, sizeof *l);
+    PUT(&clock_now, SECONDS(1000));
+    PUT(&clock_is_real, false);
+    rig_open(&l->r, SOFTMETAL_MANUAL);
+    l->other = queue_of_kind(QUEUE_OF_GPUSYNC, l->r.device, NULL);
+    l->ticket = commit_empty(&l->r, &l->buffer);
+    metal_retain(l->buffer);
+    (void)commit_empty_to(l->other, &l->culprit);
+    fail_with_the_device(l->culprit);
+}
+
+static void lose_it(loss *l)
+{
+    l->began = gpusync_now_ns();
+    softmetal_finish(l->culprit);
+    assert_true(gpusync_device_is_lost(l->r.device));
+}
+
+static void close_loss(loss *l)
+{
+    softmetal_finish(l->buffer);
+    metal_release(l->buffer);
+    assert_ok(gpusync_queue_destroy(l->other));
+    rig_close(&l->r);
+    PUT(&clock_is_real, true);
+}
+
+static void pass(uint64_t ns) { PUT(&clock_now, GET(&clock_now) + ns); }
+
+/* The timer comes in its time. */
+static void fire_in_time(void)
+{
+    pass(softmetal_next_timer());
+    softmetal_fire_timer();
+}
+
+/* No thread sleeps, and nothing else is a reason for a sweep: a program that only polls hears of it as well. */
+static void test_a_loss_is_reason_enough_and_its_second_look_gives_up(void **state)
+{
+    loss l;
+    (void)state;
+    open_loss(&l);
+    assert_int_equal(softmetal_timers(), 0);
+    lose_it(&l);
+    assert_int_equal(softmetal_timers(), 1);
+    assert_in_range(softmetal_next_timer(), MS(499), MS(500));
+    fire_in_time();
+    assert_result(gpusync_poll(l.r.queue, l.ticket), GPUSYNC_NOT_READY);
+    assert_int_equal(softmetal_timers(), 1);
+    assert_in_range(softmetal_next_timer(), MS(499), MS(500));
+    fire_in_time();
+    assert_result(gpusync_poll(l.r.queue, l.ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_in_range(gpusync_now_ns() - l.began, SECONDS(1), SECONDS(1) + MS(1));
+    assert_int_equal(softmetal_timers(), 0); /* and that was the last */
+    close_loss(&l);
+}
+
+/* Where all has ended by then, there is nothing to give up, and no more sweeps than without a loss. */
+static void test_after_a_loss_that_leaves_nothing_the_sweeps_end(void **state)
+{
+    loss l;
+    (void)state;
+    open_loss(&l);
+    lose_it(&l);
+    softmetal_finish(l.buffer);
+    fire_in_time();
+    fire_in_time();
+    assert_ok(gpusync_poll(l.r.queue, l.ticket));
+    assert_int_equal(softmetal_timers(), 0);
+    close_loss(&l);
+}
+
+/* The first look comes an hour late, and Metal may just be about to report: it has half a second from there. */
+static void test_after_a_suspension_there_is_half_a_second_more(void **state)
+{
+    unsigned ends;
+    (void)state;
+    for (ends = 0; ends < 2; ends++) {
+        loss l;
+        open_loss(&l);
+        lose_it(&l);
+        pass(SECONDS(3600));
+        softmetal_fire_timer();
+        assert_result(gpusync_poll(l.r.queue, l.ticket), GPUSYNC_NOT_READY);
+        assert_int_equal(softmetal_timers(), 1);
+        assert_in_range(softmetal_next_timer(), MS(499), MS(500));
+        pass(MS(490));
+        assert_result(gpusync_poll(l.r.queue, l.ticket), GPUSYNC_NOT_READY);
+        if (ends) softmetal_finish(l.buffer);
+        pass(MS(11));
+        softmetal_fire_timer();
+        assert_result(gpusync_poll(l.r.queue, l.ticket), ends ? GPUSYNC_OK : GPUSYNC_ERROR_DEVICE_LOST);
+        close_loss(&l);
+    }
+}
+
+/* Sweeps that come for other reasons, and earlier, are no looks. They make none come later. */
+static void test_other_sweeps_hurry_and_delay_no_look(void **state)
+{
+    outcome o = {0};
+    unsigned sweeps = 0;
+    loss l;
+    (void)state;
+    open_loss(&l);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(l.r.queue, l.ticket), remember, &o));
+    fire_in_time(); /* they have slowed down already */
+    fire_in_time();
+    lose_it(&l);
+    for (; gpusync_poll(l.r.queue, l.ticket) == GPUSYNC_NOT_READY; sweeps++) {
+        assert_in_range(gpusync_now_ns() - l.began, 0, SECONDS(1) + MS(50));
+        assert_true(softmetal_timers() > 0);
+        fire_in_time();
+    }
+    assert_in_range(gpusync_now_ns() - l.began, SECONDS(1), SECONDS(1) + MS(50));
+    assert_true(sweeps > 2);
+    assert_ended(&o, GPUSYNC_ERROR_DEVICE_LOST);
+    close_loss(&l);
+}
+
+/* The status is read once more before the work is given up: a handler that is lost or late takes no result away. */
+static void test_the_second_look_reads_every_status_before_it_gives_up(void **state)
+{
+    unsigned fails;
+    (void)state;
+    NOT_ON_METAL4("a lost handler is lost for good");
+    for (fails = 0; fails < 2; fails++) {
+        loss l;
+        open_loss(&l);
+        if (fails) softmetal_fail(l.buffer, "TestDomain", 42, "it broke");
+        lose_it(&l);
+        fire_in_time();
+        softmetal_complete(l.buffer);
+        fire_in_time();
+        assert_true(gpusync_is_done(l.r.queue, l.ticket));
+        assert_result(gpusync_poll(l.r.queue, l.ticket), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        close_loss(&l);
+    }
+}
+
+/* Another failure that says the same begins no new second; nor one that comes when all is given up. */
+static void test_a_second_loss_changes_nothing(void **state)
+{
+    void *second, *third;
+    loss l;
+    (void)state;
+    open_loss(&l);
+    (void)commit_empty_to(l.other, &second);
+    fail_with_the_device(second);
+    (void)commit_empty_to(l.other, &third);
+    fail_with_the_device(third);
+    lose_it(&l);
+    fire_in_time();
+    pass(MS(400));
+    softmetal_finish(second);
+    assert_int_equal(softmetal_timers(), 1);
+    pass(MS(101));
+    softmetal_fire_timer();
+    assert_result(gpusync_poll(l.r.queue, l.ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    softmetal_finish(third);
+    assert_int_equal(softmetal_timers(), 0);
+    assert_result(gpusync_poll(l.r.queue, l.ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    close_loss(&l);
+}
+
+/* The timer of a look comes when the device is gone. */
+static void test_the_looks_end_with_the_device(void **state)
+{
+    loss l;
+    (void)state;
+    open_loss(&l);
+    lose_it(&l);
+    close_loss(&l);
+    assert_int_equal(softmetal_timers(), 1);
+    softmetal_fire_timer();
+    assert_int_equal(softmetal_timers(), 0);
 }
 
 /* A timer cannot be taken back. */
@@ -609,6 +819,13 @@ int main(void)
         cmocka_unit_test(test_a_tracked_buffer_may_be_given_up_at_every_point_of_a_sweep),
         cmocka_unit_test(test_a_new_reason_needs_no_timer_where_one_comes_as_early),
         cmocka_unit_test(test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep),
+        cmocka_unit_test(test_a_loss_is_reason_enough_and_its_second_look_gives_up),
+        cmocka_unit_test(test_after_a_loss_that_leaves_nothing_the_sweeps_end),
+        cmocka_unit_test(test_after_a_suspension_there_is_half_a_second_more),
+        cmocka_unit_test(test_other_sweeps_hurry_and_delay_no_look),
+        cmocka_unit_test(test_the_second_look_reads_every_status_before_it_gives_up),
+        cmocka_unit_test(test_a_second_loss_changes_nothing),
+        cmocka_unit_test(test_the_looks_end_with_the_device),
         cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),
         cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_calls_that_do_not_wait),
         cmocka_unit_test(test_room_that_has_come_ends_the_sweeps),

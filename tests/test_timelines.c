@@ -1873,10 +1873,11 @@ static void lose_device(rig *r)
     assert_true(gpusync_device_is_lost(r->device));
 }
 
-static void test_the_loss_of_the_device_ends_every_wait(void **state)
+/* The loss ends no wait: the host, and what others do, still raise a timeline. But there is no new one. */
+static void test_a_timeline_of_a_lost_device_can_be_signalled(void **state)
 {
-    value_job jobs[MANY_WAITERS];
-    gpusync_timeline *timelines[4], *none = NULL;
+    value_job jobs[3];
+    gpusync_timeline *timelines[3], *none = NULL;
     sleep_log log;
     void *event;
     int i;
@@ -1884,24 +1885,121 @@ static void test_the_loss_of_the_device_ends_every_wait(void **state)
     (void)state;
     open_rig(&r, SOFTMETAL_MANUAL, &log);
     log.stubborn = true;
-    for (i = 0; i < 3; i++) timelines[i] = timeline_at(r.device, 5);
-    timelines[3] = timeline_over(r.device, &event);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 4], 6 + (uint64_t)i, GPUSYNC_FOREVER);
-    await_sleepers(r.device, MANY_WAITERS);
+    timelines[0] = timeline_at(r.device, 5);
+    timelines[1] = timeline_at(r.device, 5);
+    timelines[2] = timeline_over(r.device, &event);
+    for (i = 0; i < 3; i++) value_job_start(&jobs[i], timelines[i], 6, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 3);
     lose_device(&r);
-    for (i = 0; i < MANY_WAITERS; i++) assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(value_of(timelines[0]), 5);
-    assert_ok(gpusync_timeline_wait(timelines[0], 5, 0, NULL)); /* that was reached */
-    assert_result(gpusync_timeline_wait(timelines[0], 6, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_timeline_signal(timelines[0], 6), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(event_value_of(timelines[0]), 5);
-    assert_ok(gpusync_timeline_fail(timelines[1], NULL));
+    assert_int_equal(counted(&log.unparks), 0);
     assert_result(gpusync_timeline_create(r.device, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
     assert_null(none);
     assert_result(timeline_import(r.device, event, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
     assert_null(none);
-    for (i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
-    assert_int_equal(softmetal_retain_count(event), 1);
+    assert_result(gpusync_timeline_wait(timelines[0], 6, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_timeline_wait(timelines[0], 6, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_timeline_wait(timelines[0], 5, 0, NULL));
+    assert_ok(gpusync_timeline_signal(timelines[0], 6));
+    assert_ok(value_job_join(&jobs[0]));
+    assert_int_equal(event_value_of(timelines[0]), 6);
+    assert_result(gpusync_timeline_signal(timelines[0], 6), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(value_of(timelines[0]), 6);
+    metal_event_signal(event, 7);
+    assert_ok(value_job_join(&jobs[2]));
+    assert_int_equal(value_of(timelines[2]), 7);
+    assert_ok(gpusync_timeline_fail(timelines[1], NULL));
+    assert_result(value_job_join(&jobs[1]), GPUSYNC_ERROR_EXECUTION);
+    for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    assert_true(softmetal_settle_listeners(SECONDS(10)));
+    assert_int_equal(owners_of(event), 1);
+    metal_release(event);
+    close_rig(&r);
+}
+
+/* A second after the loss every timeline fails; one that has failed keeps its reason. */
+static void test_giving_up_fails_every_timeline_of_a_lost_device(void **state)
+{
+    gpusync_error broken = reason_of(GPUSYNC_ERROR_CANCELLED, -7, "no more frames"), error;
+    gpusync_wait_options options = {.error = &error};
+    value_job jobs[MANY_WAITERS];
+    gpusync_timeline *timelines[5];
+    uint64_t value;
+    sleep_log log;
+    void *event;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    for (i = 0; i < 2; i++) timelines[i] = timeline_at(r.device, 5);
+    timelines[2] = shared_timeline_at(r.device, 5);
+    timelines[3] = timeline_over(r.device, &event);
+    timelines[4] = timeline_at(r.device, 7);
+    assert_ok(gpusync_timeline_fail(timelines[4], &broken));
+    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 4], 6 + (uint64_t)i, GPUSYNC_FOREVER);
+    await_sleepers(r.device, MANY_WAITERS);
+    lose_device(&r);
+    assert_int_equal(sleepers_of(r.device), MANY_WAITERS);
+    probe_give_up_lost(r.device);
+    for (i = 0; i < MANY_WAITERS; i++) {
+        assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(jobs[i].error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_not_equal(jobs[i].error.message[0], 0);
+    }
+    metal_event_signal(event, 100); /* too late */
+    for (i = 0; i < 4; i++) {
+        memset(&error, 0, sizeof error);
+        assert_result(gpusync_timeline_wait(timelines[i], 0, 0, &options), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(gpusync_timeline_wait(timelines[i], 99, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(gpusync_timeline_signal(timelines[i], 99), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(gpusync_timeline_fail(timelines[i], &broken), GPUSYNC_ERROR_DEVICE_LOST);
+        value = 99;
+        assert_result(gpusync_timeline_query(timelines[i], &value), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(value, i == 3 ? 0 : 5);
+        if (i < 3) assert_true(event_value_of(timelines[i]) == UINT64_MAX); /* what the GPU waits for there ends */
+    }
+    assert_int_equal(metal_event_value(event), 100);
+    expect_failure(timelines[4], &broken, 7);
+    for (i = 0; i < 5; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    assert_true(softmetal_settle_listeners(SECONDS(10)));
+    assert_int_equal(owners_of(event), 1);
+    metal_release(event);
+    close_rig(&r);
+}
+
+static void note_result(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    PUT((int *)user, (int)result);
+}
+
+/* What others have signalled by then has been reached, though Metal told nobody: gpusync looks before it gives up. */
+static void test_a_value_that_came_unseen_is_reached_before_its_timeline_is_given_up(void **state)
+{
+    softmetal_quirks quirks;
+    gpusync_timeline *timeline;
+    int reached = 77, missed = 77;
+    uint64_t value;
+    void *event;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    timeline = timeline_over(r.device, &event);
+    assert_ok(gpusync_on_done(at(timeline, 6), note_result, &reached));
+    assert_ok(gpusync_on_done(at(timeline, 7), note_result, &missed));
+    lose_device(&r);
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_listeners = true;
+    softmetal_set_quirks(&quirks);
+    metal_event_signal(event, 6);
+    probe_give_up_lost(r.device);
+    assert_true(softmetal_settle_listeners(SECONDS(10)));
+    assert_result((gpusync_result)GET(&reached), GPUSYNC_OK);
+    assert_result((gpusync_result)GET(&missed), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_timeline_query(timeline, &value), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(value, 6);
+    assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
     close_rig(&r);
 }
@@ -2363,7 +2461,9 @@ int main(void)
         cmocka_unit_test(test_destroy_ends_the_waits_that_sleep),
         cmocka_unit_test(test_destroy_ends_a_wait_that_spins),
         cmocka_unit_test(test_a_device_stays_while_it_has_timelines),
-        cmocka_unit_test(test_the_loss_of_the_device_ends_every_wait),
+        cmocka_unit_test(test_a_timeline_of_a_lost_device_can_be_signalled),
+        cmocka_unit_test(test_giving_up_fails_every_timeline_of_a_lost_device),
+        cmocka_unit_test(test_a_value_that_came_unseen_is_reached_before_its_timeline_is_given_up),
         cmocka_unit_test(test_the_report_tells_of_timelines_and_their_waiters),
         cmocka_unit_test(test_every_wait_is_counted_once_with_the_device),
         cmocka_unit_test(test_inside_the_log_hook_a_wait_that_would_have_to_wait_says_so),

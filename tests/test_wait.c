@@ -594,27 +594,54 @@ static void test_the_error_of_a_wait_for_what_there_is_not_is_filled(void **stat
     asker_close(&a);
 }
 
+/* A wait goes on when the device is lost, and its limit leaves no error. When the work is given up every wait tells. */
 static void test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_without(void **state)
 {
+    gpusync_queue *other;
     void *metal, *lost;
     asker a;
+    int call, handlers;
     (void)state;
     asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
     metal = metal_retain(a.r.metal_queue);
-    lost = open_buffer(&a.r);
+    other = queue_new(a.r.device);
+    (void)commit_empty_to(other, &lost);
     fail_with_the_device(lost);
-    assert_ok(either_commit(a.r.queue, lost, NULL));
-    softmetal_finish_queue(metal);
+    softmetal_finish(lost);
     assert_true(gpusync_device_is_lost(a.r.device));
-    a.asks = 1u << OF_EVERYTHING | 1u << OF_DEVICE | 1u << OF_VALUE | 1u << OF_VALUES; /* the ticket has ended */
     ask_all(&a);
-    assert_answers(&a, GPUSYNC_ERROR_DEVICE_LOST);
+    for (call = 0; call < CALLS; call++) assert_result(a.results[call], GPUSYNC_TIMEOUT);
+    probe_give_up_lost(a.r.device);
+    for (handlers = 0; handlers < 2; handlers++) {
+        a.handlers = handlers;
+        ask_all(&a);
+        assert_answers(&a, GPUSYNC_ERROR_DEVICE_LOST);
+    }
     assert_ok(gpusync_queue_destroy(a.r.queue));
+    assert_ok(gpusync_queue_destroy(other));
     a.r.queue = NULL;
     a.asks = 1u << OF_DEVICE;
     ask_all(&a);
     assert_answers(&a, GPUSYNC_ERROR_DEVICE_LOST);
+    softmetal_finish_queue(metal);
     metal_release(metal);
+    asker_close(&a);
+}
+
+/* Once all has ended, before anything is given up. */
+static void test_the_error_of_a_wait_for_everything_of_a_lost_device_is_filled(void **state)
+{
+    void *lost;
+    asker a;
+    (void)state;
+    asker_open(&a, GPUSYNC_CALLBACKS_QUEUED);
+    lost = open_buffer(&a.r);
+    fail_with_the_device(lost);
+    assert_ok(either_commit(a.r.queue, lost, NULL));
+    finish_queue(a.r.queue);
+    a.asks = 1u << OF_EVERYTHING | 1u << OF_DEVICE;
+    ask_all(&a);
+    assert_answers(&a, GPUSYNC_ERROR_DEVICE_LOST);
     asker_close(&a);
 }
 
@@ -1285,6 +1312,190 @@ static void test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twi
     rig_close(&r);
 }
 
+/* -- a lost device ------------------------------------------------------------------------------------- */
+
+/* Any of the ways, on a thread of its own. */
+typedef struct way_job {
+    rig *r;
+    way call;
+    gpusync_ticket ticket;
+    gpusync_result result;
+    bool over;
+    pthread_t thread;
+} way_job;
+
+static void *way_job_body(void *argument)
+{
+    way_job *job = (way_job *)argument;
+    job->result = job->call(job->r, job->ticket, GPUSYNC_FOREVER, NULL);
+    PUT(&job->over, true);
+    return NULL;
+}
+
+static void way_job_start(way_job *job, rig *r, way call, gpusync_ticket ticket)
+{
+    memset(job, 0, sizeof *job);
+    job->r = r;
+    job->call = call;
+    job->ticket = ticket;
+    job->thread = start(way_job_body, job);
+}
+
+static gpusync_result way_job_join(way_job *job)
+{
+    join(job->thread);
+    return job->result;
+}
+
+/* Work of another queue, which goes, takes the device with it. */
+static void lose_the_device(rig *r)
+{
+    gpusync_queue *other = queue_new(r->device);
+    void *fatal;
+    (void)commit_empty_to(other, &fatal);
+    fail_with_the_device(fatal);
+    softmetal_finish(fatal);
+    assert_true(gpusync_device_is_lost(r->device));
+    assert_ok(gpusync_queue_destroy(other));
+}
+
+static bool is_for_everything(way call) { return call != by_wait && call != by_wait_ex; }
+
+/* ... with the result that the work has. A wait for everything then tells of the device. */
+static void test_on_a_lost_device_each_wait_goes_on_until_metal_tells_of_the_end(void **state)
+{
+    size_t w;
+    int fails;
+    (void)state;
+    for (w = 0; w < LENGTH(ways); w++)
+        for (fails = 0; fails < 2; fails++) {
+            gpusync_ticket ticket;
+            way_job job;
+            void *buffer;
+            rig r;
+            rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), queue_desc_with(&no_spin));
+            ticket = commit_empty(&r, &buffer);
+            way_job_start(&job, &r, ways[w].call, ticket);
+            await_sleepers(r.device, 1);
+            lose_the_device(&r);
+            assert_result(ways[w].call(&r, ticket, 0, NULL), GPUSYNC_TIMEOUT);
+            assert_result(ways[w].call(&r, ticket, MS(2), NULL), GPUSYNC_TIMEOUT);
+            assert_false(GET(&job.over));
+            if (fails) softmetal_fail(buffer, "TestDomain", 42, "it broke");
+            softmetal_finish(buffer);
+            assert_result(way_job_join(&job), is_for_everything(ways[w].call) ? GPUSYNC_ERROR_DEVICE_LOST
+                                              : fails                         ? GPUSYNC_ERROR_EXECUTION
+                                                                              : GPUSYNC_OK);
+            probe_give_up_lost(r.device); /* there is nothing, and it changes nothing */
+            assert_result(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+            assert_true(gpusync_is_done(r.queue, ticket));
+            assert_true(gpusync_is_idle(r.queue));
+            rig_close(&r);
+        }
+}
+
+/* Asleep, or spinning. Metal's report comes too late then. What had ended keeps its end. */
+static void test_on_a_lost_device_each_wait_ends_when_its_work_is_given_up(void **state)
+{
+    size_t w;
+    int spins;
+    (void)state;
+    for (w = 0; w < LENGTH(ways); w++)
+        for (spins = 0; spins < 2; spins++) {
+            gpusync_ticket ended, ticket;
+            gpusync_ticket_info info;
+            void *metal;
+            gpusync_error error;
+            uint64_t cursor;
+            way_job job;
+            rig r;
+            gpusync_device_desc desc = device_desc_with(NULL);
+            desc.spin = spins ? &endless : &no_spin;
+            rig_open_with(&r, SOFTMETAL_MANUAL, desc, queue_desc_with(NULL));
+            metal = metal_retain(r.metal_queue);
+            ended = commit_empty(&r, NULL);
+            finish_queue(r.queue);
+            ticket = commit_empty(&r, NULL);
+            way_job_start(&job, &r, ways[w].call, ticket);
+            if (!spins) await_sleepers(r.device, 1);
+            lose_the_device(&r);
+            assert_false(GET(&job.over));
+            probe_give_up_lost(r.device);
+            assert_result(way_job_join(&job), GPUSYNC_ERROR_DEVICE_LOST);
+            if (spins) softmetal_finish_queue(metal);
+            assert_result(ways[w].call(&r, ticket, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+            assert_result(ways[w].call(&r, ticket, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+            assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_DEVICE_LOST);
+            assert_result(gpusync_get_info(r.queue, ticket, &info), GPUSYNC_ERROR_DEVICE_LOST);
+            assert_false(gpusync_is_done(r.queue, ticket));
+            assert_false(gpusync_is_idle(r.queue));
+            cursor = 0;
+            assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
+            assert_ok(gpusync_wait(r.queue, ended, GPUSYNC_FOREVER));
+            assert_ok(gpusync_poll(r.queue, ended));
+            assert_ok(gpusync_get_info(r.queue, ended, &info));
+            assert_ok(gpusync_queue_destroy(r.queue)); /* waits for nothing: all was given up */
+            r.queue = NULL;
+            softmetal_finish_queue(metal);
+            metal_release(metal);
+            rig_close(&r);
+        }
+}
+
+static void *destroy_queue_of(void *argument)
+{
+    must(gpusync_queue_destroy(((rig *)argument)->queue) == GPUSYNC_OK, "gpusync_queue_destroy");
+    return NULL;
+}
+
+/* With Metal alone: it is in Metal's hands, and nothing that gpusync knows ends it. Destroy waits for it. */
+static void test_a_blocking_wait_on_a_lost_device_ends_with_metal_and_delays_destroy(void **state)
+{
+    static const gpusync_wait_options options = {.blocking = true};
+    gpusync_ticket ticket;
+    pthread_t destroyer;
+    wait_job job;
+    void *buffer;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("Metal has no wait there");
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), queue_desc_with(&no_spin));
+    ticket = commit_empty(&r, &buffer);
+    block_in_metal(&job, r.queue, ticket, &options);
+    lose_the_device(&r);
+    probe_give_up_lost(r.device);
+    assert_result(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    destroyer = start(destroy_queue_of, &r);
+    while (gpusync_poll(r.queue, ticket) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+    softmetal_finish(buffer);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DEVICE_LOST);
+    join(destroyer);
+    r.queue = NULL;
+    rig_close(&r);
+}
+
+/* Destroy waits no longer for the work than other calls do, and what is under way ends with it. */
+static void test_destroying_a_queue_of_a_lost_device_waits_until_its_work_is_given_up(void **state)
+{
+    gpusync_ticket ticket;
+    pthread_t destroyer;
+    void *metal;
+    rig r;
+    (void)state;
+    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc_with(NULL), queue_desc_with(&no_spin));
+    metal = metal_retain(r.metal_queue);
+    ticket = commit_empty(&r, NULL);
+    lose_the_device(&r);
+    destroyer = start(destroy_queue_of, &r);
+    while (gpusync_poll(r.queue, ticket) != GPUSYNC_ERROR_DESTROYED) sched_yield(); /* it is there: the GPU has work */
+    probe_give_up_lost(r.device);
+    join(destroyer);
+    r.queue = NULL;
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    rig_close(&r);
+}
+
 /* -- a hint for many ----------------------------------------------------------------------------------- */
 
 #define SLEEPERS 40
@@ -1311,54 +1522,46 @@ static void unpark_and_note(void *user, gpusync_waiter *waiter)
     while (!GET(&hints_are_over) && sleepers_of(hinted) == listed) sched_yield();
 }
 
-typedef struct ticket_of_queue {
-    gpusync_queue *queue;
-    gpusync_ticket ticket;
-} ticket_of_queue;
-
-static void *wait_through_the_loss(void *argument)
-{
-    const ticket_of_queue *job = (const ticket_of_queue *)argument;
-    gpusync_wait_options options = {.spin = &no_spin, .through_loss = true};
-    must(gpusync_wait_ex(job->queue, job->ticket, GPUSYNC_FOREVER, &options) == GPUSYNC_OK, "a wait through the loss");
-    return NULL;
-}
-
-/* The device is lost: each wait that goes on nevertheless has to look whether it is over. */
+/* A queue that is destroyed lets a wait for many out, which does not need it any more, and sleeps on for another queue. It
+   hints to all sleepers, because it does not know which one that is, and each has to look. */
 static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
 {
     gpusync_hooks hooks = {NULL, park_until_woken, unpark_and_note, NULL};
-    pthread_t sleepers[SLEEPERS];
-    ticket_of_queue job;
+    wait_job sleepers[SLEEPERS];
+    gpusync_point points[2];
     gpusync_queue *other;
-    void *buffer, *bad;
+    gpusync_ticket ticket;
+    void *buffer, *ended;
+    many_job many;
     unsigned i, k, distinct = 0, noted;
     rig r;
     (void)state;
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
     other = queue_new(r.device);
-    job.queue = r.queue;
-    job.ticket = commit_empty(&r, &buffer);
-    (void)commit_empty_to(other, &bad);
-    softmetal_fail(bad, NULL, 4, NULL);
+    ticket = commit_empty(&r, &buffer);
+    points[0] = after(other, commit_empty_to(other, &ended));
+    points[1] = after(r.queue, ticket);
     hinted = r.device;
+    PUT(&hints_are_over, true);
+    many_job_start(&many, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    softmetal_finish(ended); /* which wakes nobody: the wait is for both */
+    for (i = 0; i < SLEEPERS; i++) wait_job_start(&sleepers[i], r.queue, ticket, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1 + SLEEPERS);
     PUT(&hints_are_over, false);
-    for (i = 0; i < SLEEPERS; i++) sleepers[i] = start(wait_through_the_loss, &job);
-    await_sleepers(r.device, SLEEPERS);
     PUT(&woken_count, 0);
-    softmetal_finish(bad);
-    assert_true(gpusync_device_is_lost(r.device));
+    assert_ok(gpusync_queue_destroy(other)); /* the first hint is enough, and no waiter gets it twice */
     noted = GET(&woken_count);
     for (i = 0; i < noted && i < 4 * SLEEPERS; i++) {
         for (k = 0; k < i && woken[k] != woken[i];) k++;
         if (k == i) distinct++;
     }
-    assert_int_equal(distinct, SLEEPERS);
-    await_sleepers(r.device, SLEEPERS);
+    assert_int_equal(distinct, 1 + SLEEPERS);
+    await_sleepers(r.device, 1 + SLEEPERS);
     PUT(&hints_are_over, true);
     softmetal_finish(buffer);
-    for (i = 0; i < SLEEPERS; i++) join(sleepers[i]);
-    assert_ok(gpusync_queue_destroy(other));
+    for (i = 0; i < SLEEPERS; i++) assert_ok(wait_job_join(&sleepers[i]));
+    assert_ok(many_job_join(&many));
     rig_close(&r);
 }
 
@@ -1993,6 +2196,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_without_memory_the_error_of_a_wait_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_for_what_there_is_not_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_on_a_lost_device_is_filled_with_queues_and_without),
+        cmocka_unit_test(test_the_error_of_a_wait_for_everything_of_a_lost_device_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_that_has_one),
         cmocka_unit_test(test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone),
@@ -2017,6 +2221,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_blocking_wait_for_everything_passes_what_has_ended),
         cmocka_unit_test(test_a_ticket_that_ends_before_an_earlier_one_is_done_for_poll_and_wait_only),
         cmocka_unit_test(test_the_end_is_seen_by_poll_before_the_handler_ran_and_then_not_twice),
+        cmocka_unit_test(test_on_a_lost_device_each_wait_goes_on_until_metal_tells_of_the_end),
+        cmocka_unit_test(test_on_a_lost_device_each_wait_ends_when_its_work_is_given_up),
+        cmocka_unit_test(test_a_blocking_wait_on_a_lost_device_ends_with_metal_and_delays_destroy),
+        cmocka_unit_test(test_destroying_a_queue_of_a_lost_device_waits_until_its_work_is_given_up),
         cmocka_unit_test(test_a_hint_reaches_every_one_of_many_sleepers),
         cmocka_unit_test(test_device_wait_covers_every_queue_up_to_what_it_had_committed),
         cmocka_unit_test(test_device_wait_waits_for_the_last_queue_as_for_the_first),

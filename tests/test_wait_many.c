@@ -1,6 +1,7 @@
 /* test_wait_many.c - one wait for many points: tickets and values of timelines, all of them or any
 
    It also runs on queues of Metal 4. */
+#include "probe.h"
 #include "stage.h"
 #include <sys/mman.h>
 #include <time.h>
@@ -592,14 +593,24 @@ static void test_a_queue_whose_work_has_ended_goes_while_a_wait_for_many_sleeps_
     close_rig(&r);
 }
 
-static void test_the_loss_of_the_device_ends_a_wait_for_many(void **state)
+static void lose_device(rig *r)
+{
+    void *fatal;
+    commit_empty(r, &fatal);
+    fail_with_the_device(fatal);
+    softmetal_finish(fatal);
+    assert_true(gpusync_device_is_lost(r->device));
+}
+
+/* At the loss itself nothing ends: all of it may still come. */
+static void test_what_a_lost_device_gives_up_ends_a_wait_for_many(void **state)
 {
     enum { TIMELINES = 20 };
     gpusync_timeline *timelines[TIMELINES];
     gpusync_point points[TIMELINES + 1];
     many_job all, any;
     sleep_log log;
-    void *buffer, *fatal;
+    void *buffer;
     int i;
     rig r;
     (void)state;
@@ -613,16 +624,96 @@ static void test_the_loss_of_the_device_ends_a_wait_for_many(void **state)
     many_job_start(&all, points, TIMELINES + 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
     many_job_start(&any, points, TIMELINES + 1, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2 * (TIMELINES + 1));
-    commit_empty(&r, &fatal);
-    fail_with_the_device(fatal);
-    softmetal_finish(fatal);
+    lose_device(&r);
+    assert_int_equal(counted(&log.unparks), 0);
+    expect_many(points, TIMELINES + 1, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, TIMELINES + 1);
+    expect_many(points, TIMELINES + 1, GPUSYNC_WAIT_ANY, MS(1), GPUSYNC_TIMEOUT, TIMELINES + 1);
+    probe_give_up_lost(r.device);
     assert_result(many_job_join(&all), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(many_job_join(&any), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(all.which, 0);
-    assert_int_equal(any.which, 0);
-    expect_many(points, TIMELINES + 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 0);
+    assert_true(all.which == 0 || all.which == TIMELINES); /* the ticket is given up before the timelines fail, */
+    assert_true(any.which == 0 || any.which == TIMELINES); /* ... and the waiter may have seen neither yet */
     softmetal_finish(buffer);
+    expect_many(points, TIMELINES + 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 0);
+    expect_many(points + TIMELINES, 1, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 0);
     for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    close_rig(&r);
+}
+
+/* Until then it is as on any device: a wait for all is for the last, and a wait for any for the first. */
+static void test_on_a_lost_device_a_wait_for_many_gets_what_still_ends(void **state)
+{
+    gpusync_timeline *timeline, *never;
+    gpusync_point all_points[3], any_points[3];
+    many_job all, any;
+    sleep_log log;
+    void *first, *second, *third;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    timeline = timeline_at(r.device, 0);
+    never = timeline_at(r.device, 0);
+    all_points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &first));
+    all_points[1] = gpusync_at_value(timeline, 1);
+    all_points[2] = any_points[2] = gpusync_at_ticket(r.queue, commit_empty(&r, &second));
+    any_points[0] = gpusync_at_value(never, 1);
+    any_points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &third));
+    many_job_start(&all, all_points, 3, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER);
+    many_job_start(&any, any_points, 3, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 6);
+    softmetal_finish(first);
+    lose_device(&r);
+    assert_ok(gpusync_timeline_signal(timeline, 1));
+    expect_many(all_points, 3, GPUSYNC_WAIT_ALL, 0, GPUSYNC_TIMEOUT, 3);
+    expect_many(any_points, 3, GPUSYNC_WAIT_ANY, 0, GPUSYNC_TIMEOUT, 3);
+    softmetal_finish(second);
+    assert_ok(many_job_join(&all));
+    assert_int_equal(all.which, 3);
+    assert_ok(many_job_join(&any));
+    assert_int_equal(any.which, 2);
+    probe_give_up_lost(r.device);
+    expect_many(any_points, 3, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 0);
+    expect_many(any_points + 1, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 0);
+    expect_many(any_points + 2, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_OK, 1);
+    softmetal_finish(third);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_destroy(never));
+    close_rig(&r);
+}
+
+/* Such a point is never reached, so that a wait for all is over with the first, of whichever queue. */
+static void test_a_point_that_was_given_up_ends_a_wait_for_all(void **state)
+{
+    gpusync_queue *others[2];
+    gpusync_point points[3];
+    many_job job;
+    sleep_log log;
+    void *buffers[2], *ended;
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    points[0] = gpusync_at_ticket(r.queue, commit_empty(&r, &ended));
+    softmetal_finish(ended);
+    for (i = 0; i < 2; i++) {
+        others[i] = queue_new(r.device);
+        points[1 + i] = gpusync_at_ticket(others[i], commit_empty_to(others[i], &buffers[i]));
+    }
+    many_job_start(&job, points, 3, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    lose_device(&r);
+    probe_give_up_lost(r.device);
+    assert_result(many_job_join(&job), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_in_range(job.which, 1, 2); /* that was given up first */
+    expect_many(points, 3, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 1);
+    expect_many(points, 3, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER, GPUSYNC_ERROR_DEVICE_LOST, 1);
+    expect_many(points, 3, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, GPUSYNC_OK, 0);
+    for (i = 0; i < 2; i++) {
+        softmetal_finish(buffers[i]);
+        assert_ok(gpusync_queue_destroy(others[i]));
+    }
     close_rig(&r);
 }
 
@@ -1747,7 +1838,9 @@ int main(void)
         cmocka_unit_test(test_destroying_one_of_many_ends_the_wait_at_once),
         cmocka_unit_test(test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were),
         cmocka_unit_test(test_a_queue_whose_work_has_ended_goes_while_a_wait_for_many_sleeps_on),
-        cmocka_unit_test(test_the_loss_of_the_device_ends_a_wait_for_many),
+        cmocka_unit_test(test_what_a_lost_device_gives_up_ends_a_wait_for_many),
+        cmocka_unit_test(test_on_a_lost_device_a_wait_for_many_gets_what_still_ends),
+        cmocka_unit_test(test_a_point_that_was_given_up_ends_a_wait_for_all),
         cmocka_unit_test(test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everything),
         cmocka_unit_test(test_a_wait_for_all_is_woken_once_by_the_last),
         cmocka_unit_test(test_a_wait_for_any_is_woken_by_the_first),

@@ -2388,12 +2388,14 @@ static void test_a_lost_device(void **state)
     place_close(&p);
 }
 
-/* The device goes while the warm-up is at work. A sleeper is woken once gpusync knows: Metal may never call back. */
+/* The device goes while the warm-up is at work. A sleeper is woken once gpusync gives up: Metal may never call back. If
+   it does, all is done nevertheless. */
 static void test_a_device_lost_meanwhile(void **state)
 {
     gpusync_pipeline_desc list[] = {from_source(both, "add")};
     gpusync_warmup_desc desc = listing(list, 1);
     sleeper sleepers[2];
+    void *pipeline;
     place p;
     int i;
     (void)state;
@@ -2413,7 +2415,12 @@ static void test_a_device_lost_meanwhile(void **state)
     p.inn.deaf = false;
     assert_int_equal(inn_read(&p.inn, &p.inn.gave_up), 0); /* none had to look by itself */
     assert_result(gpusync_warmup_poll(p.warmup, NULL, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_warmup_wait(p.warmup, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
     door_open(&p.door);
+    while (gpusync_warmup_poll(p.warmup, NULL, NULL) != GPUSYNC_OK) sched_yield();
+    assert_ok(gpusync_warmup_wait(p.warmup, GPUSYNC_FOREVER));
+    assert_ok(gpusync_warmup_pipeline(p.warmup, 0, 0, &pipeline, NULL));
+    assert_non_null(pipeline);
     place_close(&p);
 }
 
@@ -2481,6 +2488,44 @@ static void test_a_device_that_the_warmup_finds_lost(void **state)
         assert_true(tables);
         place_close(&p);
     }
+}
+
+/* ... whose end Metal never tells of: the warm-up is done when the work is given up. */
+static void test_a_command_buffer_that_a_lost_device_never_ends(void **state)
+{
+    gpusync_warmup_desc desc = listing(NULL, 0);
+    gpusync_ticket ticket;
+    gpusync_queue *second;
+    void *fatal, *metal;
+    sleeper one;
+    place p;
+    (void)state;
+    place_open(&p);
+    softmetal_set_clock(SOFTMETAL_MANUAL); /* for the second queue, and for timers */
+    second = queue_new(p.r.device);
+    metal = metal_retain(gpusync_queue_metal(second));
+    desc.queue = second;
+    assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+    while (gpusync_in_flight(second) == 0) sched_yield();
+    sleeper_start(&one, &p, true);
+    inn_await(&p.inn, &p.inn.asleep, 1);
+    fatal = open_buffer(&p.r);
+    fail_with_the_device(fatal);
+    assert_ok(either_commit(p.r.queue, fatal, &ticket));
+    assert_result(gpusync_wait(p.r.queue, ticket, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
+    await_loss(&p);
+    assert_result(gpusync_warmup_wait(p.warmup, 0), GPUSYNC_TIMEOUT);
+    probe_give_up_lost(p.r.device);
+    join(one.thread);
+    assert_result(one.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_warmup_wait(p.warmup, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
+    while (gpusync_warmup_poll(p.warmup, NULL, NULL) != GPUSYNC_OK) sched_yield();
+    assert_ok(gpusync_warmup_destroy(p.warmup));
+    p.warmup = NULL;
+    assert_ok(gpusync_queue_destroy(second));
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    place_close(&p);
 }
 
 /* Lost between making the command buffer and committing it: it is given back. */
@@ -2761,6 +2806,7 @@ int main(void)
         cmocka_unit_test(test_a_device_lost_meanwhile),
         cmocka_unit_test(test_a_device_lost_to_a_blocking_one),
         cmocka_unit_test(test_a_device_that_the_warmup_finds_lost),
+        cmocka_unit_test(test_a_command_buffer_that_a_lost_device_never_ends),
         cmocka_unit_test(test_nothing_stays_open_on_a_lost_device),
         cmocka_unit_test(test_bad_input),
         cmocka_unit_test(test_no_utf8),

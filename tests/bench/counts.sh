@@ -180,8 +180,8 @@ commit_row() { # TITLE SCENARIO EVENTS LIMIT EXTRA: messages and retains besides
 
 # One release comes later, in the handler. Buffers made elsewhere are asked for their queue and retained; a burst of them
 # finds no free slot now and then, and is looked at twice.
-commit_row "gpusync_commit, own part" commit commit_messages 202 1
-commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 243 3.3
+commit_row "gpusync_commit, own part" commit commit_messages 199 1
+commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 241 3.3
 
 commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for each command buffer
     local calls inclusive own out system allocs messages retains
@@ -193,8 +193,8 @@ commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" "$messages" "$retains" "$allocs" "$system" "$verdict"
 }
 
-commit4_row "gpusync_commit4" 1 268
-commit4_row "... of 8 together" 8 764
+commit4_row "gpusync_commit4" 1 264
+commit4_row "... of 8 together" 8 582
 
 # The handler of one commit, without its messages. On a busy machine Metal's end may lie where the time of the work is
 # made out another way, which costs a few more now and then.
@@ -206,7 +206,7 @@ handler_row() { # TITLE SCENARIO LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" - - "$allocs" "$system" "$verdict"
 }
 
-handler_row "handler, no waiter" handler 212
+handler_row "handler, no waiter" handler 205
 
 # From gpusync_command_buffer to the return of a wait that has slept, with the handler. The same program counts 2,225 on
 # version 0.2.
@@ -218,7 +218,7 @@ whole_row() { # TITLE SCENARIO LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" - - "$allocs" "$system" "$verdict"
 }
 
-whole_row "made, committed, waited" whole 2191
+whole_row "made, committed, waited" whole 2035
 
 # A part of that wait: what gpusync's own functions, its locks and its clock take on this thread, which also plays Metal.
 # 0 to the park: the looks, the wait entry, the sweep's timer, in sections >>wait and >>wait-lists. The end to the unpark:
@@ -237,9 +237,9 @@ stretch_row() { # TITLE DUMP LIMIT
     printf '%-26s %12s %8s  %s\n' "$1" "$own" "$3" "$verdict"
 }
 
-stretch_row "... call to park" to_park 1071
-stretch_row "... end to unpark" to_unpark 413
-stretch_row "... park to return" to_return 396
+stretch_row "... call to park" to_park 945
+stretch_row "... end to unpark" to_unpark 407
+stretch_row "... park to return" to_return 387
 
 hand_row() { # TITLE SCENARIO
     local calls inclusive own out system allocs
@@ -265,11 +265,11 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
 # wait in front the signal is encoded by a call of its own. Where both are encoded there are four calls: the making of the
 # buffer, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit.
 hand_row "wait in front, by hand" hand_front
-submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 2060
+submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1924
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1535
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1437
 hand_row "both encoded, by hand" hand_head
-submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 946
+submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 881
 
 many_row() { # KIND LIMIT: instructions of gpusync_wait_many for a point
     local few many
@@ -280,8 +280,8 @@ many_row() { # KIND LIMIT: instructions of gpusync_wait_many for a point
 }
 
 many_row ended 36
-many_row unmet 435
-many_row asleep 465
+many_row unmet 429
+many_row asleep 408
 
 code_row() { # WHAT OBJECT LIMIT: bytes of machine code, without data and unwind tables
     local bytes
@@ -326,9 +326,9 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 95900
-code_row "commit and wait alone" "$build/alone" 30700
-code_row "... with gpusync_on_done" "$build/alone_on_done" 32000
+code_row "all of gpusync" "$build/implementation.o" 94000
+code_row "commit and wait alone" "$build/alone" 28800
+code_row "... with gpusync_on_done" "$build/alone_on_done" 29700
 
 burst_row() { # WHAT: a tenth of the peak may stay
     local peak held

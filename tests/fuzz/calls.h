@@ -6,7 +6,7 @@
    callback comes once; that all has ended when the GPU is through and what is held was given up.
 
    In inputs whose first byte says so (world.newer) failures stick on some queues, objects are destroyed later as well,
-   also by their own callbacks, waits go on through a loss, timers fire, callbacks run on a dispatch queue of the
+   also by their own callbacks, waits come when the device is lost, timers fire, callbacks run on a dispatch queue of the
    program's, spins are set, the log function asks for a report, and command buffers have descriptors. Other inputs stay
    what they are. The
    records of a queue where failures stick say what each of its tickets must tell, and which commits it must refuse.
@@ -36,6 +36,8 @@ typedef struct machine {
     gpusync_allocator allocator;
     void *metal; /* +1, or NULL: the system's own, which is not lost */
     bool losable, manual, removed; /* removed: though perhaps no work has told of it */
+    bool lost, given_up; /* as far as it has been told; given_up: some work was, so all that had not ended was */
+    uint64_t since;      /* losable: the loss is not older */
     bool left_by4; /* a queue of Metal 4 has gone, or goes later: its last signal may still come */
     bool own_queue; /* callbacks run on a dispatch queue of the program's */
     bool goes;     /* later: no call takes it any more, but the dispatch by hand */
@@ -106,6 +108,7 @@ typedef struct work {
     bool inherits;    /* ... and takes the failure over, with its result */
     bool tracked;     /* committed by its owner, perhaps never */
     bool done, over, judged;
+    bool given_up;    /* by a lost device: for good */
     bool behind;      /* it had not ended when a failure that sticks, of a lower ticket, was on record */
     gpusync_result told;
     gpusync_point pending[MOST_PENDING]; /* what it signals, while the timeline lives */
@@ -150,6 +153,17 @@ static struct {
 } world;
 
 /* -- faults ------------------------------------------------------------------------------------------- */
+
+static void may_be_lost(machine *m)
+{
+    if (!m->losable) m->since = clock_now;
+    m->losable = gpu.sweeps = gpu.loses = true;
+}
+
+/* Perhaps its work was given up. */
+static bool had_a_second(const machine *m) { return m->losable && clock_now >= m->since + SECONDS(1); }
+
+static bool is_on_gpu(void *buffer) { return buffer && metal_status(buffer) >= 2 && metal_status(buffer) <= 3; }
 
 static void no_faults(void)
 {
@@ -326,26 +340,71 @@ static bool has_run4(const work *w, gpusync_result result)
     return metal_status(w->buffers[0]) >= 4 && (result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION);
 }
 
+/* What was registered with the ticket is told of the loss. What it was to release stays until the queue goes. */
+static void check_tallies_given_up(const lane *l, const work *w)
+{
+    int i;
+    for (i = 0; i < tally_count && i < TALLIES; i++) {
+        tally *t = &tallies[i];
+        if (t->where != (uint64_t)(uintptr_t)l->queue || t->ticket != w->ticket || !t->expected) continue;
+        must(!t->releases || t->calls == 0, "the object of ticket %llu, which was given up, is released",
+             (unsigned long long)w->ticket);
+        if (t->releases) continue;
+        t->exact = true;
+        t->must_be = GPUSYNC_ERROR_DEVICE_LOST;
+        must(t->calls == 0 || t->result == t->must_be, "a callback of ticket %llu, which was given up, was told %d",
+             (unsigned long long)w->ticket, t->result);
+    }
+}
+
+/* It will never end, whatever Metal says later. Not before a second has passed. */
+static void check_work_given_up(const lane *l, work *w)
+{
+    machine *m = &world.machines[l->device];
+    gpusync_stats stats;
+    must(had_a_second(m), "ticket %llu was given up %llu ns after the loss", (unsigned long long)w->ticket,
+         (unsigned long long)(clock_now - m->since));
+    must(!gpusync_is_done(l->queue, w->ticket) && !gpusync_is_done(l->queue, GPUSYNC_EVERYTHING) &&
+             !gpusync_is_idle(l->queue) && gpusync_in_flight(l->queue) > 0,
+         "ticket %llu was given up, and is done", (unsigned long long)w->ticket);
+    answer(gpusync_poll(l->queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_DEVICE_LOST);
+    answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
+    must(stats.completions < stats.commits, "ticket %llu was given up, and counts as an end",
+         (unsigned long long)w->ticket);
+    check_tallies_given_up(l, w);
+    w->given_up = m->given_up = true;
+    meet(work_given_up);
+}
+
 static void check_work(work *w)
 {
     const lane *l = &world.lanes[w->lane];
     bool lost = world.machines[l->device].losable, done = gpusync_is_done(l->queue, w->ticket), failed = false,
          ran = true;
     gpusync_result now = gpusync_poll(l->queue, w->ticket);
+    gpusync_ticket_info info;
     int i;
     must(now != GPUSYNC_NOT_READY || !done, "ticket %llu is done and not ready", (unsigned long long)w->ticket);
     must(done || !w->done, "ticket %llu was done", (unsigned long long)w->ticket);
-    must(!w->over || now == w->told || now == GPUSYNC_ERROR_RESULT_UNKNOWN || now == GPUSYNC_ERROR_DEVICE_LOST,
+    must(!w->given_up || now == GPUSYNC_ERROR_DEVICE_LOST, "ticket %llu was given up, and now says %d",
+         (unsigned long long)w->ticket, now);
+    must(!w->over || now == w->told || now == GPUSYNC_ERROR_RESULT_UNKNOWN,
          "ticket %llu ended with %d, and now with %d", (unsigned long long)w->ticket, w->told, now);
     w->done = done;
     if (now == GPUSYNC_NOT_READY) {
         must(!w->over, "ticket %llu has ended and is not ready", (unsigned long long)w->ticket);
+        must(!world.machines[l->device].given_up, "ticket %llu was not given up with the others",
+             (unsigned long long)w->ticket);
         return;
     }
-    if (now == GPUSYNC_ERROR_DEVICE_LOST) {
-        must(lost, "the device is not lost");
+    if (now == GPUSYNC_ERROR_DEVICE_LOST) must(lost, "the device is not lost");
+    if (now == GPUSYNC_ERROR_DEVICE_LOST &&
+        gpusync_get_info(l->queue, w->ticket, &info) == GPUSYNC_ERROR_DEVICE_LOST) {
+        must(!w->over, "ticket %llu has ended, and was given up", (unsigned long long)w->ticket);
+        check_work_given_up(l, w);
         return;
     }
+    must(!w->given_up, "ticket %llu was given up, and has ended", (unsigned long long)w->ticket);
     for (i = 0; i < PARTS4 && !w->over; i++)
         if (w->recordings[i] && has_run4(w, now)) metal4_allocator_reset(world.allocators[w->recordings[i] - 1]);
     w->over = true;
@@ -367,6 +426,7 @@ static void check_work(work *w)
         break;
     case GPUSYNC_ERROR_CANCELLED:
     case GPUSYNC_ERROR_DESTROYED:
+    case GPUSYNC_ERROR_DEVICE_LOST: /* it was held; or what it waited for was, or was given up */
         must(!w->buffers[0] || w->waits || l->sticky || !ran, "ticket %llu was given up, its work has run",
              (unsigned long long)w->ticket);
         break;
@@ -406,6 +466,7 @@ static void read_stuck(lane *l)
 /* A commit or submission has told. signals: its timelines may have failed. */
 static void check_admission(lane *l, gpusync_result result, bool signals)
 {
+    must(!world.machines[l->device].lost || result != GPUSYNC_OK, "a lost device takes work");
     if (!l->sticky || l->blind) return;
     must(!l->sticks || result != GPUSYNC_OK, "a failure sticks, and work is taken");
     meet_if(l->sticks && result == GPUSYNC_ERROR_EXECUTION, refused_as_a_failure_sticks);
@@ -434,7 +495,7 @@ static void judge_stuck(lane *l, work *w)
     must(w->told != GPUSYNC_OK, "ticket %llu ended well behind a failure that stuck", (unsigned long long)w->ticket);
     for (i = 0; i < 2; i++) own = own || (w->buffers[i] && metal_status(w->buffers[i]) == 5);
     if (own || l->forgets || world.was_short || l->stuck_count > STUCK || w->told == GPUSYNC_ERROR_CANCELLED ||
-        w->told == GPUSYNC_ERROR_DESTROYED)
+        w->told == GPUSYNC_ERROR_DESTROYED || w->told == GPUSYNC_ERROR_DEVICE_LOST)
         return;
     memset(&options, 0, sizeof options);
     memset(&error, 0, sizeof error);
@@ -505,10 +566,19 @@ static void check_world(void)
         tide *t = &world.tides[i];
         uint64_t value = 0;
         if (!t->timeline) continue;
-        if (gpusync_timeline_query(t->timeline, &value) == GPUSYNC_OK) check_signals(t, value);
+        if (gpusync_timeline_query(t->timeline, &value) == GPUSYNC_OK) {
+            check_signals(t, value);
+            must(!world.machines[t->device].given_up, "work was given up, and timeline %d has not failed", i);
+        }
         must(value >= t->query, "a timeline fell to %llu", (unsigned long long)value);
         t->query = value;
         if (value > t->value && value < GPUSYNC_MAX_VALUE - 1000) t->value = value;
+    }
+    for (i = 0; i < DEVICES; i++) {
+        machine *m = &world.machines[i];
+        bool lost = m->device && !m->goes && gpusync_device_is_lost(m->device);
+        must(!lost || m->losable, "device %d is lost", i);
+        m->lost = m->lost || lost;
     }
 }
 
@@ -651,9 +721,8 @@ static void on_destroyed(void *user)
     must_be_there(m);
     must_be_at_home(m);
     check_callbacks_of(g->where);
-    for (i = 0; i < LAST_WORKS && !m->losable; i++)
-        must(!g->buffers[i] || metal_status(g->buffers[i]) < 2 || metal_status(g->buffers[i]) > 3,
-             "destroyed with work in flight");
+    for (i = 0; i < LAST_WORKS && !had_a_second(m); i++)
+        must(!is_on_gpu(g->buffers[i]), "destroyed with work in flight");
 }
 
 /* NULL: there is no place. */
@@ -714,7 +783,7 @@ static void go_on(size_t most)
 {
     size_t count;
     int i;
-    (void)pass_time();
+    let_time_pass();
     for (i = 0; i < DEVICES; i++) {
         const machine *m = &world.machines[i];
         if (m->device && m->manual && !m->gone) answer(gpusync_dispatch(m->device, most, &count), GPUSYNC_OK);
@@ -850,6 +919,7 @@ static void make_queue(void)
     }
     if (one_in(8)) some_fault();
     may(device, gpusync_queue_create(m->device, &desc, &l->queue), GPUSYNC_OK);
+    must(!l->queue || !m->lost, "a lost device makes a queue");
     if (l->queue) {
         l->metal = gpusync_queue_metal(l->queue);
         must(!given || l->metal == given, "another queue");
@@ -939,6 +1009,7 @@ static void expect_destroyed(const lane *l, bool *fails)
     for (i = 0; i < tally_count && i < TALLIES; i++) {
         tally *t = &tallies[i];
         if (t->where != (uint64_t)(uintptr_t)l->queue || !t->expected || t->calls || !t->ticket) continue;
+        if (t->releases) continue;
         if (!has_own_result(l, t->ticket) || gpusync_poll(l->queue, t->ticket) != GPUSYNC_NOT_READY) continue;
         t->exact = true;
         t->must_be = GPUSYNC_ERROR_DESTROYED;
@@ -967,11 +1038,11 @@ static void check_destroyed(const bool *fails)
 static void destroy_queue(lane *l, way how)
 {
     bool fails[TIMELINES];
-    bool lost = world.machines[l->device].losable;
     goer *g = NULL;
     int i, k;
     if (is_warming(l)) return;
-    if (l->metal4 && lost) finish_all(); /* what is in flight there is kept for good: nothing tells of its end */
+    /* What is in flight there is kept for good: nothing tells of its end. */
+    if (l->metal4 && world.machines[l->device].losable) finish_all();
     if (how != AT_ONCE && may_wait_for_itself(l)) {
         finish_all();
         how = AT_ONCE;
@@ -993,11 +1064,9 @@ static void destroy_queue(lane *l, way how)
         check_callbacks_of((uint64_t)(uintptr_t)l->queue);
     } else {
         answer(gpusync_queue_destroy(l->queue), GPUSYNC_OK);
-        for (i = 0; i < world.work_count && !lost; i++)
+        for (i = 0; i < world.work_count && !had_a_second(&world.machines[l->device]); i++)
             for (k = 0; k < 2 && world.works[i].lane == index_of(l); k++)
-                must(!world.works[i].buffers[k] || metal_status(world.works[i].buffers[k]) < 2 ||
-                         metal_status(world.works[i].buffers[k]) > 3,
-                     "destroyed with work in flight");
+                must(!is_on_gpu(world.works[i].buffers[k]), "destroyed with work in flight");
         check_callbacks_of((uint64_t)(uintptr_t)l->queue);
     }
     come_to_rest_now();
@@ -1041,6 +1110,7 @@ static void make_timeline(void)
                       : gpusync_timeline_create(m->device, &desc, &t->timeline);
     may(device, result, GPUSYNC_OK);
     must((result == GPUSYNC_OK) == (t->timeline != NULL), "a timeline");
+    must(!t->timeline || !m->lost, "a lost device makes a timeline");
     t->value = t->event ? 0 : desc.initial_value;
     t->others = desc.signalled_by_others;
     meet_if(t->others && t->timeline, timeline_of_others);
@@ -1312,14 +1382,25 @@ static void track_one(void)
     remember_work(l, ticket, o->buffer, NULL, false, true);
 }
 
+/* False: a lost device has given it up. */
+static bool untrack_now(const lane *l, const opened *o)
+{
+    gpusync_ticket_info info;
+    bool given_up = world.machines[l->device].losable &&
+                    gpusync_get_info(l->queue, o->ticket, &info) == GPUSYNC_ERROR_DEVICE_LOST;
+    answer(gpusync_untrack(l->queue, o->ticket), given_up ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK);
+    return !given_up;
+}
+
 static void untrack_one(void)
 {
     opened *o = some_open(-1);
     lane *l = o ? &world.lanes[o->lane] : NULL;
     if (!o || !o->tracked) return;
-    answer(gpusync_untrack(l->queue, o->ticket), GPUSYNC_OK);
-    answer(gpusync_untrack(l->queue, o->ticket), GPUSYNC_ERROR_INVALID_TICKET);
-    answer(gpusync_poll(l->queue, o->ticket), GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    if (untrack_now(l, o)) {
+        answer(gpusync_untrack(l->queue, o->ticket), GPUSYNC_ERROR_INVALID_TICKET);
+        answer(gpusync_poll(l->queue, o->ticket), GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    }
     let_go(o);
 }
 
@@ -1392,7 +1473,7 @@ static void fail_for_a_reason(void *work, const lane *l)
         SOFTMETAL_OUT_OF_MEMORY, SOFTMETAL_INVALID_RESOURCE, SOFTMETAL_IMPACTING_INTERACTIVITY, SOFTMETAL_PAGE_FAULT,
         SOFTMETAL_INTERNAL,      SOFTMETAL_FIRST_INTERNAL,   SOFTMETAL_SUBMISSIONS_IGNORED,     0};
     unsigned reason = reasons[below_of(world.gentle ? 10 : 12)];
-    if (reason == 0 || reason == SOFTMETAL_SUBMISSIONS_IGNORED) world.machines[l->device].losable = true;
+    if (reason == 0 || reason == SOFTMETAL_SUBMISSIONS_IGNORED) may_be_lost(&world.machines[l->device]);
     if (one_in(8)) softmetal_fail(work, "another domain", (long)reason, "it fails");
     else if (reason == 0) softmetal_fail(work, NULL, 11, NULL);
     else softmetal_fail_as(work, reason, one_in(4) ? "" : NULL);
@@ -1553,21 +1634,31 @@ static void move_timeline(void)
 
 /* -- asking and waiting ------------------------------------------------------------------------------- */
 
-/* A wait that goes on when the device is lost says that the GPU is through, or that the limit came first. */
-static void check_off_gpu(const lane *l, gpusync_ticket ticket, gpusync_result result)
+/* On a lost device a wait ends as the work does, or when that is given up, or at its limit; and a poll says the same
+   from then on. That for everything is never well, and ends when all has, or was given up. of_lane -1: all lanes. */
+static void check_wait_on_lost(int device, int of_lane, gpusync_ticket ticket, bool handlers, gpusync_result result)
 {
-    int i, k;
-    if (!gpusync_device_is_lost(world.machines[l->device].device)) return;
-    meet(wait_through_loss_of_lost_device);
-    must(result != GPUSYNC_TIMEOUT, "a time-out does not tell that the device is lost");
-    if (result == GPUSYNC_ERROR_DEVICE_LOST || result == GPUSYNC_ERROR_INVALID_TICKET) return;
+    const machine *m = &world.machines[device];
+    int i;
+    if (!m->device || m->goes || !gpusync_device_is_lost(m->device)) return;
+    meet(wait_on_lost_device);
+    meet_if(handlers, wait_for_handlers_on_lost_device);
+    must(ticket != GPUSYNC_EVERYTHING || !m->lost || result == GPUSYNC_ERROR_DEVICE_LOST || result == GPUSYNC_TIMEOUT,
+         "a wait for everything of a lost device says %d", result);
+    if (result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_INVALID_TICKET) return;
     for (i = 0; i < world.work_count; i++) {
-        const work *w = &world.works[i];
-        if (w->lane != index_of(l) || (ticket != GPUSYNC_EVERYTHING && ticket != w->ticket)) continue;
-        for (k = 0; k < 2; k++)
-            must(!w->buffers[k] || metal_status(w->buffers[k]) < 2 || metal_status(w->buffers[k]) > 3,
-                 "a wait through the loss says %d, and the GPU has the work of ticket %llu", result,
-                 (unsigned long long)w->ticket);
+        work *w = &world.works[i];
+        gpusync_result now;
+        if (w->lane < 0 || world.lanes[w->lane].device != device || (of_lane >= 0 && w->lane != of_lane)) continue;
+        if (ticket != GPUSYNC_EVERYTHING && ticket != w->ticket) continue;
+        now = gpusync_poll(world.lanes[w->lane].queue, w->ticket);
+        must(now != GPUSYNC_NOT_READY, "a wait says %d, and ticket %llu has not ended", result,
+             (unsigned long long)w->ticket);
+        must(ticket == GPUSYNC_EVERYTHING || now == result || now == GPUSYNC_ERROR_RESULT_UNKNOWN ||
+                 (handlers && now == GPUSYNC_OK && result == GPUSYNC_ERROR_DEVICE_LOST && had_a_second(m)),
+             "a wait for ticket %llu says %d, and a poll %d", (unsigned long long)w->ticket, result, now);
+        check_work(w);
+        meet_if(w->given_up, wait_ended_by_giving_up);
     }
 }
 
@@ -1583,7 +1674,6 @@ static void check_timeouts(const machine *m, gpusync_result result, uint64_t tim
 {
     unsigned lines = 0, least = m && m->logs && time && result == GPUSYNC_TIMEOUT, most = least;
     int i;
-    if (m && m->logs && result == GPUSYNC_ERROR_DEVICE_LOST) most = 1; /* through the loss: that was its limit */
     if (m && m->logs && result < 0 && several) most = 1; /* one has failed, and others have timed out */
     for (i = 0; i < DEVICES; i++) lines += GET(&world.machines[i].timeouts);
     must(lines >= least && lines <= most, "a wait says %d, and the log has %u lines on a time-out", result, lines);
@@ -1624,7 +1714,7 @@ static void wait_for_some(void)
     gpusync_ticket ticket;
     gpusync_result result;
     uint64_t time;
-    bool stuck, plain;
+    bool stuck;
     unsigned how;
     if (!l) return;
     memset(&options, 0, sizeof options);
@@ -1632,12 +1722,10 @@ static void wait_for_some(void)
     options.error = &error;
     options.blocking = how % 3 == 1; /* with a limit: it does not spin, and sleeps as others do */
     options.handlers = how >= 128;
-    options.through_loss = world.newer && (how & 32);
     options.spin = world.newer ? some_spin() : NULL;
     if (how % 3 == 2) options.spin = &no_spin;
     meet_if(options.spin, wait_spins);
     meet_if(options.spin && options.spin->until_near, wait_until_near);
-    plain = !options.handlers && !options.through_loss;
     switch (below_of(world.newer ? 7 : 6)) {
     case 0:
         stuck = l->sticks && !l->blind;
@@ -1646,6 +1734,7 @@ static void wait_for_some(void)
         result = may(l->device, gpusync_queue_wait(l->queue, time), ENDS, GPUSYNC_TIMEOUT);
         check_timeouts(&world.machines[l->device], result, time, false);
         must(!stuck || result != GPUSYNC_OK, "a failure sticks, and a wait for everything says nothing of it");
+        check_wait_on_lost(l->device, index_of(l), GPUSYNC_EVERYTHING, false, result);
         break;
     case 1:
         time = some_time();
@@ -1653,13 +1742,14 @@ static void wait_for_some(void)
         result = may(l->device, gpusync_device_wait(world.machines[l->device].device, time, how & 64 ? NULL : &options),
                      ENDS, GPUSYNC_TIMEOUT);
         check_timeouts(&world.machines[l->device], result, time, false);
+        check_wait_on_lost(l->device, -1, GPUSYNC_EVERYTHING, !(how & 64) && options.handlers, result);
         meet_if(options.blocking && !(how & 64), wait_blocks_in_vain);
         break;
     case 2:
     case 3:
         ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(l);
         points[0] = gpusync_at_ticket(l->queue, ticket);
-        if (plain && ticket != GPUSYNC_EVERYTHING) await_points(points, 1, GPUSYNC_WAIT_ALL);
+        if (!options.handlers && ticket != GPUSYNC_EVERYTHING) await_points(points, 1, GPUSYNC_WAIT_ALL);
         time = some_time();
         options.blocking = options.blocking && !l->metal4; /* refuse4 has that */
         begin_to_count_timeouts();
@@ -1668,9 +1758,7 @@ static void wait_for_some(void)
         check_timeouts(&world.machines[l->device], result, time, false);
         meet_if(options.blocking, wait_blocks_in_vain);
         meet_if(options.handlers, wait_for_handlers);
-        meet_if(options.through_loss, wait_through_loss);
-        meet_if(options.through_loss && options.handlers, wait_through_loss_for_handlers);
-        if (options.through_loss) check_off_gpu(l, ticket, result);
+        check_wait_on_lost(l->device, index_of(l), ticket, options.handlers, result);
         break;
     case 4: pace(l, 1 + below_of(8), some_time()); break;
     case 6:
@@ -1684,7 +1772,7 @@ static void wait_for_some(void)
         meet_if(wait_for == GPUSYNC_WAIT_ALL, wait_for_all);
         if (one_in(4)) some_fault();
         with = one_in(2) ? &options : NULL;
-        if (plain || !with) await_points(points, count, wait_for);
+        if (!options.handlers || !with) await_points(points, count, wait_for);
         time = some_time();
         begin_to_count_timeouts();
         result = may(l->device, gpusync_wait_many(points, count, wait_for, time, with, &which), ENDS, GPUSYNC_TIMEOUT,
@@ -1732,7 +1820,9 @@ static void have_some_told(void)
                      GPUSYNC_OK, GPUSYNC_ERROR_INVALID_TICKET);
     } else if (l) {
         object = softmetal_new_witness(on_gone, mine);
-        result = may(l->device, gpusync_release_after(gpusync_at_ticket(l->queue, some_ticket(l)), object), GPUSYNC_OK,
+        ticket = some_ticket(l);
+        mine->releases = true;
+        result = may(l->device, gpusync_release_after(gpusync_at_ticket(l->queue, ticket), object), GPUSYNC_OK,
                      GPUSYNC_ERROR_INVALID_TICKET);
         must(mine->calls == 0, "an object that was not retained");
         metal_release(object);
@@ -1744,7 +1834,7 @@ static void have_some_told(void)
     no_faults();
     if (result != GPUSYNC_OK) return;
     mine->where = (uint64_t)(uintptr_t)(how % 3 == 0 && t ? (void *)t->timeline : (void *)l->queue);
-    if (how % 3 == 1) mine->ticket = ticket;
+    mine->ticket = ticket;
     mine->expected = true;
 }
 
@@ -1859,8 +1949,8 @@ static void look_around(void)
     switch (below_of(6)) {
     case 0:
         (void)(answer(gpusync_get_info(l->queue, some_ticket(l), &info), GPUSYNC_OK, GPUSYNC_NOT_READY,
-                      GPUSYNC_ERROR_INVALID_TICKET, GPUSYNC_ERROR_DEVICE_LOST, GPUSYNC_ERROR_RESULT_UNKNOWN,
-                      GPUSYNC_ERROR_DESTROYED));
+                      GPUSYNC_ERROR_INVALID_TICKET, GPUSYNC_ERROR_RESULT_UNKNOWN, GPUSYNC_ERROR_DESTROYED,
+                      had_a_second(&world.machines[l->device]) ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK));
         break;
     case 1:
         answer(gpusync_get_stats(l->queue, &stats), GPUSYNC_OK);
@@ -1877,6 +1967,8 @@ static void look_around(void)
             must(gpusync_failure_is_transient(error.failure) == may_pass(error.failure), "a failure of class %d",
                  (int)error.failure);
             must(gpusync_poll(l->queue, error.ticket) < 0, "ticket %llu has failed", (unsigned long long)error.ticket);
+            must(gpusync_get_info(l->queue, error.ticket, &info) != GPUSYNC_ERROR_DEVICE_LOST,
+                 "ticket %llu was given up, and is on record", (unsigned long long)error.ticket);
         }
         break;
     case 4:
@@ -2008,6 +2100,8 @@ static void unstick(unsigned idle)
     for (i = 0; i < DEVICES && idle == 4032; i++)
         if (world.machines[i].device && !world.machines[i].goes) tell_report(world.machines[i].device); /* it will not get any better */
     if (idle < 512) return;
+    must(world.leaving < 0 || !world.machines[world.lanes[world.leaving].device].lost,
+         "destroy waits on for work of a lost device");
     /* what is destroyed waits for what others hold: a pending signal, say, of a value below the one that it has seen */
     for (i = 0; i < QUEUES && idle == 1024; i++)
         if (world.lanes[i].queue && i != world.leaving) (void)gpusync_cancel_held(world.lanes[i].queue);
@@ -2037,7 +2131,8 @@ static void lose_a_device(void)
 {
     machine *m = &world.machines[below_of(DEVICES)];
     if (!may_be_removed(m) || !one_in(world.newer ? 4 : 8)) return;
-    m->losable = m->removed = true;
+    may_be_lost(m);
+    m->removed = true;
     softmetal_remove_device(m->metal);
 }
 
@@ -2080,21 +2175,60 @@ static void wait_for_row(const lane *l, gpusync_point *points, size_t count)
 }
 
 /* The device is lost behind them. */
-static void wait_through_loss(const lane *l, gpusync_ticket ticket)
+static void wait_for_lost(const lane *l, gpusync_ticket ticket)
 {
     machine *m = &world.machines[l->device];
     gpusync_wait_options options;
     gpusync_result result;
     memset(&options, 0, sizeof options);
-    options.through_loss = true;
     options.handlers = one_in(3);
     if (!may_be_removed(m)) return;
-    m->losable = m->removed = true;
+    may_be_lost(m);
+    m->removed = true;
     softmetal_remove_device(m->metal);
     if (one_in(2)) (void)gpusync_wait(l->queue, ticket, 0); /* it finds the loss, perhaps */
-    meet(wait_through_loss);
     result = may(l->device, gpusync_wait_ex(l->queue, ticket, some_time(), &options), ENDS, GPUSYNC_TIMEOUT);
-    check_off_gpu(l, ticket, result);
+    check_wait_on_lost(l->device, index_of(l), ticket, options.handlers, result);
+}
+
+/* Work of this lane takes the device with it. */
+static void lose_by_work(lane *l)
+{
+    const uint64_t none = 0;
+    gpusync_command_buffer_desc desc;
+    gpusync_ticket ticket = 0;
+    void *buffer = NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = &none;
+    if (l->metal4 || gpusync_command_buffer(l->queue, &desc, &buffer) != GPUSYNC_OK) return;
+    may_be_lost(&world.machines[l->device]);
+    softmetal_fail_as(buffer, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    (void)metal_retain(buffer);
+    if (gpusync_commit(l->queue, buffer, &ticket) != GPUSYNC_OK) {
+        answer(gpusync_command_buffer_discard(l->queue, buffer), GPUSYNC_OK);
+    } else {
+        (void)remember_work(l, ticket, buffer, NULL, true, false);
+        if (softmetal_what_is_due(buffer) == SOFTMETAL_COMPLETE_DUE) softmetal_finish(buffer);
+        come_to_rest_now();
+    }
+    metal_release(buffer);
+}
+
+/* ... and the GPU hangs. */
+static void wait_for_hung(const lane *l, gpusync_ticket ticket)
+{
+    lane *other = some_lane();
+    gpusync_wait_options options;
+    gpusync_result result;
+    uint64_t time = MS(1) << below_of(16);
+    if (world.gentle || other->device != l->device || (other == l && gpu.in_order)) return;
+    memset(&options, 0, sizeof options);
+    options.handlers = one_in(3);
+    lose_by_work(other);
+    gpu.hangs = true;
+    result = may(l->device, gpusync_wait_ex(l->queue, ticket, time, &options), ENDS, GPUSYNC_TIMEOUT);
+    gpu.hangs = false;
+    check_wait_on_lost(l->device, index_of(l), ticket, options.handlers, result);
 }
 
 /* One behind the other, and some of them fail: of what is in flight together the first failure counts. */
@@ -2132,7 +2266,8 @@ static void commit_a_row(void)
     if (count == 0) return;
     how = below_of(16);
     if (how < 7) wait_for_row(l, points, count);
-    if (how == 7) wait_through_loss(l, points[one_in(2) ? 0 : count - 1].ticket);
+    if (how == 7) wait_for_lost(l, points[one_in(2) ? 0 : count - 1].ticket);
+    if (how == 8) wait_for_hung(l, one_in(4) ? GPUSYNC_EVERYTHING : points[one_in(2) ? 0 : count - 1].ticket);
 }
 
 /* What came with 0.3. */
@@ -2220,6 +2355,28 @@ static void do_something(void)
     }
 }
 
+/* Of lost devices: then their work has ended, or was given up. */
+static void let_the_second_pass(void)
+{
+    uint64_t until = clock_now + SECONDS(3);
+    unsigned rounds = 0;
+    int i;
+    while (clock_now < until && pass_time()) must(rounds++ < 4096, "time does not pass");
+    check_world();
+    for (i = 0; i < world.work_count; i++) {
+        work *w = &world.works[i];
+        must(w->lane < 0 || !world.machines[world.lanes[w->lane].device].lost || w->over || w->given_up,
+             "a second after the loss ticket %llu of queue %d is neither over nor given up", (unsigned long long)w->ticket,
+             w->lane);
+    }
+    for (i = 0; i < TIMELINES; i++) {
+        const tide *t = &world.tides[i];
+        uint64_t value;
+        must(!t->timeline || !world.machines[t->device].lost || gpusync_timeline_query(t->timeline, &value) < 0,
+             "a second after the loss timeline %d has not failed", i);
+    }
+}
+
 /* The GPU gets through with everything, whatever it takes. */
 static void finish_all(void)
 {
@@ -2231,13 +2388,14 @@ static void finish_all(void)
 static void check_all_has_ended(void)
 {
     int i;
+    if (gpu.loses && one_in(2)) let_the_second_pass();
     for (i = 0; i < QUEUES; i++)
         if (world.lanes[i].queue) answer(gpusync_cancel_held(world.lanes[i].queue), GPUSYNC_OK);
     for (i = 0; i < OPENS; i++) {
         opened *o = &world.opens[i];
         if (!o->buffer) continue;
         if (o->tracked)
-            answer(gpusync_untrack(world.lanes[o->lane].queue, o->ticket), GPUSYNC_OK);
+            (void)untrack_now(&world.lanes[o->lane], o);
         else if (o->made)
             answer(gpusync_command_buffer_discard(world.lanes[o->lane].queue, o->buffer), GPUSYNC_OK);
         check_refused(o);
@@ -2255,7 +2413,7 @@ static void check_all_has_ended(void)
     for (i = 0; i < world.work_count; i++) {
         const work *w = &world.works[i];
         const machine *m = w->lane < 0 ? NULL : &world.machines[world.lanes[w->lane].device];
-        if (!m || w->over || m->losable) continue;
+        if (!m || w->over || w->given_up || (m->losable && !m->lost)) continue;
         tell_report(m->device);
         must(false, "ticket %llu of queue %d has not ended", (unsigned long long)w->ticket, w->lane);
     }
@@ -2342,6 +2500,7 @@ static void play_calls(bool mixed, bool newer)
     gpu.in_order = how & 2;
     gpu.unstick = unstick;
     gpu.sweeps = newer;
+    gpu.loses = false;
     gpu.idle = 0;
     softmetal_set_clock(SOFTMETAL_MANUAL);
     if (mixed) draw_quirks();
@@ -2362,7 +2521,7 @@ static void play_calls(bool mixed, bool newer)
     if (how & 4) check_all_has_ended();
     destroy_all();
     gpu.unstick = NULL;
-    gpu.sweeps = false;
+    gpu.sweeps = gpu.loses = false;
     check_tallies();
 }
 

@@ -42,7 +42,7 @@ static void fuzz_call(int number, const char *name)
     X(descriptor_refused) X(commit_options_keep_handlers)                                                            \
     X(submission_strict) X(submission_unordered) X(submission_barrier) X(submission_of_metal4) X(commit4_of_several) \
     X(wait_spins) X(wait_until_near) X(wait_for_value_spins) X(wait_for_handlers) X(wait_for_any) X(wait_for_all)    \
-    X(wait_through_loss) X(wait_through_loss_for_handlers) X(wait_through_loss_of_lost_device)                       \
+    X(wait_on_lost_device) X(wait_for_handlers_on_lost_device) X(wait_ended_by_giving_up) X(work_given_up)           \
     X(wait_blocks_in_vain) X(wait_paces) X(foreign_buffer_told_by_one_behind) X(foreign_buffer_refused)              \
     X(errors_from_now) X(failure_transient) X(failure_for_good) X(queue_filled)                                      \
     X(queue_goes_later) X(timeline_goes_later) X(device_goes_later) X(goes_untold) X(goes_with_work)                 \
@@ -278,6 +278,7 @@ typedef struct tally {
     gpusync_result result;
     bool expected; /* it was registered, and so it is called once */
     bool exact;    /* ... with this result */
+    bool releases; /* it stands for an object to be released */
     gpusync_result must_be;
     uint64_t where; /* the object that it was registered with */
     gpusync_ticket ticket;   /* of that queue; 0: of none, or it is not known */

@@ -3,7 +3,7 @@
    The first byte says what an input is: a program of submit_graphs.h, judged by the model (programs.h), or calls as they come,
    with objects that are destroyed, devices that are lost, and faults (calls.h), and perhaps with queues of Metal 4 among
    the others (calls4.h). Either may have what came with 0.3: queues where failures stick, objects that are destroyed
-   later, waits through a loss. Every input ends with everything
+   later, waits that come when the device is lost. Every input ends with everything
    destroyed: no memory of the allocators' is left then, and no object of Metal's.
 
    FUZZ_TELL=1   tells every call, with its result where that is judged

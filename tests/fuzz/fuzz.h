@@ -7,10 +7,47 @@
 #define FUZZ_H
 
 #define GPUSYNC_IMPLEMENTATION
+#include <errno.h>
+#include <pthread.h>
 #include "../clock.h"
+
+/* -- what is destroyed later ---------------------------------------------------------------------------- */
+
+/* A dispatched function waits for what goes. For softmetal it rests then, as one that waits for a command buffer, and it
+   looks again when the main thread says so: never by itself. */
+bool sm_in_dispatched(void);
+void sm_dispatch_rest(int more);
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned resting, round, left; /* left: so many rest still, of those that are to look again */
+} linger = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0};
+
+static int linger_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *at)
+{
+    unsigned round;
+    if (__atomic_load_n(&clock_is_real, __ATOMIC_SEQ_CST) || !sm_in_dispatched())
+        return pthread_cond_timedwait(cond, mutex, at);
+    pthread_mutex_unlock(mutex);
+    pthread_mutex_lock(&linger.lock);
+    round = linger.round;
+    linger.resting++;
+    sm_dispatch_rest(1);
+    while (linger.round == round) pthread_cond_wait(&linger.changed, &linger.lock);
+    sm_dispatch_rest(-1);
+    linger.resting--;
+    linger.left--;
+    pthread_cond_broadcast(&linger.changed);
+    pthread_mutex_unlock(&linger.lock);
+    pthread_mutex_lock(mutex);
+    return ETIMEDOUT;
+}
+#define pthread_cond_timedwait linger_timedwait
+
 #define SPIN_NS 4000 /* 40 looks at the clock */
 #define MEETS_HERE(X) X(program) X(sticky_program) X(destroyed_at_once_with_work)
 #include "common.h"
+#undef pthread_cond_timedwait
 
 #include "../submit_graphs.h"
 
@@ -29,6 +66,8 @@ static struct {
     void *warming; /* the queue of a warm-up: nothing moves but this one */
     unsigned naps; /* of the main thread, while that goes on */
     bool sweeps;   /* timers fire where nothing else moves: objects go by them, and work may wait for that */
+    bool hangs;    /* nothing moves */
+    bool loses;    /* a device may be lost: timers fire in waits that last longer, so that it gives its work up */
     pthread_t main;
     void (*unstick)(unsigned idle); /* in a park, when nothing has moved for long */
 } gpu;
@@ -55,11 +94,28 @@ static void *find_due(void *queue, unsigned n)
     return found;
 }
 
-/* What listeners and dispatched functions have to do is done. The function of a warm-up has to wait for the GPU. */
+/* False: nothing is destroyed later, or it is not waited for. */
+static bool look_at_what_goes(void)
+{
+    bool any;
+    pthread_mutex_lock(&linger.lock);
+    any = linger.resting > 0;
+    linger.left = linger.resting;
+    linger.round++;
+    pthread_cond_broadcast(&linger.changed);
+    while (linger.left > 0) pthread_cond_wait(&linger.changed, &linger.lock);
+    pthread_mutex_unlock(&linger.lock);
+    return any;
+}
+
+/* What listeners and dispatched functions have to do is done. The function of a warm-up has to wait for the GPU. What goes
+   waits for callbacks, too: so it looks more than once. */
 static void come_to_rest_now(void)
 {
+    int look = 0;
     if (gpu.warming) return;
-    must(softmetal_settle_listeners(SECONDS(20)), "a listener does not end");
+    do must(softmetal_settle_listeners(SECONDS(20)), "a listener does not end");
+    while (look++ < 3 && look_at_what_goes());
 }
 
 /* Timers are fired by hand, and only where an input asks for it, or where something goes later. False: none is armed. */
@@ -72,13 +128,21 @@ static bool pass_time(void)
     return true;
 }
 
+/* What goes later sleeps between two looks. */
+static void let_time_pass(void)
+{
+    if (pass_time()) return;
+    PUT(&clock_now, clock_now + MS(50));
+    come_to_rest_now();
+}
+
 /* One step of one command buffer. False: there is nothing to do on any queue. A callback that still runs would release
    command buffers while this looks at them. */
 static bool gpu_step(unsigned which, unsigned nth, bool fully)
 {
     int i;
     come_to_rest_now();
-    for (i = 0; i < gpu.count; i++) {
+    for (i = 0; i < gpu.count && !gpu.hangs; i++) {
         void *queue = gpu.queues[(which + (unsigned)i) % (unsigned)gpu.count], *buffer;
         if (gpu.warming && queue != gpu.warming) continue;
         buffer = find_due(queue, nth);
@@ -160,7 +224,7 @@ static void await_points(const gpusync_point *points, size_t count, gpusync_wait
 
 static void await_nothing(void) { awaited.count = 0; }
 
-/* Asked so that nothing is looked for: only what gpusync knows already. */
+/* Asked so that nothing is looked for: only what gpusync knows already. Given up: it will never end. */
 static bool is_known_to_be_over(const gpusync_point *point, bool *failed)
 {
     if (point->timeline) {
@@ -168,8 +232,8 @@ static bool is_known_to_be_over(const gpusync_point *point, bool *failed)
         *failed = value == UINT64_MAX;
         return value >= point->value;
     }
-    *failed = false;
-    if (!gpusync_is_done(point->queue, point->ticket)) return false;
+    *failed = probe_is_given_up(point->queue);
+    if (!gpusync_is_done(point->queue, point->ticket)) return *failed;
     *failed = point->ticket != GPUSYNC_EVERYTHING && gpusync_poll(point->queue, point->ticket) < 0;
     return true;
 }
@@ -196,7 +260,7 @@ static void must_be_woken(bool woken)
 static void be_idle(void)
 {
     gpu.idle++;
-    if (gpu.sweeps && gpu.idle % 8 == 0) (void)pass_time();
+    if (gpu.sweeps && gpu.idle % 8 == 0) let_time_pass();
     if (gpu.unstick && gpu.idle % 64 == 0) gpu.unstick(gpu.idle);
 }
 
@@ -231,6 +295,10 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     }
     be_idle();
     must(gpu.idle < 4096, "a wait does not end: %s", fuzz_doing[0]);
+    if (gpu.loses && deadline_ns > clock_now && softmetal_next_timer() < deadline_ns - clock_now && pass_time()) {
+        must_be_woken(GET(&waiter->scheduler_data[0]) != NULL);
+        return;
+    }
     if (deadline_ns != GPUSYNC_FOREVER && deadline_ns > clock_now) clock_now = deadline_ns;
     else clock_now += MS(1);
 }

@@ -343,7 +343,7 @@ static void make_something_else(program *p)
 
 static void on_later(void *user) { COUNT((unsigned *)user); }
 
-/* One with work and an open command buffer goes later: by timers, and as its work ends. */
+/* One with work and an open command buffer goes later: when its work has ended. */
 static void make_and_let_go(program *p)
 {
     gpusync_queue_desc desc;
@@ -357,7 +357,7 @@ static void make_and_let_go(program *p)
     if (one_in(4)) {
         answer(gpusync_timeline_create(p->r.device, NULL, &timeline), GPUSYNC_OK);
         answer(gpusync_timeline_destroy_later(timeline, on_later, &told), GPUSYNC_OK);
-        while (told == 0 && pass_time()) must(rounds++ < 100, "a timeline does not go");
+        for (; GET(&told) == 0; let_time_pass()) must(rounds++ < 100, "a timeline does not go");
         must(told == 1, "a timeline went %u times", told);
         return;
     }
@@ -368,11 +368,11 @@ static void make_and_let_go(program *p)
     p->others += ticket;
     answer(gpusync_queue_destroy_later(queue, on_later, &told), GPUSYNC_OK);
     if (ticket) {
-        (void)pass_time();
-        must(told == 0, "a queue with work in flight is gone");
+        let_time_pass();
+        must(GET(&told) == 0, "a queue with work in flight is gone");
         softmetal_finish(buffer);
     }
-    while (told == 0 && pass_time()) must(rounds++ < 100, "a queue does not go");
+    for (; GET(&told) == 0; let_time_pass()) must(rounds++ < 100, "a queue does not go");
     must(told == 1, "a queue went %u times", told);
     metal_release(metal);
 }
@@ -382,12 +382,9 @@ static void come_between_newly(program *p)
 {
     int q = (int)below_of((unsigned)p->queues);
     const step *s = some_step(p);
-    gpusync_wait_options options;
     char text[256];
     size_t size = 1 + byte(), length;
     mishap *m;
-    memset(&options, 0, sizeof options);
-    options.through_loss = true;
     switch (below_of(6)) {
     case 0:
     case 1:
@@ -397,7 +394,7 @@ static void come_between_newly(program *p)
         break;
     case 3:
         if (s)
-            answer(gpusync_wait_ex(p->queue[s->queue], s->ticket, 0, &options),
+            answer(gpusync_wait_ex(p->queue[s->queue], s->ticket, 0, NULL),
                    as_wait(gpusync_poll(p->queue[s->queue], s->ticket)));
         break;
     case 4:

@@ -59,8 +59,8 @@ faults=(
     '        gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred), gpusync__record(q, outcome->error, false);'
 
     unpaid fuzz "a timeline goes before its callbacks were called"
-    '    return gpusync__pay(dev, &t->owed, waits);'
-    '    return true;'
+    '    gpusync__pay(dev, &t->owed, going);'
+    ''
 
     locked_unpark fuzz "a waiter is woken under the lock of its wait list"
     '        caught->waiters[caught->count++] = w;'
@@ -74,14 +74,6 @@ faults=(
     '    void *report = q->metal4 ? object : slot->buffer;
     if (object != report) return;'
 
-    unlocked_looks threads "a look is counted without the queue's lock, and others count"
-    '        buffer = gpusync__slot_leave(q, slot);'
-    '        GPUSYNC__UNLOCK(q);
-        slot->looks++;
-        slot->looks--;
-        GPUSYNC__LOCK(q);
-        buffer = gpusync__slot_leave(q, slot);'
-
     listener_runs threads "a timeline goes while the block of its listener runs"
     '    uint64_t next = gpusync__next_awaited(t, raw - t->base);'
     '    GPUSYNC__SUB_SEQ(&t->inside, 1);
@@ -89,16 +81,17 @@ faults=(
     GPUSYNC__ADD_SEQ(&t->inside, 1);'
 
     still_inside threads "a queue goes before the waits that it has woken are out"
-    '    if (!gpusync__let_out(q->device, &q->inside, waits))'
-    '    if (!waits && !gpusync__let_out(q->device, &q->inside, waits))'
+    '    gpusync__let_out(q->device, &q->inside, going);'
+    '    if (going->device) gpusync__let_out(q->device, &q->inside, going);'
 
     late_look threads "the look for callbacks comes before the note that a thread asked is taken back"
-    '    GPUSYNC__STORE_SEQ(&post->asked, 0);'
-    '    GPUSYNC__ADD_SEQ(&post->inside, 1);
-    if (GPUSYNC__LOAD_SEQ(&post->device)) (void)gpusync__run_due(GPUSYNC__LOAD_SEQ(&post->device), SIZE_MAX);
-    GPUSYNC__STORE_SEQ(&post->asked, 0);
-    GPUSYNC__SUB_SEQ(&post->inside, 1);
-    gpusync__post_unref(post);
+    '    GPUSYNC__STORE_SEQ(&dev->asked, 0);'
+    '    if (gpusync__device_enter(dev)) {
+        gpusync__run_due(dev, SIZE_MAX);
+        gpusync__device_leave(dev);
+    }
+    GPUSYNC__STORE_SEQ(&dev->asked, 0);
+    gpusync__device_unref(dev);
     return;'
 
     lost_counts threads "the counts of a device forget those of the queues that were destroyed"
@@ -118,34 +111,33 @@ faults=(
     '        if (!s) gpusync__take_failure(q, s);'
 
     gone_early fuzz "a queue that goes later is said to be gone while the GPU works for it"
-    '    return !q->drains || gpusync__drain(q, waits);'
-    '    return !q->drains || !waits || gpusync__drain(q, waits);'
+    '    if (q->drains)'
+    '    if (q->drains && !going->device)'
 
-    still_on_gpu fuzz "a wait that goes on through a loss does not see that the GPU has the work"
-    '    bool off = gpusync__is_uncommitted(slot) || gpusync__look_slot(q, slot);'
-    '    bool off = gpusync__is_uncommitted(slot) || gpusync__look_slot(q, slot) || true;'
+    early_end fuzz "a lost device gives its work up at the first look"
+    '    if (dev->looked_ns)'
+    '    if (dev)'
+
+    timelines_stay fuzz "a lost device gives its work up, and its timelines do not fail"
+    '        t->calls->lose(t);'
+    '        (void)t;'
+
+    unretained_look threads "a look does not retain the command buffer while it reads the status"
+    '    view->buffer = gpusync__retain(slot->buffer);'
+    '    view->buffer = slot->buffer;
+    (void)gpusync__retain(NULL);'
+
+    given_up_ends fuzz "a submission of a lost device that is given up has an end, and a record"
+    '    bool given_up = flags & GPUSYNC__GIVEN_UP;'
+    '    bool given_up = false;'
 
     left_inside threads "a queue that goes later does not wait for the calls that are inside"
-    '    if (!gpusync__let_out(q->device, &q->inside, waits))'
-    '    if (waits && !gpusync__let_out(q->device, &q->inside, waits))'
+    '    gpusync__let_out(q->device, &q->inside, going);'
+    '    if (!going->device) gpusync__let_out(q->device, &q->inside, going);'
 
     device_inside threads "a device that goes later does not wait for the calls that are inside"
-    '    if (busy || GPUSYNC__LOAD_SEQ(&dev->inside)) {'
-    '    if (busy) {'
-
-    uncounted_look threads "a look at a ticket is not counted while it reads the status"
-    '        ended = gpusync__look_slot(q, slot);'
-    '        GPUSYNC__LOCK(q);
-        slot->looks--;
-        GPUSYNC__UNLOCK(q);
-        ended = gpusync__look_slot(q, slot);
-        GPUSYNC__LOCK(q);
-        slot->looks++;
-        GPUSYNC__UNLOCK(q);'
-
-    freed_under_look threads "a handler frees its slot while a look is counted in it"
-    '    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))'
-    '    if (!(slot->traits & GPUSYNC__HANDLED))'
+    '    while (!gpusync__swap32(&dev->inside, 1, 0))'
+    '    while (!going && !gpusync__swap32(&dev->inside, 1, 0))'
 
     left_listed fuzz "a wait for any of several points leaves the others on their lists"
     '        if (!entry->left && gpusync__may_be_listed(entry))'
@@ -155,14 +147,10 @@ faults=(
     '    *(caught->links ? &caught->last_link->also : &caught->links) = link;'
     '    caught->links = link;'
 
-    early_release fuzz "the command buffer of an orphan of Metal 4 is released before its handler has come"
-    '    bool metal4 = slot->traits & GPUSYNC__IS_METAL4;'
-    '    bool metal4 = false;'
-
-    forgotten_call fuzz "an object that goes later, and is not gone at the first sweep, forgets its callback"
-    '        left = going;'
-    '        left = going;
-        going->destroyed = NULL;'
+    forgotten_call fuzz "an object that goes later, and is not gone at the first look, forgets its callback"
+    '        uint64_t ns = (uint64_t)(round < 50 ? round : 50) * GPUSYNC__LINGER_NS;'
+    '        uint64_t ns = (uint64_t)(round < 50 ? round : 50) * GPUSYNC__LINGER_NS;
+        ((gpusync__going *)going)->destroyed = NULL;'
 )
 
 if [ "${1:-}" = --check ]; then

@@ -13,7 +13,7 @@
    not after destroy; is_done, counts and values do not go back; counts add up; no memory and no object is left.
 
    The last byte of the header says whether there is what came with 0.3, too (world.newer): queues where failures stick,
-   waits through a loss, objects that go later, also let go by callbacks, callbacks on a dispatch queue of the program's,
+   devices that give their work up, objects that go later, also let go by callbacks, callbacks on a dispatch queue of the program's,
    spins, reports in the log function, and command buffers with descriptors. (References are unretained where work does not
    outlive its queue.) Where failures stick each ticket that has failed has a record of its own. What goes later tells
    once, when its callbacks have come; that of a device, when its memory has been given back.
@@ -868,36 +868,87 @@ static void commit_one(void)
     let_go(o);
 }
 
-/* A wait that goes on when the device is lost says that the GPU is through, or that the limit came first. */
-static void commit_and_wait_through(void)
+typedef struct second {
+    gpusync_device *device;
+    int passed;
+} second;
+
+/* On the dispatch queue where the device's timers run. */
+static void give_up_lost(void *of)
+{
+    second *s = (second *)of;
+    gpusync_device *device = s->device;
+    int look;
+    for (look = 0; look < 2 && gpusync_device_is_lost(device); look++) probe_look_at_lost(device);
+    COUNT(&s->passed);
+}
+
+extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
+
+/* That which a lost device gives its work. */
+static void let_the_second_pass(const place *d)
+{
+    second s = {device_of(d), 0};
+    if (!gpusync_device_is_lost(s.device)) return;
+    dispatch_async_f(s.device->sweep_queue, &s, give_up_lost);
+    while (!GET(&s.passed)) sched_yield();
+}
+
+/* What is told of a ticket of a lost device stays so: it has ended, or was given up. Its queue may have gone. */
+static void check_lost(place *q, unsigned life, gpusync_ticket ticket, void *buffer, gpusync_result told)
+{
+    gpusync_ticket_info info;
+    gpusync_result now;
+    if (!enter(q) || q->life != life) return;
+    now = gpusync_poll(queue_of(q), ticket);
+    if (now == GPUSYNC_ERROR_DESTROYED || !gpusync_device_is_lost(device_of(q))) return;
+    must(now == told || now == GPUSYNC_ERROR_RESULT_UNKNOWN, "a wait for ticket %llu says %d, and a poll %d",
+         (unsigned long long)ticket, told, now);
+    if (gpusync_get_info(queue_of(q), ticket, &info) == GPUSYNC_ERROR_DEVICE_LOST) {
+        must(!gpusync_is_done(queue_of(q), ticket) && !gpusync_is_idle(queue_of(q)),
+             "ticket %llu was given up, and is done", (unsigned long long)ticket);
+        meet(work_given_up);
+        meet_if(buffer, wait_ended_by_giving_up);
+        return;
+    }
+    must(!buffer || metal_status(buffer) < 2 || metal_status(buffer) > 3,
+         "ticket %llu has ended with %d, and the GPU has its work", (unsigned long long)ticket, now);
+}
+
+static void commit_and_lose(void)
 {
     opened *o = some_or_new_open();
     gpusync_wait_options options;
     gpusync_ticket ticket = 0;
     gpusync_queue *queue;
     gpusync_result result;
-    uint64_t time;
+    uint64_t time, until;
+    place *q;
+    unsigned life;
     void *buffer;
     memset(&options, 0, sizeof options);
     if (!o || o->was_tracked) return;
-    queue = queue_of(o->queue);
+    q = o->queue;
+    life = o->life;
+    queue = queue_of(q);
     buffer = metal_retain(o->buffer);
+    if (world.losable && one_in(8)) softmetal_fail_as(buffer, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    else if (world.losable) softmetal_set_duration(buffer, MS(4)); /* it is in flight when the device is lost */
     if (may(gpusync_commit(queue, buffer, &ticket), GPUSYNC_OK, NOT_HELD,
             o->queue->sticky ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) == GPUSYNC_OK) {
         issued(o->queue, ticket);
         time = some_time(o->queue);
         let_go(o);
-        options.through_loss = true;
         options.spin = one_in(2) ? &no_spin : NULL;
-        if (world.losable && o->queue->of->metal && one_in(4)) softmetal_remove_device(o->queue->of->metal);
-        meet(wait_through_loss);
-        meet_if(gpusync_device_is_lost(device_of(o->queue)), wait_through_loss_of_lost_device);
+        if (world.losable && q->of->metal && one_in(4)) softmetal_remove_device(q->of->metal);
+        meet_if(gpusync_device_is_lost(device_of(q)), wait_on_lost_device);
+        until = gpusync_now_ns() + MS(1);
+        while (world.losable && !gpusync_device_is_lost(device_of(q)) && gpusync_now_ns() < until) sched_yield();
+        if (world.losable && one_in(2)) let_the_second_pass(q->of);
         mine.sleeps = true;
         result = may(gpusync_wait_ex(queue, ticket, time, &options), ENDS, GPUSYNC_TIMEOUT);
-        if (result != GPUSYNC_TIMEOUT && result != GPUSYNC_ERROR_DEVICE_LOST && result != GPUSYNC_ERROR_DESTROYED &&
-            result != GPUSYNC_ERROR_OUT_OF_MEMORY)
-            must(metal_status(buffer) < 2 || metal_status(buffer) > 3, "a wait through a loss says %d, and the GPU has the work",
-                 result);
+        if (result != GPUSYNC_TIMEOUT && result != GPUSYNC_ERROR_OUT_OF_MEMORY)
+            check_lost(q, life, ticket, buffer, result);
     }
     metal_release(buffer);
 }
@@ -927,7 +978,8 @@ static void track(void)
 static void untrack(opened *o, gpusync_queue *queue)
 {
     gpusync_ticket ticket = __atomic_exchange_n(&o->tracked, GPUSYNC_NO_TICKET, __ATOMIC_ACQ_REL);
-    if (ticket) answer(gpusync_untrack(queue, ticket), GPUSYNC_OK);
+    if (ticket) /* a lost device may have given it up */
+        answer(gpusync_untrack(queue, ticket), GPUSYNC_OK, world.losable ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK);
 }
 
 /* A call that Metal keeps waits for room that a thread has which waits for the call to end: the one that destroys the queue
@@ -1226,13 +1278,12 @@ static void wait_for_some(void)
     options.spin = how & 16 ? &no_spin : world.newer ? some_spin() : NULL;
     if (how % 4 == 2) options.spin = &no_spin;
     options.handlers = how >= 224;
-    options.through_loss = world.newer && how & 64;
     time = options.handlers ? MS(2) : some_time(q);
     ticket = one_in(8) ? GPUSYNC_EVERYTHING : some_ticket(q);
     meet_if(options.spin, wait_spins);
     meet_if(options.spin && options.spin->until_near, wait_until_near);
     meet_if(options.handlers, wait_for_handlers);
-    meet_if(options.handlers && options.through_loss, wait_through_loss_for_handlers);
+    meet_if(options.handlers && gpusync_device_is_lost(device), wait_for_handlers_on_lost_device);
     switch (below_of(8)) {
     case 0:
         mine.sleeps = true;
@@ -1346,7 +1397,9 @@ static void look_around(void)
              (unsigned long long)ticket);
         break;
     default:
-        may(gpusync_poll(queue_of(q), ticket), ENDS, GPUSYNC_NOT_READY, GPUSYNC_ERROR_INVALID_TICKET);
+        if (may(gpusync_poll(queue_of(q), ticket), ENDS, GPUSYNC_NOT_READY, GPUSYNC_ERROR_INVALID_TICKET) ==
+            GPUSYNC_ERROR_DEVICE_LOST)
+            check_lost(q, q->life, ticket, NULL, GPUSYNC_ERROR_DEVICE_LOST);
         (void)gpusync_is_idle(queue_of(q));
         (void)gpusync_device_is_lost(device_of(q));
         break;
@@ -1474,7 +1527,9 @@ static void warm_up(void)
 static void lose_a_device(void)
 {
     place *d = some_device();
-    if (d && world.losable && d->metal && one_in(4)) softmetal_remove_device(d->metal);
+    if (!d || !world.losable) return;
+    if (one_in(2)) let_the_second_pass(d);
+    else if (d->metal && one_in(4)) softmetal_remove_device(d->metal);
 }
 
 static void destroy_something(void)
@@ -1535,7 +1590,7 @@ static void do_something(void)
     case 30: cancel(); break;
     case 31: be_foolish(); break;
     case 32:
-    case 33: commit_and_wait_through(); break;
+    case 33: commit_and_lose(); break;
     case 34:
     case 35:
     case 36: look_around_newly(); break;
@@ -1718,6 +1773,23 @@ static void check_queue(place *q)
     must(gpusync_is_done(queue_of(q), q->seen) && stats.completions >= q->completions, "what was done is not");
 }
 
+/* Every ticket has ended, and every timeline has failed: so none is left for destroy. A lost device keeps what was to be
+   released. What goes later waits on a dispatch queue for callbacks that are due by hand. */
+static void come_to_rest(bool (*settled)(uint64_t timeout_ns), const char *otherwise)
+{
+    uint64_t limit = gpusync_now_ns() + SECONDS(20);
+    size_t count = 1;
+    int i;
+    do {
+        for (i = 0; i < DEVICES; i++, count = 1)
+            while (enter(&world.devices[i]) && count > 0)
+                answer(gpusync_dispatch(device_of(&world.devices[i]), SIZE_MAX, &count), GPUSYNC_OK);
+        leave();
+        must(gpusync_now_ns() < limit, "%s", otherwise);
+    } while (!settled(MS(2)));
+}
+static void dispatch_all(void) { come_to_rest(softmetal_dispatched, "callbacks do not end"); }
+
 /* What was destroyed later is gone, and has told so. */
 static void await_goers(void)
 {
@@ -1730,20 +1802,7 @@ static void await_goers(void)
         must(gpusync_now_ns() < limit, "what was destroyed later does not go");
         sched_yield();
     }
-    must(softmetal_dispatched(SECONDS(20)), "callbacks do not end"); /* of the device too: it counts what is gone */
-}
-
-/* Every ticket has ended, and every timeline has failed: so none is left for destroy. A lost device keeps what was to be
-   released. */
-static void dispatch_all(void)
-{
-    size_t count = 1;
-    int i;
-    for (i = 0; i < DEVICES; i++, count = 1)
-        while (enter(&world.devices[i]) && count > 0)
-            answer(gpusync_dispatch(device_of(&world.devices[i]), SIZE_MAX, &count), GPUSYNC_OK);
-    leave();
-    must(softmetal_dispatched(SECONDS(20)), "callbacks do not end");
+    dispatch_all(); /* also those of the device: it counts what is gone */
 }
 
 static void check_callbacks(void)
@@ -1776,7 +1835,7 @@ static void destroy_last_devices(void)
             sched_yield();
         }
     }
-    must(softmetal_dispatched(SECONDS(20)), "callbacks do not end");
+    dispatch_all();
 }
 
 static void end_world(void)
@@ -1787,7 +1846,7 @@ static void end_world(void)
     unstick();
     no_faults();
     if (!world.abandons) {
-        must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
+        come_to_rest(softmetal_settle, "the GPU does not come to rest");
         for (i = 0; i < QUEUES; i++)
             if (enter(&world.queues[i])) check_queue(&world.queues[i]);
         leave();
@@ -1823,7 +1882,7 @@ static void end_world(void)
     }
     await_goers();
     destroy_last_devices();
-    must(softmetal_settle(SECONDS(20)), "the GPU does not come to rest");
+    come_to_rest(softmetal_settle, "the GPU does not come to rest");
     while (world.kept_count > 0) metal_release(world.kept[--world.kept_count]);
     while (world.event_count > 0) metal_release(world.events[--world.event_count]);
     give_back_all_that_stays();

@@ -11,7 +11,7 @@ static void count_call(void *user, gpusync_result result, const gpusync_error *e
 /* What the dispatch queue was asked for, in a thread that is joined with the thread that asked. */
 static void dispatch(void)
 {
-    for (int i = LOAD(&calls_asked); i > 0; i--) gpusync__answer(&post);
+    for (int i = LOAD(&calls_asked); i > 0; i--) gpusync__answer(&D);
 }
 
 /* A callback is registered for a ticket, while its handler runs. */
@@ -34,7 +34,7 @@ static void registered_meanwhile(void)
     join(other);
     assert(calls_asked == 1);
     dispatch();
-    assert(called == 1 && Q.owed.count == 0 && !D.due && post.refs == 1);
+    assert(called == 1 && Q.owed.count == 0 && !D.due && D.refs == 1);
 }
 
 /* One callback is registered for a value, and then a second one, while the value is signalled. They are called in this
@@ -134,19 +134,19 @@ static void *becomes_due(void *unused)
 }
 static void *answers(void *unused)
 {
-    gpusync__answer(&post);
+    gpusync__answer(&D);
     return unused;
 }
 static void asked_meanwhile(void)
 {
     callback = make_callback();
-    post.asked = 1; /* for an earlier one, which destroy has paid */
-    post.refs = 2;
+    D.asked = 1; /* for an earlier one, which destroy has paid */
+    D.refs = 2;
     pthread_t one = start(becomes_due, 0), other = start(answers, 0);
     join(one);
     join(other);
     dispatch();
-    assert(called == 1 && Q.owed.count == 0 && !D.due && post.refs == 1 && !D.calling);
+    assert(called == 1 && Q.owed.count == 0 && !D.due && D.refs == 1 && !D.calling);
 }
 
 /* The dispatch queue calls one, while destroy pays what its own object is owed: each is called once, one at a time. */
@@ -159,7 +159,7 @@ static void alone(void *user, gpusync_result result, const gpusync_error *error)
 }
 static void *pays(void *unused)
 {
-    gpusync__pay(&D, &Q.owed, true);
+    gpusync__pay(&D, &Q.owed, &Q.going);
     return unused;
 }
 static void paid_meanwhile(void)
@@ -168,13 +168,13 @@ static void paid_meanwhile(void)
     callback = make_callback();
     callback->due.fn = alone;
     gpusync__push_due(&D, &callback->due, &deferred);
-    post.asked = 1;
-    post.refs = 2;
+    D.asked = 1;
+    D.refs = 2;
     pthread_t one = start(pays, 0), other = start(answers, 0);
     join(one);
     join(other);
     dispatch();
-    assert(called == 1 && Q.owed.count == 0 && !D.due && post.refs == 1 && !D.calling);
+    assert(called == 1 && Q.owed.count == 0 && !D.due && D.refs == 1 && !D.calling);
 }
 
 /* A waiter falls asleep for work whose handler is lost, while the last sweep looks for a reason to go on: a timer is on
@@ -188,13 +188,13 @@ static void *sleeps(void *unused)
 }
 static void *sweeps(void *unused)
 {
-    gpusync__sweep(&post);
+    gpusync__sweep(&D);
     return unused;
 }
 static void sweep_for_sleeper(void)
 {
     commit(0);
-    post.refs = 2;
+    D.refs = 2;
     start(sleeps, 0);
     join(start(sweeps, 0));
     if (!lost(0)) return; /* it has still to fall asleep: there is an order in which it has */
@@ -212,7 +212,7 @@ static void *asks_for_room(void *unused)
 static void sweep_for_room(void)
 {
     commit(0);
-    post.refs = 2;
+    D.refs = 2;
     pthread_t one = start(asks_for_room, 0), other = start(sweeps, 0);
     join(one);
     join(other);

@@ -13,10 +13,11 @@ static void overwrite_queue(void)
     q->metal = NULL;
     q->ring = NULL;
     q->head.completed = q->head.committed = 99;
-    q->flags = q->outstanding = q->inside = q->leaving = q->in_flight = q->tracked = q->owed.count = q->lined = 99;
+    q->flags = q->outstanding = q->inside = q->leaving = q->tracked = q->owed.count = q->lined = 99;
     q->free_slots = q->ends.flight[0] = q->ends.flight[1] = NULL;
-    for (int i = 0; i < GPUSYNC__LISTS; i++) q->waits.lists[i].root = NULL;
-    q->open_count = q->held_buffers = q->lined_ordered = 99;
+    for (int i = 0; i < GPUSYNC__LISTS; i++) q->waits.lists[i].end[0] = NULL;
+    q->held_buffers = q->lined_ordered = 99;
+    q->open = NULL;
     q->refused = true;
     q->issuing = true;
     for (int i = 0; i < GPUSYNC__LINES; i++) q->lines[i].first = NULL;
@@ -30,8 +31,8 @@ static void overwrite_timeline(void)
     t->event = NULL;
     t->value = t->reached = t->kept = t->hosted = t->on_event = t->largest = 99;
     t->flags = t->inside = t->refs = t->owed.count = t->signal_count = 99;
-    t->waits.lists[GPUSYNC__BY_NUMBER].root = NULL;
-    t->waiting.root = t->signals.root = t->issued.root = NULL;
+    t->waits.lists[GPUSYNC__WAITS].end[0] = NULL;
+    t->waiting.end[0] = t->signals.end[0] = t->issued.end[0] = NULL;
     t->listening = NULL;
     t->place.beside[1] = NULL;
 }
@@ -147,20 +148,20 @@ static void queue_with_sleeper(void)
 /* A sweep walks the queues of the device, while the only one goes. */
 static void *sweeper(void *unused)
 {
-    gpusync__sweep(&post);
+    gpusync__sweep(&D);
     return unused;
 }
 static void swept(void)
 {
     D.allocator.release = overwrite;
-    D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL;
-    post.refs = 2;
+    D.timelines.end[0] = D.timelines.end[1] = NULL;
+    D.refs = 2;
     commit(0);
     pthread_t one = start(handler, 0), two = start(destroyer, 0), three = start(sweeper, 0);
     join(one);
     join(two);
     join(three);
-    assert(freed == 1 && B[0].live == 0 && post.refs == (LOAD(&sweeps_asked) ? 2 : 1));
+    assert(freed == 1 && B[0].live == 0 && D.refs == (LOAD(&sweeps_asked) ? 2 : 1));
     all_slots_are_free();
 }
 
@@ -219,35 +220,51 @@ static void issued(void)
     all_are_free(1);
 }
 
-/* A device closes what its dispatch queues call it back by, while such a call comes: for callbacks, or (ASKED=sweeper)
-   for a sweep. After that no thread touches the device. */
+/* A device goes, while functions that it has dispatched come (AND: one more): for callbacks, or (ASKED=sweeper) a sweep.
+   Each enters and is let out, or finds that the device is gone: then it touches nothing but what it goes by, until the
+   last of them, or the thread that closes, frees the memory, once. What an entered function uses is written when the
+   device lets go of it: plain, so that this races with every access that is not ordered before it. */
 #ifndef ASKED
 #define ASKED answers
 #endif
 static void *answers(void *unused)
 {
-    gpusync__answer(&post);
+    gpusync__answer(&D);
     return unused;
+}
+static void overwrite_what_is_used(void *user, void *memory, size_t size)
+{
+    volatile struct gpusync_device *dev = &D;
+    dev->queues.end[0] = dev->timelines.end[0] = NULL;
+    dev->due_count = 99;
+    dev->due = NULL;
+    freed++;
 }
 static void *closes(void *unused)
 {
-    gpusync__close_post(&D);
-    *(void *volatile *)&D.queues.end[0] = NULL;
-    *(void *volatile *)&D.timelines.end[0] = NULL;
-    *(volatile uint32_t *)&D.due_count = 99;
-    *(void *volatile *)&D.post = NULL;
+    gpusync__device_close(&D, NULL);
     return unused;
 }
-static void closed_post(void)
+static void closed(void)
 {
-    post.refs = 2;
-    post.asked = 1;
-    D.timelines.root = D.timelines.end[0] = D.timelines.end[1] = NULL;
-    D.queues.root = D.queues.end[0] = D.queues.end[1] = NULL;
+    D.allocator.release = overwrite_what_is_used;
+    D.free_waiters->next = NULL;
+    D.pools[GPUSYNC__POOL_CALLBACKS].free = NULL;
+    D.refs = 2;
+    D.asked = 1;
+    D.timelines.end[0] = D.timelines.end[1] = NULL;
+    D.queues.end[0] = D.queues.end[1] = NULL;
+#ifdef AND
+    D.refs = 3;
+    pthread_t three = start(AND, 0);
+#endif
     pthread_t one = start(ASKED, 0), two = start(closes, 0);
     join(one);
     join(two);
-    assert(gpusync__global.posts == &post && post.refs == 0);
+#ifdef AND
+    join(three);
+#endif
+    assert(freed == 1 && device_frees == 1 && sweeps_asked == 0);
 }
 
 /* A timeline goes, while the block of its listener runs or comes: the value is signalled by others. The thread with the

@@ -158,12 +158,21 @@ green seen-when-idle prefix seen_after
 green seen-in-status prefix seen_in_status
 # Used again
 green slot-again reuse slot
+green late-look reuse late_look -DRING=2 -DMODEL_SLOTS=1
 green ring-grows reuse ring_grows -DRING=2 -DMODEL_SLOTS=3
 green orphan reuse orphan
 green orphan-kept reuse orphan_kept
 # Failure
 green failure-known-first failure known_first
 green failure-out-of-order failure out_of_order
+# A lost device
+green given-up-wait loss wait
+green given-up-wait-many loss wait -DWAIT=waits_for_many
+green given-up-polls loss poll_twice
+green given-up-callback loss called_back
+green given-up-callback-fails loss called_back -DENDS=BADLY
+green given-up-callback-meanwhile loss called_back -DWHEN=meanwhile
+green given-up-submission loss submission -DWEAK_LOCK
 # Timelines
 green timeline-rises timeline rises
 green timeline-fails timeline fails
@@ -186,7 +195,6 @@ green held-ticket held ticket_told -DWEAK_LOCK -DMODEL_SLOTS=3
 green held-ticket-fails held ticket_told -DWEAK_LOCK -DMODEL_SLOTS=3 -DENDS=BADLY
 green held-cancelled held ticket_forgotten -DWEAK_LOCK -DMODEL_SLOTS=3
 green held-listens held listens -DWEAK_LOCK
-green through-loss held through_loss -DWEAK_LOCK
 green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
 green failure-on-the-device held fails_on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
 green failed-abroad held fails_abroad -DWEAK_LOCK -DENDS=BADLY
@@ -211,8 +219,9 @@ green destroy-now-sweep destroy swept
 green destroy-now-tracked destroy tracked
 green destroy-now-feedback destroy metal4
 green destroy-now-issues destroy issued -DWEAK_LOCK
-green close-callbacks destroy closed_post
-green close-sweeps destroy closed_post -DASKED=sweeper
+green close-callbacks destroy closed
+green close-sweeps destroy closed -DASKED=sweeper
+green close-both destroy closed -DAND=sweeper
 green destroy-timeline-listener destroy listened
 green destroy-timeline-waiter destroy timeline
 green destroy-timeline-signal destroy timeline -DWITH_TIMELINE=signals
@@ -224,23 +233,27 @@ green warm-up-destroyed warmup destroyed
 green warm-up-destroyed-waiter warmup destroyed_with
 green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
 [ "$model" = rc11 ] && echo "-- mutants"
-mutant weak-everywhere close-callbacks
+mutant weak-everywhere destroy-now-poller
 mutant looked-before-the-lock ticket
 mutant callback-not-looked-at callback-registered
 mutant advance-by-one neighbours
 mutant room-is-not-passed-on room-passed-on
 mutant sleeper-not-told-of-the-handler handlers-begin
+mutant handler-of-an-ended-ticket-not-blocked-for handlers-seen
 mutant handler-begins-relaxed handlers-seen
 mutant completed-not-looked-at entry-again
 mutant completed-looked-at-once ended-stays-ended
 mutant completed-stored-relaxed failure-known-first
 mutant done-stored-relaxed failure-out-of-order
 mutant ring-stored-relaxed ring-grows
-mutant handler-frees-under-a-look slot-again
+mutant looked-at-without-a-reference late-look
+mutant retained-after-the-unlock slot-again
+mutant look-ends-another-ticket late-look
 mutant begun-without-a-swap destroy-now-handler
 mutant given-up-without-a-swap destroy-now-handler
 mutant queue-touched-before-the-swap destroy-now-handler
-mutant orphan-seen-before-the-lock orphan
+mutant orphan-not-taken-out orphan
+mutant orphan-given-up-without-the-global-lock orphan
 mutant issuing-not-cleared two-issues
 mutant issuing-cleared-late two-issues
 mutant issuing-not-looked-at two-issues
@@ -253,6 +266,14 @@ mutant forgotten-though-told held-cancelled
 mutant wanted-before-the-flag held-device-lost
 mutant loss-not-looked-at held-device-lost
 mutant stuck-not-looked-at held-stuck
+mutant given-up-before-the-lock given-up-polls
+mutant given-up-and-ends-all-the-same given-up-wait
+mutant given-up-not-looked-at-again given-up-wait
+mutant given-up-read-behind-the-end given-up-polls
+mutant given-up-sleeper-not-stopped given-up-wait
+mutant given-up-callback-not-looked-at given-up-callback-meanwhile
+mutant given-up-callback-not-told given-up-callback
+mutant given-up-submission-ends-all-the-same given-up-submission
 mutant announced-without-a-reference destroy-now-issues
 mutant links-kept-before-the-last-reference held-listens
 mutant inside-counted-relaxed destroy-now-sweep
@@ -271,8 +292,13 @@ mutant listener-inside-after-the-lock destroy-timeline-listener
 mutant listening-let-go-relaxed destroy-timeline-listener
 mutant block-taken-off-late listener-again
 mutant block-of-the-stack-listed listener-copied
-mutant device-read-before-inside close-callbacks
-mutant post-closed-with-release close-callbacks
+mutant device-entered-without-a-swap close-callbacks
+mutant device-closed-without-a-swap close-sweeps
+mutant device-closed-though-one-is-inside close-callbacks
+mutant device-left-relaxed close-sweeps
+mutant device-freed-with-functions-on-their-way close-callbacks
+mutant device-let-go-relaxed close-callbacks
+mutant device-let-go-in-two-steps close-both
 mutant timer-taken-back-late sweep-for-sleeper
 mutant refused-after-the-timer sweep-for-room
 mutant asked-cleared-after-the-look callback-asked-for

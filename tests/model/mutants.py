@@ -21,16 +21,16 @@ MUTANTS = {
     ],
     # -- a ticket ends
     "looked-before-the-lock": [
-        ("        gpusync__lock(&waits->lock);\n        bool is_over = gpusync__over(goal);\n",
-         "        bool is_over = gpusync__over(goal);\n        gpusync__lock(&waits->lock);\n"),
+        ("        gpusync__lock(&waits->lock);\n        uint64_t number = gpusync__blocker(goal);\n",
+         "        uint64_t number = gpusync__blocker(goal);\n        gpusync__lock(&waits->lock);\n"),
     ],
     "advance-by-one": [
         ("    while (gpusync__entry_in(ring, ticket + 1)->done >> 1 == ticket + 1)\n"
          "        ticket++;", ""),
     ],
     "callback-not-looked-at": [
-        ("        callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(",
-         "        !callback->queue && gpusync__value_of("),
+        ("    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number)\n",
+         "    bool ended = callback->queue ? false\n"),
     ],
     # -- room comes, a handler begins
     "room-is-not-passed-on": [
@@ -38,8 +38,10 @@ MUTANTS = {
          "            gpusync__give_room(q, 0, NULL); /* this thread may have been told of it */\n", ""),
     ],
     "sleeper-not-told-of-the-handler": [
-        ("    if (q->waits.lists[GPUSYNC__OTHERS].root)\n"
-         "        gpusync__take_handled(q, slot->ticket, slot, caught);\n", ""),
+        ("    gpusync__take_at(q, slot->ticket, caught, NULL); /* not what", "    /* not what"),
+    ],
+    "handler-of-an-ended-ticket-not-blocked-for": [
+        ("    if (!goal->handlers)\n        return 0;\n    uint64_t first", "    return 0;\n    uint64_t first"),
     ],
     "handler-begins-relaxed": [
         ("    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
@@ -66,10 +68,22 @@ MUTANTS = {
     "completed-looked-at-once": [
         ("    return ticket <= gpusync__ended_to(q); /* its entry may", "    return false; /* its entry may"),
     ],
-    "handler-frees-under-a-look": [
-        ("    if (slot->looks || !(slot->traits & GPUSYNC__HANDLED))\n"
-         "        return NULL;",
-         "    if (!(slot->traits & GPUSYNC__HANDLED)) return NULL;"),
+    "looked-at-without-a-reference": [
+        ("    view->buffer = gpusync__retain(slot->buffer);\n", "    view->buffer = slot->buffer;\n"),
+        ("    if (status < GPUSYNC__STATUS_COMPLETED) {\n        gpusync__release(view->buffer);\n        return false;\n",
+         "    if (status < GPUSYNC__STATUS_COMPLETED) {\n        return false;\n"),
+        ("    gpusync__do_deferred(q->device, &deferred);\n    gpusync__release_pooled(view->buffer);\n    return true;\n",
+         "    gpusync__do_deferred(q->device, &deferred);\n    return true;\n"),
+    ],
+    "retained-after-the-unlock": [
+        ("    view->buffer = gpusync__retain(slot->buffer);\n", "    view->buffer = slot->buffer;\n"),
+        ("        gpusync__view_slot(slot->back, view);\n    }\n    GPUSYNC__UNLOCK(q);\n",
+         "        gpusync__view_slot(slot->back, view);\n    }\n    GPUSYNC__UNLOCK(q);\n"
+         "    if (slot && view->buffer) gpusync__retain(view->buffer);\n"),
+    ],
+    "look-ends-another-ticket": [
+        ("    if (view && (*view->at != slot || slot->ticket != view->ticket))\n",
+         "    if (view && *view->at != slot)\n"),
     ],
     # -- a buffer is given up: ARMED to RUNNING, or to ORPHANED
     "begun-without-a-swap": [
@@ -87,9 +101,14 @@ MUTANTS = {
          "    if (gpusync__state_of(slot) == GPUSYNC__ARMED) (void)GPUSYNC__LOAD_SEQ(&slot->queue->flags);\n"
          "    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {"),
     ],
-    "orphan-seen-before-the-lock": [
-        ("    GPUSYNC__LOCK(q);\n    bool orphan = gpusync__is_orphan(slot);\n",
-         "    bool orphan = gpusync__is_orphan(slot);\n    GPUSYNC__LOCK(q);\n"),
+    "orphan-not-taken-out": [
+        ("        gpusync__handler_begun(q, slot, caught);\n        gpusync__flight_remove(slot);\n        slot->queue = NULL;\n",
+         "        gpusync__handler_begun(q, slot, caught);\n        slot->queue = NULL;\n"),
+    ],
+    "orphan-given-up-without-the-global-lock": [
+        ("    uint8_t armed = GPUSYNC__ARMED;\n    GPUSYNC__LOCK_GLOBAL();\n    bool orphan", "    uint8_t armed = GPUSYNC__ARMED;\n    bool orphan"),
+        ("            slot->buffer = NULL;\n        }\n    }\n    GPUSYNC__UNLOCK_GLOBAL();\n    return orphan;",
+         "            slot->buffer = NULL;\n        }\n    }\n    return orphan;"),
     ],
     # -- held work may go
     "issuing-not-cleared": [
@@ -147,11 +166,44 @@ MUTANTS = {
     ],
     # -- a device is lost, a failure sticks
     "wanted-before-the-flag": [
-        ("        gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n        if (gpusync__upper_of(q))\n",
-         "        if (gpusync__upper_of(q))\n"),
-        ("    GPUSYNC__EACH_TIMELINE(t, dev)\n        gpusync__set_flag(&t->flags, GPUSYNC__LOST);\n",
-         "    GPUSYNC__EACH_QUEUE(q, dev) gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n"
-         "    GPUSYNC__EACH_TIMELINE(t, dev)\n        gpusync__set_flag(&t->flags, GPUSYNC__LOST);\n"),
+        ("        gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n        if (gpusync__upper_of(q))\n"
+         "            gpusync__upper_of(q)->want(q, deferred); /* after the flag: gpusync__hold */\n",
+         "        if (gpusync__upper_of(q))\n            gpusync__upper_of(q)->want(q, deferred);\n"
+         "        gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n"),
+    ],
+    "given-up-before-the-lock": [
+        ("    GPUSYNC__LOCK(q); /* once for the life", "    gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);\n"
+         "    GPUSYNC__LOCK(q); /* once for the life"),
+    ],
+    "given-up-and-ends-all-the-same": [
+        ("        slot->traits |= GPUSYNC__ENDED;\n    GPUSYNC__UNLOCK(q);\n    if (gpusync__upper_of(q))\n",
+         "        (void)slot;\n    GPUSYNC__UNLOCK(q);\n    if (gpusync__upper_of(q))\n"),
+    ],
+    "given-up-not-looked-at-again": [
+        ("    if (gpusync__reached(&entry.goal))\n        return GPUSYNC_OK;\n    *how = &stats->waits_unmet;\n",
+         "    if (!gpusync__stopped(goal) && gpusync__reached(&entry.goal))\n        return GPUSYNC_OK;\n"
+         "    *how = &stats->waits_unmet;\n"),
+        ("    return gpusync__reached(&entry.goal) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);",
+         "    return gpusync__end_of(goal, false, set.error);"),
+    ],
+    "given-up-read-behind-the-end": [
+        ("    bool stopped = result == GPUSYNC_OK && gpusync__stopped(&goal); /* first: what had not ended then never will */\n", ""),
+        ("        result = stopped ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;\n",
+         "        result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;\n"),
+    ],
+    "given-up-callback-not-looked-at": [
+        ("    callback->lost = !ended && callback->due.fn && flags & GPUSYNC__GIVEN_UP;\n", "    callback->lost = false;\n"),
+    ],
+    "given-up-callback-not-told": [
+        ("    gpusync__lose_callbacks(q, &deferred);\n", ""),
+    ],
+    "given-up-sleeper-not-stopped": [
+        ("        bool link = !entry->node.linked && number && !gpusync__stopped(goal);\n",
+         "        bool link = !entry->node.linked && number;\n"),
+    ],
+    "given-up-submission-ends-all-the-same": [
+        ("    if (!given_up)\n        gpusync__write_end(q, ticket, outcome);\n",
+         "    gpusync__write_end(q, ticket, outcome);\n"),
     ],
     "loss-not-looked-at": [
         ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n        gpusync__want_issue(",
@@ -226,32 +278,30 @@ MUTANTS = {
          "static void gpusync__leave(gpusync_queue *q) { __atomic_fetch_sub(&q->inside, 1, __ATOMIC_RELAXED); }"),
     ],
     "running-handler-not-waited-for": [
-        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n"
-         "            return true;\n",
-         "        if (!armed && !GPUSYNC__LOAD_SEQ(&q->leaving)) return true;\n"),
+        ("        if (!slot)\n            slot = gpusync__flight_next(q, &q->ends);\n        while (slot && !orphan", "        while (slot && !orphan"),
+        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n            return;\n        if (!orphan)\n",
+         "        if (!slot)\n            return;\n        if (!orphan)\n"),
     ],
     "leaving-not-waited-for": [
-        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n"
-         "            return true;\n",
-         "        if (!slot) return true;\n"),
+        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n            return;\n        if (!orphan)\n",
+         "        if (!slot)\n            return;\n        if (!orphan)\n"),
     ],
     "leaving-counted-after-the-lock": [
-        ("    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n    void *buffer = gpusync__slot_leave(q, slot);\n"
-         "    GPUSYNC__UNLOCK(q);\n",
-         "    void *buffer = gpusync__slot_leave(q, slot);\n    GPUSYNC__UNLOCK(q);\n"
-         "    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n"),
+        ("    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n    void *buffer = slot->buffer;\n", "    void *buffer = slot->buffer;\n"),
+        ("    gpusync__slot_free(&q->free_slots, slot);\n    GPUSYNC__UNLOCK(q);\n    gpusync__tell(q, ticket, &caught, deferred);\n",
+         "    gpusync__slot_free(&q->free_slots, slot);\n    GPUSYNC__UNLOCK(q);\n    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n"
+         "    gpusync__tell(q, ticket, &caught, deferred);\n"),
     ],
     "leaving-let-go-relaxed": [
         ("    GPUSYNC__SUB_SEQ(&q->leaving, 1);", "    __atomic_fetch_sub(&q->leaving, 1, __ATOMIC_RELAXED);"),
     ],
     "leaving-let-go-first": [
-        ("    gpusync__tell(q, ticket, &caught, deferred);\n"
-         "    gpusync__do_deferred(q->device, deferred);\n"
-         "    if (buffer)\n"
-         "        gpusync__release_pooled(buffer);\n"
+        ("    gpusync__tell(q, ticket, &caught, deferred);\n    gpusync__do_deferred(q->device, deferred);\n"
+         "    gpusync__release_pooled(buffer);\n    if (events)\n        gpusync__release_pooled(events);\n"
          "    GPUSYNC__SUB_SEQ(&q->leaving, 1);",
          "    GPUSYNC__SUB_SEQ(&q->leaving, 1);\n    gpusync__tell(q, ticket, &caught, deferred);\n"
-         "    gpusync__do_deferred(q->device, deferred);\n    if (buffer) gpusync__release_pooled(buffer);"),
+         "    gpusync__do_deferred(q->device, deferred);\n    gpusync__release_pooled(buffer);\n"
+         "    if (events) gpusync__release_pooled(events);"),
     ],
     "slots-lost": [
         ("    gpusync__return_slots(q->free_slots);\n", ""),
@@ -263,22 +313,40 @@ MUTANTS = {
         ("    gpusync__wake_waits(t->device, &t->waits, false);\n", ""),
     ],
     # -- a device goes
-    "device-read-before-inside": [
-        ("    GPUSYNC__ADD_SEQ(&post->inside, 1);\n    return GPUSYNC__LOAD_SEQ(&post->device);\n",
-         "    gpusync_device *dev = GPUSYNC__LOAD_SEQ(&post->device);\n    GPUSYNC__ADD_SEQ(&post->inside, 1);\n    return dev;\n"),
+    "device-entered-without-a-swap": [
+        ("    while (inside && !GPUSYNC__SWAP_SEQ(&dev->inside, &inside, inside + 1)) {}\n",
+         "    if (inside) GPUSYNC__ADD_SEQ(&dev->inside, 1);\n"),
     ],
-    "post-closed-with-release": [
-        ("    GPUSYNC__STORE_SEQ(&dev->post->device, NULL);\n"
-         "    while (GPUSYNC__LOAD_SEQ(&dev->post->inside))\n"
-         "        gpusync__linger(dev, &rounds);",
-         "    __atomic_store_n(&dev->post->device, NULL, __ATOMIC_RELEASE);\n"
-         "    while (__atomic_load_n(&dev->post->inside, __ATOMIC_ACQUIRE)) gpusync__linger(dev, &rounds);"),
+    "device-closed-without-a-swap": [
+        ("    while (!gpusync__swap32(&dev->inside, 1, 0))\n        gpusync__linger(dev, going, &rounds);\n",
+         "    while (GPUSYNC__LOAD_SEQ(&dev->inside) != 1) gpusync__linger(dev, going, &rounds);\n"
+         "    GPUSYNC__STORE_SEQ(&dev->inside, 0);\n"),
+    ],
+    "device-closed-though-one-is-inside": [
+        ("    while (!gpusync__swap32(&dev->inside, 1, 0))\n        gpusync__linger(dev, going, &rounds);\n",
+         "    (void)rounds;\n    GPUSYNC__SUB_SEQ(&dev->inside, 1);\n"),
+    ],
+    "device-left-relaxed": [
+        ("static void gpusync__device_leave(gpusync_device *dev)\n{\n    GPUSYNC__SUB_SEQ(&dev->inside, 1);\n",
+         "static void gpusync__device_leave(gpusync_device *dev)\n{\n"
+         "    __atomic_fetch_sub(&dev->inside, 1, __ATOMIC_RELAXED);\n"),
+    ],
+    "device-freed-with-functions-on-their-way": [
+        ("    gpusync__waiter_end(&dev->lingers);\n    gpusync__device_unref(dev);\n",
+         "    gpusync__waiter_end(&dev->lingers);\n    gpusync__default_release(NULL, dev, sizeof *dev);\n"),
+    ],
+    "device-let-go-relaxed": [
+        ("    if (GPUSYNC__SUB_SEQ(&dev->refs, 1) == 1)\n",
+         "    if (__atomic_fetch_sub(&dev->refs, 1, __ATOMIC_RELAXED) == 1)\n"),
+    ],
+    "device-let-go-in-two-steps": [
+        ("    if (GPUSYNC__SUB_SEQ(&dev->refs, 1) == 1)\n        gpusync__default_release",
+         "    bool last = GPUSYNC__LOAD_SEQ(&dev->refs) == 1;\n    GPUSYNC__SUB_SEQ(&dev->refs, 1);\n    if (last)\n        gpusync__default_release"),
     ],
     # -- a sweep begins
     "timer-taken-back-late": [
-        ("    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    bool last = ", "    bool last = "),
-        ("    if (!gone && (going || (reason && last))) {\n",
-         "    GPUSYNC__STORE_SEQ(&post->sweep_ns, 0);\n    if (!gone && (going || (reason && last))) {\n"),
+        ("    GPUSYNC__STORE_SEQ(&dev->sweep_ns, 0);\n    bool last = ", "    bool last = "),
+        ("        if (look || (reason && last))\n", "        GPUSYNC__STORE_SEQ(&dev->sweep_ns, 0);\n        if (look || (reason && last))\n"),
     ],
     "refused-after-the-timer": [
         ("    GPUSYNC__LOCK(q);\n    q->refused = true;\n    GPUSYNC__UNLOCK(q);\n"
@@ -288,16 +356,13 @@ MUTANTS = {
     ],
     # -- callbacks are due
     "asked-cleared-after-the-look": [
-        ("    GPUSYNC__STORE_SEQ(&post->asked, 0);\n    gpusync_device *dev = gpusync__post_enter(post);\n",
-         "    gpusync_device *dev = gpusync__post_enter(post);\n"),
-        ("    if (dev)\n"
-         "        gpusync__run_due(dev, SIZE_MAX);\n",
-         "    if (dev) gpusync__run_due(dev, SIZE_MAX);\n    GPUSYNC__STORE_SEQ(&post->asked, 0);\n"),
+        ("    GPUSYNC__STORE_SEQ(&dev->asked, 0);\n    if (gpusync__device_enter(dev)) {\n        gpusync__run_due(dev, SIZE_MAX);\n",
+         "    if (gpusync__device_enter(dev)) {\n        gpusync__run_due(dev, SIZE_MAX);\n        GPUSYNC__STORE_SEQ(&dev->asked, 0);\n"),
     ],
     "due-not-asked-for": [
         ("    gpusync__append_due(dev, due, deferred);\n    gpusync__unlock(&dev->submission_lock);\n}",
          "    gpusync__append_due(dev, due, deferred);\n    deferred->calls = dev->due == due && !dev->calling;\n"
-         "    gpusync__unlock(&dev->submission_lock);\n    if (dev->post->asked) deferred->calls = false;\n}"),
+         "    gpusync__unlock(&dev->submission_lock);\n    if (dev->asked) deferred->calls = false;\n}"),
     ],
     "two-callbacks-at-once": [
         ("    if (dev->calling) {\n        dev->turned_away = true;\n        due = NULL;\n    }\n", ""),
@@ -353,8 +418,8 @@ MUTANTS = {
     ],
     "warm-up-inside-not-looked-at": [
         ("    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending))\n"
-         "        gpusync__linger(w->device, &rounds);",
-         "    while (GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, &rounds);"),
+         "        gpusync__linger(w->device, NULL, &rounds);",
+         "    while (GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, NULL, &rounds);"),
     ],
     "warm-up-does-not-fail": [
         ("    (void)gpusync_timeline_fail(w->progress, &gone);\n", ""),

@@ -35,11 +35,42 @@ static void slot(void)
     join(two);
     join(three);
     assert(B[0].live == 0 && B[1].live == 2); /* Metal's and ours */
-    assert(s->looks == 0 && s->ticket == 2 && s->state == GPUSYNC__ARMED && s->buffer == &B[1]);
+    assert(s->ticket == 2 && s->state == GPUSYNC__ARMED && s->buffer == &B[1]);
     assert(gpusync_is_done(&Q, 1) && !gpusync_is_done(&Q, 2));
     finish(1, WELL);
-    assert(gpusync_is_idle(&Q) && B[1].live == 0 && Q.outstanding == 0 && Q.in_flight == 0);
+    assert(gpusync_is_idle(&Q) && B[1].live == 0 && Q.outstanding == 0 && none_in_flight());
     assert(free_slots(Q.free_slots) == 1);
+}
+
+/* A thread looks at a ticket, whose handler runs and leaves the slot. Slot and entry go on to the ticket after the next
+   one, which is in flight at the end. The look changes nothing of it, and the buffer stays until the look is over.
+   RING=2, MODEL_SLOTS=1. */
+static void *ends_and_goes_on(void *unused)
+{
+    finish(0, WELL);
+    commit(1);
+    finish(1, WELL);
+    commit(2);
+    return unused;
+}
+static void *looks_once(void *unused)
+{
+    bool ended = gpusync__look_ticket(&Q, 1, NULL);
+    assert(!ended || gpusync__has_ended(&Q, 1));
+    return unused;
+}
+static void late_look(void)
+{
+    gpusync__slot *s = &slab.slots[0];
+    commit(0);
+    pthread_t one = start(looks_once, 0), other = start(ends_and_goes_on, 0);
+    join(one);
+    join(other);
+    assert(s->ticket == 3 && entries[1].slot == s && s->back == &entries[1].slot); /* where 1 was */
+    assert(!(s->traits & GPUSYNC__ENDED) && s->state == GPUSYNC__ARMED && s->buffer == &B[2] && B[2].live == 2);
+    assert(B[0].live == 0 && B[1].live == 0 && Q.head.completed == 2 && Q.outstanding == 1);
+    finish(2, WELL);
+    assert(gpusync_is_idle(&Q) && B[2].live == 0 && free_slots(Q.free_slots) == 1);
 }
 
 /* The ring grows, for a third ticket comes while the first is in flight: a poll of the first finds it where it was.
@@ -107,7 +138,7 @@ static void track_one(void)
 }
 static void is_gone(void)
 {
-    assert(B[0].live == 0 && gpusync_is_idle(&Q) && Q.in_flight == 0 && Q.outstanding == 0 && Q.tracked == 0);
+    assert(B[0].live == 0 && gpusync_is_idle(&Q) && none_in_flight() && Q.outstanding == 0 && Q.tracked == 0);
     assert(free_slots(Q.free_slots) + free_slots(gpusync__global.free) == MODEL_SLOTS);
 }
 static void orphan(void)
@@ -129,7 +160,7 @@ static void orphan_kept(void)
     join(one);
     join(two);
     join(three);
-    assert(B[0].live == 1 && slab.slots[0].looks == 0 && slab.slots[0].state == GPUSYNC__ORPHANED);
+    assert(B[0].live == 1 && slab.slots[0].state == GPUSYNC__ORPHANED);
     (void)late_handler(NULL);
     is_gone();
 }

@@ -156,9 +156,8 @@ static void zero_goal(gpusync__goal *g, size_t size)
     g->timeline = NULL;
     g->kind = 0;
     g->stops = 0;
-    g->handlers = g->asks = false;
+    g->handlers = false;
     g->ticket = g->covered = 0;
-    g->late = NULL;
 }
 static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
 {
@@ -167,17 +166,14 @@ static void copy_goal(gpusync__goal *to, const gpusync__goal *from)
     to->kind = from->kind;
     to->stops = from->stops;
     to->handlers = from->handlers;
-    to->asks = from->asks;
     to->ticket = from->ticket;
     to->covered = from->covered;
-    to->late = from->late;
 }
 static void copy_options(gpusync_wait_options *to, const gpusync_wait_options *from)
 {
     to->spin = from->spin;
     to->error = from->error;
     to->handlers = from->handlers;
-    to->through_loss = from->through_loss;
     to->blocking = from->blocking;
 }
 static void zero_node(gpusync__node *node) { node->linked = false; } /* the rest gets a value when it is listed */
@@ -187,7 +183,6 @@ static void zero_watches(gpusync__wait_entry *w, size_t size)
         zero_node(&w[i].node);
         zero_goal(&w[i].goal, 0);
         w[i].waiter = NULL;
-        w[i].list = NULL;
         w[i].hints = 0;
         w[i].left = false;
         w[i].result = GPUSYNC_OK;
@@ -275,7 +270,7 @@ static void check_live(const void *object)
 }
 void *gpusync__retain(void *object)
 {
-    if (is_buffer(object)) __atomic_fetch_add(&((command_buffer *)object)->live, 1, __ATOMIC_RELAXED);
+    if (is_buffer(object)) assert(__atomic_fetch_add(&((command_buffer *)object)->live, 1, __ATOMIC_RELAXED) > 0);
     return object;
 }
 void gpusync__release(void *object)
@@ -485,8 +480,6 @@ extern struct gpusync_device D;
 extern struct gpusync_queue Q;
 extern struct gpusync_timeline T;
 
-/* A sweep is on its way, so that no thread has to ask for one. */
-static gpusync__post post = {.device = &D, .refs = 1, .timers = 1, .sweep_ns = 1, .pace_ns = GPUSYNC__SWEEP_NS};
 static gpusync__callback callbacks[2] = {{.due = {.previous = &callbacks[1].due}}}; /* as gpusync__pool_give has them */
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
 static gpusync_spin at_once; /* no wait spins: it sleeps at once */
@@ -495,17 +488,22 @@ struct gpusync_device D = {
     .hooks = {.yield = model_yield, .park = model_park, .unpark = model_unpark},
     .allocator = {.allocate = no_memory, .release = keep_memory},
     .spin = &at_once,
-    .queues = {.root = &Q.place, .end = {&Q.place, &Q.place}},
-    .timelines = {.root = &T.place, .end = {&T.place, &T.place}},
+    .inside = 1,
+    .refs = 1,
+    .timers = 1, /* a sweep is on its way, so that no thread has to ask for one */
+    .sweep_ns = 1,
+    .pace_ns = GPUSYNC__SWEEP_NS,
+    .queues = {{&Q.place, &Q.place}},
+    .timelines = {{&T.place, &T.place}},
     .objects = 2,
     .queue_count = 1,
     .timeline_count = 1,
     .listener = &metal_object,
     .free_waiters = waiters,
-    .pools = {[GPUSYNC__POOL_CALLBACKS] = {.free = (void **)(void *)&callbacks[0], .count = 2}},
-    .post = &post,
+    .pools = {[GPUSYNC__POOL_CALLBACKS] = {.free = &callbacks[0], .count = 2}},
     .callback_queue = &metal_object,
     .sweep_queue = &metal_object,
+    .destroy_queue = &metal_object,
 };
 static gpusync__entry entries[RING];
 static gpusync__ring ring = {NULL, 0, RING - 1, entries};
@@ -520,10 +518,6 @@ struct gpusync_queue Q = {
     .options_class = &metal_class,
     .spin = &at_once,
     .place = {.number = 1, .linked = true},
-    .open = Q.few_open,
-    .open_places = GPUSYNC__FEW_PLACES,
-    .open_shift = 60,
-    .index_most = GPUSYNC__FEW_PLACES,
     .ends = {.flight = {&Q.ends, &Q.ends}},
     .log = &Q.last_failure,
     .log_size = 1,
@@ -555,7 +549,7 @@ static void have_log(void)
 /* The timeline's event is signalled by others, too, and Metal is to tell of the value 1. What the registrations share is
    written when it is freed: plain, so that this races with every access that is not ordered before it. */
 static gpusync__listening listening;
-static int frees;
+static int frees, device_frees;
 static void others_may_signal(void)
 {
     listening.refs = 1;
@@ -568,8 +562,22 @@ static void others_signal(void)
     others_may_signal();
     gpusync__listen(&T, 1);
 }
+static void overwrite_device(void)
+{
+    volatile struct gpusync_device *dev = &D;
+    dev->inside = dev->refs = dev->asked = dev->timers = dev->due_count = dev->objects = 99;
+    dev->sweep_ns = dev->pace_ns = 99;
+    dev->queues.end[0] = dev->timelines.end[0] = NULL;
+    dev->due = NULL;
+    dev->sweep_queue = dev->callback_queue = NULL;
+}
 static void model_free(void *memory)
 {
+    if (memory == &D) {
+        assert(device_frees++ == 0);
+        overwrite_device();
+        return;
+    }
     assert(memory == &listening && frees++ == 0);
     *(volatile uint32_t *)&listening.refs = 99;
     *(void *volatile *)&listening.timeline = NULL;
@@ -582,8 +590,8 @@ static gpusync__link links[SUBMISSIONS];
 static void have_submissions(int count)
 {
     for (int i = 0; i < count; i++) {
-        gpusync__pool_give(&D.pools[GPUSYNC__POOL_SUBMISSIONS], &submissions[i]);
-        gpusync__pool_give(&D.pools[GPUSYNC__POOL_LINKS], &links[i]);
+        gpusync__pool_give(&D, GPUSYNC__POOL_SUBMISSIONS, &submissions[i], NULL);
+        gpusync__pool_give(&D, GPUSYNC__POOL_LINKS, &links[i], NULL);
     }
 }
 /* Of them the header zeroes some fields of a new one. Each serves once, and is zero. */
@@ -599,7 +607,7 @@ static void all_are_free(int count)
 {
     int of[2] = {0, 0};
     for (int i = 0; i < 2; i++)
-        for (void **p = D.pools[i ? GPUSYNC__POOL_LINKS : GPUSYNC__POOL_SUBMISSIONS].free; p; p = (void **)*p)
+        for (void **p = (void **)D.pools[i ? GPUSYNC__POOL_LINKS : GPUSYNC__POOL_SUBMISSIONS].free; p; p = (void **)*p)
             assert(of[i]++ < count);
     assert(of[0] == count && of[1] == count);
 }
@@ -616,11 +624,13 @@ static gpusync_ticket commit(int i)
     return ticket;
 }
 
+/* No slot is in flight. */
+static bool none_in_flight(void) { return Q.ends.flight[0] == &Q.ends && Q.ends.flight[1] == &Q.ends; }
 /* The slots that the queue, or every queue, can take. Only a thread that has joined all that give any may ask. */
 static int free_slots(const gpusync__slot *s)
 {
     int count = 0;
-    for (; s; s = s->next) assert(count++ < MODEL_SLOTS && s->state == GPUSYNC__FREE && !s->queue && !s->looks);
+    for (; s; s = s->next) assert(count++ < MODEL_SLOTS && s->state == GPUSYNC__FREE && !s->queue);
     return count;
 }
 
@@ -640,7 +650,7 @@ static gpusync__goal goal_of(gpusync_queue *q, gpusync_timeline *t, uint32_t kin
     goal.queue = q;
     goal.timeline = t;
     goal.kind = kind;
-    goal.stops = GPUSYNC__LOST | GPUSYNC__CLOSING;
+    goal.stops = GPUSYNC__GIVEN_UP | GPUSYNC__CLOSING;
     goal.ticket = number;
     return goal;
 }

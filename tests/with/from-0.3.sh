@@ -110,7 +110,7 @@ migrates() {
     done
     cc -shared -fPIC "$root/tests/compile/implementation.c" -I"$root" $CPPFLAGS $LDLIBS -o libgpusync.so
     sed -i -e '/"max_in_flight"/s/.*/                ("error_log_count", c_uint32), ("spin", c_void_p),/' \
-        -e 's/("wait_mode", c_int), \(.*\)/\1  # from-0.3: ok/' -e 's/("mode", c_int), //' -e 's/("through_loss", c_bool)/&, ("blocking", c_bool)/' \
+        -e 's/("wait_mode", c_int), \(.*\)/\1  # from-0.3: ok/' -e 's/("mode", c_int), //' -e 's/("through_loss", c_bool)/("blocking", c_bool)/' \
         -e 's/gpusync_device_wait(device, c_uint64(0))/gpusync_device_wait(device, 0, None)/' binding.py
     ends_with 0 "$migrate" binding.py
     timeout -k 5 60 python3 binding.py >said
@@ -155,7 +155,7 @@ gpusync_queue_desc d = {
 }, e = {NULL, "e", 4, 0}, f = {0, 0, 0, 0, 5,
     &s, GPUSYNC_WAIT_DEFAULT, true, false};
 gpusync_command_buffer_desc g = {&limit, "g", false, 0, NULL}, h = {.log_state = (void *)0, .error_options = 0u};
-gpusync_wait_options i[] = {{&s, GPUSYNC_WAIT_BLOCKING}, [2] = {&s, 0, &e, true, true}};
+gpusync_wait_options i[] = {{&s, GPUSYNC_WAIT_BLOCKING}, [2] = {&s, 0, &e, true, false}, {.handlers = true, .through_loss = false}};
 gpusync_timeline_desc j = {.label = "j", .fail_writes_event = false, .initial_value = 2}, k = {.fail_writes_event = 0};
 END
     ends_with 0 "$migrate" --write out.c
@@ -166,14 +166,14 @@ gpusync_queue_desc d = {
 }, e = {.metal_queue = NULL, .label = "e", .max_command_buffer_count = 4}, f = {.metal_queue = 0, .label = 0, .max_command_buffer_count = 0, .error_log_count = 5,
     .spin = &s, .metal4 = true, .sticky_failure = false};
 gpusync_command_buffer_desc g = {.timeout_ns = &limit, .label = "g", .unretained_references = false}, h = {0};
-gpusync_wait_options i[] = {{.spin = &s, .blocking = true}, [2] = {.spin = &s, .error = &e, .handlers = true, .through_loss = true}};
+gpusync_wait_options i[] = {{.spin = &s, .blocking = true}, [2] = {.spin = &s, .error = &e, .handlers = true}, {.handlers = true}};
 gpusync_timeline_desc j = {.label = "j", .initial_value = 2}, k = {0};
 END
 
     # What is right already: short, named, of another type, in a declaration, with the fields of 0.4
     cat >right.c <<'END'
 gpusync_wait_options none = {0}, one = {&spin}, named = {.handlers = true}, *pointer = &none, all[2] = {{0}};
-gpusync_wait_options new = {&spin, &error, true, false, false}, null = {NULL, NULL, true, false, true}, empty = {};
+gpusync_wait_options new = {&spin, &error, true, false}, null = {NULL, NULL, true, true}, empty = {};
 gpusync_queue_desc count = {metal, "label", 64}, latest = {metal, "label", 64, 8, &spin, false, true};
 gpusync_device_desc latest_device = {metal, NULL, NULL, &spin, &log, user, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
 gpusync_command_buffer_desc limited = {&limit, "label", true}, described = {&limit, NULL, false, NULL};
@@ -210,6 +210,8 @@ static gpusync_result wait_all(gpusync_result (*wait)(gpusync_device *, uint64_t
 int main(void) { return wait_all(gpusync_device_wait); } /* 0.3's */
 gpusync_timeline_desc d = {5, "d", event, true}, e = {.shared_event = event, .fail_writes_event = true};
 gpusync_queue_desc f = {.sticky_failure = stream != NULL};
+gpusync_wait_options g = {.handlers = true, .through_loss = true}, h = {&s, 0, &e, true, true};
+void until_metal_says(gpusync_wait_options *options) { options->through_loss = true; }
 END
     cp left.c before.c
     ends_with 1 "$migrate" --write left.c >said
@@ -221,6 +223,10 @@ left.c:11: gpusync_device_wait takes options, too: NULL
 left.c:12: gpusync_timeline_desc.fail_writes_event is gone, and signalled_by_others has its place: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
 left.c:12: gpusync_timeline_desc.fail_writes_event is gone: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
 left.c:13: sticky_failure: tickets end in any order, each that takes the failure has a record, gpusync_command_buffer is refused, too
+left.c:14: gpusync_wait_options.through_loss is gone: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
+left.c:14: gpusync_wait_options.through_loss is gone: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
+left.c:14: gpusync_wait_options has other fields now: name those that stay in this initialiser
+left.c:15: through_loss is gone: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
 END
 
     # A value without a name that means something else is told, before it has its name and after

@@ -264,7 +264,9 @@ static gpusync_result rig_open(rig *r, const gpusync_allocator *allocator)
     desc.notify_user = fd;
     desc.allocator = allocator;
     result = gpusync_device_create(&desc, &r->device);
-    return result ? result : gpusync_queue_create(r->device, NULL, &r->queue);
+    if (!result && (result = gpusync_queue_create(r->device, NULL, &r->queue)) != GPUSYNC_OK)
+        CHECK(!gpusync_device_destroy(r->device));
+    return result;
 }
 
 static void rig_close(rig *r)

@@ -63,8 +63,7 @@ class _CommandBufferDesc(ctypes.Structure):
                 ("descriptor", c_void_p)]
 
 class _WaitOptions(ctypes.Structure):
-    _fields_ = [("spin", c_void_p), ("error", POINTER(_Error)), ("handlers", c_bool), ("through_loss", c_bool),
-                ("blocking", c_bool)]
+    _fields_ = [("spin", c_void_p), ("error", POINTER(_Error)), ("handlers", c_bool), ("blocking", c_bool)]
 
 class _Point(ctypes.Structure):
     _fields_ = [("queue", c_void_p), ("ticket", c_uint64), ("timeline", c_void_p), ("value", c_uint64)]
@@ -681,11 +680,10 @@ class Queue(_Child):
         """Commits a command buffer that was made elsewhere, on the same MTLCommandQueue."""
         return self._commit(metal_buffer)
 
-    def wait(self, ticket: int = EVERYTHING, timeout: Optional[float] = None, *, handlers: bool = False,
-             through_loss: bool = False) -> None:
+    def wait(self, ticket: int = EVERYTHING, timeout: Optional[float] = None, *, handlers: bool = False) -> None:
         """Blocks until the ticket has ended. In asyncio await done() instead."""
         error = _Error()
-        options = _WaitOptions(error=ctypes.pointer(error), handlers=handlers, through_loss=through_loss)
+        options = _WaitOptions(error=ctypes.pointer(error), handlers=handlers)
         with self._use() as queue:
             result = _wait_in_slices(lambda ns: _lib.gpusync_wait_ex(queue, ticket, ns, byref(options)), timeout,
                                      lambda: self._closing)

@@ -190,7 +190,7 @@ class TestBlocking(Case):
                     with queue.command_buffer(timeout=5):
                         time.sleep(0.001)
             with self.assertRaises(gpusync.ExecutionFailed) as caught:
-                queue.wait(ticket, timeout=5, through_loss=True)
+                queue.wait(ticket, timeout=5)
             self.assertEqual(caught.exception.failure.failure, CLASS_REMOVED)
 
     def test_every_object_that_metal_does_not_make(self):

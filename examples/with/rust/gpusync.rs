@@ -93,7 +93,6 @@ struct WaitOptions {
     spin: *const c_void,
     error: *mut RawError,
     handlers: bool,
-    through_loss: bool,
     blocking: bool,
 }
 

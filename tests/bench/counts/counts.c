@@ -28,6 +28,7 @@
 #endif
 
 #define REPEAT 50u
+#define SUBMITTED 30u /* by each of two queues: no more than a device keeps the memory of */
 
 static gpusync_device *device;
 static void *metal_device;
@@ -444,7 +445,7 @@ static void act(pair *p, shape how, bool by_hand)
 static void rounds(pair *p, shape how, bool by_hand)
 {
     unsigned i;
-    for (i = 0; i < REPEAT; i++) {
+    for (i = 0; i < SUBMITTED; i++) {
         if (by_hand) p->value++;
         else produce(p);
         act(p, how, by_hand);
@@ -485,8 +486,10 @@ static void run_submissions(shape how, bool by_hand, bool events)
         unsigned long all = 0;
         for (i = 0; i < tally_count; i++) all += tally[i].count;
         qsort(tally, tally_count, sizeof tally[0], by_name);
-        printf("%s %g %g %g ", name, (double)all / REPEAT, (double)tally_retains / REPEAT, (double)allocated / REPEAT);
-        for (i = 0; i < tally_count; i++) printf("%s%s=%g", i ? "," : "", tally[i].name, (double)tally[i].count / REPEAT);
+        printf("%s %g %g %g ", name, (double)all / SUBMITTED, (double)tally_retains / SUBMITTED,
+               (double)allocated / SUBMITTED);
+        for (i = 0; i < tally_count; i++)
+            printf("%s%s=%g", i ? "," : "", tally[i].name, (double)tally[i].count / SUBMITTED);
         printf("\n");
     }
     end_rounds(&p);

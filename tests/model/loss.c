@@ -1,0 +1,158 @@
+/* loss.c - a lost device gives up what has not ended: every thread is told the same of a ticket, and once
+
+   The handler of the work comes just then. ENDS=BADLY: the work has failed. */
+
+#include "rig.h"
+
+#ifndef ENDS
+#define ENDS WELL
+#endif
+static void *handler(void *unused)
+{
+    finish(0, ENDS);
+    return unused;
+}
+static void *gives_up(void *unused)
+{
+    bool given_up = gpusync__give_up_queue(&Q); /* as gpusync__give_up_device: this queue is all there is */
+    assert(given_up);
+    gpusync__wake_stopped(&D);
+    return unused;
+}
+static bool says_how(gpusync_result result)
+{
+    return result == (ENDS == WELL ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION) || result == GPUSYNC_ERROR_DEVICE_LOST;
+}
+static gpusync_result polled(void)
+{
+    gpusync_result result = gpusync_poll(&Q, 1);
+    assert(says_how(result) || result == GPUSYNC_NOT_READY);
+    return result;
+}
+static void commit_then_lose(void)
+{
+    have_log();
+    commit(0);
+    D.lost_ns = 1;
+    Q.flags = GPUSYNC__LOST;
+    D.timelines.end[0] = D.timelines.end[1] = NULL;
+}
+/* Both are through: the ticket has ended, or never will, and says so again and again. */
+static void all_agree(gpusync_result told)
+{
+    assert(says_how(told) && polled() == told && polled() == told);
+    assert(none_in_flight() && !Q.inside && !Q.leaving && B[0].live == 0 && !gpusync__has_listed(&Q.waits));
+    assert(Q.log_count == (told == GPUSYNC_ERROR_EXECUTION));
+    assert(gpusync_is_done(&Q, 1) == (told != GPUSYNC_ERROR_DEVICE_LOST));
+}
+
+/* A wait: what it returns is what a poll says after it. WAIT: of one ticket, or of many points. */
+#ifndef WAIT
+#define WAIT waits_for_one
+#endif
+static gpusync_result waits_for_one(void) { return gpusync_wait(&Q, 1, GPUSYNC_FOREVER); }
+static gpusync_result waits_for_many(void)
+{
+    gpusync_point point = gpusync_at_ticket(&Q, 1);
+    return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL);
+}
+static gpusync_result waited;
+static void *waits(void *unused)
+{
+    waited = WAIT();
+    return unused;
+}
+static void wait(void)
+{
+    commit_then_lose();
+    pthread_t one = start(handler, 0), two = start(gives_up, 0), three = start(waits, 0);
+    join(one);
+    join(two);
+    assert(!lost(0));
+    join(three);
+    all_agree(waited);
+}
+
+/* A thread polls twice: what the first poll says of the end stays. */
+static void *polls(void *unused)
+{
+    gpusync_result first = polled(), second = polled();
+    assert(first == GPUSYNC_NOT_READY || second == first);
+    return unused;
+}
+static void poll_twice(void)
+{
+    commit_then_lose();
+    pthread_t one = start(handler, 0), two = start(gives_up, 0), three = start(polls, 0);
+    join(one);
+    join(two);
+    join(three);
+    all_agree(polled());
+}
+
+/* A callback that is there before, or (WHEN=meanwhile) is registered meanwhile, is called once, and told the same. */
+#ifndef WHEN
+#define WHEN before
+#endif
+enum { before, meanwhile };
+static int called;
+static gpusync_result told;
+static void callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    assert(called++ == 0);
+    told = result;
+}
+static void *registers(void *unused)
+{
+    gpusync_result result = gpusync_on_done(gpusync_at_ticket(&Q, 1), callback, NULL);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void called_back(void)
+{
+    pthread_t three;
+    commit_then_lose();
+    if (WHEN == before) registers(NULL);
+    pthread_t one = start(handler, 0), two = start(gives_up, 0);
+    if (WHEN == meanwhile) three = start(registers, 0);
+    join(one);
+    join(two);
+    if (WHEN == meanwhile) join(three);
+    for (int i = LOAD(&calls_asked); i > 0; i--) gpusync__answer(&D);
+    assert(called == 1 && Q.owed.count == 0 && !D.due && D.refs == 1);
+    all_agree(told);
+}
+
+/* The work is a submission, and signals a value. It ends once: its ticket says how, and the timeline says the same. */
+static void submission(void)
+{
+    void *buffers[1] = {&B[0]};
+    gpusync_point point = {.timeline = &T, .value = 1};
+    gpusync_submission work = {.signals = &point,
+                               .signal_count = 1,
+                               .command_buffers = buffers,
+                               .command_buffer_count = 1,
+                               .flags = GPUSYNC_STRICT};
+    have_submissions(1);
+    have_log();
+    B[0].status = 0;
+    gpusync_result result = gpusync_submit(&Q, &work, NULL);
+    assert(result == GPUSYNC_OK && B[0].status == 2);
+    D.lost_ns = 1;
+    Q.flags = GPUSYNC__LOST;
+    pthread_t one = start(handler, 0), two = start(gives_up, 0);
+    join(one);
+    join(two);
+    gpusync_result end = polled();
+    assert(says_how(end) && polled() == end && none_in_flight() && B[0].live == 0 && !Q.inside && !Q.leaving);
+    assert(end == GPUSYNC_OK ? T.reached == 1 && !T.failed : T.reached == 1 || T.failed);
+    assert(T.refs == 1 && !T.signal_count && !T.issued.end[0]);
+    all_are_free(1);
+}
+
+int main(void)
+{
+    begin();
+    CASE();
+    return 0;
+}
