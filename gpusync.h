@@ -5566,10 +5566,9 @@ static bool gpusync__many_over(gpusync__wait *wait)
         gpusync__wait_entry *entry = &wait->entries[i];
         if (entry->left)
             continue;
-        bool stopped = gpusync__stopped(&entry->goal); /* first: what ended before that has ended */
         bool met = gpusync__reached(&entry->goal);
-        if (met || stopped)
-            gpusync__keep_end(wait, i, met);
+        if (met || gpusync__stopped(&entry->goal)) /* what ended before that has ended */
+            gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));
     }
     while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
         wait->first_open++;
