@@ -412,7 +412,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Threads one, see >>threads
     Blocks until the GPU is finished, without limit, in the yield and park hooks. For a GPU that may hang use
            gpusync_queue_destroy_now. Submissions in flight may wait for other queues: the call waits for those too. On
-           a lost device the call waits until the work is given up, at most a second after the loss. A wait parked in
+           a lost device the call waits until the work is given up, about a second after the loss. A wait parked in
            waitUntilCompleted (gpusync_wait_options.blocking) delays the call until it returns, always.
     Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
@@ -5567,7 +5567,7 @@ static bool gpusync__many_over(gpusync__wait *wait)
         if (entry->left)
             continue;
         bool met = gpusync__reached(&entry->goal);
-        if (met || gpusync__stopped(&entry->goal)) /* what ended before that has ended */
+        if (met || gpusync__stopped(&entry->goal)) /* asked again: the ticket may have ended before it stopped */
             gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));
     }
     while (wait->first_open < wait->count && wait->entries[wait->first_open].left)

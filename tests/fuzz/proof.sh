@@ -131,6 +131,10 @@ faults=(
     '    bool given_up = flags & GPUSYNC__GIVEN_UP;'
     '    bool given_up = false;'
 
+    late_commit threads "a commit comes in behind the giving up, where the loss has not come to its queue"
+    '    gpusync__set_flag(&q->flags, GPUSYNC__LOST | GPUSYNC__GIVEN_UP); /* gpusync__lose may not have come to it */'
+    '    gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);'
+
     left_inside threads "a queue that goes later does not wait for the calls that are inside"
     '    gpusync__let_out(q->device, &q->inside, going);'
     '    if (!going->device) gpusync__let_out(q->device, &q->inside, going);'

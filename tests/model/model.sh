@@ -269,6 +269,7 @@ mutant stuck-not-looked-at held-stuck
 mutant given-up-before-the-lock given-up-polls
 mutant given-up-and-ends-all-the-same given-up-wait
 mutant given-up-not-looked-at-again given-up-wait
+mutant given-up-many-not-looked-at-again given-up-wait-many
 mutant given-up-read-behind-the-end given-up-polls
 mutant given-up-sleeper-not-stopped given-up-wait
 mutant given-up-callback-not-looked-at given-up-callback-meanwhile

@@ -186,6 +186,9 @@ MUTANTS = {
         ("    return gpusync__reached(&entry.goal) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);",
          "    return gpusync__end_of(goal, false, set.error);"),
     ],
+    "given-up-many-not-looked-at-again": [
+        ("gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));", "gpusync__keep_end(wait, i, met);"),
+    ],
     "given-up-read-behind-the-end": [
         ("    bool stopped = result == GPUSYNC_OK && gpusync__stopped(&goal); /* first: what had not ended then never will */\n", ""),
         ("        result = stopped ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;\n",
