@@ -1853,6 +1853,31 @@ static void finish_queue_takes_them_in_order(void **state)
     stage_close(&s);
 }
 
+static void letting_go_invoke(void *self, void *buffer)
+{
+    block *b = self;
+    objc_release(b->log->library);
+    handler_invoke(self, buffer);
+}
+
+static void finish_queue_outlives_the_last_reference(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    void *pool = objc_autoreleasePoolPush(), *queue = GET(s.device, "newCommandQueue"), *buffer = buffer_in(queue);
+    block b = stack_block((any_function)letting_go_invoke, &s.log, 1);
+    s.log.library = queue;
+    DO1(buffer, "addCompletedHandler:", &b);
+    commit(buffer);
+    objc_autoreleasePoolPop(pool);
+    assert_int_equal(softmetal_live("queue"), 2);
+    softmetal_finish_queue(queue);
+    assert_int_equal(log_count(&s.log), 1);
+    assert_int_equal(softmetal_live("queue"), 1);
+    stage_close(&s);
+}
+
 static void the_watchdog_comes_by_hand(void **state)
 {
     (void)state;
@@ -3294,6 +3319,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(handlers_of_two_buffers_run_at_once),
         cmocka_unit_test(a_manual_buffer_lets_its_waiter_go_at_the_end),
         cmocka_unit_test(finish_queue_takes_them_in_order),
+        cmocka_unit_test(finish_queue_outlives_the_last_reference),
         cmocka_unit_test(the_watchdog_comes_by_hand),
         cmocka_unit_test(a_test_can_ask_what_is_due),
         cmocka_unit_test(reset_ends_quirks_and_latencies),

@@ -375,10 +375,12 @@ void softmetal_finish_queue(void *command_queue)
     sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "softmetal_finish_queue");
     sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
     SM_REQUIRE(engine->clock == SOFTMETAL_MANUAL, STEP_REAL_CLOCK, "softmetal_finish_queue");
-    for (;;) {
-        SoftMetalCommandBuffer *buffer = retain_next_unfinished(engine);
-        if (!buffer) return;
+    SoftMetalCommandBuffer *buffer;
+    /* The last handler may let go of the last reference to the queue. */
+    [(id)command_queue retain];
+    while ((buffer = retain_next_unfinished(engine))) {
         finish(buffer, "softmetal_finish_queue");
         [buffer release];
     }
+    [(id)command_queue release];
 }
