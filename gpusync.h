@@ -1415,7 +1415,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_SUBMIT,    /**< queue, ticket: gpusync_submit has taken the work. */
     GPUSYNC_TRACE_HOLD,      /**< queue, ticket: the work is held. */
     GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or held work, was committed to Metal. */
-    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s (unless the queue was destroyed). */
+    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s: it has ended, or was given up. */
     /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points.
         gpusync_device_wait has an event for each queue. */
     GPUSYNC_TRACE_WAIT_BEGIN,
@@ -2277,22 +2277,22 @@ typedef struct gpusync__wait_entry {
     gpusync__node node;      /* first; its place on the wait list */
     gpusync__goal goal;      /* what is waited for */
     gpusync__waiter *waiter; /* that sleeps; it may have other wait entries */
-    uint32_t hints;          /* that the wait list had when this was listed */
+    int list;                /* the list of the wait list on which it stands */
     bool left;               /* of many: it is over, and what it was about may be gone */
     gpusync_result result;   /* of one that has left: how it went */
 } gpusync__wait_entry;
 
 /* The lists of a wait list. WAITS: by the ticket or value whose end, or handler, they wait for.
    ROOMS: waits for room, by ~ the number of command buffers, so that the one that needs the least
-   room comes first. */
-enum { GPUSYNC__WAITS, GPUSYNC__ROOMS, GPUSYNC__LISTS };
+   room comes first. TOLD: of waits for many what is over, while the waiter sleeps for the rest: the
+   waiter is inside the queue or timeline still, and a destroy finds it here. */
+enum { GPUSYNC__WAITS, GPUSYNC__ROOMS, GPUSYNC__TOLD, GPUSYNC__LISTS };
 
 /* The waits and callbacks of a queue or timeline, of a queue also links to its tickets; and the
    lock of that queue or timeline. No message, hook, release or allocation comes under the lock. */
 typedef struct gpusync__wait_list {
     gpusync__mutex lock;                 /* over the lists, what is on them, and what they are about */
     gpusync__list lists[GPUSYNC__LISTS]; /* each sorted by its numbers */
-    uint32_t hints;                      /* how often all waits were made to look again: see gpusync__take_waits */
 } gpusync__wait_list;
 
 /* A callback in progress, known by its thread: a fiber could carry a thread-local flag to another
@@ -2348,7 +2348,6 @@ typedef struct gpusync__callback {
     gpusync__node node;         /* its place on the wait list, by the ticket or the value */
     gpusync_queue *queue;       /* of a ticket, else NULL */
     gpusync_timeline *timeline; /* of a value, else NULL */
-    bool lost;                  /* its ticket was given up, and made it due */
     gpusync_error error;        /* for `due` */
 } gpusync__callback;
 
@@ -2459,9 +2458,13 @@ struct gpusync_device {
    be mistaken. The entry is written under the queue's lock; only `done` is read without it. */
 typedef struct gpusync__entry {
     gpusync__slot *slot;       /* NULL: it is free, or was given up */
-    uint64_t done;             /* ticket * 2, + 1 when it failed; of an earlier ticket until then */
+    uint64_t done;             /* ticket * 4, + GPUSYNC__WELL or the others; of an earlier ticket until then */
     double gpu_start, gpu_end; /* of the ticket in `done`, in seconds; 0: unknown */
 } gpusync__entry;
+
+/* How a ticket ended. LEFT: the device was lost, or gpusync_queue_destroy_now came, and what became
+   of the work is not known; `completed` does not pass such a ticket. */
+enum { GPUSYNC__WELL, GPUSYNC__BADLY, GPUSYNC__LEFT };
 
 /* How a ticket, or a part of a submission, ended. */
 typedef struct gpusync__outcome {
@@ -2675,11 +2678,11 @@ typedef struct gpusync__upper {
     bool (*look)(struct gpusync__submission *s);
     /* Steps of destroy, in this order. give_up: drops held work [gpusync__drop_all_held]. events:
        returns what the GPU may still use of an orphan, as an array (+1)
-       [gpusync__events_of]. disown: ends submissions in flight, also those of a lost device
-       [gpusync__disown_submissions]. */
+       [gpusync__events_of]. disown: ends a submission in flight, also of a lost device
+       [gpusync__disown]. */
     void (*give_up)(gpusync_queue *q, gpusync_result result, const char *message, gpusync__deferred *deferred);
     void *(*events)(struct gpusync__submission *s);
-    void (*disown)(gpusync_queue *q, gpusync_result result, const char *message, gpusync__deferred *deferred);
+    void (*disown)(struct gpusync__submission *s, const gpusync_error *reason, gpusync__deferred *deferred);
 } gpusync__upper;
 
 /* What a wait, a callback or a sweep asks of a timeline, which the caller is inside of. */
@@ -3008,8 +3011,8 @@ static void gpusync__device_end(void *context); /* >>destroy */
      8. Under the graph's lock nothing of a queue is read but its number, its label, and what stands
         there for that lock; a queue's lock may be taken inside. The forecast of a value takes a
         reference to the submission, and unlocks [gpusync__forecast_value].
-     9. Hints wake every wait that sleeps: one for many, which sleeps on another queue, leaves a
-        queue that is being destroyed [gpusync__let_out].
+     9. A wait for many that is inside a queue, and sleeps, stands on a list of the queue's wait list:
+        it leaves when the queue is being destroyed [gpusync__take_entry].
     10. One hold takes off only a few nodes that wait for a ticket, so that other threads get the
         lock in between [gpusync__take_ended]. A callback for an ended ticket with earlier ones
         still listed is listed behind them [gpusync__list_callback]. */
@@ -3198,11 +3201,18 @@ static gpusync__entry *gpusync__entry_of(const gpusync_queue *q, uint64_t ticket
     return gpusync__entry_in(GPUSYNC__LOAD_SEQ(&q->ring), ticket);
 }
 
-/* Returns the last ticket that ended in this one's entry, shifted left by one, with bit 0 set if it
-   failed. With or without the lock. */
+/* Returns the last ticket that ended in this one's entry, with how it ended. With or without the
+   lock. */
 static uint64_t gpusync__last_end(const gpusync_queue *q, uint64_t ticket)
 {
     return GPUSYNC__LOAD_SEQ(&gpusync__entry_of(q, ticket)->done);
+}
+
+/* Returns whether the ticket has ended in this way. False also if its entry serves a later ticket by
+   now. With or without the lock. */
+static bool gpusync__ended_as(const gpusync_queue *q, uint64_t ticket, uint64_t how)
+{
+    return gpusync__last_end(q, ticket) == (ticket << 2 | how);
 }
 
 /* Returns whether the ticket has ended, with its outcome on record. With or without the lock. */
@@ -3210,7 +3220,7 @@ static bool gpusync__has_ended(const gpusync_queue *q, uint64_t ticket)
 {
     if (ticket <= gpusync__ended_to(q))
         return true;
-    if (gpusync__last_end(q, ticket) >> 1 == ticket)
+    if (gpusync__last_end(q, ticket) >> 2 == ticket)
         return true;
     return ticket <= gpusync__ended_to(q); /* its entry may just have gone on to a later one */
 }
@@ -3342,13 +3352,6 @@ static void gpusync__view_end(const gpusync_queue *q, const gpusync__view *view)
         gpusync__upper_of(q)->unkeep(view->s);
     else
         gpusync__release_pooled(view->buffer);
-}
-
-/* Does the ticket belong to a submission that has not ended? Under the queue's lock. */
-static bool gpusync__is_submission(const gpusync_queue *q, uint64_t ticket)
-{
-    const gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    return slot && slot->kind == GPUSYNC__SUBMISSION;
 }
 
 /* ------------------------------------------------------------------------------ >>failure --
@@ -3652,13 +3655,6 @@ static uint64_t gpusync__log_first(const gpusync_queue *q)
     return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
 }
 
-/* Returns whether the ticket's entry says that the ticket ended well. False also if the entry
-   serves a later ticket by now. With or without the queue's lock. */
-static bool gpusync__ended_well(const gpusync_queue *q, uint64_t ticket)
-{
-    return gpusync__last_end(q, ticket) == ticket << 1;
-}
-
 /* Reads the next record for this cursor, with the number of records that the cursor has missed.
    False if there is none. Under the queue's lock. */
 static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
@@ -3713,6 +3709,7 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
 }
 
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
+static const char gpusync__lost_amid[] = "the device was lost before it ended";
 
 /* On a queue with sticky_failure: returns whether a ticket that ends well takes the error of an
    earlier failure, with that error. It is the failure that sticks, or one that was cleared while
@@ -3757,18 +3754,20 @@ GPUSYNC__RARE void gpusync__read_stuck(gpusync_queue *q, gpusync_error *error)
    Fills the error, which may be NULL, unless the result is OK. Under the queue's lock. */
 static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
-    if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_well(q, ticket))
+    if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_as(q, ticket, GPUSYNC__WELL))
         return GPUSYNC_OK;
+    bool left = gpusync__ended_as(q, ticket, GPUSYNC__LEFT);
+    gpusync_result result = left ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_RESULT_UNKNOWN;
     const gpusync_error *record = gpusync__record_of(q, ticket);
-    if (!record && ticket > q->dropped)
+    if (!record && !left && ticket > q->dropped)
         return GPUSYNC_OK;
     if (error && record)
         gpusync__copy_error(error, record);
     else if (error)
-        gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, gpusync__off_record);
+        gpusync__own_error(error, result, left ? gpusync__lost_amid : gpusync__off_record);
     if (error)
         error->ticket = ticket;
-    return record ? record->result : GPUSYNC_ERROR_RESULT_UNKNOWN;
+    return record ? record->result : result;
 }
 
 /* Returns how everything up to the goal's ticket ended. A failure that sticks is told each time. Of
@@ -3872,39 +3871,42 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
      3. A callback is due at once. A link goes into the catch, and the thread tells its submission
         after the unlock. */
 
+/* Returns the ticket or value that the goal still waits for, or 0 if it is met. A wait for everything
+   waits for its last ticket, which ends last as a rule; where that has ended, for the first that has
+   not. Handlers aside. With or without the wait list's lock. */
+static uint64_t gpusync__open_at(const gpusync__goal *goal)
+{
+    const gpusync_queue *q = goal->queue;
+    if (goal->kind == GPUSYNC__VALUE)
+        return gpusync__value_of(goal->timeline) >= goal->ticket ? 0 : goal->ticket;
+    if (goal->kind == GPUSYNC__ROOM)
+        return gpusync__outstanding(q) < goal->ticket ? 0 : ~goal->ticket;
+    if (!gpusync__has_ended(q, goal->ticket))
+        return goal->ticket;
+    if (goal->kind == GPUSYNC__ALL)
+        for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket < goal->ticket; ticket++)
+            if (!gpusync__has_ended(q, ticket))
+                return ticket;
+    return 0;
+}
+
 /* Returns whether the goal is met, whether or not the handlers have begun. With or without the wait
    list's lock. */
 static bool gpusync__met(const gpusync__goal *goal)
 {
-    const gpusync_queue *q = goal->queue;
-    if (goal->kind == GPUSYNC__VALUE)
-        return gpusync__value_of(goal->timeline) >= goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM)
-        return gpusync__outstanding(q) < goal->ticket;
-    if (goal->kind == GPUSYNC__ALL)
-        return gpusync__ended_to(q) >= goal->ticket;
-    return gpusync__has_ended(q, goal->ticket);
+    return !gpusync__open_at(goal);
 }
 
-/* Returns by which number a wait for the goal has to stand on its list, or 0 if the goal is met. A
-   wait for everything stands at its last ticket, which ends last as a rule; where that has ended,
-   at the first that has not. With `handlers` it stands at its end at a ticket whose handler has not
-   begun. Under the wait list's lock. */
+/* Returns by which number a wait for the goal has to stand on its list, or 0 if the goal is met. With
+   `handlers` it stands at its end at a ticket whose handler has not begun. Under the wait list's
+   lock. */
 static uint64_t gpusync__blocker(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
-    if (goal->kind == GPUSYNC__VALUE)
-        return gpusync__met(goal) ? 0 : goal->ticket;
-    if (goal->kind == GPUSYNC__ROOM)
-        return ~goal->ticket;
-    if (!gpusync__has_ended(q, goal->ticket))
-        return goal->ticket;
-    bool one = goal->kind == GPUSYNC__ONE;
-    if (!one && q->head.completed < goal->ticket)
-        return q->head.completed + 1;
-    if (!goal->handlers)
-        return 0;
-    uint64_t first = one ? goal->ticket : 1;
+    uint64_t open = gpusync__open_at(goal);
+    if (open || !goal->handlers)
+        return open;
+    uint64_t first = goal->kind == GPUSYNC__ONE ? goal->ticket : 1;
     const gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
     for (; slot; slot = gpusync__flight_next(q, slot))
         if (slot->ticket >= first && slot->ticket <= goal->ticket && gpusync__state_of(slot) == GPUSYNC__ARMED)
@@ -3930,12 +3932,6 @@ static bool gpusync__stopped(const gpusync__goal *goal)
     return (gpusync__flags_of(goal) & goal->stops) != 0;
 }
 
-/* Returns whether a waiter need not sleep for the goal: it is met, or given up. */
-static bool gpusync__over(const gpusync__goal *goal)
-{
-    return gpusync__met(goal) || gpusync__stopped(goal);
-}
-
 /* Returns why a goal was given up. */
 static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
 {
@@ -3949,10 +3945,10 @@ static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline 
     return q ? &q->waits : &t->waits;
 }
 
-static gpusync__list *gpusync__list_of(const gpusync__goal *goal)
+/* Returns the list on which the wait entry stands. */
+static gpusync__list *gpusync__list_of(const gpusync__wait_entry *entry)
 {
-    return &gpusync__waits_of(goal->queue, goal->timeline)
-                ->lists[goal->kind == GPUSYNC__ROOM ? GPUSYNC__ROOMS : GPUSYNC__WAITS];
+    return &gpusync__waits_of(entry->goal.queue, entry->goal.timeline)->lists[entry->list];
 }
 
 /* Lists a wait entry by this number. Under the wait list's lock. */
@@ -3960,17 +3956,17 @@ static void gpusync__link_entry(gpusync__wait_entry *entry, uint64_t number)
 {
     entry->node.told = NULL;
     entry->node.number = number;
-    entry->hints = gpusync__waits_of(entry->goal.queue, entry->goal.timeline)->hints;
-    gpusync__list_add(gpusync__list_of(&entry->goal), &entry->node);
+    entry->list = entry->goal.kind == GPUSYNC__ROOM ? GPUSYNC__ROOMS : GPUSYNC__WAITS;
+    gpusync__list_add(gpusync__list_of(entry), &entry->node);
     GPUSYNC__ADD_SEQ(&entry->waiter->entries, 1);
 }
 
-/* Takes a wait entry off. True if no other entry of its waiter is listed. Under the wait list's
-   lock. */
+/* Takes a wait entry off. True if its waiter has no other entry that is not over. Under the wait
+   list's lock. */
 static bool gpusync__unlink_entry(gpusync__wait_entry *entry)
 {
-    gpusync__list_remove(gpusync__list_of(&entry->goal), &entry->node);
-    return GPUSYNC__SUB_SEQ(&entry->waiter->entries, 1) == 1;
+    gpusync__list_remove(gpusync__list_of(entry), &entry->node);
+    return entry->list != GPUSYNC__TOLD && GPUSYNC__SUB_SEQ(&entry->waiter->entries, 1) == 1;
 }
 
 /* Returns whether the wait list has a node. Under its lock. */
@@ -3979,18 +3975,14 @@ static bool gpusync__has_listed(const gpusync__wait_list *waits)
     return waits->lists[GPUSYNC__WAITS].end[0] || waits->lists[GPUSYNC__ROOMS].end[0];
 }
 
-/* Returns the first callback or link from this node on, or NULL: waits stand on the same
+/* Returns the first callback or link with at least this number, or NULL: waits stand on the same
    list. Under the wait list's lock. */
-static gpusync__node *gpusync__told_from(gpusync__node *node)
+static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint64_t number)
 {
+    gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__WAITS], number);
     while (node && !node->told)
         node = node->beside[1];
     return node;
-}
-
-static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint64_t number)
-{
-    return gpusync__told_from(gpusync__list_from(&waits->lists[GPUSYNC__WAITS], number));
 }
 
 /* Adds a callback to the device's list of due ones. `dev->due` is also read without the lock, to
@@ -4032,18 +4024,18 @@ typedef struct gpusync__catch {
     gpusync__waiter *waiters[GPUSYNC__WAKE_BATCH]; /* to be unparked */
     unsigned count;                                /* how many of them */
     bool more;                                     /* some were left where they are, for another hold of the lock */
-    uint64_t ended;                                /* the ticket that the caller has ended; 0: none that has waits */
-    const gpusync_error *error;                    /* of `ended`, which failed; NULL: it ended well */
+    bool tells;                                    /* the caller has ended the ticket, or has come to tell of a value */
+    const gpusync_error *error;                    /* of that, which failed; NULL: it went well. With `tells` */
     gpusync__link *links, *last_link;              /* of submissions, in their order, by `also` */
 } gpusync__catch;
 
 /* Empties the catch, before the lock is taken for the first time. The fields that depend on `count`
-   and `ended` need no value. */
+   and `tells` need no value. */
 static void gpusync__catch_nothing(gpusync__catch *caught)
 {
     caught->count = 0;
     caught->more = false;
-    caught->ended = 0;
+    caught->tells = false;
     caught->links = NULL;
 }
 
@@ -4065,26 +4057,31 @@ GPUSYNC__RARE bool gpusync__may_have_failed(const gpusync__goal *goal)
     if (goal->kind == GPUSYNC__VALUE)
         return gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
     return gpusync__flags_of(goal) & GPUSYNC__FAILED &&
-           (goal->kind == GPUSYNC__ALL || !gpusync__ended_well(goal->queue, goal->ticket));
+           (goal->kind == GPUSYNC__ALL || !gpusync__ended_as(goal->queue, goal->ticket, GPUSYNC__WELL));
 }
 
-/* Takes a wait entry off, and its waiter into the catch. A waiter for several points sleeps on
-   until its last entry is taken, unless it waits for any of them, or one has failed. always: the
-   waiter wakes in any case. The entry stays listed if the catch is full (`more`). Once it is taken
-   off, it belongs to its waiter, and may be gone: the caller reads the next node before. Under the
-   wait list's lock.
+/* Takes a wait entry off that is over or stopped, and its waiter into the catch. A waiter for several
+   points sleeps on until its last entry is taken, unless it waits for any of them, or one has failed
+   or stopped; meanwhile the entry is TOLD. The entry stays listed if the catch is full (`more`). Once
+   it is taken off, it belongs to its waiter, and may be gone: the caller reads the next node before.
+   Under the wait list's lock.
    Interleaving 19: a wait times out as it is told, and its waiter serves another wait. The unpark
    is one too many, and that wait looks again. */
-static void gpusync__take_entry(gpusync__wait_entry *entry, bool always, gpusync__catch *caught)
+static void gpusync__take_entry(gpusync__wait_entry *entry, gpusync__catch *caught)
 {
+    gpusync__waiter *w = entry->waiter;
+    const gpusync__goal *goal = &entry->goal;
+    bool wakes = gpusync__stopped(goal) || w->any || (w->failures && gpusync__may_have_failed(goal));
     if (caught->count == GPUSYNC__WAKE_BATCH) {
         caught->more = true;
         return;
     }
-    gpusync__waiter *w = entry->waiter;
-    bool wakes = always || w->any || (w->failures && gpusync__may_have_failed(&entry->goal));
-    if (gpusync__unlink_entry(entry) || wakes)
+    if (gpusync__unlink_entry(entry) || wakes) {
         caught->waiters[caught->count++] = w;
+        return;
+    }
+    entry->list = GPUSYNC__TOLD;
+    gpusync__list_add(gpusync__list_of(entry), &entry->node);
 }
 
 /* Returns the callback whose place on the wait list this is. */
@@ -4112,106 +4109,84 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
 }
 
 /* Returns whether a node stays listed until its queue or timeline is destroyed: the release of an
-   object for work of a lost device that was given up. flags: of that queue or timeline. */
-static bool gpusync__is_kept(uint32_t flags, gpusync__node *node)
+   object for work of a lost device that was given up. Under the wait list's lock. */
+static bool gpusync__is_kept(gpusync__node *node)
 {
-    return (flags & (GPUSYNC__GIVEN_UP | GPUSYNC__CLOSING)) == GPUSYNC__GIVEN_UP &&
-           node->told == gpusync__callback_told && !gpusync__callback_of(node)->due.fn;
+    if (node->told != gpusync__callback_told || gpusync__callback_of(node)->due.fn)
+        return false;
+    const gpusync_queue *q = gpusync__callback_of(node)->queue;
+    uint32_t flags = gpusync__flags_at(q, gpusync__callback_of(node)->timeline);
+    bool left = q ? gpusync__ended_as(q, node->number, GPUSYNC__LEFT) : flags & GPUSYNC__GIVEN_UP;
+    return left && !(flags & GPUSYNC__CLOSING);
 }
 
-/* Takes a callback or a link off, and calls its `told`. error: how its ticket or timeline
-   failed, or was destroyed or lost; NULL if it did not fail. Under the wait list's lock. */
-static void gpusync__take_told(gpusync__wait_list *waits, gpusync__node *node, const gpusync_error *error,
-                               gpusync__catch *caught, gpusync__deferred *deferred)
-{
-    gpusync__list_remove(&waits->lists[GPUSYNC__WAITS], node);
-    node->told(node, error, caught, deferred);
-}
+#define GPUSYNC__HOLD_MOST 64 /* of a wait list's nodes: so many are looked at in one hold of the lock */
 
-#define GPUSYNC__HOLD_MOST 64 /* of a wait list's tickets: so many are looked at in one hold of the lock */
-
-/* Takes off what waits for values up to this one, in holds of a few nodes (`more`). Under the
-   timeline's lock. */
-GPUSYNC__RARE void gpusync__take_values(gpusync_timeline *t, uint64_t value, const gpusync_error *error,
-                                        gpusync__catch *caught, gpusync__deferred *deferred)
+/* Takes off what stands at these numbers and is over, and moves on a wait that is for more: its next
+   place is where gpusync__blocker says. In this hold or before, the ticket has ended, a handler of it
+   has begun, or the value was reached. With `tells` the caller tells the callbacks and links, because
+   no other thread knows how the ticket ended. One hold takes a few, and leaves the rest to another
+   hold of the same caller (`more`). Under the wait list's lock. */
+static __attribute__((noinline)) void gpusync__take_now(gpusync__wait_list *waits, uint64_t low, uint64_t high,
+                                                        gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    uint32_t flags = GPUSYNC__LOAD_SEQ(&t->flags);
-    gpusync__node *node = t->waits.lists[GPUSYNC__WAITS].end[0], *next;
-    for (unsigned left = GPUSYNC__HOLD_MOST; node && node->number <= value && !caught->more; node = next) {
+    gpusync__list *list = &waits->lists[GPUSYNC__WAITS];
+    gpusync__node *node = gpusync__list_from(list, low), *next;
+
+    for (unsigned left = GPUSYNC__HOLD_MOST; node && node->number <= high && !caught->more; node = next) {
+        gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
         next = node->beside[1];
-        if (gpusync__is_kept(flags, node))
-            continue;
-        if (left-- == 0)
+        if (node->told && (!caught->tells || gpusync__is_kept(node)))
+            continue; /* it does not count: the rest would never end */
+        if (left-- == 0) {
             caught->more = true;
-        else if (node->told)
-            gpusync__take_told(&t->waits, node, error, caught, deferred);
-        else
-            gpusync__take_entry((gpusync__wait_entry *)(void *)node, false, caught);
+            return;
+        }
+        if (node->told) {
+            gpusync__list_remove(list, node);
+            node->told(node, caught->error, caught, deferred);
+            continue;
+        }
+        uint64_t number = gpusync__blocker(&entry->goal);
+        if (!number) {
+            gpusync__take_entry(entry, caught);
+        } else if (number != node->number) {
+            gpusync__list_remove(list, node);
+            node->number = number;
+            gpusync__list_add(list, node);
+        }
     }
 }
 
-/* Takes waits off into the catch: without a hint those that are given up, with a hint those that
-   were listed before the hint. If the catch is full, the rest stays listed, and the caller unparks
-   the caught waiters and calls again. *hint is 0 in the first call, which sets it, so that later
-   calls leave a wait alone that has listed itself again since. Takes the wait list's lock. */
-static void gpusync__take_waits(gpusync__wait_list *waits, uint32_t *hint, gpusync__catch *caught)
+/* Takes off the waits that are over or stopped, behind a change that no number tells of: a flag was
+   set. If the catch is full, the rest stays listed (`more`). Takes the wait list's lock. */
+static void gpusync__take_stopped(gpusync__wait_list *waits, gpusync__catch *caught)
 {
     gpusync__lock(&waits->lock);
-    if (hint && *hint == 0)
-        *hint = ++waits->hints;
     for (int i = 0; i < GPUSYNC__LISTS; i++) {
         for (gpusync__node *node = waits->lists[i].end[0], *next; node && !caught->more; node = next) {
             gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
             next = node->beside[1];
-            if (!node->told && (hint ? entry->hints < *hint : gpusync__stopped(&entry->goal)))
-                gpusync__take_entry(entry, true, caught);
+            if (!node->told && gpusync__stopped(&entry->goal))
+                gpusync__take_entry(entry, caught);
         }
     }
     gpusync__unlock(&waits->lock);
 }
 
-/* Wakes the waits that gpusync__take_waits takes: after a flag was set, those that are given up;
-   with hint all that sleep now, so that they look again. No lock is held. */
-GPUSYNC__RARE void gpusync__wake_waits(gpusync_device *dev, gpusync__wait_list *waits, bool hint)
+/* Wakes the waits that a flag, which was set, has stopped. No lock is held. */
+GPUSYNC__RARE void gpusync__wake_stopped(gpusync_device *dev, gpusync__wait_list *waits)
 {
     gpusync__catch caught;
-    uint32_t number = 0;
-
     gpusync__catch_nothing(&caught);
     do
-        gpusync__take_waits(waits, hint ? &number : NULL, &caught);
+        gpusync__take_stopped(waits, &caught);
     while (gpusync__unpark(dev, &caught));
 }
 
 #define GPUSYNC__SWEEP_NS 50000000u       /* from a new reason to the first sweep */
 #define GPUSYNC__SWEEP_MOST_NS 500000000u /* from one sweep to the next, where they find nothing */
 #define GPUSYNC__LOSS_NS 500000000u       /* from a loss to the first look, and from that to the second */
-
-/* Makes the callbacks of the queue's tickets due that were given up. For a ticket that has ended,
-   and for a submission, the thread that ends it is about to tell. Releases of objects wait until
-   destroy. */
-GPUSYNC__RARE void gpusync__lose_callbacks(gpusync_queue *q, gpusync__deferred *deferred)
-{
-    gpusync__catch caught;
-    gpusync_error error;
-    unsigned left = 0;
-
-    gpusync__own_error(&error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
-    gpusync__catch_nothing(&caught);
-    while (left == 0) {
-        GPUSYNC__LOCK(q);
-        left = GPUSYNC__HOLD_MOST;
-        for (gpusync__node *node = gpusync__first_told(&q->waits, 0), *next; node && left; node = next) {
-            next = gpusync__told_from(node->beside[1]);
-            bool calls = node->told == gpusync__callback_told && gpusync__callback_of(node)->due.fn;
-            if (!calls || gpusync__has_ended(q, node->number) || gpusync__is_submission(q, node->number))
-                continue;
-            gpusync__take_told(&q->waits, node, &error, &caught, deferred);
-            left--;
-        }
-        GPUSYNC__UNLOCK(q);
-    }
-}
 
 /* Enters and returns the device's next queue that is not closing: behind `before`, which it leaves,
    or the first with at least this number if `before` is NULL. `before` keeps its place until it is
@@ -4241,20 +4216,6 @@ static gpusync_timeline *gpusync__next_timeline(gpusync_device *dev, gpusync_tim
     return t;
 }
 
-/* Wakes the waits for the queues of the device that are given up. No lock is held. */
-GPUSYNC__RARE void gpusync__wake_stopped(gpusync_device *dev)
-{
-    gpusync__catch caught;
-    gpusync_queue *q;
-    gpusync__catch_nothing(&caught);
-    do {
-        gpusync__lock(&dev->lock);
-        GPUSYNC__EACH_QUEUE(q, dev)
-            gpusync__take_waits(&q->waits, NULL, &caught);
-        gpusync__unlock(&dev->lock);
-    } while (gpusync__unpark(dev, &caught));
-}
-
 /* Tells a device's queues of its loss, once (gpusync__read_failure): they take no new work, waits
    for room end, and held work, which will never be issued, ends with gpusync__next_to_go. What the
    GPU has goes on, and is given up when the sweep has looked twice (gpusync__next_look). */
@@ -4273,45 +4234,9 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     }
     gpusync__unlock(&dev->lock);
     gpusync__start_sweep(dev, GPUSYNC__LOSS_NS, GPUSYNC__SWEEP_MOST_NS); /* a sleeper has its own sweep sooner */
-    gpusync__wake_stopped(dev);
+    while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
+        gpusync__wake_stopped(dev, &q->waits);
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: what has not ended in a second is given up; make a new device");
-}
-
-/* Takes off what stands at the ticket and is over, and moves on a wait that is for more: its next
-   place is where gpusync__blocker says. The ticket has ended, or a handler of it has begun, in this
-   hold or before. caught->ended: the caller has ended the ticket, with this error or well (NULL),
-   and tells its callbacks and links, because no other thread knows how it ended. One hold takes a
-   few, and leaves the rest to gpusync__tell_now of the same caller. Under the queue's lock. */
-static __attribute__((noinline)) void gpusync__take_at_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
-                                                           gpusync__deferred *deferred)
-{
-    gpusync__wait_list *waits = &q->waits;
-    gpusync__list *list = &waits->lists[GPUSYNC__WAITS];
-    gpusync__node *node = gpusync__list_from(list, ticket), *next;
-    uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
-
-    for (unsigned left = GPUSYNC__HOLD_MOST; node && node->number == ticket && !caught->more; node = next) {
-        gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
-        next = node->beside[1];
-        if (node->told && (caught->ended != ticket || gpusync__is_kept(flags, node)))
-            continue; /* it does not count: the rest would never end */
-        if (left-- == 0) {
-            caught->more = true;
-            return;
-        }
-        if (node->told) {
-            gpusync__take_told(waits, node, caught->error, caught, deferred);
-            continue;
-        }
-        uint64_t number = gpusync__blocker(&entry->goal);
-        if (!number) {
-            gpusync__take_entry(entry, false, caught);
-        } else if (number != ticket) {
-            gpusync__list_remove(list, node);
-            node->number = number;
-            gpusync__list_add(list, node);
-        }
-    }
 }
 
 static inline void gpusync__take_at(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
@@ -4319,14 +4244,14 @@ static inline void gpusync__take_at(gpusync_queue *q, uint64_t ticket, gpusync__
 {
     const gpusync__node *first = q->waits.lists[GPUSYNC__WAITS].end[0];
     if (first && first->number <= ticket)
-        gpusync__take_at_now(q, ticket, caught, deferred);
+        gpusync__take_now(&q->waits, ticket, ticket, caught, deferred);
 }
 
 /* The same, of a ticket that the caller has just ended, with this error or well (NULL). */
 static inline void gpusync__take_ended(gpusync_queue *q, uint64_t ticket, const gpusync_error *error,
                                        gpusync__catch *caught, gpusync__deferred *deferred)
 {
-    caught->ended = ticket;
+    caught->tells = true;
     caught->error = error;
     gpusync__take_at(q, ticket, caught, deferred);
 }
@@ -4345,14 +4270,14 @@ GPUSYNC__RARE void gpusync__take_room_waits(gpusync_queue *q, gpusync__catch *ca
         next = node->beside[1];
         if (q->outstanding + told >= entry->goal.ticket)
             return;
-        gpusync__take_entry(entry, false, caught);
+        gpusync__take_entry(entry, caught);
         told += !caught->more; /* else the entry is listed still */
     }
 }
 
 /* Unparks the waits that the caller has taken off, takes off those that were left, and tells the
    links. Only the call that has ended a ticket takes its callbacks and links
-   (`ended`), because no other one knows how it ended. ticket: one whose handler may have begun, or
+   (`tells`), because no other one knows how it ended. ticket: one whose handler may have begun, or
    0. No lock is held. */
 GPUSYNC__RARE void gpusync__tell_now(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                      gpusync__deferred *deferred)
@@ -4818,13 +4743,21 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
 
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
-    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | (outcome->error != NULL));
+    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | (outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL));
     if (ticket != q->head.completed + 1)
         return;
-    while (gpusync__entry_in(ring, ticket + 1)->done >> 1 == ticket + 1)
+    while ((gpusync__entry_in(ring, ticket + 1)->done | GPUSYNC__BADLY) == ((ticket + 1) << 2 | GPUSYNC__BADLY))
         ticket++;
     GPUSYNC_ASSERT(ticket <= q->head.committed);
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
+}
+
+/* Ends a ticket whose work is left to itself: `completed` stays below it. Under the queue's lock. */
+static void gpusync__write_left(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__entry *entry = gpusync__entry_of(q, ticket);
+    entry->gpu_start = entry->gpu_end = 0;
+    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | GPUSYNC__LEFT);
 }
 
 /* Ends the ticket, and takes what waits for it off the wait list. The entry and `completed` are
@@ -4986,38 +4919,68 @@ static gpusync_result gpusync__end_by_destroy(const gpusync_queue *q)
     return gpusync__is_given_up(q) ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_CANCELLED;
 }
 
-/* Ends the ticket of a tracked buffer with this result, because the buffer will never run. The slot
-   is an orphan until the handler runs, when the buffer is committed after all or deallocated. False
-   if the ticket has ended otherwise. */
-static bool gpusync__cancel(gpusync_queue *q, const gpusync__view *view, gpusync_result result)
+/* Ends a ticket, which is not a submission's, with this error, though Metal has not reported its work.
+   CANCELLED: the buffer will never run, and the end goes on record; else the work is left to itself.
+   The slot of a tracked buffer becomes an orphan, whose handler runs when the buffer is committed
+   after all or deallocated. The caller does the deferred work. False if the ticket has ended. */
+GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view, gpusync_error *error,
+                                    gpusync__deferred *deferred)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    const gpusync__outcome outcome = {0, 0, error};
+    bool cancelled = error->result == GPUSYNC_ERROR_CANCELLED;
     gpusync__catch caught;
-    gpusync_error error;
-    const gpusync__outcome outcome = {0, 0, &error};
     void *buffer = NULL;
 
-    gpusync__given_up_error(q, &error, result, "given up before it was committed");
-    gpusync__read_label(q, view->buffer, error.label, sizeof error.label);
-    error.ticket = view->ticket;
+    error->ticket = view->ticket;
+    gpusync__read_label(q, view->buffer, error->label, sizeof error->label);
+    if (cancelled)
+        gpusync__make_log(q);
     gpusync__catch_nothing(&caught);
-    gpusync__make_log(q);
     GPUSYNC__LOCK(q);
     bool first = gpusync__end_slot(view->slot, view);
-    if (first) {
-        gpusync__record(q, &error, true);
+    if (first && cancelled)
+        gpusync__record(q, error, true);
+    if (first && cancelled)
+        gpusync__write_end(q, view->ticket, &outcome);
+    else if (first)
+        gpusync__write_left(q, view->ticket);
+    if (first)
+        gpusync__take_ended(q, view->ticket, error, &caught, deferred);
+    if (first && view->kind == GPUSYNC__TRACKED) {
         gpusync__count_tracked(q, false);
-        gpusync__end_ticket(q, view->ticket, &outcome, &caught, &deferred);
         gpusync__give_up(q, view->slot, &buffer, &caught);
     }
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace)
         q->device->trace->end(q, view->ticket, NULL, &outcome);
-    gpusync__tell(q, view->ticket, &caught, &deferred);
-    gpusync__do_deferred(q->device, &deferred);
+    gpusync__tell(q, view->ticket, &caught, deferred);
     if (buffer)
         gpusync__release_pooled(buffer);
     return first;
+}
+
+/* Ends every ticket of the queue that has not ended, with this result: by abandon, or by the second
+   floor if it is a submission's, with the deferred work, which this does. False if another thread is
+   about to end one. */
+GPUSYNC__RARE bool gpusync__abandon_all(gpusync_queue *q, gpusync_result result, const char *message)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    uint64_t last = gpusync__committed(q);
+    gpusync_error error;
+    gpusync__given_up_error(q, &error, result, message);
+    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
+        gpusync__view view;
+        if (!gpusync__view_ticket(q, ticket, &view))
+            continue;
+        if (view.s)
+            gpusync__upper_of(q)->disown(view.s, &error, &deferred);
+        else
+            gpusync__abandon(q, &view, &error, &deferred);
+        gpusync__view_end(q, &view);
+    }
+    gpusync__do_deferred(q->device, &deferred);
+    const gpusync__goal goal = {q, NULL, GPUSYNC__ALL, 0, false, last, 0};
+    return gpusync__met(&goal);
 }
 
 /* Does the last hold of a handler, and the steps after the unlock. outcome: of work that went well,
@@ -5328,26 +5291,21 @@ GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q)
     } while (events); /* else there is no memory for them */
 }
 
-/* Gives up what has not ended on a queue of a lost device. From the hold on no ticket of it ends: a
-   handler, or a feedback, that comes later changes nothing that was told. False: a thread has the
-   order lock, and may be issuing work of the queue; the caller comes again. */
+/* Gives up what has not ended on a queue of a lost device. A handler, or a feedback, that comes later
+   changes nothing that was told. No work enters the queue once LOST is set under the order lock.
+   False: a thread has that lock, and may be issuing work, or a thread is ending a submission; the
+   caller comes again. */
 GPUSYNC__RARE bool gpusync__give_up_queue(gpusync_queue *q)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
     if (!gpusync__try_lock(&q->order))
         return false;
-    GPUSYNC__LOCK(q); /* once for the life of the device, so that the walk is not cut */
-    gpusync__set_flag(&q->flags, GPUSYNC__LOST | GPUSYNC__GIVEN_UP); /* gpusync__lose may not have come to it */
-    for (gpusync__slot *slot = gpusync__flight_next(q, &q->ends); slot; slot = gpusync__flight_next(q, slot))
-        slot->traits |= GPUSYNC__ENDED;
-    GPUSYNC__UNLOCK(q);
-    if (gpusync__upper_of(q))
-        gpusync__upper_of(q)->disown(q, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended", &deferred);
+    gpusync__set_flag(&q->flags, GPUSYNC__LOST); /* gpusync__lose may not have come to it */
     gpusync__unlock(&q->order);
-    gpusync__keep_events(q); /* before what is deferred ends the submissions */
-    gpusync__do_deferred(q->device, &deferred);
-    gpusync__lose_callbacks(q, &deferred);
-    gpusync__do_deferred(q->device, &deferred);
+    gpusync__keep_events(q); /* before their submissions end */
+    if (!gpusync__abandon_all(q, GPUSYNC_ERROR_DEVICE_LOST, gpusync__lost_amid))
+        return false;
+    gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);
+    gpusync__wake_stopped(q->device, &q->waits); /* waits for handlers */
     return true;
 }
 
@@ -5372,7 +5330,6 @@ GPUSYNC__RARE bool gpusync__give_up_device(gpusync_device *dev)
             gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);
         gpusync__unlock(&dev->lock);
     }
-    gpusync__wake_stopped(dev);
     while (all && (t = gpusync__next_timeline(dev, t)) != NULL)
         t->calls->lose(t);
     return all;
@@ -5448,7 +5405,7 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
     uint64_t committed = gpusync__committed(q);
     memset(goal, 0, sizeof *goal);
     goal->queue = q;
-    goal->stops = GPUSYNC__GIVEN_UP | GPUSYNC__CLOSING;
+    goal->stops = GPUSYNC__CLOSING;
     goal->kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__ONE;
     goal->ticket = ticket == GPUSYNC_EVERYTHING ? committed : ticket;
     if (goal->kind == GPUSYNC__ALL)
@@ -5513,13 +5470,6 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
-/* False: no other thread refers to the entry. This is known without a lock if its waiter has no
-   entry listed: counting `entries` down is the last that gpusync__take_entry does to an entry. */
-static inline bool gpusync__may_be_listed(const gpusync__wait_entry *entry)
-{
-    return entry->waiter && GPUSYNC__LOAD_SEQ(&entry->waiter->entries);
-}
-
 /* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off.
    After the unlock no other thread refers to the entry. */
 GPUSYNC__RARE void gpusync__delist(gpusync__wait_entry *entry)
@@ -5537,7 +5487,7 @@ GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
     gpusync__wait_entry *entry = &wait->entries[i];
     const gpusync_timeline *t = entry->goal.timeline;
 
-    if (gpusync__may_be_listed(entry))
+    if (entry->waiter)
         gpusync__delist(entry);
     entry->result = GPUSYNC_OK;
     if (!met || !t || gpusync__value_of(t) == GPUSYNC__FAILED_VALUE) {
@@ -5552,39 +5502,28 @@ GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
         wait->broken = true;
     if (i < wait->which && (wait->any || failed))
         wait->which = i;
-    entry->left = true;
     gpusync__goal_leave(&entry->goal);
 }
 
-/* For a wait for many: looks for goals that are over now. Each goal is asked only once whether it
-   is reached, so that the goal that ends the wait is also the one that the wait returns. In a wait
-   for any, one goal is enough: the wait does not leave the others here, and does not return their
-   failures. */
-static bool gpusync__many_over(gpusync__wait *wait)
+/* Looks for goals that are over now, and returns whether the wait is: its goals are met, or given up.
+   Each goal is asked only once whether it is reached, and counts as over from then on, so that the
+   goal that ends a wait for many is also the one that the wait returns, although another thread may
+   take the room of a goal of room. In a wait for any, one goal is enough: the wait does not leave the
+   others here, and does not return their failures. */
+static bool gpusync__wait_over(gpusync__wait *wait)
 {
     for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         if (entry->left)
             continue;
         bool met = gpusync__reached(&entry->goal);
-        if (met || gpusync__stopped(&entry->goal)) /* asked again: the ticket may have ended before it stopped */
+        entry->left = met || gpusync__stopped(&entry->goal);
+        if (entry->left && wait->many) /* asked again: the ticket may have ended before it stopped */
             gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));
     }
     while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
         wait->first_open++;
     return wait->first_open == wait->count || wait->broken;
-}
-
-/* Returns whether the wait is over, with its goals met or given up. A goal that is over counts as
-   over from then on (`first_open`), although another thread may take the room of a goal of room. */
-static bool gpusync__wait_over(gpusync__wait *wait)
-{
-    gpusync__wait_entry *entry = wait->entries;
-    if (wait->many)
-        return gpusync__many_over(wait);
-    if (!wait->first_open && (gpusync__reached(&entry->goal) || gpusync__stopped(&entry->goal)))
-        wait->first_open = 1;
-    return wait->first_open != 0;
 }
 
 /* Looks at the goals that are not over. False: there was nothing to look at; else
@@ -5852,8 +5791,7 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 /* Lists every wait entry that is not over and not listed. True if there was one. *over: set if a
    goal may be over already, so that the waiter asks before it parks (gpusync__wait_over). A goal is
    asked under the lock: what ends it later takes the lock, and finds the entry. A waiter calls this
-   again after a hint, and when another thread took the room for which it was woken. A wait for room
-   is listed even if there is room now, because the room may be gone before the waiter sleeps.
+   again after each wake-up.
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */
 static bool gpusync__enlist(gpusync__wait *wait, bool *over)
@@ -5871,7 +5809,7 @@ static bool gpusync__enlist(gpusync__wait *wait, bool *over)
         bool link = !entry->node.linked && number && !gpusync__stopped(goal);
         if (link)
             gpusync__link_entry(entry, number);
-        if (!entry->node.linked || goal->kind == GPUSYNC__ROOM)
+        if (!entry->node.linked)
             *over = true;
         gpusync__unlock(&waits->lock);
         if (link)
@@ -5882,13 +5820,15 @@ static bool gpusync__enlist(gpusync__wait *wait, bool *over)
     return was_off;
 }
 
-/* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after
-   that. */
+/* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after that.
+   The one entry of a wait is not listed, which needs no lock, if its waiter has none: counting
+   `entries` down is the last that gpusync__take_entry does to it. */
 GPUSYNC__RARE void gpusync__delist_rest(gpusync__wait *wait)
 {
     for (size_t i = wait->many ? wait->first_open : 0; i < wait->count; i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
-        if (!entry->left && gpusync__may_be_listed(entry))
+        bool listed = wait->many ? !entry->left : GPUSYNC__LOAD_SEQ(&entry->waiter->entries) != 0;
+        if (listed)
             gpusync__delist(entry);
         entry->waiter = NULL;
     }
@@ -5916,7 +5856,7 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 
     while (!(over && gpusync__wait_over(wait)) && gpusync_now_ns() < deadline) {
         /* The thread that takes the waiter's last entry off a list unparks the waiter. If this
-           thread took the last one off (gpusync__many_over), no thread unparks it. But then other
+           thread took the last one off (gpusync__keep_end), no thread unparks it. But then other
            threads have taken off every entry whose goal gpusync__wait_over saw open: those goals
            have to be looked at again, and this thread must not park. */
         if (GPUSYNC__LOAD_SEQ(&w->entries))
@@ -5925,7 +5865,7 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
             break;
         if (gpusync__enlist(wait, &over)) {
             gpusync__rearm_sweep(wait->device);
-            gpusync__wait_look(wait); /* a hint, or room that went to another thread */
+            gpusync__wait_look(wait); /* the room went to another thread */
         }
     }
 
@@ -6027,7 +5967,7 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
 static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    return entry->done >> 1 == ticket ? entry : NULL;
+    return entry->done >> 2 == ticket ? entry : NULL;
 }
 
 /* Counts how long after the GPU's end the waiter runs, if Metal has given a time. GPUEndTime is of
@@ -6087,6 +6027,8 @@ static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_option
     if (!options)
         return;
     goal->handlers = options->handlers;
+    if (goal->handlers)
+        goal->stops |= GPUSYNC__GIVEN_UP;
 }
 
 /* The trace has an end for each begin: without such a ticket `how` is NULL, and the trace gets
@@ -6167,11 +6109,8 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
     if (result == GPUSYNC_OK && !gpusync__met(&goal))
         gpusync__look(&goal);
-    bool stopped = result == GPUSYNC_OK && gpusync__stopped(&goal); /* first: what had not ended then never will */
-    if (result == GPUSYNC_OK && gpusync__met(&goal))
-        result = gpusync__result_of(queue, &goal, false, NULL);
-    else if (result == GPUSYNC_OK)
-        result = stopped ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;
+    if (result == GPUSYNC_OK)
+        result = gpusync__met(&goal) ? gpusync__result_of(queue, &goal, false, NULL) : GPUSYNC_NOT_READY;
     gpusync__leave(queue);
     return result;
 }
@@ -6483,12 +6422,10 @@ static bool gpusync__list_callback(gpusync__callback *callback)
     uint64_t number = node->number;
 
     gpusync__lock(&waits->lock);
-    uint32_t flags = gpusync__flags_at(callback->queue, callback->timeline);
-    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number)
-                                 : gpusync__value_of(callback->timeline) >= number && !gpusync__is_kept(flags, node);
-    const gpusync__node *before = ended ? gpusync__first_told(waits, number) : NULL;
-    callback->lost = !ended && callback->due.fn && flags & GPUSYNC__GIVEN_UP;
-    bool over = callback->lost || (ended && !(before && before->number == number));
+    bool ended =
+        callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(callback->timeline) >= number;
+    const gpusync__node *before = gpusync__first_told(waits, number);
+    bool over = ended && !gpusync__is_kept(node) && !(before && before->number == number);
     if (!over)
         gpusync__list_add(&waits->lists[GPUSYNC__WAITS], node);
     gpusync__unlock(&waits->lock);
@@ -6501,7 +6438,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
 {
     gpusync__goal goal;
     gpusync_result result = gpusync__point_enter(point, &goal);
-    gpusync_result end = GPUSYNC_ERROR_DEVICE_LOST;
+    gpusync_result end;
 
     if (result != GPUSYNC_OK)
         return result;
@@ -6516,9 +6453,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     if (result == GPUSYNC_OK && (callback = gpusync__callback_new(dev, &goal, fn, user)) == NULL)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (callback && gpusync__list_callback(callback)) {
-        if (callback->lost)
-            gpusync__own_error(&callback->error, end, "the device is lost");
-        else if (t)
+        if (t)
             end = t->calls->result(&goal, &callback->error);
         else
             end = gpusync__ticket_result(goal.queue, goal.ticket, &callback->error);
@@ -7064,18 +6999,22 @@ GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buf
 }
 
 /* Gives up a tracked buffer that is not committed: its ticket ends with `end`. The hold in
-   gpusync__cancel decides between this call and a handler that comes at the same time. */
+   gpusync__abandon decides between this call and a handler that comes at the same time. */
 static gpusync_result gpusync__untrack(gpusync_queue *q, uint64_t ticket, gpusync_result end)
 {
     gpusync_result result = GPUSYNC_ERROR_INVALID_TICKET;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync_error error;
     gpusync__view view;
     if (!gpusync__view_ticket(q, ticket, &view))
         return result;
     if (!view.s && view.kind == GPUSYNC__TRACKED) {
+        gpusync__given_up_error(q, &error, end, "given up before it was committed");
         if (!gpusync__is_uncommitted(&view))
             result = GPUSYNC_ERROR_ALREADY_COMMITTED;
-        else if (gpusync__cancel(q, &view, end))
+        else if (gpusync__abandon(q, &view, &error, &deferred))
             result = GPUSYNC_OK;
+        gpusync__do_deferred(q->device, &deferred);
     }
     gpusync__view_end(q, &view);
     return result;
@@ -7436,25 +7375,13 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
    A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
    checks that first, and otherwise changes nothing. */
 
-/* Waits until every call has left a closing queue or timeline, whose count is `inside`. A wait for
-   many points may still be inside, although this point has ended, and sleep for its other points.
-   Therefore this thread hints: it wakes all waits of the device's other queues and timelines, so
-   that such a wait looks at all its points, and leaves. It hints again after ever longer times, as
-   a precaution: no order of events is known in which a wait misses a hint. */
+/* Waits until every call has left a closing queue or timeline, whose count is `inside`. A wait that
+   sleeps was woken, also one for many points of which this one is over (gpusync__take_entry). */
 static void gpusync__let_out(gpusync_device *dev, const uint32_t *inside, const gpusync__going *going)
 {
     unsigned rounds = 0;
-    while (GPUSYNC__LOAD_SEQ(inside)) {
-        gpusync_timeline *t = NULL;
-        gpusync_queue *q = NULL;
+    while (GPUSYNC__LOAD_SEQ(inside))
         gpusync__linger(dev, going, &rounds);
-        if (rounds & (rounds - 1))
-            continue; /* no power of two */
-        while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
-            gpusync__wake_waits(dev, &q->waits, true);
-        while ((t = gpusync__next_timeline(dev, t)) != NULL)
-            gpusync__wake_waits(dev, &t->waits, true);
-    }
 }
 
 /* Step 3. Ends held work, whose signals fail, and then discards the open command buffers: their
@@ -7505,8 +7432,8 @@ static void gpusync__drain(gpusync_queue *q)
     bool found;
     gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
 
-    goal.stops = GPUSYNC__GIVEN_UP; /* this thread goes on though the queue closes */
-    for (; !gpusync__over(&goal); gpusync__sweep_queue(q, &found)) {
+    goal.stops = 0; /* this thread goes on though the queue closes */
+    for (; !gpusync__met(&goal) && !gpusync__is_given_up(q); gpusync__sweep_queue(q, &found)) {
         bool calls = !q->going.device && GPUSYNC__LOAD_SEQ(&dev->due);
         gpusync__due *due = calls ? gpusync__pop_due(dev, &q->owed) : NULL;
         if (due)
@@ -7524,8 +7451,6 @@ static void gpusync__drain(gpusync_queue *q)
 GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
 {
     unsigned rounds = 0;
-    (void)gpusync__look_all(q, NULL); /* no thread is told of an orphan's end */
-    gpusync__keep_events(q);
     for (;;) {
         gpusync__catch caught; /* catches nothing: no wait is left */
         void *buffer = NULL;
@@ -7547,44 +7472,30 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
     }
 }
 
-/* Step 6. No call lists itself any more: tell every callback and every link that is about a ticket
-   of the queue.
-
-       a ticket that has ended         The thread that ended it is about to tell.
-       a submission that has not       The thread that has it among its deferred work ends it. What
-                                       waits for it stays, and so does this.
-       any other                       It fails: the queue was destroyed. */
+/* Step 6. No call lists itself any more. What stands here still waits for a submission that another
+   thread has among its deferred work, and that thread ends it; or it is a release that was kept for
+   work that was given up, or what a thread is about to tell of a ticket that has ended. */
 GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *deferred)
 {
-    const gpusync__upper *upper = gpusync__upper_of(q);
-    gpusync_error error;
     unsigned rounds = 0;
-    bool left = true;
-
-    bool lost = gpusync__end_by_destroy(q) == GPUSYNC_ERROR_DEVICE_LOST;
-    gpusync__given_up_error(q, &error, lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED,
-                            "the queue of the ticket was destroyed");
-    while (left) {
-        gpusync__catch others;
-        gpusync__node *node, *next;
-        unsigned taken = 0;
-        gpusync__catch_nothing(&others);
+    for (;;) {
+        gpusync__catch caught;
+        gpusync_error error;
+        gpusync__catch_nothing(&caught);
         GPUSYNC__LOCK(q);
-        for (node = gpusync__first_told(&q->waits, 0); node && taken < GPUSYNC__HOLD_MOST; node = next) {
-            bool stays = gpusync__is_submission(q, node->number);
-            next = gpusync__told_from(node->beside[1]);
-            if (stays || gpusync__has_ended(q, node->number))
-                continue; /* another thread tells it */
-            gpusync__take_told(&q->waits, node, &error, &others, deferred);
-            taken++;
+        const gpusync__node *node = gpusync__first_told(&q->waits, 0);
+        uint64_t ticket = node ? node->number : GPUSYNC_NO_TICKET;
+        bool ended = gpusync__has_ended(q, ticket);
+        if (ended) {
+            bool well = gpusync__ticket_result_locked(q, ticket, &error) == GPUSYNC_OK;
+            gpusync__take_ended(q, ticket, well ? NULL : &error, &caught, deferred);
         }
-        left = gpusync__first_told(&q->waits, 0) != NULL;
         GPUSYNC__UNLOCK(q);
-        if (others.links)
-            upper->over(others.links, &error, deferred);
-        if (deferred->busy)
-            upper->work(q->device, deferred);
-        if (left && !taken)
+        if (!node)
+            return;
+        gpusync__tell(q, ticket, &caught, deferred);
+        gpusync__do_deferred(q->device, deferred);
+        if (!ended)
             gpusync__linger(q->device, &q->going, &rounds);
     }
 }
@@ -7622,7 +7533,7 @@ GPUSYNC__RARE void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q
 
     sum->commits += last;
     for (uint64_t ticket = ended + 1; ticket <= last; ticket++)
-        ended += gpusync__has_ended(q, ticket);
+        ended += gpusync__has_ended(q, ticket) && !gpusync__ended_as(q, ticket, GPUSYNC__LEFT);
     sum->completions += ended;
 }
 
@@ -7640,11 +7551,10 @@ static void gpusync__close_queue(gpusync__going *going)
     gpusync__give_up_uncommitted(q);
     if (q->drains)
         gpusync__drain(q);
+    (void)gpusync__look_all(q, NULL); /* no thread is told of an orphan's end */
+    gpusync__keep_events(q);
+    (void)gpusync__abandon_all(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was in flight");
     gpusync__orphan_slots(q);
-    if (gpusync__upper_of(q))
-        gpusync__upper_of(q)->disown(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was in flight",
-                                     &deferred);
-    gpusync__do_deferred(q->device, &deferred);
     gpusync__end_listed(q, &deferred);
     gpusync__do_deferred(q->device, &deferred);
     gpusync__pay(q->device, &q->owed, going);
@@ -7694,7 +7604,7 @@ static bool gpusync__begin_destroy(gpusync_queue *q, bool drain)
     if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
         return false;
     q->drains = drain;
-    gpusync__wake_waits(q->device, &q->waits, false);
+    gpusync__wake_stopped(q->device, &q->waits);
     return true;
 }
 
@@ -7923,7 +7833,7 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
         result = GPUSYNC_ERROR_INVALID_TICKET;
     else if (ticket == GPUSYNC_NO_TICKET)
         result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    else if (!gpusync__has_ended(queue, ticket))
+    else if (!gpusync__has_ended(queue, ticket) || gpusync__ended_as(queue, ticket, GPUSYNC__LEFT))
         result = now;
     GPUSYNC__LOCK(queue);
     if (result == GPUSYNC_OK && (times = gpusync__times_of(queue, ticket)) == NULL)
@@ -8873,9 +8783,11 @@ GPUSYNC__INLINE void gpusync__tell_waits(gpusync_timeline *t, uint64_t value, co
 {
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
+    caught.tells = true;
+    caught.error = error;
     do {
         GPUSYNC__LOCK_TIMELINE(t);
-        gpusync__take_values(t, value, error, &caught, deferred);
+        gpusync__take_now(&t->waits, 0, value, &caught, deferred);
         GPUSYNC__UNLOCK_TIMELINE(t);
     } while (gpusync__unpark(t->device, &caught));
 }
@@ -9379,7 +9291,7 @@ static bool gpusync__begin_timeline_destroy(gpusync_timeline *t)
 {
     if (gpusync__set_flag(&t->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
         return false;
-    gpusync__wake_waits(t->device, &t->waits, false);
+    gpusync__wake_stopped(t->device, &t->waits);
     GPUSYNC__LOCK_GLOBAL();
     if (t->listening)
         t->listening->timeline = NULL;
@@ -10272,15 +10184,7 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     gpusync_queue *q = s->work.queue;
     uint64_t ticket = s->work.ticket;
 
-    uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
-    bool given_up = flags & GPUSYNC__GIVEN_UP;
-    if (given_up && !s->left && !(flags & GPUSYNC__CLOSING)) {
-        /* it was ending as the others were given up, and polls have said so */
-        error = &s->error;
-        gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost before it ended");
-        s->due.error = error;
-    }
-    if (error && !given_up)
+    if (error && !s->left)
         gpusync__record(q, error, s->own && error->failure == GPUSYNC_FAILURE_CANCELLED);
     if (gpusync__is_issued(s))
         gpusync__learn(q, ticket, s->work.since_ns, outcome);
@@ -10296,7 +10200,9 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     }
     if (s->work.back)
         *s->work.back = NULL;
-    if (!given_up)
+    if (s->left)
+        gpusync__write_left(q, ticket);
+    else
         gpusync__write_end(q, ticket, outcome);
     if (s->due.fn)
         gpusync__push_due(s->device, &s->due, deferred);
@@ -10723,10 +10629,11 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
     if (result == GPUSYNC_OK && !gpusync__met(&goal))
         gpusync__look(&goal);
     if (result == GPUSYNC_OK && gpusync__met(&goal)) {
-        if (gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK)
+        gpusync_result end = gpusync__result_of(q, &goal, false, NULL);
+        if (end == GPUSYNC_OK)
             result = GPUSYNC_NOT_READY;
-    } else if (result == GPUSYNC_OK && gpusync__stopped(&goal)) {
-        result = gpusync__stop_reason(&goal);
+        if (end == GPUSYNC_ERROR_DEVICE_LOST)
+            result = end;
     }
     link->queue = q;
     link->queue_number = q->place.number;
@@ -11642,24 +11549,6 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, const gpusync_error *
     GPUSYNC__UNLOCK_GRAPH(s->device);
 }
 
-/* Step 6 of >>destroy: disowns each submission in flight. The caller's deferred work publishes
-   those that end by that. No other thread looks at their command buffers any more. */
-GPUSYNC__RARE void gpusync__disown_submissions(gpusync_queue *q, gpusync_result result, const char *message,
-                                               gpusync__deferred *deferred)
-{
-    gpusync_error error;
-    gpusync__given_up_error(q, &error, result, message);
-    uint64_t last = gpusync__committed(q);
-    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
-        gpusync__view view;
-        if (!gpusync__view_ticket(q, ticket, &view))
-            continue;
-        if (view.s)
-            gpusync__disown(view.s, &error, deferred);
-        gpusync__view_end(q, &view);
-    }
-}
-
 /* Gives the device the table, and the dispatch queue for issuing, before its first
    submission. Of two threads that come here at once, the first one's dispatch queue counts. No lock
    is held. */
@@ -11677,7 +11566,7 @@ GPUSYNC__RARE void gpusync__hook_in_now(gpusync_device *dev)
         gpusync__look_submission,
         gpusync__drop_all_held,
         gpusync__events_of,
-        gpusync__disown_submissions,
+        gpusync__disown,
     };
     void *made = gpusync__dispatch_queue_create("gpusync issues", NULL);
     gpusync__lock(&dev->lock);

@@ -290,11 +290,9 @@ static void test_a_queue_goes_at_once(void **state)
     assert_true(softmetal_dispatched(SECONDS(20)));
     softmetal_finish(buffer);
     metal_release(buffer);
-    assert_running(SIGNPOSTS_TICKET, ticket);
+    assert_over(SIGNPOSTS_TICKET, ticket, GPUSYNC_ERROR_DESTROYED);
     r.queue = NULL;
     rig_close(&r);
-    assert_int_equal(signposts_end_open(&n.posts), 1);
-    assert_over(SIGNPOSTS_TICKET, ticket, GPUSYNC_ERROR_DESTROYED);
     assert_int_equal(signposts_end_open(&n.posts), 0);
     close_notes(1, 0, 0);
 }

@@ -474,61 +474,61 @@ static struct {
     pthread_t destroyer;
     unsigned parks, timers;    /* of the waiter; timers: in its second park */
     unsigned woken;
-} hinted;
+} leaving;
 
 static void *destroy_other(void *unused)
 {
     (void)unused;
-    must(gpusync_queue_destroy(hinted.other) == GPUSYNC_OK, "destroy");
+    must(gpusync_queue_destroy(leaving.other) == GPUSYNC_OK, "destroy");
     return NULL;
 }
 
-/* In the first park a queue is destroyed whose point has ended: the hint takes the waiter off its list, so that it lets
-   go of that queue. A sweep comes before the waiter is back on it, and finds no reason for another one. */
-static void park_and_be_hinted_at(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+/* In the first park a queue is destroyed whose point has ended: the waiter is woken, so that it leaves that queue. A sweep
+   comes before the waiter sleeps again. */
+static void park_while_a_queue_goes(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user, (void)waiter, (void)deadline_ns;
-    if (!pthread_equal(pthread_self(), hinted.waiter)) {
+    if (!pthread_equal(pthread_self(), leaving.waiter)) {
         sched_yield();
-    } else if (hinted.parks++ == 0) {
+    } else if (leaving.parks++ == 0) {
         must(softmetal_timers() == 1, "a sweep is on its way");
-        softmetal_finish(hinted.first);
-        hinted.destroyer = start(destroy_other, NULL);
-        while (!GET(&hinted.woken)) sched_yield();
+        softmetal_finish(leaving.first);
+        leaving.destroyer = start(destroy_other, NULL);
+        while (!GET(&leaving.woken)) sched_yield();
         softmetal_fire_timer();
-        must(softmetal_timers() == 0, "the sweep has found no reason");
+        must(softmetal_timers() == 1, "the waiter is a reason still");
     } else {
-        hinted.timers = softmetal_timers();
-        softmetal_finish(hinted.buffer);
+        leaving.timers = softmetal_timers();
+        softmetal_finish(leaving.buffer);
     }
 }
 
 static void wake_no_thread(void *user, gpusync_waiter *waiter)
 {
     (void)user, (void)waiter;
-    COUNT(&hinted.woken);
+    COUNT(&leaving.woken);
 }
 
 /* Without a sweep the wait would never end if the handler were lost. */
-static void test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep(void **state)
+static void test_a_thread_that_leaves_a_queue_and_sleeps_on_has_a_sweep(void **state)
 {
-    gpusync_hooks hooks = {NULL, park_and_be_hinted_at, wake_no_thread, NULL};
+    gpusync_hooks hooks = {NULL, park_while_a_queue_goes, wake_no_thread, NULL};
     gpusync_wait_options options = {.spin = &no_spin};
     gpusync_point points[2];
     rig r;
     (void)state;
-    memset(&hinted, 0, sizeof hinted);
-    hinted.waiter = pthread_self();
+    memset(&leaving, 0, sizeof leaving);
+    leaving.waiter = pthread_self();
     rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 0);
-    hinted.other = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, NULL);
-    points[0] = gpusync_at_ticket(hinted.other, commit_empty_to(hinted.other, &hinted.first));
-    points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &hinted.buffer));
+    leaving.other = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, NULL);
+    points[0] = gpusync_at_ticket(leaving.other, commit_empty_to(leaving.other, &leaving.first));
+    points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &leaving.buffer));
     must_return_within(60);
     assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, &options, NULL));
     has_returned();
-    join(hinted.destroyer);
-    assert_int_equal(hinted.parks, 2);
-    assert_int_equal(hinted.timers, 1);
+    join(leaving.destroyer);
+    assert_int_equal(leaving.parks, 2);
+    assert_int_equal(leaving.timers, 1);
     rig_close(&r);
 }
 
@@ -818,7 +818,7 @@ int main(void)
         cmocka_unit_test(test_a_callback_is_reason_enough),
         cmocka_unit_test(test_a_tracked_buffer_may_be_given_up_at_every_point_of_a_sweep),
         cmocka_unit_test(test_a_new_reason_needs_no_timer_where_one_comes_as_early),
-        cmocka_unit_test(test_a_thread_that_sleeps_on_after_a_hint_has_a_sweep),
+        cmocka_unit_test(test_a_thread_that_leaves_a_queue_and_sleeps_on_has_a_sweep),
         cmocka_unit_test(test_a_loss_is_reason_enough_and_its_second_look_gives_up),
         cmocka_unit_test(test_after_a_loss_that_leaves_nothing_the_sweeps_end),
         cmocka_unit_test(test_after_a_suspension_there_is_half_a_second_more),

@@ -1496,13 +1496,10 @@ static void test_destroying_a_queue_of_a_lost_device_waits_until_its_work_is_giv
     rig_close(&r);
 }
 
-/* -- a hint for many ----------------------------------------------------------------------------------- */
+/* -- a wait for many, of which one queue goes ---------------------------------------------------------- */
 
 #define SLEEPERS 40
-static gpusync_waiter *woken[4 * SLEEPERS];
 static unsigned woken_count;
-static gpusync_device *hinted;
-static bool hints_are_over;
 
 static void park_until_woken(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
@@ -1513,18 +1510,14 @@ static void park_until_woken(void *user, gpusync_waiter *waiter, uint64_t deadli
 
 static void unpark_and_note(void *user, gpusync_waiter *waiter)
 {
-    unsigned n = __atomic_fetch_add(&woken_count, 1, __ATOMIC_SEQ_CST);
-    unsigned listed = sleepers_of(hinted);
     (void)user;
-    if (n < 4 * SLEEPERS) woken[n] = waiter;
+    COUNT(&woken_count);
     thread_unpark(waiter);
-    /* let it list itself again, before the hint goes on to the next */
-    while (!GET(&hints_are_over) && sleepers_of(hinted) == listed) sched_yield();
 }
 
-/* A queue that is destroyed lets a wait for many out, which does not need it any more, and sleeps on for another queue. It
-   hints to all sleepers, because it does not know which one that is, and each has to look. */
-static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
+/* A queue that is destroyed lets a wait for many out, which does not need it any more, and sleeps on for another queue. Of
+   all sleepers of the device that one alone is woken. */
+static void test_a_queue_that_goes_wakes_the_wait_for_many_and_no_other(void **state)
 {
     gpusync_hooks hooks = {NULL, park_until_woken, unpark_and_note, NULL};
     wait_job sleepers[SLEEPERS];
@@ -1533,7 +1526,7 @@ static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
     gpusync_ticket ticket;
     void *buffer, *ended;
     many_job many;
-    unsigned i, k, distinct = 0, noted;
+    unsigned i;
     rig r;
     (void)state;
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
@@ -1541,24 +1534,16 @@ static void test_a_hint_reaches_every_one_of_many_sleepers(void **state)
     ticket = commit_empty(&r, &buffer);
     points[0] = after(other, commit_empty_to(other, &ended));
     points[1] = after(r.queue, ticket);
-    hinted = r.device;
-    PUT(&hints_are_over, true);
     many_job_start(&many, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
     await_sleepers(r.device, 2);
-    softmetal_finish(ended); /* which wakes nobody: the wait is for both */
     for (i = 0; i < SLEEPERS; i++) wait_job_start(&sleepers[i], r.queue, ticket, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1 + SLEEPERS);
-    PUT(&hints_are_over, false);
+    await_sleepers(r.device, 2 + SLEEPERS);
     PUT(&woken_count, 0);
-    assert_ok(gpusync_queue_destroy(other)); /* the first hint is enough, and no waiter gets it twice */
-    noted = GET(&woken_count);
-    for (i = 0; i < noted && i < 4 * SLEEPERS; i++) {
-        for (k = 0; k < i && woken[k] != woken[i];) k++;
-        if (k == i) distinct++;
-    }
-    assert_int_equal(distinct, 1 + SLEEPERS);
+    softmetal_finish(ended); /* which wakes nobody: the wait is for both */
+    assert_int_equal(GET(&woken_count), 0);
+    assert_ok(gpusync_queue_destroy(other));
+    assert_int_equal(GET(&woken_count), 1);
     await_sleepers(r.device, 1 + SLEEPERS);
-    PUT(&hints_are_over, true);
     softmetal_finish(buffer);
     for (i = 0; i < SLEEPERS; i++) assert_ok(wait_job_join(&sleepers[i]));
     assert_ok(many_job_join(&many));
@@ -2225,7 +2210,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_on_a_lost_device_each_wait_ends_when_its_work_is_given_up),
         cmocka_unit_test(test_a_blocking_wait_on_a_lost_device_ends_with_metal_and_delays_destroy),
         cmocka_unit_test(test_destroying_a_queue_of_a_lost_device_waits_until_its_work_is_given_up),
-        cmocka_unit_test(test_a_hint_reaches_every_one_of_many_sleepers),
+        cmocka_unit_test(test_a_queue_that_goes_wakes_the_wait_for_many_and_no_other),
         cmocka_unit_test(test_device_wait_covers_every_queue_up_to_what_it_had_committed),
         cmocka_unit_test(test_device_wait_waits_for_the_last_queue_as_for_the_first),
         cmocka_unit_test(test_device_wait_covers_queues_that_are_made_while_it_begins),
