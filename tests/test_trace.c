@@ -1047,6 +1047,38 @@ static void test_a_call_that_finds_an_end_tells_of_it(void **state)
     check_end_without_a_handler(false);
 }
 
+/* A poll finds the end, and the handler comes after that: it tells of none. */
+static void check_a_late_handler(bool tracked, bool fails)
+{
+    gpusync_ticket ticket;
+    gpusync_result result;
+    void *buffer;
+    trace t;
+    rig r;
+    open_traced(&r, &t, SOFTMETAL_MANUAL);
+    if (tracked) ticket = track_a_buffer(&r, &buffer);
+    else ticket = commit_empty(&r, &buffer);
+    if (tracked) metal_commit(buffer);
+    if (fails) softmetal_fail(buffer, NULL, 3, "page fault");
+    softmetal_complete(buffer);
+    result = gpusync_poll(r.queue, ticket);
+    assert_result(result, fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    assert_int_equal(told(&t, GPUSYNC_TRACE_COMPLETED), 1);
+    softmetal_finish(buffer);
+    assert_int_equal(told(&t, GPUSYNC_TRACE_COMPLETED), 1);
+    assert_result(the(&t, GPUSYNC_TRACE_COMPLETED, r.queue, ticket)->event.result, result);
+    if (tracked) metal_release(buffer);
+    close_traced(&r, &t);
+}
+
+static void test_a_handler_that_comes_late_tells_of_no_second_end(void **state)
+{
+    int kind;
+    (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
+    for (kind = 0; kind < 4; kind++) check_a_late_handler(kind & 1, kind & 2);
+}
+
 static void test_every_event_once(void **state)
 {
     pthread_t threads[THREADS];
@@ -1286,6 +1318,7 @@ int main(void)
         cmocka_unit_test(test_set_unset_and_set_again),
         cmocka_unit_test(test_destroy),
         cmocka_unit_test(test_a_call_that_finds_an_end_tells_of_it),
+        cmocka_unit_test(test_a_handler_that_comes_late_tells_of_no_second_end),
         cmocka_unit_test(test_every_event_once),
         cmocka_unit_test(test_a_wait_that_slept_counts_with_its_latency),
         cmocka_unit_test(test_a_wait_that_did_not_sleep_to_the_end_of_a_ticket_is_no_wake),
