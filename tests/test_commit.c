@@ -1118,6 +1118,31 @@ static void test_untrack_refuses_what_is_no_open_tracked_ticket(void **state)
     rig_close(&r);
 }
 
+/* The slot is its handler's still. */
+static void test_untrack_refuses_what_a_poll_has_seen_to_end_before_its_handler(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    void *buffer;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ticket = track_a_buffer(&r, &buffer);
+    metal_commit(buffer);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET); /* it is over already */
+    assert_ok(gpusync_poll(r.queue, ticket));
+    softmetal_finish(buffer);
+    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
+    assert_int_equal(rooms_taken(r.queue), 0);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
 /* -- tracked work that its owner has committed -------------------------------------------------------- */
 
 /* by_poll: a poll reads the status; else the handler comes. */
@@ -2262,6 +2287,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner),
         cmocka_unit_test(test_untrack_of_what_has_ended_leaves_later_tickets_alone),
         cmocka_unit_test(test_untrack_refuses_what_is_no_open_tracked_ticket),
+        cmocka_unit_test(test_untrack_refuses_what_a_poll_has_seen_to_end_before_its_handler),
         cmocka_unit_test(test_the_end_of_tracked_work_wakes_every_waiter),
         cmocka_unit_test(test_a_poll_that_sees_the_end_of_tracked_work_wakes_every_waiter),
         cmocka_unit_test(test_to_track_needs_nothing_that_metal_may_not_have),
