@@ -881,12 +881,14 @@ static void *poll_once(void *argument)
     return argument;
 }
 
+#define LAP 256 /* places in the ring */
+
 /* Tickets that come after, until the place of the first one in the ring has gone on to another. */
 static gpusync_ticket use_the_ring_up(rig *r, gpusync_ticket_info *info)
 {
     gpusync_ticket ticket = 0;
     int i;
-    for (i = 0; i < 256; i++) {
+    for (i = 0; i < LAP; i++) {
         void *buffer;
         ticket = commit_empty(r, &buffer);
         softmetal_finish(buffer);
@@ -904,7 +906,7 @@ static void close_untouched(rig *r, gpusync_ticket later, const gpusync_ticket_i
     assert_memory_equal(&after.gpu_start_s, &before->gpu_start_s, sizeof after.gpu_start_s);
     assert_memory_equal(&after.gpu_end_s, &before->gpu_end_s, sizeof after.gpu_end_s);
     assert_true(gpusync_is_idle(r->queue));
-    assert_int_equal(stats_of(r->queue).completions, 257);
+    assert_int_equal(stats_of(r->queue).completions, LAP + 1);
     rig_close(r);
 }
 
@@ -978,6 +980,60 @@ static void test_an_untracked_buffer_stays_while_its_status_is_read(void **state
     assert_int_equal(stats_of(r.queue).completions, 1);
     metal_release(buffer);
     rig_close(&r);
+}
+
+/* False: it sends no so many messages. */
+static bool check_held_up_for_a_lap(unsigned n)
+{
+    gpusync_ticket_info info;
+    gpusync_ticket running;
+    pthread_t thread;
+    void *buffer;
+    bool stopped;
+    int i;
+    rig r;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    memset(&held_up, 0, sizeof held_up);
+    held_up.queue = r.queue;
+    held_up.ticket = commit_empty(&r, &held_up.buffer);
+    held_up.countdown = n;
+    softmetal_complete(held_up.buffer);
+    softmetal_set_message_hook(stop_the_poller, NULL);
+    thread = start(poll_once, NULL);
+    while (!GET(&held_up.stopped) && !GET(&held_up.done)) sched_yield();
+    stopped = GET(&held_up.stopped);
+    softmetal_run_handler(held_up.buffer, 0);
+    softmetal_release_block(held_up.buffer, 0);
+    for (i = 1; i < LAP; i++) { /* each has the slot of the one before */
+        (void)commit_empty(&r, &buffer);
+        softmetal_finish(buffer);
+    }
+    running = commit_empty(&r, &buffer);
+    PUT(&held_up.goes, true);
+    join(thread);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(held_up.result);
+    assert_int_equal(running, held_up.ticket + LAP);
+    assert_result(gpusync_get_info(r.queue, running, &info), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(r.queue, running), GPUSYNC_NOT_READY);
+    assert_int_equal(stats_of(r.queue).completions, LAP);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_poll(r.queue, running));
+    assert_int_equal(stats_of(r.queue).completions, LAP + 1);
+    rig_close(&r);
+    return stopped;
+}
+
+/* Rule: a look ends the ticket that it has found alone. A lap of the ring later the place and the slot are those of work
+   that runs. */
+static void test_a_poller_that_is_held_up_for_a_lap_of_the_ring_does_not_end_what_runs(void **state)
+{
+    unsigned n;
+    (void)state;
+    NOT_ON_METAL4("no call reads a status");
+    for (n = 1; check_held_up_for_a_lap(n); n++) {
+    }
+    assert_true(n > 2);
 }
 
 static void *report_once(void *argument)
@@ -1925,6 +1981,7 @@ int main(void)
         cmocka_unit_test(test_completion_before_commit_returns),
         cmocka_unit_test(test_a_handler_that_gets_another_object_ends_its_ticket),
         cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_every_look),
+        cmocka_unit_test(test_a_poller_that_is_held_up_for_a_lap_of_the_ring_does_not_end_what_runs),
         cmocka_unit_test(test_an_untracked_buffer_stays_while_its_status_is_read),
         cmocka_unit_test(test_an_untracked_buffer_goes_though_its_last_reader_came_first),
         cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_no_other_hold),
