@@ -1031,6 +1031,68 @@ static void test_each_end_lets_one_in(void **state)
     rig_close(&r);
 }
 
+/* It needs two of gpusync's own: to wait with, for what others signal, and to signal with. */
+static gpusync_result by_submit_of_two(flow *f)
+{
+    return TRY_SUBMIT(f->r.queue, NULL, WAITS(at(f->t, 1)), BUFFERS(f->buffer), SIGNALS(at(f->own, 1)));
+}
+
+/* two_first: the one that waits for room for two was there before the one that waits for one. */
+static void check_room_for_one(bool two_first)
+{
+    gpusync_hooks hooks = {.park = park_until_woken, .unpark = wake_and_count};
+    gpusync_device_desc device_desc;
+    pthread_t threads[2];
+    room_job jobs[2]; /* for one; for two */
+    void *buffers[2], *event;
+    unsigned i;
+    rig r;
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.hooks = &hooks;
+    PUT(&clock_now, SECONDS(1000));
+    PUT(&clock_is_real, false);
+    PUT(&woken, 0);
+    rig_open_on(&r, SOFTMETAL_MANUAL, roomy(), device_desc, queue_desc_of(3, 0));
+    memset(jobs, 0, sizeof jobs);
+    jobs[0].f.r.queue = jobs[1].f.r.queue = r.queue;
+    jobs[1].wait = by_submit_of_two;
+    jobs[1].f.t = timeline_over(r.device, &event);
+    jobs[1].f.own = timeline_new(r.device);
+    jobs[1].f.buffer = open_buffer(&r);
+    for (i = 0; i < 2; i++) commit_empty(&r, &buffers[i]);
+    for (i = 0; i < 2; i++) {
+        unsigned job = two_first ? !i : i;
+        threads[job] = start(room_body, &jobs[job]);
+        await_sleepers(r.device, i + 1);
+    }
+    softmetal_finish(buffers[0]);
+    assert_int_equal(GET(&woken), 1);
+    join(threads[0]);
+    assert_ok(jobs[0].result);
+    assert_ok(gpusync_command_buffer_discard(r.queue, jobs[0].buffer));
+    assert_int_equal(GET(&woken), 1); /* the other needs two */
+    softmetal_finish(buffers[1]);
+    assert_int_equal(GET(&woken), 2);
+    join(threads[1]);
+    assert_ok(jobs[1].result);
+    metal_event_signal(event, 1);
+    softmetal_finish_queue(r.metal_queue);
+    assert_int_equal(value_of(jobs[1].f.own), 1);
+    assert_ok(gpusync_timeline_destroy(jobs[1].f.t));
+    assert_ok(gpusync_timeline_destroy(jobs[1].f.own));
+    metal_release(event);
+    rig_close(&r);
+}
+
+/* Room for one does not stay free behind a wait for two. */
+static void test_room_for_one_wakes_the_one_that_needs_no_more(void **state)
+{
+    (void)state;
+    NOT_ON_METAL4("no call waits for room");
+    check_room_for_one(true);
+    check_room_for_one(false);
+}
+
 /* Room for all of them comes at once. The waiters that are told first have taken theirs when the next hold begins: what
    they took does not count twice. */
 static void test_room_for_many_lets_all_of_them_in(void **state)
@@ -1203,6 +1265,7 @@ int main(void)
         cmocka_unit_test(test_destroy_ends_the_wait),
         cmocka_unit_test(test_rivals_never_exceed_the_limit),
         cmocka_unit_test(test_each_end_lets_one_in),
+        cmocka_unit_test(test_room_for_one_wakes_the_one_that_needs_no_more),
         cmocka_unit_test(test_room_for_many_lets_all_of_them_in),
         cmocka_unit_test(test_room_is_there_when_a_callback_is_announced),
         cmocka_unit_test(test_a_wait_for_the_ticket_but_two_keeps_two_frames_in_flight),
