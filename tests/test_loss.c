@@ -2225,6 +2225,38 @@ static void keep_objects_of(bool submits)
     for (k = 0; k < 3; k++) assert_int_equal(owners[k], 2);
 }
 
+static long handler_lines; /* of the log */
+
+static void note_line_of_a_handler(void *user, gpusync_log_level level, const char *text)
+{
+    (void)user, (void)level;
+    if (strstr(text, "has not called the completed handler")) COUNT(&handler_lines);
+}
+
+/* What is kept until destroy is listed, and no reason for a sweep. No handler of a lost device is missed. */
+static void test_no_sweep_looks_at_what_was_given_up(void **state)
+{
+    void *object;
+    int i;
+    (void)state;
+    open_play_logging(1, SOFTMETAL_MANUAL, note_line_of_a_handler);
+    handler_lines = 0;
+    commit_work(0);
+    object = memory_of(&s, 16);
+    assert_ok(gpusync_release_after(point_of(&works[0]), object));
+    lose();
+    give_up();
+    for (i = 0; i < 4 && softmetal_timers(); i++) {
+        PUT(&clock_now, GET(&clock_now) + MS(500)); /* longer than a handler may be late */
+        softmetal_fire_timer();
+    }
+    assert_int_equal(handler_lines, 0);
+    assert_int_equal(softmetal_timers(), 0);
+    assert_int_equal(owners_of(object), 2);
+    metal_release(object);
+    close_play();
+}
+
 static void test_an_object_of_a_commit_that_is_given_up_is_kept_until_destroy(void **state)
 {
     (void)state;
@@ -3685,6 +3717,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_an_end_that_comes_late_changes_nothing),
         cmocka_unit_test(test_work_that_is_given_up_while_its_handler_runs_has_one_end),
         cmocka_unit_test(test_callbacks_of_work_that_is_given_up_get_device_lost_once),
+        cmocka_unit_test(test_no_sweep_looks_at_what_was_given_up),
         cmocka_unit_test(test_an_object_of_a_commit_that_is_given_up_is_kept_until_destroy),
         cmocka_unit_test(test_an_object_of_a_submission_that_is_given_up_is_kept_until_destroy),
         cmocka_unit_test(test_an_object_of_a_value_that_is_given_up_is_kept_until_destroy),
