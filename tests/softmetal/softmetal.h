@@ -72,7 +72,8 @@ typedef struct softmetal_quirks {
     bool early_signals;         /* signals in a command buffer fire after the first waits in it, before any work   */
     bool overtaking_signals;    /* a command buffer of one signal fires it at its commit                           */
     bool signals_of_the_killed; /* a command buffer that a wait ends with an error fires its signals               */
-    bool events_not_kept;       /* a command buffer has no reference to its events, nor a claim on them            */
+    bool events_not_kept;       /* a command buffer has no reference to events that are encoded from now on, nor a
+                                   claim on them                                                                   */
     bool handlers_under_lock;   /* as a validation layer may: the handlers of a command buffer run with a lock of its held,
                                    which adding one takes; not those of Metal 4. Always so where the environment has
                                    MTL_DEBUG_LAYER=1, which switches Metal's own validation on                     */
