@@ -3331,6 +3331,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_object_goes_once_and_not_in_the_call),
+        cmocka_unit_test(test_the_call_itself_closes_wakes_and_gives_up), /* others wait a minute for that */
         cmocka_unit_test(test_no_object_is_ok_and_nothing_is_called),
         cmocka_unit_test(test_destroyed_may_be_left_out),
         cmocka_unit_test(test_what_was_let_go_is_not_destroyed_again),
@@ -3379,7 +3380,6 @@ int main(void)
         cmocka_unit_test(test_what_is_let_go_behind_a_queue_whose_gpu_hangs_goes_when_its_work_has_ended),
         cmocka_unit_test(test_the_thread_that_destroys_looks_after_a_millisecond_at_first_and_each_50_later),
         cmocka_unit_test(test_the_thread_that_destroys_calls_no_hook),
-        cmocka_unit_test(test_the_call_itself_closes_wakes_and_gives_up),
         cmocka_unit_test(test_on_a_lost_device_a_queue_goes_when_its_work_is_given_up_and_leaves_that_to_itself),
         cmocka_unit_test(test_thousands_go_at_once),
         cmocka_unit_test(test_a_queue_that_cannot_go_keeps_one_dispatch_thread),
