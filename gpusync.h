@@ -803,7 +803,7 @@ struct gpusync_command_buffer_desc {
 
 /** Options of one wait. */
 struct gpusync_wait_options {
-    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
+    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline, many points or a device the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
     /** For gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in Metal's
@@ -1416,8 +1416,8 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_HOLD,      /**< queue, ticket: the work is held. */
     GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or held work, was committed to Metal. */
     GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s: it has ended, or was given up. */
-    /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points.
-        gpusync_device_wait has an event for each queue. */
+    /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points, as of
+        gpusync_device_wait. */
     GPUSYNC_TRACE_WAIT_BEGIN,
     GPUSYNC_TRACE_WAIT_END, /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,   /**< timeline, value: signalled on the host, or by a submission that has ended. */
@@ -5424,11 +5424,22 @@ typedef struct gpusync__wait {
     size_t first_open;            /* every wait entry before this one is over */
     size_t which;         /* any: the one that is over; else the first that has been left and failed; count: none */
     bool many;            /* else the fields below are not used */
+    bool tells;           /* it returns how each goal ended; else its caller asks, when all are over */
     bool any;             /* the first goal that is over ends it */
     bool failures;        /* a goal that failed ends it */
     bool broken;          /* such a goal has come, or one that cannot be met any more: it ends before all are over */
     gpusync_error *error; /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
+
+/* Of this many points a wait keeps the entries on its stack. */
+#define GPUSYNC__FEW_POINTS 16
+
+/* Sets the fields of a wait entry that need a value before it is listed, but for the goal. */
+static inline void gpusync__begin_entry(gpusync__wait_entry *entry)
+{
+    entry->waiter = NULL;
+    entry->node.linked = entry->left = false;
+}
 
 /* Returns whether the program tracks the buffer, and has not committed it. */
 static bool gpusync__is_uncommitted(const gpusync__view *view)
@@ -5490,7 +5501,7 @@ GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
     if (entry->waiter)
         gpusync__delist(entry);
     entry->result = GPUSYNC_OK;
-    if (!met || !t || gpusync__value_of(t) == GPUSYNC__FAILED_VALUE) {
+    if (wait->tells && (!met || !t || gpusync__value_of(t) == GPUSYNC__FAILED_VALUE)) {
         gpusync_error error;
         entry->result = gpusync__end_of(&entry->goal, met, &error);
         if (entry->result != GPUSYNC_OK && i < wait->which && wait->error)
@@ -5498,7 +5509,7 @@ GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
     }
 
     bool failed = entry->result != GPUSYNC_OK;
-    if (wait->any || !met || (wait->failures && failed))
+    if (wait->any || (wait->tells && !met) || (wait->failures && failed))
         wait->broken = true;
     if (i < wait->which && (wait->any || failed))
         wait->which = i;
@@ -5947,11 +5958,10 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     set.blocking = set.blocking && q; /* a value has no command buffer */
     gpusync_stats *stats = q ? &q->stats : &dev->stats;
     gpusync__wait_entry entry;
-    gpusync__wait wait = {dev, stats, &entry, 1, 0, 1, false, false, false, false, NULL};
+    gpusync__wait wait = {dev, stats, &entry, 1, 0, 1, false, false, false, false, false, NULL};
 
     entry.goal = *goal;
-    entry.waiter = NULL;
-    entry.node.linked = entry.left = false; /* all else has a value when it is listed */
+    gpusync__begin_entry(&entry);
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
     if (gpusync__reached(&entry.goal))
         return GPUSYNC_OK;
@@ -6004,20 +6014,27 @@ GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__
                  q ? q->label : goal->timeline->label, gpusync__what[goal->kind], (unsigned long long)goal->ticket);
 }
 
-/* Waits for the goal of a queue, with trace and counts. OK if the goal is met. *how gets the
-   counter of what ended the wait. */
-static gpusync_result gpusync__wait_met(const gpusync__goal *goal, uint64_t timeout_ns,
-                                        const gpusync_wait_options *options, uint64_t **how)
+/* Waits for a ticket or a value, with trace and counts, and returns how the work ended. The caller is
+   inside the queue or timeline. */
+static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
+                                         const gpusync_wait_options *options)
 {
     gpusync_queue *q = goal->queue;
-    if (q->device->trace)
-        q->device->trace->wait(q->device, goal, NULL, NULL, GPUSYNC_OK);
-    gpusync_result result = gpusync__await_goal(q->device, goal, timeout_ns, options, how);
-    GPUSYNC__COUNT_RELAXED(*how);
-    if (*how == &q->stats.waits_sleep)
+    gpusync_stats *stats = q ? &q->stats : &dev->stats;
+    uint64_t *how;
+
+    if (dev->trace)
+        dev->trace->wait(dev, goal, NULL, NULL, GPUSYNC_OK);
+    gpusync_result result = gpusync__await_goal(dev, goal, timeout_ns, options, &how);
+    GPUSYNC__COUNT_RELAXED(how);
+    if (q && how == &stats->waits_sleep)
         gpusync__count_wake(goal);
     if (result == GPUSYNC_TIMEOUT && timeout_ns)
-        gpusync__warn_of_timeout(q->device, goal);
+        gpusync__warn_of_timeout(dev, goal);
+    if (result == GPUSYNC_OK)
+        result = gpusync__goal_result(goal, gpusync__error_of(options));
+    if (dev->trace)
+        dev->trace->wait(dev, goal, stats, how, result);
     return result;
 }
 
@@ -6031,15 +6048,12 @@ static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_option
         goal->stops |= GPUSYNC__GIVEN_UP;
 }
 
-/* The trace has an end for each begin: without such a ticket `how` is NULL, and the trace gets
-   neither. */
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                            const gpusync_wait_options *options)
 {
     gpusync_error *error = gpusync__error_of(options);
     gpusync_result result = GPUSYNC_OK;
     gpusync__goal goal;
-    uint64_t *how = NULL;
 
     if (!queue)
         result = GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6052,13 +6066,9 @@ GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket 
     result = gpusync__goal_of(queue, ticket, &goal);
     gpusync__take_options(&goal, options);
     if (result == GPUSYNC_OK)
-        result = gpusync__wait_met(&goal, timeout_ns, options, &how);
+        result = gpusync__wait_goal(queue->device, &goal, timeout_ns, options);
     else
         gpusync__explain(error, ticket, result);
-    if (result == GPUSYNC_OK)
-        result = gpusync__result_of(queue, &goal, true, error);
-    if (how && queue->device->trace)
-        queue->device->trace->wait(queue->device, &goal, &queue->stats, how, result);
     gpusync__leave(queue);
     return result;
 }
@@ -6115,100 +6125,6 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     return result;
 }
 
-/* One queue in a gpusync_device_wait, and the ticket to wait for. */
-typedef struct gpusync__target {
-    uint64_t number;    /* of the queue, which may be destroyed while it is not waited for */
-    gpusync__goal goal; /* everything that it had committed at the time of the call */
-} gpusync__target;
-
-/* Waits for every target, and then reads every result, because a wait that did not end comes before
-   failures of other work. The error is that of the first result. A queue that is destroyed
-   meanwhile does not count any more. */
-GPUSYNC__RARE gpusync_result gpusync__wait_targets(gpusync_device *dev, const gpusync__target *targets, size_t count,
-                                                   uint64_t deadline, gpusync_wait_options options)
-{
-    gpusync_result result = GPUSYNC_OK;
-    for (int ended = 0; ended < 2 && result == GPUSYNC_OK; ended++) {
-        for (size_t i = 0; i < count; i++) {
-            const gpusync__goal *goal = &targets[i].goal;
-            gpusync_queue *q = gpusync__next_queue(dev, NULL, targets[i].number);
-            gpusync_result one;
-            uint64_t *how = NULL;
-            if (!q)
-                continue;
-            if (q->place.number != targets[i].number)
-                one = GPUSYNC_ERROR_DESTROYED;
-            else if (ended)
-                one = gpusync__result_of(q, goal, true, options.error);
-            else /* behind a wait that did not end well the others are looked at, and not warned of */
-                one = gpusync__wait_met(goal, result == GPUSYNC_OK ? gpusync__time_left(deadline) : 0, &options, &how);
-            if (how && dev->trace)
-                dev->trace->wait(dev, goal, &q->stats, how, one);
-            gpusync__leave(q);
-            if (result == GPUSYNC_OK && one != GPUSYNC_ERROR_DESTROYED)
-                result = one;
-            if (result != GPUSYNC_OK)
-                options.error = NULL; /* it has that of the first result */
-        }
-    }
-    return result;
-}
-
-/* Notes what every queue has committed under the device's lock before the first wait, so that later
-   work is not waited for. A few queues need no memory. */
-GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *device, uint64_t timeout_ns,
-                                                  const gpusync_wait_options *options)
-{
-    gpusync__target few[16], *targets = few;
-    size_t room = sizeof few / sizeof few[0];
-    gpusync_result result;
-
-    uint64_t deadline = gpusync__deadline(timeout_ns);
-    for (;;) { /* until there is room for a target of each queue */
-        size_t count = 0;
-        gpusync_queue *q;
-        gpusync__lock(&device->lock);
-        GPUSYNC__EACH_QUEUE(q, device) {
-            if (!options->handlers && gpusync__is_done_well(q, GPUSYNC_EVERYTHING))
-                continue;
-            if (count++ >= room)
-                continue;
-            targets[count - 1].number = q->place.number;
-            gpusync__goal_of(q, GPUSYNC_EVERYTHING, &targets[count - 1].goal);
-            gpusync__take_options(&targets[count - 1].goal, options);
-        }
-        gpusync__unlock(&device->lock);
-        if (count <= room) {
-            result = gpusync__wait_targets(device, targets, count, deadline, *options);
-            break;
-        }
-        if (targets != few)
-            gpusync__free(device, targets, room * sizeof *targets);
-        room = count + 8;
-        targets = (gpusync__target *)gpusync__allocate(device, room * sizeof *targets, 16);
-        if (!targets)
-            return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    }
-    if (targets != few)
-        gpusync__free(device, targets, room * sizeof *targets);
-    if (result == GPUSYNC_OK && gpusync_device_is_lost(device))
-        return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
-                                               const gpusync_wait_options *options)
-{
-    gpusync_wait_options set = gpusync__fill_options(options, NULL);
-    if (!device)
-        return gpusync__explain(set.error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    set.blocking = false;
-    GPUSYNC__ADD_SEQ(&device->inside, 1); /* a hook that this calls may let the device go */
-    gpusync_result result = gpusync__wait_device(device, timeout_ns, &set);
-    GPUSYNC__SUB_SEQ(&device->inside, 1);
-    return result;
-}
-
 /* Makes the goal of a point, and enters its queue or timeline. After an error nothing is entered.
    */
 static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__goal *goal)
@@ -6239,10 +6155,9 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points
 {
     for (size_t i = 0; i < count; i++) {
         gpusync__goal *goal = &entries[i].goal;
-        entries[i].waiter = NULL;
-        entries[i].node.linked = entries[i].left = false; /* all else has a value when it is listed */
+        gpusync__begin_entry(&entries[i]);
         gpusync_result result = gpusync__point_enter(&points[i], goal);
-        if (result == GPUSYNC_OK && set->handlers && goal->queue)
+        if (result == GPUSYNC_OK && goal->queue)
             gpusync__take_options(goal, set);
         if (result == GPUSYNC_OK)
             continue;
@@ -6270,46 +6185,113 @@ GPUSYNC__RARE void gpusync__warn_of_points(const gpusync__wait *wait)
                  q ? q->label : goal->timeline->label);
 }
 
-/* gpusync_wait_many, with a wait entry for each point. The wait does not spin for more than a few
-   points, because looking at them again and again costs more than it gains. */
-static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
-                                           gpusync_wait_for for_what, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options, gpusync__wait_entry *entries,
-                                           size_t *which)
+/* Waits for what the caller has entered, with trace and counts, and leaves what is left. The wait does
+   not spin for more than a few points, because looking at them again and again costs more than it
+   gains. */
+static gpusync_result gpusync__wait_entered(gpusync__wait *wait, uint64_t timeout_ns, gpusync_wait_options set)
 {
     static const gpusync_spin none = {0, 0, 0, false};
-    gpusync_wait_options set = gpusync__fill_options(options, dev->spin);
-    /* clang-format off */
-    gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, for_what == GPUSYNC_WAIT_ANY,
-                          for_what == GPUSYNC_WAIT_ALL_OR_FAILURE, false, set.error};
-    /* clang-format on */
+    gpusync_device *dev = wait->device;
     uint64_t *how;
 
-    gpusync_result result = gpusync__enter_points(points, count, &set, entries, which);
-    if (result != GPUSYNC_OK)
-        return gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
     if (dev->trace)
         dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
     set.blocking = false;
-    if (count > 16 && set.spin == dev->spin)
+    if (wait->count > GPUSYNC__FEW_POINTS && set.spin == dev->spin)
         set.spin = &none;
-
-    result = gpusync__await(&wait, timeout_ns, &set, &how);
+    gpusync_result result = gpusync__await(wait, timeout_ns, &set, &how);
     if (result == GPUSYNC_TIMEOUT && timeout_ns)
-        gpusync__warn_of_points(&wait);
+        gpusync__warn_of_points(wait);
     if (result != GPUSYNC_OK)
         how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT_RELAXED(how);
-    *which = wait.which;
-    if (*which < count)
-        result = entries[*which].result; /* and its error */
+    if (wait->which < wait->count)
+        result = wait->entries[wait->which].result; /* and its error */
     else
         gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
     if (dev->trace)
         dev->trace->wait(dev, NULL, &dev->stats, how, result);
-    for (size_t i = wait.first_open; i < count; i++)
-        if (!entries[i].left)
-            gpusync__goal_leave(&entries[i].goal);
+    for (size_t i = wait->first_open; i < wait->count; i++)
+        if (!wait->entries[i].left)
+            gpusync__goal_leave(&wait->entries[i].goal);
+    return result;
+}
+
+/* Returns memory for so many wait entries: `few`, or the program's. NULL: it has none. */
+static gpusync__wait_entry *gpusync__entries_new(gpusync_device *dev, gpusync__wait_entry *few, size_t count)
+{
+    if (count <= GPUSYNC__FEW_POINTS)
+        return few;
+    return (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *few, 16);
+}
+
+static void gpusync__entries_free(gpusync_device *dev, const gpusync__wait_entry *few, gpusync__wait_entry *entries,
+                                  size_t count)
+{
+    if (entries != few)
+        gpusync__free(dev, entries, count * sizeof *entries);
+}
+
+/* Returns the first failure of a queue that no earlier wait has returned, and marks all as returned. */
+GPUSYNC__RARE gpusync_result gpusync__tell_failures(gpusync_device *dev, gpusync_error *error)
+{
+    gpusync_result result = GPUSYNC_OK;
+    gpusync_queue *q = NULL;
+    while ((q = gpusync__next_queue(dev, q, 0)) != NULL) {
+        gpusync__goal goal;
+        gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
+        goal.ticket = gpusync__ended_to(q);
+        gpusync_result one = gpusync__result_of(q, &goal, true, result == GPUSYNC_OK ? error : NULL);
+        if (result == GPUSYNC_OK)
+            result = one;
+    }
+    if (result == GPUSYNC_OK && gpusync_device_is_lost(dev))
+        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
+    return result;
+}
+
+/* Enters every queue that has something to wait for, under the device's lock, so that later work is not
+   waited for; a queue that is destroyed meanwhile does not count any more. Queues that come while
+   memory is made stand behind the others, and may be left out. Failures are told when all has ended,
+   because a wait that did not end comes before failures of other work. */
+GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *dev, uint64_t timeout_ns,
+                                                  const gpusync_wait_options *set)
+{
+    gpusync__wait_entry few[GPUSYNC__FEW_POINTS];
+    gpusync_queue *q;
+    size_t count = 0;
+
+    gpusync__lock(&dev->lock);
+    size_t room = dev->objects > GPUSYNC__FEW_POINTS ? dev->objects : GPUSYNC__FEW_POINTS;
+    gpusync__unlock(&dev->lock);
+    gpusync__wait_entry *entries = gpusync__entries_new(dev, few, room);
+    if (!entries)
+        return gpusync__explain(set->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    gpusync__lock(&dev->lock);
+    GPUSYNC__EACH_QUEUE(q, dev) {
+        bool idle = !set->handlers && gpusync__is_done_well(q, GPUSYNC_EVERYTHING);
+        if (idle || count == room || !gpusync__enter(q))
+            continue;
+        gpusync__goal_of(q, GPUSYNC_EVERYTHING, &entries[count].goal);
+        gpusync__take_options(&entries[count].goal, set);
+        gpusync__begin_entry(&entries[count++]);
+    }
+    gpusync__unlock(&dev->lock);
+    gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, false, false, false, false, NULL};
+    gpusync_result result = count ? gpusync__wait_entered(&wait, timeout_ns, *set) : GPUSYNC_OK;
+    gpusync__entries_free(dev, few, entries, room);
+    return result == GPUSYNC_OK ? gpusync__tell_failures(dev, set->error) : result;
+}
+
+GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
+                                               const gpusync_wait_options *options)
+{
+    if (!device)
+        return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    gpusync_wait_options set = gpusync__fill_options(options, device->spin);
+    GPUSYNC__ADD_SEQ(&device->inside, 1); /* a hook that this calls may let the device go */
+    gpusync_result result = gpusync__wait_device(device, timeout_ns, &set);
+    GPUSYNC__SUB_SEQ(&device->inside, 1);
     return result;
 }
 
@@ -6338,13 +6320,34 @@ static gpusync_device *gpusync__device_of_points(const gpusync_point *points, si
     return dev;
 }
 
+/* Enters the points, and waits for them. */
+static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
+                                           gpusync_wait_for how, uint64_t timeout_ns,
+                                           const gpusync_wait_options *options, size_t *which)
+{
+    gpusync_wait_options set = gpusync__fill_options(options, dev->spin);
+    gpusync__wait_entry few[GPUSYNC__FEW_POINTS];
+    gpusync__wait_entry *entries = gpusync__entries_new(dev, few, count);
+    if (!entries)
+        return gpusync__explain(set.error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    gpusync_result result = gpusync__enter_points(points, count, &set, entries, which);
+    if (result == GPUSYNC_OK) {
+        bool any = how == GPUSYNC_WAIT_ANY, failures = how == GPUSYNC_WAIT_ALL_OR_FAILURE;
+        gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, true, any, failures, false, set.error};
+        result = gpusync__wait_entered(&wait, timeout_ns, set);
+        *which = wait.which;
+    } else {
+        gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
+    }
+    gpusync__entries_free(dev, few, entries, count);
+    return result;
+}
+
 /* All points are of one device, which counts this call in `inside` and therefore outlives it. The
    program may destroy queues and timelines while the call still waits for others. */
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
-    gpusync__wait_entry few[16], *entries = few;
-    gpusync_error *error = gpusync__error_of(options);
     size_t found = count;
     bool done = how != GPUSYNC_WAIT_ANY && !(options && options->handlers);
 
@@ -6356,17 +6359,11 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         return GPUSYNC_OK;
     gpusync_device *dev = valid ? gpusync__device_of_points(points, count, &done) : NULL;
     if (!dev)
-        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
+        return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
     if (done && !dev->trace)
         return GPUSYNC_OK;
-    if (count > sizeof few / sizeof few[0])
-        entries = (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *entries, 16);
-    if (!entries)
-        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
     GPUSYNC__ADD_SEQ(&dev->inside, 1);
-    gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, entries, &found);
-    if (entries != few)
-        gpusync__free(dev, entries, count * sizeof *entries);
+    gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, &found);
     GPUSYNC__SUB_SEQ(&dev->inside, 1);
     if (which)
         *which = found;
@@ -9435,22 +9432,11 @@ GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t v
                                                  const gpusync_wait_options *options)
 {
     gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, GPUSYNC__CLOSING, false, value, 0};
-    gpusync_device *dev = t->device;
-    uint64_t *how;
     gpusync_result result = gpusync__timeline_enter(t);
 
     if (result != GPUSYNC_OK)
         return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
-    if (dev->trace)
-        dev->trace->wait(dev, &goal, NULL, NULL, GPUSYNC_OK);
-    result = gpusync__await_goal(dev, &goal, timeout_ns, options, &how);
-    if (result == GPUSYNC_TIMEOUT && timeout_ns)
-        gpusync__warn_of_timeout(dev, &goal);
-    if (result == GPUSYNC_OK)
-        result = gpusync__goal_result(&goal, gpusync__error_of(options));
-    GPUSYNC__COUNT_RELAXED(how);
-    if (dev->trace)
-        dev->trace->wait(dev, &goal, &dev->stats, how, result);
+    result = gpusync__wait_goal(t->device, &goal, timeout_ns, options);
     gpusync__timeline_leave(t);
     return result;
 }

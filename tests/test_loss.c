@@ -934,7 +934,7 @@ static void test_a_wait_for_the_device_goes_through_on_every_queue(void **state)
     open_play(3);
     commit_work(0);
     commit_work(1);
-    WHILE_IT_SLEEPS({lose, false}, {finish_0, true}, {finish_1, true});
+    WHILE_IT_SLEEPS({lose, false}, {finish_0, false}, {finish_1, true});
     assert_result(through_device(GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
     assert_played();
     assert_result(through_device(0), GPUSYNC_ERROR_DEVICE_LOST);
