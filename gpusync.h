@@ -803,8 +803,9 @@ struct gpusync_command_buffer_desc {
 
 /** Options of one wait. */
 struct gpusync_wait_options {
-    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline, many points or a device the device's. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
+    const gpusync_spin *GPUSYNC_OPT
+        spin;                         /**< NULL: the queue's; for a timeline, many points or a device the device's. */
+    gpusync_error *GPUSYNC_OPT error; /**< Filled where the wait returns an error; else unchanged. */
     bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
     /** For gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in Metal's
         waitUntilCompleted. Neither device loss nor destroy ends such a wait, and destroy returns only after it. The
@@ -2306,18 +2307,17 @@ struct gpusync__due;
 
 /* What a queue or timeline owes: it does not go before that is done. */
 typedef struct gpusync__owed {
-    uint32_t count;                      /* submissions and callbacks that are not over */
-    struct gpusync__due *due, *last_due; /* those that are due, by `along`. Under the device's submission lock */
+    uint32_t count; /* submissions and callbacks that are not over */
+    uint32_t due;   /* of these are due. Under the device's submission lock */
 } gpusync__owed;
 
 /* A callback, or a release, that is due. */
 typedef struct gpusync__due {
-    struct gpusync__due *previous, *next; /* among those of the device */
-    struct gpusync__due *along;           /* the next of `owed` */
-    gpusync__owed *owed;                  /* of its queue or timeline, or NULL */
-    gpusync_done_fn fn;                   /* the program's; NULL: an object is to be released */
-    void *user;                           /* for that, or the object */
-    const gpusync_error *error;           /* what the callback gets; NULL: all went well */
+    struct gpusync__due *next;  /* among those of the device */
+    gpusync__owed *owed;        /* of its queue or timeline, or NULL */
+    gpusync_done_fn fn;         /* the program's; NULL: an object is to be released */
+    void *user;                 /* for that, or the object */
+    const gpusync_error *error; /* what the callback gets; NULL: all went well */
     /* Called after the callback of a submission (gpusync__submission_called), or of an object that
        was destroyed (gpusync__going_called). NULL: a registered one. */
     void (*done)(struct gpusync__due *due);
@@ -2449,7 +2449,7 @@ struct gpusync_device {
     gpusync__waiter *free_waiters; /* a list */
     gpusync__pool pools[GPUSYNC__POOLS];
     gpusync__due *due, *last_due; /* in the order in which they became due */
-    uint32_t due_count;           /* of that list */
+    uint32_t due_count;           /* of that list. Also read without the lock, to see whether one is due */
     bool calling, turned_away;    /* a callback runs, the only one; a thread that was to run more has gone since */
 };
 
@@ -3871,14 +3871,12 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
      3. A callback is due at once. A link goes into the catch, and the thread tells its submission
         after the unlock. */
 
-/* Returns the ticket or value that the goal still waits for, or 0 if it is met. A wait for everything
+/* Returns by which number the goal of a queue is not met, or 0 if it is. A wait for everything
    waits for its last ticket, which ends last as a rule; where that has ended, for the first that has
    not. Handlers aside. With or without the wait list's lock. */
 static uint64_t gpusync__open_at(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
-    if (goal->kind == GPUSYNC__VALUE)
-        return gpusync__value_of(goal->timeline) >= goal->ticket ? 0 : goal->ticket;
     if (goal->kind == GPUSYNC__ROOM)
         return gpusync__outstanding(q) < goal->ticket ? 0 : ~goal->ticket;
     if (!gpusync__has_ended(q, goal->ticket))
@@ -3894,6 +3892,8 @@ static uint64_t gpusync__open_at(const gpusync__goal *goal)
    list's lock. */
 static bool gpusync__met(const gpusync__goal *goal)
 {
+    if (goal->kind == GPUSYNC__VALUE)
+        return gpusync__value_of(goal->timeline) >= goal->ticket;
     return !gpusync__open_at(goal);
 }
 
@@ -3903,6 +3903,8 @@ static bool gpusync__met(const gpusync__goal *goal)
 static uint64_t gpusync__blocker(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
+    if (goal->kind == GPUSYNC__VALUE)
+        return gpusync__met(goal) ? 0 : goal->ticket;
     uint64_t open = gpusync__open_at(goal);
     if (open || !goal->handlers)
         return open;
@@ -3985,35 +3987,18 @@ static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint6
     return node;
 }
 
-/* Adds a callback to the device's list of due ones. `dev->due` is also read without the lock, to
-   see whether a callback is due. Under the submission lock. */
-static void gpusync__append_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
-{
-    gpusync__owed *owed = due->owed;
-    due->next = due->along = NULL;
-    due->previous = dev->last_due;
-    if (dev->due)
-        dev->last_due->next = due;
-    else
-        GPUSYNC__STORE_SEQ(&dev->due, due);
-    dev->last_due = due;
-    if (owed) {
-        if (owed->due)
-            owed->last_due->along = due;
-        else
-            owed->due = due;
-        owed->last_due = due;
-    }
-    dev->due_count++;
-    deferred->calls = true;
-}
-
 /* Makes a callback due. The caller may hold a wait list's lock. */
 GPUSYNC__RARE void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     gpusync__lock(&dev->submission_lock);
-    gpusync__append_due(dev, due, deferred);
+    due->next = NULL;
+    *(dev->due ? &dev->last_due->next : &dev->due) = due;
+    dev->last_due = due;
+    if (due->owed)
+        due->owed->due++;
+    GPUSYNC__STORE_SEQ(&dev->due_count, dev->due_count + 1);
     gpusync__unlock(&dev->submission_lock);
+    deferred->calls = true;
 }
 
 /* What a thread has taken off a wait list, for the time after the unlock. Waiters are copied out,
@@ -4071,17 +4056,16 @@ static void gpusync__take_entry(gpusync__wait_entry *entry, gpusync__catch *caug
 {
     gpusync__waiter *w = entry->waiter;
     const gpusync__goal *goal = &entry->goal;
-    bool wakes = gpusync__stopped(goal) || w->any || (w->failures && gpusync__may_have_failed(goal));
     if (caught->count == GPUSYNC__WAKE_BATCH) {
         caught->more = true;
-        return;
-    }
-    if (gpusync__unlink_entry(entry) || wakes) {
+    } else if (gpusync__unlink_entry(entry) || w->any || gpusync__stopped(goal) ||
+               (w->failures && gpusync__may_have_failed(goal))) {
         caught->waiters[caught->count++] = w;
-        return;
+    } else { /* its waiter leaves it under this lock */
+        entry->list = GPUSYNC__TOLD;
+        entry->node.number = 0; /* as all there */
+        gpusync__list_add(gpusync__list_of(entry), &entry->node);
     }
-    entry->list = GPUSYNC__TOLD;
-    gpusync__list_add(gpusync__list_of(entry), &entry->node);
 }
 
 /* Returns the callback whose place on the wait list this is. */
@@ -4160,7 +4144,7 @@ static __attribute__((noinline)) void gpusync__take_now(gpusync__wait_list *wait
 
 /* Takes off the waits that are over or stopped, behind a change that no number tells of: a flag was
    set. If the catch is full, the rest stays listed (`more`). Takes the wait list's lock. */
-static void gpusync__take_stopped(gpusync__wait_list *waits, gpusync__catch *caught)
+GPUSYNC__RARE void gpusync__take_stopped(gpusync__wait_list *waits, gpusync__catch *caught)
 {
     gpusync__lock(&waits->lock);
     for (int i = 0; i < GPUSYNC__LISTS; i++) {
@@ -4490,40 +4474,29 @@ static inline void gpusync__arm_sweep(gpusync_device *dev)
         gpusync__start_sweep(dev, GPUSYNC__SWEEP_NS, GPUSYNC__SWEEP_NS);
 }
 
-/* Starts a timer for a reason that is listed again, unless one is on its way: a sweep that came
-   meanwhile has found no reason to come again. The sweeps keep their pace. No lock is held. */
-static void gpusync__rearm_sweep(gpusync_device *dev)
-{
-    uint64_t pace = GPUSYNC__LOAD_SEQ(&dev->pace_ns);
-    if (!GPUSYNC__LOAD_SEQ(&dev->sweep_ns))
-        gpusync__start_sweep(dev, pace, pace);
-}
-
 /* -- the calls */
 
 /* Takes the first callback that is due, of any queue or timeline, or of the one that owes these;
    the caller calls it. NULL if there is none, or while another callback runs. */
 GPUSYNC__RARE gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__owed *owed)
 {
+    gpusync__due *due, *before = NULL;
     gpusync__lock(&dev->submission_lock);
-    gpusync__due *due = owed ? owed->due : dev->due;
+    due = owed && !owed->due ? NULL : dev->due;
+    for (; owed && due && due->owed != owed; due = due->next)
+        before = due;
     if (dev->calling) {
         dev->turned_away = true;
         due = NULL;
     }
     if (due) {
-        if (due->previous)
-            due->previous->next = due->next;
-        else
-            GPUSYNC__STORE_SEQ(&dev->due, due->next);
-        if (due->next)
-            due->next->previous = due->previous;
-        else
-            dev->last_due = due->previous;
+        *(before ? &before->next : &dev->due) = due->next;
+        if (!due->next)
+            dev->last_due = before;
         if (due->owed)
-            due->owed->due = due->along; /* it was the first of these, too */
+            due->owed->due--;
+        GPUSYNC__STORE_SEQ(&dev->due_count, dev->due_count - 1);
         dev->calling = true;
-        dev->due_count--;
     }
     gpusync__unlock(&dev->submission_lock);
     return due;
@@ -4582,7 +4555,7 @@ static size_t gpusync__run_due(gpusync_device *dev, size_t max)
     gpusync__unlock(&dev->submission_lock);
     for (; n < max && (due = gpusync__pop_due(dev, NULL)) != NULL; n++)
         gpusync__run_one_due(dev, due);
-    deferred.calls = n && GPUSYNC__LOAD_SEQ(&dev->due);
+    deferred.calls = n && GPUSYNC__LOAD_SEQ(&dev->due_count);
     gpusync__ask_for_calls(dev, &deferred);
     return n;
 }
@@ -5118,24 +5091,15 @@ static bool gpusync__look_all(gpusync_queue *q, bool *reason)
     return found;
 }
 
-/* Returns whether a look can find the end of what the goal waits for. The host's own signals and
-   room need no look. */
-static bool gpusync__can_look(const gpusync__goal *goal)
-{
-    const gpusync_timeline *t = goal->timeline;
-    if (goal->kind == GPUSYNC__VALUE)
-        return gpusync__is_outside(t) || GPUSYNC__LOAD_SEQ(&t->signal_count);
-    return goal->kind != GPUSYNC__ROOM;
-}
-
 /* Looks at what the goal waits for. For everything it looks at ticket by ticket, up to the first
    that has not ended; the sweep looks at those behind. Room comes with the handlers, not by a look.
    */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
-    if (goal->kind == GPUSYNC__VALUE)
-        goal->timeline->calls->look(goal);
+    gpusync_timeline *t = goal->timeline;
+    if (t && (gpusync__is_outside(t) || GPUSYNC__LOAD_SEQ(&t->signal_count)))
+        t->calls->look(goal); /* else the host alone signals it */
     else if (goal->kind == GPUSYNC__ONE)
         gpusync__look_ticket(q, goal->ticket, NULL);
     else if (goal->kind == GPUSYNC__ALL)
@@ -5463,7 +5427,6 @@ static inline bool gpusync__reached(const gpusync__goal *goal)
    `covered` moves on. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
-    GPUSYNC_ASSERT(gpusync__met(goal));
     if (goal->kind == GPUSYNC__VALUE)
         return goal->timeline->calls->result(goal, error);
     return gpusync__result_of(goal->queue, goal, true, error);
@@ -5513,23 +5476,22 @@ GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
         wait->broken = true;
     if (i < wait->which && (wait->any || failed))
         wait->which = i;
+    entry->left = true;
     gpusync__goal_leave(&entry->goal);
 }
 
-/* Looks for goals that are over now, and returns whether the wait is: its goals are met, or given up.
-   Each goal is asked only once whether it is reached, and counts as over from then on, so that the
-   goal that ends a wait for many is also the one that the wait returns, although another thread may
-   take the room of a goal of room. In a wait for any, one goal is enough: the wait does not leave the
-   others here, and does not return their failures. */
-static bool gpusync__wait_over(gpusync__wait *wait)
+/* For a wait for many: looks for goals that are over now. Each goal is asked only once whether it
+   is reached, so that the goal that ends the wait is also the one that the wait returns. In a wait
+   for any, one goal is enough: the wait does not leave the others here, and does not return their
+   failures. */
+static bool gpusync__many_over(gpusync__wait *wait)
 {
     for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         if (entry->left)
             continue;
         bool met = gpusync__reached(&entry->goal);
-        entry->left = met || gpusync__stopped(&entry->goal);
-        if (entry->left && wait->many) /* asked again: the ticket may have ended before it stopped */
+        if (met || gpusync__stopped(&entry->goal)) /* asked again: the ticket may have ended before it stopped */
             gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));
     }
     while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
@@ -5537,19 +5499,24 @@ static bool gpusync__wait_over(gpusync__wait *wait)
     return wait->first_open == wait->count || wait->broken;
 }
 
-/* Looks at the goals that are not over. False: there was nothing to look at; else
-   gpusync__wait_over finds the answer. */
-static bool gpusync__wait_look(const gpusync__wait *wait)
+/* Returns whether the wait is over, with its goals met or given up. A goal that is over counts as
+   over from then on (`first_open`), although another thread may take the room of a goal of room. */
+static bool gpusync__wait_over(gpusync__wait *wait)
 {
-    bool looked = false;
-    for (size_t i = wait->first_open; i < wait->count; i++) {
-        const gpusync__goal *goal = &wait->entries[i].goal;
-        if (wait->entries[i].left || !gpusync__can_look(goal))
-            continue;
-        gpusync__look(goal);
-        looked = true;
-    }
-    return looked;
+    const gpusync__goal *goal = &wait->entries->goal;
+    if (wait->many)
+        return gpusync__many_over(wait);
+    if (!wait->first_open && (gpusync__reached(goal) || gpusync__stopped(goal)))
+        wait->first_open = 1;
+    return wait->first_open != 0;
+}
+
+/* Looks at the goals that are not over; gpusync__wait_over finds the answer. */
+static void gpusync__wait_look(const gpusync__wait *wait)
+{
+    for (size_t i = wait->first_open; i < wait->count; i++)
+        if (!wait->entries[i].left)
+            gpusync__look(&wait->entries[i].goal);
 }
 
 /* -- the spin that the program has not set: it goes by what is known of the queue's work */
@@ -5875,15 +5842,16 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
         if (gpusync__wait_over(wait))
             break;
         if (gpusync__enlist(wait, &over)) {
-            gpusync__rearm_sweep(wait->device);
-            gpusync__wait_look(wait); /* the room went to another thread */
+            gpusync__arm_sweep(wait->device); /* one that came meanwhile has found no reason to come again */
+            gpusync__wait_look(wait);         /* the room went to another thread */
         }
     }
 
     gpusync__delist_rest(wait);
     gpusync__waiter_give(wait->device, w);
-    if (!gpusync__wait_over(wait))
-        gpusync__wait_look(wait);
+    if (gpusync__wait_over(wait))
+        return GPUSYNC_OK;
+    gpusync__wait_look(wait);
     return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
@@ -5908,7 +5876,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (gpusync__wait_over(wait))
         return GPUSYNC_OK;
     *how = &wait->stats->waits_status;
-    if (gpusync__wait_look(wait) && gpusync__wait_over(wait))
+    gpusync__wait_look(wait);
+    if (gpusync__wait_over(wait))
         return GPUSYNC_OK;
     *how = &wait->stats->waits_unmet;
     if (gpusync__in_callback())
@@ -6863,33 +6832,39 @@ GPUSYNC__RARE gpusync_result gpusync__end_commit(gpusync_queue *q, void *const *
     return GPUSYNC_OK;
 }
 
-/* Commits: ticket, handler and commit are one step in the order of the queue. NOT_READY if earlier
-   work is held, or waits or signals are encoded into the buffer: the commit becomes a submission,
-   and may be held. Under the order lock. Needs a pool. The result is a variable of this function's
-   own, because the compiler would keep the caller's in memory. */
-GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+/* Commits, or tracks: ticket, handler and commit are one step in the order of the queue. NOT_READY if
+   earlier work is held, or waits or signals are encoded into the buffer: the commit becomes a
+   submission, and may be held. Such a buffer is not tracked, because gpusync has to commit it. Under
+   the order lock. Needs a pool. The result is a variable of this function's own, because the compiler
+   would keep the caller's in memory. */
+GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *buffer, uint8_t kind,
+                                                       gpusync_ticket *ticket)
 {
     if (gpusync__is_lost(q))
         return GPUSYNC_ERROR_DEVICE_LOST;
     gpusync__slot **open = gpusync__find_open(q, buffer);
     gpusync__slot *slot = *open;
-
-    if ((slot && slot->submission) || GPUSYNC__LOAD_SEQ(&q->lined_ordered))
-        return q->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_NOT_READY;
+    bool tracks = kind == GPUSYNC__TRACKED;
     unsigned long status;
-    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__WORK, slot, &status);
+
+    if (tracks && slot && slot->submission)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if ((slot && slot->submission) || (!tracks && GPUSYNC__LOAD_SEQ(&q->lined_ordered)))
+        return q->metal4 ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_NOT_READY;
+    gpusync_result result = gpusync__check_buffer(q, buffer, kind, slot, &status);
     if (result == GPUSYNC_OK)
-        result = gpusync__take_in(q, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM, open, &slot);
+        result = gpusync__take_in(q, buffer, kind, GPUSYNC__HAS_ROOM, open, &slot);
     if (result != GPUSYNC_OK)
         return result;
     gpusync__add_handler(slot, buffer);
     *ticket = slot->ticket; /* before the commit: from there on the slot is the handler's */
-    gpusync__send_void(buffer, gpusync__sel.commit);
+    if (!tracks)
+        gpusync__send_void(buffer, gpusync__sel.commit);
     return GPUSYNC_OK;
 }
 
-/* Commits a command buffer. The caller is inside the queue. */
-static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+/* Commits or tracks a command buffer. The caller is inside the queue. */
+GPUSYNC__INLINE gpusync_result gpusync__commit_as(gpusync_queue *q, void *buffer, uint8_t kind, gpusync_ticket *ticket)
 {
     uint64_t began;
     gpusync_result result;
@@ -6898,12 +6873,18 @@ static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ti
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__commit_ordered(q, buffer, ticket);
+        result = gpusync__commit_ordered(q, buffer, kind, ticket);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (result != GPUSYNC_OK || q->traced)
         result = gpusync__end_commit(q, &buffer, 1, result, &began, ticket);
     return result;
+}
+
+/* A function of its own, because the compiler then needs one instruction less. */
+static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
+{
+    return gpusync__commit_as(q, buffer, GPUSYNC__WORK, ticket);
 }
 
 /* Marks a command buffer that was refused because a failure sticks, if it is open: when it is
@@ -6949,28 +6930,6 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 
 /* -- command buffers that the program commits */
 
-/* gpusync_track, under the order lock. Needs a pool. A buffer with encoded waits or signals is
-   refused, because gpusync has to commit it. */
-GPUSYNC__RARE gpusync_result gpusync__track_ordered(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
-{
-    gpusync__slot **open = gpusync__find_open(q, buffer);
-    gpusync__slot *slot = NULL;
-    unsigned long status;
-
-    if (*open && (*open)->submission)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__is_lost(q))
-        return GPUSYNC_ERROR_DEVICE_LOST;
-    gpusync_result result = gpusync__check_buffer(q, buffer, GPUSYNC__TRACKED, *open, &status);
-    if (result == GPUSYNC_OK)
-        result = gpusync__take_in(q, buffer, GPUSYNC__TRACKED, GPUSYNC__HAS_ROOM, open, &slot);
-    if (result != GPUSYNC_OK)
-        return result;
-    *ticket = slot->ticket;
-    gpusync__add_handler(slot, buffer);
-    return GPUSYNC_OK;
-}
-
 GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
@@ -6979,15 +6938,7 @@ GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buf
     if (queue && command_buffer)
         result = gpusync__enter_working(queue, 0);
     if (result == GPUSYNC_OK) {
-        uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
-        do {
-            void *pool = gpusync__pool_push();
-            gpusync__lock(&queue->order);
-            result = gpusync__track_ordered(queue, command_buffer, &issued);
-            gpusync__order_end_pool(queue, pool);
-        } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(queue, 1));
-        if (result == GPUSYNC_OK && began)
-            queue->device->trace->ticket(queue, GPUSYNC_TRACE_COMMIT, issued, NULL, began);
+        result = gpusync__commit_as(queue, command_buffer, GPUSYNC__TRACKED, &issued);
         gpusync__leave(queue);
     }
     if (ticket)
@@ -7431,7 +7382,7 @@ static void gpusync__drain(gpusync_queue *q)
 
     goal.stops = 0; /* this thread goes on though the queue closes */
     for (; !gpusync__met(&goal) && !gpusync__is_given_up(q); gpusync__sweep_queue(q, &found)) {
-        bool calls = !q->going.device && GPUSYNC__LOAD_SEQ(&dev->due);
+        bool calls = !q->going.device && GPUSYNC__LOAD_SEQ(&dev->due_count);
         gpusync__due *due = calls ? gpusync__pop_due(dev, &q->owed) : NULL;
         if (due)
             gpusync__run_one_due(dev, due);
@@ -9062,6 +9013,19 @@ static void gpusync__timeline_unref(gpusync_timeline *t)
 
 /* -- what waits, callbacks and the sweep ask */
 
+/* Returns the submission of the lowest pending signal of at least this value, with a reference, or NULL
+   if there is none. The submission keeps its queue, which may be closing. */
+static gpusync__submission *gpusync__signaller(gpusync_timeline *t, uint64_t value)
+{
+    GPUSYNC__LOCK_GRAPH(t->device);
+    const gpusync__link *cover = gpusync__cover(t, value);
+    gpusync__submission *s = cover ? cover->submission : NULL;
+    if (s)
+        gpusync__submission_keep(s); /* its signal is pending, so it is not published */
+    GPUSYNC__UNLOCK_GRAPH(t->device);
+    return s;
+}
+
 /* Looks at the submission of the lowest pending signal, because values are reached in order. If
    that look ends the submission, it looks at that of the next signal, and so on. The caller is
    inside the timeline. */
@@ -9071,38 +9035,25 @@ static void gpusync__look_value(const gpusync__goal *goal)
     gpusync__submission *s, *last = NULL;
     gpusync__look_timeline(t);
 
-    for (bool again = true; again && GPUSYNC__LOAD_SEQ(&t->signal_count); last = s) {
-        GPUSYNC__LOCK_GRAPH(t->device);
-        gpusync__link *first = gpusync__cover(t, 0);
-        s = first && first->issued ? first->submission : NULL;
-        if (s)
-            gpusync__submission_keep(s); /* its signal is pending, so it is not published */
-        GPUSYNC__UNLOCK_GRAPH(t->device);
-        if (!s)
-            return;
-        again = s != last;
-        if (again && gpusync__enter(s->work.queue)) { /* which is there as long as the submission, but may be closing */
+    while (GPUSYNC__LOAD_SEQ(&t->signal_count) && (s = gpusync__signaller(t, 0)) != NULL) {
+        bool again = s != last;
+        last = s;
+        if (again && gpusync__enter(s->work.queue)) {
             gpusync__look_submission(s);
             gpusync__leave(s->work.queue);
         }
         gpusync__submission_unref(s);
+        if (!again)
+            return;
     }
 }
 
 /* Returns the forecast of the ticket of the submission that is to signal the value; zeros if there
-   is none. The reference keeps the submission, and the submission keeps its queue, which may be
-   closing. */
+   is none. */
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
-    gpusync_timeline *t = goal->timeline;
+    gpusync__submission *s = gpusync__signaller(goal->timeline, goal->ticket);
     gpusync__forecast f = {0, 0, 0};
-
-    GPUSYNC__LOCK_GRAPH(t->device);
-    const gpusync__link *cover = gpusync__cover(t, goal->ticket);
-    gpusync__submission *s = cover ? cover->submission : NULL;
-    if (s)
-        gpusync__submission_keep(s);
-    GPUSYNC__UNLOCK_GRAPH(t->device);
     if (!s)
         return f;
     if (gpusync__enter(s->work.queue)) {
