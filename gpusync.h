@@ -2307,17 +2307,18 @@ struct gpusync__due;
 
 /* What a queue or timeline owes: it does not go before that is done. */
 typedef struct gpusync__owed {
-    uint32_t count; /* submissions and callbacks that are not over */
-    uint32_t due;   /* of these are due. Under the device's submission lock */
+    uint32_t count;                      /* submissions and callbacks that are not over */
+    struct gpusync__due *due, *last_due; /* those that are due, by `along`. Under the device's submission lock */
 } gpusync__owed;
 
 /* A callback, or a release, that is due. */
 typedef struct gpusync__due {
-    struct gpusync__due *next;  /* among those of the device */
-    gpusync__owed *owed;        /* of its queue or timeline, or NULL */
-    gpusync_done_fn fn;         /* the program's; NULL: an object is to be released */
-    void *user;                 /* for that, or the object */
-    const gpusync_error *error; /* what the callback gets; NULL: all went well */
+    struct gpusync__due *previous, *next; /* among those of the device */
+    struct gpusync__due *along;           /* the next of `owed` */
+    gpusync__owed *owed;                  /* of its queue or timeline, or NULL */
+    gpusync_done_fn fn;                   /* the program's; NULL: an object is to be released */
+    void *user;                           /* for that, or the object */
+    const gpusync_error *error;           /* what the callback gets; NULL: all went well */
     /* Called after the callback of a submission (gpusync__submission_called), or of an object that
        was destroyed (gpusync__going_called). NULL: a registered one. */
     void (*done)(struct gpusync__due *due);
@@ -3991,11 +3992,15 @@ static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint6
 GPUSYNC__RARE void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
     gpusync__lock(&dev->submission_lock);
-    due->next = NULL;
+    due->next = due->along = NULL;
+    due->previous = dev->last_due;
     *(dev->due ? &dev->last_due->next : &dev->due) = due;
     dev->last_due = due;
-    if (due->owed)
-        due->owed->due++;
+    gpusync__owed *owed = due->owed;
+    if (owed) {
+        *(owed->due ? &owed->last_due->along : &owed->due) = due;
+        owed->last_due = due;
+    }
     GPUSYNC__STORE_SEQ(&dev->due_count, dev->due_count + 1);
     gpusync__unlock(&dev->submission_lock);
     deferred->calls = true;
@@ -4223,12 +4228,18 @@ GPUSYNC__RARE void gpusync__lose(gpusync_device *dev, gpusync__deferred *deferre
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "device lost: what has not ended in a second is given up; make a new device");
 }
 
+static inline void gpusync__take(gpusync__wait_list *waits, uint64_t low, uint64_t high, gpusync__catch *caught,
+                                 gpusync__deferred *deferred)
+{
+    const gpusync__node *first = waits->lists[GPUSYNC__WAITS].end[0];
+    if (first && first->number <= high)
+        gpusync__take_now(waits, low, high, caught, deferred);
+}
+
 static inline void gpusync__take_at(gpusync_queue *q, uint64_t ticket, gpusync__catch *caught,
                                     gpusync__deferred *deferred)
 {
-    const gpusync__node *first = q->waits.lists[GPUSYNC__WAITS].end[0];
-    if (first && first->number <= ticket)
-        gpusync__take_now(&q->waits, ticket, ticket, caught, deferred);
+    gpusync__take(&q->waits, ticket, ticket, caught, deferred);
 }
 
 /* The same, of a ticket that the caller has just ended, with this error or well (NULL). */
@@ -4480,21 +4491,17 @@ static inline void gpusync__arm_sweep(gpusync_device *dev)
    the caller calls it. NULL if there is none, or while another callback runs. */
 GPUSYNC__RARE gpusync__due *gpusync__pop_due(gpusync_device *dev, const gpusync__owed *owed)
 {
-    gpusync__due *due, *before = NULL;
     gpusync__lock(&dev->submission_lock);
-    due = owed && !owed->due ? NULL : dev->due;
-    for (; owed && due && due->owed != owed; due = due->next)
-        before = due;
+    gpusync__due *due = owed ? owed->due : dev->due;
     if (dev->calling) {
         dev->turned_away = true;
         due = NULL;
     }
     if (due) {
-        *(before ? &before->next : &dev->due) = due->next;
-        if (!due->next)
-            dev->last_due = before;
+        *(due->previous ? &due->previous->next : &dev->due) = due->next;
+        *(due->next ? &due->next->previous : &dev->last_due) = due->previous;
         if (due->owed)
-            due->owed->due--;
+            due->owed->due = due->along; /* it was the first of these, too */
         GPUSYNC__STORE_SEQ(&dev->due_count, dev->due_count - 1);
         dev->calling = true;
     }
@@ -6390,7 +6397,7 @@ static bool gpusync__list_callback(gpusync__callback *callback)
     gpusync__lock(&waits->lock);
     bool ended =
         callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(callback->timeline) >= number;
-    const gpusync__node *before = gpusync__first_told(waits, number);
+    const gpusync__node *before = ended ? gpusync__first_told(waits, number) : NULL;
     bool over = ended && !gpusync__is_kept(node) && !(before && before->number == number);
     if (!over)
         gpusync__list_add(&waits->lists[GPUSYNC__WAITS], node);
@@ -8735,7 +8742,7 @@ GPUSYNC__INLINE void gpusync__tell_waits(gpusync_timeline *t, uint64_t value, co
     caught.error = error;
     do {
         GPUSYNC__LOCK_TIMELINE(t);
-        gpusync__take_now(&t->waits, 0, value, &caught, deferred);
+        gpusync__take(&t->waits, 0, value, &caught, deferred);
         GPUSYNC__UNLOCK_TIMELINE(t);
     } while (gpusync__unpark(t->device, &caught));
 }
