@@ -1656,6 +1656,8 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      5. Without the lock it unparks waiters, and ends links of submissions [gpusync__tell]. Callbacks run
         on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
      6. The handler gives back the room, and frees the slot [gpusync__leave_slot].
+     What a lost device or gpusync_queue_destroy_now gives up, and a tracked buffer that is untracked, ends by steps 4
+     and 5, too, without a handler or a look [gpusync__abandon]. What waits for a ticket asks only whether it has ended.
 
    THE LIFE OF A SUBMISSION (its steps in full: gpusync__submission)
      1. gpusync_submit makes one; so does gpusync_commit behind held work. gpusync_encode_wait and _signal make one for
@@ -1683,11 +1685,13 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
          order lock.
      2.  A ticket ends once, in one hold of its queue's lock: first the record of its failure, then its entry in the
          ring, then `completed`.
-     3.  `completed` only rises. All tickets up to it have ended, and a lost device has given up none of them.
+     3.  `completed` only rises. All tickets up to it have ended, and the work of none of them was LEFT to itself.
      4.  From its commit to its end a ticket leads to its slot, which is in flight with its command buffer.
-     5.  No listed node is over, unless a thread with `more` is on its way to take it off.
+     5.  No listed node is over, unless a thread with `more` is on its way to take it off, or it is TOLD, or the
+         release of an object that is kept until destroy [gpusync__is_kept].
      6.  The thread that takes a node off tells it, before it does anything that may wait.
-     7.  CLOSING and GIVEN_UP are set before, and read under, the lock under which a wait is listed.
+     7.  CLOSING and GIVEN_UP are set before, and read under, the lock under which a wait is listed. A wait that
+         sleeps inside a queue or timeline stands on one of its lists, until it leaves.
      8.  A slot leaves ARMED once: to RUNNING by its handler, to ORPHANED by the thread that gives it up.
      9.  `outstanding` counts the slots with HAS_ROOM, and a slot loses that once.
      10. A callback is listed, due, running or free. `owed` counts it until it has run.
@@ -3860,14 +3864,15 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
    A sleeping wait has a wait entry on a wait list:
      1. gpusync__enlist checks the goal, and lists the entry, in one hold of the lock.
      2. The thread that ends a ticket, or raises a value, takes the entry off in the same hold, and
-        puts the waiter into a catch, so that no waiter misses the change.
+        puts the waiter into a catch, so that no waiter misses the change. A waiter for many sleeps on
+        until its last entry; those that are over stand on the list TOLD meanwhile.
      3. After the unlock gpusync__unpark wakes the waiters of the catch.
      4. The waiter looks. It lists the entries again that are not over (step 1), or takes off those
         that are left and returns.
 
    A callback, or a link of the second floor to a ticket, stands on a wait list in the same way:
      1. The caller lists it, unless it sees under the same lock that the point has been reached.
-     2. The thread that ends the ticket or raises the value takes it off (gpusync__take_told), and
+     2. The thread that ends the ticket or raises the value takes it off (gpusync__take_now), and
         calls `told`, under the lock.
      3. A callback is due at once. A link goes into the catch, and the thread tells its submission
         after the unlock. */
@@ -4382,7 +4387,7 @@ static void gpusync__linger(gpusync_device *dev, const gpusync__going *going, un
    Callbacks that are due. Those of a device run one at a time, in the order in which they became
    due: on its dispatch queue, in gpusync_dispatch, or in the destroy of their queue or timeline.
 
-     1. gpusync__append_due puts a callback on the device's list, and sets `calls` among the
+     1. gpusync__push_due puts a callback on the device's list, and sets `calls` among the
         deferred work of the thread that found the end.
      2. At the end of its call that thread has the dispatch queue run gpusync__answer, or tells the
         program (gpusync__ask_for_calls). The callback also stands on a list of its queue or timeline
@@ -7290,11 +7295,12 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      2. Sleeping waits are woken, and calls that are inside leave. From here on no call of the
         program is inside.
      3. Uncommitted work is given up: held work, open and tracked command buffers.
-     4. The work in flight ends, or a lost device gives it up; not in gpusync_queue_destroy_now.
+     4. The work in flight ends, or a lost device gives it up; not in gpusync_queue_destroy_now. Every
+        ticket that has not ended ends here (gpusync__abandon_all), and what waits for it is told.
      5. Slots whose handlers have not come become orphans. This thread waits for handlers that run:
         until no slot is in flight, and then until `leaving` is 0.
-     6. Submissions that are not over end (gpusync__disown, at >>upper). What waits for tickets of the
-        queue is told (gpusync__end_listed).
+     6. What still waits for a ticket of the queue is told, or another thread tells it
+        (gpusync__end_listed).
      7. Callbacks and releases that the queue owes run on this thread. For Metal 4 the events are kept
         that the GPU may still use (gpusync__leave_behind, at >>metal4).
      8. The queue leaves the device's list, and the device keeps the counts. The memory is freed.
@@ -7311,13 +7317,12 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
                                          ERROR_CANCELLED
      tracked ones, not committed    [3]  end with ERROR_CANCELLED,      the same, with GIVEN UP
                                          their slots become orphans
-     plain commits in flight     [4, 5]  are waited for                 their slots become orphans; what waits for
-                                                                        the ticket gets ERROR_DESTROYED [6]
-     submissions in flight       [4, 6]  are waited for                 end with GIVEN UP, and so do the timelines
+     plain commits in flight        [4]  are waited for                 end with GIVEN UP; their slots become orphans
+     submissions in flight          [4]  are waited for                 end with GIVEN UP, and so do the timelines
                                                                         they signal; their command buffers stay
                                                                         until the handlers have come, with the
                                                                         events that the GPU may still use
-     work of other queues that   [4, 6]  gets how the ticket ended      gets that end of the ticket, in this call, and
+     work of other queues that      [4]  gets how the ticket ended      gets that end of the ticket, in this call, and
      waits for a ticket of this one                                     is never committed
      callbacks and releases         [7]  run in the call                the same; a released object may still be
                                                                         in use by the GPU
@@ -9751,9 +9756,8 @@ GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
 }
 
 /* What the event of a kept link shows. A GPU that was removed signals nothing any more, once its work
-   was given up. UNKNOWN:
-   the timeline has failed, so that the host has written its event, or the signal may never come; or
-   it is a wait, which ends some time after its value has come. */
+   was given up. UNKNOWN: the timeline has failed, so that the host has written its event, or the
+   signal may never come; or it is a wait, which ends some time after its value has come. */
 enum { GPUSYNC__NOT_COME, GPUSYNC__UNKNOWN, GPUSYNC__CAME };
 
 /* Asks the event of a kept link. No lock is held. */
@@ -10561,7 +10565,6 @@ static bool gpusync__timeline_ref(gpusync_timeline *t)
 GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpusync_point *point, gpusync__link *link)
 {
     gpusync_queue *q = point->queue;
-    gpusync__goal goal;
 
     if (!q || q->device != dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -10569,16 +10572,12 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
         return GPUSYNC_ERROR_INVALID_TICKET;
     if (!gpusync__enter(q))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__goal_of(q, point->ticket, &goal);
-    if (result == GPUSYNC_OK && !gpusync__met(&goal))
-        gpusync__look(&goal);
-    if (result == GPUSYNC_OK && gpusync__met(&goal)) {
-        gpusync_result end = gpusync__result_of(q, &goal, false, NULL);
-        if (end == GPUSYNC_OK)
-            result = GPUSYNC_NOT_READY;
-        if (end == GPUSYNC_ERROR_DEVICE_LOST)
-            result = end;
-    }
+    gpusync_result result = gpusync_poll(q, point->ticket);
+    if (result == GPUSYNC_OK)
+        result = GPUSYNC_NOT_READY;
+    else if (result != GPUSYNC_ERROR_INVALID_TICKET && result != GPUSYNC_ERROR_DESTROYED &&
+             result != GPUSYNC_ERROR_DEVICE_LOST)
+        result = GPUSYNC_OK;
     link->queue = q;
     link->queue_number = q->place.number;
     link->node.number = point->ticket;
@@ -11468,8 +11467,8 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync__submission *s)
     return events;
 }
 
-/* Step 6 of >>destroy, for a submission whose command buffers were left to themselves: it ends
-   here, unless it has ended already. Its timelines' events are not used again: the device may still
+/* gpusync__abandon for a submission, whose command buffers are left to themselves: it ends here, with
+   the deferred work, unless it has ended already. Its timelines' events are not used again: the device may still
    signal them. */
 GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, const gpusync_error *reason, gpusync__deferred *deferred)
 {
@@ -12605,7 +12604,11 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              it is reached, pending, or the highest that was signalled; work is held behind each lower committed signal
              of another queue, or of STRICT work of its own, also behind those that the GPU gets after a higher one.
              Where other code signals a timeline, a wait for a value whose signal was discarded goes to the GPU.
-             A wait for several points, or for a device, that times out writes one line to the log.
+             A wait for several points, or for a device, that times out writes one line to the log. gpusync_device_wait
+             spins, counts and traces as gpusync_wait_many does: the device's spin, gpusync_device_get_stats alone, and
+             one GPUSYNC_TRACE_WAIT_BEGIN and _END without a queue.
+             A trace has GPUSYNC_TRACE_COMPLETED for every ticket, also for work that a lost device or
+             gpusync_queue_destroy_now has given up.
              A lost device: waits and polls do not end with the loss. Work that the GPU has gets the end that Metal
              reports. What has not ended a second after the loss is given up: waits, polls and callbacks get
              ERROR_DEVICE_LOST then, and all timelines fail, which other threads may signal until then. A wait whose
