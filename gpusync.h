@@ -5103,9 +5103,9 @@ static bool gpusync__look_all(gpusync_queue *q, bool *reason)
     return found;
 }
 
-/* Looks at what the goal waits for. For everything it looks at ticket by ticket, up to the first
-   that has not ended; the sweep looks at those behind. Room comes with the handlers, not by a look.
-   */
+/* Looks at what the goal waits for; gpusync__met finds the answer. For everything it looks at ticket by
+   ticket, up to the first that has not ended; the sweep looks at those behind. Room comes with the
+   handlers, not by a look. */
 static void gpusync__look(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
@@ -6089,21 +6089,33 @@ GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t tim
     return gpusync_wait(queue, GPUSYNC_EVERYTHING, timeout_ns);
 }
 
-/* A poll of everything leaves the failures to a later wait: `covered` stays. */
-GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket)
+/* Looks at a ticket, or at everything. OK: it has ended, and *end gets how it did. NOT_READY: it has not.
+   ERROR_INVALID_TICKET: no such ticket was given. Failures of everything are left to a later wait:
+   `covered` stays. The caller is inside the queue. */
+GPUSYNC__INLINE gpusync_result gpusync__ask_ticket(gpusync_queue *q, gpusync_ticket ticket, gpusync_result *end)
 {
     gpusync__goal goal;
+    gpusync_result result = gpusync__goal_of(q, ticket, &goal);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (goal.ticket > gpusync__ended_to(q))
+        gpusync__look(&goal);
+    if (!gpusync__met(&goal))
+        return GPUSYNC_NOT_READY;
+    *end = gpusync__result_of(q, &goal, false, NULL);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_result end;
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
-    if (result == GPUSYNC_OK && !gpusync__met(&goal))
-        gpusync__look(&goal);
-    if (result == GPUSYNC_OK)
-        result = gpusync__met(&goal) ? gpusync__result_of(queue, &goal, false, NULL) : GPUSYNC_NOT_READY;
+    gpusync_result result = gpusync__ask_ticket(queue, ticket, &end);
     gpusync__leave(queue);
-    return result;
+    return result == GPUSYNC_OK ? end : result;
 }
 
 /* Makes the goal of a point, and enters its queue or timeline. After an error nothing is entered.
@@ -10565,6 +10577,7 @@ static bool gpusync__timeline_ref(gpusync_timeline *t)
 GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpusync_point *point, gpusync__link *link)
 {
     gpusync_queue *q = point->queue;
+    gpusync_result end = GPUSYNC_OK;
 
     if (!q || q->device != dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -10572,12 +10585,13 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
         return GPUSYNC_ERROR_INVALID_TICKET;
     if (!gpusync__enter(q))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync_poll(q, point->ticket);
-    if (result == GPUSYNC_OK)
-        result = GPUSYNC_NOT_READY;
-    else if (result != GPUSYNC_ERROR_INVALID_TICKET && result != GPUSYNC_ERROR_DESTROYED &&
-             result != GPUSYNC_ERROR_DEVICE_LOST)
+    gpusync_result result = gpusync__ask_ticket(q, point->ticket, &end);
+    if (result == GPUSYNC_NOT_READY)
         result = GPUSYNC_OK;
+    else if (result == GPUSYNC_OK && end == GPUSYNC_OK)
+        result = GPUSYNC_NOT_READY;
+    else if (result == GPUSYNC_OK && end == GPUSYNC_ERROR_DEVICE_LOST)
+        result = end;
     link->queue = q;
     link->queue_number = q->place.number;
     link->node.number = point->ticket;

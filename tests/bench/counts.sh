@@ -62,7 +62,7 @@ timeout 120 "$build/counts" memory >"$build/memory" || broken "counts memory: $(
 if ! timeout 120 valgrind --tool=callgrind --callgrind-out-file="$build/callgrind" --collect-systime=yes \
     --compress-strings=no --compress-pos=no \
     --toggle-collect=gpusync_wait --toggle-collect=gpusync_queue_wait --toggle-collect=gpusync_commit \
-    --toggle-collect=gpusync_commit4 --toggle-collect=gpusync__completed \
+    --toggle-collect=gpusync_commit4 --toggle-collect=gpusync_poll --toggle-collect=gpusync__completed \
     --toggle-collect=count_inline_is_idle --toggle-collect=count_inline_is_done \
     --toggle-collect=count_inline_in_flight \
     --toggle-collect=gpusync_timeline_query --toggle-collect=gpusync_timeline_wait --toggle-collect=gpusync_wait_many \
@@ -182,6 +182,18 @@ commit_row() { # TITLE SCENARIO EVENTS LIMIT EXTRA: messages and retains besides
 # finds no free slot now and then, and is looked at twice.
 commit_row "gpusync_commit, own part" commit commit_messages 199 1
 commit_row "... of a foreign buffer" commit_foreign commit_messages_foreign 241 3.3
+
+# A poll asks for the status of work that runs, and retains the command buffer meanwhile.
+poll_row() { # TITLE SCENARIO LIMIT
+    local calls inclusive own out system allocs messages retains
+    read -r calls inclusive own out system allocs <<<"$(counts_of "$2" gpusync_poll)"
+    if [ "$calls" -eq 0 ]; then own=999999; fi
+    messages=$(event "$2" 2) retains=$(event "$2" 3)
+    judge "$own $3" "$allocs 0" "$(event "$2" 4) 0" "$system 0" "$messages 1" "$retains 2"
+    printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" "$messages" "$retains" "$allocs" "$system" "$verdict"
+}
+
+poll_row "gpusync_poll, it runs" poll 225
 
 commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for each command buffer
     local calls inclusive own out system allocs messages retains

@@ -285,6 +285,35 @@ static void run_scenario(const scenario *s, bool events)
     ok(gpusync_queue_destroy(queue));
 }
 
+/* -- polls of a ticket whose work runs --------------------------------------------------------------------- */
+
+static void run_polls(bool events)
+{
+    gpusync_queue *queue = open_queue();
+    gpusync_ticket ticket;
+    uint64_t messages = 0, counts = 0;
+    unsigned long allocated = 0;
+    unsigned i;
+    ok(gpusync_commit(queue, open_buffer(queue), &ticket));
+    for (i = 0; i <= REPEAT; i++) {
+        if (i == 1) { /* the first one binds symbols and caches */
+            allocated = allocations;
+            messages = softmetal_thread_messages();
+            counts = softmetal_retain_count_calls();
+            CALLGRIND_ZERO_STATS;
+        }
+        must(gpusync_poll(queue, ticket) == GPUSYNC_NOT_READY, "it runs");
+    }
+    CALLGRIND_DUMP_STATS_AT("poll");
+    messages = softmetal_thread_messages() - messages;
+    counts = softmetal_retain_count_calls() - counts;
+    if (events)
+        printf("poll %g %g %g\n", (double)messages / REPEAT, (double)counts / REPEAT,
+               (double)(allocations - allocated) / REPEAT);
+    finish(queue);
+    ok(gpusync_queue_destroy(queue));
+}
+
 /* -- commits of Metal 4, of this many command buffers each ------------------------------------------------ */
 
 #define MOST_TOGETHER 8u
@@ -792,6 +821,7 @@ int main(int argc, char **argv)
         return 0;
     }
     for (i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) run_scenario(&scenarios[i], events);
+    run_polls(events);
     run_commits4(1, events);
     run_commits4(MOST_TOGETHER, events);
     for (i = 0; i < SHAPES; i++) {
