@@ -685,7 +685,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     once if that costs less. A sleep counts as 250 us of spinning. Where nothing is known (no history, a value that no
     work is to signal, held work or work that is not counted) the wait spins for 20 us. If fewer than 4 of the last 16
     spins met the end, each further spin that does not is followed by 4 waits without a spin, then 8, 16 and so on, at
-    most 1,024: for a queue, a timeline, or gpusync_wait_many. A spinning wait looks five times a microsecond at most,
+    most 1,024: for a queue, a timeline, or waits for many points. A spinning wait looks five times a microsecond at most,
     and in between calls the CPU's pause, or repeatedly the program's yield hook. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
@@ -1134,10 +1134,11 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
              blocking has no effect. handlers: a ticket has ended only when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
-    A point that failed has ended. A point that can no longer be reached (destroyed, device lost) ends the wait. This
-    wait reports failures of GPUSYNC_EVERYTHING points, as gpusync_device_wait does, although it returns one result.
-    Danger: at the time limit, and when the device is lost, a wait for ALL returns the failure of a point that has
-    ended, although other points may not have ended. Ask for each before you use its memory again.
+    A point that failed has ended, also work that a lost device has given up. A point whose queue or timeline is
+    destroyed ends the wait. This wait reports failures of GPUSYNC_EVERYTHING points, as gpusync_device_wait does,
+    although it returns one result.
+    Danger: at the time limit, and where a point's queue or timeline is destroyed, a wait for ALL returns the failure of
+    a point that has ended, although other points may not have ended. Ask for each before you use its memory again.
     Returns  what a wait for the point of `which` returns. OK: every one ended well; also for a count of 0, but not with
              ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points of two
              devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY;
@@ -1385,7 +1386,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
     counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets issued, those of gpusync_track included. */
-    uint64_t completions;      /**< Tickets that ended, well or badly. */
+    uint64_t completions;      /**< Tickets that ended, well or badly, except what a lost device has given up. */
     uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
     uint64_t failures_dropped; /**< Records pushed out of the log. */
     uint64_t waits_inline;     /**< Waits that ended by looking at the counter, except those that go uncounted. */
@@ -1396,7 +1397,7 @@ typedef struct gpusync_stats {
     uint64_t spins_in_vain;    /**< Waits whose spin, set or not, ended first: they then slept, or timed out. */
     uint64_t spin_ns;          /**< Nanoseconds that waits have spun, the yield hook included. */
     uint64_t held;             /**< Commits and submissions that were held on the host. */
-    /** Waits that slept for tickets (not gpusync_wait_many), where the GPU's end is known. Since 0.4 */
+    /** Waits that slept for one ticket or one queue, where the GPU's end is known. Since 0.4 */
     uint64_t wakes;
     uint64_t wake_ns; /**< Nanoseconds from the GPU's end until the waiter ran, the sum over `wakes`. Since 0.4 */
 } gpusync_stats;
@@ -1406,7 +1407,8 @@ typedef struct gpusync_stats {
     Returns  OK.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
 
-/** Read the sum over the device's queues, destroyed ones included, and the waits for timelines and for many points.
+/** Read the sum over the device's queues, destroyed ones included, and the waits for timelines, many points or the
+    device.
     Returns  OK. Not read at one instant, as gpusync_get_stats.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
@@ -2284,6 +2286,7 @@ typedef struct gpusync__wait_entry {
     gpusync__waiter *waiter; /* that sleeps; it may have other wait entries */
     int list;                /* the list of the wait list on which it stands */
     bool left;               /* of many: it is over, and what it was about may be gone */
+    uint64_t queue_number;   /* of gpusync_device_wait: tells whether its queue is gone */
     gpusync_result result;   /* of one that has left: how it went */
 } gpusync__wait_entry;
 
@@ -3713,6 +3716,17 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
     return record && record->error.ticket == ticket ? &record->error : NULL;
 }
 
+/* Fills in the error of work of the queue that the program has given up: with gpusync_untrack,
+   gpusync_cancel_held or a destroy. result: CANCELLED, or DESTROYED by gpusync_queue_destroy_now. */
+static void gpusync__given_up_error(const gpusync_queue *q, gpusync_error *error, gpusync_result result,
+                                    const char *message)
+{
+    gpusync__own_error(error, result, message);
+    if (result != GPUSYNC_ERROR_DEVICE_LOST)
+        error->failure = GPUSYNC_FAILURE_CANCELLED;
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
+}
+
 static const char gpusync__off_record[] = "the work ended, but how is no longer on record";
 static const char gpusync__lost_amid[] = "the device was lost before it ended";
 
@@ -3768,8 +3782,10 @@ static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t t
         return GPUSYNC_OK;
     if (error && record)
         gpusync__copy_error(error, record);
+    else if (error && left)
+        gpusync__given_up_error(q, error, result, gpusync__lost_amid);
     else if (error)
-        gpusync__own_error(error, result, left ? gpusync__lost_amid : gpusync__off_record);
+        gpusync__own_error(error, result, gpusync__off_record);
     if (error)
         error->ticket = ticket;
     return record ? record->result : result;
@@ -3983,16 +3999,6 @@ static bool gpusync__has_listed(const gpusync__wait_list *waits)
     return waits->lists[GPUSYNC__WAITS].end[0] || waits->lists[GPUSYNC__ROOMS].end[0];
 }
 
-/* Returns the first callback or link with at least this number, or NULL: waits stand on the same
-   list. Under the wait list's lock. */
-static gpusync__node *gpusync__first_told(const gpusync__wait_list *waits, uint64_t number)
-{
-    gpusync__node *node = gpusync__list_from(&waits->lists[GPUSYNC__WAITS], number);
-    while (node && !node->told)
-        node = node->beside[1];
-    return node;
-}
-
 /* Makes a callback due. The caller may hold a wait list's lock. */
 GPUSYNC__RARE void gpusync__push_due(gpusync_device *dev, gpusync__due *due, gpusync__deferred *deferred)
 {
@@ -4109,8 +4115,10 @@ static bool gpusync__is_kept(gpusync__node *node)
     if (node->told != gpusync__callback_told || gpusync__callback_of(node)->due.fn)
         return false;
     const gpusync_queue *q = gpusync__callback_of(node)->queue;
-    uint32_t flags = gpusync__flags_at(q, gpusync__callback_of(node)->timeline);
-    bool left = q ? gpusync__ended_as(q, node->number, GPUSYNC__LEFT) : flags & GPUSYNC__GIVEN_UP;
+    const gpusync_timeline *t = gpusync__callback_of(node)->timeline;
+    uint32_t flags = gpusync__flags_at(q, t);
+    bool left = q ? gpusync__ended_as(q, node->number, GPUSYNC__LEFT)
+                  : flags & GPUSYNC__GIVEN_UP && gpusync__value_of(t) == GPUSYNC__FAILED_VALUE;
     return left && !(flags & GPUSYNC__CLOSING);
 }
 
@@ -4742,6 +4750,7 @@ static void gpusync__write_left(gpusync_queue *q, uint64_t ticket)
 {
     gpusync__entry *entry = gpusync__entry_of(q, ticket);
     entry->gpu_start = entry->gpu_end = 0;
+    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
     GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | GPUSYNC__LEFT);
 }
 
@@ -4885,17 +4894,6 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
     return orphan;
 }
 
-/* Fills in the error of work of the queue that the program has given up: with gpusync_untrack,
-   gpusync_cancel_held or a destroy. result: CANCELLED, or DESTROYED by gpusync_queue_destroy_now. */
-static void gpusync__given_up_error(const gpusync_queue *q, gpusync_error *error, gpusync_result result,
-                                    const char *message)
-{
-    gpusync__own_error(error, result, message);
-    if (result != GPUSYNC_ERROR_DEVICE_LOST)
-        error->failure = GPUSYNC_FAILURE_CANCELLED;
-    gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
-}
-
 /* Returns how a queue that is being destroyed ends what it gives up. */
 static gpusync_result gpusync__end_by_destroy(const gpusync_queue *q)
 {
@@ -4923,18 +4921,18 @@ GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view,
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
     bool first = gpusync__end_slot(view->slot, view);
-    if (first && cancelled)
-        gpusync__record(q, error, true);
-    if (first && cancelled)
-        gpusync__write_end(q, view->ticket, &outcome);
-    else if (first)
-        gpusync__write_left(q, view->ticket);
-    if (first)
-        gpusync__take_ended(q, view->ticket, error, &caught, deferred);
     if (first && view->kind == GPUSYNC__TRACKED) {
         gpusync__count_tracked(q, false);
-        gpusync__give_up(q, view->slot, &buffer, &caught);
+        gpusync__give_up(q, view->slot, &buffer, &caught); /* before `tells`: it takes waits alone */
     }
+    if (first && cancelled) {
+        gpusync__record(q, error, true);
+        gpusync__write_end(q, view->ticket, &outcome);
+    } else if (first) {
+        gpusync__write_left(q, view->ticket);
+    }
+    if (first)
+        gpusync__take_ended(q, view->ticket, error, &caught, deferred);
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace)
         q->device->trace->end(q, view->ticket, NULL, &outcome);
@@ -4951,12 +4949,12 @@ GPUSYNC__RARE bool gpusync__abandon_all(gpusync_queue *q, gpusync_result result,
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     uint64_t last = gpusync__committed(q);
-    gpusync_error error;
-    gpusync__given_up_error(q, &error, result, message);
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
         gpusync__view view;
+        gpusync_error error;
         if (!gpusync__view_ticket(q, ticket, &view))
             continue;
+        gpusync__given_up_error(q, &error, result, message);
         if (view.s)
             gpusync__upper_of(q)->disown(view.s, &error, &deferred);
         else
@@ -6178,6 +6176,43 @@ GPUSYNC__RARE void gpusync__warn_of_points(const gpusync__wait *wait)
                  q ? q->label : goal->timeline->label);
 }
 
+/* Returns memory for so many wait entries: `few`, or the program's. NULL: it has none. */
+static gpusync__wait_entry *gpusync__entries_new(gpusync_device *dev, gpusync__wait_entry *few, size_t count)
+{
+    if (count <= GPUSYNC__FEW_POINTS)
+        return few;
+    return (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *few, 16);
+}
+
+static void gpusync__entries_free(gpusync_device *dev, const gpusync__wait_entry *few, gpusync__wait_entry *entries,
+                                  size_t count)
+{
+    if (entries != few)
+        gpusync__free(dev, entries, count * sizeof *entries);
+}
+
+/* For gpusync_device_wait, when all has ended: returns the first failure that the wait covers, and marks
+   all as returned. */
+GPUSYNC__RARE gpusync_result gpusync__tell_failures(gpusync_device *dev, const gpusync__wait_entry *entries,
+                                                    size_t count, gpusync_error *error)
+{
+    gpusync_result result = GPUSYNC_OK;
+    for (size_t i = 0; i < count; i++) {
+        gpusync_queue *q = gpusync__next_queue(dev, NULL, entries[i].queue_number);
+        gpusync_result one = GPUSYNC_OK;
+        if (!q)
+            break;
+        if (q->place.number == entries[i].queue_number)
+            one = gpusync__result_of(q, &entries[i].goal, true, result == GPUSYNC_OK ? error : NULL);
+        gpusync__leave(q);
+        if (result == GPUSYNC_OK)
+            result = one;
+    }
+    if (result == GPUSYNC_OK && gpusync_device_is_lost(dev))
+        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
+    return result;
+}
+
 /* Waits for what the caller has entered, with trace and counts, and leaves what is left. The wait does
    not spin for more than a few points, because looking at them again and again costs more than it
    gains. */
@@ -6200,6 +6235,8 @@ static gpusync_result gpusync__wait_entered(gpusync__wait *wait, uint64_t timeou
     GPUSYNC__COUNT_RELAXED(how);
     if (wait->which < wait->count)
         result = wait->entries[wait->which].result; /* and its error */
+    else if (result == GPUSYNC_OK && !wait->tells)
+        result = gpusync__tell_failures(dev, wait->entries, wait->count, set.error);
     else
         gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
     if (dev->trace)
@@ -6207,39 +6244,6 @@ static gpusync_result gpusync__wait_entered(gpusync__wait *wait, uint64_t timeou
     for (size_t i = wait->first_open; i < wait->count; i++)
         if (!wait->entries[i].left)
             gpusync__goal_leave(&wait->entries[i].goal);
-    return result;
-}
-
-/* Returns memory for so many wait entries: `few`, or the program's. NULL: it has none. */
-static gpusync__wait_entry *gpusync__entries_new(gpusync_device *dev, gpusync__wait_entry *few, size_t count)
-{
-    if (count <= GPUSYNC__FEW_POINTS)
-        return few;
-    return (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *few, 16);
-}
-
-static void gpusync__entries_free(gpusync_device *dev, const gpusync__wait_entry *few, gpusync__wait_entry *entries,
-                                  size_t count)
-{
-    if (entries != few)
-        gpusync__free(dev, entries, count * sizeof *entries);
-}
-
-/* Returns the first failure of a queue that no earlier wait has returned, and marks all as returned. */
-GPUSYNC__RARE gpusync_result gpusync__tell_failures(gpusync_device *dev, gpusync_error *error)
-{
-    gpusync_result result = GPUSYNC_OK;
-    gpusync_queue *q = NULL;
-    while ((q = gpusync__next_queue(dev, q, 0)) != NULL) {
-        gpusync__goal goal;
-        gpusync__goal_of(q, GPUSYNC_EVERYTHING, &goal);
-        goal.ticket = gpusync__ended_to(q);
-        gpusync_result one = gpusync__result_of(q, &goal, true, result == GPUSYNC_OK ? error : NULL);
-        if (result == GPUSYNC_OK)
-            result = one;
-    }
-    if (result == GPUSYNC_OK && gpusync_device_is_lost(dev))
-        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
     return result;
 }
 
@@ -6252,10 +6256,11 @@ GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *dev, uint64_t 
 {
     gpusync__wait_entry few[GPUSYNC__FEW_POINTS];
     gpusync_queue *q;
-    size_t count = 0;
+    size_t count = 0, room = 0;
 
     gpusync__lock(&dev->lock);
-    size_t room = dev->objects > GPUSYNC__FEW_POINTS ? dev->objects : GPUSYNC__FEW_POINTS;
+    GPUSYNC__EACH_QUEUE(q, dev)
+        room++;
     gpusync__unlock(&dev->lock);
     gpusync__wait_entry *entries = gpusync__entries_new(dev, few, room);
     if (!entries)
@@ -6267,13 +6272,15 @@ GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *dev, uint64_t 
             continue;
         gpusync__goal_of(q, GPUSYNC_EVERYTHING, &entries[count].goal);
         gpusync__take_options(&entries[count].goal, set);
+        entries[count].queue_number = q->place.number;
         gpusync__begin_entry(&entries[count++]);
     }
     gpusync__unlock(&dev->lock);
     gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, false, false, false, false, NULL};
-    gpusync_result result = count ? gpusync__wait_entered(&wait, timeout_ns, *set) : GPUSYNC_OK;
+    gpusync_result result =
+        count ? gpusync__wait_entered(&wait, timeout_ns, *set) : gpusync__tell_failures(dev, entries, 0, set->error);
     gpusync__entries_free(dev, few, entries, room);
-    return result == GPUSYNC_OK ? gpusync__tell_failures(dev, set->error) : result;
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
@@ -6414,7 +6421,9 @@ static bool gpusync__list_callback(gpusync__callback *callback)
     gpusync__lock(&waits->lock);
     bool ended =
         callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(callback->timeline) >= number;
-    const gpusync__node *before = ended ? gpusync__first_told(waits, number) : NULL;
+    gpusync__node *before = ended ? gpusync__list_from(&waits->lists[GPUSYNC__WAITS], number) : NULL;
+    while (before && before->number == number && (!before->told || gpusync__is_kept(before)))
+        before = before->beside[1];
     bool over = ended && !gpusync__is_kept(node) && !(before && before->number == number);
     if (!over)
         gpusync__list_add(&waits->lists[GPUSYNC__WAITS], node);
@@ -7455,7 +7464,7 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         gpusync_error error;
         gpusync__catch_nothing(&caught);
         GPUSYNC__LOCK(q);
-        const gpusync__node *node = gpusync__first_told(&q->waits, 0);
+        const gpusync__node *node = q->waits.lists[GPUSYNC__WAITS].end[0]; /* no wait is left */
         uint64_t ticket = node ? node->number : GPUSYNC_NO_TICKET;
         bool ended = gpusync__has_ended(q, ticket);
         if (ended) {
@@ -10590,8 +10599,8 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
         result = GPUSYNC_OK;
     else if (result == GPUSYNC_OK && end == GPUSYNC_OK)
         result = GPUSYNC_NOT_READY;
-    else if (result == GPUSYNC_OK && end == GPUSYNC_ERROR_DEVICE_LOST)
-        result = end;
+    else if (result == GPUSYNC_OK && gpusync_device_is_lost(dev))
+        result = GPUSYNC_ERROR_DEVICE_LOST;
     link->queue = q;
     link->queue_number = q->place.number;
     link->node.number = point->ticket;
