@@ -3718,8 +3718,8 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
 
 /* Fills in the error of work of the queue that the program has given up: with gpusync_untrack,
    gpusync_cancel_held or a destroy. result: CANCELLED, or DESTROYED by gpusync_queue_destroy_now. */
-static void gpusync__given_up_error(const gpusync_queue *q, gpusync_error *error, gpusync_result result,
-                                    const char *message)
+GPUSYNC__RARE void gpusync__given_up_error(const gpusync_queue *q, gpusync_error *error, gpusync_result result,
+                                           const char *message)
 {
     gpusync__own_error(error, result, message);
     if (result != GPUSYNC_ERROR_DEVICE_LOST)
@@ -4137,22 +4137,19 @@ static __attribute__((noinline)) void gpusync__take_now(gpusync__wait_list *wait
 
     for (unsigned left = GPUSYNC__HOLD_MOST; node && node->number <= high && !caught->more; node = next) {
         gpusync__wait_entry *entry = (gpusync__wait_entry *)(void *)node;
+        uint64_t number = node->told ? 0 : gpusync__blocker(&entry->goal);
+        bool stays = node->told ? !caught->tells || gpusync__is_kept(node) : number == node->number;
         next = node->beside[1];
-        if (node->told && (!caught->tells || gpusync__is_kept(node)))
+        if (stays)
             continue; /* it does not count: the rest would never end */
         if (left-- == 0) {
             caught->more = true;
-            return;
-        }
-        if (node->told) {
+        } else if (node->told) {
             gpusync__list_remove(list, node);
             node->told(node, caught->error, caught, deferred);
-            continue;
-        }
-        uint64_t number = gpusync__blocker(&entry->goal);
-        if (!number) {
+        } else if (!number) {
             gpusync__take_entry(entry, caught);
-        } else if (number != node->number) {
+        } else {
             gpusync__list_remove(list, node);
             node->number = number;
             gpusync__list_add(list, node);
@@ -10544,7 +10541,7 @@ static bool gpusync__look_submission(gpusync__submission *s)
 {
     gpusync_queue *q = s->work.queue;
     bool issued = gpusync__is_issued(s); /* first: it publishes what the issue has written */
-    for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
+    for (uint32_t i = issued ? s->first_part : 0; issued && i < s->part_count; i++) {
         gpusync__view view;
         if (gpusync__view_part(q, s, i, &view))
             gpusync__look_at(q, &view);
