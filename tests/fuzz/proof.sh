@@ -128,12 +128,12 @@ faults=(
     (void)gpusync__retain(NULL);'
 
     given_up_ends fuzz "a submission of a lost device that is given up has an end, and a record"
-    '    bool given_up = flags & GPUSYNC__GIVEN_UP;'
-    '    bool given_up = false;'
+    '        s->left = true;'
+    '        s->left = reason->result != GPUSYNC_ERROR_DEVICE_LOST;'
 
     late_commit threads "a commit comes in behind the giving up, where the loss has not come to its queue"
-    '    gpusync__set_flag(&q->flags, GPUSYNC__LOST | GPUSYNC__GIVEN_UP); /* gpusync__lose may not have come to it */'
-    '    gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);'
+    '    gpusync__set_flag(&q->flags, GPUSYNC__LOST); /* gpusync__lose may not have come to it */'
+    ''
 
     left_inside threads "a queue that goes later does not wait for the calls that are inside"
     '    gpusync__let_out(q->device, &q->inside, going);'
@@ -144,8 +144,8 @@ faults=(
     '    while (!going && !gpusync__swap32(&dev->inside, 1, 0))'
 
     left_listed fuzz "a wait for any of several points leaves the others on their lists"
-    '        if (!entry->left && gpusync__may_be_listed(entry))'
-    '        if (!entry->left && !wait->any && gpusync__may_be_listed(entry))'
+    '        bool listed = wait->many ? !entry->left : GPUSYNC__LOAD_SEQ(&entry->waiter->entries) != 0;'
+    '        bool listed = wait->many ? !entry->left && !wait->any : GPUSYNC__LOAD_SEQ(&entry->waiter->entries) != 0;'
 
     untold fuzz "of several waits for a ticket that are over at once only the last is told"
     '    *(caught->links ? &caught->last_link->also : &caught->links) = link;'

@@ -12,11 +12,10 @@ static void *handler(void *unused)
     finish(0, ENDS);
     return unused;
 }
+static bool given_up;
 static void *gives_up(void *unused)
 {
-    bool given_up = gpusync__give_up_queue(&Q); /* as gpusync__give_up_device: this queue is all there is */
-    assert(given_up);
-    gpusync__wake_stopped(&D);
+    given_up = gpusync__give_up_queue(&Q); /* as gpusync__give_up_device: this queue is all there is */
     return unused;
 }
 static bool says_how(gpusync_result result)
@@ -40,7 +39,7 @@ static void commit_then_lose(void)
 /* Both are through: the ticket has ended, or never will, and says so again and again. */
 static void all_agree(gpusync_result told)
 {
-    assert(says_how(told) && polled() == told && polled() == told);
+    assert(given_up && says_how(told) && polled() == told && polled() == told);
     assert(none_in_flight() && !Q.inside && !Q.leaving && B[0].live == 0 && !gpusync__has_listed(&Q.waits));
     assert(Q.log_count == (told == GPUSYNC_ERROR_EXECUTION));
     assert(gpusync_is_done(&Q, 1) == (told != GPUSYNC_ERROR_DEVICE_LOST));
@@ -144,6 +143,7 @@ static void submission(void)
     join(one);
     join(two);
     gpusync_result end = polled();
+    assert(given_up || end != GPUSYNC_ERROR_DEVICE_LOST); /* the handler was about to end it */
     assert(says_how(end) && polled() == end && none_in_flight() && B[0].live == 0 && !Q.inside && !Q.leaving);
     assert(end == GPUSYNC_OK ? T.reached == 1 && !T.failed : T.reached == 1 || T.failed);
     assert(T.refs == 1 && !T.signal_count && !T.issued.end[0]);

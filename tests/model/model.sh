@@ -266,11 +266,10 @@ mutant forgotten-though-told held-cancelled
 mutant wanted-before-the-flag held-device-lost
 mutant loss-not-looked-at held-device-lost
 mutant stuck-not-looked-at held-stuck
-mutant given-up-before-the-lock given-up-polls
+mutant given-up-though-it-has-ended given-up-polls
 mutant given-up-and-ends-all-the-same given-up-wait
 mutant given-up-not-looked-at-again given-up-wait
 mutant given-up-many-not-looked-at-again given-up-wait-many
-mutant given-up-read-behind-the-end given-up-polls
 mutant given-up-sleeper-not-stopped given-up-wait
 mutant given-up-callback-not-looked-at given-up-callback-meanwhile
 mutant given-up-callback-not-told given-up-callback

@@ -25,12 +25,11 @@ MUTANTS = {
          "        uint64_t number = gpusync__blocker(goal);\n        gpusync__lock(&waits->lock);\n"),
     ],
     "advance-by-one": [
-        ("    while (gpusync__entry_in(ring, ticket + 1)->done >> 1 == ticket + 1)\n"
+        ("    while ((gpusync__entry_in(ring, ticket + 1)->done | GPUSYNC__BADLY) == ((ticket + 1) << 2 | GPUSYNC__BADLY))\n"
          "        ticket++;", ""),
     ],
     "callback-not-looked-at": [
-        ("    bool ended = callback->queue ? gpusync__has_ended(callback->queue, number)\n",
-         "    bool ended = callback->queue ? false\n"),
+        ("        callback->queue ? gpusync__has_ended(callback->queue, number) :", "        callback->queue ? false :"),
     ],
     # -- room comes, a handler begins
     "room-is-not-passed-on": [
@@ -41,7 +40,7 @@ MUTANTS = {
         ("    gpusync__take_at(q, slot->ticket, caught, NULL); /* not what", "    /* not what"),
     ],
     "handler-of-an-ended-ticket-not-blocked-for": [
-        ("    if (!goal->handlers)\n        return 0;\n    uint64_t first", "    return 0;\n    uint64_t first"),
+        ("    if (open || !goal->handlers)\n        return open;\n", "    return open;\n"),
     ],
     "handler-begins-relaxed": [
         ("    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {",
@@ -53,8 +52,8 @@ MUTANTS = {
         ("    GPUSYNC__STORE_SEQ(&q->head.completed, ticket);", "    GPUSYNC__STORE_RELAXED(&q->head.completed, ticket);"),
     ],
     "done-stored-relaxed": [
-        ("    GPUSYNC__STORE_SEQ(&entry->done, ticket << 1 | (outcome->error != NULL));",
-         "    GPUSYNC__STORE_RELAXED(&entry->done, ticket << 1 | (outcome->error != NULL));"),
+        ("    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | (outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL));",
+         "    GPUSYNC__STORE_RELAXED(&entry->done, ticket << 2 | (outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL));"),
     ],
     "ring-stored-relaxed": [
         ("        GPUSYNC__STORE_SEQ(&q->ring, ring);", "        GPUSYNC__STORE_RELAXED(&q->ring, ring);"),
@@ -171,13 +170,13 @@ MUTANTS = {
          "        if (gpusync__upper_of(q))\n            gpusync__upper_of(q)->want(q, deferred);\n"
          "        gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n"),
     ],
-    "given-up-before-the-lock": [
-        ("    GPUSYNC__LOCK(q); /* once for the life", "    gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);\n"
-         "    GPUSYNC__LOCK(q); /* once for the life"),
+    "given-up-though-it-has-ended": [
+        ("    bool first = gpusync__end_slot(view->slot, view);\n    if (first && cancelled)\n",
+         "    gpusync__end_slot(view->slot, view);\n    bool first = true;\n    if (first && cancelled)\n"),
     ],
     "given-up-and-ends-all-the-same": [
-        ("        slot->traits |= GPUSYNC__ENDED;\n    GPUSYNC__UNLOCK(q);\n    if (gpusync__upper_of(q))\n",
-         "        (void)slot;\n    GPUSYNC__UNLOCK(q);\n    if (gpusync__upper_of(q))\n"),
+        ("    bool first = gpusync__end_slot(view->slot, view);\n    if (first && cancelled)\n",
+         "    bool first = *view->at == view->slot && !(view->slot->traits & GPUSYNC__ENDED);\n    if (first && cancelled)\n"),
     ],
     "given-up-not-looked-at-again": [
         ("    if (gpusync__reached(&entry.goal))\n        return GPUSYNC_OK;\n    *how = &stats->waits_unmet;\n",
@@ -189,24 +188,20 @@ MUTANTS = {
     "given-up-many-not-looked-at-again": [
         ("gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));", "gpusync__keep_end(wait, i, met);"),
     ],
-    "given-up-read-behind-the-end": [
-        ("    bool stopped = result == GPUSYNC_OK && gpusync__stopped(&goal); /* first: what had not ended then never will */\n", ""),
-        ("        result = stopped ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;\n",
-         "        result = gpusync__stopped(&goal) ? gpusync__stop_reason(&goal) : GPUSYNC_NOT_READY;\n"),
-    ],
     "given-up-callback-not-looked-at": [
-        ("    callback->lost = !ended && callback->due.fn && flags & GPUSYNC__GIVEN_UP;\n", "    callback->lost = false;\n"),
+        ("        callback->queue ? gpusync__has_ended(callback->queue, number) :",
+         "        callback->queue ? gpusync__has_ended(callback->queue, number) && "
+         "!gpusync__ended_as(callback->queue, number, GPUSYNC__LEFT) :"),
     ],
     "given-up-callback-not-told": [
-        ("    gpusync__lose_callbacks(q, &deferred);\n", ""),
+        ("    if (first)\n        gpusync__take_ended(q, view->ticket, error, &caught, deferred);\n", ""),
     ],
     "given-up-sleeper-not-stopped": [
         ("        bool link = !entry->node.linked && number && !gpusync__stopped(goal);\n",
          "        bool link = !entry->node.linked && number;\n"),
     ],
     "given-up-submission-ends-all-the-same": [
-        ("    if (!given_up)\n        gpusync__write_end(q, ticket, outcome);\n",
-         "    gpusync__write_end(q, ticket, outcome);\n"),
+        ("    if (s->left)\n        gpusync__write_left(q, ticket);\n    else\n", ""),
     ],
     "loss-not-looked-at": [
         ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n        gpusync__want_issue(",
@@ -310,10 +305,10 @@ MUTANTS = {
         ("    gpusync__return_slots(q->free_slots);\n", ""),
     ],
     "sleepers-not-woken": [
-        ("    gpusync__wake_waits(q->device, &q->waits, false);\n", ""),
+        ("    gpusync__wake_stopped(q->device, &q->waits);\n    return true;\n", "    return true;\n"),
     ],
     "sleepers-of-values-not-woken": [
-        ("    gpusync__wake_waits(t->device, &t->waits, false);\n", ""),
+        ("    gpusync__wake_stopped(t->device, &t->waits);\n    GPUSYNC__LOCK_GLOBAL();\n", "    GPUSYNC__LOCK_GLOBAL();\n"),
     ],
     # -- a device goes
     "device-entered-without-a-swap": [
@@ -363,15 +358,13 @@ MUTANTS = {
          "    if (gpusync__device_enter(dev)) {\n        gpusync__run_due(dev, SIZE_MAX);\n        GPUSYNC__STORE_SEQ(&dev->asked, 0);\n"),
     ],
     "due-not-asked-for": [
-        ("    gpusync__append_due(dev, due, deferred);\n    gpusync__unlock(&dev->submission_lock);\n}",
-         "    gpusync__append_due(dev, due, deferred);\n    deferred->calls = dev->due == due && !dev->calling;\n"
+        ("    gpusync__unlock(&dev->submission_lock);\n    deferred->calls = true;\n}",
+         "    deferred->calls = dev->due == due && !dev->calling;\n"
          "    gpusync__unlock(&dev->submission_lock);\n    if (dev->asked) deferred->calls = false;\n}"),
     ],
     "two-callbacks-at-once": [
         ("    if (dev->calling) {\n        dev->turned_away = true;\n        due = NULL;\n    }\n", ""),
-        ("        else\n"
-         "            GPUSYNC__STORE_SEQ(&dev->due, due->next);\n", "        else if (dev->due_count == 9) "
-         "GPUSYNC__STORE_SEQ(&dev->due, NULL);\n"),
+        ("        *(before ? &before->next : &dev->due) = due->next;\n", "        if (dev->due_count == 9) dev->due = NULL;\n"),
     ],
     # -- the two loads of gpusync_is_idle, the fence behind a status
     "committed-read-first": [

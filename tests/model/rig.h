@@ -183,7 +183,7 @@ static void zero_watches(gpusync__wait_entry *w, size_t size)
         zero_node(&w[i].node);
         zero_goal(&w[i].goal, 0);
         w[i].waiter = NULL;
-        w[i].hints = 0;
+        w[i].list = 0;
         w[i].left = false;
         w[i].result = GPUSYNC_OK;
     }
@@ -480,7 +480,7 @@ extern struct gpusync_device D;
 extern struct gpusync_queue Q;
 extern struct gpusync_timeline T;
 
-static gpusync__callback callbacks[2] = {{.due = {.previous = &callbacks[1].due}}}; /* as gpusync__pool_give has them */
+static gpusync__callback callbacks[2] = {{.due = {.next = &callbacks[1].due}}}; /* as gpusync__pool_give has them */
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
 static gpusync_spin at_once; /* no wait spins: it sleeps at once */
 struct gpusync_device D = {
@@ -638,7 +638,7 @@ static int free_slots(const gpusync__slot *s)
 static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
 {
     gpusync__wait_entry entry;
-    gpusync__wait wait = {&D, &Q.stats, &entry, 1, 0, 1, false, false, false, false, NULL};
+    gpusync__wait wait = {&D, &Q.stats, &entry, 1, 0, 1, false, false, false, false, false, NULL};
     zero_watches(&entry, sizeof entry);
     copy_goal(&entry.goal, goal);
     return gpusync__sleep(&wait, deadline);
