@@ -364,7 +364,7 @@ MUTANTS = {
     ],
     "two-callbacks-at-once": [
         ("    if (dev->calling) {\n        dev->turned_away = true;\n        due = NULL;\n    }\n", ""),
-        ("        *(before ? &before->next : &dev->due) = due->next;\n", "        if (dev->due_count == 9) dev->due = NULL;\n"),
+        ("        *(due->previous ? &due->previous->next : &dev->due) = due->next;\n", "        if (dev->due_count == 9) dev->due = NULL;\n"),
     ],
     # -- the two loads of gpusync_is_idle, the fence behind a status
     "committed-read-first": [

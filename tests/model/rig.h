@@ -480,7 +480,7 @@ extern struct gpusync_device D;
 extern struct gpusync_queue Q;
 extern struct gpusync_timeline T;
 
-static gpusync__callback callbacks[2] = {{.due = {.next = &callbacks[1].due}}}; /* as gpusync__pool_give has them */
+static gpusync__callback callbacks[2] = {{.due = {.previous = &callbacks[1].due}}}; /* as gpusync__pool_give has them */
 static gpusync__waiter waiters[SLEEPERS] = {{.next = &waiters[1]}};
 static gpusync_spin at_once; /* no wait spins: it sleeps at once */
 struct gpusync_device D = {
