@@ -681,6 +681,25 @@ static void test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_t
     rig_close(&r);
 }
 
+/* It returns one failure, and has read all of them: a later wait for everything of another queue returns none. */
+static void test_a_wait_for_the_device_counts_for_the_failures_of_all_its_queues(void **state)
+{
+    gpusync_queue *second, *third;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    second = queue_new(r.device);
+    third = queue_new(r.device);
+    fail_one(second, "second");
+    fail_one(third, "third");
+    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_wait(third, 0));
+    assert_ok(gpusync_device_wait(r.device, 0, NULL));
+    assert_ok(gpusync_queue_destroy(second));
+    assert_ok(gpusync_queue_destroy(third));
+    rig_close(&r);
+}
+
 /* A program may keep its first failure in one place, and wait on. */
 static void test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone(void **state)
 {
@@ -2193,6 +2212,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_error_of_a_wait_for_everything_of_a_lost_device_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_that_has_one),
+        cmocka_unit_test(test_a_wait_for_the_device_counts_for_the_failures_of_all_its_queues),
         cmocka_unit_test(test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone),
         cmocka_unit_test(test_the_error_of_a_wait_that_makes_no_sense_is_filled),
         cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_no_thread),

@@ -650,7 +650,7 @@ static gpusync__goal goal_of(gpusync_queue *q, gpusync_timeline *t, uint32_t kin
     goal.queue = q;
     goal.timeline = t;
     goal.kind = kind;
-    goal.stops = GPUSYNC__GIVEN_UP | GPUSYNC__CLOSING;
+    goal.stops = GPUSYNC__CLOSING;
     goal.ticket = number;
     return goal;
 }
