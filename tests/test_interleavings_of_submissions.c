@@ -1858,7 +1858,48 @@ static void test_work_is_given_up_while_its_handler_ends_it(void **state)
         }
 }
 
-/* ... of a look of another thread, which has seen the end. */
+/* A commit behind a submission is given up, while the handler ends the submission: the end does not carry `completed` over
+   the commit. True: there was such a point. */
+static bool check_a_commit_behind_an_end(int n)
+{
+    void *buffers[2], *behind;
+    gpusync_ticket ticket;
+    hearer h;
+    bool acted;
+    stage s;
+    open_sleepy_stage(&s, NULL, NULL);
+    buffers[0] = kept_buffer_of(s.q[0]);
+    open_hearer(&h, &s, ONE_PART, buffers);
+    behind = kept_buffer_of(s.q[0]);
+    ticket = commit_to(s.q[0], behind);
+    lose_the_device(&s);
+    softmetal_complete(buffers[0]);
+    must_return_within(20);
+    probe_at_each(n, give_up_elsewhere, s.device);
+    softmetal_run_handler(buffers[0], 0);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    acted = probe_has_acted();
+    has_returned();
+    softmetal_release_block(buffers[0], 0);
+    if (!acted) probe_give_up_lost(s.device);
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_false(gpusync_is_done(s.q[0], ticket));
+    softmetal_finish(behind);
+    metal_release(behind);
+    metal_release(buffers[0]);
+    close_hearer(&h);
+    return acted;
+}
+
+static void test_a_commit_that_is_given_up_stays_so_though_what_is_before_it_ends_meanwhile(void **state)
+{
+    int n;
+    (void)state;
+    for (n = 1; check_a_commit_behind_an_end(n); n++) {}
+    assert_true(n > 1);
+}
+
+/* The work is given up at this point of a look of another thread, which has seen the end. */
 static bool check_giving_up_amid_a_look(int kind, bool fails, int n)
 {
     void *buffers[2];
@@ -2639,6 +2680,7 @@ int main(void)
         cmocka_unit_test(test_destroy_waits_for_a_handler_that_is_on_its_way_out),
         cmocka_unit_test(test_destroy_now_lets_a_handler_out_that_has_ended_a_submission),
         cmocka_unit_test(test_work_is_given_up_while_its_handler_ends_it),
+        cmocka_unit_test(test_a_commit_that_is_given_up_stays_so_though_what_is_before_it_ends_meanwhile),
         cmocka_unit_test(test_work_is_given_up_while_a_look_ends_it),
         cmocka_unit_test(test_work_ends_while_it_is_given_up),
         cmocka_unit_test(test_work_ends_and_is_given_up_at_once),

@@ -168,7 +168,8 @@ green failure-out-of-order failure out_of_order
 # A lost device
 green given-up-wait loss wait
 green given-up-wait-many loss wait -DWAIT=waits_for_many
-green given-up-polls loss poll_twice
+green given-up-polls loss asked
+green given-up-looked-at loss looked_at
 green given-up-callback loss called_back
 green given-up-callback-fails loss called_back -DENDS=BADLY
 green given-up-callback-meanwhile loss called_back -DWHEN=meanwhile
@@ -268,9 +269,7 @@ mutant loss-not-looked-at held-device-lost
 mutant stuck-not-looked-at held-stuck
 mutant given-up-though-it-has-ended given-up-polls
 mutant given-up-and-ends-all-the-same given-up-wait
-mutant given-up-not-looked-at-again given-up-wait
-mutant given-up-many-not-looked-at-again given-up-wait-many
-mutant given-up-sleeper-not-stopped given-up-wait
+mutant given-up-sleeper-not-stopped destroy-now-sleeper
 mutant given-up-callback-not-looked-at given-up-callback-meanwhile
 mutant given-up-callback-not-told given-up-callback
 mutant given-up-submission-ends-all-the-same given-up-submission

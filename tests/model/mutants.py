@@ -178,16 +178,6 @@ MUTANTS = {
         ("    bool first = gpusync__end_slot(view->slot, view);\n    if (first && cancelled)\n",
          "    bool first = *view->at == view->slot && !(view->slot->traits & GPUSYNC__ENDED);\n    if (first && cancelled)\n"),
     ],
-    "given-up-not-looked-at-again": [
-        ("    if (gpusync__reached(&entry.goal))\n        return GPUSYNC_OK;\n    *how = &stats->waits_unmet;\n",
-         "    if (!gpusync__stopped(goal) && gpusync__reached(&entry.goal))\n        return GPUSYNC_OK;\n"
-         "    *how = &stats->waits_unmet;\n"),
-        ("    return gpusync__reached(&entry.goal) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);",
-         "    return gpusync__end_of(goal, false, set.error);"),
-    ],
-    "given-up-many-not-looked-at-again": [
-        ("gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));", "gpusync__keep_end(wait, i, met);"),
-    ],
     "given-up-callback-not-looked-at": [
         ("        callback->queue ? gpusync__has_ended(callback->queue, number) :",
          "        callback->queue ? gpusync__has_ended(callback->queue, number) && "
