@@ -185,6 +185,33 @@ static void test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed
     }
 }
 
+/* Also where nothing that was there before keeps it back. */
+static void test_an_object_for_what_was_given_up_before_is_kept_until_its_queue_is_destroyed(void **state)
+{
+    int kind;
+    (void)state;
+    for (kind = 0; kind < TICKET_KINDS; kind++) {
+        gpusync_ticket ticket;
+        void *object;
+        stage s;
+        if (!is_there(kind)) continue;
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        object = memory_of(&s, 1);
+        ticket = ticket_of(&s, 0, kind, false);
+        lose_the_device(&s, 1);
+        probe_give_up_lost(s.device);
+        assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_ERROR_DEVICE_LOST);
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], ticket), object));
+        assert_int_equal(owners_of(object), 2);
+        finish(&s, 0);
+        assert_int_equal(owners_of(object), 2);
+        close_queue(&s, 0);
+        assert_int_equal(owners_of(object), 1);
+        metal_release(object);
+        close_stage(&s);
+    }
+}
+
 /* Metal reports the end: the GPU is through with the object. */
 static void test_on_a_lost_device_an_object_is_released_when_its_ticket_ends_in_time(void **state)
 {
@@ -384,6 +411,7 @@ int main(void)
         cmocka_unit_test(test_an_object_waits_for_its_own_ticket_only),
         cmocka_unit_test(test_destroying_the_queue_releases_what_is_left),
         cmocka_unit_test(test_on_a_lost_device_an_object_is_kept_until_its_queue_is_destroyed),
+        cmocka_unit_test(test_an_object_for_what_was_given_up_before_is_kept_until_its_queue_is_destroyed),
         cmocka_unit_test(test_on_a_lost_device_an_object_is_released_when_its_ticket_ends_in_time),
         cmocka_unit_test(test_an_object_of_held_work_is_released_when_the_device_is_lost),
         cmocka_unit_test(test_on_a_lost_device_an_object_of_a_value_is_kept_until_its_timeline_is_destroyed),
