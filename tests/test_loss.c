@@ -2167,6 +2167,29 @@ static void test_work_that_is_given_up_while_its_handler_runs_has_one_end(void *
     }
 }
 
+/* A commit, and behind it a submission: each callback gets the labels of its own work. */
+static void test_what_is_given_up_has_no_label_of_other_work(void **state)
+{
+    void *first, *second;
+    outcome o = {0}, own = {0};
+    (void)state;
+    open_play(1);
+    first = buffer_of(s.q[0]);
+    metal_set_label(first, "blur");
+    on_done(s.q[0], commit_to(s.q[0], first), &o);
+    second = buffer_of(s.q[0]);
+    metal_set_label(second, "shade");
+    (void)SUBMIT(s.q[0], BUFFERS(second), TELL(&own));
+    lose();
+    give_up();
+    assert_ended(&o, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_string_equal(o.error.label, "blur");
+    assert_ended(&own, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_string_equal(own.error.label, "shade");
+    finish(&s, 0);
+    close_play();
+}
+
 static void test_callbacks_of_work_that_is_given_up_get_device_lost_once(void **state)
 {
     outcome before[70], own = {0}, behind = {0}, held = {0}; /* more than are told in one hold */
@@ -3717,6 +3740,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_an_end_that_comes_late_changes_nothing),
         cmocka_unit_test(test_work_that_is_given_up_while_its_handler_runs_has_one_end),
         cmocka_unit_test(test_callbacks_of_work_that_is_given_up_get_device_lost_once),
+        cmocka_unit_test(test_what_is_given_up_has_no_label_of_other_work),
         cmocka_unit_test(test_no_sweep_looks_at_what_was_given_up),
         cmocka_unit_test(test_an_object_of_a_commit_that_is_given_up_is_kept_until_destroy),
         cmocka_unit_test(test_an_object_of_a_submission_that_is_given_up_is_kept_until_destroy),
