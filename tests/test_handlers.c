@@ -141,7 +141,7 @@ static void just_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
    for the handler. */
 static void test_a_wait_for_a_handler_sleeps_on_when_a_look_finds_the_end(void **state)
 {
-    enum { CROWD = 40 };
+    enum { CROWD = 80 };
     gpusync_hooks hooks = {NULL, just_park, count_unpark, NULL};
     wait_job jobs[CROWD];
     gpusync_ticket ticket;
@@ -155,7 +155,9 @@ static void test_a_wait_for_a_handler_sleeps_on_when_a_look_finds_the_end(void *
     for (i = 0; i < CROWD; i++) wait_handled(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
     await_sleepers(r.device, CROWD);
     softmetal_complete(buffer);
+    must_return_within(20);
     assert_ok(gpusync_poll(r.queue, ticket));
+    has_returned();
     assert_int_equal(GET(&unparks), 0);
     await_sleepers(r.device, CROWD);
     run_handler(buffer);
