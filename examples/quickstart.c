@@ -243,7 +243,7 @@ int main(void)
     failure();
 
     gpusync_stats s;
-    check(!gpusync_get_stats(queue, &s), "gpusync_get_stats");
+    check(!gpusync_device_get_stats(device, &s), "gpusync_device_get_stats");
     printf("commits %" PRIu64 ", completions %" PRIu64 ", failures %" PRIu64 "\n", s.commits,
            s.completions, s.failures);
     printf("waits: %" PRIu64 " status, %" PRIu64 " spin, %" PRIu64 " sleep, %" PRIu64 " unmet\n", s.waits_status,
