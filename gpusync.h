@@ -685,8 +685,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
     once if that costs less. A sleep counts as 250 us of spinning. Where nothing is known (no history, a value that no
     work is to signal, held work or work that is not counted) the wait spins for 20 us. If fewer than 4 of the last 16
     spins met the end, each further spin that does not is followed by 4 waits without a spin, then 8, 16 and so on, at
-    most 1,024: for a queue, a timeline, or waits for many points. A spinning wait looks five times a microsecond at most,
-    and in between calls the CPU's pause, or repeatedly the program's yield hook. */
+    most 1,024: for a queue, a timeline, or many points. A spinning wait looks five times a microsecond at most, and in
+    between calls the CPU's pause, or repeatedly the program's yield hook. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
@@ -4112,14 +4112,16 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
    object for work of a lost device that was given up. Under the wait list's lock. */
 static bool gpusync__is_kept(gpusync__node *node)
 {
-    if (node->told != gpusync__callback_told || gpusync__callback_of(node)->due.fn)
+    if (node->told != gpusync__callback_told)
         return false;
-    const gpusync_queue *q = gpusync__callback_of(node)->queue;
-    const gpusync_timeline *t = gpusync__callback_of(node)->timeline;
-    uint32_t flags = gpusync__flags_at(q, t);
-    bool left = q ? gpusync__ended_as(q, node->number, GPUSYNC__LEFT)
-                  : flags & GPUSYNC__GIVEN_UP && gpusync__value_of(t) == GPUSYNC__FAILED_VALUE;
-    return left && !(flags & GPUSYNC__CLOSING);
+    const gpusync__callback *callback = gpusync__callback_of(node);
+    const gpusync_timeline *t = callback->timeline;
+    uint32_t flags = gpusync__flags_at(callback->queue, t);
+    if (callback->due.fn || flags & GPUSYNC__CLOSING)
+        return false;
+    if (!t)
+        return gpusync__ended_as(callback->queue, node->number, GPUSYNC__LEFT);
+    return flags & GPUSYNC__GIVEN_UP && gpusync__value_of(t) == GPUSYNC__FAILED_VALUE;
 }
 
 #define GPUSYNC__HOLD_MOST 64 /* of a wait list's nodes: so many are looked at in one hold of the lock */
@@ -6181,13 +6183,6 @@ static gpusync__wait_entry *gpusync__entries_new(gpusync_device *dev, gpusync__w
     return (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *few, 16);
 }
 
-static void gpusync__entries_free(gpusync_device *dev, const gpusync__wait_entry *few, gpusync__wait_entry *entries,
-                                  size_t count)
-{
-    if (entries != few)
-        gpusync__free(dev, entries, count * sizeof *entries);
-}
-
 /* For gpusync_device_wait, when all has ended: returns the first failure that the wait covers, and marks
    all as returned. */
 GPUSYNC__RARE gpusync_result gpusync__tell_failures(gpusync_device *dev, const gpusync__wait_entry *entries,
@@ -6276,7 +6271,8 @@ GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *dev, uint64_t 
     gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, false, false, false, false, NULL};
     gpusync_result result =
         count ? gpusync__wait_entered(&wait, timeout_ns, *set) : gpusync__tell_failures(dev, entries, 0, set->error);
-    gpusync__entries_free(dev, few, entries, room);
+    if (entries != few)
+        gpusync__free(dev, entries, room * sizeof *entries);
     return result;
 }
 
@@ -6336,7 +6332,8 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     } else {
         gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
     }
-    gpusync__entries_free(dev, few, entries, count);
+    if (entries != few)
+        gpusync__free(dev, entries, count * sizeof *entries);
     return result;
 }
 
