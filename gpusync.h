@@ -2637,6 +2637,7 @@ struct gpusync_timeline {
     uint32_t signal_count;       /* pending signals; read without the lock */
     uint32_t passed;             /* of these were issued behind a higher value */
     bool failed;                 /* for good, with `error` */
+    bool hides;                  /* for good: work has failed that waits for a value, see gpusync__end_hidden */
     uint64_t reached;            /* up to here every value is */
     uint64_t kept;               /* the highest value that was signalled, though a lower signal may be pending */
     uint64_t hosted;             /* of these the highest of work whose signal the host makes: see gpusync__level */
@@ -8548,12 +8549,30 @@ static void gpusync__end_waits(gpusync_timeline *t, uint64_t value, const gpusyn
     }
 }
 
+/* Ends the waits of failed work for values that are kept, and that lower signals hide: see
+   gpusync__work_over. */
+GPUSYNC__RARE void gpusync__end_hidden(gpusync_timeline *t, gpusync__deferred *deferred)
+{
+    for (gpusync__node *node = t->waiting.end[0], *next; node && node->number <= t->kept; node = next) {
+        const gpusync__submission *s = gpusync__link_at(node)->submission;
+        next = node->beside[1];
+        if (!s->failed || s->stage != GPUSYNC__ISSUED || s->running)
+            continue;
+        gpusync__list_remove(&t->waiting, node);
+        gpusync__link_over(gpusync__link_at(node), NULL, deferred);
+    }
+}
+
 /* Raises `reached` to `kept`, or to just below the lowest pending signal. */
 static void gpusync__raise(gpusync_timeline *t, gpusync__deferred *deferred)
 {
     const gpusync__link *first = gpusync__cover(t, 0);
     uint64_t value = first && first->node.number <= t->kept ? first->node.number - 1 : t->kept;
-    if (t->failed || value <= t->reached)
+    if (t->failed)
+        return;
+    if (t->hides)
+        gpusync__end_hidden(t, deferred);
+    if (value <= t->reached)
         return;
     t->reached = value;
     GPUSYNC__STORE_SEQ(&t->value, value);
@@ -10061,15 +10080,20 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpu
    its waits decide. For one that is abroad the event, which was read, tells whether the value was
    reached; if only lower pending signals hide the value, the wait goes on, else it is over. Work
    that failed does not wait for a hidden value, because the work that hides it may wait for this
-   submission. Under the graph's lock.
+   submission, or stand on the GPU behind what does; nor for one that is hidden later
+   (gpusync__end_hidden). Under the graph's lock.
    Interleaving 13: a consumer ends before its killed producer's handler. The consumer's submission
    does not end before its waits. */
 static void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    if (s->abroad)
+    if (s->abroad || s->failed)
         GPUSYNC__EACH_WAIT(link, s) {
-            bool hidden = !s->failed && link->listed && link->node.number <= link->timeline->kept;
-            if (link->abroad && link->listed && !hidden && gpusync__unlist_wait(link))
+            gpusync_timeline *t = link->timeline;
+            if (!link->listed || !t)
+                continue;
+            bool hidden = link->node.number <= t->kept;
+            t->hides = t->hides || s->failed;
+            if ((s->failed ? hidden || link->abroad : !hidden && link->abroad) && gpusync__unlist_wait(link))
                 s->open--;
         }
     if (s->open > 1)
