@@ -794,6 +794,90 @@ static void test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and
     rig_close(&r);
 }
 
+/* The first unpark stops until the test lets it go. The waiter's first wait is over by then, for its park has returned early. */
+static struct {
+    gpusync_queue *queues[2];
+    gpusync_waiter *first, *second; /* of the two waits */
+    gpusync_result results[2];
+    bool stops, stopped, goes;
+} next_door;
+
+static void park_until_one_is_stopped(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    if (next_door.first) {
+        next_door.second = waiter;
+        thread_park(waiter, deadline_ns);
+        return;
+    }
+    next_door.first = waiter;
+    while (!GET(&next_door.stopped)) sched_yield();
+}
+
+static void stop_in_the_first_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    if (__atomic_exchange_n(&next_door.stops, false, __ATOMIC_SEQ_CST)) {
+        PUT(&next_door.stopped, true);
+        while (!GET(&next_door.goes)) sched_yield();
+    }
+    thread_unpark(waiter);
+}
+
+static void await_sleeper_of(gpusync_queue *queue)
+{
+    char text[4000];
+    do sched_yield();
+    while (!gpusync_queue_report(queue, text, sizeof text) || !strstr(text, "a wait for "));
+}
+
+static void *wait_on_both(void *unused)
+{
+    int i;
+    for (i = 0; i < 2; i++) next_door.results[i] = gpusync_wait(next_door.queues[i], 1, GPUSYNC_FOREVER);
+    return unused;
+}
+
+/* Rule: who takes an entry off unparks its waiter, whatever another thread has still to do with that waiter. One that is
+   about to unpark it is held up; it sleeps in its next wait, on another queue, whose handler comes: that wakes it. */
+static void test_interleaving_19_an_unpark_that_is_held_up_keeps_no_other_wake_up_back(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_until_one_is_stopped, stop_in_the_first_unpark, NULL};
+    void *buffers[2];
+    pthread_t waiter;
+    int i;
+    rig r;
+    (void)state;
+    memset(&next_door, 0, sizeof next_door);
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    next_door.queues[0] = r.queue;
+    next_door.queues[1] = queue_new(r.device);
+    next_door.stops = true;
+    for (i = 0; i < 2; i++) {
+        (void)commit_empty_to(next_door.queues[i], &buffers[i]);
+        metal_retain(buffers[i]);
+    }
+    must_return_within(60);
+    waiter = start(wait_on_both, NULL);
+    await_sleepers(r.device, 1);
+    softmetal_complete(buffers[0]);
+    softmetal_begin_handler(buffers[0], 0);
+    while (!GET(&next_door.stopped)) sched_yield();
+    await_sleeper_of(next_door.queues[1]);
+    softmetal_finish(buffers[1]);
+    join(waiter);
+    has_returned();
+    PUT(&next_door.goes, true);
+    softmetal_join_handler(buffers[0], 0);
+    softmetal_release_block(buffers[0], 0);
+    assert_ok(next_door.results[0]);
+    assert_ok(next_door.results[1]);
+    assert_ptr_equal(next_door.first, next_door.second); /* the same one, or this shows nothing */
+    for (i = 0; i < 2; i++) metal_release(buffers[i]);
+    assert_ok(gpusync_queue_destroy(next_door.queues[1]));
+    rig_close(&r);
+}
+
 /* -- 20, and the end of good work ------------------------------------------------------------------ */
 
 /* A poll, or a wait that does not wait, at the n-th message that the handler sends its buffer. */
@@ -879,6 +963,11 @@ static void *poll_once(void *argument)
     held_up.result = gpusync_poll(held_up.queue, held_up.ticket);
     PUT(&held_up.done, true);
     return argument;
+}
+
+static void count_end(void *user, gpusync_result result, const gpusync_error *error)
+{
+    if (result == GPUSYNC_OK && !error) COUNT((unsigned *)user);
 }
 
 #define LAP 256 /* places in the ring */
@@ -1036,6 +1125,101 @@ static void test_a_poller_that_is_held_up_for_a_lap_of_the_ring_does_not_end_wha
     assert_true(n > 2);
 }
 
+/* Two commits come round the ring to the place of a ticket whose handler has not come: one is at its n-th point, and the
+   other is made there. */
+enum late_handler { BEFORE_THE_OTHER, BEHIND_THE_OTHER, BEHIND_BOTH, NEVER };
+static struct {
+    rig r;
+    void *late, *other;
+    gpusync_ticket ticket;
+    enum late_handler comes;
+} lap;
+
+static void run_late_handler(enum late_handler when)
+{
+    if (lap.comes != when) return;
+    softmetal_run_handler(lap.late, 0);
+    softmetal_release_block(lap.late, 0);
+}
+
+static void come_round_first(void *unused)
+{
+    (void)unused;
+    run_late_handler(BEFORE_THE_OTHER);
+    lap.ticket = commit_to(lap.r.queue, lap.other);
+    run_late_handler(BEHIND_THE_OTHER);
+}
+
+/* It runs, whatever became of the ticket before it in its place; and a look finds it when it has ended. */
+static void assert_its_own(void *buffer, gpusync_ticket ticket)
+{
+    gpusync_ticket_info info;
+    unsigned calls = 0;
+    assert_ok(gpusync_on_done(gpusync_at_ticket(lap.r.queue, ticket), count_end, &calls));
+    assert_true(softmetal_dispatched(SECONDS(10)));
+    assert_int_equal(GET(&calls), 0);
+    assert_false(gpusync_is_done(lap.r.queue, ticket));
+    assert_result(gpusync_poll(lap.r.queue, ticket), GPUSYNC_NOT_READY);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_wait(lap.r.queue, ticket, 0));
+    assert_ok(gpusync_get_info(lap.r.queue, ticket, &info));
+    assert_ok(info.result);
+    softmetal_run_handler(buffer, 0);
+    softmetal_release_block(buffer, 0);
+    assert_true(softmetal_dispatched(SECONDS(10)));
+    assert_int_equal(GET(&calls), 1);
+}
+
+/* False: the commit has no so many points. */
+static bool check_two_come_round(int n, enum late_handler comes)
+{
+    gpusync_ticket first, ticket;
+    void *mine, *buffer;
+    bool came;
+    int i;
+    memset(&lap, 0, sizeof lap);
+    rig_open(&lap.r, SOFTMETAL_MANUAL);
+    lap.comes = comes;
+    lap.late = open_buffer(&lap.r);
+    if (comes == NEVER) softmetal_lose_handlers(lap.late);
+    first = commit_to(lap.r.queue, lap.late);
+    softmetal_complete(lap.late);
+    assert_ok(gpusync_poll(lap.r.queue, first));
+    for (i = 1; i < LAP; i++) {
+        (void)commit_empty(&lap.r, &buffer);
+        softmetal_finish(buffer);
+    }
+    mine = open_buffer(&lap.r);
+    lap.other = open_buffer(&lap.r);
+    probe_at_each(n, come_round_first, NULL);
+    assert_ok(gpusync_commit(lap.r.queue, mine, &ticket));
+    came = probe_has_acted();
+    if (!came) come_round_first(NULL);
+    run_late_handler(BEHIND_BOTH);
+    assert_int_equal(ticket + lap.ticket, 2 * (first + LAP) + 1);
+    assert_its_own(ticket < lap.ticket ? mine : lap.other, first + LAP);
+    assert_its_own(ticket < lap.ticket ? lap.other : mine, first + LAP + 1);
+    assert_true(gpusync_is_idle(lap.r.queue));
+    assert_int_equal(stats_of(lap.r.queue).completions, LAP + 2);
+    assert_int_equal(rooms_taken(lap.r.queue), comes == NEVER);
+    rig_close(&lap.r);
+    return came;
+}
+
+/* Rule: a commit changes the place of its own ticket alone, which it gets in the hold in which it writes there. */
+static void test_two_commits_come_round_the_ring_to_a_late_handler_at_once(void **state)
+{
+    enum late_handler comes;
+    int n;
+    (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
+    for (comes = BEFORE_THE_OTHER; comes <= NEVER; comes++) {
+        for (n = 1; check_two_come_round(n, comes); n++) {
+        }
+        assert_true(n > 1);
+    }
+}
+
 static void *report_once(void *argument)
 {
     char text[1000];
@@ -1136,11 +1320,6 @@ static void *run_the_handler(void *argument)
     softmetal_run_handler(held_up.buffer, 0);
     PUT(&held_up.done, true);
     return argument;
-}
-
-static void count_end(void *user, gpusync_result result, const gpusync_error *error)
-{
-    if (result == GPUSYNC_OK && !error) COUNT((unsigned *)user);
 }
 
 /* n = 0: where it is about to end its ticket. False: there are no so many points. *told: its ticket had ended. */
@@ -1967,6 +2146,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_11_waiter_registers_before_the_handler_looks),
         cmocka_unit_test(test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket),
         cmocka_unit_test(test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again),
+        cmocka_unit_test(test_interleaving_19_an_unpark_that_is_held_up_keeps_no_other_wake_up_back),
         cmocka_unit_test(test_interleaving_20_a_poller_that_is_held_up_holds_no_thread_up),
         cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_mark),
         cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_tell),
@@ -1982,6 +2162,7 @@ int main(void)
         cmocka_unit_test(test_a_handler_that_gets_another_object_ends_its_ticket),
         cmocka_unit_test(test_work_whose_status_is_completed_has_ended_for_every_look),
         cmocka_unit_test(test_a_poller_that_is_held_up_for_a_lap_of_the_ring_does_not_end_what_runs),
+        cmocka_unit_test(test_two_commits_come_round_the_ring_to_a_late_handler_at_once),
         cmocka_unit_test(test_an_untracked_buffer_stays_while_its_status_is_read),
         cmocka_unit_test(test_an_untracked_buffer_goes_though_its_last_reader_came_first),
         cmocka_unit_test(test_the_handler_of_an_untracked_buffer_drops_no_other_hold),
