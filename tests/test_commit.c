@@ -996,6 +996,76 @@ static void test_untrack_cancels_the_ticket_and_gives_the_buffer_back(void **sta
     rig_close(&r);
 }
 
+/* Its end is known at once, and kept when the work in front of it ends: then everything has ended. */
+static void test_a_ticket_that_is_untracked_behind_running_work_has_ended(void **state)
+{
+    gpusync_ticket_info info;
+    gpusync_ticket front, tracked, behind;
+    void *running, *buffer, *last;
+    outcome o = {0};
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    front = commit_empty(&r, &running);
+    tracked = track_a_buffer(&r, &buffer);
+    behind = commit_empty(&r, &last);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, tracked), remember, &o));
+    assert_ok(gpusync_untrack(r.queue, tracked));
+    assert_result(gpusync_poll(r.queue, tracked), GPUSYNC_ERROR_CANCELLED);
+    assert_ended(&o, GPUSYNC_ERROR_CANCELLED);
+    assert_ok(gpusync_get_info(r.queue, tracked, &info));
+    assert_result(info.result, GPUSYNC_ERROR_CANCELLED);
+    assert_false(gpusync_is_done(r.queue, tracked)); /* late, never early */
+    assert_result(gpusync_poll(r.queue, front), GPUSYNC_NOT_READY);
+    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
+    softmetal_finish(running);
+    assert_true(gpusync_is_done(r.queue, tracked));
+    assert_result(gpusync_poll(r.queue, behind), GPUSYNC_NOT_READY);
+    softmetal_finish(last);
+    assert_true(gpusync_is_idle(r.queue));
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    assert_result(gpusync_wait(r.queue, tracked, 0), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(stats_of(r.queue).completions, 3);
+    assert_int_equal(rooms_taken(r.queue), 0);
+    assert_int_equal(softmetal_retain_count(buffer), 1);
+    metal_release(buffer);
+    rig_close(&r);
+}
+
+/* A queue that tracks nothing does not search for what it is to commit. So each tracked buffer counts until its ticket has
+   ended, and no longer: however that ends, and whoever finds it. */
+static void test_a_tracked_buffer_is_known_whatever_became_of_the_others(void **state)
+{
+    gpusync_ticket polled, dropped, known, ticket = 99;
+    void *first, *second, *last;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    polled = track_a_buffer(&r, &first);
+    dropped = track_a_buffer(&r, &second);
+    known = track_a_buffer(&r, &last);
+    metal_commit(first);
+    softmetal_complete(first);
+    assert_ok(gpusync_poll(r.queue, polled)); /* and then its handler comes */
+    softmetal_finish(first);
+    assert_ok(gpusync_untrack(r.queue, dropped));
+    metal_commit(second); /* after all: its handler comes, too */
+    softmetal_finish(second);
+    assert_result(gpusync_commit(r.queue, last, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
+    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
+    assert_result(gpusync_track(r.queue, last, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
+    metal_commit(last);
+    softmetal_finish(last);
+    assert_ok(gpusync_wait(r.queue, known, 0));
+    assert_true(gpusync_is_idle(r.queue));
+    metal_release(first);
+    metal_release(second);
+    metal_release(last);
+    rig_close(&r);
+}
+
 static void test_an_untracked_buffer_that_is_committed_after_all_changes_nothing(void **state)
 {
     gpusync_stats before, after;
@@ -2282,6 +2352,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_commit_of_a_buffer_made_elsewhere_without_memory_changes_nothing),
         cmocka_unit_test(test_two_calls_that_untrack_one_ticket_end_it_once),
         cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
+        cmocka_unit_test(test_a_ticket_that_is_untracked_behind_running_work_has_ended),
+        cmocka_unit_test(test_a_tracked_buffer_is_known_whatever_became_of_the_others),
         cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
         cmocka_unit_test(test_a_buffer_can_be_tracked_again_after_untrack),
         cmocka_unit_test(test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner),

@@ -324,6 +324,101 @@ static void test_destroy_now_of_two_queues_may_meet_at_every_point(void **state)
     assert_true(place > 3);
 }
 
+/* -- destroy_now at every point of a wait */
+
+enum wait_kind { FOR_ONE, FOR_ALL, BEHIND_A_SPIN, WITH_HANDLERS, FOR_MANY, FOR_ROOM, WAIT_KINDS };
+
+static struct {
+    beside b;
+    bool begun, slept;
+} amid;
+
+static void destroy_amid(void *unused)
+{
+    (void)unused;
+    PUT(&amid.begun, true);
+    destroy_now_beside(&amid.b);
+}
+
+/* The waiting thread has come to its sleep, and was at no such point before. */
+static void park_amid(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    if (!GET(&amid.begun)) {
+        (void)probe_has_acted();
+        amid.slept = true;
+        destroy_amid(NULL);
+    }
+    thread_park(waiter, deadline_ns);
+}
+
+static gpusync_result wait_amid(enum wait_kind kind, gpusync_queue *queue, gpusync_point other)
+{
+    static const gpusync_spin few = {3, 3, 0, false};
+    const gpusync_wait_options handlers = {.handlers = true}, spin = {.spin = &few};
+    gpusync_point points[2];
+    void *buffer = NULL;
+    switch (kind) {
+    case FOR_ONE: return gpusync_wait(queue, 1, GPUSYNC_FOREVER);
+    case FOR_ALL: return gpusync_queue_wait(queue, GPUSYNC_FOREVER);
+    case BEHIND_A_SPIN: return gpusync_wait_ex(queue, 1, GPUSYNC_FOREVER, &spin);
+    case WITH_HANDLERS: return gpusync_wait_ex(queue, 1, GPUSYNC_FOREVER, &handlers);
+    case FOR_ROOM: return gpusync_command_buffer(queue, NULL, &buffer);
+    default: break;
+    }
+    points[0] = other;
+    points[1] = after(queue, 1);
+    return gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL);
+}
+
+/* Rule: a wait is listed in the hold in which it sees that its queue is not being destroyed; who destroys that wakes what
+   is listed behind the mark. So no wait sleeps on in a queue that goes, wherever it is when that begins. */
+static void test_destroy_now_may_come_at_every_point_of_a_wait(void **state)
+{
+    gpusync_hooks hooks = {sleepless_yield, park_amid, sleepless_unpark, NULL};
+    enum wait_kind kind;
+    int place;
+    (void)state;
+    for (kind = FOR_ONE; kind < WAIT_KINDS; kind++) {
+        if (metal4_run() && kind == FOR_ROOM) continue; /* no call waits for it */
+        place = 0;
+        do {
+            gpusync_queue *other;
+            gpusync_point point;
+            gpusync_result result;
+            void *metal;
+            rig r;
+            memset(&amid, 0, sizeof amid);
+            memset(&sleepless, 0, sizeof sleepless);
+            rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(1, 0));
+            other = queue_new(r.device);
+            point = after(other, commit_empty_to(other, NULL));
+            metal = metal_retain(r.metal_queue);
+            (void)commit_empty(&r, NULL);
+            if (kind == WITH_HANDLERS && !metal4_run()) { /* it has ended, and its handler is late */
+                softmetal_complete(softmetal_last_buffer(metal));
+                assert_ok(gpusync_poll(r.queue, 1));
+            }
+            amid.b.r = &r;
+            probe_at_each(++place, destroy_amid, NULL);
+            must_return_within(60);
+            result = wait_amid(kind, r.queue, point);
+            has_returned();
+            (void)probe_has_acted();
+            assert_true(amid.begun);
+            join(amid.b.d.thread);
+            assert_ok(amid.b.d.result);
+            assert_result(result, GPUSYNC_ERROR_DESTROYED);
+            softmetal_finish_queue(metal);
+            metal_release(metal);
+            finish_queue(other);
+            r.queue = other;
+            rig_close(&r);
+        } while (!amid.slept);
+        assert_true(place > 2);
+    }
+}
+
 /* They are told in several holds of the queue's lock. */
 static void test_destroy_now_tells_every_callback_however_many_there_are(void **state)
 {
@@ -1004,6 +1099,39 @@ static void test_buffers_made_or_tracked_and_never_committed_are_given_up(void *
     assert_int_equal(softmetal_retain_count(tracked), 1);
     assert_int_equal(softmetal_live("command_buffer"), 2);
     metal_release(kept);
+    metal_release(tracked);
+    rig_close(&r);
+}
+
+/* ... also behind work that runs, which destroy waits for. */
+static void test_destroy_waits_for_running_work_and_gives_up_what_is_tracked_behind_it(void **state)
+{
+    outcome ran = {0}, dropped = {0};
+    void *running, *tracked;
+    gpusync_ticket ticket;
+    destroyer d;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("nothing is tracked");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ticket = commit_empty(&r, &running);
+    metal_retain(running);
+    assert_ok(gpusync_on_done(after(r.queue, ticket), remember, &ran));
+    assert_ok(gpusync_on_done(after(r.queue, track_a_buffer(&r, &tracked)), remember, &dropped));
+    must_return_within(60);
+    destroyer_start(&d, &r, NULL, false);
+    await_calls(&dropped, 1);
+    assert_false(GET(&d.returned));
+    assert_int_equal(calls_so_far(&ran), 0);
+    softmetal_finish(running);
+    join(d.thread);
+    has_returned();
+    assert_ok(d.result);
+    r.queue = NULL;
+    assert_ended(&ran, GPUSYNC_OK);
+    assert_ended(&dropped, GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(softmetal_retain_count(tracked), 1);
+    metal_release(running);
     metal_release(tracked);
     rig_close(&r);
 }
@@ -2060,10 +2188,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_command_buffer_may_end_at_every_point_of_destroy_now),
         cmocka_unit_test(test_destroy_now_may_come_at_every_point_of_a_signal_that_ends_held_work),
         cmocka_unit_test(test_destroy_now_of_two_queues_may_meet_at_every_point),
+        cmocka_unit_test(test_destroy_now_may_come_at_every_point_of_a_wait),
         cmocka_unit_test(test_destroy_now_tells_every_callback_however_many_there_are),
         cmocka_unit_test(test_the_destroy_of_a_device_waits_for_a_call_in_it),
         cmocka_unit_test(test_a_device_with_queues_is_not_destroyed),
         cmocka_unit_test(test_buffers_made_or_tracked_and_never_committed_are_given_up),
+        cmocka_unit_test(test_destroy_waits_for_running_work_and_gives_up_what_is_tracked_behind_it),
         cmocka_unit_test(test_a_given_up_buffer_may_be_committed_by_its_owner_afterwards),
         cmocka_unit_test(test_after_destroy_nothing_of_the_program_is_called),
         cmocka_unit_test(test_a_thousand_queues_and_devices_come_and_go_without_a_trace),
