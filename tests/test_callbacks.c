@@ -1130,6 +1130,41 @@ static void test_a_dispatch_while_a_destroy_calls_back_is_told_again(void **stat
     close_idle_stage(&s);
 }
 
+/* The dispatch queue finds that another thread calls back, and leaves what is due: it is not asked again and again until
+   that one is over. */
+static void test_the_dispatch_queue_is_not_kept_busy_while_a_destroy_calls_back(void **state)
+{
+    outcome busy = {0}, other = {0};
+    uint64_t before, meanwhile;
+    pthread_t thread;
+    bool rests;
+    gate g;
+    stage s;
+    (void)state;
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
+    gate_init(&g, 2);
+    busy.then = stay;
+    busy.gate = &g;
+    softmetal_set_dispatch_threads(0);
+    on_done(s.q[0], commit_to(s.q[0], buffer_of(s.q[0])), &busy);
+    finish_queue(s.q[0]);
+    thread = start(destroy_meanwhile, s.q[0]);
+    gate_wait(&g);
+    s.q[0] = NULL;
+    on_value(s.t[0], 0, &other);
+    before = softmetal_dispatches();
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    rests = softmetal_dispatched(SECONDS(5));
+    meanwhile = softmetal_dispatches() - before;
+    gate_wait(&g);
+    join(thread);
+    assert_true(rests);
+    assert_int_equal(meanwhile, 0);
+    await_calls(&other, 1); /* asked for by the one that is over */
+    gate_destroy(&g);
+    close_idle_stage(&s);
+}
+
 /* Releases and callbacks of a ticket share one order. */
 static void look_at_object(outcome *o) { o->answered = (unsigned)softmetal_live("buffer"); }
 
@@ -3049,6 +3084,7 @@ int main(void)
         cmocka_unit_test(test_what_had_to_wait_for_its_turn_is_run),
         cmocka_unit_test(test_callbacks_of_one_ticket_do_not_overlap_in_dispatch),
         cmocka_unit_test(test_a_dispatch_while_a_destroy_calls_back_is_told_again),
+        cmocka_unit_test(test_the_dispatch_queue_is_not_kept_busy_while_a_destroy_calls_back),
         cmocka_unit_test(test_an_object_is_released_between_the_callbacks_around_it),
         cmocka_unit_test(test_a_callback_comes_once_on_a_dispatch_queue_with_the_result),
         cmocka_unit_test(test_no_callback_comes_inside_a_wait),

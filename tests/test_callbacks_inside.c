@@ -656,6 +656,87 @@ static void test_a_callback_in_destroy_may_submit_to_other_queues(void **state)
     close_idle_stage(&s);
 }
 
+/* ... and may ask its own queue, which says that it goes. Each in turn: all of it is there until destroy returns. */
+static void ask_its_own_queue(outcome *o)
+{
+    gpusync_queue *q = o->queue;
+    gpusync_wait_options handlers = {.handlers = true};
+    gpusync_point point = gpusync_at_ticket(q, o->ticket);
+    gpusync_ticket_info info;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    void *object = metal_buffer_new(o->stage->rig.metal_device, 16);
+    char text[100];
+    answer(o, gpusync_poll(q, o->ticket));
+    answer(o, gpusync_poll(q, GPUSYNC_EVERYTHING));
+    answer(o, gpusync_get_info(q, o->ticket, &info));
+    answer(o, gpusync_wait(q, o->ticket, GPUSYNC_FOREVER));
+    answer(o, gpusync_wait_ex(q, o->ticket, GPUSYNC_FOREVER, &handlers));
+    answer(o, gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
+    answer(o, gpusync_queue_wait(q, GPUSYNC_FOREVER));
+    answer(o, gpusync_on_done(point, remember, o->next));
+    answer(o, gpusync_release_after(point, object));
+    metal_release(object);
+    answer(o, gpusync_cancel_held(q));
+    must(gpusync_queue_report(q, text, sizeof text) == 0, "a queue that goes has no report");
+    must(gpusync_in_flight(q) <= 2, "in flight");
+    must(gpusync_is_done(q, o->ticket) == (o->result == GPUSYNC_OK), "is_done");
+    if (o->result == GPUSYNC_OK) must(gpusync_next_error(q, &cursor, &error) == GPUSYNC_NOT_READY, "next_error");
+}
+
+enum { ENDED_BEFORE, ENDS_MEANWHILE, LEFT_TO_ITSELF, WAYS_TO_GO };
+
+static void *finish_meanwhile(void *metal)
+{
+    softmetal_finish_queue(metal);
+    return NULL;
+}
+
+static void test_a_callback_in_destroy_may_ask_its_own_queue(void **state)
+{
+    gpusync_callback_mode mode;
+    int way, submitted;
+    size_t i;
+    (void)state;
+    for (mode = GPUSYNC_CALLBACKS_QUEUED; mode <= GPUSYNC_CALLBACKS_MANUAL; mode++)
+        for (way = 0; way < WAYS_TO_GO; way++)
+            for (submitted = 0; submitted < 2; submitted++) {
+                outcome o[2] = {0}, never = {0};
+                pthread_t other = 0;
+                void *metal;
+                stage s;
+                open_callback_stage(&s, SOFTMETAL_MANUAL, mode);
+                softmetal_set_dispatch_threads(0); /* destroy calls back */
+                metal = metal_retain(s.metal[1]);
+                o[0].then = o[1].then = ask_its_own_queue;
+                o[0].stage = o[1].stage = &s;
+                o[0].queue = o[1].queue = s.q[1];
+                o[0].next = o[1].next = &never;
+                if (submitted) o[0].ticket = SUBMIT(s.q[1], BUFFERS(buffer_of(s.q[1])), TELL(&o[0]));
+                else on_done(s.q[1], o[0].ticket = commit_to(s.q[1], buffer_of(s.q[1])), &o[0]);
+                o[1].ticket = commit_to(s.q[1], buffer_of(s.q[1]));
+                on_done(s.q[1], o[1].ticket, &o[1]);
+                if (way == ENDED_BEFORE) softmetal_finish_queue(metal);
+                if (way == ENDS_MEANWHILE) other = start(finish_meanwhile, metal);
+                must_return_within(60);
+                take_down_queue(&s, 1, way == LEFT_TO_ITSELF);
+                has_returned();
+                if (other) join(other);
+                softmetal_finish_queue(metal);
+                metal_release(metal);
+                assert_int_equal(calls_so_far(&o[0]), 1);
+                assert_int_equal(calls_so_far(&o[1]), 1);
+                for (i = 0; i < 2 * o[0].answered; i++)
+                    assert_result(o[i % 2].answers[i / 2], GPUSYNC_ERROR_DESTROYED);
+                assert_int_equal(o[0].answered, o[1].answered);
+                assert_true(ran_here(&o[0]));
+                softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+                settle(&s);
+                assert_int_equal(calls_of(&never), 0);
+                close_idle_stage(&s);
+            }
+}
+
 /* -- two devices ------------------------------------------------------------------------------------------------- */
 
 typedef struct second_device {
@@ -818,6 +899,7 @@ int main(void)
         cmocka_unit_test(test_callbacks_that_lead_to_callbacks_run_one_after_the_other),
         cmocka_unit_test(test_cancel_inside_a_callback_nests_no_callbacks),
         cmocka_unit_test(test_a_callback_in_destroy_may_submit_to_other_queues),
+        cmocka_unit_test(test_a_callback_in_destroy_may_ask_its_own_queue),
         cmocka_unit_test(test_a_callback_of_one_device_registers_with_another),
         cmocka_unit_test(test_callbacks_of_two_devices_run_at_once),
         cmocka_unit_test(test_inside_a_callback_of_given_up_work_no_wait_would_deadlock),

@@ -321,6 +321,73 @@ static void test_a_wait_for_many_that_times_out_writes_one_warning(void **state)
     close_program(&p);
 }
 
+/* What the waiting thread does in its sleep: the work of the first queue ends, and another thread destroys that queue. The
+   sleep returns at once until the queue is gone, and then at the deadline. */
+static struct {
+    gpusync_queue *queue;
+    pthread_t destroyer, waiter;
+    bool begun, gone;
+} first_goes;
+
+static void *destroy_the_first(void *unused)
+{
+    must(gpusync_queue_destroy(first_goes.queue) == GPUSYNC_OK, "destroy");
+    PUT(&first_goes.gone, true);
+    return unused;
+}
+
+static void let_the_first_go(program *p, uint64_t deadline_ns)
+{
+    (void)p;
+    if (!pthread_equal(pthread_self(), first_goes.waiter)) {
+        sched_yield();
+    } else if (!first_goes.begun) {
+        first_goes.begun = true;
+        finish_queue(first_goes.queue);
+        first_goes.destroyer = start(destroy_the_first, NULL);
+    } else if (GET(&first_goes.gone)) {
+        PUT(&clock_now, deadline_ns);
+    } else {
+        sched_yield();
+    }
+}
+
+/* A queue of which nothing is waited for any more may go: the line names one that is there, whichever came first. */
+static void test_a_wait_that_times_out_reads_nothing_of_a_queue_that_has_gone(void **state)
+{
+    gpusync_queue_desc desc = queue_desc_of(0, 0);
+    int how;
+    (void)state;
+    desc.label = "first";
+    for (how = 0; how < 2; how++) {
+        gpusync_point points[2];
+        gpusync_result result;
+        gpusync_queue *last;
+        size_t which = 99;
+        program p;
+        open_program(&p, desc);
+        memset(&first_goes, 0, sizeof first_goes);
+        desc.label = "last";
+        last = queue_of_kind(QUEUE_OF_GPUSYNC, p.r.device, &desc);
+        desc.label = "first";
+        first_goes.queue = p.r.queue;
+        first_goes.waiter = pthread_self();
+        points[0] = after(p.r.queue, commit_empty(&p.r, NULL));
+        points[1] = after(last, commit_empty_to(last, NULL));
+        p.in_park = let_the_first_go;
+        must_return_within(60);
+        result = how ? gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, MS(5), NULL, &which)
+                     : gpusync_device_wait(p.r.device, MS(5), NULL);
+        join(first_goes.destroyer);
+        has_returned();
+        p.r.queue = last;
+        assert_result(result, GPUSYNC_TIMEOUT);
+        if (how) assert_int_equal(which, 2);
+        assert_timed_out(&p, "1 of 2 have not ended, ", "ticket 1 of queue 'last'");
+        close_program(&p);
+    }
+}
+
 /* The log function takes 1 ms for a line: it writes to a file. */
 static void take_a_while(program *p)
 {
@@ -1471,6 +1538,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_wait_for_a_device_warns_of_a_queue_that_has_not_ended),
         cmocka_unit_test(test_a_wait_for_a_value_that_times_out_writes_one_warning),
         cmocka_unit_test(test_a_wait_for_many_that_times_out_writes_one_warning),
+        cmocka_unit_test(test_a_wait_that_times_out_reads_nothing_of_a_queue_that_has_gone),
         cmocka_unit_test(test_a_wait_for_a_thousand_points_writes_one_warning_and_keeps_its_limit),
         cmocka_unit_test(test_a_wait_for_a_device_with_several_stuck_queues_writes_one_warning),
         cmocka_unit_test(test_a_command_buffer_without_room_writes_one_warning),
