@@ -1627,20 +1627,26 @@ static void *handler_body(void *argument)
     return argument;
 }
 
-/* A handler is stopped at its n-th point when destroy comes. False: it has no so many. */
-static bool check_destroy_against_a_handler(int n)
+/* A handler is stopped at its n-th point when destroy comes, before or after it has ended its ticket. False: it has no so
+   many. */
+static bool check_destroy_against_a_handler(int n, bool now, bool fails)
 {
     gpusync_hooks hooks = {counting_yield, yielding_park, plain_unpark, NULL};
     pthread_t thread, handler;
     destroying d;
     void *buffer;
     uint32_t before;
-    bool stopped;
+    bool stopped, by_destroy;
+    gpusync_ticket ticket;
+    outcome o = {0};
     stage s;
     open_sleepy_stage(&s, &hooks, NULL);
     buffer = kept_buffer_of(s.q[1]);
-    (void)commit_to(s.q[1], buffer);
+    if (fails) softmetal_fail(buffer, NULL, 3, "bad");
+    ticket = commit_to(s.q[1], buffer);
+    assert_ok(gpusync_on_done(gpusync_at_ticket(s.q[1], ticket), remember, &o));
     softmetal_complete(buffer);
+    softmetal_set_dispatch_threads(0); /* no other thread comes to points */
     memset(&halfway, 0, sizeof halfway);
     halfway.buffer = buffer;
     probe_at_each(n, stop_the_handler, NULL);
@@ -1649,7 +1655,7 @@ static bool check_destroy_against_a_handler(int n)
         sched_yield();
     stopped = probe_has_acted();
     if (stopped) {
-        d = (destroying){s.q[1], false, 0};
+        d = (destroying){s.q[1], now, 0};
         before = __atomic_load_n(&yields, __ATOMIC_SEQ_CST);
         thread = start(destroy_body, &d);
         while (__atomic_load_n(&yields, __ATOMIC_SEQ_CST) == before && !__atomic_load_n(&d.done, __ATOMIC_SEQ_CST))
@@ -1660,6 +1666,10 @@ static bool check_destroy_against_a_handler(int n)
         s.q[1] = NULL;
     }
     join(handler);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    await_call(&o);
+    by_destroy = metal4_run() && now && o.result == GPUSYNC_ERROR_DESTROYED; /* no status tells destroy_now how it ended */
+    assert_ended(&o, by_destroy ? GPUSYNC_ERROR_DESTROYED : fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     softmetal_release_block(buffer, 0);
     metal_release(buffer);
     close_stage(&s);
@@ -1669,12 +1679,14 @@ static bool check_destroy_against_a_handler(int n)
 /* Rule: destroy waits for a handler that has freed its slot, too: it touches the queue once more. */
 static void test_destroy_waits_for_a_handler_that_is_on_its_way_out(void **state)
 {
-    int n;
+    int n, how;
     (void)state;
     must_return_within(60);
-    for (n = 1; check_destroy_against_a_handler(n); n++) {}
+    for (how = 0; how < 4; how++) {
+        for (n = 1; check_destroy_against_a_handler(n, how & 1, how & 2); n++) {}
+        assert_true(n > 2); /* before the handler's step, and after it */
+    }
     has_returned();
-    assert_true(n > 2); /* before the handler's step, and after it */
 }
 
 static void test_destroy_now_lets_a_handler_out_that_has_ended_a_submission(void **state)
