@@ -398,6 +398,34 @@ static void test_a_failure_wins_over_a_timeout(void **state)
     close_rig(&r);
 }
 
+/* It is told once: by the wait that returns it, also at its limit. A wait that returns TIMEOUT leaves it to the next. */
+static void test_at_the_limit_a_failure_among_everything_is_told_and_not_lost(void **state)
+{
+    gpusync_point points[2];
+    gpusync_queue *fails;
+    void *bad, *never;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    fails = queue_new(r.device);
+    (void)commit_empty_to(fails, &bad);
+    softmetal_fail(bad, NULL, 3, "killed");
+    commit_empty(&r, &never);
+    points[0] = gpusync_at_ticket(r.queue, GPUSYNC_EVERYTHING);
+    points[1] = gpusync_at_ticket(fails, GPUSYNC_EVERYTHING);
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, MS(1), GPUSYNC_TIMEOUT, 2);
+    softmetal_finish(bad);
+    expect_many(points, 1, GPUSYNC_WAIT_ANY, MS(1), GPUSYNC_TIMEOUT, 1);
+    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_TIMEOUT); /* leaves it to the next */
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, MS(1), GPUSYNC_ERROR_EXECUTION, 1);
+    assert_ok(gpusync_queue_wait(fails, 0));
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, MS(1), GPUSYNC_TIMEOUT, 2);
+    softmetal_finish(never);
+    expect_many(points, 2, GPUSYNC_WAIT_ALL, 0, GPUSYNC_OK, 2);
+    assert_ok(gpusync_queue_destroy(fails));
+    close_rig(&r);
+}
+
 static void test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended(void **state)
 {
     gpusync_timeline *timelines[2];
@@ -1834,6 +1862,7 @@ int main(void)
         cmocka_unit_test(test_points_that_are_all_reached_cost_no_message_and_up_to_16_no_memory),
         cmocka_unit_test(test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_reached),
         cmocka_unit_test(test_a_failure_wins_over_a_timeout),
+        cmocka_unit_test(test_at_the_limit_a_failure_among_everything_is_told_and_not_lost),
         cmocka_unit_test(test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended),
         cmocka_unit_test(test_destroying_one_of_many_ends_the_wait_at_once),
         cmocka_unit_test(test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were),
