@@ -1844,6 +1844,92 @@ static void test_destroy_ends_a_wait_that_spins(void **state)
     close_rig(&r);
 }
 
+static struct {
+    gpusync_timeline *timeline;
+    pthread_t thread;
+    gpusync_result result;
+    unsigned yields; /* of the thread that destroys */
+    bool begun, slept, done;
+} amid;
+
+static void *destroy_amid_body(void *unused)
+{
+    amid.result = gpusync_timeline_destroy(amid.timeline);
+    PUT(&amid.done, true);
+    return unused;
+}
+
+/* Until it has returned, or waits. */
+static void destroy_amid(void *unused)
+{
+    PUT(&amid.begun, true);
+    amid.thread = start(destroy_amid_body, unused);
+    while (!GET(&amid.done) && GET(&amid.yields) < 50) sched_yield();
+}
+
+static void yield_amid(void *user)
+{
+    (void)user;
+    COUNT(&amid.yields);
+    sched_yield();
+}
+
+/* The waiting thread has come to its sleep, and was at no such point before. */
+static void park_amid(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    if (!GET(&amid.begun)) {
+        (void)probe_has_acted();
+        amid.slept = true;
+        destroy_amid(NULL);
+    }
+    thread_park(waiter, deadline_ns);
+}
+
+static void unpark_amid(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+/* No wait sleeps on in a timeline that goes, wherever it is when that begins. */
+static void test_destroy_may_come_at_every_point_of_a_wait(void **state)
+{
+    gpusync_hooks hooks = {yield_amid, park_amid, unpark_amid, NULL};
+    int way, place;
+    (void)state;
+    for (way = 0; way < 3; way++) {
+        place = 0;
+        do {
+            gpusync_timeline *other;
+            gpusync_point points[2];
+            gpusync_result result;
+            void *event = NULL;
+            rig r;
+            rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+            memset(&amid, 0, sizeof amid);
+            other = timeline_new(r.device);
+            amid.timeline = way == 2 ? timeline_over(r.device, &event) : timeline_new(r.device);
+            points[0] = at(other, 1);
+            points[1] = at(amid.timeline, 1);
+            probe_at_each(++place, destroy_amid, NULL);
+            must_return_within(60);
+            result = way == 1 ? gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL)
+                              : gpusync_timeline_wait(amid.timeline, 1, GPUSYNC_FOREVER, NULL);
+            has_returned();
+            (void)probe_has_acted();
+            assert_true(amid.begun);
+            join(amid.thread);
+            assert_ok(amid.result);
+            assert_result(result, GPUSYNC_ERROR_DESTROYED);
+            assert_ok(gpusync_timeline_destroy(other));
+            if (event) metal_release(event);
+            rig_close(&r);
+        } while (!amid.slept);
+        assert_true(place > 2);
+    }
+}
+
 static void test_a_device_stays_while_it_has_timelines(void **state)
 {
     gpusync_timeline *timelines[2];
@@ -2460,6 +2546,7 @@ int main(void)
         cmocka_unit_test(test_a_timeline_that_could_not_be_made_costs_no_event),
         cmocka_unit_test(test_destroy_ends_the_waits_that_sleep),
         cmocka_unit_test(test_destroy_ends_a_wait_that_spins),
+        cmocka_unit_test(test_destroy_may_come_at_every_point_of_a_wait),
         cmocka_unit_test(test_a_device_stays_while_it_has_timelines),
         cmocka_unit_test(test_a_timeline_of_a_lost_device_can_be_signalled),
         cmocka_unit_test(test_giving_up_fails_every_timeline_of_a_lost_device),
