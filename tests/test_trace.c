@@ -1258,6 +1258,39 @@ static void test_a_wait_that_did_not_sleep_to_the_end_of_a_ticket_is_no_wake(voi
     rig_close(&r);
 }
 
+/* Given-up work has no end on the GPU: what stands in its place in the ring is the time of a ticket a lap before. */
+static void test_a_wait_for_work_that_is_given_up_is_no_wake(void **state)
+{
+    enum { LAP = 256 };
+    gpusync_ticket_info info;
+    gpusync_queue *lost;
+    wait_job job;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
+    lost = queue_new(r.device);
+    for (i = 0; i < LAP; i++) {
+        (void)commit_empty(&r, &buffer);
+        softmetal_finish(buffer);
+    }
+    wait_job_start(&job, r.queue, commit_empty(&r, NULL), GPUSYNC_FOREVER);
+    await_sleepers(r.device, 1);
+    assert_ok(gpusync_get_info(r.queue, job.ticket - LAP, &info));
+    assert_true(info.gpu_end_s > 0);
+    (void)commit_empty_to(lost, &buffer);
+    fail_with_the_device(buffer);
+    softmetal_finish(buffer);
+    probe_give_up_lost(r.device);
+    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(stats_of(r.queue).waits_sleep, 1);
+    assert_device_has(&r, 0, 0);
+    softmetal_finish_queue(r.metal_queue);
+    assert_ok(gpusync_queue_destroy(lost));
+    rig_close(&r);
+}
+
 static double clock_offset_s; /* of the device's clock */
 static double another_clock(void) { return (double)gpusync_now_ns() / 1e9 + clock_offset_s; }
 static double no_clock(void) { return 0; }
@@ -1322,6 +1355,7 @@ int main(void)
         cmocka_unit_test(test_every_event_once),
         cmocka_unit_test(test_a_wait_that_slept_counts_with_its_latency),
         cmocka_unit_test(test_a_wait_that_did_not_sleep_to_the_end_of_a_ticket_is_no_wake),
+        cmocka_unit_test(test_a_wait_for_work_that_is_given_up_is_no_wake),
         cmocka_unit_test(test_times_of_another_clock_make_no_wake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
