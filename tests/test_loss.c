@@ -3067,6 +3067,92 @@ static void test_the_end_may_come_at_any_place_of_the_giving_up(void **state)
     }
 }
 
+static gpusync_result destroyed;
+static bool destroy_is_over;
+static pthread_t destroyer;
+
+static void *destroy_the_first(void *unused)
+{
+    (void)unused;
+    destroyed = gpusync_queue_destroy(s.q[0]);
+    PUT(&destroy_is_over, true);
+    return NULL;
+}
+
+/* The destroy has begun; a wait inside Metal keeps the queue. The question takes no lock. */
+static void destroy_at_the_place(void *unused)
+{
+    const gpusync_ticket none = (gpusync_ticket)1 << 40;
+    (void)unused;
+    destroyer = start(destroy_the_first, NULL);
+    while (gpusync_poll(s.q[0], none) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+    PUT(&place_is_past, true);
+}
+
+/* ... for whoever sleeps until then. */
+static void let_time_pass(void)
+{
+    PUT(&clock_now, GET(&clock_now) + MS(1));
+    pthread_mutex_lock(&asleep.lock);
+    pthread_cond_broadcast(&asleep.permit);
+    pthread_mutex_unlock(&asleep.lock);
+    sched_yield();
+}
+
+/* A destroy begins at any place of the giving up, also in the midst of a step. What is kept for it is then no longer kept, and
+   nothing of it goes while the thread that gives up holds a lock. The last kind is work that its owner has not committed. */
+static void test_a_destroy_may_begin_at_any_place_of_the_giving_up(void **state)
+{
+    gpusync_wait_options options = {.blocking = true};
+    int kind, place;
+    (void)state;
+    NOT_ON_METAL4("no waitUntilCompleted");
+    for (kind = 0; kind < 3; kind++) {
+        place = 0;
+        do {
+            work *w;
+            uint64_t before;
+            outcome o = {0};
+            void *object, *metal;
+            wait_job job;
+            open_play(1);
+            commit_work(0);
+            w = kind == 0 ? commit_work(0) : kind == 1 ? submit_work(0, 1, NULL, NULL) : track_work(0);
+            object = memory_of(&s, 16);
+            assert_ok(gpusync_release_after(point_of(w), object));
+            on_done(s.q[0], w->ticket, &o);
+            before = softmetal_message_count("waitUntilCompleted");
+            start_through(&job, &works[0], &options);
+            await_blocked(before);
+            lose();
+            metal = metal_retain(s.metal[0]);
+            must_return_within(20);
+            PUT(&place_is_past, false);
+            PUT(&destroy_is_over, false);
+            probe_amid_each(++place, destroy_at_the_place, NULL);
+            give_up();
+            assert_true(softmetal_dispatched(SECONDS(20)));
+            while (probe_has_acted() && !GET(&place_is_past)) sched_yield(); /* it may be another thread that is there */
+            if (!GET(&place_is_past)) destroyer = start(destroy_the_first, NULL);
+            finish_0();
+            (void)wait_job_join(&job);
+            while (!GET(&destroy_is_over)) let_time_pass();
+            join(destroyer);
+            has_returned();
+            assert_ok(destroyed);
+            s.q[0] = NULL;
+            assert_int_equal(owners_of(object), 1);
+            metal_release(object);
+            assert_int_equal(calls_of(&o), 1);
+            assert_true(o.result == GPUSYNC_ERROR_DEVICE_LOST || (kind == 2 && o.result == GPUSYNC_ERROR_CANCELLED));
+            softmetal_finish_queue(metal);
+            metal_release(metal);
+            close_play();
+        } while (GET(&place_is_past));
+        assert_true(place > 3);
+    }
+}
+
 static void finish_first(void) { finish_work(&works[0]); }
 static void finish_first_at_the_place(void *argument) { (void)argument, come_to_the_place(finish_first); }
 
@@ -3771,6 +3857,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_work_may_be_given_up_at_any_place_of_the_wait),
         cmocka_unit_test(test_the_work_may_be_given_up_at_any_place_of_a_registration),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_giving_up),
+        cmocka_unit_test(test_a_destroy_may_begin_at_any_place_of_the_giving_up),
         cmocka_unit_test(test_with_sticky_failure_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_with_sticky_failure_a_wait_may_come_at_any_place_of_the_end),
         cmocka_unit_test(test_a_tracked_buffer_may_be_untracked_at_any_place_of_the_wait),
