@@ -209,6 +209,25 @@ static void test_waits_on_a_queue_never_used_cost_nothing(void **state)
     rig_close(&r);
 }
 
+static void test_a_wait_for_the_device_takes_no_memory_for_timelines(void **state)
+{
+    gpusync_timeline *timelines[16];
+    size_t i;
+    long calls;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < LENGTH(timelines); i++) timelines[i] = timeline_new(r.device);
+    calls = r.memory.calls;
+    r.memory.fail_at = 1;
+    r.memory.fail_after = true;
+    assert_ok(gpusync_device_wait(r.device, GPUSYNC_FOREVER, NULL));
+    r.memory.fail_at = 0;
+    assert_int_equal(r.memory.calls, calls);
+    for (i = 0; i < LENGTH(timelines); i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+    rig_close(&r);
+}
+
 static void test_everything_is_done_when_the_queue_is_idle(void **state)
 {
     void *buffer, *tracked;
@@ -698,6 +717,98 @@ static void test_a_wait_for_the_device_counts_for_the_failures_of_all_its_queues
     assert_ok(gpusync_queue_destroy(second));
     assert_ok(gpusync_queue_destroy(third));
     rig_close(&r);
+}
+
+/* The park of a wait runs this once, on a thread of its own, and then ends the first work. */
+static struct {
+    rig *r;
+    gpusync_queue *other;
+    void *first;
+    way inner;
+    gpusync_result answer;
+    int parks;
+} overlap;
+
+static void *act_meanwhile(void *unused)
+{
+    (void)unused;
+    if (overlap.other) fail_one(overlap.other, "later");
+    if (overlap.other != overlap.r->queue) softmetal_finish(overlap.first); /* or it has ended in front of the later */
+    if (overlap.inner) overlap.answer = overlap.inner(overlap.r, GPUSYNC_EVERYTHING, 0, NULL);
+    return NULL;
+}
+
+static void overlap_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    if (overlap.parks++ == 0) join(start(act_meanwhile, NULL));
+    thread_park(waiter, deadline_ns);
+}
+
+static void overlap_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    thread_unpark(waiter);
+}
+
+static void open_overlap(rig *r, gpusync_queue **second)
+{
+    static const gpusync_hooks hooks = {NULL, overlap_park, overlap_unpark, NULL};
+    rig_open_hooked(r, SOFTMETAL_MANUAL, &hooks, 0);
+    *second = queue_new(r->device);
+    memset(&overlap, 0, sizeof overlap);
+    overlap.r = r;
+    overlap.answer = 99;
+}
+
+/* The failure counts for each wait that had begun, though another one has returned it by then. */
+static void test_a_failure_is_told_to_each_of_the_waits_that_overlap(void **state)
+{
+    static const way inside[] = {by_device_wait, by_queue_wait, by_everything};
+    size_t w;
+    (void)state;
+    for (w = 0; w < LENGTH(inside); w++) {
+        gpusync_queue *second;
+        gpusync_error error;
+        gpusync_wait_options options = {.error = &error};
+        rig r;
+        open_overlap(&r, &second);
+        overlap.inner = inside[w];
+        overlap.first = buffer_of(r.queue);
+        softmetal_fail(overlap.first, "TestDomain", 42, "it broke");
+        (void)commit_to(r.queue, overlap.first);
+        assert_result(gpusync_device_wait(r.device, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_EXECUTION);
+        assert_string_equal(error.message, "it broke");
+        assert_true(overlap.parks > 0);
+        assert_result(overlap.answer, GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_device_wait(r.device, 0, NULL)); /* one that begins now is told nothing */
+        assert_ok(gpusync_queue_wait(r.queue, 0));
+        assert_ok(gpusync_queue_destroy(second));
+        rig_close(&r);
+    }
+}
+
+/* It is left to the waits that begin behind it. */
+static void test_a_wait_for_the_device_leaves_out_the_failure_of_later_work(void **state)
+{
+    int own;
+    (void)state;
+    for (own = 0; own < 2; own++) { /* of another queue, which was idle; or of the one that it waits for */
+        gpusync_queue *second, *fails;
+        gpusync_error error;
+        gpusync_wait_options options = {.error = &error};
+        rig r;
+        open_overlap(&r, &second);
+        (void)commit_empty(&r, &overlap.first);
+        overlap.other = fails = own ? r.queue : second;
+        assert_ok(gpusync_device_wait(r.device, GPUSYNC_FOREVER, &options));
+        assert_true(overlap.parks > 0);
+        assert_result(gpusync_wait_ex(fails, GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
+        assert_string_equal(error.message, "later");
+        assert_ok(gpusync_device_wait(r.device, 0, NULL));
+        assert_ok(gpusync_queue_destroy(second));
+        rig_close(&r);
+    }
 }
 
 /* A program may keep its first failure in one place, and wait on. */
@@ -2199,6 +2310,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_waits_for_what_has_ended_write_to_no_memory),
         cmocka_unit_test(test_no_lock_shares_a_cache_line_with_what_other_threads_write),
         cmocka_unit_test(test_waits_on_a_queue_never_used_cost_nothing),
+        cmocka_unit_test(test_a_wait_for_the_device_takes_no_memory_for_timelines),
         cmocka_unit_test(test_everything_is_done_when_the_queue_is_idle),
         cmocka_unit_test(test_waits_on_a_drained_queue_cost_nothing),
         cmocka_unit_test(test_waits_after_a_failure_still_send_no_message),
@@ -2213,6 +2325,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_error_of_a_wait_for_what_is_being_destroyed_is_filled),
         cmocka_unit_test(test_the_error_of_a_wait_for_the_device_is_that_of_the_first_queue_that_has_one),
         cmocka_unit_test(test_a_wait_for_the_device_counts_for_the_failures_of_all_its_queues),
+        cmocka_unit_test(test_a_failure_is_told_to_each_of_the_waits_that_overlap),
+        cmocka_unit_test(test_a_wait_for_the_device_leaves_out_the_failure_of_later_work),
         cmocka_unit_test(test_a_wait_that_returns_no_error_leaves_the_place_for_it_alone),
         cmocka_unit_test(test_the_error_of_a_wait_that_makes_no_sense_is_filled),
         cmocka_unit_test(test_an_end_seen_while_spinning_is_counted_as_spin_and_parks_no_thread),
