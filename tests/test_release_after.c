@@ -294,6 +294,40 @@ static void test_on_a_lost_device_an_object_of_a_value_is_kept_until_its_timelin
     close_stage(&s);
 }
 
+/* It does not stand behind the objects that are kept until the destroy. Nor does one for a value that the loss failed. */
+static void test_a_callback_for_what_was_given_up_does_not_wait_for_an_object_that_is_kept(void **state)
+{
+    int kind;
+    (void)state;
+    for (kind = 0; kind < TICKET_KINDS; kind++) {
+        outcome of_ticket = {0}, of_value = {0};
+        void *object;
+        stage s;
+        if (!is_there(kind)) continue;
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        object = memory_of(&s, 1);
+        of_ticket.ticket = ticket_of(&s, 0, kind, false);
+        assert_ok(gpusync_release_after(gpusync_at_ticket(s.q[0], of_ticket.ticket), object));
+        assert_ok(gpusync_release_after(at(s.a, 5), object));
+        lose_the_device(&s, 1);
+        probe_give_up_lost(s.device);
+        assert_int_equal(owners_of(object), 3);
+        on_done(s.q[0], of_ticket.ticket, &of_ticket);
+        on_value(s.a, 5, &of_value);
+        assert_int_equal(calls_of(&of_ticket), 1);
+        assert_ended(&of_ticket, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(calls_of(&of_value), 1);
+        assert_ended(&of_value, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(owners_of(object), 3);
+        finish(&s, 0);
+        close_queue(&s, 0);
+        take_down_timeline(&s, 0);
+        assert_int_equal(owners_of(object), 1);
+        metal_release(object);
+        close_stage(&s);
+    }
+}
+
 /* A value that the host signals in time is reached on a lost device, too. */
 static void test_on_a_lost_device_an_object_of_a_value_is_released_when_the_host_signals_it(void **state)
 {
@@ -308,6 +342,66 @@ static void test_on_a_lost_device_an_object_of_a_value_is_released_when_the_host
     assert_ok(gpusync_timeline_signal(s.a, 1));
     assert_int_equal(owners_of(object), 1);
     metal_release(object);
+    close_stage(&s);
+}
+
+static struct {
+    stage *stage;
+    void *buffer, *object;
+    gpusync_ticket before;
+    bool acted;
+} amid_a_commit;
+
+/* On a thread of its own. */
+static void *lose_and_signal(void *argument)
+{
+    stage *s = (stage *)argument;
+    void *culprit = open_on(s, 1);
+    fail_with_the_device(culprit);
+    (void)commit_to(s->q[1], culprit);
+    softmetal_finish(culprit);
+    must(gpusync_device_is_lost(s->device), "the device is not lost");
+    probe_give_up_lost(s->device);
+    must(gpusync_poll(s->q[0], amid_a_commit.before) == GPUSYNC_NOT_READY, "the work was given up amid a commit");
+    must(gpusync_timeline_signal(s->a, 5) == GPUSYNC_OK && value_of(s->a) == 5, "the value has not been reached");
+    must(owners_of(amid_a_commit.object) == 1, "the object is kept though its value was reached");
+    return NULL;
+}
+
+static void give_up_amid_a_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_AFTER || GET(&amid_a_commit.acted) || !commits(object, selector, amid_a_commit.buffer)) return;
+    PUT(&amid_a_commit.acted, true);
+    join(start(lose_and_signal, amid_a_commit.stage));
+}
+
+/* Both looks come amid a commit, which keeps its queue from being given up. The value comes before they do so again. */
+static void test_an_object_of_a_value_that_is_reached_while_giving_up_has_to_come_again_is_released(void **state)
+{
+    outcome o = {0};
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    memset(&amid_a_commit, 0, sizeof amid_a_commit);
+    amid_a_commit.stage = &s;
+    amid_a_commit.object = memory_of(&s, 1);
+    amid_a_commit.before = commit_on(&s, 0);
+    assert_ok(gpusync_release_after(at(s.a, 5), amid_a_commit.object));
+    on_value(s.a, 5, &o);
+    assert_int_equal(owners_of(amid_a_commit.object), 2);
+    amid_a_commit.buffer = open_on(&s, 0);
+    must_return_within(20);
+    softmetal_set_message_hook(give_up_amid_a_commit, NULL);
+    (void)commit_to(s.q[0], amid_a_commit.buffer);
+    softmetal_set_message_hook(NULL, NULL);
+    has_returned();
+    assert_true(amid_a_commit.acted);
+    assert_ended(&o, GPUSYNC_OK);
+    probe_give_up_lost(s.device);
+    assert_result(gpusync_poll(s.q[0], amid_a_commit.before), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(owners_of(amid_a_commit.object), 1);
+    metal_release(amid_a_commit.object);
     close_stage(&s);
 }
 
@@ -415,7 +509,9 @@ int main(void)
         cmocka_unit_test(test_on_a_lost_device_an_object_is_released_when_its_ticket_ends_in_time),
         cmocka_unit_test(test_an_object_of_held_work_is_released_when_the_device_is_lost),
         cmocka_unit_test(test_on_a_lost_device_an_object_of_a_value_is_kept_until_its_timeline_is_destroyed),
+        cmocka_unit_test(test_a_callback_for_what_was_given_up_does_not_wait_for_an_object_that_is_kept),
         cmocka_unit_test(test_on_a_lost_device_an_object_of_a_value_is_released_when_the_host_signals_it),
+        cmocka_unit_test(test_an_object_of_a_value_that_is_reached_while_giving_up_has_to_come_again_is_released),
         cmocka_unit_test(test_nothing_is_retained_where_release_after_refuses),
         cmocka_unit_test(test_objects_to_be_released_after_a_held_ticket_are),
         cmocka_unit_test(test_an_object_whose_dealloc_destroys_its_queue_is_told_of_the_deadlock),
