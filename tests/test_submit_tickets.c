@@ -467,6 +467,40 @@ static void test_work_that_waits_for_a_ticket_fails_as_that_does(void **state)
     }
 }
 
+/* The reason is that of the ticket, and no answer to the call: the work is taken, and fails with it. */
+static void test_work_that_waits_for_a_ticket_that_has_failed_is_taken_whatever_the_failure_was(void **state)
+{
+    static const gpusync_result reasons[] = {GPUSYNC_ERROR_DESTROYED, GPUSYNC_ERROR_INVALID_TICKET,
+                                             GPUSYNC_ERROR_DEVICE_LOST, GPUSYNC_ERROR_COMPILE};
+    size_t i;
+    (void)state;
+    for (i = 0; i <= LENGTH(reasons); i++) { /* the last: its timeline is destroyed */
+        bool goes = i == LENGTH(reasons);
+        gpusync_result reason = goes ? GPUSYNC_ERROR_DESTROYED : reasons[i];
+        gpusync_ticket failed, ticket;
+        gpusync_error why;
+        void *buffer;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 2);
+        failed = SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 5)));
+        memset(&why, 0, sizeof why);
+        why.result = reason;
+        if (goes) take_down_timeline(&s, 0);
+        else assert_ok(gpusync_timeline_fail(s.a, &why));
+        assert_result(gpusync_poll(s.q[1], failed), reason);
+        if (!metal4_run()) {
+            buffer = buffer_of(s.q[0]);
+            assert_ok(gpusync_encode_wait(s.q[0], buffer, after(s.q[1], failed)));
+            assert_result(gpusync_wait(s.q[0], commit_to(s.q[0], buffer), 0), reason);
+        }
+        ticket = SUBMIT(s.q[0], BUFFERS(buffer_of(s.q[0])), WAITS(after(s.q[1], failed)), SIGNALS(at(s.b, 1)));
+        assert_result(gpusync_wait(s.q[0], ticket, 0), reason);
+        assert_int_equal(reached(s.b, reason), 0);
+        assert_false(gpusync_device_is_lost(s.device));
+        close_stage(&s);
+    }
+}
+
 /* Its owner may take his time, and may commit it behind what waits for it: the device must not wait. */
 static void test_work_that_waits_for_a_tracked_buffer_goes_after_its_owner_has_committed_it(void **state)
 {
@@ -1421,6 +1455,7 @@ int main(void)
         cmocka_unit_test(test_work_that_waits_for_a_ticket_is_held_on_every_kind_of_queue),
         cmocka_unit_test(test_work_that_waits_for_a_ticket_is_refused_where_it_cannot_be_held),
         cmocka_unit_test(test_work_that_waits_for_a_ticket_fails_as_that_does),
+        cmocka_unit_test(test_work_that_waits_for_a_ticket_that_has_failed_is_taken_whatever_the_failure_was),
         cmocka_unit_test(test_command_buffers_that_outlive_their_submission_are_known_until_their_handlers_have_run),
         cmocka_unit_test(test_the_end_of_a_ticket_of_a_destroyed_queue_is_known),
         cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_can_simply_be_committed),
