@@ -745,6 +745,75 @@ static void test_a_point_that_was_given_up_ends_a_wait_for_all(void **state)
     close_rig(&r);
 }
 
+static struct {
+    rig *rig;
+    gpusync_queue *other, *third;
+    void *buffer;
+    many_job job;
+    bool acted;
+} amid_a_commit;
+
+static void *lose_and_give_up(void *unused)
+{
+    void *fatal;
+    (void)unused;
+    (void)commit_empty_to(amid_a_commit.third, &fatal);
+    fail_with_the_device(fatal);
+    softmetal_finish(fatal);
+    must(gpusync_device_is_lost(amid_a_commit.rig->device), "the device is not lost");
+    probe_give_up_lost(amid_a_commit.rig->device);
+    must(gpusync_poll(amid_a_commit.other, 1) == GPUSYNC_ERROR_DEVICE_LOST, "the first point was not given up");
+    must(gpusync_poll(amid_a_commit.rig->queue, 1) == GPUSYNC_NOT_READY, "the second was given up amid a commit");
+    return NULL;
+}
+
+static void give_up_amid_a_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_AFTER || GET(&amid_a_commit.acted) || !commits(object, selector, amid_a_commit.buffer)) return;
+    PUT(&amid_a_commit.acted, true);
+    join(start(lose_and_give_up, NULL));
+    (void)many_job_join(&amid_a_commit.job); /* before the commit goes on */
+}
+
+/* The commit of another thread keeps the second queue from being given up. */
+static void test_a_ticket_that_is_given_up_ends_a_wait_for_all_or_a_failure_at_once(void **state)
+{
+    gpusync_point points[2];
+    sleep_log log;
+    void *buffers[2], *metal[2];
+    int i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    log.stubborn = true;
+    memset(&amid_a_commit, 0, sizeof amid_a_commit);
+    amid_a_commit.rig = &r;
+    amid_a_commit.other = queue_new(r.device);
+    amid_a_commit.third = queue_new(r.device);
+    points[0] = gpusync_at_ticket(amid_a_commit.other, commit_empty_to(amid_a_commit.other, &buffers[0]));
+    points[1] = gpusync_at_ticket(r.queue, commit_empty(&r, &buffers[1]));
+    metal[0] = gpusync_queue_metal(amid_a_commit.other);
+    metal[1] = r.metal_queue;
+    many_job_start(&amid_a_commit.job, points, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER);
+    await_sleepers(r.device, 2);
+    amid_a_commit.buffer = buffer_of(r.queue);
+    must_return_within(20);
+    softmetal_set_message_hook(give_up_amid_a_commit, NULL);
+    (void)commit_to(r.queue, amid_a_commit.buffer);
+    softmetal_set_message_hook(NULL, NULL);
+    has_returned();
+    assert_true(amid_a_commit.acted);
+    assert_result(amid_a_commit.job.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(amid_a_commit.job.which, 0);
+    probe_give_up_lost(r.device);
+    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_ERROR_DEVICE_LOST);
+    for (i = 0; i < 2; i++) softmetal_finish_queue(metal[i]);
+    assert_ok(gpusync_queue_destroy(amid_a_commit.other));
+    assert_ok(gpusync_queue_destroy(amid_a_commit.third));
+    close_rig(&r);
+}
+
 /* Work that ended before the loss is no longer asked for: the device is. Its error is one of gpusync's own. */
 static void test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everything(void **state)
 {
@@ -1870,6 +1939,7 @@ int main(void)
         cmocka_unit_test(test_what_a_lost_device_gives_up_ends_a_wait_for_many),
         cmocka_unit_test(test_on_a_lost_device_a_wait_for_many_gets_what_still_ends),
         cmocka_unit_test(test_a_point_that_was_given_up_ends_a_wait_for_all),
+        cmocka_unit_test(test_a_ticket_that_is_given_up_ends_a_wait_for_all_or_a_failure_at_once),
         cmocka_unit_test(test_the_loss_of_a_device_fills_the_error_of_every_wait_for_everything),
         cmocka_unit_test(test_a_wait_for_all_is_woken_once_by_the_last),
         cmocka_unit_test(test_a_wait_for_any_is_woken_by_the_first),
