@@ -796,6 +796,37 @@ static void test_wait_for_many(void **state)
     close_traced(&r, &t);
 }
 
+/* Whatever the wait is for, it is traced with the result that it returns. */
+static void test_a_wait_for_everything_is_traced_with_the_failure_that_it_returns(void **state)
+{
+    enum { DEVICE, QUEUE, MANY, WAYS };
+    gpusync_point point;
+    rig r;
+    trace t;
+    void *buffer;
+    int how;
+    (void)state;
+    open_traced(&r, &t, SOFTMETAL_MANUAL);
+    point = gpusync_at_ticket(r.queue, GPUSYNC_EVERYTHING);
+    for (how = DEVICE; how < WAYS; how++) {
+        gpusync_result result;
+        (void)commit_empty(&r, &buffer);
+        softmetal_fail(buffer, "TestDomain", 42, "it broke");
+        softmetal_finish(buffer);
+        (void)count_of(&t);
+        t.count = 0;
+        if (how == DEVICE) result = gpusync_device_wait(r.device, 0, NULL);
+        else if (how == QUEUE) result = gpusync_queue_wait(r.queue, 0);
+        else result = gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, 0, NULL, NULL);
+        assert_result(result, GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(count_of(&t), 2);
+        assert_int_equal(t.events[0].event.kind, GPUSYNC_TRACE_WAIT_BEGIN);
+        assert_int_equal(t.events[1].event.kind, GPUSYNC_TRACE_WAIT_END);
+        assert_result(t.events[1].event.result, result);
+    }
+    close_traced(&r, &t);
+}
+
 /* -- set and unset ---------------------------------------------------------------------------------------------- */
 
 typedef struct cost {
@@ -1344,6 +1375,7 @@ int main(void)
         cmocka_unit_test(test_wait_sleep),
         cmocka_unit_test(test_wait_for_a_value),
         cmocka_unit_test(test_wait_for_many),
+        cmocka_unit_test(test_a_wait_for_everything_is_traced_with_the_failure_that_it_returns),
         cmocka_unit_test(test_wait_for_many_that_are_done),
         cmocka_unit_test(test_nothing_costs_when_unset),
         cmocka_unit_test(test_a_trace_adds_no_scheduled_handler),
