@@ -171,12 +171,12 @@ MUTANTS = {
          "        gpusync__set_flag(&q->flags, GPUSYNC__LOST);\n"),
     ],
     "given-up-though-it-has-ended": [
-        ("    bool first = gpusync__end_slot(view->slot, view);\n    if (first && cancelled)\n",
-         "    gpusync__end_slot(view->slot, view);\n    bool first = true;\n    if (first && cancelled)\n"),
+        ("    bool first = gpusync__end_slot(view->slot, view);\n    if (first && view->kind",
+         "    gpusync__end_slot(view->slot, view);\n    bool first = true;\n    if (first && view->kind"),
     ],
     "given-up-and-ends-all-the-same": [
-        ("    bool first = gpusync__end_slot(view->slot, view);\n    if (first && cancelled)\n",
-         "    bool first = *view->at == view->slot && !(view->slot->traits & GPUSYNC__ENDED);\n    if (first && cancelled)\n"),
+        ("    bool first = gpusync__end_slot(view->slot, view);\n    if (first && view->kind",
+         "    bool first = *view->at == view->slot && !(view->slot->traits & GPUSYNC__ENDED);\n    if (first && view->kind"),
     ],
     "given-up-callback-not-looked-at": [
         ("        callback->queue ? gpusync__has_ended(callback->queue, number) :",
@@ -380,7 +380,7 @@ MUTANTS = {
          "    if (outcome->error) gpusync__record(q, outcome->error, false);\n"),
     ],
     "failed-flag-left-out": [
-        ("    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);\n", ""),
+        ("    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);\n    if (!given_up)", "    if (!given_up)"),
     ],
     # -- a warm-up
     "pipeline-begun-twice": [
