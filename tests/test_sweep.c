@@ -802,6 +802,70 @@ static void test_room_that_has_come_ends_the_sweeps(void **state)
     rig_close(&r);
 }
 
+static struct {
+    pthread_t waiter;
+    rig *r;
+    void *first, *second; /* the work that has all the room, and that of the thread that is quicker */
+    unsigned parks, timers; /* timers: in the waiter's second park */
+    unsigned woken;
+} slow;
+
+static void *take_the_room(void *unused)
+{
+    (void)unused;
+    slow.second = open_buffer(slow.r);
+    (void)commit_to(slow.r->queue, slow.second);
+    return NULL;
+}
+
+/* In the first park the room comes, and another thread has it before the waiter runs. A sweep comes before the waiter sleeps
+   again: no thread is listed, and so none follows it. */
+static void park_while_the_room_goes(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user, (void)waiter, (void)deadline_ns;
+    if (!pthread_equal(pthread_self(), slow.waiter)) {
+        sched_yield();
+    } else if (slow.parks++ == 0) {
+        must(softmetal_timers() == 1, "a sweep is on its way");
+        softmetal_finish(slow.first);
+        must(GET(&slow.woken) == 1, "the waiter is woken");
+        join(start(take_the_room, NULL));
+        softmetal_fire_timer();
+        must(softmetal_timers() == 0, "no reason for another");
+    } else {
+        slow.timers = softmetal_timers();
+        softmetal_finish(slow.second);
+    }
+}
+
+static void wake_the_slow(void *user, gpusync_waiter *waiter)
+{
+    (void)user, (void)waiter;
+    COUNT(&slow.woken);
+}
+
+/* Without a sweep the call would never return if the handler of the other thread's work were lost. */
+static void test_a_thread_whose_room_went_to_another_has_a_sweep(void **state)
+{
+    gpusync_hooks hooks = {NULL, park_while_the_room_goes, wake_the_slow, NULL};
+    void *buffer;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no call waits for room");
+    memset(&slow, 0, sizeof slow);
+    slow.waiter = pthread_self();
+    slow.r = &r;
+    rig_open_hooked(&r, SOFTMETAL_MANUAL, &hooks, 1);
+    commit_empty(&r, &slow.first);
+    must_return_within(60);
+    assert_ok(gpusync_command_buffer(r.queue, NULL, &buffer));
+    has_returned();
+    assert_int_equal(slow.parks, 2);
+    assert_int_equal(slow.timers, 1);
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -829,6 +893,7 @@ int main(void)
         cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),
         cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_calls_that_do_not_wait),
         cmocka_unit_test(test_room_that_has_come_ends_the_sweeps),
+        cmocka_unit_test(test_a_thread_whose_room_went_to_another_has_a_sweep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
