@@ -3717,8 +3717,9 @@ static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t 
     return record && record->error.ticket == ticket ? &record->error : NULL;
 }
 
-/* Fills in the error of work of the queue that the program has given up: with gpusync_untrack,
-   gpusync_cancel_held or a destroy. result: CANCELLED, or DESTROYED by gpusync_queue_destroy_now. */
+/* Fills in the error of work of the queue that was given up. result: CANCELLED by the program, with
+   gpusync_untrack, gpusync_cancel_held or a destroy, DESTROYED by gpusync_queue_destroy_now, or
+   DEVICE_LOST. */
 GPUSYNC__RARE void gpusync__given_up_error(const gpusync_queue *q, gpusync_error *error, gpusync_result result,
                                            const char *message)
 {
@@ -4125,7 +4126,7 @@ static bool gpusync__is_kept(gpusync__node *node)
     return flags & GPUSYNC__GIVEN_UP && gpusync__value_of(t) == GPUSYNC__FAILED_VALUE;
 }
 
-#define GPUSYNC__HOLD_MOST 64 /* of a wait list's nodes: so many are looked at in one hold of the lock */
+#define GPUSYNC__HOLD_MOST 64 /* nodes that one hold of the lock takes off, or moves; those that stay do not count */
 
 /* Takes off what stands at these numbers and is over, and moves on a wait that is for more: its next
    place is where gpusync__blocker says. In this hold or before, the ticket has ended, a handler of it
