@@ -6090,29 +6090,30 @@ GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t tim
 
 /* Looks at a ticket, or at everything. OK: it has ended, and *end gets how it did. NOT_READY: it has not.
    ERROR_INVALID_TICKET: no such ticket was given. Failures of everything are left to a later wait:
-   `covered` stays. The caller is inside the queue. */
-GPUSYNC__INLINE gpusync_result gpusync__ask_ticket(gpusync_queue *q, gpusync_ticket ticket, gpusync_result *end)
+   `covered` stays. The caller is inside the queue, and has *goal, as in gpusync__commit_as. */
+GPUSYNC__INLINE gpusync_result gpusync__ask_ticket(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal,
+                                                   gpusync_result *end)
 {
-    gpusync__goal goal;
-    gpusync_result result = gpusync__goal_of(q, ticket, &goal);
+    gpusync_result result = gpusync__goal_of(q, ticket, goal);
     if (result != GPUSYNC_OK)
         return result;
-    if (goal.ticket > gpusync__ended_to(q))
-        gpusync__look(&goal);
-    if (!gpusync__met(&goal))
+    if (goal->ticket > gpusync__ended_to(q))
+        gpusync__look(goal);
+    if (!gpusync__met(goal))
         return GPUSYNC_NOT_READY;
-    *end = gpusync__result_of(q, &goal, false, NULL);
+    *end = gpusync__result_of(q, goal, false, NULL);
     return GPUSYNC_OK;
 }
 
 GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket)
 {
+    gpusync__goal goal;
     gpusync_result end;
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__ask_ticket(queue, ticket, &end);
+    gpusync_result result = gpusync__ask_ticket(queue, ticket, &goal, &end);
     gpusync__leave(queue);
     return result == GPUSYNC_OK ? end : result;
 }
@@ -6892,13 +6893,14 @@ GPUSYNC__INLINE gpusync_result gpusync__commit_ordered(gpusync_queue *q, void *b
     return GPUSYNC_OK;
 }
 
-/* Commits or tracks a command buffer. The caller is inside the queue. */
-GPUSYNC__INLINE gpusync_result gpusync__commit_as(gpusync_queue *q, void *buffer, uint8_t kind, gpusync_ticket *ticket)
+/* Commits or tracks a command buffer. The caller is inside the queue, and has *began: C++ would unwind
+   for a variable of a function that is always inlined. */
+GPUSYNC__INLINE gpusync_result gpusync__commit_as(gpusync_queue *q, void *buffer, uint8_t kind, uint64_t *began,
+                                                  gpusync_ticket *ticket)
 {
-    uint64_t began;
     gpusync_result result;
     if (q->traced)
-        began = gpusync_now_ns();
+        *began = gpusync_now_ns();
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
@@ -6906,14 +6908,15 @@ GPUSYNC__INLINE gpusync_result gpusync__commit_as(gpusync_queue *q, void *buffer
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_ERROR_OUT_OF_MEMORY && gpusync__make_ready(q, 1));
     if (result != GPUSYNC_OK || q->traced)
-        result = gpusync__end_commit(q, &buffer, 1, result, &began, ticket);
+        result = gpusync__end_commit(q, &buffer, 1, result, began, ticket);
     return result;
 }
 
 /* A function of its own, because the compiler then needs one instruction less. */
 static gpusync_result gpusync__commit(gpusync_queue *q, void *buffer, gpusync_ticket *ticket)
 {
-    return gpusync__commit_as(q, buffer, GPUSYNC__WORK, ticket);
+    uint64_t began;
+    return gpusync__commit_as(q, buffer, GPUSYNC__WORK, &began, ticket);
 }
 
 /* Marks a command buffer that was refused because a failure sticks, if it is open: when it is
@@ -6961,13 +6964,14 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 
 GPUSYNC_API gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
+    uint64_t began;
     gpusync_ticket issued = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
 
     if (queue && command_buffer)
         result = gpusync__enter_working(queue, 0);
     if (result == GPUSYNC_OK) {
-        result = gpusync__commit_as(queue, command_buffer, GPUSYNC__TRACKED, &issued);
+        result = gpusync__commit_as(queue, command_buffer, GPUSYNC__TRACKED, &began, &issued);
         gpusync__leave(queue);
     }
     if (ticket)
@@ -10606,6 +10610,7 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
 {
     gpusync_queue *q = point->queue;
     gpusync_result end = GPUSYNC_OK;
+    gpusync__goal goal;
 
     if (!q || q->device != dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -10613,7 +10618,7 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
         return GPUSYNC_ERROR_INVALID_TICKET;
     if (!gpusync__enter(q))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__ask_ticket(q, point->ticket, &end);
+    gpusync_result result = gpusync__ask_ticket(q, point->ticket, &goal, &end);
     if (result == GPUSYNC_NOT_READY)
         result = GPUSYNC_OK;
     else if (result == GPUSYNC_OK && end == GPUSYNC_OK)
