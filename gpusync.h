@@ -803,9 +803,8 @@ struct gpusync_command_buffer_desc {
 
 /** Options of one wait. */
 struct gpusync_wait_options {
-    const gpusync_spin *GPUSYNC_OPT
-        spin;                         /**< NULL: the queue's; for a timeline, many points or a device the device's. */
-    gpusync_error *GPUSYNC_OPT error; /**< Filled where the wait returns an error; else unchanged. */
+    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
     /** For gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in Metal's
         waitUntilCompleted. Neither device loss nor destroy ends such a wait, and destroy returns only after it. The
@@ -2192,11 +2191,11 @@ enum { GPUSYNC__FREE, GPUSYNC__OPEN, GPUSYNC__ARMED, GPUSYNC__RUNNING, GPUSYNC__
    have a ticket of their own. */
 enum { GPUSYNC__WORK, GPUSYNC__TRACKED, GPUSYNC__PART, GPUSYNC__SUBMISSION };
 /* The traits of a slot. HAS_ROOM: its command buffer counts in `outstanding`. ENDED: a thread has
-   found the end, and ends the ticket. IS_METAL4: a commit to a Metal
-   4 queue, whose handler gets the feedback, which alone knows how the work ended, and of which
-   Metal retains nothing. IS_DELAYED: a submission with a wait that the GPU does. WAS_REFUSED: an
-   open buffer whose commit was refused because of a failure that sticks. KEEPS_EVENTS: the
-   submission may be gone before the handler comes, and the slot has its events. */
+   found the end, and ends the ticket. IS_METAL4: a commit to a Metal 4 queue, whose handler gets the
+   feedback, which alone knows how the work ended, and of which Metal retains nothing. IS_DELAYED: a
+   submission with a wait that the GPU does. WAS_REFUSED: an open buffer whose commit was refused
+   because of a failure that sticks. KEEPS_EVENTS: the submission may be gone before the handler
+   comes, and the slot has its events. */
 /* clang-format off */
 enum { GPUSYNC__HAS_ROOM = 1, GPUSYNC__ENDED = 4, GPUSYNC__IS_METAL4 = 16,
        GPUSYNC__IS_DELAYED = 32, GPUSYNC__WAS_REFUSED = 64, GPUSYNC__KEEPS_EVENTS = 2 };
@@ -3895,9 +3894,9 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
      3. A callback is due at once. A link goes into the catch, and the thread tells its submission
         after the unlock. */
 
-/* Returns by which number the goal of a queue is not met, or 0 if it is. A wait for everything
-   waits for its last ticket, which ends last as a rule; where that has ended, for the first that has
-   not. Handlers aside. With or without the wait list's lock. */
+/* Returns the number by which a wait for a queue's goal stands on its list, or 0 if the goal is met. A
+   wait for everything stands at its last ticket, which ends last as a rule; where that has ended, at
+   the first that has not. Handlers do not matter here. With or without the wait list's lock. */
 static uint64_t gpusync__open_at(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
@@ -3921,9 +3920,8 @@ static bool gpusync__met(const gpusync__goal *goal)
     return !gpusync__open_at(goal);
 }
 
-/* Returns by which number a wait for the goal has to stand on its list, or 0 if the goal is met. With
-   `handlers` it stands at its end at a ticket whose handler has not begun. Under the wait list's
-   lock. */
+/* The same, of any goal, and with its handlers: where all tickets have ended, a wait with `handlers`
+   stands at a ticket whose handler has not begun. Under the wait list's lock. */
 static uint64_t gpusync__blocker(const gpusync__goal *goal)
 {
     const gpusync_queue *q = goal->queue;
@@ -4161,8 +4159,8 @@ static __attribute__((noinline)) void gpusync__take_now(gpusync__wait_list *wait
     }
 }
 
-/* Takes off the waits that are over or stopped, behind a change that no number tells of: a flag was
-   set. If the catch is full, the rest stays listed (`more`). Takes the wait list's lock. */
+/* Takes off the waits that a flag has stopped. If the catch is full, the rest stays listed (`more`).
+   Takes the wait list's lock. */
 GPUSYNC__RARE void gpusync__take_stopped(gpusync__wait_list *waits, gpusync__catch *caught)
 {
     gpusync__lock(&waits->lock);
@@ -4177,7 +4175,7 @@ GPUSYNC__RARE void gpusync__take_stopped(gpusync__wait_list *waits, gpusync__cat
     gpusync__unlock(&waits->lock);
 }
 
-/* Wakes the waits that a flag, which was set, has stopped. No lock is held. */
+/* Wakes the waits that a flag has stopped, after the caller has set it. No lock is held. */
 GPUSYNC__RARE void gpusync__wake_stopped(gpusync_device *dev, gpusync__wait_list *waits)
 {
     gpusync__catch caught;
@@ -4741,7 +4739,7 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
     if (ticket != q->head.completed + 1)
         return;
     while ((gpusync__entry_in(ring, ticket + 1)->done | GPUSYNC__BADLY) == ((ticket + 1) << 2 | GPUSYNC__BADLY))
-        ticket++;
+        ticket++; /* that has ended, well or badly, and was not left */
     GPUSYNC_ASSERT(ticket <= q->head.committed);
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
 }
@@ -4943,9 +4941,8 @@ GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view,
     return first;
 }
 
-/* Ends every ticket of the queue that has not ended, with this result: by abandon, or by the second
-   floor if it is a submission's, with the deferred work, which this does. False if another thread is
-   about to end one. */
+/* Ends every ticket of the queue that has not ended, with this result, and does the deferred work. False:
+   another thread is about to end one of them. */
 GPUSYNC__RARE bool gpusync__abandon_all(gpusync_queue *q, gpusync_result result, const char *message)
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
@@ -5810,8 +5807,8 @@ static bool gpusync__enlist(gpusync__wait *wait, bool *over)
 }
 
 /* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after that.
-   The one entry of a wait is not listed, which needs no lock, if its waiter has none: counting
-   `entries` down is the last that gpusync__take_entry does to it. */
+   The entry of a wait for one goal needs no lock if its waiter has none listed: the thread that took
+   the entry off counted `entries` down last (gpusync__take_entry). */
 GPUSYNC__RARE void gpusync__delist_rest(gpusync__wait *wait)
 {
     for (size_t i = wait->many ? wait->first_open : 0; i < wait->count; i++) {
