@@ -66,25 +66,32 @@ static void count_release(void *user, void *memory, size_t size)
 
 /* Hooks over one semaphore-like pair: a thread at a time sleeps here. */
 static pthread_mutex_t bed = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t rise = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t rise; /* goes by the clock of gpusync_now_ns */
 static bool permit, asleep;
 static void (*in_park)(void); /* what a wait of this very thread sleeps for; NULL: others see to it */
 static bool stretching;       /* this unpark ends a stretch that is counted */
 
 static void count_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
+    struct timespec deadline;
     (void)user;
     (void)waiter;
-    (void)deadline_ns;
     if (in_park) {
         in_park();
         return;
     }
+    deadline.tv_sec = (time_t)(deadline_ns / 1000000000u);
+    deadline.tv_nsec = (long)(deadline_ns % 1000000000u);
     pthread_mutex_lock(&bed);
     parks++;
     asleep = true;
     pthread_cond_broadcast(&rise);
-    while (!permit) pthread_cond_wait(&rise, &bed);
+    while (!permit) {
+        if (deadline_ns == GPUSYNC_FOREVER)
+            pthread_cond_wait(&rise, &bed);
+        else if (pthread_cond_timedwait(&rise, &bed, &deadline)) /* as of a destroy, which looks again */
+            break;
+    }
     permit = asleep = false;
     pthread_mutex_unlock(&bed);
 }
@@ -99,6 +106,15 @@ static void count_unpark(void *user, gpusync_waiter *waiter)
     permit = true;
     pthread_cond_broadcast(&rise);
     pthread_mutex_unlock(&bed);
+}
+
+static void make_the_bed(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&rise, &monotonic);
+    pthread_condattr_destroy(&monotonic);
 }
 
 static gpusync_timeline *open_timeline(void)
@@ -808,6 +824,7 @@ int main(int argc, char **argv)
 {
     bool events = argc > 1 && strcmp(argv[1], "events") == 0;
     size_t i;
+    make_the_bed();
     open_device();
     if (argc > 1 && strcmp(argv[1], "memory") == 0) {
         run_bursts();
