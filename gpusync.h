@@ -605,7 +605,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device 
     driver gives the error. Metal keeps this number in an underlying NSError (IOGPUCommandQueueErrorDomain) and in the
     text. If there is no number, or gpusync does not know it, the class comes from Metal's code (MTLCommandBufferError,
     or MTL4CommandQueueError). An error of another domain is OTHER. The meanings of the numbers are known from public
-    logs: see examples/README.md, "How Metal behaves". Open: Metal gets new failures. */
+    logs: see examples/metal-behaves.md. Open: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -3432,7 +3432,7 @@ static const char gpusync__domain4[] = "MTL4CommandQueueErrorDomain";
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
    hexadecimal digits, "(0000000e:...)", or on older systems as "(IOAF code 5)" (seen in
-   public logs: examples/README.md, "How Metal behaves"). */
+   public logs: examples/metal-behaves.md). */
 static int64_t gpusync__driver_number(const char *message)
 {
     char *end;

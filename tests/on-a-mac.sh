@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# on-a-mac.sh - what a person with a Mac runs once: asks Metal whether it behaves as README.md and examples/README.md say,
+# on-a-mac.sh - what a person with a Mac runs once: asks Metal whether it behaves as README.md and examples/metal-behaves.md say,
 # and writes a report
 #
 #   tests/on-a-mac.sh [FILE]      the report, in Markdown; default BUILD/on-a-mac.md

@@ -4,7 +4,7 @@
 # Looks through all text files that git has, and names
 #   - words that cite code which Apple has not published: the list `words` below
 #   - names of what is private in Apple's frameworks. sources.txt has their hashes, so that they stand nowhere
-#   - bullets of examples/README.md, "How Metal behaves", and of README.md, "Status", that have neither a source nor the word
+#   - bullets of examples/metal-behaves.md, and of README.md, "Status", that have neither a source nor the word
 #     "assumed", and those whose assumption names no row of beliefs/probes.h
 # Prints nothing when there is none. `.ci/run tree` calls this. `tests/sources.sh --hash NAME...` prints lines for sources.txt.
 
@@ -86,7 +86,7 @@ def bullets_of(path, begin, end):
     return re.findall(r"^\* (.*(?:\n  .*)*)", place.group(1), re.M)
 
 for path, begin, end in (("README.md", "^Open, and what happens", "^`make bench`"),
-                         ("examples/README.md", "^## How Metal behaves", "^## ")):
+                         ("examples/metal-behaves.md", r"\A# How Metal behaves", r"\Z")):
     found = bullets_of(path, begin, end)
     if not found:
         print(path + ": no bullets")

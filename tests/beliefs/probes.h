@@ -1,6 +1,6 @@
 /* probes.h - how Metal behaves, asked of Metal itself
 
-   README.md lists what is open, and examples/README.md, in "How Metal behaves", what gpusync relies on: each fact with its
+   README.md lists what is open, and examples/metal-behaves.md, what gpusync relies on: each fact with its
    public source, or as assumed. Each bullet of the two has a row here, with a probe or with the reason why there is none.
 
    Each probe is a function that talks to Metal straight. It runs in a process of its own, with a time limit. One that
