@@ -725,11 +725,11 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 /** Memory of devices and their objects. Called when objects are made, grow or are destroyed, at the first failure of a
     queue, and in a wait for over 16 queues or points. Never called for a commit or a wait in the steady state, nor
     after the destroy call of the device. Runs on any thread, Metal's too, also with locks held: must not call gpusync.
-    Callbacks and submissions are used again. Some seconds after a burst gpusync's dispatch queue releases those that no
-    call has needed for two seconds, but for 64 of each, and 128 submissions of each queue. What a thread needs to sleep
-    stays as long as the device: 128 bytes, on macOS 152, for each thread that slept at the same time. What Metal may
-    come back to late stays in the process, and comes from malloc: 128 bytes for each command buffer that was in flight
-    at the same time ("slots"), and 96 for each value of other code's events that was waited for at the same time. */
+    Callbacks and submissions are used again: at most 256 free callbacks and 64 free submissions are kept, and the rest
+    of a burst is released at once. What a thread needs to sleep stays as long as the device: 128 bytes, on macOS 152,
+    for each thread that slept at the same time. What Metal may come back to late stays in the process, and comes from
+    malloc: 128 bytes for each command buffer that was in flight at the same time ("slots"), and 96 for each value of
+    other code's events that was waited for at the same time. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
