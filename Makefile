@@ -214,8 +214,13 @@ help: ## this text
 	echo 'Variables, with make TARGET NAME=VALUE:'
 	sed -n 's/^## / /p' Makefile
 
-run: $(BUILD)/examples/quickstart ## build and run examples/quickstart.c
-	$(RUN) $< || test $$? -eq 77 # skipped, with the reason
+run: $(BUILD)/readme $(BUILD)/examples/quickstart ## build and run the program of README.md, then examples/quickstart.c
+	printf '%s\n' '' 'The program of README.md:' ''
+	sed 's/^/    /' $(BUILD)/readme.c
+	printf '%s\n' '' 'What it prints, and how long it takes:' ''
+	bash -c 'TIMEFORMAT="    %R s"; time { $(RUN) $(BUILD)/readme 2>&1 | sed "s/^/    /"; }' 2>&1
+	printf '%s\n' '' 'Every way to ask and to wait (examples/quickstart.c): the answer, what ended the wait, how long the call took:' ''
+	$(RUN) $(BUILD)/examples/quickstart || test $$? -eq 77 # skipped, with the reason
 
 test: $(test_programs) $(example_programs) ## build and run all tests; ends with "N passed, N failed"
 	$(tell_left_out)
@@ -480,6 +485,15 @@ $(BUILD)/tests/%.o: tests/%.c $(BUILD)/flags
 $(BUILD)/bench/%.o: tests/bench/%.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(test_flags)
+
+# The program of README.md: the block of C that has a main
+$(BUILD)/readme.c: README.md $(BUILD)/flags
+	awk '/^```c$$/ { inside = 1; text = ""; next } /^```/ && inside { inside = 0; if (text ~ /int main/) printf "%s", text } \
+		inside { text = text $$0 "\n" }' $< >$@
+
+$(BUILD)/readme: $(BUILD)/readme.c gpusync.h $(example_lib)
+	echo '  cc the program of README.md'
+	$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) $(example_flags) -o $@ $< $(example_lib) $(example_link) -lpthread -lm
 
 $(BUILD)/examples/%.o: examples/%.c $(BUILD)/flags
 	echo '  cc $<'
