@@ -141,8 +141,8 @@
    * Never wait in a completed handler of the program's own. gpusync cannot detect such a wait. Metal ends later command
      buffers of the queue only after the handler has returned: a wait for them hangs, or ends at its limit.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
-     (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has not run 50 to
-     500 ms after the end, although it may only be slow. gpusync then has room where Metal may not: on a full queue the
+     (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has not run some
+     50 ms to a second after the end, although it may only be slow. gpusync then has room where Metal may not: on a full queue the
      next call that makes a command buffer may block inside Metal until the handler returns, whatever the limit of the
      call.
    * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
@@ -973,7 +973,7 @@ typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, c
     Returns  OK; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY;
              ERROR_DESTROYED. ERROR_UNSUPPORTED also: other code signals the timeline, and Metal has no listener. After
              an error fn is not called.
-    Threads any   Blocks no   Owns nothing; allocates when more than 8, and more than ever before, are waiting */
+    Threads any   Blocks no   Owns nothing; allocates where no free callback is left: a device keeps 256 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
                                                              void *GPUSYNC_OPT user);
 
@@ -1014,7 +1014,8 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *GPUSYNC_OPT ticket);
 
-/** Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED.
+/** Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED. The
+    owner must not commit the buffer during the call: its status is read once. That holds for destroy, too.
     Returns  OK; ERROR_INVALID_TICKET: not a ticket of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
              ERROR_DESTROYED.
     Threads any   Blocks no   Owns a record of 128 bytes stays until the buffer ends or is deallocated */
@@ -1385,7 +1386,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
     counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets issued, those of gpusync_track included. */
-    uint64_t completions;      /**< Tickets that ended, well or badly, except what a lost device has given up. */
+    /** Tickets that ended, well or badly, except what a lost device or gpusync_queue_destroy_now has given up. */
+    uint64_t completions;
     uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
     uint64_t failures_dropped; /**< Records pushed out of the log. */
     uint64_t waits_inline;     /**< Waits that ended by looking at the counter, except those that go uncounted. */
