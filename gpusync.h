@@ -1385,7 +1385,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
 /** Counts since the queue (or device) was made. A wait for what has ended well may go uncounted: where one look at the
     counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
-    uint64_t commits;          /**< Tickets issued, those of gpusync_track included. */
+    uint64_t commits; /**< Tickets issued, those of gpusync_track included. */
     /** Tickets that ended, well or badly, except what a lost device or gpusync_queue_destroy_now has given up. */
     uint64_t completions;
     uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
