@@ -6569,21 +6569,20 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     gpusync__goal goal = {q, NULL, GPUSYNC__ROOM, GPUSYNC__LOST | GPUSYNC__CLOSING, false, limit, 0};
     bool forever = deadline == GPUSYNC_FOREVER;
     uint64_t left = gpusync__time_left(deadline);
+    gpusync_result result;
     uint64_t *how;
 
     do {
         uint64_t committed = gpusync__committed(q);
         bool full = forever && gpusync__is_full_for_good(q);
-        gpusync_result result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__FULL_NS : left, NULL, &how);
+        result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__FULL_NS : left, NULL, &how);
         if (result == GPUSYNC_OK)
             return GPUSYNC_OK;
         gpusync__give_room(q, 0, NULL);
-        if (result != GPUSYNC_TIMEOUT)
-            return result;
-        if (full && committed == gpusync__committed(q) && gpusync__is_full_for_good(q))
+        if (result == GPUSYNC_TIMEOUT && full && committed == gpusync__committed(q) && gpusync__is_full_for_good(q))
             return GPUSYNC_ERROR_QUEUE_FULL;
-    } while (forever); /* else the time is over */
-    if (left)
+    } while (forever && result == GPUSYNC_TIMEOUT); /* else the time is over, or nothing may wait here */
+    if (result == GPUSYNC_TIMEOUT && left)
         gpusync__warn_of_timeout(q->device, &goal);
     /* The program may ask again. While the mark is set, the sweep looks for room that a lost
        handler keeps. gpusync__sweep_queue clears the mark when there is room. */
@@ -6591,7 +6590,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     q->refused = true;
     GPUSYNC__UNLOCK(q);
     gpusync__arm_sweep(q->device);
-    return GPUSYNC_TIMEOUT;
+    return result;
 }
 
 /* Takes room for one buffer, and a slot for it. Waits if there is none. Another thread may take the

@@ -201,6 +201,40 @@ static void test_a_late_handler_is_not_lost_before_its_time(void **state)
     close_flow(&f);
 }
 
+static void ask_once_in_a_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    flow *f = (flow *)user;
+    void *made;
+    (void)result, (void)error;
+    f->answers[0] = ask_for_room(f, &made);
+    if (f->answers[0] == GPUSYNC_OK) assert_ok(gpusync_command_buffer_discard(f->r.queue, made));
+}
+
+/* The ticket has ended, nothing sleeps, and no callback is outstanding: only what was refused has the timer look. */
+static void test_a_lost_handler_keeps_no_room_from_calls_in_callbacks(void **state)
+{
+    unsigned looks;
+    flow f;
+    (void)state;
+    NOT_ON_METAL4("no status shows the end where the feedback is lost");
+    open_flow_on(&f, roomy(), queue_desc_of(1, 0), GPUSYNC_CALLBACKS_MANUAL);
+    commit_empty(&f.r, &f.buffer);
+    softmetal_complete(f.buffer); /* and no handler comes */
+    assert_ok(gpusync_poll(f.r.queue, 1));
+    assert_ok(gpusync_on_done(gpusync_at_ticket(f.r.queue, 1), ask_once_in_a_callback, &f));
+    assert_ok(gpusync_dispatch(f.r.device, 1, NULL));
+    assert_result(f.answers[0], GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_true(softmetal_timers() > 0);
+    for (looks = 0; looks < 4 && softmetal_timers() > 0; looks++) {
+        PUT(&clock_now, GET(&clock_now) + MS(550));
+        softmetal_fire_timer();
+    }
+    assert_ok(gpusync_on_done(gpusync_at_ticket(f.r.queue, 1), ask_once_in_a_callback, &f));
+    assert_ok(gpusync_dispatch(f.r.device, 1, NULL));
+    assert_ok(f.answers[0]);
+    close_flow(&f);
+}
+
 static void test_without_memory_to_sleep_with_it_says_so(void **state)
 {
     gpusync_result result;
@@ -1245,6 +1279,7 @@ int main(void)
         cmocka_unit_test(test_a_time_limit_is_kept),
         cmocka_unit_test(test_a_lost_handler_costs_time_and_not_the_room),
         cmocka_unit_test(test_a_late_handler_is_not_lost_before_its_time),
+        cmocka_unit_test(test_a_lost_handler_keeps_no_room_from_calls_in_callbacks),
         cmocka_unit_test(test_without_memory_to_sleep_with_it_says_so),
         cmocka_unit_test(test_credits_are_counted_from_the_making_to_the_end),
         cmocka_unit_test(test_the_limit_of_the_queue_holds_whatever_the_order_of_calls),
