@@ -3450,37 +3450,59 @@ static int64_t gpusync__driver_number(const char *message)
     return -1;
 }
 
-/* What a number says of the class of an error; the last row of a table ends it. The driver's, whose
-   meanings were seen with their texts in logs. */
-static const int64_t gpusync__of_driver[][2] = {
-    {2, GPUSYNC_FAILURE_TIMEOUT},          /* it ran too long */
-    {3, GPUSYNC_FAILURE_TIMEOUT},          /* it hung */
-    {14, GPUSYNC_FAILURE_TIMEOUT},         /* it kept the display from being drawn */
-    {4, GPUSYNC_FAILURE_ACCESS_REVOKED},   /* ignored, because of earlier errors */
-    {5, GPUSYNC_FAILURE_INNOCENT_VICTIM},  /* discarded, because of other work's error */
-    {6, GPUSYNC_FAILURE_NOT_PERMITTED},    /* in the background */
-    {8, GPUSYNC_FAILURE_OUT_OF_MEMORY},    /* no memory for what it uses */
-    {9, GPUSYNC_FAILURE_INVALID_RESOURCE}, /* a resource is gone */
-    {11, GPUSYNC_FAILURE_PAGE_FAULT},      /* a shader reached past its memory */
-    {0, GPUSYNC_FAILURE_NONE},
+/* What a number says of the class of an error: one of the driver, whose meanings were seen with their
+   texts in logs; of MTLCommandBufferError; of MTL4CommandQueueError, by number, because the names
+   changed over time. NONE: nothing, as all numbers that are not here. */
+enum { GPUSYNC__OF_DRIVER, GPUSYNC__OF_CODE, GPUSYNC__OF_CODE4, GPUSYNC__NUMBERINGS };
+/* clang-format off */
+static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][16] = {
+    {
+        /*  0 */ GPUSYNC_FAILURE_NONE,
+        /*  1 */ GPUSYNC_FAILURE_NONE,
+        /*  2 */ GPUSYNC_FAILURE_TIMEOUT,           /* it ran too long */
+        /*  3 */ GPUSYNC_FAILURE_TIMEOUT,           /* it hung */
+        /*  4 */ GPUSYNC_FAILURE_ACCESS_REVOKED,    /* ignored, because of earlier errors */
+        /*  5 */ GPUSYNC_FAILURE_INNOCENT_VICTIM,   /* discarded, because of other work's error */
+        /*  6 */ GPUSYNC_FAILURE_NOT_PERMITTED,     /* in the background */
+        /*  7 */ GPUSYNC_FAILURE_NONE,
+        /*  8 */ GPUSYNC_FAILURE_OUT_OF_MEMORY,     /* no memory for what it uses */
+        /*  9 */ GPUSYNC_FAILURE_INVALID_RESOURCE,  /* a resource is gone */
+        /* 10 */ GPUSYNC_FAILURE_NONE,
+        /* 11 */ GPUSYNC_FAILURE_PAGE_FAULT,        /* a shader reached past its memory */
+        /* 12 */ GPUSYNC_FAILURE_NONE,
+        /* 13 */ GPUSYNC_FAILURE_NONE,
+        /* 14 */ GPUSYNC_FAILURE_TIMEOUT,           /* it kept the display from being drawn */
+    },
+    {
+        /*  0 */ GPUSYNC_FAILURE_NONE,
+        /*  1 */ GPUSYNC_FAILURE_NONE,
+        /*  2 */ GPUSYNC_FAILURE_TIMEOUT,
+        /*  3 */ GPUSYNC_FAILURE_PAGE_FAULT,
+        /*  4 */ GPUSYNC_FAILURE_ACCESS_REVOKED,
+        /*  5 */ GPUSYNC_FAILURE_NONE,
+        /*  6 */ GPUSYNC_FAILURE_NONE,
+        /*  7 */ GPUSYNC_FAILURE_NOT_PERMITTED,
+        /*  8 */ GPUSYNC_FAILURE_OUT_OF_MEMORY,
+        /*  9 */ GPUSYNC_FAILURE_INVALID_RESOURCE,
+        /* 10 */ GPUSYNC_FAILURE_NONE,
+        /* 11 */ GPUSYNC_FAILURE_DEVICE_REMOVED,
+    },
+    {
+        /*  0 */ GPUSYNC_FAILURE_NONE,
+        /*  1 */ GPUSYNC_FAILURE_TIMEOUT,
+        /*  2 */ GPUSYNC_FAILURE_NOT_PERMITTED,
+        /*  3 */ GPUSYNC_FAILURE_OUT_OF_MEMORY,
+        /*  4 */ GPUSYNC_FAILURE_DEVICE_REMOVED,
+        /*  5 */ GPUSYNC_FAILURE_ACCESS_REVOKED,
+    },
 };
-/* MTLCommandBufferError and MTL4CommandQueueError, by number: the names changed over time. */
-static const int64_t gpusync__of_code[][2] = {
-    {2, GPUSYNC_FAILURE_TIMEOUT},         {3, GPUSYNC_FAILURE_PAGE_FAULT},    {4, GPUSYNC_FAILURE_ACCESS_REVOKED},
-    {7, GPUSYNC_FAILURE_NOT_PERMITTED},   {8, GPUSYNC_FAILURE_OUT_OF_MEMORY}, {9, GPUSYNC_FAILURE_INVALID_RESOURCE},
-    {11, GPUSYNC_FAILURE_DEVICE_REMOVED}, {0, GPUSYNC_FAILURE_NONE},
-};
-static const int64_t gpusync__of_code4[][2] = {
-    {1, GPUSYNC_FAILURE_TIMEOUT},        {2, GPUSYNC_FAILURE_NOT_PERMITTED},  {3, GPUSYNC_FAILURE_OUT_OF_MEMORY},
-    {4, GPUSYNC_FAILURE_DEVICE_REMOVED}, {5, GPUSYNC_FAILURE_ACCESS_REVOKED}, {0, GPUSYNC_FAILURE_NONE},
-};
+/* clang-format on */
 
-/* Returns the class for a number, or NONE if the table has no row for it. */
-static gpusync_failure gpusync__look_up(const int64_t (*row)[2], int64_t number)
+/* Returns the class for a number, or NONE. */
+static gpusync_failure gpusync__look_up(int numbering, int64_t number)
 {
-    while ((*row)[1] != GPUSYNC_FAILURE_NONE && (*row)[0] != number)
-        row++;
-    return (gpusync_failure)(*row)[1];
+    bool known = number >= 0 && number < 16;
+    return known ? (gpusync_failure)gpusync__classes[numbering][number] : GPUSYNC_FAILURE_NONE;
 }
 
 /* Returns the class of an error. The driver's number (-1: unknown) says more than the code, which
@@ -3493,9 +3515,9 @@ static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t num
         return GPUSYNC_FAILURE_OTHER;
     if (strstr(error->message, "victim of GPU"))
         return GPUSYNC_FAILURE_INNOCENT_VICTIM;
-    gpusync_failure failure = gpusync__look_up(gpusync__of_driver, number);
+    gpusync_failure failure = gpusync__look_up(GPUSYNC__OF_DRIVER, number);
     if (failure == GPUSYNC_FAILURE_NONE)
-        failure = gpusync__look_up(metal4 ? gpusync__of_code4 : gpusync__of_code, error->code);
+        failure = gpusync__look_up(metal4 ? GPUSYNC__OF_CODE4 : GPUSYNC__OF_CODE, error->code);
     return failure == GPUSYNC_FAILURE_NONE ? GPUSYNC_FAILURE_OTHER : failure;
 }
 
