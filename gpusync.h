@@ -3567,19 +3567,30 @@ static void gpusync__read_label(const gpusync_queue *q, void *buffer, char *labe
     gpusync__pool_pop(pool);
 }
 
-/* Reads the failure of a command buffer in state Error, or of a feedback. Metal nests errors: its
-   own error has the driver's inside, and Metal 4 puts its own into one more, which has the same
-   domain (mokume-metal/mokume, CommandFaultLog.swift). The innermost of Metal's own has the code
-   and the text. Needs a pool. */
-GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, void *buffer, void *report, gpusync_error *error)
+/* Copies an error for other threads. */
+GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
 {
+    *to = *from;
+    to->dropped = 0;
+}
+
+/* Returns whether work failed whose status is not Completed, with the error. report: the command
+   buffer, or the feedback of Metal 4. If a handler runs before the status is terminal, which Metal's
+   rules exclude, Metal's error decides. Metal nests errors: its own error has the driver's inside,
+   and Metal 4 puts its own into one more, which has the same domain (mokume-metal/mokume,
+   CommandFaultLog.swift). The innermost of Metal's own has the code and the text. */
+GPUSYNC__RARE bool gpusync__read_failure(gpusync_queue *q, void *buffer, void *report, unsigned long status,
+                                         gpusync_error *error)
+{
+    void *pool = gpusync__pool_push();
     void *ns_error = gpusync__send_id(report, gpusync__sel.error);
     void *key = gpusync__string("NSUnderlyingError");
+    bool failed = status == GPUSYNC__STATUS_ERROR || ns_error;
     int64_t number = -1;
+    char domain[sizeof error->domain];
 
     memset(error, 0, sizeof *error);
     for (int depth = 0; ns_error && depth < 4; depth++) {
-        char domain[sizeof error->domain];
         gpusync__copy_string(domain, sizeof domain, gpusync__send_id(ns_error, gpusync__sel.domain));
         if (depth == 0 || strcmp(domain, error->domain) == 0)
             gpusync__read_ns_error(error, ns_error);
@@ -3601,13 +3612,8 @@ GPUSYNC__RARE void gpusync__read_failure(gpusync_queue *q, void *buffer, void *r
         gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN | GPUSYNC__REMOVED);
     else if (error->failure == GPUSYNC_FAILURE_ACCESS_REVOKED)
         gpusync__set_flag(&q->device->lost, GPUSYNC__KNOWN);
-}
-
-/* Copies an error for other threads. */
-GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
-{
-    *to = *from;
-    to->dropped = 0;
+    gpusync__pool_pop(pool);
+    return failed;
 }
 
 /* Makes the memory of the log before the first failure is recorded. Without memory the next failure
@@ -4800,20 +4806,6 @@ static inline void gpusync__handler_begun(gpusync_queue *q, gpusync__slot *slot,
         gpusync__give_rooms(q, 1, caught);
 }
 
-/* Returns whether work failed whose status is not Completed, with the error. If a handler runs
-   before the status is terminal, which Metal's rules exclude, Metal's error decides. */
-GPUSYNC__RARE bool gpusync__has_failed(gpusync_queue *q, void *buffer, void *report, unsigned long status,
-                                       gpusync_error *error)
-{
-    void *pool = gpusync__pool_push();
-    bool failed = status == GPUSYNC__STATUS_ERROR || gpusync__send_id(report, gpusync__sel.error);
-
-    if (failed)
-        gpusync__read_failure(q, buffer, report, error);
-    gpusync__pool_pop(pool);
-    return failed;
-}
-
 /* Ends the ticket of a commit or of a buffer that the program commits. *error is the outcome's, if
    the work takes the error of an earlier failure. Under the queue's lock. */
 static void gpusync__settle_ticket(gpusync_queue *q, const gpusync__slot *slot, gpusync__outcome *outcome,
@@ -4863,7 +4855,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync
     gpusync_error error;
 
     if (status != GPUSYNC__STATUS_COMPLETED) {
-        failed = gpusync__has_failed(q, view ? view->buffer : slot->buffer, report, status, &error);
+        failed = gpusync__read_failure(q, view ? view->buffer : slot->buffer, report, status, &error);
         error.ticket = ticket;
         if (failed && !is_part)
             gpusync__make_log(q);
