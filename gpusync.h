@@ -3029,38 +3029,52 @@ static void gpusync__device_end(void *context); /* >>destroy */
 
 static const gpusync__block_descriptor gpusync__descriptor = {0, sizeof(gpusync__block), "v16@?0@8", NULL};
 
-#define GPUSYNC__SLOTS_AT_ONCE 16 /* at most, so that other queues find some, too */
-
-/* Returns a list of a few free slots: of queues that are gone, or of a new slab. A slab comes from
-   malloc, not from the program's allocator, because it outlives every device. NULL if there is no
-   memory. No lock is held. */
-GPUSYNC__RARE gpusync__slot *gpusync__slots_make(void)
+/* Returns a list of the slots of a new slab, or NULL if there is no memory. A slab comes from malloc,
+   not from the program's allocator, because it outlives every device. Under the global lock. */
+GPUSYNC__RARE gpusync__slot *gpusync__slab_make(void)
 {
-    gpusync__slot *last, *first;
+    gpusync__slot *first = NULL;
     void *memory;
 
-    GPUSYNC__LOCK_GLOBAL();
-    first = gpusync__global.free;
-    if (!first && posix_memalign(&memory, 128, sizeof(gpusync__slab)) == 0) {
-        gpusync__slab *slab = (gpusync__slab *)memset(memory, 0, sizeof *slab);
-        for (gpusync__slot *slot = slab->slots; slot < slab->slots + GPUSYNC__SLAB_SLOTS; slot++) {
-            slot->block.isa = gpusync__global_block;
-            slot->block.flags = GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE;
-            slot->block.invoke = gpusync__completed;
-            slot->block.descriptor = &gpusync__descriptor;
-            slot->next = first;
-            first = slot;
-        }
-        slab->next = gpusync__global.slabs;
-        gpusync__global.slabs = slab;
+    if (posix_memalign(&memory, 128, sizeof(gpusync__slab)) != 0)
+        return NULL;
+    gpusync__slab *slab = (gpusync__slab *)memset(memory, 0, sizeof *slab);
+    for (gpusync__slot *slot = slab->slots; slot < slab->slots + GPUSYNC__SLAB_SLOTS; slot++) {
+        slot->block.isa = gpusync__global_block;
+        slot->block.flags = GPUSYNC__BLOCK_IS_GLOBAL | GPUSYNC__BLOCK_HAS_SIGNATURE;
+        slot->block.invoke = gpusync__completed;
+        slot->block.descriptor = &gpusync__descriptor;
+        slot->next = first;
+        first = slot;
     }
-    int more = GPUSYNC__SLOTS_AT_ONCE;
-    for (last = first; last && --more; last = last->next) {}
-    gpusync__global.free = last ? last->next : NULL;
-    if (last)
-        last->next = NULL;
-    GPUSYNC__UNLOCK_GLOBAL();
+    slab->next = gpusync__global.slabs;
+    gpusync__global.slabs = slab;
     return first;
+}
+
+#define GPUSYNC__MORE_SLOTS 15 /* at most, so that other queues find some, too */
+
+/* Adds so many free slots, and a few more where there are: of queues that are gone, or of a new slab.
+   False if there is no memory. No lock is held. */
+GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots)
+{
+    uint32_t taken = 0;
+    GPUSYNC__LOCK_GLOBAL();
+    gpusync__slot *first = gpusync__global.free, **end = &first;
+    for (; taken < slots + GPUSYNC__MORE_SLOTS; taken++) {
+        if (!*end && taken < slots)
+            *end = gpusync__slab_make();
+        if (!*end)
+            break;
+        end = &(*end)->next;
+    }
+    gpusync__global.free = *end;
+    GPUSYNC__UNLOCK_GLOBAL();
+    GPUSYNC__LOCK(q);
+    *end = q->free_slots;
+    q->free_slots = first;
+    GPUSYNC__UNLOCK(q);
+    return taken >= slots;
 }
 
 /* Puts a slot that nothing leads to on a free list. The fields that gpusync__slot_open does not
@@ -3245,25 +3259,6 @@ static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
     return ticket - ring->first <= ring->mask || ticket - q->head.completed <= ring->mask + 1;
 }
 
-/* Adds so many free slots, or a few more. False if there is no memory. No lock is held. */
-GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots)
-{
-    uint32_t count = 0;
-    while (count < slots) {
-        gpusync__slot *made = gpusync__slots_make();
-        gpusync__slot *last = made;
-        if (!made)
-            return false;
-        for (count++; last->next; count++)
-            last = last->next;
-        GPUSYNC__LOCK(q);
-        last->next = q->free_slots;
-        q->free_slots = made;
-        GPUSYNC__UNLOCK(q);
-    }
-    return true;
-}
-
 /* Makes so many slots and a place for one ticket ready. False if there is no memory. A call that
    needs memory of the queue checks under the locks whether enough is there. If not, it changes
    nothing, unlocks, calls this, and begins again. Therefore nothing is allocated under the order
@@ -3279,7 +3274,7 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     uint64_t size = gpusync__ring_is_ready(q) ? 0 : 2 * (q->ring->mask + 1);
     GPUSYNC__UNLOCK(q);
 
-    bool ready = gpusync__add_slots(q, slots);
+    bool ready = !slots || gpusync__add_slots(q, slots);
     if (size)
         ring = gpusync__ring_new(q->device, size);
     if (size && !ring)
