@@ -3122,13 +3122,17 @@ static gpusync__slot *gpusync__flight_next(const gpusync_queue *q, const gpusync
     return slot->flight[1] == &q->ends ? NULL : slot->flight[1];
 }
 
+#define GPUSYNC__EACH_IN_FLIGHT(slot, q) \
+    for (slot = gpusync__flight_next(q, &(q)->ends); slot; slot = gpusync__flight_next(q, slot))
+
 /* Returns whether the buffer is in flight on this queue, or held. */
 GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buffer)
 {
-    const gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
-    while (slot && slot->buffer != buffer)
-        slot = gpusync__flight_next(q, slot);
-    return slot != NULL;
+    const gpusync__slot *slot;
+    GPUSYNC__EACH_IN_FLIGHT(slot, q)
+        if (slot->buffer == buffer)
+            return true;
+    return false;
 }
 
 /* Puts the slot at the end of the list of slots in flight, which is in the order of tickets except
@@ -5133,54 +5137,47 @@ static void gpusync__look(const gpusync__goal *goal)
 /* Returns the first slot in flight whose handler has not begun, or NULL. Under the queue's lock. */
 static gpusync__slot *gpusync__first_armed(const gpusync_queue *q)
 {
-    gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
-    while (slot && gpusync__state_of(slot) != GPUSYNC__ARMED)
-        slot = gpusync__flight_next(q, slot);
-    return slot;
+    gpusync__slot *slot;
+    GPUSYNC__EACH_IN_FLIGHT(slot, q)
+        if (gpusync__state_of(slot) == GPUSYNC__ARMED)
+            return slot;
+    return NULL;
 }
 
-/* Takes the room of a slot back whose handler counts as lost, and returns the slot's ticket; 0:
-   there is none. The first sweep that sees the end notes the time. Sets *again if the sweep has to
-   come again for another one. Under the queue's lock. */
-static uint64_t gpusync__take_lost(gpusync_queue *q, uint64_t now, uint64_t *since, bool *again)
-{
-    gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
-    for (; slot; slot = gpusync__flight_next(q, slot)) {
-        uint8_t traits = slot->traits & (GPUSYNC__HAS_ROOM | GPUSYNC__ENDED | GPUSYNC__KEEPS_EVENTS);
-        if (gpusync__state_of(slot) != GPUSYNC__ARMED || traits != (GPUSYNC__HAS_ROOM | GPUSYNC__ENDED))
-            continue;
-        if (!slot->late.ended_ns)
-            slot->late.ended_ns = now;
-        *since = slot->late.ended_ns;
-        if (now > *since + GPUSYNC__LOST_HANDLER_NS) {
-            slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
-            return slot->ticket;
-        }
-        *again = true;
-    }
-    return 0;
-}
-
-/* Gives back the room of buffers whose handlers may never come, and tells the log. Returns whether
-   the sweep has to come again for that. */
+/* Gives back the room of buffers whose handlers may never come, and tells the log. The first sweep
+   that sees the end of such a buffer notes the time. Returns whether the sweep has to come again for
+   another one. */
 static bool gpusync__sweep_slots(gpusync_queue *q)
 {
-    uint64_t since, lost;
-    bool again;
-    do {
+    for (;;) {
+        gpusync__slot *slot;
         uint64_t now = gpusync_now_ns();
-        again = false;
+        uint64_t since = 0;
+        uint64_t lost = 0; /* a ticket */
+        bool again = false;
         GPUSYNC__LOCK(q);
-        lost = gpusync__take_lost(q, now, &since, &again);
+        GPUSYNC__EACH_IN_FLIGHT(slot, q) {
+            uint8_t traits = slot->traits & (GPUSYNC__HAS_ROOM | GPUSYNC__ENDED | GPUSYNC__KEEPS_EVENTS);
+            if (gpusync__state_of(slot) != GPUSYNC__ARMED || traits != (GPUSYNC__HAS_ROOM | GPUSYNC__ENDED))
+                continue;
+            if (!slot->late.ended_ns)
+                slot->late.ended_ns = now;
+            since = slot->late.ended_ns;
+            if (now > since + GPUSYNC__LOST_HANDLER_NS) {
+                slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;
+                lost = slot->ticket;
+                break;
+            }
+            again = true;
+        }
         GPUSYNC__UNLOCK(q);
         if (!lost)
-            break;
+            return again;
         gpusync__give_room(q, 1, NULL);
         gpusync__log(q->device, GPUSYNC_LOG_WARNING,
                      "queue '%s', ticket %llu: Metal has not called the completed handler for %.0f ms after the end",
                      q->label, (unsigned long long)lost, (double)(now - since) / 1e6);
-    } while (lost);
-    return again;
+    }
 }
 
 /* Looks at everything in flight. Sets *found if some work had ended. True if the sweep has a reason
@@ -5240,11 +5237,12 @@ static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
    NULL. Under the queue's lock. */
 static gpusync__slot *gpusync__first_part(const gpusync_queue *q)
 {
-    gpusync__slot *slot = gpusync__flight_next(q, &q->ends);
-    while (slot && (gpusync__state_of(slot) != GPUSYNC__ARMED || !slot->submission ||
-                    slot->traits & (GPUSYNC__KEEPS_EVENTS | GPUSYNC__IS_METAL4)))
-        slot = gpusync__flight_next(q, slot);
-    return slot;
+    gpusync__slot *slot;
+    GPUSYNC__EACH_IN_FLIGHT(slot, q)
+        if (gpusync__state_of(slot) == GPUSYNC__ARMED && slot->submission &&
+            !(slot->traits & (GPUSYNC__KEEPS_EVENTS | GPUSYNC__IS_METAL4)))
+            return slot;
+    return NULL;
 }
 
 /* Has each part in flight keep the events of its submission, which is about to end without it. */
