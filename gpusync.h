@@ -4719,27 +4719,11 @@ static void gpusync__read_times(void *report, gpusync__outcome *outcome)
     outcome->gpu_end = GPUSYNC__AS(double)(report, gpusync__sel.gpuEndTime);
 }
 
-/* gpusync__learn for an end by Metal that is not behind the issue and the last end. If the end is
-   before the issue, or lies ahead, Metal has given none, or one of another clock: then the work has
-   ended now. Work that ended out of order took 1 ns. */
-GPUSYNC__RARE void gpusync__learn_otherwise(gpusync_queue *q, uint64_t ticket, uint64_t issued, uint64_t end)
-{
-    uint64_t now = gpusync_now_ns();
-    uint64_t begin = q->ended_ns;
-
-    if (begin < issued || begin > now)
-        begin = issued;
-    if (end <= issued || end > now)
-        end = now;
-    if (end <= begin)
-        end = begin + 1; /* 0: not known */
-    q->took_ns[ticket % GPUSYNC__TAKEN] = end - begin;
-    q->ended_ns = end;
-}
-
 /* Remembers how long a ticket took: from its issue, or from the end of the work before it, to its
-   own end. If the time says nothing of later tickets, because the work failed, waited on the GPU,
-   or was committed by the program, the caller sets it to 0 again. Under the queue's lock. */
+   own end. If that end is before the issue, or lies ahead, Metal has given none, or one of another
+   clock: then the work has ended now. Work that ended out of order took 1 ns. If the time says
+   nothing of later tickets, because the work failed, waited on the GPU, or was committed by the
+   program, the caller sets it to 0 again. Under the queue's lock. */
 GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t issued, const gpusync__outcome *outcome)
 {
     double seconds = outcome->gpu_end;
@@ -4747,10 +4731,15 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
     uint64_t ended = q->ended_ns;
     uint64_t begin = issued > ended ? issued : ended;
 
-    if (end <= begin)
-        gpusync__learn_otherwise(q, ticket, issued, end);
-    if (end <= begin)
-        return;
+    if (end <= begin) { /* the clock is read for such an end alone */
+        uint64_t now = gpusync_now_ns();
+        if (begin > now)
+            begin = issued;
+        if (end <= issued || end > now)
+            end = now;
+        if (end <= begin)
+            end = begin + 1; /* 0: not known */
+    }
     q->took_ns[ticket % GPUSYNC__TAKEN] = end - begin;
     q->ended_ns = end;
 }
