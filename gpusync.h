@@ -2207,8 +2207,8 @@ typedef struct gpusync__slot {
     gpusync__block block;            /* first: the handler gets a pointer to it */
     uint8_t kind, traits, state;     /* GPUSYNC__WORK and the others; GPUSYNC__HAS_ROOM and the others; see above */
     void *buffer;                    /* the command buffer, +1; of a Metal 4 commit of several an NSArray of them */
-    gpusync_queue *queue;            /* NULL: FREE or ORPHANED */
-    uint64_t ticket, since_ns;       /* 0: none yet; when it got that, or was issued; of PART: the first alone */
+    gpusync_queue *queue;            /* of a slot that is not FREE or ORPHANED */
+    uint64_t ticket, since_ns;       /* none while OPEN; when it got that, or was issued; of PART: the first alone */
     struct gpusync__slot *next;      /* on a free list, or among the open buffers */
     struct gpusync__slot *flight[2]; /* in flight: [0]: the one before, [1]: the one behind */
     /* Of PART and SUBMISSION; of an OPEN slot: what is encoded into the buffer, or NULL. */
@@ -3077,15 +3077,13 @@ GPUSYNC__RARE bool gpusync__add_slots(gpusync_queue *q, uint32_t slots)
     return taken >= slots;
 }
 
-/* Puts a slot that nothing leads to on a free list. The fields that gpusync__slot_open does not
-   write are zero in a free slot. Under the lock of the list. */
+/* Puts a slot that nothing leads to on a free list. The fields that neither
+   gpusync__slot_open nor a commit writes are zero in a free slot. Under the lock of the list. */
 static inline void gpusync__slot_free(gpusync__slot **list, gpusync__slot *slot)
 {
-    slot->queue = NULL;
     slot->submission = NULL;
     slot->back = NULL;
     slot->late.ended_ns = slot->behind = 0;
-    slot->ticket = 0;
     GPUSYNC__STORE_RELAXED(&slot->state, (uint8_t)GPUSYNC__FREE); /* published by the unlock */
     slot->next = *list;
     *list = slot;
@@ -4756,7 +4754,7 @@ static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const g
     GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | (outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL));
     if (ticket != q->head.completed + 1)
         return;
-    while ((gpusync__entry_in(ring, ticket + 1)->done | GPUSYNC__BADLY) == ((ticket + 1) << 2 | GPUSYNC__BADLY))
+    while (gpusync__entry_in(ring, ticket + 1)->done - ((ticket + 1) << 2) <= GPUSYNC__BADLY)
         ticket++; /* that has ended, well or badly, and was not left */
     GPUSYNC_ASSERT(ticket <= q->head.committed);
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
@@ -4787,11 +4785,10 @@ static inline void gpusync__end_ticket(gpusync_queue *q, uint64_t ticket, const 
    the waits for that handler. Under the queue's lock. */
 static inline void gpusync__handler_begun(gpusync_queue *q, gpusync__slot *slot, gpusync__catch *caught)
 {
-    bool has_room = slot->traits & GPUSYNC__HAS_ROOM;
-    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM;     /* else the sweep would give it back again */
     gpusync__take_at(q, slot->ticket, caught, NULL); /* not what is deferred: that goes with the end of the ticket */
-    if (has_room)
+    if (slot->traits & GPUSYNC__HAS_ROOM)
         gpusync__give_rooms(q, 1, caught);
+    slot->traits &= (uint8_t)~GPUSYNC__HAS_ROOM; /* else the sweep would give it back again */
 }
 
 /* Ends the ticket of a commit or of a buffer that the program commits. *error is the outcome's, if
@@ -4887,7 +4884,6 @@ GPUSYNC__RARE bool gpusync__give_up(gpusync_queue *q, gpusync__slot *slot, void 
     if (orphan) {
         gpusync__handler_begun(q, slot, caught);
         gpusync__flight_remove(slot);
-        slot->queue = NULL;
         if (!(slot->traits & GPUSYNC__IS_METAL4)) {
             *buffer = slot->buffer;
             slot->buffer = NULL;
@@ -4968,10 +4964,9 @@ GPUSYNC__RARE bool gpusync__abandon_all(gpusync_queue *q, gpusync_result result,
     return gpusync__met(&goal);
 }
 
-/* Does the last hold of a handler, and the steps after the unlock. outcome: of work that went well,
-   whose ticket ends in the same hold unless a look has ended it; NULL if the ticket has ended. The
-   handler touches `leaving` last: destroy waits until no slot is in flight, and then for `leaving`.
-   */
+/* Does the last hold of a handler, and the steps after the unlock. Work that has not ended went
+   well, and ends in the same hold, with this outcome. The handler touches `leaving` last: destroy
+   waits until no slot is in flight, and then for `leaving`. */
 GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, const gpusync__outcome *outcome,
                                          gpusync__deferred *deferred)
 {
@@ -4980,7 +4975,7 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
 
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
-    if (outcome && !(slot->traits & GPUSYNC__ENDED)) {
+    if (!(slot->traits & GPUSYNC__ENDED)) {
         gpusync__learn(q, ticket, slot->since_ns, outcome);
         gpusync__end_ticket(q, ticket, outcome, &caught, deferred);
     }
@@ -4999,24 +4994,13 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
     GPUSYNC__SUB_SEQ(&q->leaving, 1);
 }
 
-/* The handler's work, except for a plain commit that went well on a device without a trace. The
-   room comes back after the log hook has run: Metal may count the buffer until the handler returns,
-   and a hook that makes a command buffer would wait for the handler. */
-GPUSYNC__RARE void gpusync__complete_slowly(gpusync_queue *q, gpusync__slot *slot, void *report, unsigned long status)
-{
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__settle(q, slot, NULL, report, status, &deferred);
-
-    if (deferred.busy)
-        gpusync__upper_of(q)->work(q->device, &deferred);
-    gpusync__leave_slot(q, slot, NULL, &deferred);
-}
-
 /* The completed handler, and the feedback handler: Metal's completion thread calls it. `block` is
    the slot. Before the state is RUNNING the handler touches nothing but the slot, because the queue
    may be gone. `object` is the feedback of a Metal 4 commit, valid during the call. Otherwise the
    handler does not read `object`, because tools that validate or capture wrap Metal's objects.
-   Metal promises the thread no pool.
+   Metal promises the thread no pool. The room comes back after the log hook has run, with which
+   submissions end, too: Metal may count the buffer until the handler returns, and a hook that makes
+   a command buffer would wait for the handler.
    Interleaving 10: a wait returns by the status, and handler and callback come later. The slot is
    the handler's until it has run, and `owed` counts the callback. */
 static void gpusync__completed(void *block, void *object)
@@ -5031,16 +5015,17 @@ static void gpusync__completed(void *block, void *object)
     gpusync_queue *q = slot->queue;
     void *report = q->metal4 ? object : slot->buffer;
     unsigned long status = q->metal4 ? q->four->status(report) : gpusync__status(report);
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__outcome outcome = {0, 0, NULL};
     bool slow = q->sticky || q->traced; /* it may take an error; its end is told */
     if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || slow) {
-        gpusync__complete_slowly(q, slot, report, status);
+        gpusync__settle(q, slot, NULL, report, status, &deferred);
+        if (deferred.busy)
+            gpusync__upper_of(q)->work(q->device, &deferred);
     } else {
-        gpusync__deferred deferred = GPUSYNC__NOTHING;
-        gpusync__outcome outcome;
         gpusync__read_times(report, &outcome);
-        outcome.error = NULL;
-        gpusync__leave_slot(q, slot, &outcome, &deferred);
     }
+    gpusync__leave_slot(q, slot, &outcome, &deferred);
 }
 
 /* -------------------------------------------------------------------------------- >>sweep --

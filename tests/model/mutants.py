@@ -25,7 +25,7 @@ MUTANTS = {
          "        uint64_t number = gpusync__blocker(goal);\n        gpusync__lock(&waits->lock);\n"),
     ],
     "advance-by-one": [
-        ("    while ((gpusync__entry_in(ring, ticket + 1)->done | GPUSYNC__BADLY) == ((ticket + 1) << 2 | GPUSYNC__BADLY))\n"
+        ("    while (gpusync__entry_in(ring, ticket + 1)->done - ((ticket + 1) << 2) <= GPUSYNC__BADLY)\n"
          "        ticket++;", ""),
     ],
     "callback-not-looked-at": [
@@ -101,8 +101,8 @@ MUTANTS = {
          "    if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {"),
     ],
     "orphan-not-taken-out": [
-        ("        gpusync__handler_begun(q, slot, caught);\n        gpusync__flight_remove(slot);\n        slot->queue = NULL;\n",
-         "        gpusync__handler_begun(q, slot, caught);\n        slot->queue = NULL;\n"),
+        ("        gpusync__handler_begun(q, slot, caught);\n        gpusync__flight_remove(slot);\n",
+         "        gpusync__handler_begun(q, slot, caught);\n"),
     ],
     "orphan-given-up-without-the-global-lock": [
         ("    uint8_t armed = GPUSYNC__ARMED;\n    GPUSYNC__LOCK_GLOBAL();\n    bool orphan", "    uint8_t armed = GPUSYNC__ARMED;\n    bool orphan"),

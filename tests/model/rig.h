@@ -630,7 +630,7 @@ static bool none_in_flight(void) { return Q.ends.flight[0] == &Q.ends && Q.ends.
 static int free_slots(const gpusync__slot *s)
 {
     int count = 0;
-    for (; s; s = s->next) assert(count++ < MODEL_SLOTS && s->state == GPUSYNC__FREE && !s->queue);
+    for (; s; s = s->next) assert(count++ < MODEL_SLOTS && s->state == GPUSYNC__FREE);
     return count;
 }
 
