@@ -2412,7 +2412,7 @@ struct gpusync_device {
     gpusync_allocator allocator;         /* for all that does not outlive the device */
     gpusync_spin own_spin, *spin;        /* the program's; that, or NULL. Of its queues, where they have no other */
     uint32_t lost;                       /* for good: GPUSYNC__KNOWN and the other */
-    uint64_t lost_ns;                    /* when gpusync__lose was told of it, or 0 */
+    uint64_t lost_ns;                    /* 0; when gpusync__lose was told of it; when the sweep first looked then */
     gpusync_log_fn log;                  /* or NULL */
     void *callback_queue, *sweep_queue;  /* serial dispatch queues. callback_queue: not of MANUAL */
     void *destroy_queue;                 /* one on which objects go (gpusync__go) */
@@ -2432,9 +2432,8 @@ struct gpusync_device {
        its way, and has not looked at what is due. timers: sweeps that are on their way. */
     uint32_t refs, asked, timers;
     uint64_t sweep_ns, pace_ns; /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
-    uint64_t looked_ns;         /* of the sweep: when it first looked for what a lost device has not ended, or 0 */
-    bool given_up;              /* of the sweep: all that had not ended was given up */
-    gpusync__waiter lingers;    /* what the thread of destroy_queue waits with */
+    uint32_t looked; /* of the sweep, for what a lost device has not ended; with the second all that is given up */
+    gpusync__waiter lingers; /* what the thread of destroy_queue waits with */
     unsigned char pad2[GPUSYNC__APART];
     /* -- under the device's lock */
     gpusync__mutex lock;
@@ -2479,6 +2478,7 @@ enum { GPUSYNC__WELL, GPUSYNC__BADLY, GPUSYNC__LEFT };
 typedef struct gpusync__outcome {
     double gpu_start, gpu_end;  /* in seconds; 0: unknown */
     const gpusync_error *error; /* how it failed; NULL: it ended well */
+    bool left;                  /* it is left to itself: LEFT */
 } gpusync__outcome;
 
 /* Ticket t has the entry entries[t & mask]. A ring that became too small keeps its tickets, and
@@ -4743,30 +4743,26 @@ GPUSYNC__INLINE void gpusync__learn(gpusync_queue *q, uint64_t ticket, uint64_t 
 }
 
 /* Writes into the ring how the ticket ended, and moves `completed` over every ticket that has
-   ended. A failure is on record before. Under the queue's lock. */
+   ended, and was not left to itself. A failure is on record before. Under the queue's lock. */
 static inline void gpusync__write_end(gpusync_queue *q, uint64_t ticket, const gpusync__outcome *outcome)
 {
     const gpusync__ring *ring = q->ring;
     gpusync__entry *entry = gpusync__entry_in(ring, ticket);
+    uint64_t how = outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL;
 
+    if (outcome->left) {
+        how = GPUSYNC__LEFT;
+        gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
+    }
     entry->gpu_start = outcome->gpu_start;
     entry->gpu_end = outcome->gpu_end;
-    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | (outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL));
-    if (ticket != q->head.completed + 1)
+    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | how);
+    if (outcome->left || ticket != q->head.completed + 1)
         return;
     while (gpusync__entry_in(ring, ticket + 1)->done - ((ticket + 1) << 2) <= GPUSYNC__BADLY)
-        ticket++; /* that has ended, well or badly, and was not left */
+        ticket++; /* that has ended, well or badly */
     GPUSYNC_ASSERT(ticket <= q->head.committed);
     GPUSYNC__STORE_SEQ(&q->head.completed, ticket);
-}
-
-/* Ends a ticket whose work is left to itself: `completed` stays below it. Under the queue's lock. */
-static void gpusync__write_left(gpusync_queue *q, uint64_t ticket)
-{
-    gpusync__entry *entry = gpusync__entry_of(q, ticket);
-    entry->gpu_start = entry->gpu_end = 0;
-    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
-    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | GPUSYNC__LEFT);
 }
 
 /* Ends the ticket, and takes what waits for it off the wait list. The entry and `completed` are
@@ -4847,6 +4843,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__slot *slot, const gpusync
     }
     gpusync__read_times(report, &outcome);
     outcome.error = failed ? &error : NULL;
+    outcome.left = false;
 
     if (is_part) {
         gpusync__upper_of(q)->ended(q, slot, view, &outcome, deferred);
@@ -4908,14 +4905,13 @@ static gpusync_result gpusync__end_by_destroy(const gpusync_queue *q)
 GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view, gpusync_error *error,
                                     gpusync__deferred *deferred)
 {
-    const gpusync__outcome outcome = {0, 0, error};
-    bool cancelled = error->result == GPUSYNC_ERROR_CANCELLED;
+    const gpusync__outcome outcome = {0, 0, error, error->result != GPUSYNC_ERROR_CANCELLED};
     gpusync__catch caught;
     void *buffer = NULL;
 
     error->ticket = view->ticket;
     gpusync__read_label(q, view->buffer, error->label, sizeof error->label);
-    if (cancelled)
+    if (!outcome.left)
         gpusync__make_log(q);
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
@@ -4924,14 +4920,10 @@ GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view,
         gpusync__count_tracked(q, false);
         gpusync__give_up(q, view->slot, &buffer, &caught); /* before `tells`: it takes waits alone */
     }
-    if (first && cancelled) {
+    if (first && !outcome.left)
         gpusync__record(q, error, true);
-        gpusync__write_end(q, view->ticket, &outcome);
-    } else if (first) {
-        gpusync__write_left(q, view->ticket);
-    }
     if (first)
-        gpusync__take_ended(q, view->ticket, error, &caught, deferred);
+        gpusync__end_ticket(q, view->ticket, &outcome, &caught, deferred);
     GPUSYNC__UNLOCK(q);
     if (first && q->device->trace)
         q->device->trace->end(q, view->ticket, NULL, &outcome);
@@ -5016,7 +5008,7 @@ static void gpusync__completed(void *block, void *object)
     void *report = q->metal4 ? object : slot->buffer;
     unsigned long status = q->metal4 ? q->four->status(report) : gpusync__status(report);
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync__outcome outcome = {0, 0, NULL};
+    gpusync__outcome outcome = {0, 0, NULL, false};
     bool slow = q->sticky || q->traced; /* it may take an error; its end is told */
     if (status != GPUSYNC__STATUS_COMPLETED || slot->kind != GPUSYNC__WORK || slow) {
         gpusync__settle(q, slot, NULL, report, status, &deferred);
@@ -5295,18 +5287,17 @@ GPUSYNC__RARE bool gpusync__give_up_device(gpusync_device *dev)
    system was suspended. Returns the time to the next look; 0: there is none. */
 static uint64_t gpusync__next_look(gpusync_device *dev)
 {
-    uint64_t lost = GPUSYNC__LOAD_SEQ(&dev->lost_ns);
-    if (!lost || dev->given_up)
+    uint64_t since = GPUSYNC__LOAD_SEQ(&dev->lost_ns);
+    if (!since || dev->looked == 2)
         return 0;
     uint64_t now = gpusync_now_ns();
-    uint64_t at = (dev->looked_ns ? dev->looked_ns : lost) + GPUSYNC__LOSS_NS;
-    if (now < at)
-        return at - now;
-    if (dev->looked_ns)
-        dev->given_up = gpusync__give_up_device(dev);
-    else
-        dev->looked_ns = now;
-    return dev->given_up ? 0 : GPUSYNC__LOSS_NS;
+    if (now < since + GPUSYNC__LOSS_NS)
+        return since + GPUSYNC__LOSS_NS - now;
+    if (dev->looked == 0)
+        GPUSYNC__STORE_SEQ(&dev->lost_ns, now); /* the second look goes by the first one */
+    if (dev->looked == 0 || gpusync__give_up_device(dev))
+        dev->looked++;
+    return dev->looked == 2 ? 0 : GPUSYNC__LOSS_NS;
 }
 
 /* The sweep, on the dispatch queue. Of several timers the last goes on. */
@@ -10171,10 +10162,7 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     }
     if (s->work.back)
         *s->work.back = NULL;
-    if (s->left)
-        gpusync__write_left(q, ticket);
-    else
-        gpusync__write_end(q, ticket, outcome);
+    gpusync__write_end(q, ticket, outcome);
     if (s->due.fn)
         gpusync__push_due(s->device, &s->due, deferred);
     gpusync__take_ended(q, ticket, error, caught, deferred);
@@ -10270,7 +10258,7 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     gpusync_error *error = s->failed ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
     uint32_t rest = gpusync__is_issued(s) ? s->first_part : s->part_count; /* were not committed */
-    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error};
+    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, s->left};
     gpusync__catch caught;
 
     if (error) {
@@ -11510,6 +11498,7 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, const gpusync_error *
                 GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
         s->stage = GPUSYNC__OVER;
         s->left = true;
+        s->gpu_start = s->gpu_end = 0;
         s->running = 0;
         gpusync__forget(s);
         s->open = 1;

@@ -282,7 +282,6 @@ void probe_give_up_lost(gpusync_device *device)
 {
     for (int look = 0; look < 2; look++) {
         __atomic_store_n(&device->lost_ns, 1, __ATOMIC_SEQ_CST); /* long ago, and so is the first look */
-        if (device->looked_ns) device->looked_ns = 1;
         for (unsigned timers = softmetal_timers(); timers; timers--) softmetal_fire_timer();
     }
 }
@@ -291,7 +290,6 @@ void probe_look_at_lost(gpusync_device *device)
 {
     bool found = false;
     __atomic_store_n(&device->lost_ns, 1, __ATOMIC_SEQ_CST); /* long ago, and so is the first look */
-    if (device->looked_ns) device->looked_ns = 1;
     (void)gpusync__sweep_device(device, &found);
     (void)gpusync__next_look(device);
 }

@@ -115,8 +115,8 @@ faults=(
     '    if (q->drains && !going->device)'
 
     early_end fuzz "a lost device gives its work up at the first look"
-    '    if (dev->looked_ns)'
-    '    if (dev)'
+    '    if (dev->looked == 0 || gpusync__give_up_device(dev))'
+    '    if (gpusync__give_up_device(dev) && ++dev->looked)'
 
     timelines_stay fuzz "a lost device gives its work up, and its timelines do not fail"
     '        t->calls->lose(t);'

@@ -52,8 +52,8 @@ MUTANTS = {
         ("    GPUSYNC__STORE_SEQ(&q->head.completed, ticket);", "    GPUSYNC__STORE_RELAXED(&q->head.completed, ticket);"),
     ],
     "done-stored-relaxed": [
-        ("    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | (outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL));",
-         "    GPUSYNC__STORE_RELAXED(&entry->done, ticket << 2 | (outcome->error ? GPUSYNC__BADLY : GPUSYNC__WELL));"),
+        ("    GPUSYNC__STORE_SEQ(&entry->done, ticket << 2 | how);",
+         "    GPUSYNC__STORE_RELAXED(&entry->done, ticket << 2 | how);"),
     ],
     "ring-stored-relaxed": [
         ("        GPUSYNC__STORE_SEQ(&q->ring, ring);", "        GPUSYNC__STORE_RELAXED(&q->ring, ring);"),
@@ -184,14 +184,16 @@ MUTANTS = {
          "!gpusync__ended_as(callback->queue, number, GPUSYNC__LEFT) :"),
     ],
     "given-up-callback-not-told": [
-        ("    if (first)\n        gpusync__take_ended(q, view->ticket, error, &caught, deferred);\n", ""),
+        ("    if (first)\n        gpusync__end_ticket(q, view->ticket, &outcome, &caught, deferred);\n",
+         "    if (first)\n        gpusync__write_end(q, view->ticket, &outcome);\n"),
     ],
     "given-up-sleeper-not-stopped": [
         ("        bool link = !entry->node.linked && number && !gpusync__stopped(goal);\n",
          "        bool link = !entry->node.linked && number;\n"),
     ],
     "given-up-submission-ends-all-the-same": [
-        ("    if (s->left)\n        gpusync__write_left(q, ticket);\n    else\n", ""),
+        ("    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, s->left};",
+         "    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, false};"),
     ],
     "loss-not-looked-at": [
         ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n        gpusync__want_issue(",

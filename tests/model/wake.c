@@ -47,7 +47,7 @@ static void *sleep_for_second(void *unused)
 }
 static void *mark(void *number)
 {
-    static const gpusync__outcome outcome = {0, 0, NULL};
+    static const gpusync__outcome outcome = {0, 0, NULL, false};
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__catch caught;
     gpusync__catch_nothing(&caught);
