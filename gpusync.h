@@ -3684,23 +3684,19 @@ GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error,
         sticky->error = *error;
 }
 
-/* Returns the number of the first record that is still kept. Under the queue's lock. */
-static uint64_t gpusync__log_first(const gpusync_queue *q)
-{
-    return q->log_count - q->log_begin > q->log_size ? q->log_count - q->log_size : q->log_begin;
-}
-
 /* Reads the next record for this cursor, with the number of records that the cursor has missed.
    False if there is none. Under the queue's lock. */
 static bool gpusync__read_record(const gpusync_queue *q, uint64_t *cursor, gpusync_error *error)
 {
+    bool full = q->log_count - q->log_begin > q->log_size;
+    uint64_t first = full ? q->log_count - q->log_size : q->log_begin; /* that is still kept */
     uint64_t at = *cursor;
     if (at == GPUSYNC_FROM_NOW)
         *cursor = q->log_count;
     if (at >= q->log_count)
         return false;
-    if (at < gpusync__log_first(q))
-        at = gpusync__log_first(q);
+    if (at < first)
+        at = first;
     *error = q->log[at % q->log_size].error;
     error->dropped = at - *cursor;
     *cursor = at + 1;
@@ -3732,15 +3728,25 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     GPUSYNC__UNLOCK(q);
 }
 
+/* Returns the first record of the tickets from `low` to `high`, or NULL; not counting work that its
+   own queue gave up, if `ran`. Under the queue's lock. */
+static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high, bool ran)
+{
+    const gpusync__node *node = gpusync__list_from(&q->failures, low);
+    for (; node && node->number <= high; node = node->beside[1]) {
+        const gpusync__failed *record = (const gpusync__failed *)(const void *)node;
+        if (!ran || !record->given_up)
+            return &record->error;
+    }
+    return NULL;
+}
+
 /* Returns the record of a ticket that failed, or NULL. The failure that sticks may have left the
    log. Under the queue's lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
-    if (q->sticky && ticket == q->sticky->error.ticket)
-        return &q->sticky->error;
-    const gpusync__failed *record = (gpusync__failed *)(void *)gpusync__list_from(&q->failures, ticket);
-
-    return record && record->error.ticket == ticket ? &record->error : NULL;
+    bool sticks = q->sticky && ticket == q->sticky->error.ticket;
+    return sticks ? &q->sticky->error : gpusync__find_record(q, ticket, ticket, false);
 }
 
 /* Fills in the error of work of the queue that was given up. result: CANCELLED by the program, with
@@ -3777,18 +3783,6 @@ GPUSYNC__RARE bool gpusync__takes_failure(const gpusync_queue *q, const gpusync_
     return true;
 }
 
-/* Returns the first record of the tickets after `low` up to `high`, or NULL. Work that its own
-   queue gave up does not count. Under the queue's lock. */
-static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_t low, uint64_t high)
-{
-    for (uint64_t n = gpusync__log_first(q); n < q->log_count; n++) {
-        const gpusync__failed *record = &q->log[n % q->log_size];
-        if (record->error.ticket > low && record->error.ticket <= high && !record->given_up)
-            return &record->error;
-    }
-    return NULL;
-}
-
 /* Copies the failure that sticks, or that stuck last. */
 GPUSYNC__RARE void gpusync__read_stuck(gpusync_queue *q, gpusync_error *error)
 {
@@ -3797,45 +3791,50 @@ GPUSYNC__RARE void gpusync__read_stuck(gpusync_queue *q, gpusync_error *error)
     GPUSYNC__UNLOCK(q);
 }
 
-/* Returns how a ticket that has ended did so. RESULT_UNKNOWN if its record may have been dropped.
-   Fills the error, which may be NULL, unless the result is OK. Under the queue's lock. */
-static gpusync_result gpusync__ticket_result_locked(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+/* Returns how a ticket that has ended did so, with the error unless that is OK. RESULT_UNKNOWN if
+   its record may have been dropped. Under the queue's lock. */
+static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     if (ticket == GPUSYNC_NO_TICKET || gpusync__ended_as(q, ticket, GPUSYNC__WELL))
         return GPUSYNC_OK;
     bool left = gpusync__ended_as(q, ticket, GPUSYNC__LEFT);
-    gpusync_result result = left ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_RESULT_UNKNOWN;
     const gpusync_error *record = gpusync__record_of(q, ticket);
     if (!record && !left && ticket > q->dropped)
         return GPUSYNC_OK;
-    if (error && record)
+    gpusync_result result = left ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (record)
+        result = record->result;
+    if (!error)
+        return result;
+    if (record)
         gpusync__copy_error(error, record);
-    else if (error && left)
+    else if (left)
         gpusync__given_up_error(q, error, result, gpusync__lost_amid);
-    else if (error)
+    else
         gpusync__own_error(error, result, gpusync__off_record);
-    if (error)
-        error->ticket = ticket;
-    return record ? record->result : result;
+    error->ticket = ticket;
+    return result;
 }
 
-/* Returns how everything up to the goal's ticket ended. A failure that sticks is told each time. Of
-   the failures whose records were dropped only the last ticket is known: some work up to there
-   failed. */
-static gpusync_result gpusync__everything_result_locked(gpusync_queue *q, const gpusync__goal *goal,
-                                                        gpusync_error *error)
+/* Returns how everything up to the goal's ticket ended, with the error unless that is OK. A failure
+   that sticks is told each time. Of the failures whose records were dropped only the last ticket is
+   known: some work up to there failed. Under the queue's lock. */
+static gpusync_result gpusync__everything_result(gpusync_queue *q, const gpusync__goal *goal, gpusync_error *error)
 {
     bool stuck = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && q->sticky->error.ticket <= goal->ticket;
-    const gpusync_error *record = stuck ? &q->sticky->error : gpusync__find_record(q, goal->covered, goal->ticket);
-    gpusync_result result = GPUSYNC_OK;
+    const gpusync_error *record =
+        stuck ? &q->sticky->error : gpusync__find_record(q, goal->covered + 1, goal->ticket, true);
+    gpusync_result result = GPUSYNC_ERROR_EXECUTION;
 
-    if (record || (q->dropped_failed > goal->covered && q->dropped_failed <= goal->ticket))
-        result = GPUSYNC_ERROR_EXECUTION;
-    else if (q->dropped_failed > goal->ticket)
-        result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    if (error && record)
+    if (record && error)
         gpusync__copy_error(error, record);
-    else if (error && result != GPUSYNC_OK)
+    if (record)
+        return result;
+    if (q->dropped_failed <= goal->covered)
+        return GPUSYNC_OK;
+    if (q->dropped_failed > goal->ticket)
+        result = GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (error)
         gpusync__own_error(error, result, gpusync__off_record);
     return result;
 }
@@ -3846,22 +3845,19 @@ static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
     return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
 }
 
-/* Returns how the work of a goal that is met ended. tell: the caller is a wait, which returns the
-   failures that it covers. */
+/* Returns how the work of a goal that is met ended, with the error, which may be NULL, unless that is
+   OK. tell: the caller is a wait, which returns the failures that it covers. */
 static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     uint32_t flags = GPUSYNC__LOAD_SEQ(&q->flags);
     bool everything = goal->kind == GPUSYNC__ALL;
     if (!(flags & (GPUSYNC__FAILED | GPUSYNC__LOST)))
         return GPUSYNC_OK;
-    if (everything && gpusync_device_is_lost(q->device)) {
-        if (error)
-            gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, "the device is lost");
-        return GPUSYNC_ERROR_DEVICE_LOST;
-    }
+    if (everything && gpusync_device_is_lost(q->device))
+        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
     GPUSYNC__LOCK(q);
-    gpusync_result result = everything ? gpusync__everything_result_locked(q, goal, error)
-                                       : gpusync__ticket_result_locked(q, goal->ticket, error);
+    gpusync_result result =
+        everything ? gpusync__everything_result(q, goal, error) : gpusync__ticket_result(q, goal->ticket, error);
     if (everything && tell && goal->ticket > q->covered)
         GPUSYNC__STORE_SEQ(&q->covered, goal->ticket);
     GPUSYNC__UNLOCK(q);
@@ -3890,15 +3886,6 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
     GPUSYNC__UNLOCK(queue);
     gpusync__leave(queue);
     return GPUSYNC_OK;
-}
-
-/* gpusync__ticket_result_locked for a caller without that lock. */
-static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, gpusync_error *error)
-{
-    GPUSYNC__LOCK(q);
-    gpusync_result result = gpusync__ticket_result_locked(q, ticket, error);
-    GPUSYNC__UNLOCK(q);
-    return result;
 }
 
 /* --------------------------------------------------------------------------- >>wait-lists --
@@ -6423,7 +6410,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
         if (t)
             end = t->calls->result(&goal, &callback->error);
         else
-            end = gpusync__ticket_result(goal.queue, goal.ticket, &callback->error);
+            end = gpusync__result_of(goal.queue, &goal, false, &callback->error);
         if (!t)
             callback->error.ticket = goal.ticket;
         callback->due.error = end != GPUSYNC_OK ? &callback->error : NULL;
@@ -7438,7 +7425,7 @@ GPUSYNC__RARE void gpusync__end_listed(gpusync_queue *q, gpusync__deferred *defe
         uint64_t ticket = node ? node->number : GPUSYNC_NO_TICKET;
         bool ended = gpusync__has_ended(q, ticket);
         if (ended) {
-            bool well = gpusync__ticket_result_locked(q, ticket, &error) == GPUSYNC_OK;
+            bool well = gpusync__ticket_result(q, ticket, &error) == GPUSYNC_OK;
             gpusync__take_ended(q, ticket, well ? NULL : &error, &caught, deferred);
         }
         GPUSYNC__UNLOCK(q);
@@ -7772,6 +7759,7 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
 {
     const gpusync__entry *times = NULL;
     gpusync_result result = GPUSYNC_OK;
+    gpusync_error error;
 
     if (info)
         memset(info, 0, sizeof *info);
@@ -7790,7 +7778,7 @@ GPUSYNC_API gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket
     if (result == GPUSYNC_OK && (times = gpusync__times_of(queue, ticket)) == NULL)
         result = GPUSYNC_ERROR_RESULT_UNKNOWN;
     if (times) {
-        info->result = gpusync__ticket_result_locked(queue, ticket, NULL);
+        info->result = gpusync__ticket_result(queue, ticket, &error);
         info->gpu_start_s = times->gpu_start;
         info->gpu_end_s = times->gpu_end;
     }
@@ -10848,8 +10836,8 @@ GPUSYNC__RARE gpusync__found gpusync__find_ticket(gpusync__link *link, const gpu
         GPUSYNC__LOCK(q);
         gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;
         if (!gone && gpusync__has_ended(q, link->node.number))
-            found = gpusync__ticket_result_locked(q, link->node.number, error) == GPUSYNC_OK ? GPUSYNC__FOUND_OVER
-                                                                                             : GPUSYNC__FOUND_FAILED;
+            found = gpusync__ticket_result(q, link->node.number, error) == GPUSYNC_OK ? GPUSYNC__FOUND_OVER
+                                                                                      : GPUSYNC__FOUND_FAILED;
         else if (!gone && lists)
             gpusync__list_add(&q->waits.lists[GPUSYNC__WAITS], &link->node);
         GPUSYNC__UNLOCK(q);

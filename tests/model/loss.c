@@ -89,7 +89,8 @@ static void wait(void)
 static gpusync_result first = GPUSYNC_NOT_READY;
 static void *asks(void *unused)
 {
-    if (gpusync__has_ended(&Q, 1)) first = gpusync__ticket_result(&Q, 1, NULL);
+    const gpusync__goal goal = {&Q, NULL, GPUSYNC__ONE, 0, false, 1, 0};
+    if (gpusync__has_ended(&Q, 1)) first = gpusync__result_of(&Q, &goal, false, NULL);
     return unused;
 }
 static void asked(void)
