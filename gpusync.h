@@ -2498,13 +2498,6 @@ typedef struct gpusync__failed {
     bool given_up; /* its own queue gave the work up, because the program asked for that */
 } gpusync__failed;
 
-/* What a queue with sticky_failure has more than others. The flag STUCK says that the failure
-   sticks. Under the queue's lock. */
-typedef struct gpusync__sticky {
-    gpusync_error error; /* the failure that sticks, of the lowest ticket; or that stuck last. Its ticket 0: none yet */
-    uint64_t cleared;    /* the failures of tickets up to this one stick no more */
-} gpusync__sticky;
-
 /* The second floor's functions for a Metal 4 queue, from its first commit on. status: reads a
    feedback (gpusync__feedback_status). leave: a step of destroy (gpusync__leave_behind). */
 typedef struct gpusync__metal4 {
@@ -2533,7 +2526,7 @@ struct gpusync_queue {
     /* flags: GPUSYNC__LOST and the others. log_most: records in the log, when it is made.
        limit: uncompleted command buffers that Metal allows. */
     uint32_t flags, limit, log_most;
-    bool traced;                  /* commits and ends are told */
+    bool sticky, traced;          /* failures stick; commits and ends are told */
     bool metal4;                  /* it is a Metal 4 queue */
     void *options_class;          /* of that: MTL4CommitOptions */
     const gpusync__metal4 *four;  /* of that, once it has committed; else NULL */
@@ -2594,11 +2587,15 @@ struct gpusync_queue {
        last_failed: largest ticket that has a record. Read without the lock, as `covered`, by
        gpusync__went_well. */
     gpusync__failed *log, last_failure;
-    gpusync__list failures;  /* what the log has, by ticket */
-    gpusync__sticky *sticky; /* NULL: failures do not stick */
+    gpusync__list failures; /* what the log has, by ticket */
     uint64_t log_begin, log_count, logged, covered, dropped, dropped_failed, last_failed;
     uint32_t log_size;
     bool logging;
+    /* Where failures stick: the flag STUCK says that one does. stuck: that one, of the lowest ticket, or
+       the one that stuck last. Its ticket 0: none yet. cleared: the failures of tickets up to this one
+       stick no more. */
+    gpusync_error stuck;
+    uint64_t cleared;
 };
 
 /* `value` when the timeline has failed: above every other, so that one load tells. */
@@ -3655,7 +3652,7 @@ GPUSYNC__RARE void gpusync__drop_record(gpusync_queue *q, gpusync__failed *recor
 /* Returns whether a failure of the ticket sticks on the queue. Under the queue's lock. */
 static bool gpusync__sticks(const gpusync_queue *q, uint64_t ticket, gpusync_result result)
 {
-    return q->sticky && ticket > q->sticky->cleared &&
+    return q->sticky && ticket > q->cleared &&
            (result == GPUSYNC_ERROR_EXECUTION || result == GPUSYNC_ERROR_RESULT_UNKNOWN);
 }
 
@@ -3664,7 +3661,6 @@ static bool gpusync__sticks(const gpusync_queue *q, uint64_t ticket, gpusync_res
 GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error, bool given_up)
 {
     gpusync__failed *record = &q->log[q->log_count % q->log_size];
-    gpusync__sticky *sticky = q->sticky;
     if (error->ticket > q->last_failed)
         GPUSYNC__STORE_SEQ(&q->last_failed, error->ticket);
     gpusync__set_flag(&q->flags, GPUSYNC__FAILED);
@@ -3680,8 +3676,8 @@ GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error,
     if (!gpusync__sticks(q, error->ticket, error->result))
         return;
     bool first = !(gpusync__set_flag(&q->flags, GPUSYNC__STUCK) & GPUSYNC__STUCK);
-    if (first || error->ticket < sticky->error.ticket)
-        sticky->error = *error;
+    if (first || error->ticket < q->stuck.ticket)
+        q->stuck = *error;
 }
 
 /* Reads the next record for this cursor, with the number of records that the cursor has missed.
@@ -3745,8 +3741,7 @@ static const gpusync_error *gpusync__find_record(const gpusync_queue *q, uint64_
    log. Under the queue's lock. */
 static const gpusync_error *gpusync__record_of(const gpusync_queue *q, uint64_t ticket)
 {
-    bool sticks = q->sticky && ticket == q->sticky->error.ticket;
-    return sticks ? &q->sticky->error : gpusync__find_record(q, ticket, ticket, false);
+    return ticket == q->stuck.ticket ? &q->stuck : gpusync__find_record(q, ticket, ticket, false);
 }
 
 /* Fills in the error of work of the queue that was given up. result: CANCELLED by the program, with
@@ -3770,8 +3765,8 @@ static const char gpusync__lost_amid[] = "the device was lost before it ended";
 GPUSYNC__RARE bool gpusync__takes_failure(const gpusync_queue *q, const gpusync__slot *slot, gpusync_error *error)
 {
     uint64_t failed = slot->behind;
-    if (!failed && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && slot->ticket > q->sticky->error.ticket)
-        failed = q->sticky->error.ticket;
+    if (!failed && GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && slot->ticket > q->stuck.ticket)
+        failed = q->stuck.ticket;
     if (!failed)
         return false;
     const gpusync_error *record = gpusync__record_of(q, failed);
@@ -3787,7 +3782,7 @@ GPUSYNC__RARE bool gpusync__takes_failure(const gpusync_queue *q, const gpusync_
 GPUSYNC__RARE void gpusync__read_stuck(gpusync_queue *q, gpusync_error *error)
 {
     GPUSYNC__LOCK(q);
-    gpusync__copy_error(error, &q->sticky->error);
+    gpusync__copy_error(error, &q->stuck);
     GPUSYNC__UNLOCK(q);
 }
 
@@ -3821,9 +3816,8 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
    known: some work up to there failed. Under the queue's lock. */
 static gpusync_result gpusync__everything_result(gpusync_queue *q, const gpusync__goal *goal, gpusync_error *error)
 {
-    bool stuck = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && q->sticky->error.ticket <= goal->ticket;
-    const gpusync_error *record =
-        stuck ? &q->sticky->error : gpusync__find_record(q, goal->covered + 1, goal->ticket, true);
+    bool stuck = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && q->stuck.ticket <= goal->ticket;
+    const gpusync_error *record = stuck ? &q->stuck : gpusync__find_record(q, goal->covered + 1, goal->ticket, true);
     gpusync_result result = GPUSYNC_ERROR_EXECUTION;
 
     if (record && error)
@@ -3868,17 +3862,16 @@ static gpusync_result gpusync__result_of(gpusync_queue *q, const gpusync__goal *
    error. */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
 {
-    gpusync__sticky *sticky = queue ? queue->sticky : NULL;
-    if (!sticky)
+    if (!queue || !queue->sticky)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
     GPUSYNC__LOCK(queue);
-    uint64_t failed = sticky->error.ticket;
+    uint64_t failed = queue->stuck.ticket;
     uint64_t ticket = failed > queue->head.completed ? failed : queue->head.completed;
     bool stuck = __atomic_fetch_and(&queue->flags, ~(uint32_t)GPUSYNC__STUCK, __ATOMIC_SEQ_CST) & GPUSYNC__STUCK;
-    sticky->cleared = queue->head.committed;
-    while (stuck && ticket++ < sticky->cleared) {
+    queue->cleared = queue->head.committed;
+    while (stuck && ticket++ < queue->cleared) {
         gpusync__slot *slot = gpusync__has_ended(queue, ticket) ? NULL : gpusync__slot_of(queue, ticket);
         if (slot && !slot->behind)
             slot->behind = failed;
@@ -7202,7 +7195,6 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
         gpusync__release_pooled(q->metal);
     if (q->log != &q->last_failure)
         gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
-    gpusync__free(dev, q->sticky, sizeof *q->sticky);
     for (gpusync__ring *ring = q->ring, *older; ring; ring = older) {
         older = ring->older;
         gpusync__ring_free(dev, ring);
@@ -7224,9 +7216,8 @@ static bool gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpu
     if (desc->spin)
         *(q->spin = &q->own_spin) = *desc->spin;
     q->ring = gpusync__ring_new(dev, GPUSYNC__RING_SIZE);
-    if (desc->sticky_failure)
-        q->sticky = (gpusync__sticky *)gpusync__allocate(dev, sizeof *q->sticky, 16);
-    return q->ring && (q->sticky || !desc->sticky_failure);
+    q->sticky = desc->sticky_failure;
+    return q->ring != NULL;
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,

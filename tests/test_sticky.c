@@ -2676,7 +2676,7 @@ static void test_without_memory_no_queue_is_made_and_nothing_is_left(void **stat
         assert_null(queue);
         assert_int_equal(s.rig.memory.live, live);
     }
-    assert_int_equal(k, 4); /* the queue, the ring, and what sticky_failure needs */
+    assert_int_equal(k, 3); /* the queue and the ring */
     s.q[1] = queue;
     s.metal[1] = gpusync_queue_metal(queue);
     fail_on(&s, 1, 3);

@@ -46,7 +46,7 @@ EDITS = [
     ("#define GPUSYNC__PAUSE() __asm__ __volatile__(\"isb\")", "#define GPUSYNC__PAUSE() ((void)0)"),
     # Copies of structures: field by field, without the texts.
     ("    record->error = *error;", "    copy_error(&record->error, error);"),
-    ("        sticky->error = *error;", "        copy_error(&sticky->error, error);"),
+    ("        q->stuck = *error;", "        copy_error(&q->stuck, error);"),
     ("            *record = q->last_failure;", "            copy_failed(record, &q->last_failure);"),
     ("    *to = *from;\n    to->dropped", "    copy_error(to, from);\n    to->dropped"),
     ("    *to = *from;\n    gpusync__read_text", "    copy_error(to, from);\n    gpusync__read_text"),

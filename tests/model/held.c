@@ -145,10 +145,9 @@ static void against_loss(void)
 }
 
 /* The same against a failure that sticks: the failed command buffer's handler tells the queue alone. */
-static gpusync__sticky sticky;
 static void against_stuck(void)
 {
-    Q.sticky = &sticky;
+    Q.sticky = true;
     have_log();
     begin_held(1);
     gpusync__hook_in(&D);
@@ -157,7 +156,7 @@ static void against_stuck(void)
     join(one);
     join(other);
     join_issues();
-    assert(B[1].status == 0 && B[1].live == 1 && sticky.error.ticket == 1 && Q.log_count == gpusync__committed(&Q));
+    assert(B[1].status == 0 && B[1].live == 1 && Q.stuck.ticket == 1 && Q.log_count == gpusync__committed(&Q));
     nothing_is_left(1);
 }
 
