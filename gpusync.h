@@ -3337,8 +3337,8 @@ static bool gpusync__view_ticket(gpusync_queue *q, uint64_t ticket, gpusync__vie
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    if (slot && slot->kind != GPUSYNC__SUBMISSION && slot->traits & GPUSYNC__ENDED)
-        slot = NULL;
+    if (slot && slot->traits & GPUSYNC__ENDED)
+        slot = NULL; /* no submission's own slot has it */
     if (slot && slot->kind == GPUSYNC__SUBMISSION) {
         view->buffer = NULL;
         view->s = slot->submission;
@@ -5134,24 +5134,24 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     if (gpusync__is_given_up(q))
         return false;
     GPUSYNC__LOCK(q);
-    bool waits = q->refused || gpusync__has_listed(&q->waits);
-    GPUSYNC__UNLOCK(q);
-    bool reason = waits || GPUSYNC__LOAD_SEQ(&q->lined);
-    if (gpusync__look_all(q, &reason))
-        *found = true;
-    if (gpusync__sweep_slots(q))
-        reason = true;
-    GPUSYNC__LOCK(q);
     if (q->outstanding < q->limit)
         q->refused = false;
+    bool reason = q->refused || gpusync__has_listed(&q->waits);
     GPUSYNC__UNLOCK(q);
-    return reason;
+    if (GPUSYNC__LOAD_SEQ(&q->lined))
+        reason = true;
+    if (gpusync__look_all(q, &reason))
+        *found = true;
+    return gpusync__sweep_slots(q) || reason;
 }
 
-/* Looks at each timeline. Sets *found if a value was reached. True if a wait list has entries. */
-static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
+/* Looks at everything that the device has. Timelines come first, because a value that is reached
+   may let held work be issued. Sets *found if the look ended some work, or a value was reached. True
+   if the sweep has a reason to come again. */
+static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
 {
     gpusync_timeline *t = NULL;
+    gpusync_queue *q = NULL;
     bool reason = false;
     while ((t = gpusync__next_timeline(dev, t)) != NULL) {
         uint64_t value = gpusync__value_of(t);
@@ -5163,16 +5163,6 @@ static bool gpusync__sweep_timelines(gpusync_device *dev, bool *found)
         if (gpusync__value_of(t) != value)
             *found = true;
     }
-    return reason;
-}
-
-/* Looks at everything that the device has. Timelines come first, because a value that is reached
-   may let held work be issued. Sets *found if the look ended some work. True
-   if the sweep has a reason to come again. */
-static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
-{
-    bool reason = gpusync__sweep_timelines(dev, found);
-    gpusync_queue *q = NULL;
     while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
         if (gpusync__sweep_queue(q, found))
             reason = true;
@@ -5251,15 +5241,15 @@ GPUSYNC__RARE bool gpusync__give_up_device(gpusync_device *dev)
     while ((q = gpusync__next_queue(dev, q, 0)) != NULL)
         if (!gpusync__is_given_up(q) && !gpusync__give_up_queue(q))
             all = false;
-    if (all) {
-        gpusync__lock(&dev->lock);
-        GPUSYNC__EACH_QUEUE(q, dev)
-            gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);
-        gpusync__unlock(&dev->lock);
-    }
-    while (all && (t = gpusync__next_timeline(dev, t)) != NULL)
+    if (!all)
+        return false;
+    gpusync__lock(&dev->lock);
+    GPUSYNC__EACH_QUEUE(q, dev)
+        gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);
+    gpusync__unlock(&dev->lock);
+    while ((t = gpusync__next_timeline(dev, t)) != NULL)
         t->calls->lose(t);
-    return all;
+    return true;
 }
 
 /* On a lost device, after the sweep has looked at everything: gives up what has not ended, at the
