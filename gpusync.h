@@ -3279,7 +3279,7 @@ static __attribute__((noinline)) bool gpusync__make_ready(gpusync_queue *q, uint
     if (size && !ring)
         return false;
     GPUSYNC__LOCK(q);
-    if (ring && !gpusync__ring_is_ready(q) && ring->mask > q->ring->mask) {
+    if (ring && !gpusync__ring_is_ready(q)) { /* else another thread has made one */
         ring->older = q->ring;
         ring->first = q->head.committed + 1;
         GPUSYNC__STORE_SEQ(&q->ring, ring);
@@ -3649,13 +3649,6 @@ GPUSYNC__RARE void gpusync__drop_record(gpusync_queue *q, gpusync__failed *recor
     gpusync__list_remove(&q->failures, &record->node);
 }
 
-/* Returns whether a failure of the ticket sticks on the queue. Under the queue's lock. */
-static bool gpusync__sticks(const gpusync_queue *q, uint64_t ticket, gpusync_result result)
-{
-    return q->sticky && ticket > q->cleared &&
-           (result == GPUSYNC_ERROR_EXECUTION || result == GPUSYNC_ERROR_RESULT_UNKNOWN);
-}
-
 /* Records a failure. given_up: its own queue gave the work up, because the program asked for that.
    The caller ends the ticket after this, in the same hold of the queue's lock. */
 GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error, bool given_up)
@@ -3673,7 +3666,8 @@ GPUSYNC__RARE void gpusync__record(gpusync_queue *q, const gpusync_error *error,
     record->error = *error;
     record->given_up = given_up;
     q->log_count++;
-    if (!gpusync__sticks(q, error->ticket, error->result))
+    bool ran = error->result == GPUSYNC_ERROR_EXECUTION || error->result == GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (!q->sticky || !ran || error->ticket <= q->cleared)
         return;
     bool first = !(gpusync__set_flag(&q->flags, GPUSYNC__STUCK) & GPUSYNC__STUCK);
     if (first || error->ticket < q->stuck.ticket)
@@ -3708,9 +3702,8 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
     if (!q->device->log)
         return;
     GPUSYNC__LOCK(q);
-    bool first = !q->logging;
-    q->logging = true;
-    while (first && gpusync__read_record(q, &q->logged, &e)) {
+    while (!q->logging && gpusync__read_record(q, &q->logged, &e)) {
+        q->logging = true;
         GPUSYNC__UNLOCK(q);
         if (e.failure != GPUSYNC_FAILURE_CANCELLED)
             gpusync__log(q->device, GPUSYNC_LOG_ERROR,
@@ -3718,9 +3711,8 @@ GPUSYNC__RARE void gpusync__log_failures(gpusync_queue *q)
                          (unsigned long long)e.ticket, gpusync_failure_string(e.failure), e.label, e.queue_label,
                          e.domain, (long long)e.code, e.message);
         GPUSYNC__LOCK(q);
-    }
-    if (first)
         q->logging = false;
+    }
     GPUSYNC__UNLOCK(q);
 }
 
