@@ -3552,10 +3552,10 @@ static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
 
 /* Copies the label of the slot's command buffer, or of the first of several. The caller is the
    handler, or looks at it. */
-static void gpusync__read_label(const gpusync_queue *q, void *buffer, char *label, size_t size)
+static void gpusync__read_label(void *buffer, char *label, size_t size)
 {
     void *pool = gpusync__pool_push();
-    if (q->metal4 && !gpusync__class_responds(gpusync__class_of(buffer), gpusync__sel.label))
+    if (!gpusync__class_responds(gpusync__class_of(buffer), gpusync__sel.label)) /* an array, of Metal 4 */
         buffer = GPUSYNC__AS1(void *, unsigned long)(buffer, gpusync__sel.objectAtIndex, 0);
     gpusync__copy_string(label, size, gpusync__send_id(buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
@@ -3597,7 +3597,7 @@ GPUSYNC__RARE bool gpusync__read_failure(gpusync_queue *q, void *buffer, void *r
     if (number < 0)
         number = gpusync__driver_number(error->message);
     error->result = GPUSYNC_ERROR_EXECUTION;
-    gpusync__read_label(q, buffer, error->label, sizeof error->label);
+    gpusync__read_label(buffer, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     error->failure = gpusync__classify(error, number);
     /* Before the end is published, because a thread that sees the end may ask at once whether the
@@ -4882,7 +4882,7 @@ GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view,
     void *buffer = NULL;
 
     error->ticket = view->ticket;
-    gpusync__read_label(q, view->buffer, error->label, sizeof error->label);
+    gpusync__read_label(view->buffer, error->label, sizeof error->label);
     if (!outcome.left)
         gpusync__make_log(q);
     gpusync__catch_nothing(&caught);
@@ -9622,7 +9622,6 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
 
      gpusync__give_up           Metal 4 retains nothing: the handler releases the buffer
      gpusync__classify          its errors have a domain and codes of their own
-     gpusync__read_label        several command buffers are an array: the first has the label
      gpusync__completed         the status is read from the feedback
      gpusync__look_at           there is no status to look at: only the feedback tells
      gpusync__block_goal        there is no waitUntilCompleted
@@ -9991,7 +9990,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpu
     gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
     error->ticket = slot->ticket;
-    gpusync__read_label(q, slot->buffer, error->label, sizeof error->label);
+    gpusync__read_label(slot->buffer, error->label, sizeof error->label);
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     return true;
 }
@@ -10153,7 +10152,7 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
     gpusync__view part;
     uint32_t first = s->front != NULL; /* of the program's command buffers */
     if (s->part_count > first && gpusync__view_part(s->work.queue, s, first, &part)) {
-        gpusync__read_label(s->work.queue, part.buffer, error->label, sizeof error->label);
+        gpusync__read_label(part.buffer, error->label, sizeof error->label);
         gpusync__view_end(s->work.queue, &part);
     }
     if (!error->label[0])
@@ -12118,7 +12117,7 @@ GPUSYNC__RARE void gpusync__write_buffer(gpusync__writer *out, const gpusync_que
     /* of Metal 4 nothing more is known */
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(view->buffer);
     char label[64];
-    gpusync__read_label(q, view->buffer, label, sizeof label);
+    gpusync__read_label(view->buffer, label, sizeof label);
     gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", view->kind == GPUSYNC__PART ? "  " : "",
                    (unsigned long long)view->ticket, label, status <= 5 ? states[status] : "?",
                    gpusync__ms_since(since_ns));
@@ -12181,7 +12180,7 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
     gpusync__view part;
 
     if (!issued && !label[0] && s->part_count && gpusync__view_part(work->queue, s, 0, &part)) {
-        gpusync__read_label(work->queue, part.buffer, label, sizeof label);
+        gpusync__read_label(part.buffer, label, sizeof label);
         gpusync__view_end(work->queue, &part);
     }
     GPUSYNC__LOCK_GRAPH(s->device); /* also for the links below: it has them once this is taken */
