@@ -4905,6 +4905,26 @@ GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view,
     return first;
 }
 
+/* Has each part in flight keep the events of its submission, which is about to end without it; with
+   Metal 4 the queue keeps them. No lock is held. */
+GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q, gpusync__submission *s)
+{
+    gpusync__slot *slot;
+    if (q->metal4)
+        return;
+    void *events = gpusync__upper_of(q)->events(s);
+    GPUSYNC__LOCK(q);
+    GPUSYNC__EACH_IN_FLIGHT(slot, q) {
+        bool armed = slot->submission == s && gpusync__state_of(slot) == GPUSYNC__ARMED;
+        if (!armed || slot->traits & GPUSYNC__KEEPS_EVENTS)
+            continue;
+        slot->traits |= GPUSYNC__KEEPS_EVENTS;
+        slot->late.events = gpusync__retain(events);
+    }
+    GPUSYNC__UNLOCK(q);
+    gpusync__release_pooled(events);
+}
+
 /* Ends every ticket of the queue that has not ended, with this result, and does the deferred work. False:
    another thread is about to end one of them. */
 GPUSYNC__RARE bool gpusync__abandon_all(gpusync_queue *q, gpusync_result result, const char *message)
@@ -4917,10 +4937,12 @@ GPUSYNC__RARE bool gpusync__abandon_all(gpusync_queue *q, gpusync_result result,
         if (!gpusync__view_ticket(q, ticket, &view))
             continue;
         gpusync__given_up_error(q, &error, result, message);
-        if (view.s)
+        if (view.s) {
+            gpusync__keep_events(q, view.s);
             gpusync__upper_of(q)->disown(view.s, &error, &deferred);
-        else
+        } else {
             gpusync__abandon(q, &view, &error, &deferred);
+        }
         gpusync__view_end(q, &view);
     }
     gpusync__do_deferred(q->device, &deferred);
@@ -5161,45 +5183,6 @@ static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
     return reason;
 }
 
-/* Returns the first part in flight whose handler has not begun, and which keeps no events yet, or
-   NULL. Under the queue's lock. */
-static gpusync__slot *gpusync__first_part(const gpusync_queue *q)
-{
-    gpusync__slot *slot;
-    GPUSYNC__EACH_IN_FLIGHT(slot, q)
-        if (gpusync__state_of(slot) == GPUSYNC__ARMED && slot->submission &&
-            !(slot->traits & (GPUSYNC__KEEPS_EVENTS | GPUSYNC__IS_METAL4)))
-            return slot;
-    return NULL;
-}
-
-/* Has each part in flight keep the events of its submission, which is about to end without it. */
-GPUSYNC__RARE void gpusync__keep_events(gpusync_queue *q)
-{
-    void *events;
-    do {
-        GPUSYNC__LOCK(q);
-        gpusync__slot *slot = gpusync__first_part(q);
-        gpusync__submission *s = slot ? slot->submission : NULL;
-        if (s)
-            gpusync__upper_of(q)->keep(s);
-        GPUSYNC__UNLOCK(q);
-        if (!s)
-            return;
-        events = gpusync__upper_of(q)->events(s);
-        GPUSYNC__LOCK(q);
-        bool same = gpusync__first_part(q) == slot && slot->submission == s;
-        if (same) {
-            slot->traits |= GPUSYNC__KEEPS_EVENTS;
-            slot->late.events = events;
-        }
-        GPUSYNC__UNLOCK(q);
-        if (!same)
-            gpusync__release_pooled(events);
-        gpusync__upper_of(q)->unkeep(s);
-    } while (events); /* else there is no memory for them */
-}
-
 /* Gives up what has not ended on a queue of a lost device. A handler, or a feedback, that comes later
    changes nothing that was told. No work enters the queue once LOST is set under the order lock.
    False: a thread has that lock, and may be issuing work, or a thread is ending a submission; the
@@ -5210,7 +5193,6 @@ GPUSYNC__RARE bool gpusync__give_up_queue(gpusync_queue *q)
         return false;
     gpusync__set_flag(&q->flags, GPUSYNC__LOST); /* gpusync__lose may not have come to it */
     gpusync__unlock(&q->order);
-    gpusync__keep_events(q); /* before their submissions end */
     if (!gpusync__abandon_all(q, GPUSYNC_ERROR_DEVICE_LOST, gpusync__lost_amid))
         return false;
     gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);
@@ -7463,7 +7445,6 @@ static void gpusync__close_queue(gpusync__going *going)
     if (q->drains)
         gpusync__drain(q);
     (void)gpusync__look_all(q, NULL); /* no thread is told of an orphan's end */
-    gpusync__keep_events(q);
     (void)gpusync__abandon_all(q, gpusync__end_by_destroy(q), "its queue was destroyed while it was in flight");
     gpusync__orphan_slots(q);
     gpusync__end_listed(q, &deferred);
@@ -9633,7 +9614,7 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync__has_metal4        does the device have such queues?
      gpusync__metal_queue       takes or makes the queue
      gpusync_queue_create       its limit, where the program sets none, is the largest number
-     gpusync__first_part        no part keeps events: the queue keeps the links of its submission
+     gpusync__keep_events       no part keeps events: the queue keeps the links of its submission
      gpusync__close_queue       calls `leave`: what the GPU still uses is kept
      gpusync__part_ended        work behind a wait that Metal cut short has failed
      gpusync_submit             calls gpusync__check_work, which refuses command buffers that are not of Metal 4
