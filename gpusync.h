@@ -1840,11 +1840,10 @@ static struct gpusync__selectors {
 #define GPUSYNC__EVERY_IMAGE NULL
 #endif
 
-/* +1, or NULL where there is no such class. */
+/* +1, or NULL where there is no such class: a message to nil returns nil. */
 static void *gpusync__new_object(const char *name)
 {
-    void *cls = gpusync__class_named(name);
-    return cls ? gpusync__send_id(cls, gpusync__sel.newObject) : NULL;
+    return gpusync__send_id(gpusync__class_named(name), gpusync__sel.newObject);
 }
 
 /* +0, for the caller's pool. */
@@ -1926,7 +1925,7 @@ static void *gpusync__label(const char *text)
 /* Copy an NSString; string may be nil. Needs a pool. */
 static void gpusync__copy_string(char *to, size_t size, void *string)
 {
-    gpusync__copy_text(to, size, string ? GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String) : NULL);
+    gpusync__copy_text(to, size, GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String));
 }
 
 /* Without a pool, as the one message that waits send again and again: it returns a number. Assumed:
@@ -3591,7 +3590,7 @@ GPUSYNC__RARE bool gpusync__read_failure(gpusync_queue *q, void *buffer, void *r
         if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
             number = (uint32_t)GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
-        ns_error = info ? GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key) : NULL;
+        ns_error = GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key);
     }
 
     if (number < 0)
@@ -3860,11 +3859,10 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
         return GPUSYNC_ERROR_DESTROYED;
     GPUSYNC__LOCK(queue);
     uint64_t failed = queue->stuck.ticket;
-    uint64_t ticket = failed > queue->head.completed ? failed : queue->head.completed;
     bool stuck = __atomic_fetch_and(&queue->flags, ~(uint32_t)GPUSYNC__STUCK, __ATOMIC_SEQ_CST) & GPUSYNC__STUCK;
     queue->cleared = queue->head.committed;
-    while (stuck && ticket++ < queue->cleared) {
-        gpusync__slot *slot = gpusync__has_ended(queue, ticket) ? NULL : gpusync__slot_of(queue, ticket);
+    for (uint64_t ticket = failed + 1; stuck && ticket <= queue->cleared; ticket++) {
+        gpusync__slot *slot = gpusync__slot_of(queue, ticket);
         if (slot && !slot->behind)
             slot->behind = failed;
     }
