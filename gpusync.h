@@ -2389,10 +2389,10 @@ typedef struct gpusync__deferred {
 #define GPUSYNC__NOTHING {NULL, NULL, NULL, NULL, false, false, false, 0}
 /* clang-format on */
 
-/* history: a bit for each of the last 16 spins, the last in bit 0: it met the end; and
-   GPUSYNC__USED after the first. pause: how many spins were left out after the last one in vain.
-   skips: how many of them are still to be left out. Threads write all without a lock: a lost update
-   costs only time. */
+/* history: a bit for each of the last 16 spins, the last in bit 0: it met the end. Kept as the
+   difference from GPUSYNC__FRESH, so that 0 is the history before the first. pause: how many spins
+   were left out after the last one in vain. skips: how many of them are still to be left out.
+   Threads write all without a lock: a lost update costs only time. */
 typedef struct gpusync__backoff {
     uint32_t history, pause, skips;
 } gpusync__backoff;
@@ -2649,10 +2649,9 @@ struct gpusync_timeline {
     gpusync_error error; /* how it failed; does not change after */
 };
 
-/* When a goal is expected to be met (0: not known), until when a spin for it pays (0: none does),
-   and how late the waiter runs after the GPU's end. */
+/* When a goal is expected to be met (0: not known), and until when to spin for it (0: no spin pays). */
 typedef struct gpusync__forecast {
-    uint64_t end, pays, lag;
+    uint64_t end, until;
 } gpusync__forecast;
 
 /* The second floor hooks in by gpusync__metal4 above, by the three tables below, by `told` of a
@@ -5482,41 +5481,33 @@ static uint64_t gpusync__issued_at(const gpusync_queue *q, uint64_t ticket)
     return says ? slot->since_ns : 0;
 }
 
-/* Returns until when a spin pays for a ticket whose work began, or is to begin, at `begin`; 0: no
-   spin does. The ticket may take as long as any of those that are remembered, but for those that
-   would have ended by now. A spin to one of these ends costs its time, and where the ticket takes
-   longer also the margin and a sleep. The end that costs least on average is taken, or none, where
-   sleeping at once costs less. Under the queue's lock. */
+/* Returns until when to spin for a ticket whose work began, or is to begin, at `begin`: the margin
+   behind the end that pays; 0: no spin does. The ticket may take as long as any of those that are
+   remembered, but for those that would have ended by now. A spin to one of these ends costs its
+   time, and where the ticket takes longer also the margin and a sleep. The end that costs least in
+   all is taken, or none, where sleeping at once costs less. Under the queue's lock. */
 GPUSYNC__RARE uint64_t gpusync__spin_pays(const gpusync_queue *q, uint64_t begin, uint64_t now)
 {
     uint64_t margin = q->lag_ns + GPUSYNC__MARGIN_NS;
-    uint64_t left[GPUSYNC__TAKEN]; /* to the ends that are near, the first of them first */
-    uint64_t near = 0, all = 0;
+    uint64_t left[GPUSYNC__TAKEN]; /* to each of these ends; 0 where there is none, which costs no spin anything */
+    uint64_t least = 0, until = 0;
 
     for (int i = 0; i < GPUSYNC__TAKEN; i++) {
         uint64_t end = begin + q->took_ns[i];
-        if (!q->took_ns[i] || end + margin <= now)
-            continue;
-        all++;
-        uint64_t ns = end > now ? end - now : 0;
-        if (ns > GPUSYNC__SPIN_NS)
-            continue;
-        uint64_t k = near++;
-        for (; k && left[k - 1] > ns; k--)
-            left[k] = left[k - 1];
-        left[k] = ns;
+        bool counts = q->took_ns[i] && end + margin > now;
+        left[i] = counts && end > now ? end - now : 0;
+        least += counts ? GPUSYNC__SPIN_NS : 0;
     }
-
-    uint64_t least = all * GPUSYNC__SPIN_NS, pays = 0, sum = 0;
-    for (uint64_t k = 0; k < near; k++) {
-        sum += left[k];
-        uint64_t cost = sum + (all - 1 - k) * (left[k] + margin + GPUSYNC__SPIN_NS);
-        if (cost < least) {
+    for (int i = 0; i < GPUSYNC__TAKEN; i++) {
+        uint64_t cost = 0;
+        for (int k = 0; k < GPUSYNC__TAKEN; k++)
+            cost += left[k] <= left[i] ? left[k] : left[i] + margin + GPUSYNC__SPIN_NS;
+        if (left[i] <= GPUSYNC__SPIN_NS && cost < least) {
             least = cost;
-            pays = now + left[k];
+            until = now + left[i] + margin;
         }
     }
-    return pays;
+    return until;
 }
 
 /* Forecasts the end of a ticket: each ticket up to it that has not ended takes the usual time, from
@@ -5524,20 +5515,19 @@ GPUSYNC__RARE uint64_t gpusync__spin_pays(const gpusync_queue *q, uint64_t begin
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t ticket)
 {
     uint64_t now = gpusync_now_ns();
-    gpusync__forecast f = {0, 0, 0};
+    gpusync__forecast f = {0, 0};
 
     GPUSYNC__LOCK(q);
     uint64_t mean = gpusync__usual(q, 0);
-    uint64_t done = q->head.completed;
-    uint64_t ended = q->ended_ns;
-    uint64_t issued = ticket > done && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, done + 1) : 0;
-    f.lag = q->lag_ns;
-    if (issued && mean) {
-        f.end = (ended < issued || ended > now ? issued : ended) + mean;
-        for (int i = 0; ++done < ticket && i < 64; i++)
-            f.end += gpusync__has_ended(q, done + 1) ? 0 : mean;
-        f.end += (ticket - done) * mean;
-        f.pays = gpusync__spin_pays(q, f.end - mean, now);
+    uint64_t first = q->head.completed + 1;
+    uint64_t begin = first <= ticket && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, first) : 0;
+    if (begin && mean) {
+        if (q->ended_ns > begin && q->ended_ns <= now)
+            begin = q->ended_ns;
+        for (; first < ticket; first++)
+            begin += gpusync__has_ended(q, first) ? 0 : mean;
+        f.end = begin + mean;
+        f.until = gpusync__spin_pays(q, begin, now);
     }
     GPUSYNC__UNLOCK(q);
     return f;
@@ -5553,37 +5543,44 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
     return q ? gpusync__forecast_of(q, ticket) : goal->timeline->calls->forecast(goal);
 }
 
-/* Returns for how long to spin if the program has set no spin; 0 for not at all. A wait for any
+/* Returns the spin of a wait if the program has set none; all zero: it sleeps at once. A wait for any
    point spins for the first end that pays. A wait for all points spins for the last, and not at all
-   if one of them does not pay, or is unknown. Where no end is expected, the spin is short, but not
-   for all of several points. A wait whose deadline comes before the end does not spin. */
-GPUSYNC__RARE uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
+   if one of them does not pay, or is unknown. Where nothing is known of a point, the spin is short,
+   but not for all of several points. A wait whose deadline comes before the end does not spin. The
+   spin pauses the CPU, and yields only by the program's hook, because sched_yield may cost a thread
+   its priority. */
+GPUSYNC__RARE gpusync_spin gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
 {
+    gpusync_spin spin = {0, 0, 0, false};
     uint64_t now = gpusync_now_ns();
-    uint64_t pays = 0, until = 0;
-    uint64_t skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
-    bool blind = true;
+    uint64_t until = 0;
+    uint32_t skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
+    bool all = wait->many && !wait->any;
+    bool blind = false;
 
     for (size_t i = wait->first_open; i < wait->count; i++) {
         if (wait->entries[i].left)
             continue;
         gpusync__forecast f = gpusync__forecast_goal(&wait->entries[i].goal);
-        uint64_t last = f.pays + f.lag + GPUSYNC__MARGIN_NS;
-        blind = blind && (!f.end || (wait->any && f.end <= now));
-        if (!f.pays && wait->many && !wait->any)
-            return 0;
-        if (!f.pays || (until && (wait->any ? last > until : last < until)))
-            continue;
-        pays = f.pays;
-        until = last;
+        if (all && !f.until)
+            return spin;
+        if (!f.end)
+            blind = true;
+        if (f.until && (!until || (f.until < until) != all))
+            until = f.until;
     }
-    if (!pays && blind)
-        until = (pays = now) + GPUSYNC__BLIND_NS;
-    if (until <= now || pays > deadline)
-        return 0;
-    if (skips)
-        GPUSYNC__STORE_RELAXED(&backoff->skips, (uint32_t)skips - 1); /* a guess: see gpusync__back_off */
-    return skips ? 0 : until - now;
+    if (!until && blind)
+        until = now + GPUSYNC__BLIND_NS;
+    if (until <= now || until - GPUSYNC__MARGIN_NS > deadline)
+        return spin;
+    if (skips) {
+        GPUSYNC__STORE_RELAXED(&backoff->skips, skips - 1); /* a guess: see gpusync__back_off */
+        return spin;
+    }
+    spin.max_spin_ns = until - now;
+    if (wait->device->hooks.yield == gpusync__default_yield)
+        spin.pause_iterations = UINT32_MAX; /* by time alone */
+    return spin;
 }
 
 /* Returns the backoff of the wait's queue or timeline; of its device for a wait for many points. */
@@ -5595,9 +5592,8 @@ static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
     return goal->queue ? &goal->queue->backoff : &goal->timeline->backoff;
 }
 
-#define GPUSYNC__USED 0x10000u  /* of a history: not the first spin */
-#define GPUSYNC__FRESH 0x14444u /* a history before the first spin: 4 of 16 met the end, none of the last two */
-#define GPUSYNC__FEW_HITS 4u    /* of 16: with fewer, each spin in vain leaves the next ones out */
+#define GPUSYNC__FRESH 0x4444u /* the history before the first spin: 4 of 16 met the end, none of the last two */
+#define GPUSYNC__FEW_HITS 4    /* of 16: with fewer, each spin in vain leaves the next ones out */
 
 /* Records whether a spin was in vain. While few of the last spins met the end, each spin in vain
    leaves the next ones out, twice as many each time. So work that is late whenever a wait spins for
@@ -5605,53 +5601,45 @@ static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
    a guess: threads that wait at once may write over each other. */
 static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
 {
-    uint32_t history = GPUSYNC__LOAD_SEQ(&backoff->history);
-    uint32_t pause = GPUSYNC__LOAD_SEQ(&backoff->pause), hits = 0;
-    history = ((history ? history : GPUSYNC__FRESH) << 1 | !in_vain) & 0xFFFF;
-    for (uint32_t rest = history; rest; rest &= rest - 1)
-        hits++;
-    if (!in_vain || hits >= GPUSYNC__FEW_HITS)
+    uint32_t history = (GPUSYNC__LOAD_SEQ(&backoff->history) ^ GPUSYNC__FRESH) << 1 | !in_vain;
+    uint32_t pause = GPUSYNC__LOAD_SEQ(&backoff->pause);
+    if (!in_vain || __builtin_popcount(history & 0xFFFF) >= GPUSYNC__FEW_HITS)
         pause = 0;
     else
         pause = !pause ? 4 : pause < 1024 ? pause * 2 : 1024;
-    GPUSYNC__STORE_RELAXED(&backoff->history, history | GPUSYNC__USED); /* a guess */
-    GPUSYNC__STORE_RELAXED(&backoff->pause, pause);                     /* a guess */
-    GPUSYNC__STORE_RELAXED(&backoff->skips, pause);                     /* a guess */
+    GPUSYNC__STORE_RELAXED(&backoff->history, history ^ GPUSYNC__FRESH); /* a guess */
+    GPUSYNC__STORE_RELAXED(&backoff->pause, pause);                      /* a guess */
+    GPUSYNC__STORE_RELAXED(&backoff->skips, pause);                      /* a guess */
 }
 
 /* Spins: looks again and again, with a pause or a yield in between. True if the wait is over. set:
-   the program's spin. With NULL the spin pauses the CPU, and yields only by the program's hook,
-   because sched_yield may cost a thread its priority. */
+   the program's spin; NULL: the wait decides, and looks less often. */
 GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync__backoff *backoff = gpusync__backoff_of(wait);
-    uint64_t pauses = set ? set->pause_iterations : 0;
-    uint64_t rounds = set ? pauses + set->yield_iterations : 0;
-    uint64_t time = set ? set->max_spin_ns : gpusync__worth(wait, backoff, deadline);
+    gpusync_spin spin = set ? *set : gpusync__worth(wait, backoff, deadline);
+    uint64_t rounds = (uint64_t)spin.pause_iterations + spin.yield_iterations;
     bool over = false;
 
-    if (!rounds && !time)
+    if (!rounds && !spin.max_spin_ns)
         return false;
     uint64_t began = gpusync_now_ns();
     uint64_t now = began;
-    uint64_t until = time ? gpusync__deadline(time) : GPUSYNC_FOREVER;
-    if (!rounds)
-        rounds = UINT64_MAX; /* by time alone */
-    if (!set && hooks->yield == gpusync__default_yield)
-        pauses = rounds;
+    uint64_t until = spin.max_spin_ns ? gpusync__deadline(spin.max_spin_ns) : GPUSYNC_FOREVER;
     if (until > deadline)
         until = deadline;
+    if (!rounds)
+        rounds = UINT64_MAX; /* by time alone */
 
     for (uint64_t i = 0; i < rounds && !over && now < until; i++) {
         uint64_t next = set ? 0 : now + GPUSYNC__LOOK_NS;
         do {
-            if (i < pauses)
+            if (i < spin.pause_iterations)
                 GPUSYNC__PAUSE();
             else
                 hooks->yield(hooks->user);
-            if (until != GPUSYNC_FOREVER)
-                now = gpusync_now_ns();
+            now = gpusync_now_ns();
         } while (now < next);
         gpusync__wait_look(wait);
         over = gpusync__wait_over(wait);
@@ -9014,7 +9002,7 @@ static void gpusync__look_value(const gpusync__goal *goal)
 GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goal)
 {
     gpusync__submission *s = gpusync__signaller(goal->timeline, goal->ticket);
-    gpusync__forecast f = {0, 0, 0};
+    gpusync__forecast f = {0, 0};
     if (!s)
         return f;
     if (gpusync__enter(s->work.queue)) {
