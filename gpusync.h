@@ -5449,22 +5449,19 @@ static void gpusync__wait_look(const gpusync__wait *wait)
 #define GPUSYNC__BLIND_NS 20000  /* where nothing is known */
 #define GPUSYNC__LOOK_NS 200     /* at least, from one look to the next */
 
-/* Returns how far the times of the tickets that are remembered lie from this one, on average: from
-   0 how long a ticket usually takes, from that the deviation. Without the longest, because one that
-   stands alone would hide the others. 0 if nothing is known. Under the queue's lock. */
-GPUSYNC__RARE uint64_t gpusync__usual(const gpusync_queue *q, uint64_t from)
+/* Returns how long a ticket takes: the mean of those that are remembered. Without the longest, because
+   one that stands alone would hide the others. 0 if nothing is known. Under the queue's lock. */
+GPUSYNC__RARE uint64_t gpusync__usual(const gpusync_queue *q)
 {
     uint64_t count = 0, sum = 0, most = 0;
     for (int i = 0; i < GPUSYNC__TAKEN; i++) {
         uint64_t took = q->took_ns[i];
-        if (!took)
-            continue;
-        sum += took > from ? took - from : from - took;
-        count++;
+        sum += took;
+        count += took != 0;
         most = took > most ? took : most;
     }
     if (count > 2) {
-        sum -= most - from;
+        sum -= most;
         count--;
     }
     return count ? sum / count : 0;
@@ -5518,7 +5515,7 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_of(gpusync_queue *q, uint64_t 
     gpusync__forecast f = {0, 0};
 
     GPUSYNC__LOCK(q);
-    uint64_t mean = gpusync__usual(q, 0);
+    uint64_t mean = gpusync__usual(q);
     uint64_t first = q->head.completed + 1;
     uint64_t begin = first <= ticket && gpusync__issued_at(q, ticket) ? gpusync__issued_at(q, first) : 0;
     if (begin && mean) {
@@ -12244,12 +12241,10 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
                    most, gpusync_is_idle(q) ? ", idle" : "",
                    GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     GPUSYNC__LOCK(q);
-    uint64_t mean = gpusync__usual(q, 0);
-    uint64_t deviation = mean ? gpusync__usual(q, mean) : 0;
+    uint64_t mean = gpusync__usual(q);
     GPUSYNC__UNLOCK(q);
     if (mean)
-        gpusync__write(out, "    a ticket takes %.1f us, give or take %.1f us\n", (double)mean / 1e3,
-                       (double)deviation / 1e3);
+        gpusync__write(out, "    a ticket takes %.1f us\n", (double)mean / 1e3);
     for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
         gpusync__view view;
         if (!gpusync__view_ticket(q, ticket, &view))
