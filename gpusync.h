@@ -2285,9 +2285,8 @@ typedef struct gpusync__wait_entry {
     gpusync__goal goal;      /* what is waited for */
     gpusync__waiter *waiter; /* that sleeps; it may have other wait entries */
     int list;                /* the list of the wait list on which it stands */
-    bool left;               /* of many: it is over, and what it was about may be gone */
+    bool over;               /* its goal is; of many: what it was about may be gone */
     uint64_t queue_number;   /* of gpusync_device_wait: tells whether its queue is gone */
-    gpusync_result result;   /* of one that has left: how it went */
 } gpusync__wait_entry;
 
 /* The lists of a wait list. WAITS: by the ticket or value whose end, or handler, they wait for.
@@ -3971,14 +3970,15 @@ static gpusync__list *gpusync__list_of(const gpusync__wait_entry *entry)
     return &gpusync__waits_of(entry->goal.queue, entry->goal.timeline)->lists[entry->list];
 }
 
-/* Lists a wait entry by this number. Under the wait list's lock. */
-static void gpusync__link_entry(gpusync__wait_entry *entry, uint64_t number)
+/* Lists an entry of this waiter by the number. Under the wait list's lock. */
+static void gpusync__link_entry(gpusync__wait_entry *entry, gpusync__waiter *w, uint64_t number)
 {
+    entry->waiter = w;
     entry->node.told = NULL;
     entry->node.number = number;
     entry->list = entry->goal.kind == GPUSYNC__ROOM ? GPUSYNC__ROOMS : GPUSYNC__WAITS;
     gpusync__list_add(gpusync__list_of(entry), &entry->node);
-    GPUSYNC__ADD_SEQ(&entry->waiter->entries, 1);
+    GPUSYNC__ADD_SEQ(&w->entries, 1);
 }
 
 /* Takes a wait entry off. True if its waiter has no other entry that is not over. Under the wait
@@ -4049,7 +4049,7 @@ static bool gpusync__unpark(gpusync_device *dev, gpusync__catch *caught)
 }
 
 /* Returns whether the goal may have failed, from the flags alone: a wrong yes costs one wake-up. */
-GPUSYNC__RARE bool gpusync__may_have_failed(const gpusync__goal *goal)
+static inline bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
     if (goal->kind == GPUSYNC__VALUE)
         return gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
@@ -5306,26 +5306,38 @@ static gpusync_result gpusync__goal_of(gpusync_queue *q, gpusync_ticket ticket, 
 typedef struct gpusync__wait {
     gpusync_device *device;       /* of all goals */
     gpusync_stats *stats;         /* where it is counted: of the queue, or of the device */
+    gpusync__backoff *backoff;    /* of its spins: of the queue or timeline; for many of the device */
     gpusync__wait_entry *entries; /* one for each goal */
     size_t count;                 /* how many */
-    size_t first_open;            /* every wait entry before this one is over */
-    size_t which;         /* any: the one that is over; else the first that has been left and failed; count: none */
-    bool many;            /* else the fields below are not used */
-    bool tells;           /* it returns how each goal ended; else its caller asks, when all are over */
-    bool any;             /* the first goal that is over ends it */
-    bool failures;        /* a goal that failed ends it */
-    bool broken;          /* such a goal has come, or one that cannot be met any more: it ends before all are over */
-    gpusync_error *error; /* gets the error of `which`, where that failed; may be NULL */
+    size_t which;          /* any: the one that is over; else the first that has been left and failed; count: none */
+    gpusync_result result; /* how that one ended */
+    bool leaves;           /* each goal, as soon as it is over: a wait for many */
+    bool tells;            /* it returns how each goal ended; else its caller asks, when all are over */
+    bool any;              /* the first goal that is over ends it */
+    bool failures;         /* a goal that failed ends it */
+    bool broken;           /* such a goal has come, or one that cannot be met any more: it ends before all are over */
+    gpusync_error *error;  /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
 /* Of this many points a wait keeps the entries on its stack. */
 #define GPUSYNC__FEW_POINTS 16
 
-/* Sets the fields of a wait entry that need a value before it is listed, but for the goal. */
-static inline void gpusync__begin_entry(gpusync__wait_entry *entry)
+/* Sets what the options change in the goal of a ticket. options may be NULL. */
+static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_options *options)
+{
+    if (!options || !goal->queue)
+        return;
+    goal->handlers = options->handlers;
+    if (goal->handlers)
+        goal->stops |= GPUSYNC__GIVEN_UP;
+}
+
+/* Sets the fields of a wait entry that need a value before it is listed. It has its goal. */
+static inline void gpusync__begin_entry(gpusync__wait_entry *entry, const gpusync_wait_options *options)
 {
     entry->waiter = NULL;
-    entry->node.linked = entry->left = false;
+    entry->node.linked = entry->over = false;
+    gpusync__take_options(&entry->goal, options);
 }
 
 /* Returns whether the program tracks the buffer, and has not committed it. */
@@ -5367,79 +5379,76 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
 }
 
-/* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off.
-   After the unlock no other thread refers to the entry. */
+/* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off. After
+   that no other thread refers to the entry. No entry of a waiter for any is ever TOLD. So if it has
+   none listed, no lock is needed: the thread that took the entry off counted `entries` down last
+   (gpusync__take_entry). */
 GPUSYNC__RARE void gpusync__delist(gpusync__wait_entry *entry)
 {
     gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
-    gpusync__lock(&waits->lock);
-    if (entry->node.linked)
-        gpusync__unlink_entry(entry);
-    gpusync__unlock(&waits->lock);
+    if (!entry->waiter->any || GPUSYNC__LOAD_SEQ(&entry->waiter->entries)) {
+        gpusync__lock(&waits->lock);
+        if (entry->node.linked)
+            gpusync__unlink_entry(entry);
+        gpusync__unlock(&waits->lock);
+    }
+    entry->waiter = NULL;
 }
 
-/* Keeps the result of goal `i` of a wait for many, which is over, and leaves its queue or timeline. */
-GPUSYNC__INLINE void gpusync__keep_end(gpusync__wait *wait, size_t i, bool met)
+/* Ends goal `i` of a wait, which is over. A wait for many keeps how it ended, and leaves its queue or
+   timeline. */
+GPUSYNC__INLINE void gpusync__end_goal(gpusync__wait *wait, size_t i, bool met)
 {
     gpusync__wait_entry *entry = &wait->entries[i];
-    const gpusync_timeline *t = entry->goal.timeline;
+    gpusync_result result = GPUSYNC_OK;
 
+    entry->over = true;
+    if (!wait->leaves)
+        return;
     if (entry->waiter)
         gpusync__delist(entry);
-    entry->result = GPUSYNC_OK;
-    if (wait->tells && (!met || !t || gpusync__value_of(t) == GPUSYNC__FAILED_VALUE)) {
-        gpusync_error error;
-        entry->result = gpusync__end_of(&entry->goal, met, &error);
-        if (entry->result != GPUSYNC_OK && i < wait->which && wait->error)
-            *wait->error = error;
-    }
-
-    bool failed = entry->result != GPUSYNC_OK;
-    if (wait->any || (wait->tells && !met) || (wait->failures && failed))
+    if (wait->tells && (!met || gpusync__may_have_failed(&entry->goal)))
+        result = gpusync__end_of(&entry->goal, met, i < wait->which ? wait->error : NULL);
+    if ((wait->tells && !met) || (wait->failures && result != GPUSYNC_OK))
         wait->broken = true;
-    if (i < wait->which && (wait->any || failed))
+    if (i < wait->which && (wait->any || result != GPUSYNC_OK)) {
         wait->which = i;
-    entry->left = true;
+        wait->result = result;
+    }
     gpusync__goal_leave(&entry->goal);
 }
 
-/* For a wait for many: looks for goals that are over now. Each goal is asked only once whether it
-   is reached, so that the goal that ends the wait is also the one that the wait returns. In a wait
-   for any, one goal is enough: the wait does not leave the others here, and does not return their
-   failures. */
-static bool gpusync__many_over(gpusync__wait *wait)
-{
-    for (size_t i = wait->first_open; i < wait->count && !(wait->any && wait->broken); i++) {
-        gpusync__wait_entry *entry = &wait->entries[i];
-        if (entry->left)
-            continue;
-        bool met = gpusync__reached(&entry->goal);
-        if (met || gpusync__stopped(&entry->goal)) /* asked again: the ticket may have ended before it stopped */
-            gpusync__keep_end(wait, i, met || gpusync__reached(&entry->goal));
-    }
-    while (wait->first_open < wait->count && wait->entries[wait->first_open].left)
-        wait->first_open++;
-    return wait->first_open == wait->count || wait->broken;
-}
-
-/* Returns whether the wait is over, with its goals met or given up. A goal that is over counts as
-   over from then on (`first_open`), although another thread may take the room of a goal of room. */
+/* Looks for goals that are over now, met or given up. True if the wait is over: it is not asked again
+   then. Each goal is asked only once whether it is reached, so that the goal that ends the wait is
+   also the one that the wait returns, and one that is over counts as over from then on, although
+   another thread may take the room of a goal of room. In a wait for any, one goal is enough: the
+   wait does not leave the others here, and does not return their failures. */
 static bool gpusync__wait_over(gpusync__wait *wait)
 {
-    const gpusync__goal *goal = &wait->entries->goal;
-    if (wait->many)
-        return gpusync__many_over(wait);
-    if (!wait->first_open && (gpusync__reached(goal) || gpusync__stopped(goal)))
-        wait->first_open = 1;
-    return wait->first_open != 0;
+    bool over = true;
+    for (size_t i = 0; i < wait->count; i++) {
+        const gpusync__goal *goal = &wait->entries[i].goal;
+        if (wait->entries[i].over)
+            continue;
+        bool met = gpusync__reached(goal);
+        if (!met && !gpusync__stopped(goal)) {
+            over = false;
+            continue;
+        }
+        gpusync__end_goal(wait, i, met || gpusync__reached(goal)); /* it may have ended before it stopped */
+        if (wait->any)
+            return true;
+    }
+    return over || wait->broken;
 }
 
-/* Looks at the goals that are not over; gpusync__wait_over finds the answer. */
-static void gpusync__wait_look(const gpusync__wait *wait)
+/* Looks at the goals that are not over. True if the wait is over. */
+static bool gpusync__look_again(gpusync__wait *wait)
 {
-    for (size_t i = wait->first_open; i < wait->count; i++)
-        if (!wait->entries[i].left)
+    for (size_t i = 0; i < wait->count; i++)
+        if (!wait->entries[i].over)
             gpusync__look(&wait->entries[i].goal);
+    return gpusync__wait_over(wait);
 }
 
 /* -- the spin that the program has not set: it goes by what is known of the queue's work */
@@ -5546,24 +5555,23 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_goal(const gpusync__goal *goal
    but not for all of several points. A wait whose deadline comes before the end does not spin. The
    spin pauses the CPU, and yields only by the program's hook, because sched_yield may cost a thread
    its priority. */
-GPUSYNC__RARE gpusync_spin gpusync__worth(const gpusync__wait *wait, gpusync__backoff *backoff, uint64_t deadline)
+GPUSYNC__RARE gpusync_spin gpusync__worth(const gpusync__wait *wait, uint64_t deadline)
 {
     gpusync_spin spin = {0, 0, 0, false};
     uint64_t now = gpusync_now_ns();
     uint64_t until = 0;
-    uint32_t skips = GPUSYNC__LOAD_SEQ(&backoff->skips);
-    bool all = wait->many && !wait->any;
+    uint32_t skips = GPUSYNC__LOAD_SEQ(&wait->backoff->skips);
     bool blind = false;
 
-    for (size_t i = wait->first_open; i < wait->count; i++) {
-        if (wait->entries[i].left)
+    for (size_t i = 0; i < wait->count; i++) {
+        if (wait->entries[i].over)
             continue;
         gpusync__forecast f = gpusync__forecast_goal(&wait->entries[i].goal);
-        if (all && !f.until)
+        if (!wait->any && !f.until)
             return spin;
         if (!f.end)
             blind = true;
-        if (f.until && (!until || (f.until < until) != all))
+        if (f.until && (!until || (f.until < until) == wait->any))
             until = f.until;
     }
     if (!until && blind)
@@ -5571,22 +5579,13 @@ GPUSYNC__RARE gpusync_spin gpusync__worth(const gpusync__wait *wait, gpusync__ba
     if (until <= now || until - GPUSYNC__MARGIN_NS > deadline)
         return spin;
     if (skips) {
-        GPUSYNC__STORE_RELAXED(&backoff->skips, skips - 1); /* a guess: see gpusync__back_off */
+        GPUSYNC__STORE_RELAXED(&wait->backoff->skips, skips - 1); /* a guess: see gpusync__back_off */
         return spin;
     }
     spin.max_spin_ns = until - now;
     if (wait->device->hooks.yield == gpusync__default_yield)
         spin.pause_iterations = UINT32_MAX; /* by time alone */
     return spin;
-}
-
-/* Returns the backoff of the wait's queue or timeline; of its device for a wait for many points. */
-static gpusync__backoff *gpusync__backoff_of(const gpusync__wait *wait)
-{
-    const gpusync__goal *goal = &wait->entries->goal;
-    if (wait->many)
-        return &wait->device->backoff;
-    return goal->queue ? &goal->queue->backoff : &goal->timeline->backoff;
 }
 
 #define GPUSYNC__FRESH 0x4444u /* the history before the first spin: 4 of 16 met the end, none of the last two */
@@ -5614,8 +5613,7 @@ static void gpusync__back_off(gpusync__backoff *backoff, bool in_vain)
 GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    gpusync__backoff *backoff = gpusync__backoff_of(wait);
-    gpusync_spin spin = set ? *set : gpusync__worth(wait, backoff, deadline);
+    gpusync_spin spin = set ? *set : gpusync__worth(wait, deadline);
     uint64_t rounds = (uint64_t)spin.pause_iterations + spin.yield_iterations;
     bool over = false;
 
@@ -5638,29 +5636,24 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
                 hooks->yield(hooks->user);
             now = gpusync_now_ns();
         } while (now < next);
-        gpusync__wait_look(wait);
-        over = gpusync__wait_over(wait);
+        over = gpusync__look_again(wait);
     }
 
     __atomic_fetch_add(&wait->stats->spin_ns, gpusync_now_ns() - began, __ATOMIC_RELAXED);
     if (!over)
         GPUSYNC__COUNT_RELAXED(&wait->stats->spins_in_vain);
     if (!set)
-        gpusync__back_off(backoff, !over);
+        gpusync__back_off(wait->backoff, !over);
     return over;
 }
 
-/* Calls Metal's own wait for the committed command buffers of the goal. The caller sleeps for the
-   rest: a value, held work, a submission. */
+/* Calls Metal's own wait for the committed command buffers of the goal, of a queue that is not of
+   Metal 4. The caller looks, and sleeps for the rest: held work, a submission. */
 GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
-    uint64_t ticket = goal->ticket;
+    uint64_t ticket = goal->kind == GPUSYNC__ALL ? gpusync__ended_to(q) + 1 : goal->ticket;
 
-    if ((goal->kind != GPUSYNC__ONE && goal->kind != GPUSYNC__ALL) || q->metal4)
-        return;
-    if (goal->kind == GPUSYNC__ALL)
-        ticket = gpusync__ended_to(q) + 1;
     for (; ticket <= goal->ticket; ticket++) {
         gpusync__view view;
         if (!gpusync__view_ticket(q, ticket, &view))
@@ -5671,54 +5664,42 @@ GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
             gpusync__pool_pop(pool);
         }
         gpusync__view_end(q, &view);
-        gpusync__look_ticket(q, ticket, NULL);
     }
 }
 
-/* Lists every wait entry that is not over and not listed. True if there was one. *over: set if a
-   goal may be over already, so that the waiter asks before it parks (gpusync__wait_over). A goal is
-   asked under the lock: what ends it later takes the lock, and finds the entry. A waiter calls this
-   again after each wake-up.
+/* Lists every wait entry that is not over and not listed. False if a goal may be over already, so
+   that the waiter asks before it parks (gpusync__wait_over). A goal is asked under the lock: what
+   ends it later takes the lock, and finds the entry. A waiter calls this again after each wake-up:
+   the room that woke it may have gone to another thread.
    Interleaving 11: the last waiter lists itself while the handler looks for waiters. Both do so
    under the lock. */
-static bool gpusync__enlist(gpusync__wait *wait, bool *over)
+static bool gpusync__enlist(gpusync__wait *wait, gpusync__waiter *w)
 {
-    bool was_off = false;
-    *over = false;
-    for (size_t i = wait->first_open; i < wait->count; i++) {
+    bool all = true, new_ones = false;
+    for (size_t i = 0; i < wait->count; i++) {
         gpusync__wait_entry *entry = &wait->entries[i];
         const gpusync__goal *goal = &entry->goal;
-        if (entry->left)
+        if (entry->over)
             continue;
         gpusync__wait_list *waits = gpusync__waits_of(goal->queue, goal->timeline);
         gpusync__lock(&waits->lock);
-        uint64_t number = gpusync__blocker(goal);
-        bool link = !entry->node.linked && number && !gpusync__stopped(goal);
+        bool linked = entry->node.linked;
+        uint64_t number = linked ? 0 : gpusync__blocker(goal);
+        bool link = number && !gpusync__stopped(goal);
         if (link)
-            gpusync__link_entry(entry, number);
-        if (!entry->node.linked)
-            *over = true;
+            gpusync__link_entry(entry, w, number);
         gpusync__unlock(&waits->lock);
-        if (link)
-            was_off = true;
-        if (link && goal->timeline && gpusync__is_outside(goal->timeline))
+        if (!link) {
+            all = all && linked;
+            continue;
+        }
+        new_ones = true;
+        if (goal->timeline && gpusync__is_outside(goal->timeline))
             goal->timeline->calls->listen(goal->timeline, goal->ticket);
     }
-    return was_off;
-}
-
-/* Takes off what is listed still, at the end of a sleep. The wait entries have no waiter after that.
-   The entry of a wait for one goal needs no lock if its waiter has none listed: the thread that took
-   the entry off counted `entries` down last (gpusync__take_entry). */
-GPUSYNC__RARE void gpusync__delist_rest(gpusync__wait *wait)
-{
-    for (size_t i = wait->many ? wait->first_open : 0; i < wait->count; i++) {
-        gpusync__wait_entry *entry = &wait->entries[i];
-        bool listed = wait->many ? !entry->left : GPUSYNC__LOAD_SEQ(&entry->waiter->entries) != 0;
-        if (listed)
-            gpusync__delist(entry);
-        entry->waiter = NULL;
-    }
+    if (new_ones)
+        gpusync__arm_sweep(wait->device); /* one that came meanwhile has found no reason to come again */
+    return all;
 }
 
 /* Sleeps until the wait is over, or until the deadline. A sleeping thread does not look at command
@@ -5736,39 +5717,30 @@ static gpusync_result gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     w->any = wait->any;
     w->failures = wait->failures;
     w->since_ns = gpusync_now_ns();
-    for (size_t i = wait->first_open; i < wait->count; i++)
-        wait->entries[i].waiter = w;
-    gpusync__enlist(wait, &over);
-    gpusync__arm_sweep(wait->device);
-
-    while (!(over && gpusync__wait_over(wait)) && gpusync_now_ns() < deadline) {
+    do {
+        over = !gpusync__enlist(wait, w) && gpusync__wait_over(wait);
+        if (over || gpusync_now_ns() >= deadline)
+            break;
         /* The thread that takes the waiter's last entry off a list unparks the waiter. If this
-           thread took the last one off (gpusync__keep_end), no thread unparks it. But then other
+           thread took the last one off (gpusync__end_goal), no thread unparks it. But then other
            threads have taken off every entry whose goal gpusync__wait_over saw open: those goals
            have to be looked at again, and this thread must not park. */
         if (GPUSYNC__LOAD_SEQ(&w->entries))
             hooks->park(hooks->user, &w->open, deadline);
-        if (gpusync__wait_over(wait))
-            break;
-        if (gpusync__enlist(wait, &over)) {
-            gpusync__arm_sweep(wait->device); /* one that came meanwhile has found no reason to come again */
-            gpusync__wait_look(wait);         /* the room went to another thread */
-        }
-    }
-
-    gpusync__delist_rest(wait);
+        over = gpusync__wait_over(wait);
+    } while (!over);
+    for (size_t i = 0; i < wait->count; i++)
+        if (wait->entries[i].waiter)
+            gpusync__delist(&wait->entries[i]);
     gpusync__waiter_give(wait->device, w);
-    if (gpusync__wait_over(wait))
-        return GPUSYNC_OK;
-    gpusync__wait_look(wait);
-    return gpusync__wait_over(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
+    return over || gpusync__look_again(wait) ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
 }
 
 /* A wait for one point sleeps until shortly before the expected end, if that is known and not near
    already. True if the wait is over. */
 GPUSYNC__RARE bool gpusync__sleep_until_near(gpusync__wait *wait, uint64_t deadline)
 {
-    uint64_t end = wait->many ? 0 : gpusync__forecast_goal(&wait->entries->goal).end;
+    uint64_t end = wait->count > 1 ? 0 : gpusync__forecast_goal(&wait->entries->goal).end;
     uint64_t near = end - GPUSYNC__MARGIN_NS;
     bool is_far = end > gpusync_now_ns() + 2 * GPUSYNC__MARGIN_NS && near < deadline;
     return is_far && gpusync__sleep(wait, near) == GPUSYNC_OK;
@@ -5785,8 +5757,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (gpusync__wait_over(wait))
         return GPUSYNC_OK;
     *how = &wait->stats->waits_status;
-    gpusync__wait_look(wait);
-    if (gpusync__wait_over(wait))
+    if (gpusync__look_again(wait))
         return GPUSYNC_OK;
     *how = &wait->stats->waits_unmet;
     if (gpusync__in_callback())
@@ -5797,7 +5768,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     *how = &wait->stats->waits_sleep;
     if (set->blocking && timeout_ns == GPUSYNC_FOREVER) {
         gpusync__block_goal(&wait->entries->goal);
-        if (gpusync__wait_over(wait))
+        if (gpusync__look_again(wait))
             return GPUSYNC_OK;
     }
     if (!set->blocking) {
@@ -5836,18 +5807,20 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     set.blocking = set.blocking && q; /* a value has no command buffer */
     gpusync_stats *stats = q ? &q->stats : &dev->stats;
     gpusync__wait_entry entry;
-    gpusync__wait wait = {dev, stats, &entry, 1, 0, 1, false, false, false, false, false, NULL};
+    gpusync__backoff *backoff = q ? &q->backoff : &goal->timeline->backoff;
+    gpusync__wait wait = {dev, stats, backoff, &entry, 1, 1, GPUSYNC_OK, false, false, true, false, false, NULL};
 
     entry.goal = *goal;
-    gpusync__begin_entry(&entry);
+    gpusync__begin_entry(&entry, NULL); /* the goal has them */
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
-    if (gpusync__reached(&entry.goal))
+    bool stopped = gpusync__stopped(goal);
+    if (stopped)
+        gpusync__look(goal); /* it closes: what ended before says so, though no call has read it */
+    if (stopped ? gpusync__reached(goal) : result == GPUSYNC_OK)
         return GPUSYNC_OK;
     *how = &stats->waits_unmet;
-    if (!gpusync__stopped(goal))
-        return gpusync__explain(set.error, gpusync__ticket_of(goal), result);
-    gpusync__look(goal); /* it closes: what ended before says so, though no call has read it */
-    return gpusync__reached(&entry.goal) ? GPUSYNC_OK : gpusync__end_of(goal, false, set.error);
+    return stopped ? gpusync__end_of(goal, false, set.error)
+                   : gpusync__explain(set.error, gpusync__ticket_of(goal), result);
 }
 
 /* Returns the entry of a ticket that has ended, with the GPU's times, or NULL if the entry serves a
@@ -5914,16 +5887,6 @@ static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goa
     if (dev->trace)
         dev->trace->wait(dev, goal, stats, how, result);
     return result;
-}
-
-/* Sets what the options change in the goal of a ticket. options may be NULL. */
-static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_options *options)
-{
-    if (!options)
-        return;
-    goal->handlers = options->handlers;
-    if (goal->handlers)
-        goal->stops |= GPUSYNC__GIVEN_UP;
 }
 
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
@@ -6038,25 +6001,41 @@ static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__
     return result;
 }
 
-/* Makes the goals of the points, and enters the queue or timeline of each. After an error nothing
-   is entered, and *which tells the point. */
-GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points, size_t count,
-                                                     const gpusync_wait_options *set, gpusync__wait_entry *entries,
-                                                     size_t *which)
+/* Enters the queue or timeline of each point. After an error the points before `which`, which is the
+   one that was refused, are entered. */
+GPUSYNC__INLINE gpusync_result gpusync__enter_points(gpusync__wait *wait, const gpusync_point *points, size_t count,
+                                                     const gpusync_wait_options *set)
 {
     for (size_t i = 0; i < count; i++) {
-        gpusync__goal *goal = &entries[i].goal;
-        gpusync__begin_entry(&entries[i]);
-        gpusync_result result = gpusync__point_enter(&points[i], goal);
-        if (result == GPUSYNC_OK && goal->queue)
-            gpusync__take_options(goal, set);
-        if (result == GPUSYNC_OK)
-            continue;
-        *which = i;
-        while (i--)
-            gpusync__goal_leave(&entries[i].goal);
-        return result;
+        gpusync__wait_entry *entry = &wait->entries[i];
+        gpusync_result result = gpusync__point_enter(&points[i], &entry->goal);
+        if (result != GPUSYNC_OK) {
+            wait->which = i;
+            return gpusync__explain(set->error, points[i].timeline ? 0 : points[i].ticket, result);
+        }
+        gpusync__begin_entry(entry, set);
+        wait->count = i + 1;
     }
+    return GPUSYNC_OK;
+}
+
+/* Enters every queue that has something to wait for, under the device's lock, so that later work is not
+   waited for; a queue that is destroyed meanwhile does not count any more. There are entries for so
+   many: queues that came while memory was made stand behind the others, and may be left out. */
+GPUSYNC__RARE gpusync_result gpusync__enter_queues(gpusync__wait *wait, size_t room, const gpusync_wait_options *set)
+{
+    gpusync_queue *q;
+    gpusync__lock(&wait->device->lock);
+    GPUSYNC__EACH_QUEUE(q, wait->device) {
+        bool idle = !set->handlers && gpusync__is_done_well(q, GPUSYNC_EVERYTHING);
+        if (idle || wait->count == room || !gpusync__enter(q))
+            continue;
+        gpusync__wait_entry *entry = &wait->entries[wait->count++];
+        gpusync__goal_of(q, GPUSYNC_EVERYTHING, &entry->goal);
+        entry->queue_number = q->place.number;
+        gpusync__begin_entry(entry, set);
+    }
+    gpusync__unlock(&wait->device->lock);
     return GPUSYNC_OK;
 }
 
@@ -6064,24 +6043,20 @@ GPUSYNC__INLINE gpusync_result gpusync__enter_points(const gpusync_point *points
    that has not ended stands for the others. */
 GPUSYNC__RARE void gpusync__warn_of_points(const gpusync__wait *wait)
 {
-    const gpusync__goal *goal = &wait->entries[wait->first_open].goal;
-    const gpusync_queue *q = goal->queue;
+    const gpusync__goal *goal = NULL;
     size_t open = 0;
 
-    for (size_t i = wait->first_open; i < wait->count; i++)
-        open += !wait->entries[i].left;
+    for (size_t i = wait->count; i-- > 0;) {
+        if (!wait->entries[i].over) {
+            goal = &wait->entries[i].goal;
+            open++;
+        }
+    }
+    const gpusync_queue *q = goal->queue;
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
                  "a wait for points timed out: %zu of %zu have not ended, the first is %s %llu of %s '%s'", open,
                  wait->count, gpusync__what[goal->kind], (unsigned long long)goal->ticket, q ? "queue" : "timeline",
                  q ? q->label : goal->timeline->label);
-}
-
-/* Returns memory for so many wait entries: `few`, or the program's. NULL: it has none. */
-static gpusync__wait_entry *gpusync__entries_new(gpusync_device *dev, gpusync__wait_entry *few, size_t count)
-{
-    if (count <= GPUSYNC__FEW_POINTS)
-        return few;
-    return (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *few, 16);
 }
 
 /* For gpusync_device_wait, when all has ended: returns the first failure that the wait covers, and marks
@@ -6106,9 +6081,8 @@ GPUSYNC__RARE gpusync_result gpusync__tell_failures(gpusync_device *dev, const g
     return result;
 }
 
-/* Waits for what the caller has entered, with trace and counts, and leaves what is left. The wait does
-   not spin for more than a few points, because looking at them again and again costs more than it
-   gains. */
+/* Waits for what the caller has entered, with trace and counts. The wait does not spin for more than a
+   few points, because looking at them again and again costs more than it gains. */
 static gpusync_result gpusync__wait_entered(gpusync__wait *wait, uint64_t timeout_ns, gpusync_wait_options set)
 {
     static const gpusync_spin none = {0, 0, 0, false};
@@ -6127,53 +6101,57 @@ static gpusync_result gpusync__wait_entered(gpusync__wait *wait, uint64_t timeou
         how = &dev->stats.waits_unmet;
     GPUSYNC__COUNT_RELAXED(how);
     if (wait->which < wait->count)
-        result = wait->entries[wait->which].result; /* and its error */
+        result = wait->result; /* and its error */
     else if (result == GPUSYNC_OK && !wait->tells)
         result = gpusync__tell_failures(dev, wait->entries, wait->count, set.error);
     else
         gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
     if (dev->trace)
         dev->trace->wait(dev, NULL, &dev->stats, how, result);
-    for (size_t i = wait->first_open; i < wait->count; i++)
-        if (!wait->entries[i].left)
-            gpusync__goal_leave(&wait->entries[i].goal);
     return result;
 }
 
-/* Enters every queue that has something to wait for, under the device's lock, so that later work is not
-   waited for; a queue that is destroyed meanwhile does not count any more. Queues that come while
-   memory is made stand behind the others, and may be left out. Failures are told when all has ended,
-   because a wait that did not end comes before failures of other work. */
-GPUSYNC__RARE gpusync_result gpusync__wait_device(gpusync_device *dev, uint64_t timeout_ns,
-                                                  const gpusync_wait_options *set)
+/* Waits for points of a device, or for everything on it (NULL), with entries on the stack where there
+   are few. For everything, failures are told when all has ended, because a wait that did not end
+   comes before failures of other work. The device lives until the end of the call, because it counts
+   in `inside`: a hook that this calls may let the device go. which may be NULL. */
+static gpusync_result gpusync__wait_together(gpusync_device *dev, const gpusync_point *points, size_t count,
+                                             gpusync_wait_for how, uint64_t timeout_ns,
+                                             const gpusync_wait_options *options, size_t *which)
 {
-    gpusync__wait_entry few[GPUSYNC__FEW_POINTS];
+    gpusync_wait_options set = gpusync__fill_options(options, dev->spin);
+    gpusync__wait_entry few[GPUSYNC__FEW_POINTS], *entries = few;
     gpusync_queue *q;
-    size_t count = 0, room = 0;
+    gpusync_result result;
 
-    gpusync__lock(&dev->lock);
-    GPUSYNC__EACH_QUEUE(q, dev)
-        room++;
-    gpusync__unlock(&dev->lock);
-    gpusync__wait_entry *entries = gpusync__entries_new(dev, few, room);
-    if (!entries)
-        return gpusync__explain(set->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    gpusync__lock(&dev->lock);
-    GPUSYNC__EACH_QUEUE(q, dev) {
-        bool idle = !set->handlers && gpusync__is_done_well(q, GPUSYNC_EVERYTHING);
-        if (idle || count == room || !gpusync__enter(q))
-            continue;
-        gpusync__goal_of(q, GPUSYNC_EVERYTHING, &entries[count].goal);
-        gpusync__take_options(&entries[count].goal, set);
-        entries[count].queue_number = q->place.number;
-        gpusync__begin_entry(&entries[count++]);
+    GPUSYNC__ADD_SEQ(&dev->inside, 1);
+    if (!points) {
+        gpusync__lock(&dev->lock);
+        GPUSYNC__EACH_QUEUE(q, dev)
+            count++;
+        gpusync__unlock(&dev->lock);
     }
-    gpusync__unlock(&dev->lock);
-    gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, false, false, false, false, NULL};
-    gpusync_result result =
-        count ? gpusync__wait_entered(&wait, timeout_ns, *set) : gpusync__tell_failures(dev, entries, 0, set->error);
+    if (count > GPUSYNC__FEW_POINTS)
+        entries = (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *entries, 16);
+    bool any = how == GPUSYNC_WAIT_ANY, failures = how == GPUSYNC_WAIT_ALL_OR_FAILURE;
+    gpusync__wait wait = {dev,  &dev->stats,    &dev->backoff, entries,  0,     count,    GPUSYNC_OK,
+                          true, points != NULL, any,           failures, false, set.error};
+    if (!entries)
+        result = gpusync__explain(set.error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    else if (points)
+        result = gpusync__enter_points(&wait, points, count, &set);
+    else
+        result = gpusync__enter_queues(&wait, count, &set);
+    if (result == GPUSYNC_OK)
+        result = gpusync__wait_entered(&wait, timeout_ns, set);
+    for (size_t i = 0; i < wait.count; i++)
+        if (!entries[i].over)
+            gpusync__goal_leave(&entries[i].goal);
+    if (which)
+        *which = wait.which;
     if (entries != few)
-        gpusync__free(dev, entries, room * sizeof *entries);
+        gpusync__free(dev, entries, count * sizeof *entries);
+    GPUSYNC__SUB_SEQ(&dev->inside, 1);
     return result;
 }
 
@@ -6182,11 +6160,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t 
 {
     if (!device)
         return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    gpusync_wait_options set = gpusync__fill_options(options, device->spin);
-    GPUSYNC__ADD_SEQ(&device->inside, 1); /* a hook that this calls may let the device go */
-    gpusync_result result = gpusync__wait_device(device, timeout_ns, &set);
-    GPUSYNC__SUB_SEQ(&device->inside, 1);
-    return result;
+    return gpusync__wait_together(device, NULL, 0, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
 /* gpusync__is_done_well for a point. */
@@ -6214,36 +6188,11 @@ static gpusync_device *gpusync__device_of_points(const gpusync_point *points, si
     return dev;
 }
 
-/* Enters the points, and waits for them. */
-static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
-                                           gpusync_wait_for how, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options, size_t *which)
-{
-    gpusync_wait_options set = gpusync__fill_options(options, dev->spin);
-    gpusync__wait_entry few[GPUSYNC__FEW_POINTS];
-    gpusync__wait_entry *entries = gpusync__entries_new(dev, few, count);
-    if (!entries)
-        return gpusync__explain(set.error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    gpusync_result result = gpusync__enter_points(points, count, &set, entries, which);
-    if (result == GPUSYNC_OK) {
-        bool any = how == GPUSYNC_WAIT_ANY, failures = how == GPUSYNC_WAIT_ALL_OR_FAILURE;
-        gpusync__wait wait = {dev, &dev->stats, entries, count, 0, count, true, true, any, failures, false, set.error};
-        result = gpusync__wait_entered(&wait, timeout_ns, set);
-        *which = wait.which;
-    } else {
-        gpusync__explain(set.error, points[*which].timeline ? 0 : points[*which].ticket, result);
-    }
-    if (entries != few)
-        gpusync__free(dev, entries, count * sizeof *entries);
-    return result;
-}
-
-/* All points are of one device, which counts this call in `inside` and therefore outlives it. The
-   program may destroy queues and timelines while the call still waits for others. */
+/* All points are of one device. The program may destroy queues and timelines while the call still waits
+   for others. */
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
-    size_t found = count;
     bool done = how != GPUSYNC_WAIT_ANY && !(options && options->handlers);
 
     if (which)
@@ -6257,12 +6206,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, GPUSYNC_ERROR_INVALID_ARGUMENT);
     if (done && !dev->trace)
         return GPUSYNC_OK;
-    GPUSYNC__ADD_SEQ(&dev->inside, 1);
-    gpusync_result result = gpusync__wait_points(dev, points, count, how, timeout_ns, options, &found);
-    GPUSYNC__SUB_SEQ(&dev->inside, 1);
-    if (which)
-        *which = found;
-    return result;
+    return gpusync__wait_together(dev, points, count, how, timeout_ns, options, which);
 }
 
 /* -------------------------------------------------------------------------------- >>on-done --
@@ -9588,7 +9532,6 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync__classify          its errors have a domain and codes of their own
      gpusync__completed         the status is read from the feedback
      gpusync__look_at           there is no status to look at: only the feedback tells
-     gpusync__block_goal        there is no waitUntilCompleted
      gpusync_wait_ex            refuses `blocking`: there is no waitUntilCompleted
      gpusync_command_buffer     such buffers come from the device, not from a queue
      gpusync__check_stranger    gpusync_commit, gpusync_track, gpusync_encode_wait and _signal refuse such queues

@@ -144,8 +144,8 @@ faults=(
     '    while (!going && !gpusync__swap32(&dev->inside, 1, 0))'
 
     left_listed fuzz "a wait for any of several points leaves the others on their lists"
-    '        bool listed = wait->many ? !entry->left : GPUSYNC__LOAD_SEQ(&entry->waiter->entries) != 0;'
-    '        bool listed = wait->many ? !entry->left && !wait->any : GPUSYNC__LOAD_SEQ(&entry->waiter->entries) != 0;'
+    '        if (wait->entries[i].waiter)'
+    '        if (wait->entries[i].waiter && !(wait->leaves && wait->any))'
 
     untold fuzz "of several waits for a ticket that are over at once only the last is told"
     '    *(caught->links ? &caught->last_link->also : &caught->links) = link;'

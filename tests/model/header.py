@@ -54,12 +54,12 @@ EDITS = [
     ("    *error = q->log[at % q->log_size].error;", "    copy_error(error, &q->log[at % q->log_size].error);"),
     ("    if (error)\n"
      "        *error = t->error;", "    if (error) copy_error(error, &t->error);"),
-    ("wait->error)\n"
-     "            *wait->error = error;", "wait->error) copy_error(wait->error, &error);"),
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
     ("    set = *options;", "    copy_options(&set, options);"),
+    ("    gpusync_spin spin = set ? *set : gpusync__worth(wait, deadline);",
+     "    gpusync_spin spin = {0, 0, 0, false}; copy_spin(&spin, set);"), # no wait decides by itself
     # No text is ever looked at.
     ("    while (text && *text) {", "    while (false) {"),
     # Text for the log.

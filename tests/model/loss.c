@@ -60,13 +60,13 @@ static gpusync_result waits_for_many(void)
 {
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
     gpusync__wait_entry entry;
-    gpusync__wait wait = {&D, &D.stats, &entry, 1, 0, 1, true, true, false, false, false, NULL};
+    gpusync__wait wait = {&D, &D.stats, &D.backoff, &entry, 1, 1, GPUSYNC_OK, true, true, false, false, false, NULL};
     zero_watches(&entry, sizeof entry);
     copy_goal(&entry.goal, &goal);
     bool entered = gpusync__enter(&Q);
     gpusync_result result = gpusync__sleep(&wait, GPUSYNC_FOREVER);
     assert(entered && result == GPUSYNC_OK);
-    return entry.result;
+    return wait.result;
 }
 static gpusync_result waited;
 static void *waits(void *unused)

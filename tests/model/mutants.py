@@ -21,8 +21,10 @@ MUTANTS = {
     ],
     # -- a ticket ends
     "looked-before-the-lock": [
-        ("        gpusync__lock(&waits->lock);\n        uint64_t number = gpusync__blocker(goal);\n",
-         "        uint64_t number = gpusync__blocker(goal);\n        gpusync__lock(&waits->lock);\n"),
+        ("        gpusync__lock(&waits->lock);\n        bool linked = entry->node.linked;\n"
+         "        uint64_t number = linked ? 0 : gpusync__blocker(goal);\n",
+         "        bool linked = entry->node.linked;\n        uint64_t number = linked ? 0 : gpusync__blocker(goal);\n"
+         "        gpusync__lock(&waits->lock);\n"),
     ],
     "advance-by-one": [
         ("    while (gpusync__entry_in(ring, ticket + 1)->done - ((ticket + 1) << 2) <= GPUSYNC__BADLY)\n"
@@ -188,8 +190,8 @@ MUTANTS = {
          "    if (first)\n        gpusync__write_end(q, view->ticket, &outcome);\n"),
     ],
     "given-up-sleeper-not-stopped": [
-        ("        bool link = !entry->node.linked && number && !gpusync__stopped(goal);\n",
-         "        bool link = !entry->node.linked && number;\n"),
+        ("        bool link = number && !gpusync__stopped(goal);\n",
+         "        bool link = number;\n"),
     ],
     "given-up-submission-ends-all-the-same": [
         ("    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, s->left};",

@@ -54,6 +54,7 @@ typedef int pthread_condattr_t;
    of the same place. One that is not known here ends the run, if it is ever reached. */
 struct gpusync__goal;
 struct gpusync__wait_entry;
+struct gpusync_spin;
 struct gpusync__failed;
 struct gpusync_error;
 struct gpusync_submission;
@@ -139,6 +140,7 @@ static void *model_library(void *device, void *sel, void *text, void *options, v
 
 static void copy_goal(struct gpusync__goal *to, const struct gpusync__goal *from);
 static void copy_options(struct gpusync_wait_options *to, const struct gpusync_wait_options *from);
+static void copy_spin(struct gpusync_spin *to, const struct gpusync_spin *from);
 static void copy_error(struct gpusync_error *to, const struct gpusync_error *from);
 static void copy_failed(struct gpusync__failed *to, const struct gpusync__failed *from);
 
@@ -176,6 +178,13 @@ static void copy_options(gpusync_wait_options *to, const gpusync_wait_options *f
     to->handlers = from->handlers;
     to->blocking = from->blocking;
 }
+static void copy_spin(gpusync_spin *to, const gpusync_spin *from)
+{
+    to->pause_iterations = from->pause_iterations;
+    to->yield_iterations = from->yield_iterations;
+    to->max_spin_ns = from->max_spin_ns;
+    to->until_near = from->until_near;
+}
 static void zero_node(gpusync__node *node) { node->linked = false; } /* the rest gets a value when it is listed */
 static void zero_watches(gpusync__wait_entry *w, size_t size)
 {
@@ -184,8 +193,7 @@ static void zero_watches(gpusync__wait_entry *w, size_t size)
         zero_goal(&w[i].goal, 0);
         w[i].waiter = NULL;
         w[i].list = 0;
-        w[i].left = false;
-        w[i].result = GPUSYNC_OK;
+        w[i].over = false;
     }
 }
 static void zero_error(gpusync_error *e, size_t size)
@@ -638,7 +646,7 @@ static int free_slots(const gpusync__slot *s)
 static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
 {
     gpusync__wait_entry entry;
-    gpusync__wait wait = {&D, &Q.stats, &entry, 1, 0, 1, false, false, false, false, false, NULL};
+    gpusync__wait wait = {&D, &Q.stats, &Q.backoff, &entry, 1, 1, GPUSYNC_OK, false, false, true, false, false, NULL};
     zero_watches(&entry, sizeof entry);
     copy_goal(&entry.goal, goal);
     return gpusync__sleep(&wait, deadline);
