@@ -5836,21 +5836,17 @@ static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t 
 static void gpusync__count_wake(const gpusync__goal *goal)
 {
     double now = (double)gpusync_now_ns() / 1e9;
-    double us = -1;
     gpusync_queue *q = goal->queue;
 
     GPUSYNC__LOCK(q);
     const gpusync__entry *entry = gpusync__times_of(q, goal->ticket);
-    if (entry && entry->gpu_end > 0)
-        us = (now - entry->gpu_end) * 1e6;
-    bool known = us >= 0 && us <= 1e7;
-    if (known)
-        q->lag_ns = us < 200 ? (uint64_t)(us * 1e3) : 200000;
+    double ns = entry && entry->gpu_end > 0 ? (now - entry->gpu_end) * 1e9 : -1;
+    if (ns >= 0 && ns <= 1e10) {
+        q->lag_ns = ns < 200000 ? (uint64_t)ns : 200000;
+        GPUSYNC__COUNT_RELAXED(&q->stats.wakes);
+        __atomic_fetch_add(&q->stats.wake_ns, (uint64_t)ns, __ATOMIC_RELAXED);
+    }
     GPUSYNC__UNLOCK(q);
-    if (!known)
-        return;
-    GPUSYNC__COUNT_RELAXED(&q->stats.wakes);
-    __atomic_fetch_add(&q->stats.wake_ns, (uint64_t)(us * 1e3), __ATOMIC_RELAXED);
 }
 
 /* What a wait is for, by the kind of its goal. */
