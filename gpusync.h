@@ -5322,22 +5322,16 @@ typedef struct gpusync__wait {
 /* Of this many points a wait keeps the entries on its stack. */
 #define GPUSYNC__FEW_POINTS 16
 
-/* Sets what the options change in the goal of a ticket. options may be NULL. */
-static void gpusync__take_options(gpusync__goal *goal, const gpusync_wait_options *options)
-{
-    if (!options || !goal->queue)
-        return;
-    goal->handlers = options->handlers;
-    if (goal->handlers)
-        goal->stops |= GPUSYNC__GIVEN_UP;
-}
-
-/* Sets the fields of a wait entry that need a value before it is listed. It has its goal. */
+/* Sets the fields of a wait entry that need a value before it is listed, and what the options, which
+   may be NULL, change in its goal. */
 static inline void gpusync__begin_entry(gpusync__wait_entry *entry, const gpusync_wait_options *options)
 {
     entry->waiter = NULL;
     entry->node.linked = entry->over = false;
-    gpusync__take_options(&entry->goal, options);
+    if (!options || !options->handlers || !entry->goal.queue)
+        return;
+    entry->goal.handlers = true;
+    entry->goal.stops |= GPUSYNC__GIVEN_UP;
 }
 
 /* Returns whether the program tracks the buffer, and has not committed it. */
@@ -5811,7 +5805,8 @@ static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__go
     gpusync__wait wait = {dev, stats, backoff, &entry, 1, 1, GPUSYNC_OK, false, false, true, false, false, NULL};
 
     entry.goal = *goal;
-    gpusync__begin_entry(&entry, NULL); /* the goal has them */
+    goal = &entry.goal;
+    gpusync__begin_entry(&entry, options);
     gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
     bool stopped = gpusync__stopped(goal);
     if (stopped)
@@ -5885,29 +5880,51 @@ static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goa
     return result;
 }
 
+/* Makes the goal of a point, and enters its queue or timeline. After an error nothing is entered.
+   */
+static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__goal *goal)
+{
+    if (point->timeline) {
+        memset(goal, 0, sizeof *goal);
+        goal->kind = GPUSYNC__VALUE;
+        goal->stops = GPUSYNC__CLOSING;
+        goal->timeline = point->timeline;
+        goal->ticket = point->value;
+        return point->value > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : gpusync__timeline_enter(point->timeline);
+    }
+    if (!point->queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!gpusync__enter(point->queue))
+        return GPUSYNC_ERROR_DESTROYED;
+    gpusync_result result = gpusync__goal_of(point->queue, point->ticket, goal);
+    if (result != GPUSYNC_OK)
+        gpusync__leave(point->queue);
+    return result;
+}
+
+/* Waits for a ticket or for everything, or if the queue is NULL for a value. */
+static __attribute__((noinline)) gpusync_result gpusync__wait_point(gpusync_queue *q, gpusync_timeline *t,
+                                                                    uint64_t number, uint64_t timeout_ns,
+                                                                    const gpusync_wait_options *options)
+{
+    gpusync_point point = {q, number, t, number};
+    gpusync__goal goal;
+    gpusync_result result = gpusync__point_enter(&point, &goal);
+    if (result != GPUSYNC_OK) {
+        bool none = result != GPUSYNC_ERROR_INVALID_TICKET;
+        return gpusync__explain(gpusync__error_of(options), none ? GPUSYNC_NO_TICKET : number, result);
+    }
+    result = gpusync__wait_goal(q ? q->device : t->device, &goal, timeout_ns, options);
+    gpusync__goal_leave(&goal);
+    return result;
+}
+
 GPUSYNC_API gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                            const gpusync_wait_options *options)
 {
-    gpusync_error *error = gpusync__error_of(options);
-    gpusync_result result = GPUSYNC_OK;
-    gpusync__goal goal;
-
-    if (!queue)
-        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (queue->metal4 && options && options->blocking)
-        result = GPUSYNC_ERROR_UNSUPPORTED;
-    else if (!gpusync__enter(queue))
-        result = GPUSYNC_ERROR_DESTROYED;
-    if (result != GPUSYNC_OK)
-        return gpusync__explain(error, GPUSYNC_NO_TICKET, result);
-    result = gpusync__goal_of(queue, ticket, &goal);
-    gpusync__take_options(&goal, options);
-    if (result == GPUSYNC_OK)
-        result = gpusync__wait_goal(queue->device, &goal, timeout_ns, options);
-    else
-        gpusync__explain(error, ticket, result);
-    gpusync__leave(queue);
-    return result;
+    if (queue && queue->metal4 && options && options->blocking)
+        return gpusync__explain(options->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_UNSUPPORTED);
+    return gpusync__wait_point(queue, NULL, ticket, timeout_ns, options);
 }
 
 /* Returns whether there is no failure to return: the queue is neither lost nor closing, and the
@@ -5973,28 +5990,6 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     gpusync_result result = gpusync__ask_ticket(queue, ticket, &goal, &end);
     gpusync__leave(queue);
     return result == GPUSYNC_OK ? end : result;
-}
-
-/* Makes the goal of a point, and enters its queue or timeline. After an error nothing is entered.
-   */
-static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__goal *goal)
-{
-    if (point->timeline) {
-        memset(goal, 0, sizeof *goal);
-        goal->kind = GPUSYNC__VALUE;
-        goal->stops = GPUSYNC__CLOSING;
-        goal->timeline = point->timeline;
-        goal->ticket = point->value;
-        return point->value > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : gpusync__timeline_enter(point->timeline);
-    }
-    if (!point->queue)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__enter(point->queue))
-        return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__goal_of(point->queue, point->ticket, goal);
-    if (result != GPUSYNC_OK)
-        gpusync__leave(point->queue);
-    return result;
 }
 
 /* Enters the queue or timeline of each point. After an error the points before `which`, which is the
@@ -9263,37 +9258,15 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     return result;
 }
 
-/* The slow path of gpusync_timeline_wait, not inlined: the value is not reached, the timeline has
-   failed, or the device is traced. */
-GPUSYNC__RARE gpusync_result gpusync__wait_value(gpusync_timeline *t, uint64_t value, uint64_t timeout_ns,
-                                                 const gpusync_wait_options *options)
-{
-    gpusync__goal goal = {NULL, t, GPUSYNC__VALUE, GPUSYNC__CLOSING, false, value, 0};
-    gpusync_result result = gpusync__timeline_enter(t);
-
-    if (result != GPUSYNC_OK)
-        return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
-    result = gpusync__wait_goal(t->device, &goal, timeout_ns, options);
-    gpusync__timeline_leave(t);
-    return result;
-}
-
 /* The fast path takes no lock: a value that is reached is so for good, unless the timeline fails,
    and then one load tells. */
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    gpusync_result result = GPUSYNC_OK;
-    if (!timeline)
-        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else if (value > GPUSYNC_MAX_VALUE)
-        result = GPUSYNC_ERROR_NOT_RISING;
-    if (result != GPUSYNC_OK)
-        return gpusync__explain(gpusync__error_of(options), GPUSYNC_NO_TICKET, result);
-    uint64_t present = gpusync__value_of(timeline);
-    if (present < value || present == GPUSYNC__FAILED_VALUE || timeline->device->trace)
-        return gpusync__wait_value(timeline, value, timeout_ns, options);
-    return GPUSYNC_OK;
+    uint64_t present = timeline ? gpusync__value_of(timeline) : GPUSYNC__FAILED_VALUE;
+    if (present >= value && present != GPUSYNC__FAILED_VALUE && !timeline->device->trace)
+        return GPUSYNC_OK;
+    return gpusync__wait_point(NULL, timeline, value, timeout_ns, options);
 }
 
 /* -------------------------------------------------------------------------- >>submissions --
