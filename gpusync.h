@@ -12076,64 +12076,34 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         gpusync__write_link(out, s, link);
 }
 
-/* Writes a wait that sleeps. */
-GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__goal *goal, uint64_t since_ns)
+/* Writes a wait that sleeps. Under the graph's lock, and that of the wait list. */
+GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__wait_entry *entry)
 {
+    const gpusync__goal *goal = &entry->goal;
     gpusync_timeline *t = goal->timeline;
     gpusync__write(out, "    a wait for %s%s", goal->handlers && gpusync__met(goal) ? "the handler of " : "",
                    gpusync__what[goal->kind]);
-
     if (goal->kind != GPUSYNC__ROOM)
         gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
-    gpusync__write(out, t ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n", gpusync__ms_since(since_ns));
-    if (!t)
-        return;
-    GPUSYNC__LOCK_GRAPH(t->device);
-    gpusync__write_signal(out, t, goal->ticket, NULL);
-    GPUSYNC__UNLOCK_GRAPH(t->device);
-}
-
-/* Returns the node behind so many nodes of this number, or the first with a larger one. Under the
-   wait list's lock. */
-static const gpusync__node *gpusync__list_behind(const gpusync__list *list, uint64_t number, size_t seen)
-{
-    const gpusync__node *node = gpusync__list_from(list, number);
-    for (; seen && node && node->number == number; seen--)
-        node = node->beside[1];
-    return node;
+    gpusync__write(out, t ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n",
+                   gpusync__ms_since(entry->waiter->since_ns));
+    if (t)
+        gpusync__write_signal(out, t, goal->ticket, NULL);
 }
 
 /* Writes the waits that sleep on a wait list. Links and callbacks stand there, too, and are left
-   out: a submission's links are written with it. Each hold of the lock copies a few
-   waits, which are written after the unlock. The next hold goes on behind as many nodes of the last
-   number as were seen. */
-static void gpusync__write_waits(gpusync__writer *out, gpusync__wait_list *waits)
+   out: a submission's links are written with it. What ends those waits has to wait for the lock
+   meanwhile: for less than a millisecond, unless a thousand sleep. */
+static void gpusync__write_waits(gpusync__writer *out, gpusync_device *dev, gpusync__wait_list *waits)
 {
-    gpusync__goal goals[16];
-    uint64_t since_ns[16], number = 0;
-    size_t count, seen = 0;
-
-    for (int list = 0; list < GPUSYNC__LISTS;) {
-        count = 0;
-        gpusync__lock(&waits->lock);
-        const gpusync__node *node = gpusync__list_behind(&waits->lists[list], number, seen);
-        for (; node && count < 16; node = node->beside[1]) {
-            const gpusync__wait_entry *entry = (const gpusync__wait_entry *)(const void *)node;
-            seen = node->number == number ? seen + 1 : 1;
-            number = node->number;
-            if (node->told)
-                continue;
-            goals[count] = entry->goal;
-            since_ns[count++] = entry->waiter->since_ns;
-        }
-        gpusync__unlock(&waits->lock);
-        for (size_t n = 0; n < count; n++)
-            gpusync__write_wait(out, &goals[n], since_ns[n]);
-        if (node)
-            continue;
-        number = seen = 0;
-        list++;
-    }
+    GPUSYNC__LOCK_GRAPH(dev); /* over what is to signal a value */
+    gpusync__lock(&waits->lock);
+    for (int list = 0; list < GPUSYNC__LISTS; list++)
+        for (const gpusync__node *node = waits->lists[list].end[0]; node; node = node->beside[1])
+            if (!node->told)
+                gpusync__write_wait(out, (const gpusync__wait_entry *)(const void *)node);
+    gpusync__unlock(&waits->lock);
+    GPUSYNC__UNLOCK_GRAPH(dev);
 }
 
 /* Writes a queue, which the caller has entered, with its tickets that have not ended. A ticket
@@ -12167,7 +12137,7 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
             gpusync__write_buffer(out, q, &view, view.since_ns);
         gpusync__view_end(q, &view);
     }
-    gpusync__write_waits(out, &q->waits);
+    gpusync__write_waits(out, q->device, &q->waits);
 }
 
 /* Queues are entered one after the other, so no lock is held while Metal is asked.
@@ -12202,7 +12172,7 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
         else
             gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
         gpusync__write(&out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
-        gpusync__write_waits(&out, &t->waits);
+        gpusync__write_waits(&out, device, &t->waits);
     }
     gpusync__unlock(&device->lock);
     return out.length;

@@ -1265,7 +1265,7 @@ static void test_the_counts_of_destroyed_queues_stay_in_those_of_the_device(void
     rig_close(&r);
 }
 
-/* More waits than a report lists at once. */
+/* Waits that a report lists. */
 typedef struct crowd {
     gpusync_hooks hooks;
     wait_job jobs[17];
@@ -1328,7 +1328,7 @@ static bool leave_while_a_report_lists(int n, bool one_stays)
     return acted;
 }
 
-/* Also where the report is in the middle of their list. */
+/* Before, between and after the holds in which the report lists them. */
 static void test_waits_may_leave_while_a_report_lists_them(void **state)
 {
     int one_stays, n;
