@@ -11397,8 +11397,7 @@ static void gpusync__hook_in(gpusync_device *dev)
      4. A pipeline, the device and a job count when they are done, well or badly. At `total` the
         warm-up is done.
      5. gpusync_warmup_destroy sets `closing`, after which nothing new begins, and fails the
-        timeline, which ends the waits. When no call is `inside` and no task is `pending`, it frees
-        the memory. */
+        timeline, which ends the waits. When no call and no task is `inside`, it frees the memory. */
 
 /* A compilation: of a library, once for all its functions, or of a pipeline, of one of these
    functions. */
@@ -11422,9 +11421,8 @@ struct gpusync_warmup {
     gpusync_timeline *progress;                    /* is at `done`, or on its way there */
     uint64_t done;                                 /* pipelines and jobs that are over, + 1 for the device itself */
     uint64_t total;                                /* what `done` comes to; 0: the warm-up is disabled */
-    uint32_t closing;                              /* 1: it is being destroyed. Partner: gpusync__warmup_enter */
-    uint32_t inside;                               /* calls of the program's; destroy waits for 0 */
-    uint32_t pending;                              /* tasks that have not returned; destroy waits for 0 */
+    uint32_t closing;                              /* GPUSYNC__CLOSING: it is being destroyed. See gpusync__come_in */
+    uint32_t inside;                               /* calls, and tasks that have not returned; destroy waits for 0 */
     uint32_t working;                              /* 1: gpusync__warm_up runs. Partner: gpusync__in_job */
     pthread_t thread;                              /* its thread; written before `working` becomes 1 */
     gpusync__compilation *compilations;            /* the pipelines, as in the description; behind them the libraries */
@@ -11483,7 +11481,7 @@ static void gpusync__compile_library(gpusync__compilation *l)
 }
 
 /* A task: compiles a pipeline, and its library before. `done` is stored before it counts, so that a
-   thread that wakes finds it. `pending` is counted down last, because destroy frees the warm-up
+   thread that wakes finds it. `inside` is counted down last, because destroy frees the warm-up
    after that. */
 GPUSYNC__RARE void gpusync__compile(void *context)
 {
@@ -11511,13 +11509,14 @@ GPUSYNC__RARE void gpusync__compile(void *context)
         GPUSYNC__STORE_SEQ(&c->done, 1);
         gpusync__count_done(w);
     }
-    GPUSYNC__SUB_SEQ(&w->pending, 1);
+    GPUSYNC__SUB_SEQ(&w->inside, 1);
 }
 
-/* Dispatches a task. The first dispatch queue is that of gpusync__warm_up. */
+/* Dispatches a task. The first dispatch queue is that of gpusync__warm_up. The caller is inside, or
+   is the start: destroy has not read `inside` yet. */
 static void gpusync__begin_task(gpusync_warmup *w, size_t n, void *context, void (*task)(void *))
 {
-    GPUSYNC__ADD_SEQ(&w->pending, 1);
+    GPUSYNC__ADD_SEQ(&w->inside, 1);
     gpusync__dispatch_async(w->dispatch_queues[n], context, task);
 }
 
@@ -11577,7 +11576,7 @@ GPUSYNC__RARE void gpusync__warm_up(void *warmup)
         gpusync__count_done(w);
     }
     GPUSYNC__STORE_SEQ(&w->working, 0);
-    GPUSYNC__SUB_SEQ(&w->pending, 1); /* last: destroy frees the warm-up then */
+    GPUSYNC__SUB_SEQ(&w->inside, 1); /* last: destroy frees the warm-up then */
 }
 
 /* Returns whether the calling thread is in a job of the warm-up, which must not wait for the
@@ -11712,19 +11711,6 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
 }
 
-/* Enters the warm-up. True: the caller is inside, and takes one off `inside` at the end. False: the
-   warm-up is being destroyed, and the caller is not counted. Partner of gpusync_warmup_destroy:
-   this function counts, then reads `closing`; destroy sets `closing`, then reads `inside`, and
-   waits until it is 0. */
-static bool gpusync__warmup_enter(gpusync_warmup *w)
-{
-    GPUSYNC__ADD_SEQ(&w->inside, 1);
-    if (!GPUSYNC__LOAD_SEQ(&w->closing))
-        return true;
-    GPUSYNC__SUB_SEQ(&w->inside, 1);
-    return false;
-}
-
 /* Waits for the pipeline (NULL: everything). OK if it is done, well or badly. The caller is inside.
    The value is read before the look: an end after the look raises the timeline above that value, so
    that the wait does not sleep through an end. */
@@ -11762,7 +11748,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t 
 {
     if (!warmup)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__warmup_enter(warmup))
+    if (gpusync__come_in(&warmup->inside, &warmup->closing, GPUSYNC__CLOSING))
         return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result =
         gpusync__in_job(warmup) ? GPUSYNC_ERROR_WOULD_DEADLOCK : gpusync__await_warm(warmup, NULL, timeout_ns);
@@ -11782,7 +11768,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
         *out = NULL;
     if (!warmup || !out || i >= warmup->count)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!gpusync__warmup_enter(warmup))
+    if (gpusync__come_in(&warmup->inside, &warmup->closing, GPUSYNC__CLOSING))
         return GPUSYNC_ERROR_DESTROYED;
     size_t serves = warmup->compilations[i].same_as;
     const gpusync__compilation *c = &warmup->compilations[serves];
@@ -11798,7 +11784,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
     return result;
 }
 
-/* The timeline fails first, which ends the waits inside. It is destroyed when nothing is pending,
+/* The timeline fails first, which ends the waits inside. It is destroyed when nothing is inside,
    because every end is counted there; so is the warm-up's own queue, which gpusync__warm_device
    uses until then. */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
@@ -11813,10 +11799,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync_device *dev = w->device;
     GPUSYNC__ADD_SEQ(&dev->inside, 1); /* the timeline may be the last object of a device that is to go */
-    GPUSYNC__STORE_SEQ(&w->closing, 1);
+    GPUSYNC__STORE_SEQ(&w->closing, GPUSYNC__CLOSING);
     gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
     (void)gpusync_timeline_fail(w->progress, &gone);
-    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending))
+    while (GPUSYNC__LOAD_SEQ(&w->inside))
         gpusync__linger(w->device, NULL, &rounds);
     if (w->own_queue)
         (void)gpusync_queue_destroy(w->queue);

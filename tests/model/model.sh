@@ -318,7 +318,7 @@ mutant counted-before-it-is-done warm-up-waited
 mutant value-read-after-the-look warm-up-waited
 mutant warm-up-inside-not-looked-at warm-up-destroyed-waiter
 mutant warm-up-does-not-fail warm-up-destroyed-waiter
-mutant pending-falls-first warm-up-destroyed
+mutant task-leaves-before-it-counts warm-up-destroyed
 [ $((passed + failed)) -gt 0 ] || stop "no property and no mutant is called '$names'"
 echo "$((SECONDS - start)) s"
 echo "$passed passed, $failed failed"

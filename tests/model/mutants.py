@@ -407,17 +407,16 @@ MUTANTS = {
          "        result = gpusync_timeline_query(w->progress, &value);\n"),
     ],
     "warm-up-inside-not-looked-at": [
-        ("    while (GPUSYNC__LOAD_SEQ(&w->inside) || GPUSYNC__LOAD_SEQ(&w->pending))\n"
-         "        gpusync__linger(w->device, NULL, &rounds);",
-         "    while (GPUSYNC__LOAD_SEQ(&w->pending)) gpusync__linger(w->device, NULL, &rounds);"),
+        ("    while (GPUSYNC__LOAD_SEQ(&w->inside))\n"
+         "        gpusync__linger(w->device, NULL, &rounds);", ""),
     ],
     "warm-up-does-not-fail": [
         ("    (void)gpusync_timeline_fail(w->progress, &gone);\n", ""),
     ],
-    "pending-falls-first": [
+    "task-leaves-before-it-counts": [
         ("        GPUSYNC__STORE_SEQ(&c->done, 1);\n        gpusync__count_done(w);\n    }\n"
-         "    GPUSYNC__SUB_SEQ(&w->pending, 1);\n",
-         "        GPUSYNC__SUB_SEQ(&w->pending, 1);\n        GPUSYNC__STORE_SEQ(&c->done, 1);\n"
-         "        gpusync__count_done(w);\n    } else {\n        GPUSYNC__SUB_SEQ(&w->pending, 1);\n    }\n"),
+         "    GPUSYNC__SUB_SEQ(&w->inside, 1);\n",
+         "        GPUSYNC__SUB_SEQ(&w->inside, 1);\n        GPUSYNC__STORE_SEQ(&c->done, 1);\n"
+         "        gpusync__count_done(w);\n    } else {\n        GPUSYNC__SUB_SEQ(&w->inside, 1);\n    }\n"),
     ],
 }
