@@ -11676,6 +11676,24 @@ static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync
     return valid;
 }
 
+/* Waits for the pipeline (NULL: everything). OK if it is done, well or badly. The caller is inside,
+   or is the start. `done` is read before the look: an end after the look raises the timeline above
+   that, so that the wait does not sleep through an end. */
+static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
+{
+    uint64_t deadline = gpusync__deadline(timeout_ns);
+    gpusync_result result = GPUSYNC_OK;
+
+    for (;;) {
+        uint64_t done = GPUSYNC__LOAD_SEQ(&w->done);
+        if (gpusync__is_warm(w, c))
+            return GPUSYNC_OK;
+        if (result != GPUSYNC_OK)
+            return result;
+        result = gpusync_timeline_wait(w->progress, done + 1, gpusync__time_left(deadline), NULL);
+    }
+}
+
 /* *out is set before anything begins, because a job may use the warm-up. With `blocking` this
    returns only whether everything is done; later waits return how it went. */
 GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
@@ -11705,29 +11723,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     if (!desc->blocking)
         return GPUSYNC_OK;
     unsigned rounds = 0;
-    while ((result = gpusync_warmup_wait(w, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY &&
-           !gpusync__is_warm(w, NULL))
+    while ((result = gpusync__await_warm(w, NULL, GPUSYNC_FOREVER)) == GPUSYNC_ERROR_OUT_OF_MEMORY)
         gpusync__linger(device, NULL, &rounds); /* no memory to sleep with */
-    return gpusync__is_warm(w, NULL) ? GPUSYNC_OK : result;
-}
-
-/* Waits for the pipeline (NULL: everything). OK if it is done, well or badly. The caller is inside.
-   The value is read before the look: an end after the look raises the timeline above that value, so
-   that the wait does not sleep through an end. */
-static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
-{
-    uint64_t deadline = gpusync__deadline(timeout_ns);
-    uint64_t value;
-    gpusync_result result;
-
-    do {
-        result = gpusync_timeline_query(w->progress, &value);
-        if (gpusync__is_warm(w, c))
-            return GPUSYNC_OK;
-        if (result == GPUSYNC_OK)
-            result = gpusync_timeline_wait(w->progress, value + 1, gpusync__time_left(deadline), NULL);
-    } while (result == GPUSYNC_OK);
-    return gpusync__is_warm(w, c) ? GPUSYNC_OK : result;
+    return result;
 }
 
 /* Both counts are of one moment: `done` is read once. For a disabled warm-up both are 0. */

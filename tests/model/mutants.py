@@ -401,10 +401,10 @@ MUTANTS = {
          "        gpusync__count_done(w);\n        GPUSYNC__STORE_SEQ(&c->done, 1);\n"),
     ],
     "value-read-after-the-look": [
-        ("        result = gpusync_timeline_query(w->progress, &value);\n        if (gpusync__is_warm(w, c))\n"
+        ("        uint64_t done = GPUSYNC__LOAD_SEQ(&w->done);\n        if (gpusync__is_warm(w, c))\n"
          "            return GPUSYNC_OK;\n",
          "        if (gpusync__is_warm(w, c)) return GPUSYNC_OK;\n"
-         "        result = gpusync_timeline_query(w->progress, &value);\n"),
+         "        uint64_t done = GPUSYNC__LOAD_SEQ(&w->done);\n"),
     ],
     "warm-up-inside-not-looked-at": [
         ("    while (GPUSYNC__LOAD_SEQ(&w->inside))\n"
