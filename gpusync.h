@@ -1672,6 +1672,7 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
 
    LOCKS, in the order in which they are taken. A thread that has one takes none before it, and no
    second one of a kind.
+     library  of a warm-up: one task compiles it. A thread that has it takes no other.
      order    of a queue: ticket order is queue order. Commits wait for it; gpusync__issue_held tries it.
      device   its lists
      graph    of a device: submissions, links, lines of held work, what timelines have reached and are to signal
@@ -1680,8 +1681,9 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      submission   of a device: what is free, and what is due
      global   slabs, selectors, calls in progress, which timelines Metal's blocks lead to
      No message, hook, callback, log or trace function, release, allocation or dispatch call comes under a lock, with
-     two exceptions: messages and releases of a commit, an encoded wait or signal come under the order lock, and the
-     listener is made under the device's. malloc is called under the global one.
+     three exceptions: messages and releases of a commit, an encoded wait or signal come under the order lock, the
+     listener is made under the device's, and a library is compiled under its own. malloc is called under the global
+     one.
 
    WHAT ALWAYS HOLDS on this floor, at each unlock of the lock that is over it.
      1.  Tickets are in the order in which Metal gets the work: ticket, handler and commit come in one hold of the
@@ -11407,9 +11409,9 @@ typedef struct gpusync__compilation {
     size_t same_as;                       /* of a pipeline: its number, or that of an earlier one, which serves both */
     void *text;                           /* the source or the function's name, +1; nil: none given, or no UTF-8 */
     void *made;                           /* the library or the pipeline, +1; NULL: it is not done, or it failed */
-    pthread_mutex_t mutex;                /* of a library: one task compiles it, and the others wait */
+    gpusync__mutex mutex;                 /* of a library: one task compiles it, and the others wait */
     uint32_t started;                     /* of a pipeline: 1: it is a task. Swapped in gpusync__begin_pipeline */
-    uint32_t done;                        /* 1: `made` or the error is written. Of a library under its mutex */
+    uint32_t done;                        /* of a pipeline: 1: `made` or the error is written */
     gpusync_error error;                  /* why nothing was made; result OK: none */
 } gpusync__compilation;
 
@@ -11469,15 +11471,14 @@ static void gpusync__compile_library(gpusync__compilation *l)
     typedef void *(*new_library)(void *, void *, void *, void *, void **);
     void *ns_error = NULL, *made = NULL;
 
-    pthread_mutex_lock(&l->mutex);
-    if (!l->done && !l->made) {
+    gpusync__lock(&l->mutex);
+    if (!l->made && l->error.result == GPUSYNC_OK) {
         if (l->text)
             made = ((new_library)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibrary, l->text, NULL,
                                                 &ns_error);
         gpusync__made(l, made, ns_error, l->text ? "Metal made no library of the source" : "the source is no UTF-8");
     }
-    l->done = 1;
-    pthread_mutex_unlock(&l->mutex);
+    gpusync__unlock(&l->mutex);
 }
 
 /* A task: compiles a pipeline, and its library before. `done` is stored before it counts, so that a
@@ -11618,7 +11619,6 @@ static void gpusync__list_pipeline(gpusync_warmup *w, const gpusync_pipeline_des
         return;
     l = c->library = &w->compilations[w->count + w->library_count++];
     l->warmup = w;
-    pthread_mutex_init(&l->mutex, NULL);
     l->made = gpusync__retain(desc->library);
     l->text = desc->library ? NULL : gpusync__retain(gpusync__string(desc->source));
 }
@@ -11811,8 +11811,6 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
     for (size_t i = 0; i < w->count + w->library_count; i++) {
         gpusync__release(w->compilations[i].text);
         gpusync__release(w->compilations[i].made);
-        if (!w->compilations[i].library)
-            pthread_mutex_destroy(&w->compilations[i].mutex);
     }
     gpusync__pool_pop(pool);
     gpusync__free(dev, w, w->size);

@@ -35,7 +35,9 @@ enum {
     LOCKS_MALLOC = 64     /* the C library is asked for memory */
 };
 
-enum { LOCKS_ORDER, LOCKS_DEVICE, LOCKS_GRAPH, LOCKS_QUEUE, LOCKS_WAITS, LOCKS_SUBMISSION, LOCKS_GLOBAL, LOCKS_KINDS };
+enum {
+    LOCKS_LIBRARY, LOCKS_ORDER, LOCKS_DEVICE, LOCKS_GRAPH, LOCKS_QUEUE, LOCKS_WAITS, LOCKS_SUBMISSION, LOCKS_GLOBAL, LOCKS_KINDS
+};
 
 /* In the order in which they are taken: a thread that holds one takes none of a row above it, and no second one of its
    row; a queue's and a timeline's count as one row. What a thread does is allowed by the row of every lock that it holds. */
@@ -43,6 +45,7 @@ static const struct {
     const char *name;
     unsigned may;
 } locks_rules[LOCKS_KINDS] = {
+    {"library", LOCKS_MESSAGE},                            /* of a warm-up; it is compiled */
     {"order", LOCKS_MESSAGE | LOCKS_RELEASE | LOCKS_POOL}, /* of a queue */
     {"device", LOCKS_MESSAGE},       /* its listener is made */
     {"graph", 0},                    /* over submissions, and what they wait for and signal */
@@ -164,7 +167,8 @@ static __attribute__((unused)) int locks_kind(const char *name)
     static const struct {
         const char *part;
         int kind;
-    } kinds[] = {{"order", LOCKS_ORDER},         {"graph", LOCKS_GRAPH},
+    } kinds[] = {{"l->mutex", LOCKS_LIBRARY},
+                 {"order", LOCKS_ORDER},         {"graph", LOCKS_GRAPH},
                  {"(t)->waits", LOCKS_WAITS},
                  {"timeline)->waits", LOCKS_WAITS}, {")->waits.lock", LOCKS_QUEUE},
                  {"waits", LOCKS_WAITS},

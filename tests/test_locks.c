@@ -78,6 +78,7 @@ static void do_everything(void)
     static const gpusync_spin yields = {0, 4, 0, false};
     gpusync_hooks hooks = {hook_yield, hook_park, hook_unpark, NULL};
     gpusync_warmup_job one = {job, NULL};
+    gpusync_pipeline_desc pipeline = {"kernel void add() {}", NULL, "add"};
     gpusync_wait_options options;
     gpusync_warmup_desc warmup_desc;
     gpusync_device_desc device_desc;
@@ -123,6 +124,8 @@ static void do_everything(void)
     LIBRARY(gpusync_timeline_destroy(timeline), GPUSYNC_OK);
     warmup_desc.jobs = &one;
     warmup_desc.job_count = 1;
+    warmup_desc.pipelines = &pipeline;
+    warmup_desc.pipeline_count = 1;
     LIBRARY(gpusync_warmup_start(r.device, &warmup_desc, &warmup), GPUSYNC_OK);
     LIBRARY(gpusync_warmup_wait(warmup, SECONDS(20)), GPUSYNC_OK);
     LIBRARY(gpusync_warmup_destroy(warmup), GPUSYNC_OK);

@@ -51,11 +51,6 @@ mutant "a waiter's mutex is destroyed while it is locked" test_wait "$both" '^da
 # On Linux and in zeroed memory a mutex needs no initialisation.
 mutant "a waiter's mutex is not initialised" test_wait "$both" '^darwin: pthread_mutex_lock: mutex .* was not initialised' \
     $'    pthread_mutex_init(&w->mutex, NULL);\n' ''
-mutant "a library's mutex is not initialised" test_warmup "$both" '^darwin: pthread_mutex_lock: mutex .* was not initialised' \
-    $'    pthread_mutex_init(&l->mutex, NULL);\n' ''
-mutant "a pipeline's mutex, which it has not, is destroyed" test_warmup "$both" \
-    '^darwin: pthread_mutex_destroy: mutex .* was not initialised' \
-    $'        if (!w->compilations[i].library)\n            pthread_mutex_destroy' '        pthread_mutex_destroy'
 mutant "names without Apple's underscore" test_wait "$both" '^macho-run: .* without an underscore' \
     '__asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)' '__asm__(name)'
 mutant "pthread's function for os_unfair_lock" test_wait "$both" '^darwin: pthread_mutex_lock: mutex .* was not initialised' \

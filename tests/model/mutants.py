@@ -393,8 +393,8 @@ MUTANTS = {
          "    (void)__atomic_exchange_n(&w->compilations[i].started, 1, __ATOMIC_SEQ_CST);\n    if (begins)\n"),
     ],
     "library-without-its-mutex": [
-        ("    pthread_mutex_lock(&l->mutex);\n", ""),
-        ("    pthread_mutex_unlock(&l->mutex);\n", ""),
+        ("    gpusync__lock(&l->mutex);\n", ""),
+        ("    gpusync__unlock(&l->mutex);\n", ""),
     ],
     "counted-before-it-is-done": [
         ("        GPUSYNC__STORE_SEQ(&c->done, 1);\n        gpusync__count_done(w);\n",
