@@ -11404,8 +11404,8 @@ static void gpusync__hook_in(gpusync_device *dev)
 /* A compilation: of a library, once for all its functions, or of a pipeline, of one of these
    functions. */
 typedef struct gpusync__compilation {
-    gpusync_warmup *warmup;               /* whose it is */
-    struct gpusync__compilation *library; /* of a pipeline: has the function. NULL: this is a library */
+    gpusync_warmup *warmup;               /* of a pipeline: whose it is */
+    struct gpusync__compilation *library; /* of a pipeline: has the function */
     size_t same_as;                       /* of a pipeline: its number, or that of an earlier one, which serves both */
     void *text;                           /* the source or the function's name, +1; nil: none given, or no UTF-8 */
     void *made;                           /* the library or the pipeline, +1; NULL: it is not done, or it failed */
@@ -11419,18 +11419,20 @@ typedef struct gpusync__compilation {
 
 /* The lists lie behind this structure, in the same memory. */
 struct gpusync_warmup {
-    gpusync_device *device;                        /* outlives it */
-    gpusync_timeline *progress;                    /* is at `done`, or on its way there */
-    uint64_t done;                                 /* pipelines and jobs that are over, + 1 for the device itself */
-    uint64_t total;                                /* what `done` comes to; 0: the warm-up is disabled */
-    uint32_t closing;                              /* GPUSYNC__CLOSING: it is being destroyed. See gpusync__come_in */
-    uint32_t inside;                               /* calls, and tasks that have not returned; destroy waits for 0 */
-    uint32_t working;                              /* 1: gpusync__warm_up runs. Partner: gpusync__in_job */
-    pthread_t thread;                              /* its thread; written before `working` becomes 1 */
-    gpusync__compilation *compilations;            /* the pipelines, as in the description; behind them the libraries */
+    gpusync_device *device;     /* outlives it */
+    gpusync_timeline *progress; /* is at `done`, or on its way there */
+    uint64_t done;              /* pipelines and jobs that are over, + 1 for the device itself */
+    uint64_t total;             /* what `done` comes to; 0: the warm-up is disabled */
+    uint32_t closing;           /* GPUSYNC__CLOSING: it is being destroyed. See gpusync__come_in */
+    uint32_t inside;            /* calls, and tasks that have not returned; destroy waits for 0 */
+    uint32_t working;           /* 1: gpusync__warm_up runs. Partner: gpusync__in_job */
+    pthread_t thread;           /* its thread; written before `working` becomes 1 */
+    /* The pipelines, as in the description; behind them as many libraries: that of the first
+       pipeline which needs it, and of others nothing. */
+    gpusync__compilation *compilations;
     gpusync_warmup_job *jobs;                      /* copied */
     size_t count;                                  /* of the pipelines */
-    size_t library_count, job_count;               /* of the libraries, at most as many as pipelines; of the jobs */
+    size_t job_count;                              /* of the jobs */
     size_t size;                                   /* of all this memory */
     void *dispatch_queues[GPUSYNC__WARMUP_QUEUES]; /* +1 */
     gpusync_queue *queue;         /* gets an empty command buffer; NULL: it is not made yet, or could not be */
@@ -11466,7 +11468,7 @@ static void gpusync__made(gpusync__compilation *c, void *made, void *ns_error, c
 }
 
 /* Compiles the library, unless it is done or the program has given it. Needs a pool. */
-static void gpusync__compile_library(gpusync__compilation *l)
+static void gpusync__compile_library(const gpusync_warmup *w, gpusync__compilation *l)
 {
     typedef void *(*new_library)(void *, void *, void *, void *, void **);
     void *ns_error = NULL, *made = NULL;
@@ -11474,8 +11476,7 @@ static void gpusync__compile_library(gpusync__compilation *l)
     gpusync__lock(&l->mutex);
     if (!l->made && l->error.result == GPUSYNC_OK) {
         if (l->text)
-            made = ((new_library)gpusync__send)(l->warmup->device->metal, gpusync__sel.newLibrary, l->text, NULL,
-                                                &ns_error);
+            made = ((new_library)gpusync__send)(w->device->metal, gpusync__sel.newLibrary, l->text, NULL, &ns_error);
         gpusync__made(l, made, ns_error, l->text ? "Metal made no library of the source" : "the source is no UTF-8");
     }
     gpusync__unlock(&l->mutex);
@@ -11494,7 +11495,7 @@ GPUSYNC__RARE void gpusync__compile(void *context)
 
     if (!GPUSYNC__LOAD_SEQ(&w->closing)) {
         void *pool = gpusync__pool_push();
-        gpusync__compile_library(l);
+        gpusync__compile_library(w, l);
         if (l->made && c->text)
             function = GPUSYNC__AS1(void *, void *)(l->made, gpusync__sel.newFunctionWithName, c->text);
         if (function)
@@ -11588,39 +11589,36 @@ static __attribute__((noinline)) bool gpusync__in_job(const gpusync_warmup *w)
     return GPUSYNC__LOAD_SEQ(&w->working) && pthread_equal(w->thread, pthread_self());
 }
 
-/* Returns whether two pipelines are of one library: of the same text, or of the same library
-   object. */
+/* Returns whether two pipelines are of one library: of the same library object, or of the same
+   text. */
 static bool gpusync__same_library(const gpusync_pipeline_desc *one, const gpusync_pipeline_desc *other)
 {
-    if (one->library || other->library)
-        return one->library == other->library;
-    return strcmp(one->source, other->source) == 0;
+    return one->library == other->library && (one->source == other->source || strcmp(one->source, other->source) == 0);
 }
 
-/* Fills pipeline i, with its library: that of an earlier pipeline, or a new one. Once the library
-   is found, its address tells which pipelines share it: sources are long, and none is compared any
-   more. Needs a pool. */
+/* Fills pipeline i, and its library, unless an earlier pipeline has the same. Both searches end at
+   the pipeline itself, if not before. Sources are long, and compared only until the library is
+   found: then its address tells which pipelines share it. Needs a pool. */
 static void gpusync__list_pipeline(gpusync_warmup *w, const gpusync_pipeline_desc *descs, size_t i)
 {
     const gpusync_pipeline_desc *desc = &descs[i];
-    gpusync__compilation *c = &w->compilations[i], *l;
-    c->warmup = w;
-    c->text = gpusync__retain(gpusync__label(desc->function));
-    for (c->same_as = 0; c->same_as < i; c->same_as++) {
-        l = w->compilations[c->same_as].library;
-        if (c->library ? c->library != l : !gpusync__same_library(desc, &descs[c->same_as]))
-            continue;
-        c->library = l;
-        if (strcmp(desc->function, descs[c->same_as].function) == 0)
-            return;
+    gpusync__compilation *c = &w->compilations[i];
+    size_t same = 0;
+
+    while (!gpusync__same_library(desc, &descs[same]))
+        same++;
+    gpusync__compilation *l = &w->compilations[w->count + same];
+    if (same == i) {
+        l->made = gpusync__retain(desc->library);
+        l->text = desc->library ? NULL : gpusync__retain(gpusync__string(desc->source));
     }
-    w->total++;
-    if (c->library)
-        return;
-    l = c->library = &w->compilations[w->count + w->library_count++];
-    l->warmup = w;
-    l->made = gpusync__retain(desc->library);
-    l->text = desc->library ? NULL : gpusync__retain(gpusync__string(desc->source));
+    c->warmup = w;
+    c->library = l;
+    c->text = gpusync__retain(gpusync__label(desc->function));
+    while (w->compilations[same].library != l || strcmp(descs[same].function, desc->function) != 0)
+        same++;
+    c->same_as = same;
+    w->total += same == i;
 }
 
 /* Makes the warm-up with its lists, and begins nothing. A disabled one has no jobs. */
@@ -11808,7 +11806,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
         gpusync__dispatch_release(w->dispatch_queues[n]);
     (void)gpusync_timeline_destroy(w->progress);
     void *pool = gpusync__pool_push();
-    for (size_t i = 0; i < w->count + w->library_count; i++) {
+    for (size_t i = 0; i < 2 * w->count; i++) {
         gpusync__release(w->compilations[i].text);
         gpusync__release(w->compilations[i].made);
     }

@@ -4,7 +4,7 @@
 
 static struct {
     struct gpusync_warmup warmup;
-    gpusync__compilation compilations[3]; /* two pipelines, and their library */
+    gpusync__compilation compilations[4]; /* two pipelines, their library, and the place of another */
 } memory;
 #define W (&memory.warmup)
 static int freed;
@@ -14,7 +14,6 @@ static void overwrite(void *user, void *freed_memory, size_t size)
     *(volatile uint64_t *)&W->done = 99;
     *(volatile uint32_t *)&W->closing = 99;
     *(volatile uint32_t *)&W->inside = 99;
-
     *(volatile uint32_t *)&memory.compilations[0].done = 99;
     freed = 1;
 }
@@ -26,9 +25,7 @@ static void have_warmup(bool disabled)
     W->progress = &T;
     W->compilations = memory.compilations;
     W->count = 2;
-    W->library_count = 1;
     W->total = disabled ? 0 : 2;
-    library->warmup = W;
     library->text = &metal_object;
     for (int i = 0; i < 2; i++) {
         gpusync__compilation *pipeline = &memory.compilations[i];
