@@ -11522,11 +11522,13 @@ static void gpusync__begin_task(gpusync_warmup *w, size_t n, void *context, void
     gpusync__dispatch_async(w->dispatch_queues[n], context, task);
 }
 
-/* Makes a task of pipeline i, once. */
-static void gpusync__begin_pipeline(gpusync_warmup *w, size_t i)
+/* Makes a task of pipeline i, or of the earlier one that serves it, once. Returns that one. */
+static gpusync__compilation *gpusync__begin_pipeline(gpusync_warmup *w, size_t i)
 {
-    if (gpusync__swap32(&w->compilations[i].started, 0, 1))
-        gpusync__begin_task(w, 1 + i % (GPUSYNC__WARMUP_QUEUES - 1), &w->compilations[i], gpusync__compile);
+    gpusync__compilation *c = &w->compilations[w->compilations[i].same_as];
+    if (gpusync__swap32(&c->started, 0, 1))
+        gpusync__begin_task(w, 1 + i % (GPUSYNC__WARMUP_QUEUES - 1), c, gpusync__compile);
+    return c;
 }
 
 /* Makes the device ready:
@@ -11716,8 +11718,7 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
         return GPUSYNC_OK;
     gpusync__begin_task(w, 0, w, gpusync__warm_up);
     for (size_t i = 0; i < w->count; i++)
-        if (w->compilations[i].same_as == i)
-            gpusync__begin_pipeline(w, i);
+        gpusync__begin_pipeline(w, i);
     if (!desc->blocking)
         return GPUSYNC_OK;
     unsigned rounds = 0;
@@ -11739,7 +11740,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *d
     return present >= warmup->total ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
-/* The first error counts: the device's, then those of the pipelines in the order of the list. */
+/* The first error counts: the device's, then those of the pipelines in the order of the list. One
+   that an earlier pipeline serves has none. A disabled warm-up looks at none: a task may write it. */
 GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns)
 {
     if (!warmup)
@@ -11748,10 +11750,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t 
         return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result =
         gpusync__in_job(warmup) ? GPUSYNC_ERROR_WOULD_DEADLOCK : gpusync__await_warm(warmup, NULL, timeout_ns);
-    if (result == GPUSYNC_OK && warmup->total)
+    if (result == GPUSYNC_OK)
         result = warmup->device_result;
     for (size_t i = 0; i < warmup->count && result == GPUSYNC_OK && warmup->total; i++)
-        result = warmup->compilations[warmup->compilations[i].same_as].error.result;
+        result = warmup->compilations[i].error.result;
     GPUSYNC__SUB_SEQ(&warmup->inside, 1);
     return result;
 }
@@ -11766,15 +11768,13 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (gpusync__come_in(&warmup->inside, &warmup->closing, GPUSYNC__CLOSING))
         return GPUSYNC_ERROR_DESTROYED;
-    size_t serves = warmup->compilations[i].same_as;
-    const gpusync__compilation *c = &warmup->compilations[serves];
-    gpusync__begin_pipeline(warmup, serves);
+    const gpusync__compilation *c = gpusync__begin_pipeline(warmup, i);
     gpusync_result result = gpusync__await_warm(warmup, c, timeout_ns);
     if (result == GPUSYNC_OK) {
         *out = c->made;
-        if (error && c->error.result != GPUSYNC_OK)
-            *error = c->error;
         result = c->error.result;
+        if (error && result != GPUSYNC_OK)
+            *error = c->error;
     }
     GPUSYNC__SUB_SEQ(&warmup->inside, 1);
     return result;

@@ -388,9 +388,9 @@ MUTANTS = {
     ],
     # -- a warm-up
     "pipeline-begun-twice": [
-        ("    if (gpusync__swap32(&w->compilations[i].started, 0, 1))\n",
-         "    bool begins = !GPUSYNC__LOAD_SEQ(&w->compilations[i].started);\n"
-         "    (void)__atomic_exchange_n(&w->compilations[i].started, 1, __ATOMIC_SEQ_CST);\n    if (begins)\n"),
+        ("    if (gpusync__swap32(&c->started, 0, 1))\n",
+         "    bool begins = !GPUSYNC__LOAD_SEQ(&c->started);\n"
+         "    (void)__atomic_exchange_n(&c->started, 1, __ATOMIC_SEQ_CST);\n    if (begins)\n"),
     ],
     "library-without-its-mutex": [
         ("    gpusync__lock(&l->mutex);\n", ""),
