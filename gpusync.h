@@ -11780,9 +11780,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
     return result;
 }
 
-/* The timeline fails first, which ends the waits inside. It is destroyed when nothing is inside,
-   because every end is counted there; so is the warm-up's own queue, which gpusync__warm_device
-   uses until then. */
+/* The timeline fails first, which ends the waits inside. It is destroyed last: every end is counted
+   there, and it may be the last object of a device that is to go. The warm-up's own queue is
+   destroyed when nothing is inside, because gpusync__warm_device uses it until then. */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
     gpusync_warmup *w = warmup;
@@ -11793,8 +11793,6 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
         return GPUSYNC_OK;
     if (gpusync__in_callback() || gpusync__in_job(w))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync_device *dev = w->device;
-    GPUSYNC__ADD_SEQ(&dev->inside, 1); /* the timeline may be the last object of a device that is to go */
     GPUSYNC__STORE_SEQ(&w->closing, GPUSYNC__CLOSING);
     gpusync__own_error(&gone, GPUSYNC_ERROR_DESTROYED, "the warm-up was destroyed");
     (void)gpusync_timeline_fail(w->progress, &gone);
@@ -11804,16 +11802,15 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
         (void)gpusync_queue_destroy(w->queue);
     for (size_t n = 0; n < GPUSYNC__WARMUP_QUEUES; n++)
         gpusync__dispatch_release(w->dispatch_queues[n]);
-    (void)gpusync_timeline_destroy(w->progress);
     void *pool = gpusync__pool_push();
     for (size_t i = 0; i < 2 * w->count; i++) {
         gpusync__release(w->compilations[i].text);
         gpusync__release(w->compilations[i].made);
     }
     gpusync__pool_pop(pool);
-    gpusync__free(dev, w, w->size);
-    GPUSYNC__SUB_SEQ(&dev->inside, 1);
-    return GPUSYNC_OK;
+    gpusync_timeline *progress = w->progress;
+    gpusync__free(w->device, w, w->size);
+    return gpusync_timeline_destroy(progress);
 }
 
 /* ------------------------------------------------------------------------------ >>insight --
