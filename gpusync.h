@@ -11421,8 +11421,8 @@ typedef struct gpusync__compilation {
 struct gpusync_warmup {
     gpusync_device *device;     /* outlives it */
     gpusync_timeline *progress; /* is at `done`, or on its way there */
-    uint64_t done;              /* pipelines and jobs that are over, + 1 for the device itself */
-    uint64_t total;             /* what `done` comes to; 0: the warm-up is disabled */
+    size_t done;                /* pipelines and jobs that are over, + 1 for the device itself */
+    size_t total;               /* what `done` comes to; 0: the warm-up is disabled */
     uint32_t closing;           /* GPUSYNC__CLOSING: it is being destroyed. See gpusync__come_in */
     uint32_t inside;            /* calls, and tasks that have not returned; destroy waits for 0 */
     uint32_t working;           /* 1: gpusync__warm_up runs. Partner: gpusync__in_job */
@@ -11546,12 +11546,9 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     uint64_t raw;
     void *buffer;
     void *event = gpusync__event_take(w->device, &raw);
-    gpusync_result made = event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-    gpusync_result result = GPUSYNC_OK;
     if (event)
         gpusync__event_keep(w->device, event, true);
-    if (w->own_queue)
-        result = gpusync_queue_create(w->device, NULL, &w->queue);
+    gpusync_result result = w->own_queue ? gpusync_queue_create(w->device, NULL, &w->queue) : GPUSYNC_OK;
     if (result != GPUSYNC_OK)
         return result;
     while ((result = gpusync_command_buffer(w->queue, &desc, &buffer)) == GPUSYNC_TIMEOUT &&
@@ -11562,7 +11559,9 @@ static gpusync_result gpusync__warm_device(gpusync_warmup *w)
     if (result == GPUSYNC_OK)
         while ((result = gpusync_poll(w->queue, ticket)) == GPUSYNC_NOT_READY && !GPUSYNC__LOAD_SEQ(&w->closing))
             nanosleep(&ms, NULL);
-    return result == GPUSYNC_OK ? made : result > 0 ? GPUSYNC_ERROR_DESTROYED : result;
+    if (result > 0)
+        return GPUSYNC_ERROR_DESTROYED; /* it came while there was no room, or no end */
+    return result == GPUSYNC_OK && !event ? GPUSYNC_ERROR_METAL_NIL : result;
 }
 
 /* A task: makes the device ready, and then runs the jobs. When the warm-up is
@@ -11666,8 +11665,8 @@ static gpusync_result gpusync__warmup_new(gpusync_device *dev, const gpusync_war
 static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync_warmup_desc *desc)
 {
     bool valid = (desc->pipelines || !desc->pipeline_count) && (desc->jobs || !desc->job_count) &&
-                 (!desc->queue || desc->queue->device == device) && desc->pipeline_count <= SIZE_MAX / 4096 &&
-                 desc->job_count <= SIZE_MAX / 4096;
+                 (!desc->queue || desc->queue->device == device) &&
+                 (desc->pipeline_count | desc->job_count) <= SIZE_MAX / 4096;
 
     for (size_t i = 0; valid && i < desc->pipeline_count; i++)
         valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
@@ -11727,17 +11726,20 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     return result;
 }
 
-/* Both counts are of one moment: `done` is read once. For a disabled warm-up both are 0. */
+/* Both counts are of one moment: `done` is read once. It passes the total of a disabled warm-up, whose
+   pipelines count only for the waits. */
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total)
 {
-    uint64_t present = warmup ? GPUSYNC__LOAD_SEQ(&warmup->done) : 0;
+    size_t all = warmup ? warmup->total : 0;
+    size_t present = warmup ? GPUSYNC__LOAD_SEQ(&warmup->done) : 0;
+    bool over = present >= all;
     if (done)
-        *done = warmup && warmup->total ? (size_t)present : 0;
+        *done = over ? all : present;
     if (total)
-        *total = warmup ? (size_t)warmup->total : 0;
+        *total = all;
     if (!warmup)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    return present >= warmup->total ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    return over ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
 /* The first error counts: the device's, then those of the pipelines in the order of the list. One
