@@ -9585,13 +9585,6 @@ static bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t 
     return holds;
 }
 
-/* +0, for the caller's pool. */
-GPUSYNC__RARE void *gpusync__array_of(void *const *buffers, size_t count)
-{
-    typedef void *(*array_of)(void *, void *, void *const *, unsigned long);
-    return ((array_of)gpusync__send)(gpusync__class_named("NSArray"), gpusync__sel.arrayWithObjects, buffers, count);
-}
-
 /* Returns how the commit ended, by its feedback, as a status of a command buffer. */
 GPUSYNC__RARE unsigned long gpusync__feedback_status(void *feedback)
 {
@@ -9736,25 +9729,20 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q)
 GPUSYNC__INLINE void gpusync__hook_in4(gpusync_queue *q)
 {
     static const gpusync__metal4 fours = {gpusync__feedback_status, gpusync__leave_behind};
-    if (q->four)
-        return;
-    q->four = &fours;
+    if (!q->four)
+        q->four = &fours;
 }
 
 /* Returns the object of a slot for these command buffers: the one command buffer, or an array (+0),
    which the caller retains. NULL if there is no memory. A command buffer in flight may be recorded
    again with another allocator and committed again, so one that is there twice is no error. Needs
    a pool. */
-GPUSYNC__INLINE void *gpusync__all_of(void *const *buffers, size_t count)
+static void *gpusync__all_of(void *const *buffers, size_t count)
 {
-    return count > 1 ? gpusync__array_of(buffers, count) : buffers[0];
-}
-
-/* gpusync__take_in for Metal 4. Under the order lock. */
-GPUSYNC__INLINE gpusync_result gpusync__take_in4(gpusync_queue *q, void *all, gpusync__slot **slot)
-{
-    gpusync__hook_in4(q);
-    return gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, slot);
+    typedef void *(*array_of)(void *, void *, void *const *, unsigned long);
+    if (count == 1)
+        return buffers[0];
+    return ((array_of)gpusync__send)(gpusync__class_named("NSArray"), gpusync__sel.arrayWithObjects, buffers, count);
 }
 
 /* Gives Metal the slot as the feedback handler, and commits. Under the order lock. Needs a pool. */
@@ -9782,6 +9770,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
         void *options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
         void *all = gpusync__all_of(buffers, count);
         gpusync__lock(&q->order);
+        gpusync__hook_in4(q);
         if (!options || !all)
             result = GPUSYNC_ERROR_METAL_NIL;
         else if (gpusync__is_lost(q))
@@ -9791,7 +9780,7 @@ static gpusync_result gpusync__commit4(gpusync_queue *q, void *const *buffers, s
         else if (GPUSYNC__LOAD_SEQ(&q->lined) && gpusync__holds(q, buffers, count))
             result = GPUSYNC_ERROR_ALREADY_TRACKED;
         else
-            result = gpusync__take_in4(q, all, &slot);
+            result = gpusync__take_in(q, all, GPUSYNC__WORK, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, NULL, &slot);
         if (result == GPUSYNC_OK) {
             *ticket = slot->ticket;
             gpusync__send4(q, slot, options, buffers, count);
@@ -9865,11 +9854,10 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpu
         link = link->next;
     if (!link)
         return false;
-    gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, "the queue gave up waiting for a value, and ran the work");
+    gpusync__given_up_error(q, error, GPUSYNC_ERROR_EXECUTION,
+                            "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
-    error->ticket = slot->ticket;
     gpusync__read_label(slot->buffer, error->label, sizeof error->label);
-    gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->label);
     return true;
 }
 
