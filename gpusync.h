@@ -9657,21 +9657,19 @@ GPUSYNC__RARE void gpusync__drop_come(gpusync_queue *q)
    the submission is counted there. No lock is held. */
 GPUSYNC__RARE void gpusync__keep_links(gpusync_queue *q, gpusync__submission *s)
 {
-    gpusync__links all;
-    gpusync__link *next;
-    gpusync__links_clear(&all);
-    gpusync__links_move(&all, &s->links);
+    gpusync__link **at = &s->links.first, *link;
     GPUSYNC__LOCK_GRAPH(q->device);
-    for (gpusync__link *link = all.first; link; link = next) {
-        next = link->next;
+    while ((link = *at) != NULL) {
         if (!link->issued || (link->signal ? gpusync__is_strict(s) : !s->left)) {
-            gpusync__links_add(&s->links, link);
+            at = &link->next;
             continue;
         }
+        *at = link->next;
         link->needs = gpusync__raw_of(link);
         link->node.number = s->sent;
         gpusync__list_add(&q->kept, &link->node);
     }
+    s->links.end = at;
     GPUSYNC__UNLOCK_GRAPH(q->device);
     gpusync__drop_come(q);
 }
