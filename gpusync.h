@@ -11851,12 +11851,12 @@ GPUSYNC__RARE void gpusync__trace_signal(const gpusync_timeline *t, uint64_t val
 /* Traces a callback that is about to run: of a submission, or a registered one. */
 GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__due *due)
 {
-    const gpusync__submission *s = due->done ? (const gpusync__submission *)(const void *)due : NULL;
+    const gpusync__submission *s = (const gpusync__submission *)(const void *)due;
     const gpusync__callback *callback = (const gpusync__callback *)(const void *)due;
     gpusync_trace_event event =
-        s ? gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, s->work.queue, NULL, s->work.ticket, s->label)
-          : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->queue, callback->timeline, callback->node.number,
-                                 NULL);
+        due->done ? gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, s->work.queue, NULL, s->work.ticket, s->label)
+                  : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->queue, callback->timeline,
+                                         callback->node.number, NULL);
     event.result = due->error ? due->error->result : GPUSYNC_OK;
     dev->trace_fn(dev->trace_user, &event);
 }
@@ -11995,10 +11995,9 @@ GPUSYNC__RARE void gpusync__write_link(gpusync__writer *out, gpusync__submission
     const gpusync_timeline *t = link->timeline;
     GPUSYNC__LOCK_GRAPH(s->device);
     bool waits = !link->signal && link->listed;
-    uint64_t number = link->node.number;
-    if (link->signal && link->holds)
-        number = gpusync__behind(link);
-    if (t && (waits || (link->signal && link->holds))) {
+    bool stays = link->signal && link->holds;
+    uint64_t number = stays ? gpusync__behind(link) : link->node.number;
+    if (stays || (waits && t)) {
         gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)number,
                        (unsigned long long)t->place.number, t->label);
         gpusync__write_signal(out, t, number, s);
