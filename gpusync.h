@@ -1727,6 +1727,7 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
                           [gpusync__answer]                                 [gpusync__ask_for_calls] */
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -11959,9 +11960,8 @@ GPUSYNC__RARE void gpusync__write_buffer(gpusync__writer *out, const gpusync_que
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(view->buffer);
     char label[64];
     gpusync__read_label(view->buffer, label, sizeof label);
-    gpusync__write(out, "    %sticket %llu '%s': %s for %.1f ms\n", view->kind == GPUSYNC__PART ? "  " : "",
-                   (unsigned long long)view->ticket, label, status <= 5 ? states[status] : "?",
-                   gpusync__ms_since(since_ns));
+    gpusync__write(out, "    %sticket %" PRIu64 " '%s': %s for %.1f ms\n", view->kind == GPUSYNC__PART ? "  " : "",
+                   view->ticket, label, status <= 5 ? states[status] : "?", gpusync__ms_since(since_ns));
 }
 
 /* Writes what is to signal the value. waits: the submission that waits for the value, which may
@@ -11976,14 +11976,14 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
     const gpusync__submission *s = cover ? cover->submission : NULL;
 
     if (kept)
-        gpusync__write(out, "signalled, but kept back by value %llu, ", (unsigned long long)cover->node.number);
+        gpusync__write(out, "signalled, but kept back by value %" PRIu64 ", ", cover->node.number);
     if (s && s->open_buffer)
-        gpusync__write(out, "pending in a command buffer of queue %llu (%p) that is not committed\n",
-                       (unsigned long long)s->work.queue->place.number, s->open_buffer);
+        gpusync__write(out, "pending in a command buffer of queue %" PRIu64 " (%p) that is not committed\n",
+                       s->work.queue->place.number, s->open_buffer);
     else if (s && (kept || s != waits))
-        gpusync__write(out, "pending in ticket %llu of queue %llu%s\n",
-                       (unsigned long long)GPUSYNC__LOAD_SEQ(&s->work.ticket),
-                       (unsigned long long)s->work.queue->place.number, cover->issued ? "" : ", which is held");
+        gpusync__write(out, "pending in ticket %" PRIu64 " of queue %" PRIu64 "%s\n",
+                       GPUSYNC__LOAD_SEQ(&s->work.ticket), s->work.queue->place.number,
+                       cover->issued ? "" : ", which is held");
     else
         gpusync__write(out, gpusync__is_outside(t) ? "others signal it\n" : "no other work is to signal it\n");
 }
@@ -11998,12 +11998,11 @@ GPUSYNC__RARE void gpusync__write_link(gpusync__writer *out, gpusync__submission
     bool stays = link->signal && link->holds;
     uint64_t number = stays ? gpusync__behind(link) : link->node.number;
     if (stays || (waits && t)) {
-        gpusync__write(out, "      waits for value %llu of timeline %llu '%s': ", (unsigned long long)number,
-                       (unsigned long long)t->place.number, t->label);
+        gpusync__write(out, "      waits for value %" PRIu64 " of timeline %" PRIu64 " '%s': ", number, t->place.number,
+                       t->label);
         gpusync__write_signal(out, t, number, s);
     } else if (waits) {
-        gpusync__write(out, "      waits for ticket %llu of queue %llu\n", (unsigned long long)number,
-                       (unsigned long long)link->queue_number);
+        gpusync__write(out, "      waits for ticket %" PRIu64 " of queue %" PRIu64 "\n", number, link->queue_number);
     }
     GPUSYNC__UNLOCK_GRAPH(s->device);
 }
@@ -12028,7 +12027,7 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
     if (s->stage == GPUSYNC__OVER && !issued)
         stands = "given up";
     GPUSYNC__UNLOCK_GRAPH(s->device);
-    gpusync__write(out, "    ticket %llu '%s': %s for %.1f ms\n", (unsigned long long)work->ticket, label, stands,
+    gpusync__write(out, "    ticket %" PRIu64 " '%s': %s for %.1f ms\n", work->ticket, label, stands,
                    gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
     for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
         if (!gpusync__view_part(work->queue, s, i, &part))
@@ -12048,7 +12047,7 @@ GPUSYNC__RARE void gpusync__write_wait(gpusync__writer *out, const gpusync__wait
     gpusync__write(out, "    a wait for %s%s", goal->handlers && gpusync__met(goal) ? "the handler of " : "",
                    gpusync__what[goal->kind]);
     if (goal->kind != GPUSYNC__ROOM)
-        gpusync__write(out, " %llu", (unsigned long long)goal->ticket);
+        gpusync__write(out, " %" PRIu64, goal->ticket);
     gpusync__write(out, t ? ", asleep for %.1f ms: " : ", asleep for %.1f ms\n",
                    gpusync__ms_since(entry->waiter->since_ns));
     if (t)
@@ -12080,12 +12079,12 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
 
     if (q->limit != UINT32_MAX)
         snprintf(most, sizeof most, " of %u", q->limit);
-    gpusync__write(out, "  queue %llu '%s': %scommitted %llu, completed %llu, failed %llu, buffers %u%s%s%s\n",
-                   (unsigned long long)q->place.number, q->label, q->metal4 ? "Metal 4, " : "",
-                   (unsigned long long)last, (unsigned long long)done,
-                   (unsigned long long)__atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED), gpusync__outstanding(q),
-                   most, gpusync_is_idle(q) ? ", idle" : "",
-                   GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
+    gpusync__write(out,
+                   "  queue %" PRIu64 " '%s': %scommitted %" PRIu64 ", completed %" PRIu64 ", failed %" PRIu64
+                   ", buffers %u%s%s%s\n",
+                   q->place.number, q->label, q->metal4 ? "Metal 4, " : "", last, done,
+                   __atomic_load_n(&q->stats.failures, __ATOMIC_RELAXED), gpusync__outstanding(q), most,
+                   gpusync_is_idle(q) ? ", idle" : "", GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST ? ", lost" : "");
     GPUSYNC__LOCK(q);
     uint64_t mean = gpusync__usual(q);
     GPUSYNC__UNLOCK(q);
@@ -12125,14 +12124,14 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
     gpusync__lock(&device->lock);
     GPUSYNC__EACH_QUEUE(q, device)
         if (GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING)
-            gpusync__write(&out, "  queue %llu '%s': is being destroyed, committed %llu, completed %llu\n",
-                           (unsigned long long)q->place.number, q->label, (unsigned long long)gpusync__committed(q),
-                           (unsigned long long)gpusync__ended_to(q));
+            gpusync__write(
+                &out, "  queue %" PRIu64 " '%s': is being destroyed, committed %" PRIu64 ", completed %" PRIu64 "\n",
+                q->place.number, q->label, gpusync__committed(q), gpusync__ended_to(q));
     GPUSYNC__EACH_TIMELINE(t, device) {
-        gpusync__write(&out, "  timeline %llu '%s': ", (unsigned long long)t->place.number, t->label);
+        gpusync__write(&out, "  timeline %" PRIu64 " '%s': ", t->place.number, t->label);
         uint64_t value = gpusync__value_of(t);
         if (value != GPUSYNC__FAILED_VALUE)
-            gpusync__write(&out, "value %llu", (unsigned long long)value);
+            gpusync__write(&out, "value %" PRIu64, value);
         else
             gpusync__write(&out, "failed: %s (%s)", gpusync_result_string(t->error.result), t->error.message);
         gpusync__write(&out, "%s\n", gpusync__is_outside(t) ? ", signalled by others too" : "");
