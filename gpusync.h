@@ -9706,21 +9706,19 @@ GPUSYNC__RARE bool gpusync__ask_last(gpusync_queue *q)
    them. */
 GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q)
 {
-    gpusync__link *left = NULL;
+    gpusync__link *link;
     gpusync__drop_come(q);
     bool came = !q->kept.end[0] || gpusync__ask_last(q);
     if (!came)
         gpusync__retain(q->metal);
-    for (gpusync__node *node = q->kept.end[0]; node; node = node->beside[1]) {
-        gpusync__link *link = gpusync__link_at(node);
-        link->next = left;
-        left = link;
-        if (came)
-            continue;
-        gpusync__retain(link->timeline->event);
-        GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
+    while ((link = gpusync__take_kept(q)) != NULL) {
+        if (!came) {
+            gpusync__retain(link->timeline->event);
+            GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
+        }
+        link->next = NULL;
+        gpusync__drop_links(q->device, link);
     }
-    gpusync__drop_links(q->device, left);
 }
 
 /* Gives the queue its table before its first commit: the handler reads `four`. Under the order
