@@ -11969,12 +11969,12 @@ GPUSYNC__RARE void gpusync__write_signal(gpusync__writer *out, const gpusync_tim
 {
     const gpusync__link *cover = gpusync__cover(t, value);
     bool kept = value <= t->kept && t->signal_count && !(cover && cover->node.number == value);
-    if (kept)
-        cover = gpusync__cover(t, 0); /* the value is signalled, and the lowest pending signal keeps it back */
+    if (kept) { /* the value is signalled, and the lowest pending signal keeps it back */
+        cover = gpusync__cover(t, 0);
+        gpusync__write(out, "signalled, but kept back by value %" PRIu64 ", ", cover->node.number);
+    }
     const gpusync__submission *s = cover ? cover->submission : NULL;
 
-    if (kept)
-        gpusync__write(out, "signalled, but kept back by value %" PRIu64 ", ", cover->node.number);
     if (s && s->open_buffer)
         gpusync__write(out, "pending in a command buffer of queue %" PRIu64 " (%p) that is not committed\n",
                        s->work.queue->place.number, s->open_buffer);
