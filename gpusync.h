@@ -12059,7 +12059,7 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync_device *dev, gpus
 {
     GPUSYNC__LOCK_GRAPH(dev); /* over what is to signal a value */
     gpusync__lock(&waits->lock);
-    for (int list = 0; list < GPUSYNC__LISTS; list++)
+    for (int list = 0; list < GPUSYNC__TOLD; list++) /* what is on the next one is over */
         for (const gpusync__node *node = waits->lists[list].end[0]; node; node = node->beside[1])
             if (!node->told)
                 gpusync__write_wait(out, (const gpusync__wait_entry *)(const void *)node);
