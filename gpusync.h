@@ -11434,12 +11434,6 @@ static void gpusync__count_done(gpusync_warmup *w)
     (void)result;
 }
 
-/* Returns whether the pipeline (NULL: everything) is done, well or badly. */
-static bool gpusync__is_warm(const gpusync_warmup *w, const gpusync__compilation *c)
-{
-    return c ? GPUSYNC__LOAD_SEQ(&c->done) != 0 : GPUSYNC__LOAD_SEQ(&w->done) >= w->total;
-}
-
 /* Ends a compilation with what Metal made (+1), or with its error, or with the text if there is
    neither. Needs a pool. */
 static void gpusync__made(gpusync__compilation *c, void *made, void *ns_error, const char *text)
@@ -11499,20 +11493,15 @@ GPUSYNC__RARE void gpusync__compile(void *context)
     GPUSYNC__SUB_SEQ(&w->inside, 1);
 }
 
-/* Dispatches a task. The first dispatch queue is that of gpusync__warm_up. The caller is inside, or
-   is the start: destroy has not read `inside` yet. */
-static void gpusync__begin_task(gpusync_warmup *w, size_t n, void *context, void (*task)(void *))
-{
-    GPUSYNC__ADD_SEQ(&w->inside, 1);
-    gpusync__dispatch_async(w->dispatch_queues[n], context, task);
-}
-
-/* Makes a task of pipeline i, or of the earlier one that serves it, once. Returns that one. */
+/* Makes a task of pipeline i, or of the earlier one that serves it, once. Returns that one. The
+   caller is inside, or is the start: destroy has not found `inside` at 0 yet. */
 static gpusync__compilation *gpusync__begin_pipeline(gpusync_warmup *w, size_t i)
 {
     gpusync__compilation *c = &w->compilations[w->compilations[i].same_as];
-    if (gpusync__swap32(&c->started, 0, 1))
-        gpusync__begin_task(w, 1 + i % (GPUSYNC__WARMUP_QUEUES - 1), c, gpusync__compile);
+    if (gpusync__swap32(&c->started, 0, 1)) {
+        GPUSYNC__ADD_SEQ(&w->inside, 1);
+        gpusync__dispatch_async(w->dispatch_queues[1 + i % (GPUSYNC__WARMUP_QUEUES - 1)], c, gpusync__compile);
+    }
     return c;
 }
 
@@ -11661,16 +11650,16 @@ static bool gpusync__warmup_is_valid(const gpusync_device *device, const gpusync
 }
 
 /* Waits for the pipeline (NULL: everything). OK if it is done, well or badly. The caller is inside,
-   or is the start. `done` is read before the look: an end after the look raises the timeline above
-   that, so that the wait does not sleep through an end. */
+   or is the start. The count is read before the look: an end after the look raises the timeline
+   above that, so that the wait does not sleep through an end. */
 static gpusync_result gpusync__await_warm(gpusync_warmup *w, const gpusync__compilation *c, uint64_t timeout_ns)
 {
     uint64_t deadline = gpusync__deadline(timeout_ns);
     gpusync_result result = GPUSYNC_OK;
 
     for (;;) {
-        uint64_t done = GPUSYNC__LOAD_SEQ(&w->done);
-        if (gpusync__is_warm(w, c))
+        size_t done = GPUSYNC__LOAD_SEQ(&w->done);
+        if (c ? GPUSYNC__LOAD_SEQ(&c->done) != 0 : done >= w->total)
             return GPUSYNC_OK;
         if (result != GPUSYNC_OK)
             return result;
@@ -11700,7 +11689,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     *out = w;
     if (desc->disabled)
         return GPUSYNC_OK;
-    gpusync__begin_task(w, 0, w, gpusync__warm_up);
+    GPUSYNC__ADD_SEQ(&w->inside, 1);
+    gpusync__dispatch_async(w->dispatch_queues[0], w, gpusync__warm_up);
     for (size_t i = 0; i < w->count; i++)
         gpusync__begin_pipeline(w, i);
     if (!desc->blocking)

@@ -388,9 +388,9 @@ MUTANTS = {
     ],
     # -- a warm-up
     "pipeline-begun-twice": [
-        ("    if (gpusync__swap32(&c->started, 0, 1))\n",
+        ("    if (gpusync__swap32(&c->started, 0, 1)) {\n",
          "    bool begins = !GPUSYNC__LOAD_SEQ(&c->started);\n"
-         "    (void)__atomic_exchange_n(&c->started, 1, __ATOMIC_SEQ_CST);\n    if (begins)\n"),
+         "    (void)__atomic_exchange_n(&c->started, 1, __ATOMIC_SEQ_CST);\n    if (begins) {\n"),
     ],
     "library-without-its-mutex": [
         ("    gpusync__lock(&l->mutex);\n", ""),
@@ -401,10 +401,10 @@ MUTANTS = {
          "        gpusync__count_done(w);\n        GPUSYNC__STORE_SEQ(&c->done, 1);\n"),
     ],
     "value-read-after-the-look": [
-        ("        uint64_t done = GPUSYNC__LOAD_SEQ(&w->done);\n        if (gpusync__is_warm(w, c))\n"
-         "            return GPUSYNC_OK;\n",
-         "        if (gpusync__is_warm(w, c)) return GPUSYNC_OK;\n"
-         "        uint64_t done = GPUSYNC__LOAD_SEQ(&w->done);\n"),
+        ("        size_t done = GPUSYNC__LOAD_SEQ(&w->done);\n"
+         "        if (c ? GPUSYNC__LOAD_SEQ(&c->done) != 0 : done >= w->total)\n            return GPUSYNC_OK;\n",
+         "        if (c && GPUSYNC__LOAD_SEQ(&c->done)) return GPUSYNC_OK;\n"
+         "        size_t done = GPUSYNC__LOAD_SEQ(&w->done);\n        if (!c && done >= w->total) return GPUSYNC_OK;\n"),
     ],
     "warm-up-inside-not-looked-at": [
         ("    while (GPUSYNC__LOAD_SEQ(&w->inside))\n"
