@@ -9844,14 +9844,12 @@ GPUSYNC__RARE void gpusync__send_parts4(gpusync__submission *s)
    hides the timeout. The submission keeps the events. */
 GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpusync__slot *slot, gpusync_error *error)
 {
-    gpusync_queue *q = s->work.queue;
-    const gpusync__link *link = s->links.first;
-    while (link &&
-           (link->signal || !link->issued || gpusync__event_value(link->timeline->event) >= gpusync__raw_of(link)))
-        link = link->next;
-    if (!link)
+    bool cut = false;
+    GPUSYNC__EACH_WAIT(link, s)
+        cut = cut || (link->issued && gpusync__event_value(link->timeline->event) < gpusync__raw_of(link));
+    if (!cut)
         return false;
-    gpusync__given_up_error(q, error, GPUSYNC_ERROR_EXECUTION,
+    gpusync__given_up_error(s->work.queue, error, GPUSYNC_ERROR_EXECUTION,
                             "the queue gave up waiting for a value, and ran the work");
     error->failure = GPUSYNC_FAILURE_TIMEOUT;
     gpusync__read_label(slot->buffer, error->label, sizeof error->label);
