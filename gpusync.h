@@ -11899,34 +11899,28 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
    The program goes on meanwhile: each line is true when it is written, and no two are of one
    moment. Metal gives labels and states of command buffers; no message is sent under a lock. */
 
-/* Where gpusync_report writes. Every piece of text has its only line end, if any, at the end of its
-   format. */
+/* Where gpusync_report writes, in pieces. Each ends with a text of the library's, and with its only
+   line end, if it has any. The longest has 400 bytes: numbers, and the message of an error or the
+   label of a queue. */
 typedef struct gpusync__writer {
     char *text;    /* the program's; may be NULL where `size` is 0 */
     size_t size;   /* of it, with the terminator */
     size_t length; /* of all that was written, also of what had no room */
 } gpusync__writer;
 
-/* Writes a piece of text. Control characters, which labels may have, become blanks, except the
-   format's line end. */
+/* Writes a piece. Control characters, which labels may have, become blanks, except the line end. */
 static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__writer *writer, const char *format, ...)
 {
-    size_t room = writer->length < writer->size ? writer->size - writer->length : 0;
-    char *text = room ? writer->text + writer->length : NULL;
-    bool ends_line = format[strlen(format) - 1] == '\n';
+    char piece[512];
     va_list arguments;
 
     va_start(arguments, format);
-    int length = vsnprintf(text, room, format, arguments);
+    size_t length = (size_t)vsnprintf(piece, sizeof piece, format, arguments);
     va_end(arguments);
-    if (length <= 0)
-        return;
-    writer->length += (size_t)length;
-    if (!room)
-        return;
-    if ((size_t)length >= room)
-        gpusync__end_text(text);
-    gpusync__make_plain(text, (size_t)length < room ? (size_t)length - ends_line : strlen(text));
+    gpusync__make_plain(piece, length - (piece[length - 1] == '\n'));
+    if (writer->length < writer->size)
+        gpusync__copy_text(writer->text + writer->length, writer->size - writer->length, piece);
+    writer->length += length;
 }
 
 /* Returns the milliseconds since a time of gpusync_now_ns. */
