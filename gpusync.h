@@ -2698,8 +2698,7 @@ typedef struct gpusync__valued {
     void (*sweep)(gpusync_timeline *t);                  /* the same, of all values */
     void (*listen)(gpusync_timeline *t, uint64_t value); /* have Metal tell, where others signal it */
     gpusync_result (*ready)(gpusync_timeline *t); /* before a callback is listed. UNSUPPORTED: Metal could not tell */
-    gpusync_result (*result)(const gpusync__goal *goal, gpusync_error *error); /* how a goal that is met went */
-    gpusync__forecast (*forecast)(const gpusync__goal *goal);                  /* when will it come? */
+    gpusync__forecast (*forecast)(const gpusync__goal *goal); /* when will it come? */
     void (*lose)(gpusync_timeline *t); /* fail it: what a lost device has not ended is given up */
 } gpusync__valued;
 
@@ -5355,12 +5354,23 @@ static inline bool gpusync__reached(const gpusync__goal *goal)
     return reached;
 }
 
+/* Returns how the wait for a value that is met ended: the failure of the timeline, with its error, or
+   OK. The error changes no more once the failure is shown. */
+static gpusync_result gpusync__timeline_result(const gpusync_timeline *t, gpusync_error *error)
+{
+    if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE)
+        return GPUSYNC_OK;
+    if (error)
+        *error = t->error;
+    return t->error.result;
+}
+
 /* Returns how a goal that is met ended. For a queue's goal this returns failures to the caller, and
    `covered` moves on. */
 static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
 {
     if (goal->kind == GPUSYNC__VALUE)
-        return goal->timeline->calls->result(goal, error);
+        return gpusync__timeline_result(goal->timeline, error);
     return gpusync__result_of(goal->queue, goal, true, error);
 }
 
@@ -6286,7 +6296,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (callback && gpusync__list_callback(callback)) {
         if (t)
-            end = t->calls->result(&goal, &callback->error);
+            end = gpusync__timeline_result(t, &callback->error);
         else
             end = gpusync__result_of(goal.queue, &goal, false, &callback->error);
         if (!t)
@@ -8674,17 +8684,6 @@ GPUSYNC__RARE void gpusync__look_timeline(gpusync_timeline *t)
     gpusync__do_deferred(t->device, &deferred);
 }
 
-/* Returns the failure of a timeline, with its error, or OK if no failure is shown. The error
-   changes no more then. */
-static gpusync_result gpusync__timeline_result(gpusync_timeline *t, gpusync_error *error)
-{
-    if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE)
-        return GPUSYNC_OK;
-    if (error)
-        *error = t->error;
-    return t->error.result;
-}
-
 /* -- the listener: a timeline registers for the lowest value that is awaited, again when a lower
    one comes. `out` is under the global lock */
 
@@ -8948,12 +8947,6 @@ GPUSYNC__RARE gpusync__forecast gpusync__forecast_value(const gpusync__goal *goa
     return f;
 }
 
-/* Returns how the wait for a value went that is met: a reached value is OK. */
-static gpusync_result gpusync__value_result(const gpusync__goal *goal, gpusync_error *error)
-{
-    return gpusync__timeline_result(goal->timeline, error);
-}
-
 /* Reads the event of a timeline that other code signals, before a callback is listed. */
 GPUSYNC__RARE gpusync_result gpusync__value_ready(gpusync_timeline *t)
 {
@@ -8973,9 +8966,8 @@ GPUSYNC__RARE void gpusync__lose_timeline(gpusync_timeline *t)
     (void)gpusync_timeline_fail(t, &error);
 }
 
-static const gpusync__valued gpusync__values = {gpusync__look_value,   gpusync__look_timeline, gpusync__listen,
-                                                gpusync__value_ready,  gpusync__value_result,  gpusync__forecast_value,
-                                                gpusync__lose_timeline};
+static const gpusync__valued gpusync__values = {gpusync__look_value,  gpusync__look_timeline,  gpusync__listen,
+                                                gpusync__value_ready, gpusync__forecast_value, gpusync__lose_timeline};
 
 /* -- the calls */
 
