@@ -2511,11 +2511,11 @@ typedef struct gpusync__metal4 {
 enum { GPUSYNC__KNOWN = 1, GPUSYNC__REMOVED = 2 };
 /* Flags of queues and timelines. LOST: the device is lost, and the queue takes no new work.
    GIVEN_UP: what had not ended by then never will (gpusync__give_up_queue). CLOSING: destroy has
-   begun. FAILED: a failure is on record. OUTSIDE: other code signals the timeline. TRACED: the
-   trace gets every wait, even for an idle queue. STUCK: a failure sticks, and commits are refused. */
+   begun. FAILED: a failure is on record. TRACED: the trace gets every wait, even for an idle queue.
+   STUCK: a failure sticks, and commits are refused. */
 /* clang-format off */
-enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__OUTSIDE = 8, GPUSYNC__TRACED = 16,
-       GPUSYNC__STUCK = 32, GPUSYNC__GIVEN_UP = 64 };
+enum { GPUSYNC__LOST = 1, GPUSYNC__CLOSING = 2, GPUSYNC__FAILED = 4, GPUSYNC__TRACED = 8, GPUSYNC__STUCK = 16,
+       GPUSYNC__GIVEN_UP = 32 };
 /* clang-format on */
 
 struct gpusync_queue {
@@ -2694,8 +2694,7 @@ typedef struct gpusync__upper {
 
 /* What a wait, a callback or a sweep asks of a timeline, which the caller is inside of. */
 typedef struct gpusync__valued {
-    void (*look)(const gpusync__goal *goal);             /* ask Metal whether it has come, and do what follows */
-    void (*sweep)(gpusync_timeline *t);                  /* the same, of all values */
+    void (*look)(gpusync_timeline *t);                   /* ask Metal whether values have come, and do what follows */
     void (*listen)(gpusync_timeline *t, uint64_t value); /* have Metal tell, where others signal it */
     gpusync_result (*ready)(gpusync_timeline *t); /* before a callback is listed. UNSUPPORTED: Metal could not tell */
     gpusync__forecast (*forecast)(const gpusync__goal *goal); /* when will it come? */
@@ -2805,7 +2804,7 @@ static bool gpusync__is_manual(const gpusync_device *dev)
 /* Do others signal it, too? */
 static bool gpusync__is_outside(const gpusync_timeline *t)
 {
-    return GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__OUTSIDE;
+    return t->listening != NULL;
 }
 
 /* Zeroed memory of the program's allocator; NULL: it has none. */
@@ -5081,7 +5080,7 @@ static void gpusync__look(const gpusync__goal *goal)
     gpusync_queue *q = goal->queue;
     gpusync_timeline *t = goal->timeline;
     if (t && (gpusync__is_outside(t) || GPUSYNC__LOAD_SEQ(&t->signal_count)))
-        t->calls->look(goal); /* else the host alone signals it */
+        t->calls->look(t); /* else the host alone signals it */
     else if (goal->kind == GPUSYNC__ONE)
         gpusync__look_ticket(q, goal->ticket, NULL);
     else if (goal->kind == GPUSYNC__ALL)
@@ -5172,7 +5171,7 @@ static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
         if (gpusync__has_listed(&t->waits))
             reason = true;
         GPUSYNC__UNLOCK_TIMELINE(t);
-        t->calls->sweep(t);
+        t->calls->look(t);
         if (gpusync__value_of(t) != value)
             *found = true;
     }
@@ -8912,9 +8911,8 @@ static gpusync__submission *gpusync__signaller(gpusync_timeline *t, uint64_t val
 /* Looks at the submission of the lowest pending signal, because values are reached in order. If
    that look ends the submission, it looks at that of the next signal, and so on. The caller is
    inside the timeline. */
-static void gpusync__look_value(const gpusync__goal *goal)
+static void gpusync__look_value(gpusync_timeline *t)
 {
-    gpusync_timeline *t = goal->timeline;
     gpusync__submission *s, *last = NULL;
     gpusync__look_timeline(t);
 
@@ -8966,8 +8964,8 @@ GPUSYNC__RARE void gpusync__lose_timeline(gpusync_timeline *t)
     (void)gpusync_timeline_fail(t, &error);
 }
 
-static const gpusync__valued gpusync__values = {gpusync__look_value,  gpusync__look_timeline,  gpusync__listen,
-                                                gpusync__value_ready, gpusync__forecast_value, gpusync__lose_timeline};
+static const gpusync__valued gpusync__values = {gpusync__look_value, gpusync__listen, gpusync__value_ready,
+                                                gpusync__forecast_value, gpusync__lose_timeline};
 
 /* -- the calls */
 
@@ -8994,7 +8992,6 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         t->base = raw > t->value && !t->imported ? raw - t->value : 0;
         t->reached = t->kept = t->on_event = t->value;
         t->refs = 1;
-        t->flags = outside ? GPUSYNC__OUTSIDE : 0;
         t->listening = listening;
         if (outside) {
             listening->refs = 1;

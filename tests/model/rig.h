@@ -563,7 +563,6 @@ static void others_may_signal(void)
     listening.refs = 1;
     listening.timeline = &T;
     T.listening = &listening;
-    T.flags = GPUSYNC__OUTSIDE;
 }
 static void others_signal(void)
 {
