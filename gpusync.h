@@ -7780,8 +7780,8 @@ struct gpusync__link {
     /* -- zero in a new one: all from here on */
     gpusync_timeline *timeline; /* of a value, with a reference; else NULL */
     gpusync_queue *queue;       /* of a ticket, else NULL; it is there as long as the link is listed */
-    /* Of a signal: what its submission waits for before its first signal of the timeline; where it
-       ends, the level that was taken; on q->kept the value of the event. */
+    /* Of a signal: what its submission waits for before its first signal of the timeline; on
+       q->kept the value of the event. */
     uint64_t needs;
     /* It is a signal, else a wait. */
     bool signal;
@@ -8118,12 +8118,13 @@ static void gpusync__fail(gpusync__submission *s, bool own, const gpusync_error 
     gpusync__copy_error(&s->error, error);
 }
 
-/* Counts one of what the submission waits for down, or its work. The last one puts it among the
-   deferred work, which publishes submissions in this order. */
+/* Counts one of what the submission waits for down, or its work. With the last one it is OVER, and
+   stands among the deferred work, which publishes submissions in this order. */
 static void gpusync__close_one(gpusync__submission *s, gpusync__deferred *deferred)
 {
     if (--s->open)
         return;
+    s->stage = GPUSYNC__OVER;
     s->next_ended = NULL;
     if (deferred->ended)
         deferred->last_ended->next_ended = s;
@@ -8602,19 +8603,6 @@ static void gpusync__write_event(gpusync_timeline *t, uint64_t raw)
     gpusync__pool_pop(pool);
 }
 
-/* Returns the value that the caller is to write to the event (gpusync__show), or 0: it stands
-   there, or another thread writes it. Under the graph's lock. */
-static uint64_t gpusync__take_level(gpusync_timeline *t)
-{
-    uint64_t level = t->hosted > t->reached ? gpusync__level(t) : t->reached;
-    if (t->failed)
-        level = t->imported ? 0 : GPUSYNC__FAILED_VALUE;
-    if (level <= t->on_event)
-        return 0;
-    t->on_event = level;
-    return level;
-}
-
 /* Tells waits and callbacks for values up to this one of the error, or that they are reached
    (NULL). Of two threads that come here at once the first tells for both, and the later one finds
    nothing left to do. A wait that lists itself later sees the value, because it reads it under the
@@ -8633,15 +8621,22 @@ GPUSYNC__INLINE void gpusync__tell_waits(gpusync_timeline *t, uint64_t value, co
     } while (gpusync__unpark(t->device, &caught));
 }
 
-/* Writes the event, where the caller has taken a level, and tells of what has been reached. The
-   caller has changed the timeline, or has found that it has failed. Two threads may write the event
-   in the other order; Metal ignores the lower value (documented: an event only rises). No lock is
-   held. */
-static void gpusync__show(gpusync_timeline *t, uint64_t level, gpusync__deferred *deferred)
+/* Unlocks the graph, under which the caller has changed the timeline, or has found that it has
+   failed. Then writes the event, unless the value stands there or another thread writes it, and tells
+   of what has been reached. Two threads may write the event in the other order; Metal ignores the
+   lower value (documented: an event only rises). */
+static void gpusync__show(gpusync_timeline *t, gpusync__deferred *deferred)
 {
+    uint64_t level = t->hosted > t->reached ? gpusync__level(t) : t->reached;
+    if (t->failed)
+        level = t->imported ? 0 : GPUSYNC__FAILED_VALUE;
+    bool writes = level > t->on_event;
+    if (writes)
+        t->on_event = level;
+    GPUSYNC__UNLOCK_GRAPH(t->device);
     uint64_t value = gpusync__value_of(t);
     const gpusync_error *error = value == GPUSYNC__FAILED_VALUE ? &t->error : NULL;
-    if (level)
+    if (writes)
         gpusync__write_event(t, level == GPUSYNC__FAILED_VALUE ? level : level + t->base);
     gpusync__tell_waits(t, value, error, deferred);
 }
@@ -8670,9 +8665,7 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__deferred *deferred
         t->on_event = value > t->on_event ? value : t->on_event;
         gpusync__raise(t, deferred);
     }
-    uint64_t level = gpusync__take_level(t);
-    GPUSYNC__UNLOCK_GRAPH(t->device);
-    gpusync__show(t, level, deferred);
+    gpusync__show(t, deferred);
 }
 
 /* Reads the event for a caller that has no deferred work, and does the work that follows. */
@@ -9088,11 +9081,10 @@ static void gpusync__close_timeline(gpusync__going *going)
     gpusync__lock(&dev->lock);
     gpusync__list_remove(&dev->timelines, &t->place);
     gpusync__unlock(&dev->lock);
-    gpusync__show(t, 0, &deferred); /* what another thread has reached counts before the end */
-    gpusync__tell_waits(t, GPUSYNC__FAILED_VALUE, &gpusync__timeline_gone, &deferred);
     GPUSYNC__LOCK_GRAPH(dev);
     gpusync__end_abandoned(t, &deferred);
-    GPUSYNC__UNLOCK_GRAPH(dev);
+    gpusync__show(t, &deferred); /* what another thread has reached counts before the end */
+    gpusync__tell_waits(t, GPUSYNC__FAILED_VALUE, &gpusync__timeline_gone, &deferred);
     gpusync__do_deferred(dev, &deferred);
     gpusync__pay(dev, &t->owed, going);
 }
@@ -9189,16 +9181,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     gpusync__read_event(t, &deferred);
     GPUSYNC__LOCK_GRAPH(t->device);
     result = gpusync__may_rise(t, value);
-    uint64_t level = 0;
-    if (result == GPUSYNC_OK) {
-        if (value > t->kept)
-            t->kept = value;
-        gpusync__raise(t, &deferred);
-        level = gpusync__take_level(t);
-    }
-    GPUSYNC__UNLOCK_GRAPH(t->device);
-    if (result == GPUSYNC_OK)
-        gpusync__show(t, level, &deferred);
+    if (result == GPUSYNC_OK && value > t->kept)
+        t->kept = value;
+    gpusync__raise(t, &deferred);
+    gpusync__show(t, &deferred);
     if (result == GPUSYNC_OK && t->device->trace)
         t->device->trace->signal(t, value);
     gpusync__do_deferred(t->device, &deferred);
@@ -9242,9 +9228,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     GPUSYNC__LOCK_GRAPH(timeline->device);
     if (!gpusync__fail_timeline(timeline, reason ? &error : NULL, &deferred))
         result = timeline->error.result;
-    uint64_t level = gpusync__take_level(timeline);
-    GPUSYNC__UNLOCK_GRAPH(timeline->device);
-    gpusync__show(timeline, level, &deferred);
+    gpusync__show(timeline, &deferred);
     gpusync__do_deferred(timeline->device, &deferred);
     gpusync__timeline_leave(timeline);
     return result;
@@ -9856,7 +9840,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpu
      none         gpusync__publish                  nothing is open any more: the submission ends
      queue        gpusync__take_failure             with the failure that sticks on its queue, if one does
      graph        gpusync__end_signals              its timelines fail, or its values are kept
-     timeline     gpusync__show                     what waits for them on the host is told
+     timeline     gpusync__show                     what waits for each on the host is told
      queue        gpusync__end_submission           its ticket ends, with a record of its failure
      none         gpusync__tell                     what waits for the ticket is told
      none         gpusync__submission_unref         it is free, once its callback has run, too */
@@ -10016,17 +10000,13 @@ GPUSYNC__RARE void gpusync__name_failure(gpusync__submission *s)
 static void gpusync__end_signals(gpusync__submission *s, bool made, const gpusync_error *error,
                                  gpusync__deferred *deferred)
 {
-    GPUSYNC__LOCK_GRAPH(s->device);
-    s->stage = GPUSYNC__OVER;
     GPUSYNC__EACH_SIGNAL(link, s) {
+        GPUSYNC__LOCK_GRAPH(s->device);
+        s->stage = GPUSYNC__OVER; /* where its command buffer is discarded; else it is */
         if (error)
             gpusync__fail_timeline(link->timeline, error, deferred);
         gpusync__end_signal(link, made, deferred);
-        link->needs = gpusync__take_level(link->timeline);
-    }
-    GPUSYNC__UNLOCK_GRAPH(s->device);
-    GPUSYNC__EACH_SIGNAL(link, s) {
-        gpusync__show(link->timeline, link->needs, deferred);
+        gpusync__show(link->timeline, deferred);
         if (made && s->device->trace)
             s->device->trace->signal(link->timeline, link->node.number);
         if (made)
@@ -11299,14 +11279,13 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, const gpusync_error *
     gpusync_error error;
     gpusync__copy_error(&error, reason);
     GPUSYNC__LOCK_GRAPH(s->device);
-    if (s->stage == GPUSYNC__ISSUED && s->open) {
+    if (s->stage == GPUSYNC__ISSUED) {
         if (reason->result != GPUSYNC_ERROR_CANCELLED) /* the loss and gpusync_queue_destroy_now tell all the same */
             s->failed = false;
         gpusync__fail(s, true, &error);
         for (gpusync__link *link = s->links.first; link; link = link->next)
             if (link->timeline)
                 GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
-        s->stage = GPUSYNC__OVER;
         s->left = true;
         s->gpu_start = s->gpu_end = 0;
         s->running = 0;

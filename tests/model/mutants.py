@@ -217,12 +217,11 @@ MUTANTS = {
     ],
     "told-only-where-written": [
         ("    gpusync__tell_waits(t, value, error, deferred);\n",
-         "    if (level)\n        gpusync__tell_waits(t, value, error, deferred);\n"),
+         "    if (writes)\n        gpusync__tell_waits(t, value, error, deferred);\n"),
     ],
     "raised-without-showing": [
-        ("    if (result == GPUSYNC_OK)\n        gpusync__show(t, level, &deferred);\n"
-         "    if (result == GPUSYNC_OK && t->device->trace)",
-         "    if (result == GPUSYNC_OK && t->device->trace)"),
+        ("    gpusync__show(t, &deferred);\n    if (result == GPUSYNC_OK && t->device->trace)",
+         "    GPUSYNC__UNLOCK_GRAPH(t->device);\n    if (result == GPUSYNC_OK && t->device->trace)"),
     ],
     "value-before-the-error": [
         ("    if (reason)\n        gpusync__copy_error(&t->error, reason);\n",
