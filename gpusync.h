@@ -8317,41 +8317,38 @@ static bool gpusync__is_hosts(const gpusync__link *signal)
 
 /* How a wait stands. OVER: the value is reached, or the ticket has ended well. COMES, ABROAD: a
    wait on the GPU is right: the GPU, or other code, will bring its event there. HOLDS: it is not.
-   FAILED. */
+   FAILED: so has the timeline or the ticket, or nothing will bring the value. From COMES on the wait is
+   listed. */
 typedef enum gpusync__found {
     GPUSYNC__FOUND_OVER,
+    GPUSYNC__FOUND_FAILED,
     GPUSYNC__FOUND_COMES,
     GPUSYNC__FOUND_ABROAD,
-    GPUSYNC__FOUND_HOLDS,
-    GPUSYNC__FOUND_FAILED
+    GPUSYNC__FOUND_HOLDS
 } gpusync__found;
 
-/* Returns how the wait for the value stands. strict: the host waits. */
-GPUSYNC__INLINE gpusync__found gpusync__find_value(const gpusync_timeline *t, uint64_t value, bool strict)
+/* Returns how the wait for a value stands. strict: the host waits. A timeline that is being destroyed
+   fails what only the submission itself is to signal.
+   Interleaving 17: a timeline of other code goes before held work registers with its event, or
+   while that registers. The flag is set before destroy looks for what is listed, and this is asked
+   in the hold that lists: one of them finds the other. */
+GPUSYNC__INLINE gpusync__found gpusync__find_value(const gpusync__link *wait, bool strict)
 {
+    const gpusync_timeline *t = wait->timeline;
+    uint64_t value = wait->node.number;
     if (t->failed)
         return GPUSYNC__FOUND_FAILED;
     if (t->reached >= value)
         return GPUSYNC__FOUND_OVER;
-    if (strict || value <= t->on_event)
-        return GPUSYNC__FOUND_HOLDS; /* on_event: a lower signal is pending, which the GPU would not wait for */
     const gpusync__link *cover = gpusync__cover(t, value);
-    if (cover)
-        return gpusync__comes(cover) ? GPUSYNC__FOUND_COMES : GPUSYNC__FOUND_HOLDS;
-    return gpusync__is_outside(t) ? GPUSYNC__FOUND_ABROAD : GPUSYNC__FOUND_HOLDS;
-}
-
-/* Returns whether the timeline is being destroyed, and nothing but the submission itself is to
-   bring the value that holds it.
-   Interleaving 17: a timeline of other code goes before held work registers with its event, or
-   while that registers. The flag is set before destroy looks for what is listed, and this is asked
-   in the hold that lists: one of them finds the other. */
-static bool gpusync__is_abandoned(const gpusync__link *link)
-{
-    const gpusync_timeline *t = link->timeline;
-    const gpusync__link *cover = gpusync__cover(t, link->node.number);
-    return GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING && link->node.number > t->kept &&
-           !(cover && cover->submission != link->submission);
+    bool waits = !strict && value > t->on_event; /* else a lower signal is pending, which the GPU would not wait for */
+    if (waits && cover && gpusync__comes(cover))
+        return GPUSYNC__FOUND_COMES;
+    if (waits && !cover && gpusync__is_outside(t))
+        return GPUSYNC__FOUND_ABROAD;
+    bool closing = GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING;
+    bool expected = value <= t->kept || (cover && cover->submission != wait->submission);
+    return closing && !expected ? GPUSYNC__FOUND_FAILED : GPUSYNC__FOUND_HOLDS;
 }
 
 /* Returns OK if a submission, or the host, may signal the value: it is not reached, not pending,
@@ -8427,22 +8424,41 @@ static void gpusync__raise(gpusync_timeline *t, gpusync__deferred *deferred)
     gpusync__end_waits(t, value, NULL, deferred);
 }
 
+static const gpusync_error gpusync__timeline_gone = {
+    GPUSYNC_ERROR_DESTROYED,
+    GPUSYNC_FAILURE_OTHER,
+    0,
+    0,
+    0,
+    "",
+    "the timeline was destroyed before it reached the value",
+    "",
+    "",
+};
+
 /* Lets the GPU wait for the values that the signal of this value decides about, or did, where it
-   can do so now. As in gpusync__end_waits one hold has them all: else G7 would not be true. */
+   can do so now. A timeline that is being destroyed fails the work that is held for what nothing will
+   bring: no call can list another signal. As in gpusync__end_waits one hold has them all: else G7
+   would not be true. */
 static void gpusync__turn(gpusync_timeline *t, uint64_t value, gpusync__deferred *deferred)
 {
-    gpusync__node *node =
-        t->waiting.end[0] ? gpusync__list_from(&t->waiting, gpusync__pending_below(t, value) + 1) : NULL;
-    for (; node && node->number <= value; node = node->beside[1]) {
+    gpusync__node *node = t->waiting.end[0];
+    if (!(GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING))
+        node = gpusync__list_from(&t->waiting, gpusync__pending_below(t, value) + 1);
+    while (node && node->number <= value) {
         gpusync__link *link = gpusync__link_at(node);
-        if (!link->holds)
-            continue;
-        gpusync__found found = gpusync__find_value(t, node->number, gpusync__is_strict(link->submission));
-        if (found == GPUSYNC__FOUND_HOLDS)
-            continue;
-        link->abroad = found == GPUSYNC__FOUND_ABROAD;
-        gpusync__unhold(link);
-        gpusync__let_go(link->submission, deferred);
+        node = node->beside[1];
+        gpusync__found found =
+            link->holds ? gpusync__find_value(link, gpusync__is_strict(link->submission)) : GPUSYNC__FOUND_HOLDS;
+        if (found == GPUSYNC__FOUND_FAILED) {
+            gpusync__list_remove(&t->waiting, &link->node);
+            gpusync__link_over(link, &gpusync__timeline_gone, deferred);
+            node = gpusync__list_from(&t->waiting, link->node.number); /* its other waits are taken off, too */
+        } else if (found != GPUSYNC__FOUND_HOLDS) {
+            link->abroad = found == GPUSYNC__FOUND_ABROAD;
+            gpusync__unhold(link);
+            gpusync__let_go(link->submission, deferred);
+        }
     }
 }
 
@@ -8476,35 +8492,6 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
     return true;
 }
 
-static const gpusync_error gpusync__timeline_gone = {
-    GPUSYNC_ERROR_DESTROYED,
-    GPUSYNC_FAILURE_OTHER,
-    0,
-    0,
-    0,
-    "",
-    "the timeline was destroyed before it reached the value",
-    "",
-    "",
-};
-
-/* Fails the work that is held for values of a timeline which is being destroyed, and which no
-   pending signal covers: no call can list another signal. */
-static void gpusync__end_abandoned(gpusync_timeline *t, gpusync__deferred *deferred)
-{
-    gpusync__node *node = t->waiting.end[0];
-    while (node) {
-        gpusync__link *link = gpusync__link_at(node);
-        uint64_t value = node->number;
-        node = node->beside[1];
-        if (!link->holds || !gpusync__is_abandoned(link))
-            continue;
-        gpusync__list_remove(&t->waiting, &link->node);
-        gpusync__link_over(link, &gpusync__timeline_gone, deferred);
-        node = gpusync__list_from(&t->waiting, value); /* the submission has taken its other waits off, too */
-    }
-}
-
 /* Ends a pending signal. made: its work has ended well, and the value is reached once no lower
    signal is pending; else it is taken back. */
 static void gpusync__end_signal(gpusync__link *link, bool made, gpusync__deferred *deferred)
@@ -8521,10 +8508,9 @@ static void gpusync__end_signal(gpusync__link *link, bool made, gpusync__deferre
     if (made && value > *highest)
         *highest = value;
     gpusync__raise(t, deferred);
-    gpusync__turn(t, value, deferred);
+    if (t->waiting.end[0])
+        gpusync__turn(t, value, deferred);
     gpusync__try_again(t, deferred);
-    if (!made && GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING)
-        gpusync__end_abandoned(t, deferred);
 }
 
 /* Returns the value that the host may write to the event, where `hosted` is above `reached`. The
@@ -8590,7 +8576,8 @@ static void gpusync__issue_signal(gpusync__link *link, gpusync__deferred *deferr
     if (link->passed)
         return;
     t->largest = link->node.number;
-    gpusync__turn(t, link->node.number, deferred);
+    if (t->waiting.end[0])
+        gpusync__turn(t, link->node.number, deferred);
 }
 
 /* -- what threads see */
@@ -9082,7 +9069,7 @@ static void gpusync__close_timeline(gpusync__going *going)
     gpusync__list_remove(&dev->timelines, &t->place);
     gpusync__unlock(&dev->lock);
     GPUSYNC__LOCK_GRAPH(dev);
-    gpusync__end_abandoned(t, &deferred);
+    gpusync__turn(t, UINT64_MAX, &deferred);
     gpusync__show(t, &deferred); /* what another thread has reached counts before the end */
     gpusync__tell_waits(t, GPUSYNC__FAILED_VALUE, &gpusync__timeline_gone, &deferred);
     gpusync__do_deferred(dev, &deferred);
@@ -9099,7 +9086,7 @@ static void gpusync__end_timeline(gpusync__going *going)
 }
 
 /* Step 1. False: the timeline is being destroyed already. Work that enters later is not told by the
-   listener, and finds what will not come (gpusync__is_abandoned). */
+   listener, and finds what will not come (gpusync__find_value). */
 static bool gpusync__begin_timeline_destroy(gpusync_timeline *t)
 {
     if (gpusync__set_flag(&t->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)
@@ -10461,8 +10448,7 @@ GPUSYNC__RARE gpusync_result gpusync__room_for_own(gpusync_queue *q, const gpusy
     bool full = !gpusync__may_hold_more(q, desc->command_buffer_count + count);
     bool held = q->lined_ordered && !gpusync__is_loose(s);
     GPUSYNC__EACH_WAIT(link, s) {
-        const gpusync_timeline *t = link->timeline;
-        held = held || !t || gpusync__find_value(t, link->node.number, false) == GPUSYNC__FOUND_HOLDS;
+        held = held || !link->timeline || gpusync__find_value(link, false) == GPUSYNC__FOUND_HOLDS;
     }
     GPUSYNC__UNLOCK_GRAPH(q->device);
     if ((full && held) || count > q->limit)
@@ -10668,8 +10654,8 @@ GPUSYNC__INLINE gpusync_result gpusync__ask(const gpusync__submission *s, gpusyn
             in->holds = in->holds || gpusync__behind(link);
             continue;
         }
-        gpusync__found found = t ? gpusync__find_value(t, link->node.number, gpusync__is_strict(s))
-                                 : gpusync__find_ticket(link, s, false, &error);
+        gpusync__found found =
+            t ? gpusync__find_value(link, gpusync__is_strict(s)) : gpusync__find_ticket(link, s, false, &error);
         link->found = (uint8_t)found;
         in->holds = in->holds || found == GPUSYNC__FOUND_HOLDS;
         in->fails = in->fails || found == GPUSYNC__FOUND_FAILED;
@@ -10794,17 +10780,18 @@ GPUSYNC__INLINE void gpusync__list_wait(gpusync__submission *s, gpusync__link *l
 {
     gpusync__found found = (gpusync__found)link->found;
     gpusync_error error;
+    if (found == GPUSYNC__FOUND_HOLDS && link->timeline)
+        found = gpusync__find_value(link, gpusync__is_strict(s)); /* what is to signal it may be its own by now */
     if (!link->timeline) {
         found = gpusync__find_ticket(link, s, true, &error);
         if (found == GPUSYNC__FOUND_FAILED)
             gpusync__fail(s, false, &error);
-    } else if (found == GPUSYNC__FOUND_FAILED || (found == GPUSYNC__FOUND_HOLDS && gpusync__is_abandoned(link))) {
-        found = GPUSYNC__FOUND_FAILED;
+    } else if (found == GPUSYNC__FOUND_FAILED) {
         gpusync__fail_entering(s, link);
     } else if (found != GPUSYNC__FOUND_OVER) {
         gpusync__list_add(&link->timeline->waiting, &link->node);
     }
-    link->listed = found != GPUSYNC__FOUND_OVER && found != GPUSYNC__FOUND_FAILED;
+    link->listed = found >= GPUSYNC__FOUND_COMES;
     link->holds = found == GPUSYNC__FOUND_HOLDS;
     link->abroad = found == GPUSYNC__FOUND_ABROAD;
     s->open += link->listed;
