@@ -2622,9 +2622,9 @@ struct gpusync_timeline {
     void *event;   /* the MTLSharedEvent, +1 */
     uint64_t base; /* event value = value + base */
     bool imported; /* the program gave the event, and a failure is not written to it */
-    /* Other code may know the event, or the GPU still signal it. Set by gpusync_timeline_metal,
-       gpusync__disown and gpusync__leave_behind, never cleared. Missing: the event serves another
-       timeline, and gets values that were meant for this one. */
+    /* Other code may know the event, or the GPU still signal it. Set where the event is imported, by
+       gpusync_timeline_metal, gpusync__disown and gpusync__leave_behind, never cleared. Missing: the
+       event serves another timeline, and gets values that were meant for this one. */
     bool handed_out;
     struct gpusync__listening *listening; /* what Metal's blocks lead to; NULL: no other code signals it */
     /* -- under the graph's lock. See G6 to G10 */
@@ -8867,7 +8867,7 @@ static void gpusync__timeline_unref(gpusync_timeline *t)
     if (GPUSYNC__SUB_SEQ(&t->refs, 1) != 1)
         return;
     bool whole = !t->failed && t->reached + t->base < GPUSYNC_MAX_VALUE;
-    gpusync__event_keep(t->device, t->event, whole && !t->imported && !t->handed_out);
+    gpusync__event_keep(t->device, t->event, whole && !t->handed_out);
     if (t->listening)
         gpusync__listening_unref(t->listening);
     gpusync__free(t->device, t, sizeof *t);
@@ -8949,9 +8949,9 @@ static const gpusync__valued gpusync__values = {gpusync__look_value, gpusync__li
 
 /* -- the calls */
 
-/* A new timeline over the event, which stands at raw. The timeline takes the caller's reference to
-   the event; on an error that is released. `base` lets a used event, which stands somewhere, begin
-   at the value that the program wants. */
+/* A new timeline over the event, which stands at raw; 0 for that of other code, which is read later.
+   The timeline takes the caller's reference to the event; on an error that is released. `base` lets a
+   used event, which stands somewhere, begin at the value that the program wants. */
 static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, uint64_t raw,
                                             const gpusync_timeline_desc *desc, gpusync_timeline **out)
 {
@@ -8965,11 +8965,9 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
         t->device = dev;
         t->event = event;
         t->imported = desc->shared_event != NULL;
-        if (!t->imported)
-            t->value = desc->initial_value;
-        else if (raw != GPUSYNC__FAILED_VALUE)
-            t->value = raw; /* else 0: the caller looks again */
-        t->base = raw > t->value && !t->imported ? raw - t->value : 0;
+        t->handed_out = t->imported;
+        t->value = t->imported ? 0 : desc->initial_value; /* 0: the caller reads the event */
+        t->base = raw > t->value ? raw - t->value : 0;
         t->reached = t->kept = t->on_event = t->value;
         t->refs = 1;
         t->listening = listening;
@@ -9013,14 +9011,13 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
     if (!desc)
         desc = &plain;
     void *event = desc->shared_event;
-    uint64_t raw;
+    uint64_t raw = 0;
     if (event) {
         void *cls = gpusync__class_of(event);
         if (!gpusync__class_responds(cls, gpusync__sel.signaledValue) ||
             !gpusync__class_responds(cls, gpusync__sel.notifyListener))
             return GPUSYNC_ERROR_UNSUPPORTED;
         gpusync__retain(event);
-        raw = gpusync__event_value(event);
     } else {
         if (desc->initial_value > GPUSYNC_MAX_VALUE)
             return GPUSYNC_ERROR_NOT_RISING;
@@ -9037,7 +9034,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
     if (result != GPUSYNC_OK)
         return result;
     if (desc->shared_event)
-        gpusync__look_timeline(*out); /* raw may mean failure */
+        gpusync__look_timeline(*out);
     else if (desc->initial_value > raw)
         gpusync__write_event(*out, desc->initial_value);
     return GPUSYNC_OK;
