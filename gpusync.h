@@ -11195,10 +11195,8 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
         e.link = link;
     if (result >= GPUSYNC_OK) /* NOT_READY: there is nothing to wait for */
         result = gpusync__encode_link(q, buffer, &e);
-    if (result != GPUSYNC_OK && e.link)
+    if (result != GPUSYNC_OK || !e.link)
         gpusync__drop_links(q->device, link);
-    else if (!e.link)
-        gpusync__give_links(q->device, link);
     gpusync__leave(q);
     return result;
 }
