@@ -9313,7 +9313,7 @@ static void gpusync__submission_called(gpusync__due *due)
 }
 
 /* Gives the submission memory for the command buffers of the program and two of our own, where they
-   are many. */
+   are many: at most UINT32_MAX / 2 (gpusync__submission_is_valid, gpusync_commit4). */
 static bool gpusync__submission_room(gpusync__submission *s, size_t buffers)
 {
     size_t size = (buffers + 2) * sizeof *s->parts;
@@ -9321,8 +9321,6 @@ static bool gpusync__submission_room(gpusync__submission *s, size_t buffers)
     s->buffers = s->few_buffers;
     if (buffers <= GPUSYNC__FEW)
         return true;
-    if (buffers > SIZE_MAX / 4 / sizeof *s->parts)
-        return false;
     s->memory_size = 2 * size;
     s->memory = gpusync__allocate(s->device, s->memory_size, 16);
     if (!s->memory)
