@@ -7769,6 +7769,18 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
 /* -- the structures of the second floor */
 
+/* How a wait stands, or a signal, the worst last. OVER: the value is reached, or the ticket has ended
+   well; the signal may go. COMES, ABROAD: a wait on the GPU is right: the GPU, or other code, will
+   bring its event there. HOLDS: it is not; the signal must stay behind a lower one. FAILED: so has the
+   timeline or the ticket, or nothing will bring the value. */
+typedef enum gpusync__found {
+    GPUSYNC__FOUND_OVER,
+    GPUSYNC__FOUND_COMES,
+    GPUSYNC__FOUND_ABROAD,
+    GPUSYNC__FOUND_HOLDS,
+    GPUSYNC__FOUND_FAILED
+} gpusync__found;
+
 /* What a submission waits for, or what it signals. Under the graph's lock, except the node of a
    ticket's link, which is under the lock of that queue's wait list. */
 struct gpusync__link {
@@ -7806,8 +7818,7 @@ struct gpusync__link {
     bool abroad;
     /* A wait that ended badly. Set by gpusync__link_over, read when the submission is published. */
     bool broken;
-    /* Of a wait: how it stood when its submission asked to enter. */
-    uint8_t found;
+    gpusync__found found; /* how it stood when its submission asked to enter */
 };
 
 #define GPUSYNC__FEW 4
@@ -7865,24 +7876,25 @@ struct gpusync__submission {
     struct gpusync__submission *next_issued;
     uint32_t open; /* see G2 */
     /* -- zero in a new one: these up to `cleared` */
-    uint32_t holds;      /* see G3 */
-    uint32_t running;    /* command buffers that have not ended; + 1 where it is announced, until then. Set by
+    uint32_t holds;       /* see G3 */
+    uint32_t running;     /* command buffers that have not ended; + 1 where it is announced, until then. Set by
                             gpusync__set_out; 0 before, after its work, and where it was disowned */
-    uint32_t part_count; /* of parts */
-    uint32_t first_part; /* 1 if the first one, `front`, is left out, else 0 */
-    void *front;         /* the command buffer of our own for its waits, or NULL */
-    void *back;          /* that for its signals, or NULL */
-    void *open_buffer;   /* of an open command buffer: that, for a report */
-    uint64_t asks;       /* of an open command buffer: the number of its question to its timelines */
-    void *options;       /* of Metal 4: what its commit is made with, +1 */
-    uint64_t sent;       /* of Metal 4: its place among those that the queue got */
-    size_t buffer_count; /* of `buffers` */
-    void *memory;        /* parts and buffers, where they are many */
-    size_t memory_size;  /* its bytes */
-    double gpu_start;    /* of all parts: the first start, or 0: unknown */
-    double gpu_end;      /* the last end, or 0 */
-    bool tickets;        /* a wait is for a ticket */
-    bool values;         /* a wait is for a value */
+    uint32_t part_count;  /* of parts */
+    uint32_t first_part;  /* 1 if the first one, `front`, is left out, else 0 */
+    void *front;          /* the command buffer of our own for its waits, or NULL */
+    void *back;           /* that for its signals, or NULL */
+    uint32_t own_buffers; /* how many of these two take room */
+    void *open_buffer;    /* of an open command buffer: that, for a report */
+    uint64_t asks;        /* of an open command buffer: the number of its question to its timelines */
+    void *options;        /* of Metal 4: what its commit is made with, +1 */
+    uint64_t sent;        /* of Metal 4: its place among those that the queue got */
+    size_t buffer_count;  /* of `buffers` */
+    void *memory;         /* parts and buffers, where they are many */
+    size_t memory_size;   /* its bytes */
+    double gpu_start;     /* of all parts: the first start, or 0: unknown */
+    double gpu_end;       /* the last end, or 0 */
+    bool tickets;         /* a wait is for a ticket */
+    bool values;          /* a wait is for a value */
     /* Of an open command buffer: a signal is encoded, and no wait may come. */
     bool signals_encoded;
     /* It has an error: see G9. Set by gpusync__fail, or where it is published; for good, but for
@@ -8314,18 +8326,6 @@ static bool gpusync__is_hosts(const gpusync__link *signal)
 {
     return gpusync__is_strict(signal->submission) && !signal->encoded;
 }
-
-/* How a wait stands. OVER: the value is reached, or the ticket has ended well. COMES, ABROAD: a
-   wait on the GPU is right: the GPU, or other code, will bring its event there. HOLDS: it is not.
-   FAILED: so has the timeline or the ticket, or nothing will bring the value. From COMES on the wait is
-   listed. */
-typedef enum gpusync__found {
-    GPUSYNC__FOUND_OVER,
-    GPUSYNC__FOUND_FAILED,
-    GPUSYNC__FOUND_COMES,
-    GPUSYNC__FOUND_ABROAD,
-    GPUSYNC__FOUND_HOLDS
-} gpusync__found;
 
 /* Returns how the wait for a value stands. strict: the host waits. A timeline that is being destroyed
    fails what only the submission itself is to signal.
@@ -9476,10 +9476,10 @@ GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
      gpusync__set_out           announces each commit: Metal has the options, not the submission
      gpusync__issue             waits and signals are operations of the queue
      gpusync__own_buffers       makes options: no command buffers of this library's own carry waits and signals
-     gpusync__check_parts       calls gpusync__check_parts4, which makes the object of the one slot
-     gpusync__check_parts4      and refuses buffers that held work has
-     gpusync__may_enter         all command buffers count as one that is held
-     gpusync__add_parts         all command buffers are one part, and noted in the submission's memory
+     gpusync__enter_now         all command buffers are one part, as are those of gpusync__commit4
+     gpusync__check_parts       calls gpusync__check_parts4
+     gpusync__check_parts4      refuses buffers that held work has
+     gpusync__add_new_part      the slot of that part is one of Metal 4
      gpusync_warmup_start       refuses such queues: the touching buffer comes from [queue commandBuffer]
      gpusync__write_buffer      the report knows no status
      gpusync__write_queue       the report says which kind the queue is */
@@ -9768,9 +9768,12 @@ GPUSYNC_API gpusync_result gpusync_commit4(gpusync_queue *queue, void *const *co
    Waits and signals are operations of the queue, before and behind the commit: all that is
    committed later waits, too. */
 
-/* Makes the options of the submission's commit. No lock is held. */
-GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s)
+/* Makes the options of the submission's commit, and notes its command buffers. No lock is held. */
+GPUSYNC__RARE gpusync_result gpusync__make_options4(gpusync_queue *q, gpusync__submission *s,
+                                                    const gpusync_submission *desc)
 {
+    s->buffer_count = desc->command_buffer_count;
+    memcpy(s->buffers, desc->command_buffers, s->buffer_count * sizeof *s->buffers);
     void *pool = gpusync__pool_push();
     s->options = gpusync__send_id(q->options_class, gpusync__sel.newObject);
     gpusync__pool_pop(pool);
@@ -9820,7 +9823,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpu
      graph        gpusync__count_down               keeps its error and times; one part fewer
      + graph      gpusync__work_over                the last part: from here on the waits decide
      none         gpusync__publish                  nothing is open any more: the submission ends
-     queue        gpusync__take_failure             with the failure that sticks on its queue, if one does
+     queue        gpusync__takes_failure            with the failure that sticks on its queue, if one does
      graph        gpusync__end_signals              its timelines fail, or its values are kept
      timeline     gpusync__show                     what waits for each on the host is told
      queue        gpusync__end_submission           its ticket ends, with a record of its failure
@@ -9852,41 +9855,25 @@ static void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferr
     gpusync__close_one(s, deferred);
 }
 
-/* Reads the events of the waits that are abroad. No lock is held. */
-GPUSYNC__RARE void gpusync__read_abroad(gpusync__submission *s, gpusync__deferred *deferred)
-{
-    GPUSYNC__EACH_WAIT(link, s)
-        if (link->abroad)
-            gpusync__read_event(link->timeline, deferred);
-}
-
-/* Makes the times of a part part of the submission's. Under the graph's lock. */
-static void gpusync__add_times(gpusync__submission *s, const gpusync__outcome *outcome)
-{
-    if (outcome->gpu_start > 0 && (outcome->gpu_start < s->gpu_start || s->gpu_start <= 0))
-        s->gpu_start = outcome->gpu_start;
-    if (outcome->gpu_end > s->gpu_end)
-        s->gpu_end = outcome->gpu_end;
-}
-
-/* Counts `running` down, for a part with this outcome or for the announcement (NULL). No lock is
-   held. */
+/* Counts `running` down, for a part with this outcome or for the announcement (NULL). The events of
+   waits that are abroad are read first, after the work that waited has ended. No lock is held. */
 static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *outcome, const gpusync_error *error,
                                 gpusync__deferred *deferred)
 {
+    if (s->abroad)
+        GPUSYNC__EACH_WAIT(link, s)
+            if (link->abroad)
+                gpusync__read_event(link->timeline, deferred);
     GPUSYNC__LOCK_GRAPH(s->device);
     if (error)
         gpusync__fail(s, true, error);
-    if (outcome && s->running)
-        gpusync__add_times(s, outcome);
-    bool last = s->running && --s->running == 0; /* 0: it was disowned */
-    if (last && s->abroad) {
-        GPUSYNC__UNLOCK_GRAPH(s->device);
-        gpusync__read_abroad(s, deferred);
-        GPUSYNC__LOCK_GRAPH(s->device);
-        last = s->stage != GPUSYNC__OVER; /* it was disowned in between */
+    if (outcome && s->running) { /* 0: it was disowned */
+        if (outcome->gpu_start > 0 && (outcome->gpu_start < s->gpu_start || s->gpu_start <= 0))
+            s->gpu_start = outcome->gpu_start;
+        if (outcome->gpu_end > s->gpu_end)
+            s->gpu_end = outcome->gpu_end;
     }
-    if (last)
+    if (s->running && --s->running == 0)
         gpusync__work_over(s, deferred);
     GPUSYNC__UNLOCK_GRAPH(s->device);
 }
@@ -9996,15 +9983,6 @@ static void gpusync__end_signals(gpusync__submission *s, bool made, const gpusyn
     }
 }
 
-/* On a queue with sticky_failure: lets a submission that ends well take the error of an earlier
-   failure, before its signals end. No other thread writes the error any more. */
-GPUSYNC__RARE void gpusync__take_failure(gpusync_queue *q, gpusync__submission *s)
-{
-    GPUSYNC__LOCK(q);
-    s->failed = gpusync__takes_failure(q, &s->work, &s->error);
-    GPUSYNC__UNLOCK(q);
-}
-
 /* Gives a submission that the GPU had, and that did not fail itself, the error of the first wait
    that ended badly. */
 GPUSYNC__RARE void gpusync__take_broken(gpusync__submission *s)
@@ -10025,8 +10003,11 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     gpusync_queue *q = s->work.queue;
     if (!s->failed)
         gpusync__take_broken(s);
-    if (q->sticky && !s->failed)
-        gpusync__take_failure(q, s);
+    if (q->sticky && !s->failed) { /* an earlier failure may count, before its signals end */
+        GPUSYNC__LOCK(q);
+        s->failed = gpusync__takes_failure(q, &s->work, &s->error);
+        GPUSYNC__UNLOCK(q);
+    }
     gpusync_error *error = s->failed ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
     uint32_t rest = gpusync__is_issued(s) ? s->first_part : s->part_count; /* were not committed */
@@ -10331,18 +10312,6 @@ static bool gpusync__look_submission(gpusync__submission *s)
      order        gpusync__issue                    encodes its waits and signals, and commits its parts
      none         gpusync__do_deferred              what that has let go, or ended, on any queue */
 
-/* Takes a reference to the timeline for a link, so that the memory outlives
-   gpusync_timeline_destroy. False if destroy has begun. The reference is taken before the flag is
-   read: destroy sets the flag first, and the last reference frees the memory. */
-static bool gpusync__timeline_ref(gpusync_timeline *t)
-{
-    GPUSYNC__ADD_SEQ(&t->refs, 1);
-    if (!(GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING))
-        return true;
-    gpusync__timeline_unref(t);
-    return false;
-}
-
 /* Makes the link a wait for a ticket. NOT_READY: the ticket has ended well. One that has failed
    makes a link like any other, and the submission takes the error over. */
 GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpusync_point *point, gpusync__link *link)
@@ -10372,23 +10341,26 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
     return result;
 }
 
-/* Makes the link a wait for the value, or its signal, with a reference to the timeline. NOT_READY:
-   the value is reached. strict: the host waits, so that a timeline of other code needs the device's
-   listener. */
+/* Makes the link a wait for the value, or its signal, with a reference to the timeline, so that the
+   memory outlives gpusync_timeline_destroy. NOT_READY: the value is reached. strict: the host waits,
+   so that a timeline of other code needs the device's listener. The reference is taken before
+   CLOSING is read: destroy sets the flag first, and the last reference frees the memory. */
 GPUSYNC__INLINE gpusync_result gpusync__link_value(const gpusync_point *point, bool strict, gpusync__link *link)
 {
     gpusync_timeline *t = point->timeline;
     uint64_t present = gpusync__value_of(t);
-    bool reached = present >= point->value && present != GPUSYNC__FAILED_VALUE;
 
     if (point->value > GPUSYNC_MAX_VALUE)
         return GPUSYNC_ERROR_NOT_RISING;
-    if (!link->signal && reached)
+    if (!link->signal && present >= point->value && present != GPUSYNC__FAILED_VALUE)
         return GPUSYNC_NOT_READY;
     if (!link->signal && strict && gpusync__is_outside(t) && !gpusync__listener(t->device))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    if (!gpusync__timeline_ref(t))
+    GPUSYNC__ADD_SEQ(&t->refs, 1);
+    if (GPUSYNC__LOAD_SEQ(&t->flags) & GPUSYNC__CLOSING) {
+        gpusync__timeline_unref(t);
         return GPUSYNC_ERROR_DESTROYED;
+    }
     link->timeline = t;
     link->node.number = point->value;
     if (link->signal && gpusync__is_outside(t))
@@ -10463,117 +10435,92 @@ static gpusync_result gpusync__own_buffers(gpusync_queue *q, gpusync__submission
 {
     bool front = s->values;
     if (q->metal4)
-        return gpusync__make_options4(q, s);
-    if (gpusync__is_strict(s))
-        return GPUSYNC_OK;
+        return gpusync__make_options4(q, s, desc);
     bool back = desc->signal_count && (!front || desc->command_buffer_count);
     uint32_t count = (uint32_t)front + back;
-    if (!count)
+    if (!count || gpusync__is_strict(s))
         return GPUSYNC_OK;
-    if (!gpusync__take_rooms(q, count)) {
-        gpusync_result result = gpusync__room_for_own(q, s, desc, count);
-        if (result != GPUSYNC_OK)
-            return result;
-    }
+    gpusync_result result = GPUSYNC_OK;
+    if (!gpusync__take_rooms(q, count))
+        result = gpusync__room_for_own(q, s, desc, count);
+    if (result != GPUSYNC_OK)
+        return result;
+    s->own_buffers = count;
     void *pool = gpusync__pool_push();
     if (front)
         s->front = gpusync__keep_buffer(gpusync__send_id(q->metal, gpusync__sel.commandBuffer), desc->label);
     if (back)
         s->back = gpusync__keep_buffer(gpusync__send_id(q->metal, gpusync__sel.commandBuffer), desc->label);
     gpusync__pool_pop(pool);
-    uint32_t made = (uint32_t)(s->front != NULL) + (s->back != NULL);
-    if (made < count)
-        gpusync__give_room(q, count - made, NULL);
-    return made == count ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+    bool made = (s->front || !front) && (s->back || !back);
+    return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-/* Makes the submission's links: its waits, and its signals. No lock is held. */
-static gpusync_result gpusync__link_points(gpusync__submission *s, const gpusync_submission *desc)
+/* Makes links of the submission's waits, or of its signals. No lock is held. */
+GPUSYNC__INLINE gpusync_result gpusync__link_points(gpusync__submission *s, const gpusync_point *points, size_t count,
+                                                    bool signal)
 {
-    size_t waits = desc->wait_count, count = waits + desc->signal_count;
+    gpusync__links *list = signal ? &s->signals : &s->links;
     for (size_t i = 0; i < count; i++) {
-        gpusync__link *link = s->spare, *next = link->next;
-        bool signal = i >= waits;
-        const gpusync_point *point = signal ? &desc->signals[i - waits] : &desc->waits[i];
-        gpusync_result result = gpusync__link_point(s->device, point, signal, gpusync__is_strict(s), link);
-        link->next = next;
+        gpusync__link *link = s->spare;
+        gpusync_result result = gpusync__link_point(s->device, &points[i], signal, gpusync__is_strict(s), link);
         if (result == GPUSYNC_NOT_READY)
             continue;
         if (result != GPUSYNC_OK)
             return result;
 
-        s->spare = next;
+        s->spare = link->next;
         link->submission = s;
-        gpusync__links_add(signal ? &s->signals : &s->links, link);
-        s->tickets = s->tickets || link->queue;
-        s->values = s->values || !(signal || link->queue);
+        gpusync__links_add(list, link);
+        s->tickets |= link->queue != NULL;
+        s->values |= !signal && link->timeline;
     }
     return GPUSYNC_OK;
-}
-
-/* Fills the submission from the program's description, and makes command buffers of our own. No
-   lock is held. */
-static gpusync_result gpusync__describe_submission(gpusync_queue *q, gpusync__submission *s,
-                                                   const gpusync_submission *desc)
-{
-    s->flags = desc->flags;
-    s->due.fn = desc->on_complete;
-    s->due.user = desc->user;
-    if (desc->label)
-        gpusync__copy_label(s->label, sizeof s->label, desc->label);
-    gpusync_result result = gpusync__link_points(s, desc);
-    return result == GPUSYNC_OK ? gpusync__own_buffers(q, s, desc) : result;
 }
 
 /* -- entering. Under the order lock */
 
 /* What a submission knows of what it enters with. */
 typedef struct gpusync__entrance {
-    const gpusync_submission *desc;
-    void *all;                   /* of Metal 4: the object of the one slot; else NULL */
+    void *const *buffers;        /* the program's command buffers; of Metal 4 `all` alone */
+    size_t count;                /* of these */
+    void *all;                   /* of Metal 4: the object of the one slot; NULL: Metal made none */
     gpusync__submission *joined; /* those of its open command buffers, in their order, by `next` */
-    size_t needed;               /* slots */
+    size_t parts;                /* that it will have, and slots that it may need */
     bool enqueued;               /* a command buffer is, and cannot be held */
-    bool tickets;                /* a link is about a ticket */
-    bool holds;                  /* something keeps the submission back */
-    bool fails;                  /* a wait has failed */
-    bool lacks_memory;           /* slots, or a place for the ticket: gpusync__make_ready makes them */
+
+    gpusync__found worst; /* HOLDS or FAILED: it is not issued at once */
+    bool lacks_memory;    /* slots, or a place for the ticket: gpusync__make_ready makes them */
 } gpusync__entrance;
 
-/* Checks a Metal 4 commit, and makes the object of its slot. */
-GPUSYNC__RARE gpusync_result gpusync__check_parts4(gpusync_queue *q, gpusync__entrance *in)
+/* Checks a Metal 4 commit. */
+GPUSYNC__RARE gpusync_result gpusync__check_parts4(gpusync_queue *q, const gpusync__submission *s, const void *all)
 {
-    const gpusync_submission *desc = in->desc;
-    in->all = gpusync__all_of(desc->command_buffers, desc->command_buffer_count);
-    in->needed = 1;
     gpusync__hook_in4(q);
-    if (!in->all)
+    if (!all)
         return GPUSYNC_ERROR_METAL_NIL;
-    bool held = gpusync__holds(q, desc->command_buffers, desc->command_buffer_count);
-    return held ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
+    return gpusync__holds(q, s->buffers, s->buffer_count) ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
 }
 
-/* Checks all that the command buffers can be refused for, counts slots, and collects the
-   submissions of open ones. */
+/* Checks all that the command buffers can be refused for, and collects the submissions of open
+   ones. */
 static gpusync_result gpusync__check_parts(gpusync_queue *q, gpusync__submission *s, gpusync__entrance *in)
 {
     gpusync__submission **last = &in->joined;
-    gpusync_result result = s->options ? gpusync__check_parts4(q, in) : GPUSYNC_OK;
-    size_t count = s->options ? 0 : in->desc->command_buffer_count;
-
-    in->needed += (size_t)(s->front != NULL) + (size_t)(s->back != NULL);
-    in->tickets = s->tickets;
-    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++) {
-        void *buffer = in->desc->command_buffers[i];
+    gpusync_result result = GPUSYNC_OK;
+    in->parts = in->count + s->own_buffers;
+    if (s->options)
+        return gpusync__check_parts4(q, s, in->all);
+    for (size_t i = 0; i < in->count && result == GPUSYNC_OK; i++) {
+        void *buffer = in->buffers[i];
         gpusync__slot *slot = *gpusync__find_open(q, buffer);
         gpusync__submission *open = slot ? slot->submission : NULL;
         unsigned long status = GPUSYNC__STATUS_NOT_ENQUEUED;
         result = gpusync__check_buffer(q, buffer, GPUSYNC__PART, slot, &status);
         in->enqueued = in->enqueued || status != GPUSYNC__STATUS_NOT_ENQUEUED;
-        in->needed += !slot;
         if (!open || open == s)
             continue;
-        in->tickets = in->tickets || open->tickets;
+        s->tickets |= open->tickets;
         *last = open;
         last = &open->next;
     }
@@ -10607,36 +10554,38 @@ GPUSYNC__INLINE gpusync_result gpusync__check_rise(gpusync__link *link, uint64_t
 
 /* Finds how the wait for a ticket stands. lists: lists it if the ticket has not ended, in the same
    hold. A link does not keep the queue of its ticket. CLOSING is read in the hold: a destroy that
-   sets it later finds what is listed. Under the device's lock, for which the queue does not go, and
-   the graph's. */
-GPUSYNC__RARE gpusync__found gpusync__find_ticket(gpusync__link *link, const gpusync__submission *s, bool lists,
-                                                  gpusync_error *error)
+   sets it later finds what is listed. Where it has failed, and would be listed, the submission gets
+   the error. Under the device's lock, for which the queue does not go, and the graph's. */
+GPUSYNC__RARE gpusync__found gpusync__find_ticket(gpusync__link *link, gpusync__submission *s, bool lists)
 {
     gpusync_queue *q = gpusync__queue_at(gpusync__list_from(&s->device->queues, link->queue_number));
-    gpusync__found found = GPUSYNC__FOUND_HOLDS;
+    gpusync__found found = GPUSYNC__FOUND_FAILED;
+    gpusync_error error;
     bool gone = !q || q->place.number != link->queue_number;
     if (!gone) {
         GPUSYNC__LOCK(q);
         gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;
-        if (!gone && gpusync__has_ended(q, link->node.number))
-            found = gpusync__ticket_result(q, link->node.number, error) == GPUSYNC_OK ? GPUSYNC__FOUND_OVER
-                                                                                      : GPUSYNC__FOUND_FAILED;
-        else if (!gone && lists)
+        if (!gone && !gpusync__has_ended(q, link->node.number))
+            found = GPUSYNC__FOUND_HOLDS;
+        else if (!gone && gpusync__ticket_result(q, link->node.number, &error) == GPUSYNC_OK)
+            found = GPUSYNC__FOUND_OVER;
+        if (lists && found == GPUSYNC__FOUND_HOLDS)
             gpusync__list_add(&q->waits.lists[GPUSYNC__WAITS], &link->node);
         GPUSYNC__UNLOCK(q);
     }
-    if (!gone)
-        return found;
-    gpusync__own_error(error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
-    error->failure = GPUSYNC_FAILURE_CANCELLED; /* as gpusync__end_listed */
-    return GPUSYNC__FOUND_FAILED;
+    if (gone) {
+        gpusync__own_error(&error, GPUSYNC_ERROR_DESTROYED, "the queue of the ticket was destroyed");
+        error.failure = GPUSYNC_FAILURE_CANCELLED; /* as gpusync__end_listed */
+    }
+    if (lists && found == GPUSYNC__FOUND_FAILED)
+        gpusync__fail(s, false, &error);
+    return found;
 }
 
 /* Asks about links of a submission that would enter, one after the other in the order of execution.
    Under the graph's lock. */
-GPUSYNC__INLINE gpusync_result gpusync__ask(const gpusync__submission *s, gpusync__link *link, gpusync__entrance *in)
+GPUSYNC__INLINE gpusync_result gpusync__ask(gpusync__submission *s, gpusync__link *link, gpusync__entrance *in)
 {
-    gpusync_error error;
     for (; link; link = link->next) {
         gpusync_timeline *t = link->timeline;
         gpusync_result result = t ? gpusync__check_rise(link, s->device->asks) : GPUSYNC_OK;
@@ -10645,15 +10594,12 @@ GPUSYNC__INLINE gpusync_result gpusync__ask(const gpusync__submission *s, gpusyn
         if (result != GPUSYNC_OK)
             return result;
 
-        if (link->signal) {
-            in->holds = in->holds || gpusync__behind(link);
-            continue;
-        }
-        gpusync__found found =
-            t ? gpusync__find_value(link, gpusync__is_strict(s)) : gpusync__find_ticket(link, s, false, &error);
-        link->found = (uint8_t)found;
-        in->holds = in->holds || found == GPUSYNC__FOUND_HOLDS;
-        in->fails = in->fails || found == GPUSYNC__FOUND_FAILED;
+        if (link->signal)
+            link->found = gpusync__behind(link) ? GPUSYNC__FOUND_HOLDS : GPUSYNC__FOUND_OVER;
+        else
+            link->found = t ? gpusync__find_value(link, gpusync__is_strict(s)) : gpusync__find_ticket(link, s, false);
+        if (link->found > in->worst)
+            in->worst = link->found;
     }
     return GPUSYNC_OK;
 }
@@ -10667,17 +10613,17 @@ static gpusync_result gpusync__may_enter(gpusync__submission *s, gpusync__entran
 {
     gpusync_queue *q = s->work.queue;
     s->device->asks++;
-    in->holds = q->lined_ordered && !gpusync__is_loose(s);
+    if (q->lined_ordered && !gpusync__is_loose(s))
+        in->worst = GPUSYNC__FOUND_HOLDS;
     gpusync_result result = gpusync__ask(s, s->links.first, in);
     for (gpusync__submission *open = in->joined; open && result == GPUSYNC_OK; open = open->next)
         result = gpusync__ask(s, open->links.first, in);
     if (result == GPUSYNC_OK)
         result = gpusync__ask(s, s->signals.first, in);
-    if (result != GPUSYNC_OK || !in->holds || in->fails)
-        return result;
+    if (result != GPUSYNC_OK || in->worst != GPUSYNC__FOUND_HOLDS)
+        return result; /* one that fails ends at once, and is not held */
 
-    size_t count = s->options ? 1 : in->desc->command_buffer_count + (s->front != NULL) + (s->back != NULL);
-    if (!gpusync__may_hold_more(q, count))
+    if (!gpusync__may_hold_more(q, in->parts))
         return GPUSYNC_ERROR_QUEUE_FULL;
     return in->enqueued ? GPUSYNC_ERROR_ENQUEUED : GPUSYNC_OK;
 }
@@ -10693,43 +10639,33 @@ GPUSYNC__INLINE void gpusync__add_part(gpusync_queue *q, gpusync__submission *s,
     gpusync__flight_add(q, slot);
 }
 
-/* Adds a command buffer without a slot as the next part. A stranger takes room, and is retained.
-   Under the queue's lock. */
-GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission *s, void *buffer, uint8_t traits,
-                                           bool stranger)
+/* Adds a command buffer without a slot as the next part. It is retained, and has room. Under the
+   queue's lock. */
+GPUSYNC__INLINE void gpusync__add_new_part(gpusync_queue *q, gpusync__submission *s, void *buffer)
 {
     gpusync__slot *slot = gpusync__slot_take(q);
-    if (stranger) {
-        gpusync__count_room(q, 1);
-        gpusync__retain(buffer);
-    }
+    uint8_t traits = s->options ? GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4 : GPUSYNC__HAS_ROOM;
     gpusync__slot_open(q, slot, buffer, GPUSYNC__PART, traits);
     gpusync__add_part(q, s, slot);
 }
 
 /* Adds all command buffers as parts, in the order of their commits; those of the program leave the
-   table of open ones. Under the queue's lock. */
+   table of open ones. A stranger takes room, and is retained. Under the queue's lock. */
 static void gpusync__add_parts(gpusync_queue *q, gpusync__submission *s, const gpusync__entrance *in)
 {
-    void *const *buffers = in->desc->command_buffers;
-    size_t count = in->desc->command_buffer_count;
-    if (in->all) {
-        gpusync__add_new_part(q, s, in->all, GPUSYNC__HAS_ROOM | GPUSYNC__IS_METAL4, true);
-        s->buffer_count = count;
-        memcpy(s->buffers, buffers, count * sizeof *s->buffers);
-        return;
-    }
     if (s->front)
-        gpusync__add_new_part(q, s, s->front, GPUSYNC__HAS_ROOM, false);
-    for (size_t i = 0; i < count; i++) {
-        gpusync__slot **open = gpusync__find_open(q, buffers[i]);
-        if (*open)
+        gpusync__add_new_part(q, s, s->front);
+    for (size_t i = 0; i < in->count; i++) {
+        gpusync__slot **open = gpusync__find_open(q, in->buffers[i]);
+        if (*open) {
             gpusync__add_part(q, s, gpusync__take_open(open));
-        else
-            gpusync__add_new_part(q, s, buffers[i], GPUSYNC__HAS_ROOM, true);
+        } else {
+            gpusync__count_room(q, 1);
+            gpusync__add_new_part(q, s, gpusync__retain(in->buffers[i]));
+        }
     }
     if (s->back)
-        gpusync__add_new_part(q, s, s->back, GPUSYNC__HAS_ROOM, false);
+        gpusync__add_new_part(q, s, s->back);
 }
 
 /* Gives the submission its ticket, and takes all command buffers in. OUT_OF_MEMORY, with nothing
@@ -10737,7 +10673,7 @@ static void gpusync__add_parts(gpusync_queue *q, gpusync__submission *s, const g
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, gpusync__entrance *in,
                                           gpusync_ticket *ticket)
 {
-    size_t needed = in->needed;
+    size_t needed = in->parts;
     uint64_t now = gpusync_now_ns();
     GPUSYNC__LOCK(q);
     for (const gpusync__slot *slot = q->free_slots; needed && slot; slot = slot->next)
@@ -10763,42 +10699,26 @@ static void gpusync__join(gpusync__submission *s, gpusync__submission *joined)
     gpusync__links_move(&s->links, &s->signals);
 }
 
-/* Fails a submission that enters, because of a wait that has failed, or that nothing will bring. */
-GPUSYNC__RARE void gpusync__fail_entering(gpusync__submission *s, const gpusync__link *link)
-{
-    gpusync__fail(s, false, link->timeline->failed ? &link->timeline->error : &gpusync__timeline_gone);
-}
-
-/* Lists a wait as it was found, unless it is over or has failed. A ticket is looked at once more:
-   it may have ended. */
-GPUSYNC__INLINE void gpusync__list_wait(gpusync__submission *s, gpusync__link *link)
-{
-    gpusync__found found = (gpusync__found)link->found;
-    gpusync_error error;
-    if (found == GPUSYNC__FOUND_HOLDS && link->timeline)
-        found = gpusync__find_value(link, gpusync__is_strict(s)); /* what is to signal it may be its own by now */
-    if (!link->timeline) {
-        found = gpusync__find_ticket(link, s, true, &error);
-        if (found == GPUSYNC__FOUND_FAILED)
-            gpusync__fail(s, false, &error);
-    } else if (found == GPUSYNC__FOUND_FAILED) {
-        gpusync__fail_entering(s, link);
-    } else if (found != GPUSYNC__FOUND_OVER) {
-        gpusync__list_add(&link->timeline->waiting, &link->node);
-    }
-    link->listed = found >= GPUSYNC__FOUND_COMES;
-    link->holds = found == GPUSYNC__FOUND_HOLDS;
-    link->abroad = found == GPUSYNC__FOUND_ABROAD;
-    s->open += link->listed;
-    s->holds += link->holds;
-}
-
-/* Lists what the submission waits for. Under the graph's lock, and the device's where a link is
-   about a ticket. */
+/* Lists what the submission waits for as it was found, but for what is over, has failed, or is what
+   nothing will bring. A ticket is looked at once more: it may have ended. Under the graph's lock, and
+   the device's where a link is about a ticket. */
 static void gpusync__list_waits(gpusync__submission *s)
 {
-    GPUSYNC__EACH_WAIT(link, s)
-        gpusync__list_wait(s, link);
+    GPUSYNC__EACH_WAIT(link, s) {
+        gpusync_timeline *t = link->timeline;
+        gpusync__found found = t ? link->found : gpusync__find_ticket(link, s, true);
+        if (t && found == GPUSYNC__FOUND_HOLDS)
+            found = gpusync__find_value(link, gpusync__is_strict(s)); /* what is to signal it may be its own by now */
+        if (t && found == GPUSYNC__FOUND_FAILED)
+            gpusync__fail(s, false, t->failed ? &t->error : &gpusync__timeline_gone);
+        else if (t && found != GPUSYNC__FOUND_OVER)
+            gpusync__list_add(&t->waiting, &link->node);
+        link->listed = found != GPUSYNC__FOUND_OVER && found != GPUSYNC__FOUND_FAILED;
+        link->holds = found == GPUSYNC__FOUND_HOLDS;
+        link->abroad = found == GPUSYNC__FOUND_ABROAD;
+        s->open += link->listed;
+        s->holds += link->holds;
+    }
 }
 
 /* Holds a submission that has its links: puts it at the end of its line; or ends it, if a wait has
@@ -10825,19 +10745,13 @@ GPUSYNC__RARE void gpusync__hold(gpusync__submission *s, gpusync__deferred *defe
         gpusync__want_issue(q, deferred); /* the flag came first */
 }
 
-/* Registers with the listener for the values of other code that hold a submission, because the GPU
-   does not wait for them yet. The caller has a reference (gpusync__hold). No lock is held. */
+/* Registers with the listener for the values of other code that a held submission waits for; for one
+   that the GPU waits for in vain. The caller has a reference (gpusync__hold). No lock is held. */
 GPUSYNC__RARE void gpusync__listen_for(gpusync__submission *s)
 {
-    GPUSYNC__EACH_WAIT(link, s) {
-        if (!link->timeline || !gpusync__is_outside(link->timeline))
-            continue;
-        GPUSYNC__LOCK_GRAPH(s->device);
-        bool listens = link->holds;
-        GPUSYNC__UNLOCK_GRAPH(s->device);
-        if (listens)
+    GPUSYNC__EACH_WAIT(link, s)
+        if (link->timeline)
             gpusync__listen(link->timeline, link->node.number);
-    }
 }
 
 /* Drops the submissions of open command buffers, whose links another one has. */
@@ -10856,11 +10770,12 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
 {
     gpusync_queue *q = s->work.queue;
     gpusync_device *dev = q->device;
+    bool holds = false;
     gpusync_result result = gpusync__is_lost(q) ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__check_parts(q, s, in);
     if (result != GPUSYNC_OK)
         return result;
 
-    if (in->tickets)
+    if (s->tickets)
         gpusync__lock(&dev->lock); /* a queue does not leave the list */
     GPUSYNC__LOCK_GRAPH(dev);
     result = gpusync__may_enter(s, in);
@@ -10870,19 +10785,19 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
         s->open_buffer = NULL;
         gpusync__join(s, in->joined);
         gpusync__list_waits(s);
-        in->holds = in->holds || s->failed;
-        if (in->holds)
+        holds = in->worst >= GPUSYNC__FOUND_HOLDS || s->failed;
+        if (holds)
             gpusync__hold(s, deferred);
         else
             gpusync__set_out(s, deferred);
     }
     GPUSYNC__UNLOCK_GRAPH(dev);
-    if (in->tickets)
+    if (s->tickets)
         gpusync__unlock(&dev->lock);
 
     if (result != GPUSYNC_OK)
         return result;
-    if (!in->holds)
+    if (!holds)
         gpusync__issue(s);
     return GPUSYNC_OK;
 }
@@ -10892,46 +10807,39 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
 /* Drops a submission that was refused, with what was made for it. No lock is held. */
 GPUSYNC__RARE void gpusync__refuse(gpusync__submission *s)
 {
-    uint32_t rooms = (uint32_t)(s->front != NULL) + (s->back != NULL);
-    if (s->front)
-        gpusync__release_pooled(s->front);
-    if (s->back)
-        gpusync__release_pooled(s->back);
-    if (rooms)
-        gpusync__give_room(s->work.queue, rooms, NULL);
+    gpusync__release_pooled(s->front);
+    gpusync__release_pooled(s->back);
+    if (s->own_buffers)
+        gpusync__give_room(s->work.queue, s->own_buffers, NULL);
     gpusync__submission_unref(s);
 }
 
-/* Returns the submission of an open command buffer, if it is the only one, and something is encoded
-   into it. Under the order lock. */
-static gpusync__submission *gpusync__of_open(gpusync_queue *q, const gpusync_submission *desc)
-{
-    const gpusync__slot *slot =
-        desc->command_buffer_count == 1 ? *gpusync__find_open(q, desc->command_buffers[0]) : NULL;
-    return slot ? slot->submission : NULL;
-}
-
-/* Enters the submission, or that of the open command buffer (NULL). NOT_READY: there is none. The
+/* Enters the submission, or that of the first command buffer (NULL). NOT_READY: it has none. The
    caller is inside the queue. */
 static gpusync_result gpusync__enter_now(gpusync_queue *q, gpusync__submission *made, const gpusync_submission *desc,
                                          gpusync_ticket *ticket, gpusync__deferred *deferred)
 {
     gpusync_result result;
     gpusync__submission *s;
-    bool again;
+    gpusync__entrance in;
     do {
-        gpusync__entrance in;
         memset(&in, 0, sizeof in);
-        in.desc = desc;
         void *pool = gpusync__pool_push();
+        in.buffers = desc->command_buffers;
+        in.count = desc->command_buffer_count;
+        if (q->metal4) {
+            in.all = gpusync__all_of(in.buffers, in.count);
+            in.buffers = &in.all;
+            in.count = 1;
+        }
         gpusync__lock(&q->order);
-        s = made ? made : gpusync__of_open(q, desc);
+        const gpusync__slot *open = made ? NULL : *gpusync__find_open(q, in.buffers[0]);
+        s = open ? open->submission : made;
         result = s ? gpusync__enter_submission(s, &in, ticket, deferred) : GPUSYNC_NOT_READY;
         gpusync__order_end_pool(q, pool);
         if (result == GPUSYNC_OK && in.joined)
             gpusync__drop_joined(in.joined);
-        again = in.lacks_memory && gpusync__make_ready(q, (uint32_t)desc->command_buffer_count + 2);
-    } while (again);
+    } while (in.lacks_memory && gpusync__make_ready(q, (uint32_t)in.parts));
     if (deferred->held_ns) {
         gpusync__listen_for(s);
         gpusync__submission_unref(s);
@@ -10949,9 +10857,18 @@ static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submis
 
     if (!s)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    s->flags = desc->flags;
+    s->due.fn = desc->on_complete;
+    s->due.user = desc->user;
+    if (desc->label)
+        gpusync__copy_label(s->label, sizeof s->label, desc->label);
     if (desc->on_complete)
         deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
-    gpusync_result result = gpusync__describe_submission(q, s, desc);
+    gpusync_result result = gpusync__link_points(s, desc->waits, desc->wait_count, false);
+    if (result == GPUSYNC_OK)
+        result = gpusync__link_points(s, desc->signals, desc->signal_count, true);
+    if (result == GPUSYNC_OK)
+        result = gpusync__own_buffers(q, s, desc);
     if (result == GPUSYNC_OK)
         result = gpusync__enter_now(q, s, desc, ticket, deferred);
     if (result != GPUSYNC_OK)
@@ -10981,13 +10898,11 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
    fit those of gpusync__submission. */
 GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc)
 {
-    if ((!desc->waits && desc->wait_count) || (!desc->signals && desc->signal_count) ||
-        (!desc->command_buffers && desc->command_buffer_count))
-        return false;
-    if (desc->command_buffer_count == 1 && !desc->command_buffers[0])
-        return false;
-    return !(desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
-           (desc->wait_count | desc->signal_count | desc->command_buffer_count) <= UINT32_MAX / 2;
+    size_t buffers = desc->command_buffer_count;
+    return (desc->waits || !desc->wait_count) && (desc->signals || !desc->signal_count) &&
+           (desc->command_buffers || !buffers) && (buffers != 1 || desc->command_buffers[0]) &&
+           !(desc->flags & ~(uint32_t)(GPUSYNC_STRICT | GPUSYNC_UNORDERED)) &&
+           (desc->wait_count | desc->signal_count | buffers) <= UINT32_MAX / 2;
 }
 
 /* Returns the result of a submission that is refused before it is made. Because of a failure that
@@ -10995,8 +10910,6 @@ GPUSYNC__INLINE bool gpusync__submission_is_valid(const gpusync_submission *desc
 GPUSYNC__RARE gpusync_result gpusync__refuse_submission(gpusync_queue *q, const gpusync_submission *desc,
                                                         gpusync_result result)
 {
-    if (result == GPUSYNC_ERROR_EXECUTION && !gpusync__submission_is_valid(desc))
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
     for (size_t i = 0; result == GPUSYNC_ERROR_EXECUTION && i < desc->command_buffer_count; i++)
         gpusync__note_refused(q, desc->command_buffers[i]);
     return result;
@@ -11014,15 +10927,12 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     if (!ticket)
         ticket = &nobodys;
     *ticket = GPUSYNC_NO_TICKET;
-    if (!queue || !desc)
+    if (!queue || !desc || !gpusync__submission_is_valid(desc))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = gpusync__enter_working(queue, GPUSYNC__STUCK);
     if (result != GPUSYNC_OK)
         return gpusync__refuse_submission(queue, desc, result);
-    if (!gpusync__submission_is_valid(desc))
-        result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    else
-        result = gpusync__check_work(queue, desc->command_buffers, desc->command_buffer_count);
+    result = gpusync__check_work(queue, desc->command_buffers, desc->command_buffer_count);
     if (result == GPUSYNC_OK) {
         uint64_t began = queue->device->trace ? gpusync_now_ns() : 0;
         result = gpusync__submit_new(queue, desc, ticket, &deferred);
@@ -11040,7 +10950,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 /* ------------------------------------------------------------------------------- >>encode --
    What is encoded into open command buffers. The first link makes a submission for the buffer,
    which enters the queue at its
-   commit (gpusync__of_open), or whose links another submission takes (gpusync__join).
+   commit (gpusync__enter_now), or whose links another submission takes (gpusync__join).
    Signals are pending at once; waits are listed at the commit, because the program may discard the
    buffer.
 
@@ -11075,13 +10985,11 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__slot_take(q);
-    if (slot)
+    if (slot) {
         gpusync__count_room(q, 1);
+        gpusync__slot_open(q, slot, gpusync__retain(buffer), GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
+    }
     GPUSYNC__UNLOCK(q);
-    if (!slot)
-        return NULL;
-    gpusync__slot_open(q, slot, buffer, GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
-    gpusync__retain(buffer);
     return slot;
 }
 
@@ -11100,7 +11008,7 @@ static gpusync_result gpusync__add_encoded(gpusync_queue *q, gpusync__submission
         return result;
     link->submission = s;
     link->encoded = link->timeline != NULL; /* for a ticket the host waits */
-    s->tickets = s->tickets || link->queue;
+    s->tickets |= link->queue != NULL;
     s->signals_encoded = link->signal;
     s->open_buffer = buffer;
     gpusync__links_add(&s->links, link);
@@ -11256,13 +11164,11 @@ GPUSYNC__RARE void *gpusync__events_of(gpusync__submission *s)
    signal them. */
 GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, const gpusync_error *reason, gpusync__deferred *deferred)
 {
-    gpusync_error error;
-    gpusync__copy_error(&error, reason);
     GPUSYNC__LOCK_GRAPH(s->device);
     if (s->stage == GPUSYNC__ISSUED) {
         if (reason->result != GPUSYNC_ERROR_CANCELLED) /* the loss and gpusync_queue_destroy_now tell all the same */
             s->failed = false;
-        gpusync__fail(s, true, &error);
+        gpusync__fail(s, true, reason);
         for (gpusync__link *link = s->links.first; link; link = link->next)
             if (link->timeline)
                 GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);

@@ -47,8 +47,8 @@ faults=(
     link->broken = error != NULL;'
 
     leaked_buffer fuzz "the command buffer in front that a submission made before it was refused is not released"
-    '        gpusync__release_pooled(s->front);'
-    '        (void)s->front;'
+    '    gpusync__release_pooled(s->front);'
+    '    (void)s->front;'
 
     early_value fuzz "a value is known while a signal below it is pending"
     '    uint64_t value = first && first->node.number <= t->kept ? first->node.number - 1 : t->kept;'
@@ -99,16 +99,16 @@ faults=(
     ''
 
     kept_room threads "room for command buffers of its own that a submission did not make is not given back"
-    '        gpusync__give_room(q, count - made, NULL);'
-    '        gpusync__give_room(q, 0, NULL);'
+    '    s->own_buffers = count;'
+    '    s->own_buffers = 1;'
 
     cleared_early fuzz "a clear of a failure that sticks leaves the tickets that have not ended free of it"
     '            slot->behind = failed;'
     '            slot->behind = 0;'
 
     ends_well fuzz "a submission that ends well behind a failure that sticks does not take the error"
-    '        gpusync__take_failure(q, s);'
-    '        if (!s) gpusync__take_failure(q, s);'
+    '        s->failed = gpusync__takes_failure(q, &s->work, &s->error);'
+    '        s->failed = false;'
 
     gone_early fuzz "a queue that goes later is said to be gone while the GPU works for it"
     '    if (q->drains)'

@@ -151,9 +151,9 @@ MUTANTS = {
     # -- a ticket ends, and a submission waits for it
     "ticket-looked-at-before-the-lock": [
         ("        GPUSYNC__LOCK(q);\n        gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;\n"
-         "        if (!gone && gpusync__has_ended(q, link->node.number))\n",
+         "        if (!gone && !gpusync__has_ended(q, link->node.number))\n",
          "        bool ended = gpusync__has_ended(q, link->node.number);\n        GPUSYNC__LOCK(q);\n"
-         "        gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;\n        if (!gone && ended)\n"),
+         "        gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;\n        if (!gone && !ended)\n"),
     ],
     "forgotten-though-told": [
         ("    link->listed = !taken;\n    return taken;\n", "    link->listed = false;\n    return true;\n"),

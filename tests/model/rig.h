@@ -230,11 +230,13 @@ static void zero_submission(gpusync_submission *s, size_t size)
 }
 static void zero_entrance(gpusync__entrance *in, size_t size)
 {
-    in->desc = NULL;
+    in->buffers = NULL;
+    in->count = 0;
     in->all = NULL;
     in->joined = NULL;
-    in->needed = 0;
-    in->enqueued = in->tickets = in->holds = in->fails = in->lacks_memory = false;
+    in->parts = 0;
+    in->enqueued = in->lacks_memory = false;
+    in->worst = GPUSYNC__FOUND_OVER;
 }
 /* ---------------------------------------------------------------- Metal */
 
