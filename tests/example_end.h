@@ -1,0 +1,3 @@
+/* example_end.h - takes back the macros of example_run.h: included behind the example */
+#undef printf
+#undef fprintf
