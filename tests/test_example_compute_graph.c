@@ -1,4 +1,4 @@
-/* test_example_compute_graph.c - examples/compute_graph.c: a failure costs one graph at most, and a stop waits for the GPU
+/* test_example_compute_graph.c - examples/compute_graph.c: a failure costs one graph at most; a stop waits for the GPU
 
    The example is compiled in here, with its implementation, and its main is run. */
 #define GPUSYNC_IMPLEMENTATION
@@ -190,19 +190,21 @@ static void test_without_a_device_it_is_skipped(void **state)
     assert_string_equal(complained.text, "skipped: Metal has no device\n");
 }
 
+#define story(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down_world)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_all_goes_well, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_a_part_that_is_refused_in_the_background_costs_one_try, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_three_tries_and_then_the_next_graph, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_a_page_fault_is_not_tried_again, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_a_failure_that_is_transient_does_not_hide_one_that_is_not, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_a_known_failure_stops_the_commits, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_a_stop_waits_for_what_is_in_flight, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_a_stopped_graph_that_fails_does_not_end_the_next_one, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_a_gpu_that_hangs_ends_the_program, set_up, tear_down_world),
-        cmocka_unit_test_setup_teardown(test_without_a_device_it_is_skipped, set_up, tear_down_world),
+        story(test_all_goes_well),
+        story(test_a_part_that_is_refused_in_the_background_costs_one_try),
+        story(test_three_tries_and_then_the_next_graph),
+        story(test_a_page_fault_is_not_tried_again),
+        story(test_a_failure_that_is_transient_does_not_hide_one_that_is_not),
+        story(test_a_known_failure_stops_the_commits),
+        story(test_a_stop_waits_for_what_is_in_flight),
+        story(test_a_stopped_graph_that_fails_does_not_end_the_next_one),
+        story(test_a_gpu_that_hangs_ends_the_program),
+        story(test_without_a_device_it_is_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
