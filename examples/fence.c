@@ -1,8 +1,8 @@
 // cc -std=c99 fence.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o fence
 //
 // A fence for another API over Metal: VkFence, or what onSubmittedWorkDone of WebGPU needs. It is an object: a thread
-// may wait for it before its work is submitted, and it is reset and used again. A ticket exists only from the commit on,
-// so this fence is a value of a timeline: after each reset the next one. A failure of the work reaches it.
+// may wait for it before its work is submitted, and it is reset and used again. A ticket exists only from the commit
+// on, so this fence is a value of a timeline: after each reset the next one. A failure of the work reaches it.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
