@@ -14,11 +14,11 @@
 
 typedef struct fence {
     gpusync_device *device;
+    bool submitted;       /* in this use */
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t left;  /* the last wait has left the timeline */
     gpusync_timeline *timeline;
     uint64_t value;       /* of this use: the fence is signalled when the timeline has reached it */
-    bool submitted;       /* in this use */
     unsigned waits;       /* in the timeline: it must not be destroyed meanwhile */
 } fence;
 
@@ -39,19 +39,14 @@ static gpusync_result fence_create(gpusync_device *device, fence **out)
     return GPUSYNC_OK;
 }
 
-/* With the lock. OK: signalled; GPUSYNC_NOT_READY; else how the work failed. */
-static gpusync_result status_of(fence *f)
-{
-    uint64_t reached;
-    gpusync_result result = gpusync_timeline_query(f->timeline, &reached);
-    return result != GPUSYNC_OK || reached >= f->value ? result : GPUSYNC_NOT_READY;
-}
-
-static gpusync_result fence_status(fence *f) /* vkGetFenceStatus */
+/* vkGetFenceStatus. OK: signalled; GPUSYNC_NOT_READY; else how the work failed. */
+static gpusync_result fence_status(fence *f)
 {
     gpusync_result result;
+    uint64_t reached = 0;
     pthread_mutex_lock(&f->lock);
-    result = status_of(f);
+    result = gpusync_timeline_query(f->timeline, &reached);
+    if (result == GPUSYNC_OK && reached < f->value) result = GPUSYNC_NOT_READY;
     pthread_mutex_unlock(&f->lock);
     return result;
 }
@@ -85,22 +80,19 @@ static gpusync_result destroy_timeline(fence *f)
 /* vkResetFences. Waits for a fence that is not submitted go on waiting. */
 static gpusync_result fence_reset(fence *f)
 {
-    gpusync_timeline *fresh;
-    gpusync_result result;
-    pthread_mutex_lock(&f->lock);
-    result = status_of(f);
-    if (result == GPUSYNC_NOT_READY) result = f->submitted ? GPUSYNC_ERROR_IN_USE : GPUSYNC_OK;
-    else if (result == GPUSYNC_OK) f->value++, f->submitted = false;
-    else { /* a timeline that has failed stays failed */
+    gpusync_timeline *fresh = NULL;
+    gpusync_result result = fence_status(f);
+    if (result == GPUSYNC_NOT_READY) return f->submitted ? GPUSYNC_ERROR_IN_USE : GPUSYNC_OK;
+    if (result != GPUSYNC_OK) { /* a timeline that has failed stays failed */
         result = gpusync_timeline_create(f->device, NULL, &fresh);
-        if (result == GPUSYNC_OK) {
-            result = destroy_timeline(f);
-            f->timeline = fresh;
-            f->value = 1;
-            f->submitted = false;
-        }
+        if (result != GPUSYNC_OK) return result;
     }
+    pthread_mutex_lock(&f->lock);
+    if (fresh) result = destroy_timeline(f);
+    f->value = fresh ? 1 : f->value + 1;
+    f->timeline = fresh ? fresh : f->timeline;
     pthread_mutex_unlock(&f->lock);
+    f->submitted = false;
     return result;
 }
 
@@ -108,14 +100,10 @@ static gpusync_result fence_reset(fence *f)
 static gpusync_result fence_submit(fence *f, gpusync_queue *queue, void *buffer)
 {
     gpusync_result result = GPUSYNC_ERROR_IN_USE;
-    pthread_mutex_lock(&f->lock);
-    if (!f->submitted) {
-        result = gpusync_encode_signal(queue, buffer, gpusync_at_value(f->timeline, f->value));
-        if (result == GPUSYNC_OK) result = gpusync_commit(queue, buffer, NULL);
-        f->submitted = result == GPUSYNC_OK;
-    }
-    pthread_mutex_unlock(&f->lock);
-    if (result != GPUSYNC_OK) gpusync_command_buffer_discard(queue, buffer);
+    if (!f->submitted) result = gpusync_encode_signal(queue, buffer, gpusync_at_value(f->timeline, f->value));
+    if (result == GPUSYNC_OK) result = gpusync_commit(queue, buffer, NULL);
+    if (result == GPUSYNC_OK) f->submitted = true;
+    else gpusync_command_buffer_discard(queue, buffer);
     return result;
 }
 
