@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { JOBS = 3, SIZE = 4 << 20 };
+enum { JOBS = 3, SIZE = 1 << 20 };
 #define LIMIT UINT64_C(10000000000) /* nanoseconds, for all fences together */
 
 typedef struct job {
@@ -93,7 +93,7 @@ static gpusync_result wait_for_each(gpusync_device *device, const job *jobs)
 
 int main(void)
 {
-    job jobs[JOBS] = {{.name = "large", .fills = 24}, {.name = "medium", .fills = 8}, {.name = "small", .fills = 1}};
+    job jobs[JOBS] = {{.name = "large", .fills = 48}, {.name = "medium", .fills = 16}, {.name = "small", .fills = 2}};
     gpusync_device *device;
     gpusync_result result = gpusync_device_create(NULL, &device);
     void *pool;

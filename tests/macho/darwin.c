@@ -1009,7 +1009,7 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(dispatch_release, darwin_dispatch_release),
 
     OURS(clock_gettime, darwin_clock_gettime), OURS(clock_gettime_nsec_np, darwin_clock_gettime_nsec_np),
-    OURS(nanosleep, darwin_nanosleep),
+    OURS(nanosleep, darwin_nanosleep), SAME(clock), /* in microseconds on both */
 
     SAME(malloc), SAME(calloc), SAME(realloc), SAME(free), SAME(posix_memalign),
     SAME(memcpy), SAME(memmove), SAME(memset), SAME(memcmp), SAME(memchr), SAME(bzero), OURS(__bzero, bzero),
