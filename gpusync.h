@@ -142,9 +142,9 @@
      buffers of the queue only after the handler has returned: a wait for them hangs, or ends at its limit.
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
      (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has not run some
-     50 ms to a second after the end, although it may only be slow. gpusync then has room where Metal may not: on a full queue the
-     next call that makes a command buffer may block inside Metal until the handler returns, whatever the limit of the
-     call.
+     50 ms to a second after the end, although it may only be slow. gpusync then has room where Metal may not: on a full
+     queue the next call that makes a command buffer may block inside Metal until the handler returns, whatever the limit
+     of the call.
    * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
      done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
    * If Metal never calls a completed handler, or a listener stays silent (never observed), the program loses time but
@@ -1460,8 +1460,9 @@ typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_eve
     fn  NULL: ends the trace.
     While none is set, an event costs one branch.
     Returns  OK.
-    Threads one, while no other call and no warm-up runs on the device, nothing is in flight, and no handler runs: wait
-            with gpusync_wait_options.handlers first   Blocks no   Owns nothing */
+    Threads one, while no other call, callback or warm-up runs on the device, and nothing is in flight: wait with
+            gpusync_wait_options.handlers first   Blocks until gpusync's handlers that have begun have returned
+    Owns nothing */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
                                              void *GPUSYNC_OPT user);
 
@@ -4993,7 +4994,8 @@ static void gpusync__completed(void *block, void *object)
     uint8_t armed = GPUSYNC__ARMED;
 
     if (!GPUSYNC__SWAP_SEQ(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING)) {
-        gpusync__orphan_leave(slot);
+        if (armed == GPUSYNC__ORPHANED) /* else it was called before: nothing is left to do */
+            gpusync__orphan_leave(slot);
         return;
     }
     gpusync_queue *q = slot->queue;
@@ -5897,11 +5899,8 @@ static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goa
 static gpusync_result gpusync__point_enter(const gpusync_point *point, gpusync__goal *goal)
 {
     if (point->timeline) {
-        memset(goal, 0, sizeof *goal);
-        goal->kind = GPUSYNC__VALUE;
-        goal->stops = GPUSYNC__CLOSING;
-        goal->timeline = point->timeline;
-        goal->ticket = point->value;
+        const gpusync__goal value = {NULL, point->timeline, GPUSYNC__VALUE, GPUSYNC__CLOSING, false, point->value, 0};
+        *goal = value;
         return point->value > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : gpusync__timeline_enter(point->timeline);
     }
     if (!point->queue)
@@ -10486,7 +10485,8 @@ typedef struct gpusync__entrance {
     size_t count;                /* of these */
     void *all;                   /* of Metal 4: the object of the one slot; NULL: Metal made none */
     gpusync__submission *joined; /* those of its open command buffers, in their order, by `next` */
-    size_t parts;                /* that it will have, and slots that it may need */
+    size_t parts;                /* that it will have */
+    size_t needed;               /* slots of these: open buffers have theirs */
     bool enqueued;               /* a command buffer is, and cannot be held */
 
     gpusync__found worst; /* HOLDS or FAILED: it is not issued at once */
@@ -10509,6 +10509,7 @@ static gpusync_result gpusync__check_parts(gpusync_queue *q, gpusync__submission
     gpusync__submission **last = &in->joined;
     gpusync_result result = GPUSYNC_OK;
     in->parts = in->count + s->own_buffers;
+    in->needed = s->options ? 1 : s->own_buffers;
     if (s->options)
         return gpusync__check_parts4(q, s, in->all);
     for (size_t i = 0; i < in->count && result == GPUSYNC_OK; i++) {
@@ -10518,6 +10519,7 @@ static gpusync_result gpusync__check_parts(gpusync_queue *q, gpusync__submission
         unsigned long status = GPUSYNC__STATUS_NOT_ENQUEUED;
         result = gpusync__check_buffer(q, buffer, GPUSYNC__PART, slot, &status);
         in->enqueued = in->enqueued || status != GPUSYNC__STATUS_NOT_ENQUEUED;
+        in->needed += !slot;
         if (!open || open == s)
             continue;
         s->tickets |= open->tickets;
@@ -10673,7 +10675,7 @@ static void gpusync__add_parts(gpusync_queue *q, gpusync__submission *s, const g
 static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission *s, gpusync__entrance *in,
                                           gpusync_ticket *ticket)
 {
-    size_t needed = in->parts;
+    size_t needed = in->needed;
     uint64_t now = gpusync_now_ns();
     GPUSYNC__LOCK(q);
     for (const gpusync__slot *slot = q->free_slots; needed && slot; slot = slot->next)
@@ -10839,7 +10841,7 @@ static gpusync_result gpusync__enter_now(gpusync_queue *q, gpusync__submission *
         gpusync__order_end_pool(q, pool);
         if (result == GPUSYNC_OK && in.joined)
             gpusync__drop_joined(in.joined);
-    } while (in.lacks_memory && gpusync__make_ready(q, (uint32_t)in.parts));
+    } while (in.lacks_memory && gpusync__make_ready(q, (uint32_t)in.needed));
     if (deferred->held_ns) {
         gpusync__listen_for(s);
         gpusync__submission_unref(s);
@@ -11721,15 +11723,39 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
 }
 
 /* Queues that are made later read the device's trace. */
+/* Returns whether a handler of the queue has begun, and may still call the trace function. */
+GPUSYNC__RARE bool gpusync__is_handling(gpusync_queue *q)
+{
+    gpusync__slot *slot;
+    GPUSYNC__LOCK(q);
+    bool handling = GPUSYNC__LOAD_SEQ(&q->leaving) != 0;
+    GPUSYNC__EACH_IN_FLIGHT(slot, q)
+        handling = handling || gpusync__state_of(slot) == GPUSYNC__RUNNING;
+    GPUSYNC__UNLOCK(q);
+    return handling;
+}
+
+/* A wait for handlers ends when they have begun, so this waits until they have left. */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     static const gpusync__tracing tracing = {gpusync__trace_ticket, gpusync__trace_end, gpusync__trace_signal,
                                              gpusync__trace_callback, gpusync__trace_wait};
+    unsigned rounds = 0;
     gpusync_queue *q;
+    bool handling;
 
     if (!device)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__lock(&device->lock);
+    for (;;) {
+        handling = false;
+        gpusync__lock(&device->lock);
+        GPUSYNC__EACH_QUEUE(q, device)
+            handling = handling || gpusync__is_handling(q);
+        if (!handling)
+            break;
+        gpusync__unlock(&device->lock);
+        gpusync__linger(device, NULL, &rounds);
+    }
     device->trace_fn = fn;
     device->trace_user = user;
     device->trace = fn ? &tracing : NULL;

@@ -2253,6 +2253,29 @@ static void test_a_blocking_warm_up_without_memory_for_its_command_buffer_return
     rig_close(&r);
 }
 
+/* Metal promises one call. A second one, of a slot that is free, finds nothing to do. */
+static void test_a_handler_that_is_called_twice_changes_nothing(void **state)
+{
+    gpusync__slot *slot, *other;
+    void *buffer;
+    unsigned i;
+    rig r;
+    (void)state;
+    rig_open(&r, SOFTMETAL_MANUAL);
+    commit_empty(&r, &buffer);
+    slot = r.queue->ends.flight[1];
+    softmetal_finish(buffer);
+    gpusync__completed(slot, buffer);
+    for (other = gpusync__global.free; other; other = other->next) assert_ptr_not_equal(other, slot);
+    assert_int_equal(gpusync__state_of(slot), GPUSYNC__FREE);
+    for (i = 0; i < 3; i++) {
+        assert_ok(gpusync_wait(r.queue, GPUSYNC_EVERYTHING, 0));
+        commit_empty(&r, &buffer);
+        softmetal_finish(buffer);
+    }
+    rig_close(&r);
+}
+
 /* An argument is a pattern of the names of the tests to run: test_a_*. */
 int main(int argc, char **argv)
 {
@@ -2274,6 +2297,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_without_an_allocator_the_c_library_may_have_no_memory_either),
         cmocka_unit_test(test_what_outlives_a_device_may_not_be_had),
         cmocka_unit_test(test_a_blocking_warm_up_without_memory_for_its_command_buffer_returns),
+        cmocka_unit_test(test_a_handler_that_is_called_twice_changes_nothing),
     };
     clock_is_real = false;
     program = argv[0];

@@ -945,6 +945,67 @@ static void test_unset_silences_what_is_in_flight(void **state)
     close_traced(&r, &t);
 }
 
+static struct {
+    rig r;
+    bool told, goes, lingers, returned;
+} unset;
+
+static void tell_and_stay(void *user, const gpusync_trace_event *event)
+{
+    (void)user;
+    if (event->kind != GPUSYNC_TRACE_COMPLETED) return;
+    PUT(&unset.told, true);
+    while (!GET(&unset.goes)) sched_yield();
+    must(!GET(&unset.returned), "the call that unsets a trace returns behind its last event");
+}
+
+static void note_the_lingering(void *user)
+{
+    (void)user;
+    PUT(&unset.lingers, true);
+    sched_yield();
+}
+
+static void *unset_the_trace(void *unused)
+{
+    (void)unused;
+    assert_ok(gpusync_set_trace(unset.r.device, NULL, NULL));
+    PUT(&unset.returned, true);
+    return NULL;
+}
+
+/* A wait for handlers ends when they have begun. What the handler still tells comes before the trace is unset. */
+static void test_unset_waits_for_handlers_that_have_begun(void **state)
+{
+    gpusync_wait_options options;
+    gpusync_ticket ticket;
+    gpusync_hooks hooks;
+    pthread_t thread;
+    void *buffer;
+    (void)state;
+    memset(&unset, 0, sizeof unset);
+    memset(&hooks, 0, sizeof hooks);
+    memset(&options, 0, sizeof options);
+    hooks.yield = note_the_lingering;
+    options.handlers = true;
+    rig_open_hooked(&unset.r, SOFTMETAL_MANUAL, &hooks, 0);
+    assert_ok(gpusync_set_trace(unset.r.device, tell_and_stay, NULL));
+    ticket = commit_empty(&unset.r, &buffer);
+    softmetal_complete(buffer);
+    softmetal_begin_handler(buffer, 0);
+    while (!GET(&unset.told)) sched_yield();
+    if (!metal4_run()) assert_ok(gpusync_wait_ex(unset.r.queue, ticket, 0, &options));
+    PUT(&unset.lingers, false);
+    thread = start(unset_the_trace, NULL);
+    while (!GET(&unset.lingers) && !GET(&unset.returned)) sched_yield();
+    assert_false(GET(&unset.returned));
+    PUT(&unset.goes, true);
+    join(thread);
+    softmetal_join_handler(buffer, 0);
+    softmetal_finish(buffer);
+    rig_close(&unset.r);
+}
+
 /* A queue made before or after, two traces one after the other, and nothing of another device. */
 static void test_set_unset_and_set_again(void **state)
 {
@@ -1380,6 +1441,7 @@ int main(void)
         cmocka_unit_test(test_nothing_costs_when_unset),
         cmocka_unit_test(test_a_trace_adds_no_scheduled_handler),
         cmocka_unit_test(test_unset_silences_what_is_in_flight),
+        cmocka_unit_test(test_unset_waits_for_handlers_that_have_begun),
         cmocka_unit_test(test_set_unset_and_set_again),
         cmocka_unit_test(test_destroy),
         cmocka_unit_test(test_a_call_that_finds_an_end_tells_of_it),

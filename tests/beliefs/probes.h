@@ -1510,7 +1510,7 @@ static const belief rows[] = {
         "the device is useless to this process", lost),
     ROW("lost device's signals", "A Metal 4 queue of a device that is lost",
         "it may still make its signals, where the device was not removed", lost),
-    ROW("timed sleep", "Timed sleeps come less than",
+    ROW("timed sleep", "Timed sleeps end less than",
         "they come less than 50 us late", timed_sleep),
     ROW("Metal 4's family", "`supportsFamily:` with `MTLGPUFamilyMetal4`",
         "a device of the family makes what Metal 4 needs, and no other has the method", family),
