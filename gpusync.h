@@ -143,8 +143,8 @@
    * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
      (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has not run some
      50 ms to a second after the end, although it may only be slow. gpusync then has room where Metal may not: on a full
-     queue the next call that makes a command buffer may block inside Metal until the handler returns, whatever the limit
-     of the call.
+     queue the next call that makes a command buffer may block inside Metal until the handler returns, whatever its
+     limit.
    * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
      done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
    * If Metal never calls a completed handler, or a listener stays silent (never observed), the program loses time but
