@@ -108,6 +108,11 @@ void probe_at(probe_place place, const gpusync_timeline *timeline, int n, void (
    the code has not run. It asserts that there was one, and never how many. */
 void probe_at_each(int n, void (*act)(void *), void *argument);
 
+/* The completed handler of the newest command buffer in flight, as Metal has it. */
+void *probe_handler(gpusync_queue *queue);
+/* Calls the handler once more. True: its slot was free before and is, and no other list has it. */
+bool probe_calls_again(void *handler, void *buffer);
+
 /* The same at every point, also in the middle of what other threads see as one step: the code must not wait for a thread
    that may need the same object. */
 void probe_amid_each(int n, void (*act)(void *), void *argument);
@@ -417,6 +422,17 @@ bool probe_shares_a_line(void)
            PROBE_SHARES(gpusync_device, asks, submission_lock) || PROBE_SHARES(gpusync_timeline, label, inside) ||
            PROBE_SHARES(gpusync_timeline, place, waits.lock);
 #undef PROBE_SHARES
+}
+
+void *probe_handler(gpusync_queue *queue) { return queue->ends.flight[1]; }
+
+bool probe_calls_again(void *handler, void *buffer)
+{
+    gpusync__slot *slot = (gpusync__slot *)handler, *other;
+    bool was_free = gpusync__state_of(slot) == GPUSYNC__FREE;
+    gpusync__completed(handler, buffer);
+    for (other = gpusync__global.free; other && other != slot;) other = other->next;
+    return was_free && !other && gpusync__state_of(slot) == GPUSYNC__FREE;
 }
 
 #endif
