@@ -3336,8 +3336,8 @@ static bool gpusync__view_ticket(gpusync_queue *q, uint64_t ticket, gpusync__vie
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    if (slot && slot->traits & GPUSYNC__ENDED)
-        slot = NULL; /* no submission's own slot has it */
+    if (slot && slot->kind != GPUSYNC__SUBMISSION && slot->traits & GPUSYNC__ENDED)
+        slot = NULL;
     if (slot && slot->kind == GPUSYNC__SUBMISSION) {
         view->buffer = NULL;
         view->s = slot->submission;
