@@ -12262,6 +12262,9 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              Of the memory for callbacks and submissions at most 256 free callbacks and 64 free submissions are kept,
              for each device. The rest is freed at once, not some seconds later. The memory of a gpusync_device comes
              from malloc, and may outlive gpusync_device_destroy by half a second: nothing of the allocator does.
+             gpusync_set_trace waits for gpusync's handlers that have begun. A badly formed description is
+             ERROR_INVALID_ARGUMENT of gpusync_submit on a lost queue, too. A wait for everything gives the failure of
+             the lowest ticket. gpusync_report gives no deviation, and leaves out points of a wait that are over.
              Held work may be committed on a dispatch queue of gpusync's own. gpusync_cancel_held does not wait for
              held work that is being committed, and cancels what stands behind it.
            3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient, gpusync_timeline_desc.signalled_by_others,

@@ -205,8 +205,8 @@ commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" "$messages" "$retains" "$allocs" "$system" "$verdict"
 }
 
-commit4_row "gpusync_commit4" 1 264
-commit4_row "... of 8 together" 8 582
+commit4_row "gpusync_commit4" 1 261
+commit4_row "... of 8 together" 8 553
 
 # The handler of one commit, without its messages. On a busy machine Metal's end may lie where the time of the work is
 # made out another way, which costs a few more now and then.
@@ -249,9 +249,9 @@ stretch_row() { # TITLE DUMP LIMIT
     printf '%-26s %12s %8s  %s\n' "$1" "$own" "$3" "$verdict"
 }
 
-stretch_row "... call to park" to_park 945
-stretch_row "... end to unpark" to_unpark 407
-stretch_row "... park to return" to_return 387
+stretch_row "... call to park" to_park 941
+stretch_row "... end to unpark" to_unpark 400
+stretch_row "... park to return" to_return 370
 
 hand_row() { # TITLE SCENARIO
     local calls inclusive own out system allocs
@@ -277,11 +277,11 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
 # wait in front the signal is encoded by a call of its own. Where both are encoded there are four calls: the making of the
 # buffer, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit.
 hand_row "wait in front, by hand" hand_front
-submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1924
+submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1856
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1437
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1356
 hand_row "both encoded, by hand" hand_head
-submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 881
+submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 880
 
 many_row() { # KIND LIMIT: instructions of gpusync_wait_many for a point
     local few many
@@ -338,9 +338,9 @@ alone() { # OBJECT [OPTION...]
 }
 alone "$build/alone"
 alone "$build/alone_on_done" -DWITH_ON_DONE
-code_row "all of gpusync" "$build/implementation.o" 94000
-code_row "commit and wait alone" "$build/alone" 29700
-code_row "... with gpusync_on_done" "$build/alone_on_done" 30400
+code_row "all of gpusync" "$build/implementation.o" 90500
+code_row "commit and wait alone" "$build/alone" 28700
+code_row "... with gpusync_on_done" "$build/alone_on_done" 29600
 
 burst_row() { # WHAT: a tenth of the peak may stay
     local peak held
