@@ -5148,9 +5148,9 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     if (gpusync__is_given_up(q))
         return false;
     GPUSYNC__LOCK(q);
-    if (q->outstanding < q->limit)
-        q->refused = false;
     bool reason = q->refused || gpusync__has_listed(&q->waits);
+    if (q->outstanding < q->limit)
+        q->refused = false; /* once more, for a call that needs room for two */
     GPUSYNC__UNLOCK(q);
     if (GPUSYNC__LOAD_SEQ(&q->lined))
         reason = true;

@@ -60,6 +60,20 @@ EDITS = [
     ("    set = *options;", "    copy_options(&set, options);"),
     ("    gpusync_spin spin = set ? *set : gpusync__worth(wait, deadline);",
      "    gpusync_spin spin = {0, 0, 0, false}; copy_spin(&spin, set);"), # no wait decides by itself
+    ("        const gpusync__goal value = {NULL, point->timeline, GPUSYNC__VALUE, GPUSYNC__CLOSING, false, point->value, 0};\n"
+     "        *goal = value;\n",
+     "        memset(goal, 0, sizeof *goal);\n"
+     "        goal->timeline = point->timeline; goal->kind = GPUSYNC__VALUE; goal->stops = GPUSYNC__CLOSING;\n"
+     "        goal->ticket = point->value;\n"),
+    # Initialisers of structures, likewise.
+    ("    const gpusync__outcome outcome = {0, 0, error, error->result != GPUSYNC_ERROR_CANCELLED};",
+     "    gpusync__outcome outcome; outcome.gpu_start = outcome.gpu_end = 0; outcome.error = error;\n"
+     "    outcome.left = error->result != GPUSYNC_ERROR_CANCELLED;"),
+    ("    gpusync__outcome outcome = {0, 0, NULL, false};",
+     "    gpusync__outcome outcome; outcome.gpu_start = outcome.gpu_end = 0; outcome.error = NULL; outcome.left = false;"),
+    ("    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, s->left};",
+     "    gpusync__outcome outcome; outcome.gpu_start = s->gpu_start; outcome.gpu_end = s->gpu_end;\n"
+     "    outcome.error = error; outcome.left = s->left;"),
     # No text is ever looked at.
     ("    while (text && *text) {", "    while (false) {"),
     # Text for the log.
