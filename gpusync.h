@@ -1654,9 +1654,10 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
         Then Metal gets the slot as the completed handler, and commits the buffer [gpusync__commit].
      3. The handler finds the end [gpusync__completed], or a look does: a poll, a wait or a sweep reads the status
         [gpusync__look_at]. Metal 4 has no status.
-     4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle]: it records a
-        failure, writes into the ring's entry how the ticket ended, moves `completed` over all that has ended up to
-        there [gpusync__end_ticket], and takes what waits for that off the wait list [gpusync__take_ended].
+     4. The first of them to lock the queue after that ends the ticket, in one hold [gpusync__settle; of a handler
+        without a failure gpusync__leave_slot]: it records a failure, writes into the ring's entry how the ticket ended,
+        moves `completed` past every ticket that has ended in a row [gpusync__end_ticket], and takes what waits for
+        that off the wait list [gpusync__take_ended].
      5. Without the lock it unparks waiters, and ends links of submissions [gpusync__tell]. Callbacks run
         on the dispatch queue, in gpusync_dispatch, or in destroy [gpusync__run_one_due].
      6. The handler gives back the room, and frees the slot [gpusync__leave_slot].
@@ -1682,9 +1683,9 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      submission   of a device: what is free, and what is due
      global   slabs, selectors, calls in progress, which timelines Metal's blocks lead to
      No message, hook, callback, log or trace function, release, allocation or dispatch call comes under a lock, with
-     three exceptions: messages and releases of a commit, an encoded wait or signal come under the order lock, the
-     listener is made under the device's, and a library is compiled under its own. malloc is called under the global
-     one.
+     four exceptions: a look retains a command buffer under the queue's lock, messages and releases of a commit, an
+     encoded wait or signal come under the order lock, the listener is made under the device's, and a library is
+     compiled under its own. malloc is called under the global one.
 
    WHAT ALWAYS HOLDS on this floor, at each unlock of the lock that is over it.
      1.  Tickets are in the order in which Metal gets the work: ticket, handler and commit come in one hold of the
@@ -1693,12 +1694,15 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
          ring, then `completed`.
      3.  `completed` only rises. All tickets up to it have ended, and the work of none of them was LEFT to itself.
      4.  From its commit to its end a ticket leads to its slot, which is in flight with its command buffer.
-     5.  No listed node is over, unless a thread with `more` is on its way to take it off, or it is TOLD, or the
-         release of an object that is kept until destroy [gpusync__is_kept].
+     5.  A listed node is still open, except: one that a thread is on its way to take off (it took a few, and comes
+         again for more); one on TOLD; the release of an object that is kept until destroy [gpusync__is_kept]; a wait
+         for a handler that has begun, or that a flag has stopped, until the thread that set it has the lock.
      6.  The thread that takes a node off tells it, before it does anything that may wait.
-     7.  CLOSING and GIVEN_UP are set before, and read under, the lock under which a wait is listed. A wait that
-         sleeps inside a queue or timeline stands on one of its lists, until it leaves.
-     8.  A slot leaves ARMED once: to RUNNING by its handler, to ORPHANED by the thread that gives it up.
+     7.  A thread sets CLOSING or GIVEN_UP first, and then takes the lock of the wait list. A wait reads the flag under
+         that lock before it lists itself. A wait that sleeps inside a queue or timeline stands on one of its lists
+         until it leaves.
+     8.  The slot of a command buffer leaves ARMED once: to RUNNING by its handler, to ORPHANED by the thread that gives
+         it up.
      9.  `outstanding` counts the slots with HAS_ROOM, and a slot loses that once.
      10. A callback is listed, due, running or free. `owed` counts it until it has run.
 
@@ -2740,8 +2744,8 @@ static gpusync_timeline *gpusync__timeline_at(gpusync__node *place)
 #define GPUSYNC__EACH_TIMELINE(t, device) \
     for (t = gpusync__timeline_at((device)->timelines.end[0]); t; t = gpusync__timeline_at(t->place.beside[1]))
 
-/* Under the order lock a call that was let in before a loss asks this once more, because what enters
-   after gpusync__give_up_queue would never end. */
+/* A call that entered before the loss asks once more, under the order lock: work that entered after
+   gpusync__give_up_queue would never end. */
 static inline bool gpusync__is_lost(const gpusync_queue *q)
 {
     return GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__LOST;
