@@ -1748,7 +1748,7 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
 
 #if defined(__has_feature)
 #if __has_feature(ptrauth_calls)
-#error "gpusync: arm64e needs signed block pointers, which nobody has tried yet; build for arm64"
+#error "gpusync: arm64e needs signed block pointers, which are untried; build for arm64"
 #endif
 #endif
 
@@ -3451,8 +3451,9 @@ static int64_t gpusync__driver_number(const char *message)
    texts in logs; of MTLCommandBufferError; of MTL4CommandQueueError, by number, because the names
    changed over time. NONE: nothing, as all numbers that are not here. */
 enum { GPUSYNC__OF_DRIVER, GPUSYNC__OF_CODE, GPUSYNC__OF_CODE4, GPUSYNC__NUMBERINGS };
+#define GPUSYNC__NUMBERS 16 /* so many, from 0 on; those that are not shown are NONE */
 /* clang-format off */
-static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][16] = {
+static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][GPUSYNC__NUMBERS] = {
     {
         /*  0 */ GPUSYNC_FAILURE_NONE,
         /*  1 */ GPUSYNC_FAILURE_NONE,
@@ -3498,7 +3499,7 @@ static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][16] = {
 /* Returns the class for a number, or NONE. */
 static gpusync_failure gpusync__look_up(int numbering, int64_t number)
 {
-    bool known = number >= 0 && number < 16;
+    bool known = number >= 0 && number < GPUSYNC__NUMBERS;
     return known ? (gpusync_failure)gpusync__classes[numbering][number] : GPUSYNC_FAILURE_NONE;
 }
 
@@ -5154,7 +5155,7 @@ static bool gpusync__sweep_queue(gpusync_queue *q, bool *found)
     GPUSYNC__LOCK(q);
     bool reason = q->refused || gpusync__has_listed(&q->waits);
     if (q->outstanding < q->limit)
-        q->refused = false; /* once more, for a call that needs room for two */
+        q->refused = false; /* the sweep comes once more: the call may need room for two */
     GPUSYNC__UNLOCK(q);
     if (GPUSYNC__LOAD_SEQ(&q->lined))
         reason = true;
@@ -10928,10 +10929,10 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 {
     const gpusync_submission *desc = submission;
     gpusync__deferred deferred = GPUSYNC__NOTHING;
-    gpusync_ticket nobodys;
+    gpusync_ticket unasked;
 
     if (!ticket)
-        ticket = &nobodys;
+        ticket = &unasked;
     *ticket = GPUSYNC_NO_TICKET;
     if (!queue || !desc || !gpusync__submission_is_valid(desc))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -12336,7 +12337,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              positional initialisers of descs            by name: callback_queue, shared_event are in the middle
            2. What means something else, and compiles as before:
              Callbacks and releases run on a serial dispatch queue: never in a call of the program but destroy, never on
-             a thread of Metal. Who relied on having been called by then waits for the callback.
+             a thread of Metal. A program that relied on that waits for the callback.
              gpusync_dispatch runs what was due when it began, one at a time for a device. OK while another thread does.
              Tickets of gpusync_track_committed are of the row 1, 2, 3, ...: is_done is false while an earlier one goes
              on (gpusync_poll is exact), gpusync_get_info knows them.

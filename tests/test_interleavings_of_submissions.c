@@ -878,6 +878,31 @@ static void test_interleaving_17_a_timeline_goes_while_held_work_registers_with_
     assert_true(n > 1);
 }
 
+/* The work waits for a value that only the higher signal of its own second command buffer would cover: nothing else brings
+   it. The timeline goes before the command buffers are joined to one submission. */
+static void test_interleaving_17_a_timeline_goes_before_work_that_waits_for_its_own_signal_enters(void **state)
+{
+    void *buffers[2];
+    gpusync_ticket ticket;
+    gpusync_point point;
+    unsigned i;
+    doomed d;
+    (void)state;
+    NOT_ON_METAL4("nothing is encoded");
+    memset(&d, 0, sizeof d);
+    rig_open(&d.r, SOFTMETAL_MANUAL);
+    assert_ok(gpusync_timeline_create(d.r.device, NULL, &d.timeline));
+    point = at(d.timeline, 7);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_command_buffer(d.r.queue, NULL, &buffers[i]));
+    assert_ok(gpusync_encode_wait(d.r.queue, buffers[0], point));
+    assert_ok(gpusync_encode_signal(d.r.queue, buffers[1], at(d.timeline, 8)));
+    probe_at(PROBE_ENTERS, NULL, 1, destroy_it_now, &d);
+    ticket = SUBMIT(d.r.queue, BUFFERS(buffers[0], buffers[1]));
+    assert_true(probe_has_acted());
+    assert_result(gpusync_wait(d.r.queue, ticket, 0), GPUSYNC_ERROR_DESTROYED);
+    rig_close(&d.r);
+}
+
 /* -- 24 ----------------------------------------------------------------------------------------- */
 
 /* Rule: the sweep looks after work that waits for a ticket, though the handler is lost and no thread sleeps: it finds the
@@ -2674,6 +2699,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_16_a_refused_submission_has_listed_no_signal),
         cmocka_unit_test(test_interleaving_17_a_timeline_goes_before_held_work_registers_with_its_event),
         cmocka_unit_test(test_interleaving_17_a_timeline_goes_while_held_work_registers_with_its_event),
+        cmocka_unit_test(test_interleaving_17_a_timeline_goes_before_work_that_waits_for_its_own_signal_enters),
         cmocka_unit_test(test_interleaving_24_a_wait_for_a_ticket_whose_handler_is_lost_ends),
         cmocka_unit_test(test_a_wait_that_ends_while_its_submission_is_refused_touches_no_other_submission),
         cmocka_unit_test(test_a_refused_submission_and_the_queue_of_its_ticket_do_not_wait_for_each_other),
