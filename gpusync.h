@@ -10752,8 +10752,9 @@ GPUSYNC__RARE void gpusync__hold(gpusync__submission *s, gpusync__deferred *defe
         gpusync__want_issue(q, deferred); /* the flag came first */
 }
 
-/* Registers with the listener for the values of other code that a held submission waits for; for one
-   that the GPU waits for in vain. The caller has a reference (gpusync__hold). No lock is held. */
+/* Registers with the listener for the values of other code that a held submission waits for. Where the
+   GPU waits for one of them, its registration is not needed, and does no harm. The caller has a
+   reference (gpusync__hold). No lock is held. */
 GPUSYNC__RARE void gpusync__listen_for(gpusync__submission *s)
 {
     GPUSYNC__EACH_WAIT(link, s)
@@ -11740,7 +11741,7 @@ GPUSYNC__RARE bool gpusync__is_handling(gpusync_queue *q)
     return handling;
 }
 
-/* A wait for handlers ends when they have begun, so this waits until they have left. */
+/* A wait for handlers ends when they have begun. So this call waits until they have left. */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     static const gpusync__tracing tracing = {gpusync__trace_ticket, gpusync__trace_end, gpusync__trace_signal,
@@ -11926,7 +11927,7 @@ static void gpusync__write_waits(gpusync__writer *out, gpusync_device *dev, gpus
 {
     GPUSYNC__LOCK_GRAPH(dev); /* over what is to signal a value */
     gpusync__lock(&waits->lock);
-    for (int list = 0; list < GPUSYNC__TOLD; list++) /* what is on the next one is over */
+    for (int list = 0; list < GPUSYNC__TOLD; list++) /* what is TOLD is over */
         for (const gpusync__node *node = waits->lists[list].end[0]; node; node = node->beside[1])
             if (!node->told)
                 gpusync__write_wait(out, (const gpusync__wait_entry *)(const void *)node);
