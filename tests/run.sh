@@ -3,10 +3,10 @@
 #
 #   tests/run.sh PROGRAM... [--metal4 PROGRAM...] [--examples PROGRAM...]
 #
-# A test program is a cmocka program: its tests are counted one by one. It is given TIME_LIMIT seconds
-# (120). Besides a failed test these count as failures: a crash or a time-out (the tests that did not get to run
-# are failed ones), a program that ran no test, an exit status that is not zero, and a line that tells of a sanitizer's
-# finding or of an object autoreleased without a pool.
+# A test program is a cmocka program: its tests are counted one by one. It is given TIME_LIMIT seconds (120). A test that
+# fails, crashes or hangs ends it, and those behind run in a new process (see from.h). Besides a failed test these count as
+# failures: a test that did not get to run, as behind a second that hangs, a program that ran no test, an exit status that
+# is not zero, and a line that tells of a sanitizer's finding or of an object autoreleased without a pool.
 #
 # Programs after --metal4 run with QUEUES=metal4: their queues are those of Metal 4 (see stage.h). What says "not on
 # Metal 4" there is counted, and not shown.
@@ -18,6 +18,7 @@
 #
 # JOBS         how many at a time; default: as many as there are cores, and two at most
 # FORM         where examples run, as expect.pl names it. Default: mac on a Mac, else softmetal
+# FIRST_RED=1  the first test that fails ends its program for good; those behind it count as failed
 # RUN          command put in front of every program (valgrind, setarch ...)
 # LOGS         where the outputs are kept; default: next to each program
 # TOTAL_LIMIT  seconds after which no further program begins; each that is left out is a failure. Default: none
@@ -97,20 +98,12 @@ log_of() { # PROGRAM
     fi
 }
 
-run_test() {
-    local name log start status counts planned ok no skip rest open not_there reason=
-    name=$(basename "$1")
-    log=$(log_of "$1")
-    if [ "$kind" = metal4 ]; then
-        name="$name, Metal 4"
-        log=${log%.log}.metal4.log
-        export QUEUES=metal4
-    fi
-    start=$SECONDS
-    execute "$1" "$log"
+# execute_from NUMBER PROGRAM LOG -> status; adds to what is counted of the program: planned ok no skip open
+# A test's own output may come before the tag on the same line.
+execute_from() {
+    local status counts more_planned more_ok more_no more_skip
+    TESTS_FROM=$1 CMOCKA_TEST_ABORT=1 execute "$2" "$3.part"
     status=$?
-    unset QUEUES
-    # A test's own output may come before the tag on the same line.
     counts=$(LC_ALL=C awk '
         function tail(tag) { return substr($0, index($0, tag) + length(tag)) }
         BEGIN { open = "" }
@@ -121,12 +114,48 @@ run_test() {
         /\[  FAILED  \] /  { if (open != "" && tail("[  FAILED  ] ") == open) { no++; open = "" } next }
         /\[  SKIPPED \] /  { if (open != "" && tail("[  SKIPPED ] ") == open) { skip++; open = "" } next }
         END { gsub(/[^A-Za-z0-9_.-]/, "_", open)
-              print planned + 0, ok + 0, no + 0, skip + 0, (open == "" ? "-" : open) }' "$log")
-    read -r planned ok no skip open <<EOF
+              print planned + 0, ok + 0, no + 0, skip + 0, (open == "" ? "-" : open) }' "$3.part")
+    cat "$3.part" >>"$3"
+    rm -f "$3.part"
+    [ "$1" -eq 0 ] || counts="0 ${counts#* }"
+    read -r more_planned more_ok more_no more_skip open <<EOF
 $counts
 EOF
+    planned=$((planned + more_planned)) ok=$((ok + more_ok)) no=$((no + more_no)) skip=$((skip + more_skip))
+    return "$status"
+}
+
+run_test() {
+    local name log start status planned=0 ok=0 no=0 skip=0 rest open not_there hung=0 reason=
+    name=$(basename "$1")
+    log=$(log_of "$1")
+    if [ "$kind" = metal4 ]; then
+        name="$name, Metal 4"
+        log=${log%.log}.metal4.log
+        export QUEUES=metal4
+    fi
+    start=$SECONDS
+    : >"$log"
+    execute_from 0 "$1" "$log"
+    status=$?
+    # A test ended the program: those behind it run in a new process, unless two have hung.
+    while [ "$open" != - ] && [ -z "${FIRST_RED:-}" ]; do
+        case $status in
+        134) reason="${reason:+$reason, }$open failed" ;; # cmocka aborts
+        *) reason="${reason:+$reason, }$(why_of "$status") in $open" ;;
+        esac
+        no=$((no + 1))
+        [ "$status" -ne 124 ] || hung=$((hung + 1))
+        open=-
+        if [ "$hung" -gt 1 ] || [ $((ok + no + skip)) -ge "$planned" ]; then break; fi
+        execute_from $((ok + no + skip)) "$1" "$log"
+        status=$?
+    done
+    unset QUEUES
     rest=$((planned - ok - no - skip))
-    if [ "$status" -ne 0 ] && { [ "$no" -eq 0 ] || [ "$rest" -ne 0 ]; }; then reason=$(why_of "$status"); fi
+    if [ "$status" -ne 0 ] && [ "$hung" -lt 2 ] && { [ "$no" -eq 0 ] || [ "$rest" -ne 0 ]; }; then
+        reason="${reason:+$reason, }$(why_of "$status")"
+    fi
     if [ "$open" != - ]; then reason="${reason:-ended} in $open"; fi
     if [ "$rest" -gt 0 ]; then
         reason="${reason:-ended early}, $rest not finished"

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "from.h"
 
 #include "../gpusync.h"
 #include "locks_end.h"

@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+#include "from.h"
 
 #if defined(__has_include)
 #if __has_include(<jansson.h>)

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "../from.h"
 
 #include <pthread.h>
 #include <sched.h>
