@@ -5,10 +5,11 @@
 #   tests/mutants.sh --check                       says which texts of mutants/*.txt are not in gpusync.h, or nothing
 #
 # All faults are compiled into one copy of the header, and the environment variable MUTANT chooses one. So the tests and
-# examples are compiled once. Without a fault all of them have to be green. With one they run until the first is red:
-# first the one that saw it last time, then the others, the quickest first. A program has ten times the seconds that it
-# takes without a fault, and five more: a hang is seen. On a busy machine a fault that only costs time looks like a hang. So
-# a program that ran out of time runs once more, alone, when all else is done: that run counts.
+# examples are compiled once. Without a fault all of them have to be green. That run also tells which programs come to the
+# line of each fault. With a fault these run until the first is red: first the one that saw it last time, then the others,
+# the quickest first. A program has three times the seconds that it takes without a fault, and two more: a hang is seen. On
+# a busy machine a fault that only costs time looks like a hang. So a program that ran out of time runs once more, alone,
+# when all else is done: that run counts.
 #
 # BUILD CC                   as make has them
 # JOBS                       how many programs run at a time; default 2
@@ -31,7 +32,7 @@ fi
 out=${BUILD:-$root/build}/mutants
 tree=$out/tree bin=$out/${CC:-gcc}
 jobs=${JOBS:-2}
-export CMOCKA_TEST_ABORT=1 # a program ends with the first test that fails
+export FIRST_RED=1 # a program ends with the first test that fails
 LC_ALL=C
 ulimit -c 0
 
@@ -83,13 +84,15 @@ later() {
 # ---------------------------------------------------------------- without a fault
 start=$SECONDS
 measure() { # RUN
-    local began=$EPOCHREALTIME status=ok
-    MUTANT=0 run "$1" 120 "$out/logs/0/${1// /-}" || status=red
+    local began=$EPOCHREALTIME status=ok reached=$out/reached/${1// /-}
+    truncate -s 8192 "$reached"
+    REACHED=$reached MUTANT=0 run "$1" 120 "$out/logs/0/${1// /-}" || status=red
     printf '%s\t%s\t%s\n' "$((${EPOCHREALTIME/./} - ${began/./}))" "$status" "$1" >>"$out/times.new"
 }
 if [ ! -e "$out/times" ] || [ -n "$(find "$bin" -newer "$out/times" -type f -perm -u+x -print -quit)" ] ||
     [ "$(wc -l <"$out/times")" -ne ${#runs[@]} ]; then
-    rm -f "$out/times" "$out/times.new"
+    rm -rf "$out/times" "$out/times.new" "$out/reached"
+    mkdir -p "$out/reached"
     for name in "${runs[@]}"; do later measure "$name"; done
     wait
     if grep -P '\tred\t' "$out/times.new" >"$out/red"; then
@@ -102,10 +105,12 @@ if [ ! -e "$out/times" ] || [ -n "$(find "$bin" -newer "$out/times" -type f -per
     sort -n "$out/times.new" >"$out/times"
 fi
 declare -A limit_of
-quickest=()
+rm -rf "$out/reach"
+mkdir -p "$out/reach" # a file for each fault: the programs that come to it, the quickest first
 while IFS=$'\t' read -r us _ name; do
-    quickest+=("$name")
-    limit_of[$name]=$((us / 100000 + 5))
+    limit_of[$name]=$((us * 3 / 1000000 + 2))
+    od -An -v -tu1 -w1 "$out/reached/${name// /-}" |
+        awk -v name="$name" -v to="$out/reach/" '$1 { print name >>(to (NR - 1)); close(to (NR - 1)) }'
 done <"$out/times"
 echo "green without a fault: ${#runs[@]} programs, in $((SECONDS - start)) s"
 
@@ -123,11 +128,12 @@ wanted() { # NUMBER KIND
     return 1
 }
 try() { # NUMBER KIND REASON TEST FUNCTION WORDS
-    local name logs=$out/logs/$1 green=$out/tried/$1.green what="$1 $5: $6"
+    local name programs logs=$out/logs/$1 green=$out/tried/$1.green what="$1 $5: $6"
     rm -rf "$logs"
-    touch "$green"
-    for name in "$4" "${quickest[@]}"; do
-        if [ -z "${limit_of[$name]:-}" ] || grep -qxF -- "$name" "$green"; then continue; fi
+    touch "$green" "$out/reach/$1"
+    mapfile -t programs < <(grep -xF -- "$4" "$out/reach/$1"; cat "$out/reach/$1")
+    for name in "${programs[@]}"; do
+        if grep -qxF -- "$name" "$green"; then continue; fi
         if MUTANT=$1 run "$name" "${limit_of[$name]}" "$logs"; then
             echo "$name" >>"$green"
             continue
@@ -150,7 +156,7 @@ try() { # NUMBER KIND REASON TEST FUNCTION WORDS
     done
     if [ "$2" = - ]; then
         echo failed >"$out/result/$1"
-        echo "NOT SEEN: $what"
+        echo "NOT SEEN by the $(wc -l <"$out/reach/$1") programs that come to it: $what"
     else
         echo passed >"$out/result/$1"
         echo "green ($2: $3): $what"

@@ -21,14 +21,25 @@ KINDS = ("equivalent", "race", "speed", "leak")
 HEAD = re.compile(r"= (\d+) (\w+): (.+)$")
 MARK = re.compile(r"<\[(.*?)=>(.*?)\]>", re.S)
 
+# REACHED: a file of 8,192 bytes; byte N becomes 1 when the program comes to fault N. What is written stays, however it ends.
 HOOK = """
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 static int gpusync__mutant_chosen = -1;
+static unsigned char *gpusync__mutants_reached;
 static __attribute__((constructor)) void gpusync__choose_mutant(void)
 {
-    if (getenv("MUTANT")) gpusync__mutant_chosen = atoi(getenv("MUTANT"));
+    const char *chosen = getenv("MUTANT"), *reached = getenv("REACHED");
+    void *bytes = reached ? mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, open(reached, O_RDWR), 0) : MAP_FAILED;
+    if (chosen) gpusync__mutant_chosen = atoi(chosen);
+    if (bytes != MAP_FAILED) gpusync__mutants_reached = (unsigned char *)bytes;
 }
-#define gpusync__mutant(number) (gpusync__mutant_chosen == (number))
+static inline int gpusync__mutant(int number)
+{
+    if (gpusync__mutants_reached) gpusync__mutants_reached[number] = 1;
+    return gpusync__mutant_chosen == number;
+}
 """
 HOOK_AFTER = "#include <stdint.h>\n" # inline functions of the public part have faults, too
 
