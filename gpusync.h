@@ -8520,12 +8520,16 @@ static void gpusync__end_signal(gpusync__link *link, bool made, gpusync__deferre
 /* Returns the value that the host may write to the event, where `hosted` is above `reached`. The
    signal of work that the host makes passes lower ones as if the GPU made it, because work on the
    GPU may wait for it: those that are not issued, which may wait for that work, and those that are
-   issued behind it. It comes after all that the GPU is about to signal in order. */
+   issued behind it. It comes after all that the GPU is about to signal in order. What the GPU has
+   signalled holds nothing back (`running` is 0), though its submission may still wait for a value:
+   the work that signals that one may stand on the GPU behind a wait for the host's. */
 static uint64_t gpusync__level(const gpusync_timeline *t)
 {
-    for (gpusync__node *node = t->issued.end[0]; node && node->number < t->hosted; node = node->beside[1])
-        if (gpusync__comes(gpusync__link_at(node)))
+    for (gpusync__node *node = t->issued.end[0]; node && node->number < t->hosted; node = node->beside[1]) {
+        const gpusync__link *lower = gpusync__link_at(node);
+        if (gpusync__comes(lower) && lower->submission->running)
             return t->reached;
+    }
     return t->hosted;
 }
 
@@ -9859,6 +9863,16 @@ static void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferr
     gpusync__close_one(s, deferred);
 }
 
+/* Writes what the host signals above the values of a submission whose work is over, and that still
+   waits (gpusync__level). No lock is held. */
+GPUSYNC__RARE void gpusync__show_signals(gpusync__submission *s, gpusync__deferred *deferred)
+{
+    GPUSYNC__EACH_SIGNAL(link, s) {
+        GPUSYNC__LOCK_GRAPH(s->device);
+        gpusync__show(link->timeline, deferred);
+    }
+}
+
 /* Counts `running` down, for a part with this outcome or for the announcement (NULL). The events of
    waits that are abroad are read first, after the work that waited has ended. No lock is held. */
 static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *outcome, const gpusync_error *error,
@@ -9877,9 +9891,13 @@ static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *
         if (outcome->gpu_end > s->gpu_end)
             s->gpu_end = outcome->gpu_end;
     }
-    if (s->running && --s->running == 0)
+    bool over = s->running && --s->running == 0;
+    if (over)
         gpusync__work_over(s, deferred);
+    bool waits = over && s->open;
     GPUSYNC__UNLOCK_GRAPH(s->device);
+    if (waits)
+        gpusync__show_signals(s, deferred);
 }
 
 /* Ends a part. */

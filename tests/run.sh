@@ -115,7 +115,7 @@ execute_from() {
         /\[  SKIPPED \] /  { if (open != "" && tail("[  SKIPPED ] ") == open) { skip++; open = "" } next }
         END { gsub(/[^A-Za-z0-9_.-]/, "_", open)
               print planned + 0, ok + 0, no + 0, skip + 0, (open == "" ? "-" : open) }' "$3.part")
-    cat "$3.part" >>"$3"
+    { cat "$3.part" && echo; } >>"$3"
     rm -f "$3.part"
     [ "$1" -eq 0 ] || counts="0 ${counts#* }"
     read -r more_planned more_ok more_no more_skip open <<EOF
