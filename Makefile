@@ -21,7 +21,7 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 	gpusync.h | paste -s -d. -)
 
 # What runs on one system says so elsewhere, before anything is installed or built.
-linux_only := check check-long bench-spin bench-five bench-chart test-pictures test-valgrind test-compile test-macho \
+linux_only := check check-long bench-spin bench-five test-pictures test-valgrind test-compile test-macho \
 	test-macho-mutants test-mutants test-guards test-counts test-growth test-vulkan bench-gpu fuzz fuzz-threads fuzz-proof soak coverage test-model \
 	test-with test-readme test-examples
 mac_only := bench-device test-device
@@ -58,9 +58,9 @@ deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(mac
 	$(filter check check-long test-compile test-apple test-valgrind test-guards test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
 	$(filter test-vulkan bench-gpu,$(MAKECMDGOALS)),vulkan,$(if \
-	$(filter bench-chart bench-five test-pictures,$(MAKECMDGOALS)),bench,$(if \
-	$(filter test test-% bench bench-spin loop programs,$(filter-out test-model,$(MAKECMDGOALS))),test,$(if \
-	$(filter run examples softmetal bench-device beliefs $(if $(RECORD),pictures),$(MAKECMDGOALS)),run))))))))
+	$(filter bench-five,$(MAKECMDGOALS)),bench,$(if \
+	$(filter test test-% bench bench-spin loop programs $(if $(RECORD),pictures),$(filter-out test-model test-pictures,$(MAKECMDGOALS))),test,$(if \
+	$(filter run examples softmetal bench-device beliefs,$(MAKECMDGOALS)),run))))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -250,11 +250,9 @@ bench-five: $(BUILD)/bench/bench ## the benchmarks RUNS times, and what was miss
 bench-gpu: $(BUILD)/vulkan/bench_gpu ## on Metal over Vulkan: ways to wait for work of 20 us to 20 ms, RUNS times; a table and two pictures
 	RUN='$(RUN)' tests/bench/gpu.sh $< $(BUILD)/vulkan/bench-gpu $(RUNS)
 
-bench-chart: ## pictures of BENCH_JSON: latency against processor time; PICTURES=1: those of examples/pictures anew
-	tests/bench/chart.sh '$(BENCH_JSON)' $(BUILD)/bench/charts $(if $(PICTURES),examples/pictures)
-
-pictures: $(if $(RECORD),$(BUILD)/examples/trace $(BUILD)/examples/overlap) ## draw examples/pictures from their JSON; RECORD=1: measure anew
-	python3 -B examples/pictures/pictures.py $(if $(RECORD),--record $^)
+recorded = $(addprefix $(BUILD)/,$(if $(filter 1,$(RECORD)),examples/trace examples/overlap bench/bench,$(RECORD)))
+pictures: $(recorded) ## draw examples/pictures from their JSON; RECORD=1: measure anew
+	python3 -B examples/pictures/pictures.py $(if $(RECORD),--record $(recorded))
 
 test-pictures: ## are the pictures what their JSON gives, byte by byte?
 	tests/pictures.sh $(BUILD)/pictures
@@ -430,16 +428,16 @@ how-to-%: $(BUILD)/fuzz/%
 ##  ONLY JOBS       of make test-with: folders of examples/with, packages; what is done at a time
 ##  ONLY UPDATE JOBS  of make test-mutants: numbers, '17 20-30'; 1 notes in the list which program saw each; programs at a time (2)
 ##  ROWS UPDATE     of make test-growth: rows to run, 'wait* hold_rising'; 1 lowers the lines of growth.txt
-##  BENCH_JSON      where make bench writes what it measured, and what make bench-chart draws; in BUILD
+##  BENCH_JSON      where make bench writes what it measured; in BUILD
 ##  BENCH_ROUNDS BENCH_ONLY BENCH_PIN BENCH_DEVICE  of make bench, see tests/bench/bench.c; the first two also of make bench-gpu
 ##  RUNS            of make bench-five and bench-gpu; default 5
-##  RECORD=1        of make pictures: run examples/trace.c and overlap.c, and draw what they measure
-##  COMMITS         command buffers a wait, in the pictures of make bench-chart: 1 or 10; default 1
+##  RECORD          of make pictures: 1 runs what measures for them, three minutes with nothing else running; or one of these
+##                  programs: examples/trace, examples/overlap, bench/bench (the picture of waits)
 ##  YES=1           install what is missing without asking; without a terminal there is no question
 ##  PREFIX DESTDIR  of make install and uninstall; default /usr/local and nothing
 ##  SYSTEM=Darwin   of make install on another system: gpusync.pc is to be for a Mac, and names the frameworks
 
-.PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-chart bench-gpu examples install \
+.PHONY: help run test check check-long bench bench-spin bench-device bench-five bench-gpu examples install \
 	clean deps loop uninstall dist softmetal test-device beliefs test-beliefs test-valgrind test-compile test-readme test-with \
 	test-examples test-vulkan test-guards test-counts test-growth test-known-red pictures test-pictures test-mutants fuzz fuzz-threads fuzz-proof \
 	run-fuzz run-fuzz-threads test-apple test-macho test-macho-mutants coverage run-coverage \

@@ -6,9 +6,9 @@
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
 #   coverage as test, and gcovr, jq: what adds up gcc's counters
-#   bench   as test, and jq, gnuplot: what counts and draws the benchmark's results
-#   vulkan  as bench, and the sanitizers' runtimes, Vulkan's loader, headers and validation layer, glslang's compiler, Mesa's
-#           drivers
+#   bench   as test, and jq: what counts the benchmark's results
+#   vulkan  as bench, and gnuplot, the sanitizers' runtimes, Vulkan's loader, headers and validation layer, glslang's
+#           compiler, Mesa's drivers
 #   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler
 #           (an npm package, into BUILD/zig)
 #   with    as run, and CMake, pkg-config, git, Python, Rust with its crate cc, Zig: what examples/with builds with;
@@ -84,7 +84,6 @@ look() {
     fi
     if [ "$level" = bench ] || [ "$level" = vulkan ]; then
         have jq || add jq
-        have gnuplot || add gnuplot
     fi
     [ "$level" = bench ] && return
     need_sanitizers() {
@@ -97,6 +96,7 @@ look() {
         fi
     }
     if [ "$level" = vulkan ]; then
+        have gnuplot || add gnuplot
         first /usr/include/vulkan/vulkan.h || add libvulkan
         have glslangValidator || add glslang
         compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null || add mesa-vulkan

@@ -3,10 +3,8 @@
 #
 #   tests/pictures.sh DIRECTORY      DIRECTORY: where to draw
 #
-# `make test-pictures` calls this. The charts of tests/bench/chart.sh are drawn too, which needs gnuplot and jq: without
-# them that is left out, and said to be.
-#
-# Ends with exactly one line "N passed, N failed": the pictures, the charts, and what a reader needs of each picture.
+# `make test-pictures` calls this. Ends with exactly one line "N passed, N failed": the pictures, and what a reader needs
+# of each.
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -28,37 +26,25 @@ for picture in "$pictures"/*.svg; do
     fi
 done
 
-rm -rf "$out/charts"
-if ! command -v gnuplot >/dev/null || ! command -v jq >/dev/null; then
-    echo "skipped: the charts of tests/bench/chart.sh, for want of gnuplot or jq"
-elif tests/bench/chart.sh $pictures/waiting.json "$out/charts" &&
-    [ -s "$out/charts/waiting-150.svg" ] && [ -s "$out/charts/waiting-1000.svg" ]; then
-    passed=$((passed + 1))
-else
-    failed=$((failed + 1))
-    echo "FAILED: tests/bench/chart.sh does not draw $pictures/waiting.json"
-fi
-
 # What a reader needs. The widths of texts are estimates, on the narrow side.
 read -r good bad < <(python3 -B - $pictures <<'CHECKS'
 import collections
 import json
+import math
 import re
 import sys
 import xml.etree.ElementTree as ET
 
 directory = sys.argv[1]
-NAMES = ("trace", "pipeline", "ticket", "waiting-150", "waiting-1000")
-AXES = {"trace": ["axis-time"], "pipeline": ["axis-time"], "ticket": [], "waiting-150": ["axis-x", "axis-y"],
-        "waiting-1000": ["axis-x", "axis-y"]}
-UNITS = ("milliseconds (ms)", "microseconds (us)")
-KEYS = {"us": "microseconds", "ms": "milliseconds", "condvar": "condition variable", "NOT_READY": "without GPUSYNC_",
-        "32/224": "32 pauses and 224 yields", "waitUntil...": "32 pauses, 224 yields, waitUntilCompleted",
-        "parked": "a spin of zeros:", "blocking": "options.blocking:", "sentinel": "sentinel: ", "pinned": "pinned: ",
-        "poll": "gpusync_poll returns", "softmetal": "software"}
+NAMES = ("trace", "pipeline", "ticket", "waiting")
+AXES = {"trace": ["axis-time"], "pipeline": ["axis-time"], "ticket": [], "waiting": ["axis-x", "axis-latency", "axis-cpu"]}
+UNITS = ("milliseconds (ms)", "microseconds (us)", "% of the length of the work")
+KEYS = {"us": "microseconds", "ms": "milliseconds", "softmetal": "software"}
+SMALLEST = {"ticket": 13, "waiting": 13}  # of letters, in pixels of a page that is as wide as the picture
+PAGE = 830  # what a page of GitHub has for a picture
 MOVES = """open-to-discarded open-to-tracked open-to-committed open-to-held open-to-failed tracked-to-committed
-    tracked-to-failed held-to-committed held-to-failed committed-to-running committed-to-failed running-to-done
-    running-to-failed""".split()  # of >>model, gpusync_track, gpusync_poll, gpusync_queue_destroy and >>destroy
+    tracked-to-failed held-to-committed held-to-failed committed-to-done
+    committed-to-failed""".split()  # of >>model, gpusync_track, gpusync_poll, gpusync_queue_destroy and >>destroy
 passed = failed = 0
 
 
@@ -144,7 +130,7 @@ def look(name):
         if tag(element) == "rect":
             x, y, width, height = (float(element.get(what)) for what in ("x", "y", "width", "height"))
             rects.append((x, y, x + width, y + height, fill(element)))
-        elif tag(element) == "path" and "s-line" in element.get("class"):
+        elif tag(element) == "path" and "s-grid" not in element.get("class"):
             places = [tuple(map(float, place.split())) for place in element.get("d")[1:].split("L")]
             lines += [(*a, *b) for a, b in zip(places, places[1:])]
         elif tag(element) == "text":
@@ -155,6 +141,9 @@ def look(name):
             faint += [f"'{element.text}' {scheme}" for scheme, colours in (("light", light), ("dark", dark))
                       if not ground or contrast(colours.get(fill(element)), colours.get(ground[-1])) < 4.5]
     check(name, "contrast below 4.5", faint)
+    check(name, "text too small for a page", [
+        element.text for element in root.iter() if tag(element) == "text"
+        and float(element.get("font-size")) * min(1, PAGE / size[0]) < SMALLEST.get(name, 9)])
     check(name, "text beyond the edge", [text for box, text in texts
                                          if min(box[:2]) < 4 or box[2] > size[0] - 4 or box[3] > size[1] - 4])
     check(name, "text over text", [
@@ -216,23 +205,70 @@ check("pipeline", "chunks that are not there once in each stage",
 root, groups = pictures["ticket"]
 data = read("ticket")
 check("ticket", "moves that gpusync.h documents, or others", different(MOVES, [n for n in groups if "-to-" in n]))
-check("ticket", "moves without an arrow, or without the maker", [
-    n for n in groups if "-to-" in n and ("polygon" not in map(tag, groups[n]) or not texts_of(groups[n]))])
+check("ticket", "moves without an arrow, or without one short label", [
+    n for n in groups if "-to-" in n and ("polygon" not in map(tag, groups[n]) or len(texts_of(groups[n])) != 1
+                                          or len(texts_of(groups[n])[0]) > 40)])
 check("ticket", "states of its JSON that are not drawn",
       different(["state-" + s["name"] for s in data["states"]], [n for n in groups if n.startswith("state-")]))
 with open("gpusync.h", encoding="utf-8") as file:
     header = file.read()
-calls = sorted(set(re.findall(r"\bgpusync_\w+", " ".join(texts_of(root)))))
-check("ticket", "calls that gpusync.h does not declare", [c for c in calls if not re.search(rf"\b{c}\(", header)])
+names = sorted(set(re.findall(r"\b(?:gpusync|GPUSYNC)_\w+", " ".join(texts_of(root)))))
+check("ticket", "names that gpusync.h does not have", [n for n in names if not re.search(rf"\b{n}(\(| = )", header)])
 
-for kernel in (150, 1000):
-    root, groups = pictures[f"waiting-{kernel}"]
-    names = [r["contestant"] for r in read("waiting")["rows"] if r["kernel_us"] == kernel and r["commits"] == 1]
-    key = texts_of(groups.get("legend", ET.Element("{}g")))
-    check(f"waiting-{kernel}", "a contestant that is not there once, and once in the key",
-          [n for n in names if texts_of(root).count(n) != 2 or key.count(n) != 1])
-    points = [e for e in root.iter() if tag(e) in ("circle", "polygon")]
-    check(f"waiting-{kernel}", "points", different([len(names) + 2], [len(points)]))
+root, groups = pictures["waiting"]
+rows = read("waiting")["rows"]
+lengths = sorted({row["kernel_us"] for row in rows})
+names = list(dict.fromkeys(row["contestant"] for row in rows))
+of = {(row["contestant"], row["kernel_us"]): row for row in rows}
+check("waiting", "a contestant's length that is not there once",
+      different([(n, us) for n in names for us in lengths], [(row["contestant"], row["kernel_us"]) for row in rows]))
+
+
+def ticks(axis, across):
+    """The places of the marks of a logarithmic axis, and the logarithms of what they say."""
+    for text in groups[axis]:
+        found = tag(text) == "text" and re.fullmatch(r"([\d.]+) (us|ms|%)", text.text)
+        if found:
+            place = float(text.get("x")) if across else float(text.get("y")) - 4.5
+            yield place, math.log(float(found[1]) * (1000 if found[2] == "ms" else 1))
+
+
+def reader(axis, across):
+    """What a place on the axis says."""
+    (a, low), *_, (b, high) = sorted(ticks(axis, across))
+    return lambda place: math.exp(low + (high - low) * (place - a) / (b - a))
+
+
+for panel, value in (("latency", lambda row: row["latency_us"]), ("cpu", lambda row: 100 * row["cpu_us"] / row["kernel_us"])):
+    x, y = reader("axis-x", True), reader(f"axis-{panel}", False)
+    wrong = [e for e in root.iter() if re.match(f"{panel}-(?!names)", e.get("id", ""))][len(names):]
+    for n in names:
+        path = [e for e in groups.get(f"{panel}-{n}".replace(" ", "-"), []) if tag(e) == "path"]
+        places = [tuple(map(float, place.split())) for e in path for place in e.get("d")[1:].split("L")]
+        wrong += [n] * (len(places) != len(lengths))
+        wrong += [f"{n} at {us} us" for us, place in zip(lengths, places)
+                  if abs(x(place[0]) / us - 1) > 0.02 or abs(y(place[1]) / value(of[n, us]) - 1) > 0.02]
+    check("waiting", f"the lines of {panel} do not say what was measured", wrong)
+    shown = texts_of(groups.get(f"{panel}-names", ET.Element("{}g")))
+    check("waiting", f"a line of {panel} without a name of its own", different([len(names)] * 2, [len(shown), len(set(shown))]))
+check("waiting", "not told that it is no Apple hardware", [
+    words for words in ("softmetal", "on Linux", "not on Apple hardware") if words not in " ".join(texts_of(root))])
+SLEEPS = ("gpusync parked", "waitUntilCompleted", "handler + semaphore")
+
+
+def unlike(one, other, us):
+    return [f"{what} at {us} us: {one} {of[one, us][what]}, {other} {of[other, us][what]}" for what in ("latency_us", "cpu_us")
+            if not 2 / 3 < of[one, us][what] / of[other, us][what] < 3 / 2]
+
+
+check("waiting", "what waits.md says of the default is wrong", [
+    words for us in lengths for words in unlike("gpusync", "spin for ever" if us <= 150 else "gpusync parked", us)]
+    + [f"latency at {us} us" for us in lengths if us <= 150 and not 3 < of["gpusync", us]["latency_us"] < 6])
+check("waiting", "what waits.md says of sleeps is wrong", [
+    words for us in lengths for n in SLEEPS for words in unlike(n, "gpusync parked", us)]
+    + [f"latency at {us} us" for us in lengths if us <= 150 and not 15 < of["gpusync parked", us]["latency_us"] < 30])
+check("waiting", "what waits.md says of a spin until the end is wrong", [
+    f"{n} at {us} us" for us in lengths for n in names if of[n, us]["latency_us"] < of["spin for ever", us]["latency_us"]])
 
 print(passed, failed)
 CHECKS

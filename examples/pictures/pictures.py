@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Draws the pictures of this directory from their JSON, the same bytes each time.
 
-    pictures.py                          draws them, next to this file
-    pictures.py --draw DIRECTORY         draws them there
-    pictures.py --record TRACE OVERLAP   runs these programs (examples/trace.c, overlap.c) first, for trace.json and
-                                         pipeline.json: overlap five times, of which the median gain is kept
+    pictures.py                       draws them, next to this file
+    pictures.py --draw DIRECTORY      draws them there
+    pictures.py --record PROGRAM...   runs these programs first, and keeps what they measure:
+                                      trace     of examples/trace.c: trace.json
+                                      overlap   of examples/overlap.c: pipeline.json; the median gain of five runs
+                                      bench     of tests/bench: waiting.json; the medians of five runs
 
-trace.svg, pipeline.svg and ticket.svg are drawn from the JSON of the same name, waiting-*.svg from waiting.json, which
-tests/bench/chart.sh keeps. No packages are needed. Each picture has the colours of a light page and those of a dark
-one, and a background of its own: where a viewer does not ask for the dark ones, the light picture can be read.
+Each picture is drawn from the JSON of the same name. No packages are needed. Each picture has the colours of a light
+page and those of a dark one, and a background of its own: where a viewer does not ask for the dark ones, the light
+picture can be read.
 """
 
 import json
@@ -42,22 +44,17 @@ COLOURS = {
     "readback-pale": ("#d0e2cd", "#2d4d29"),
 }
 
-# What the contestants of tests/bench/peers.c do.
-CONTESTANTS = {
-    "gpusync": "as it is: the wait decides how long it spins",
-    "gpusync 32/224": "spins for 32 pauses and 224 yields, then sleeps",
-    "gpusync parked": "a spin of zeros: sleeps at once",
-    "gpusync blocking": "options.blocking: waitUntilCompleted inside",
-    "waitUntilCompleted": "Metal's call, for the last command buffer",
-    "handler + condvar": "a handler counts, a condition variable wakes",
-    "handler + semaphore": "the last buffer's handler signals a semaphore",
-    "spin for ever": "reads the last buffer's status, with pauses",
-    "spin + waitUntil...": "32 pauses, 224 yields, waitUntilCompleted",
-    "spin + sentinel": "32 pauses, 224 yields, an empty buffer's handler",
-    "sentinel + event": "an empty buffer signals a shared event",
-    "signal in the work": "the last buffer signals a shared event",
-    "status each 1 ms": "reads the status, sleeps 1 ms in between",
+# What waiting.svg shows: contestants of tests/bench/peers.c with the names, colours, widths, dashes and marks of their
+# lines. The first line is drawn first, below the others.
+WAYS = {
+    "gpusync": ("gpusync (default)", "compute", 5, None, "circle"),
+    "gpusync parked": ("gpusync, sleeps at once", "compute", 2, "7 4", "circle"),
+    "waitUntilCompleted": ("waitUntilCompleted", "text", 1.5, None, "square"),
+    "handler + semaphore": ("handler + semaphore", "text", 1.5, "2 3", "triangle"),
+    "spin for ever": ("spins until the end", "upload", 2, None, "diamond"),
 }
+WAITING_US = (20, 50, 150, 300, 1000, 3000, 14000)
+WAITING_ROUNDS = 12  # a contestant then comes after each of the others once
 
 
 def number(x):
@@ -102,9 +99,10 @@ class Svg:
             f"{self.colour(fill, stroke)}{more}/>"
         )
 
-    def path(self, places, stroke="line", width=1):
+    def path(self, places, stroke="line", width=1, dash=None):
         d = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in places)
-        self.parts.append(f'<path d="{d}" {self.colour(None, stroke)} stroke-width="{width}"/>')
+        more = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<path d="{d}" {self.colour(None, stroke)} stroke-width="{width}"{more}/>')
 
     def polygon(self, places, fill):
         points = " ".join(f"{number(x)},{number(y)}" for x, y in places)
@@ -125,7 +123,16 @@ class Svg:
     def end(self):
         self.parts.append("</g>")
 
-    def legend(self, x, y, entries):
+    def mark(self, x, y, shape, fill):
+        """Marks differ in shape, too, for a reader to whom the colours look alike."""
+        if shape == "circle":
+            self.parts.append(f'<circle cx="{number(x)}" cy="{number(y)}" r="5" {self.colour(fill, "ground")}/>')
+            return
+        corners = {"square": ((-4, -4), (4, -4), (4, 4), (-4, 4)), "triangle": ((0, -5), (5, 4), (-5, 4)),
+                   "diamond": ((0, -6), (6, 0), (0, 6), (-6, 0))}[shape]
+        self.polygon([(x + dx, y + dy) for dx, dy in corners], fill)
+
+    def legend(self, x, y, entries, size=11):
         """Lines of text, each behind its samples: a fill, a stroke, a width."""
         self.begin("legend")
         for samples, words in entries:
@@ -133,8 +140,8 @@ class Svg:
             for fill, stroke, width in samples:
                 self.rect(place, y - 10, width, 11, fill, stroke)
                 place += width + 4
-            self.text(place + 4 * bool(samples), y, words, 11, "faint")
-            y += 18
+            self.text(place + 4 * bool(samples), y, words, size, "faint")
+            y += size + 7
         self.end()
 
     def done(self):
@@ -154,8 +161,7 @@ class Svg:
 
 def where(data):
     machine = data["machine"]
-    return (f"on softmetal (software, no GPU), {machine['cpu']}, {machine['cores']} cores, {data['date'][:10]}"
-            + ", pinned" * data.get("settings", {}).get("pinned", False))
+    return f"on softmetal (software, no GPU), {machine['cpu']}, {machine['cores']} cores, {data['date'][:10]}"
 
 
 def head(svg, left, right, data):
@@ -298,12 +304,12 @@ def trace(data):
 
 
 def ticket(data):
-    """States as boxes, moves as arrows from edge to edge, or through places, each with who makes it."""
-    width, height = 132, 56
+    """States as boxes, moves as arrows from edge to edge, or through places, each with what makes it."""
+    width, height = 164, 56
     kinds = {"none": ("ground", "line"), "open": ("upload-pale", "upload"), "good": ("readback-pale", "readback"),
              "bad": ("compute-pale", "compute")}
     svg = Svg(data["width"], data["height"], data["title"])
-    svg.text(20, 28, data["title"], 15)
+    svg.text(20, 30, data["title"], 16)
     places = {state["name"]: state for state in data["states"]}
     for move in data["moves"]:
         a, b = places[move["from"]], places[move["to"]]
@@ -315,163 +321,99 @@ def ticket(data):
                 through.append((one["x"] + dx * part, one["y"] + dy * part))
         svg.begin(f"{move['from']}-to-{move['to']}")
         svg.arrow(through)
-        for i, words in enumerate(move["who"]):
-            svg.text(move["x"], move["y"] + 15 * i, words, 11, "text", move.get("anchor", "middle"))
+        svg.text(move["x"], move["y"], move["by"], 13, "text", move.get("anchor", "middle"))
         svg.end()
     for state in data["states"]:
         svg.begin(f"state-{state['name']}")
         svg.rect(state["x"] - width / 2, state["y"] - height / 2, width, height, *kinds[state["kind"]], 8)
-        svg.text(state["x"], state["y"] - 3, state["name"], 14, "text", "middle", True)
-        svg.text(state["x"], state["y"] + 15, state["poll"], 11, "text", "middle")
+        svg.text(state["x"], state["y"] - 4, state["name"], 16, "text", "middle", True)
+        svg.text(state["x"], state["y"] + 17, state["poll"], 13, "text", "middle")
         svg.end()
-    legend = [([(*kinds[kind], 14)], words) for kind, words in data["kinds"].items()]
-    legend += [([], words) for words in data["notes"]]
-    svg.legend(20, data["height"] - 18 * len(legend), legend)
+    svg.legend(20, data["height"] - 18, [([], data["key"])], 13)
     return svg.done()
 
 
-def steps(low, high):
-    """The marks of a logarithmic axis."""
-    digits = (1, 2, 5) if high / low > 20 else (1, 1.5, 2, 3, 4, 5, 7)
-    return [d * 10**k for k in range(-3, 7) for d in digits if low * 0.999 <= d * 10**k <= high * 1.001]
+def spread(wanted, apart):
+    """Heights as near to the wanted ones, which rise, as this distance between them lets them be."""
+    groups = []  # each: the mean of what its members want for the first of them, how many they are
+    for place in wanted:
+        first, count = place, 1
+        while groups and groups[-1][0] + groups[-1][1] * apart > first:
+            before, members = groups.pop()
+            first = (before * members + (first - members * apart) * count) / (members + count)
+            count += members
+        groups.append((first, count))
+    return [first + i * apart for first, count in groups for i in range(count)]
 
 
-def ends(values):
-    """Where a logarithmic axis begins and ends: at 1, 2 or 5 times a power of ten."""
-    marks = [d * 10**k for k in range(-3, 7) for d in (1, 2, 5)]
-    low, high = min(values) / 1.15, max(values) * 1.15
-    return max(mark for mark in marks if mark <= low), min(mark for mark in marks if mark >= high)
+def ways(svg, name, rows, value, x, y, place):
+    """The lines of a panel, each with its name behind its end."""
+    ends = []
+    for way, (label, colour, width, dash, shape) in WAYS.items():
+        points = sorted((x(row["kernel_us"]), y(value(row))) for row in rows if row["contestant"] == way)
+        svg.begin(f"{name} {way}".replace(" ", "-"))
+        svg.path(points, colour, width, dash)
+        for point in points:
+            svg.mark(*point, shape, colour)
+        svg.end()
+        ends.append((points[-1][::-1], label, colour, width, shape))
+    ends.sort()
+    svg.begin(f"{name}-names")
+    for ((py, px), label, colour, width, shape), ly in zip(ends, spread([end[0][0] for end in ends], 18)):
+        svg.path([(px + 9, py), (place - 16, ly), (place - 4, ly)], colour, 0.75)
+        svg.mark(place, ly, shape, colour)
+        svg.text(place + 10, ly + 4.5, label, 13, colour, bold=width > 2)
+    svg.end()
 
 
-def touch(a, b):
-    """Do two boxes (left, top, right, bottom) have a point in common?"""
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+def waiting(data):
+    """Two panels over one axis, the length of the work: how late a wait is, and the processor time that it costs."""
+    left, right, top, high = 68, 596, 96, 200
+    rows, second = data["rows"], top + high + 52
+    svg = Svg(830, second + high + 112, "What a wait costs, by the length of the work")
+    svg.text(20, 30, svg.title, 16)
+    machine = data["machine"]
+    svg.text(20, 54, f"Measured on softmetal, a software device, on Linux, not on Apple hardware: {machine['cpu']}, "
+             f"{machine['cores']} cores, {data['date'][:10]}", 13, "faint")
 
+    def scale(low, high, start, stop):
+        return lambda value: start + (stop - start) * math.log(value / low) / math.log(high / low)
 
-def labels(points, frame):
-    """A place for the name of each point (x, y, name): x, y, anchor, distance, and the y where a line to it ends. A
-    name covers no point, no other name and no line to one. Of some orders the one with the shortest lines counts."""
-    dots = [(x - 7, y - 7, x + 7, y + 7) for x, y, _ in points]
-
-    def line(x1, y1, x2, y2):  # as small boxes
-        n = max(1, int(math.hypot(x2 - x1, y2 - y1) / 3))
-        spots = [(x1 + (x2 - x1) * i / n, y1 + (y2 - y1) * i / n) for i in range(n + 1)]
-        return [(x - 1.5, y - 1.5, x + 1.5, y + 1.5) for x, y in spots]
-
-    def place(i, taken):
-        x, y, name = points[i]
-        wide = 7.2 * len(name)
-        others = taken + dots[:i] + dots[i + 1 :]
-        for far in range(11, 420, 6):
-            for turn in range(48):
-                angle = (turn + 1) // 2 * (1 if turn % 2 else -1) * math.pi / 24
-                cx, cy = x + far * math.cos(angle), y - far * math.sin(angle)
-                anchor = "start" if math.cos(angle) > 0.3 else "end" if math.cos(angle) < -0.3 else "middle"
-                left = cx - {"start": 0, "end": wide, "middle": wide / 2}[anchor]
-                box = (left - 2, cy - 8, left + wide + 2, cy + 8)
-                inside = frame[0] < box[0] and box[2] < frame[2] and frame[1] < box[1] and box[3] < frame[3]
-                if not inside or any(touch(box, other) for other in others + [dots[i]]):
-                    continue
-                edge = cy if anchor != "middle" else cy + 7 if cy < y else cy - 7
-                way = line(x, y, cx, edge) if far > 11 else []
-                clear = [spot for spot in way if math.hypot(spot[0] - x, spot[1] - y) > 13]
-                if not any(touch(spot, other) for spot in clear for other in others):
-                    return (cx, cy, anchor, far, edge), [box] + way
-        return None, []
-
-    def crowd(i):
-        return sum(1 / (1 + math.hypot(x - points[i][0], y - points[i][1])) for x, y, _ in points)
-
-    best = None
-    alone_first = sorted(range(len(points)), key=crowd)
-    for base in (alone_first, alone_first[::-1]):
-        for turn in range(len(base)):
-            taken, found = [], {}
-            for i in base[turn:] + base[:turn]:
-                found[i], boxes = place(i, taken)
-                taken += boxes
-            cost = sum(spot[3] if spot else 1e9 for spot in found.values())
-            if best is None or cost < best[0]:
-                best = (cost, found)
-    assert best[0] < 1e9, "no room for all names"
-    return [best[1][i] for i in range(len(points))]
-
-
-def waiting(data, kernel_us):
-    """Latency against processor time, a point for each contestant, and below the key to their names."""
-    left, right, top, bottom = 84, 870, 64, 424
-    rows = [row for row in data["rows"] if row["kernel_us"] == kernel_us and row["commits"] == 1]
-    cpu, late = [row["cpu_us"]["p50"] for row in rows], [row["latency_us"]["p50"] for row in rows]
-    (x1, x2), (y1, y2) = ends(cpu), ends(late)
-    x = lambda us: left + (right - left) * math.log(us / x1) / math.log(x2 / x1)
-    y = lambda us: bottom - (bottom - top) * math.log(us / y1) / math.log(y2 / y1)
-    half = (len(rows) + 1) // 2
-    svg = Svg(900, bottom + 92 + 16 * half + 60, f"Waits for a kernel of {kernel_us} us, with one commit a wait")
-    head(svg, left, right, data)
+    x = scale(15, 20000, left, right)
+    late, cpu = scale(2, 200, top + high, top), scale(0.5, 300, second + high, second)
+    marks = {us: f"{us} us" if us < 1000 else f"{us // 1000} ms"
+             for us in (20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)}
+    panels = (("latency", top, late, {n: f"{n} us" for n in (2, 5, 10, 20, 50, 100, 200)},
+               "Latency: from the GPU's end to the return of the wait, microseconds (us)"),
+              ("cpu", second, cpu, {n: f"{n} %" for n in (1, 2, 5, 10, 20, 50, 100, 200)},
+               "Processor time of a commit and its wait, % of the length of the work"))
+    for name, begin, y, values, what in panels:
+        svg.begin(f"axis-{name}")
+        svg.text(20, begin - 12, what, 13, bold=True)
+        for us in marks:
+            svg.path([(x(us), begin), (x(us), begin + high)], "grid")
+        for n, words in values.items():
+            svg.path([(left, y(n)), (right, y(n))], "grid")
+            svg.text(left - 8, y(n) + 4.5, words, 13, "faint", "end")
+        svg.path([(left, begin), (left, begin + high), (right, begin + high)])
+        svg.end()
     svg.begin("axis-x")
-    for us in steps(x1, x2):
-        svg.path([(x(us), top), (x(us), bottom)], "grid")
-        svg.path([(x(us), bottom), (x(us), bottom + 5)])
-        svg.text(x(us), bottom + 18, f"{us:g}", 11, "faint", "middle")
-    svg.path([(left, bottom), (right, bottom)])
-    svg.text((left + right) / 2, bottom + 36, "processor time of the process for a turn (the commit and its wait), "
-             "median, microseconds (us), logarithmic", 12, "faint", "middle")
+    for us, words in marks.items():
+        svg.path([(x(us), second + high), (x(us), second + high + 5)])
+        svg.text(x(us), second + high + 20, words, 13, "faint", "middle")
+    svg.text((left + right) / 2, second + high + 42, "length of the work on the GPU: microseconds (us), milliseconds (ms)",
+             13, "faint", "middle")
     svg.end()
-    svg.begin("axis-y")
-    for us in steps(y1, y2):
-        svg.path([(left, y(us)), (right, y(us))], "grid")
-        svg.path([(left - 5, y(us)), (left, y(us))])
-        svg.text(left - 9, y(us) + 4, f"{us:g}", 11, "faint", "end")
-    svg.path([(left, top), (left, bottom)])
-    svg.text(20, (top + bottom) / 2, "from the GPU's end to the wait's return,", 12, "faint", "middle", upwards=True)
-    svg.text(36, (top + bottom) / 2, "median, microseconds (us), logarithmic", 12, "faint", "middle", upwards=True)
-    svg.end()
-
-    def mark(px, py, own):  # of different shape, for who sees no difference of the colours
-        if own:
-            svg.parts.append(f'<circle cx="{number(px)}" cy="{number(py)}" r="5.5" {svg.colour("compute", "ground")}/>')
-        else:
-            svg.polygon(((px, py - 6), (px + 6, py), (px, py + 6), (px - 6, py)), "upload")
-
-    points = [(x(us), y(wait), row["contestant"]) for us, wait, row in zip(cpu, late, rows)]
-    names = labels(points, (left, top, right, bottom))
-    for (px, py, _), (lx, _, _, far, edge) in zip(points, names):
-        if far > 11:
-            svg.path([(px, py), (lx, edge)])
-    for px, py, name in sorted(points, key=lambda point: point[2].startswith("gpusync")):
-        mark(px, py, name.startswith("gpusync"))
-    for (_, _, name), (lx, ly, anchor, _, _) in zip(points, names):
-        svg.text(lx, ly + 4, name, 12, "compute" if name.startswith("gpusync") else "text", anchor)
-
-    svg.begin("legend")
-    line = bottom + 66
-    mark(27, line - 4, True)
-    svg.text(40, line, "gpusync, in four ways", 11, "faint")
-    mark(207, line - 4, False)
-    svg.text(220, line, "other schemes. Further down: the wait returns sooner. Further left: less processor time.",
-             11, "faint")
-    for i, row in enumerate(rows):
-        name = row["contestant"]
-        place, down = 20 + 440 * (i // half), line + 26 + 16 * (i % half)
-        svg.text(place, down, name, 11, "compute" if name.startswith("gpusync") else "text")
-        svg.text(place + 132, down, CONTESTANTS[name], 11, "faint")
-    svg.text(20, line + 26 + 16 * half + 10, "kernel: the GPU's work. spin: look again and again. pause, yield: of the "
-             "processor, of the thread. handler: Metal calls it at the end of a command buffer.", 11, "faint")
-    svg.text(20, line + 26 + 16 * half + 26, "buffer: command buffer. sentinel: an empty one behind the work. "
-             "status: Metal's, of a command buffer.", 11, "faint")
-    svg.text(20, line + 26 + 16 * half + 42, "us: microseconds. ms: milliseconds."
-             + " pinned: the program and softmetal have a processor each." * data["settings"]["pinned"], 11, "faint")
-    svg.end()
+    ways(svg, "latency", rows, lambda row: row["latency_us"], x, late, right + 38)
+    ways(svg, "cpu", rows, lambda row: 100 * row["cpu_us"] / row["kernel_us"], x, cpu, right + 38)
+    svg.legend(20, second + high + 74, [
+        ([], "One commit, then its wait; work of one length again and again, so that gpusync knows when it will end."),
+        ([], f"Medians of {count(data['runs'])} runs of {count(data['settings']['rounds'])} rounds."
+         + " The program and softmetal have a processor each." * data["settings"]["pinned"])], 13)
     return svg.done()
 
 
-PICTURES = {
-    "trace": ("trace", trace),
-    "pipeline": ("pipeline", pipeline),
-    "ticket": ("ticket", ticket),
-    "waiting-150": ("waiting", lambda data: waiting(data, 150)),
-    "waiting-1000": ("waiting", lambda data: waiting(data, 1000)),
-}
+PICTURES = {"trace": trace, "pipeline": pipeline, "ticket": ticket, "waiting": waiting}
 
 
 def measured_here(program):
@@ -489,10 +431,10 @@ def measured_here(program):
 
 
 def run(program):
-    """The JSON that the program writes."""
+    """The JSON that the program writes: an example to its argument, the benchmark to BENCH_JSON."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "run.json")
-        subprocess.run([program, path], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([program, path], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "BENCH_JSON": path})
         with open(path, encoding="utf-8") as file:
             return json.load(file)
 
@@ -502,11 +444,14 @@ def keep(name, head, list_name, parts):
         file.write(json.dumps(head)[:-1] + f',\n "{list_name}": [\n' + ",\n".join(parts) + "\n ]}\n")
 
 
-def record(trace_program, overlap_program):
-    """Which run of overlap is kept is no matter of taste: the one whose gain is the median."""
-    events = run(trace_program)["traceEvents"]
+def record_trace(program):
+    events = run(program)["traceEvents"]
     keep("trace", measured_here("examples/trace.c"), "traceEvents", ["  " + json.dumps(event) for event in events])
-    tries = [run(overlap_program) for _ in range(RUNS)]
+
+
+def record_overlap(program):
+    """Which run is kept is no matter of taste: the one whose gain is the median."""
+    tries = [run(program) for _ in range(RUNS)]
     tries.sort(key=lambda runs: runs[0]["span_ms"] / runs[1]["span_ms"])
     head = measured_here("examples/overlap.c")
     head["kept"] = f"of {RUNS} runs the one with the median gain"
@@ -515,16 +460,36 @@ def record(trace_program, overlap_program):
         + ",\n   ".join(json.dumps(chunk) for chunk in run["chunks"]) + "]}" for run in tries[RUNS // 2]])
 
 
+def record_bench(program):
+    """The medians of runs that each have all lengths, so that a busy minute is no length's alone; nor is it a contestant's,
+    as each has its turn in each round."""
+    only = ",".join(f"{us} us x 1" for us in WAITING_US)
+    os.environ.update(BENCH_ROUNDS=str(WAITING_ROUNDS), BENCH_ONLY=only)
+    tries = [run(program) for _ in range(RUNS)]
+    head = measured_here("tests/bench/waiting.c")
+    head.update(kept=f"medians of {RUNS} runs", runs=RUNS, settings=tries[0]["settings"])
+
+    def median(i, what):
+        return sorted(data["rows"][i][what]["p50"] for data in tries)[RUNS // 2]
+
+    keep("waiting", head, "rows", [
+        "  " + json.dumps({"kernel_us": row["kernel_us"], "contestant": row["contestant"],
+                           "latency_us": median(i, "latency_us"), "cpu_us": median(i, "cpu_us")})
+        for i, row in enumerate(tries[0]["rows"]) if row["contestant"] in WAYS])
+
+
 def main(arguments):
     directory = HERE
-    if arguments[:1] == ["--record"] and len(arguments) == 3:
-        record(*arguments[1:])
+    if arguments[:1] == ["--record"] and len(arguments) > 1:
+        records = {"trace": record_trace, "overlap": record_overlap, "bench": record_bench}
+        for program in arguments[1:]:
+            records[os.path.basename(program)](program)
     elif arguments[:1] == ["--draw"] and len(arguments) == 2:
         directory = arguments[1]
     elif arguments:
         sys.exit(__doc__)
-    for name, (source, draw) in PICTURES.items():
-        with open(os.path.join(HERE, source + ".json"), encoding="utf-8") as file:
+    for name, draw in PICTURES.items():
+        with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as file:
             data = json.load(file)
         path = os.path.join(directory, name + ".svg")
         with open(path, "w", encoding="utf-8", newline="\n") as file:
