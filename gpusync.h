@@ -1,10 +1,9 @@
 /* gpusync.h - v0.4.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
-   The library knows what was committed, and answers "is the work done?" from one atomic load. A wait spins briefly when
-   the end is near, then sleeps until the completion handler wakes it. gpusync reports every command buffer that failed.
-   The library calls Metal through objc_msgSend: no Objective-C compiler, no blocks. A whole program follows. Link it
-   with -framework Metal -framework CoreGraphics -framework Foundation -lobjc. (Without CoreGraphics a command-line
-   program may get no device.)
+   The library knows what was committed: one atomic load answers "is the work done?". A wait spins briefly when the end
+   is near, then sleeps until the completed handler wakes it. gpusync reports every command buffer that failed. It calls
+   Metal through objc_msgSend: no Objective-C compiler, no blocks. A whole program follows. Link it with -framework
+   Metal -framework CoreGraphics -framework Foundation -lobjc; without CoreGraphics it may get no device.
 
        #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
        #include "gpusync.h"
@@ -49,68 +48,51 @@
      >>api-warmup       6   compile and touch before it hurts
      >>api-insight      7   times, counts, traces, the report
      >>api-metal4       8   queues of Metal 4
-     >>impl             the implementation: how it works, on one page. Then the ground floor, which commits and waits:
-         >>objc  >>platform  >>objects    Metal by objc_msgSend; atomics, locks, clock and default hooks; the structures
-         >>slots  >>ring  >>failure       what Metal calls back; how a ticket is found; the log and its records
-         >>wait-lists  >>callbacks        sleeping waits, nodes to be told, how both are woken; callbacks that are due
-         >>end  >>sweep                   the handler, and what follows it; looks, and the sweep
-         >>wait  >>on-done  >>commit      the calls
-         >>create  >>destroy  >>ask       the other calls: you can stop reading here
+     >>impl             the implementation, on one page. The ground floor commits, waits, calls back and destroys:
+         >>objc  >>platform  >>objects  >>slots  >>ring  >>failure  >>wait-lists  >>callbacks
+         >>end  >>sweep  >>wait  >>on-done  >>commit  >>create  >>destroy  >>ask
      >>second           the second floor: timelines, submissions, Metal 4, the warm-up, the trace and the report
-         >>timeline  >>submissions  >>metal4      values, events and their listener; memory; Metal 4
-         >>ended  >>held  >>submit  >>encode      how work ends; lines and the issue; entering; open command buffers
-         >>upper  >>warmup  >>insight  >>stubs    how submissions hook in; the rest
+         >>timeline  >>submissions  >>metal4  >>ended  >>held  >>submit  >>encode  >>upper  >>warmup  >>insight  >>stubs
      >>history          changes, licence
 
    >>options ----------------------------------------------------------------------------------------------------------
 
-     macro                    who defines it      meaning
+     macro                    defined in          meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: private to the file. Two files, or
-                                                  two versions, can then each have a copy of their own.
+     GPUSYNC_STATIC           that file           every function is static: other files may have copies of their own
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
-     GPUSYNC_OBJC             all files           1: an Objective-C runtime with Metal classes is present.
-                                                  0: calls return GPUSYNC_ERROR_UNSUPPORTED, false or 0.
-                                                  Default: 1 on Apple systems, else 0. (The tests set 1 on Linux.)
+     GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are there.
+                                                  0 (default elsewhere): calls return ERROR_UNSUPPORTED, false or 0.
 
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
    200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
 
    >>model ------------------------------------------------------------------------------------------------------------
 
-   Ticket      A gpusync_queue stands for one MTLCommandQueue (or MTL4CommandQueue). Each commit through the queue gets
-               a ticket (a fence value): the number of the commit, 1, 2, 3, ... Ticket 0 (GPUSYNC_NO_TICKET) stands for
-               no work and is always done.
-   End         A command buffer has ended when Metal's status is Completed or Error, seen in the completed handler or by
-               reading the status. A command buffer that the system killed ends like any other: no wait outlives such a
-               buffer.
+   Ticket      A gpusync_queue stands for one MTLCommandQueue (or MTL4CommandQueue). Each commit through it gets a
+               ticket (a fence value): its number, 1, 2, 3, ... GPUSYNC_NO_TICKET, 0, stands for no work: always done.
+   End         A command buffer has ended when Metal's status is Completed or Error, also if the system killed it.
    Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work continues, and the caller may
-               wait again. ERROR_EXECUTION is about the work, which ended with an error. gpusync_next_error tells what
-               happened.
-   Wait        A wait looks at a counter and reads Metal's status. It spins where by the queue's history an end within
-               250 us is likely, or briefly where nothing is known. Otherwise, or after the spin, the wait sleeps in one
-               piece until the completed handler wakes it. A wait sends nothing to the GPU. Once a wait has found the
-               end, the GPU is finished.
+               wait again. ERROR_EXECUTION is about the work, which ended with an error: gpusync_next_error tells which.
+   Wait        A wait looks at a counter and reads Metal's status, spins if the end is near, and then sleeps until the
+               completed handler wakes it. It sends nothing to the GPU. Once it has found the end, the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Pending     A signal that encoded, submitted or committed work is to make, until the work has ended or is discarded.
-   Held        Not committed to Metal yet, although the work has its ticket. Held work waits on the host for a signal
-               that is not committed (wait-before-signal), or behind other held work of its queue: >>api-submissions.
-   External    Committed by other code. gpusync knows such work when the program names it: >>api-external.
+   Held        Has a ticket, but is not committed to Metal yet: waits on the host for a signal that is not committed
+               (wait-before-signal), for a ticket, or behind other held work of its queue: >>api-submissions.
+   External    Committed by other code: unknown to queries and waits until the program names it, see >>api-external.
 
    >>threads ----------------------------------------------------------------------------------------------------------
 
    Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   "Destroy" below means the calls that block. A gpusync_*_destroy_later call may also be made in callbacks and in the
-   log function. The rule about other calls in the object applies to it as well.
-   Destroy ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other call may be running in
-   the object, a wait that has just begun included, and no call may start: the program ensures this, as with free().
-   (gpusync_report shows the waits that sleep; one for several points has a line at each.) Destroy waits for a running
-   callback, and for gpusync's own completed handlers that are still running, not for handlers that the program added.
-   gpusync's handlers call the program's log, trace, notify and unpark functions: never call destroy while holding a
-   lock that one of these functions or a callback takes. Never cancel a thread in a call (pthread_cancel): its wait
-   stays listed, on a stack that no longer exists.
+   Destroy, which here means the calls that block, ends the waits that spin or sleep in the object: they return
+   ERROR_DESTROYED. No other call may be running in the object, a wait that has just begun included, and none may start:
+   the program ensures this, as with free(), for the gpusync_*_destroy_later calls, too. Destroy waits for a running
+   callback and for gpusync's own completed handlers, which call the program's log, trace, notify and unpark functions:
+   never hold a lock that one of these functions or a callback takes while you call destroy. Never cancel a thread in a
+   call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
 
      a function of the program   runs on                                           may call
      callback                    a dispatch queue, or see >>api-callbacks          all except destroy
@@ -121,8 +103,7 @@
 
    In a callback and in the log function a wait that cannot return at once returns ERROR_WOULD_DEADLOCK. gpusync holds
    no lock while it calls one of these functions, except the allocator. It has no autorelease pool or thread-local value
-   open while yield, park or unpark runs: a fiber may park on one thread and resume on another. gpusync has no threads
-   of its own.
+   open while yield, park or unpark runs: a fiber may park on one thread and resume on another. gpusync has no threads.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
@@ -130,57 +111,25 @@
    never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
    Objects that gpusync returns are borrowed. Descs, arrays and texts are read during the call only. Calls that may get
    autoreleased objects from Metal have an autorelease pool of their own.
-   gpusync keeps an uncommitted command buffer alive until gpusync_commit, gpusync_track or
+   gpusync keeps an uncommitted command buffer, which takes room in the queue, until gpusync_commit, gpusync_track or
    gpusync_command_buffer_discard: its own from gpusync_command_buffer on, one made elsewhere from gpusync_encode_wait
-   or gpusync_encode_signal on. From the commit until its handler has run gpusync retains the buffer, with what Metal
-   retains for the buffer. A program that uses a buffer longer retains the buffer itself.
+   or gpusync_encode_signal on. It retains a committed buffer until its handler has run; the program may, too.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
-   * The program's own completed handlers may run after a wait returned, unless gpusync_wait_options.handlers is set.
-   * Never wait in a completed handler of the program's own. gpusync cannot detect such a wait. Metal ends later command
-     buffers of the queue only after the handler has returned: a wait for them hangs, or ends at its limit.
-   * A slow completed handler delays the status of every later command buffer of its Metal queue, and all waits for them
-     (assumed). gpusync's callbacks run elsewhere. gpusync takes a handler for lost when the handler has not run some
-     50 ms to a second after the end, although it may only be slow. gpusync then has room where Metal may not: on a full
-     queue the next call that makes a command buffer may block inside Metal until the handler returns, whatever its
-     limit.
-   * gpusync_is_done and gpusync_is_idle may say false for a moment too long, never true too early. A ticket shows as
-     done only after all earlier ones. gpusync_poll and the waits go by each command buffer.
+   * Never wait in a completed handler of the program's own: gpusync cannot detect such a wait. Until the handler
+     returns, Metal changes no status of later command buffers of the queue (assumed), so a wait for them hangs, or ends
+     at its limit. A slow handler delays all waits for them, too. gpusync's callbacks run elsewhere.
    * If Metal never calls a completed handler, or a listener stays silent (never observed), the program loses time but
-     does not hang. While a thread sleeps, a callback is outstanding, or work is held, a timer looks at everything in
-     flight: after 50 ms, then less often, at least every 500 ms (libdispatch may add a tenth). The timer also finds
-     room for calls that wait for room. A call with timeout 0 has to be repeated. A wait without limit for the handler
-     itself goes on. The command buffer is kept until the queue is destroyed; after gpusync_queue_destroy_now a record
-     of 128 bytes and its events stay. Without a waiter is_done and is_idle stay false until a poll or a wait.
-   * Where other code signals a timeline's event, gpusync asks Metal for a notification of the value. Assumed: that
-     request raises no NSException, which no C code could catch.
-   * Commits of other code are unknown until they are named (>>api-external): is_idle and the waits cover the rest.
-   * Never make two gpusync queues for one Metal queue: each would know and count only its own commits. Several gpusync
-     devices of one MTLDevice do not know each other: work of one cannot wait for points of another.
-   * A commit that failed changed nothing: the program still has the buffer, whose signals stay pending. A buffer that
-     gpusync keeps (>>ownership) takes room in the queue: commit it later, or discard it.
-   * Tickets count the commit calls. The queue has the same order, except that enqueued buffers keep their places, and
-     cannot be held.
-   * When a dependency fails, dependent work that is already on the GPU runs all the same, on whatever its input holds.
-     Its ticket fails.
-   * Held work is not committed: never call waitUntilCompleted on it. The thread that ends what held work waits for
-     commits it, often Metal's completion thread; or a dispatch queue of gpusync's own. Held work that is cancelled or
-     fails is never committed. Handlers that the program added may then run when Metal deallocates the buffer
-     (WebKit/WebKit#39597): use gpusync_on_done.
-   * In one command buffer waits come before signals.
-   * Signal the values of a timeline in rising order (>>api-submissions, "Order"). If work that signals 5 depends,
-     directly or through other work, on 5 or 6 of the same timeline, neither value is reached, and gpusync does not
-     detect the cycle. gpusync_timeline_fail ends the cycle. Call gpusync_timeline_fail before you destroy the timeline:
-     once the timeline is destroyed, gpusync_queue_destroy does not return while such work is on the GPU.
-   * Work that waits for a signal of later work on its own queue is held for ever, until gpusync_cancel_held.
-   * Pass real command buffers, not wrappers that replace theirs (MPSCommandBuffer after commitAndContinue).
+     does not hang: while a thread sleeps, a callback is outstanding, or work is held, a timer looks at everything in
+     flight, after 50 ms, then at least every 500 ms. Without a waiter is_done and is_idle stay false until a poll or a
+     wait. A wait without limit for the handler itself goes on. A handler that has not run 50 ms to a second after the
+     end counts as lost, but may only be slow: on a full queue making a command buffer may then block in Metal.
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
    * Not provided: cancelling one wait from outside, waiting for "scheduled", priorities of parked threads, use in a
      forked child (except exec and _exit), MTLIO queues. For the limits of Metal 4 see >>api-metal4. */
 
-/* In force to the end of the file. The declarations are marked for NULL, the implementation is not. Casts are C
-   casts. */
+/* In force to the end of the file. Only the declarations are marked for NULL. Old-style casts are deliberate. */
 #ifdef __clang__
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunknown-warning-option"
@@ -207,12 +156,10 @@
 /** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
 #define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
 
-#ifndef GPUSYNC_OBJC
-#ifdef __APPLE__
+#if !defined(GPUSYNC_OBJC) && defined(__APPLE__)
 #define GPUSYNC_OBJC 1
-#else
+#elif !defined(GPUSYNC_OBJC)
 #define GPUSYNC_OBJC 0
-#endif
 #endif
 
 #if defined(__GNUC__)
@@ -223,17 +170,14 @@
 #define GPUSYNC__UNUSED
 #endif
 
-#ifndef GPUSYNC_API
-#ifdef GPUSYNC_STATIC
+#if !defined(GPUSYNC_API) && defined(GPUSYNC_STATIC)
 #define GPUSYNC_API static GPUSYNC__UNUSED
-#else
+#elif !defined(GPUSYNC_API)
 #define GPUSYNC_API
 #endif
-#endif
 
-/* Symbol names. The symbols of three calls that every program needs contain the version. Files compiled with different
-   versions of this header therefore do not link, and the linker names the missing symbol. For other languages each of
-   the three has a plain symbol, too: compare gpusync_version and gpusync_struct_sizes at the start. */
+/* The symbols of three calls that every program needs contain the version: files compiled with different versions of
+   this header do not link. For other languages each has a plain symbol, too: compare gpusync_version at the start. */
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
@@ -244,10 +188,9 @@
 #define GPUSYNC__VERSIONED(name)
 #endif
 
-/* Marks for Clang's warnings and for Swift. GPUSYNC_OPT marks a pointer that may be NULL. An unmarked pointer may not
-   be NULL: the declarations are an assume_nonnull region, which infers every pointer except the outer one of two
-   (GPUSYNC_REQ). A closed enum, from which a program chooses, has the same values in later versions. An open enum
-   (results, reasons, events, flags) may get more values, so a switch needs a default. */
+/* Marks for Clang's warnings and for Swift. GPUSYNC_OPT marks a pointer that may be NULL, no other may: the
+   declarations are an assume_nonnull region, which infers every pointer except the outer one of two (GPUSYNC_REQ).
+   Later versions may add values to an open enum (results, reasons, events, flags): a switch needs a default. */
 #ifdef __clang__
 #if __has_feature(nullability) && __has_attribute(enum_extensibility)
 #define GPUSYNC__MARKS
@@ -319,7 +262,6 @@ extern "C" {
 
 /** What a call returns. Zero: the call did what it says. Positive: no error, the answer is "not yet". Negative: an
     error.
-
     ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; ERROR_EXECUTION of a commit
     tells that earlier work failed, and nothing was changed. ERROR_DESTROYED and ERROR_DEVICE_LOST of a wait may tell
     how work ended, too. After every other error nothing was changed or lost. Each call names what it returns.
@@ -380,7 +322,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
     GPUSYNC__VERSIONED("gpusync_device_create");
 
 /** Destroy a device whose queues, timelines and warm-ups are all destroyed.
-
     After OK, gpusync calls none of the program's functions again.
     Returns  OK; ERROR_IN_USE: the device still has some, perhaps on their way by gpusync_queue_destroy_later;
              ERROR_WOULD_DEADLOCK: in a callback. After an error gpusync has done nothing.
@@ -439,7 +380,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
     GPUSYNC__VERSIONED("gpusync_command_buffer");
 
 /** Give back a buffer that will not be committed.
-
     command_buffer  One of gpusync_command_buffer, or one made elsewhere that gpusync_encode_wait or
                     gpusync_encode_signal kept.
     The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
@@ -547,7 +487,6 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 }
 
 /** Read from Metal's own status whether a ticket has ended, and how.
-
     ticket  GPUSYNC_EVERYTHING: all tickets. A failure is told again by each poll, until gpusync_queue_wait reports it.
     gpusync_poll sees an end whose handler did not run yet, and an end that an earlier ticket hides from
     gpusync_is_done.
@@ -562,7 +501,6 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
 /** Wait until one ticket has ended.
-
     ticket  GPUSYNC_EVERYTHING: as gpusync_queue_wait.
     Work that is done at the deadline counts before the timeout. A wait that timed out leaves nothing behind and can be
     repeated. The program's own completed handlers may run after the wait has returned, see
@@ -577,7 +515,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
                                                           uint64_t timeout_ns);
 
 /** Wait until everything that was committed to the queue before this call has ended.
-
     Held and tracked work counts as committed. The waits for everything are gpusync_queue_wait, gpusync_device_wait and
     every wait for GPUSYNC_EVERYTHING. One of them reports a failure, whether the failure happened before or during the
     wait; waits that overlap in time each report it. Given-up work of this queue is no failure here. Work that waited
@@ -589,7 +526,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
-
     options  As gpusync_wait_ex; NULL: none. error gets the failure of the first queue that has one to report; nothing
              names this queue. blocking has no effect.
     A queue that is being destroyed at the call, or is destroyed during the wait, is left out. So the call does not wait
@@ -643,7 +579,6 @@ typedef struct gpusync_error {
 #define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_next_error that skips what is on record. Since 0.4 */
 
 /** Read the next failure of this queue that the cursor has not seen.
-
     cursor  A number of the reader's own. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets
             the cursor behind the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
     error   Gets the failure when OK, else is unchanged.
@@ -658,7 +593,6 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
 /** True if the device is lost. Failures of the classes ACCESS_REVOKED and DEVICE_REMOVED mark the device lost, for
     good. A program that has been told of such a failure gets true.
-
     From a moment later new work is refused with ERROR_DEVICE_LOST, and held work ends with it. What the GPU has goes
     on: waits, polls and callbacks get the end that Metal reports. After a second gpusync gives up what has not ended,
     tracked command buffers too, provided that it has looked twice, half a second apart. Waits, polls and callbacks for
@@ -678,7 +612,6 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
 
 /** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. No iterations,
     but a time: yields for the time. All zero: sleeps at once.
-
     Without a budget (NULL) the wait decides. Each queue knows how long its last 16 tickets took, except failed tickets,
     those of gpusync_track, and those that waited on the GPU. The wait takes each of these times for a possible end of
     its work. It spins until the end, within 250 us, that costs least on average, and 50 to 250 us beyond; it sleeps at
@@ -813,7 +746,6 @@ struct gpusync_wait_options {
 };
 
 /** gpusync_wait with a spin budget, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
-
     With options->handlers the wait returns when the program's completed handlers have run. Never make such a wait in a
     completed handler: the handler would wait for itself. gpusync_commit and gpusync_submit add gpusync's own handler
     last, and the wait ends when this handler has begun. (Assumed: Metal runs handlers in the order of their addition.)
@@ -861,7 +793,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
-
     Danger: the GPU goes on with the work in flight, whose real end is not reported. Objects of gpusync_release_after
     are released at once, while the GPU may use them.
     Callbacks, and work of other queues that waits for a ticket, are told at once. Ended work keeps its result. All that
@@ -877,7 +808,6 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT 
 typedef void (*gpusync_destroyed_fn)(void *GPUSYNC_OPT user);
 
 /** Destroy a queue as gpusync_queue_destroy does, without blocking: for an owner that lets go in a callback.
-
     destroyed  Called when the work of the queue has ended, its callbacks have run, and nothing of it is left; where
                callbacks run. NULL: none. After an error, and for a NULL queue, it is not called.
     user       Passed to destroyed.
@@ -894,7 +824,6 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
                                                        void *GPUSYNC_OPT user);
 
 /** Destroy a device when its queues, timelines and warm-ups are destroyed, without blocking.
-
     destroyed  As in gpusync_queue_destroy_later. When it is called the device is gone, all memory of the allocator has
                been given back, and none of the program's functions is called any more.
     The queues, timelines and warm-ups that the device still has stay usable until they are destroyed, by whichever
@@ -963,7 +892,6 @@ GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, ui
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
 /** Have fn called once when the point has ended.
-
     point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline. A point that has ended already counts too.
     user   Passed to fn. Must stay valid until fn has been called.
     When the queue or timeline is destroyed, the remaining callbacks run in the destroy call, on its thread. They get
@@ -978,7 +906,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
                                                              void *GPUSYNC_OPT user);
 
 /** Retain an Objective-C object now, and release it when the point has ended: when and where a callback would run.
-
     Destroy releases the remaining objects, gpusync_queue_destroy_now too. On a lost device the object of a point that
     has not ended is kept until destroy. The object's dealloc may do what a callback may.
     Returns  as gpusync_on_done; after an error the object is not retained
@@ -1002,7 +929,6 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
    Metal queue ends its command buffers in order (assumed for an empty one), but not a failure of the first. */
 
 /** Give a ticket to a command buffer that its owner commits later, without gpusync.
-
     Call gpusync_track before the owner commits. The buffer does not line up behind held work.
     gpusync_is_done reports tickets in order: later tickets show as done only after this one (gpusync_poll sees them at
     once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
@@ -1056,7 +982,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
                                                                      gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
 
 /** Destroy a timeline. Waits that sleep or spin for its values return ERROR_DESTROYED.
-
     Work that names the timeline goes on with its event, committed or not. Work that is held, now or later, for a value
     that has not been signalled, and that no other work is to signal, ends with ERROR_DESTROYED.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys the
@@ -1079,7 +1004,6 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
                                                      uint64_t *GPUSYNC_OPT base);
 
 /** Read the present value: every value up to it is reached.
-
     The value stays below the lowest pending signal, even if higher values were signalled, and may be less than that of
     the event. With signalled_by_others this call reads the event.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
@@ -1087,7 +1011,6 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
 /** Raise the timeline from the host. Ends the waits for the value, on the host and on the GPU.
-
     value  Up to GPUSYNC_MAX_VALUE. A value whose signal is pending cannot be signalled.
     While the signal of a lower value is pending, the timeline rises to just below that value, on the host and on the
     GPU, and rises further when that work has ended well or was discarded. If the work fails, the timeline fails.
@@ -1099,7 +1022,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_time
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
 /** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
-
     reason  Copied: its result, if that is a number from -1 to ERROR_COMPILE, with a name or without, else
             ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Waits on the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written:
@@ -1225,7 +1147,6 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
                                                                  gpusync_point point);
 
 /** Encode a signal: the GPU signals the value at this place of the command buffer. The signal is pending from now on.
-
     command_buffer  As gpusync_encode_wait.
     point           A value of a timeline.
     For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails, the signal stays
@@ -1456,7 +1377,6 @@ typedef struct gpusync_trace_event {
 typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
 
 /** Report every event of the device to fn, from now on.
-
     fn  NULL: ends the trace.
     While none is set, an event costs one branch.
     Returns  OK.
@@ -1524,7 +1444,6 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
                the queue of a warm-up: ERROR_UNSUPPORTED. */
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
-
     command_buffers  count buffers, at least one, each once, ended, of the queue's device. Read during the call.
     After an error nothing was committed.
     Returns  OK: the buffers are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
