@@ -223,10 +223,8 @@ extern "C" {
 
      GPUSYNC_OPT     may be NULL. A NULL desc or NULL options mean defaults, as does zero in their fields.
      out             gets the object; NULL after an error.
-     ticket          may be NULL. Gets the ticket; after an error GPUSYNC_NO_TICKET, which is always done: do not pass
-                     the variable of a ticket that is still needed.
-     timeout_ns      the longest wait in nanoseconds from the call, by gpusync_now_ns. 0 looks once and does not wait;
-                     GPUSYNC_FOREVER: no limit.
+     ticket          may be NULL. Gets the ticket; after an error GPUSYNC_NO_TICKET: pass none that is still needed.
+     timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
      destroy         NULL: OK, nothing to do.
      Returns         results without GPUSYNC_. "also": besides what gpusync_result says of the result.
      Threads any     any thread, several at once.    Blocks no   waits for nothing except short locks. */
@@ -238,7 +236,7 @@ extern "C" {
     X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
     X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
     X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or makes no sense")                                         \
-    X(ERROR_UNSUPPORTED, -2, "no Metal here (without a Mac: softmetal, see README), or it lacks what is asked for")\
+    X(ERROR_UNSUPPORTED, -2, "Metal is unavailable or lacks this feature (no Mac? see softmetal in README)")       \
     X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                                      \
     X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
     X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
@@ -251,7 +249,7 @@ extern "C" {
     X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record")                                       \
     X(ERROR_CANCELLED, -14, "it was given up")                                                                     \
     X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                                 \
-    X(ERROR_DESTROYED, -16, "what it is about is being destroyed, or was")                                         \
+    X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
     X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait")                                      \
     X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or pending already, or out of range")  \
@@ -260,19 +258,18 @@ extern "C" {
     X(ERROR_COMPILE, -22, "a shader does not compile")
 /* clang-format on */
 
-/** What a call returns. Zero: the call did what it says. Positive: no error, the answer is "not yet". Negative: an
-    error.
-    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; ERROR_EXECUTION of a commit
-    tells that earlier work failed, and nothing was changed. ERROR_DESTROYED and ERROR_DEVICE_LOST of a wait may tell
-    how work ended, too. After every other error nothing was changed or lost. Each call names what it returns.
-    Every call may also return ERROR_INVALID_ARGUMENT (NULL where an object is needed) and ERROR_UNSUPPORTED (no Metal).
-    A call on an object that is being destroyed may return ERROR_DESTROYED. Open: Metal gets new reasons. */
+/** What a call returns. Zero: the call did what it says. Positive: no error, the answer is "not yet". Negative: error.
+    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; ERROR_DESTROYED and ERROR_DEVICE_LOST
+    of a wait may, too. ERROR_EXECUTION of a commit tells that earlier work failed, and nothing was changed. After every
+    other error nothing was changed or lost. Each call names what it returns. Every call may also return
+    ERROR_INVALID_ARGUMENT (NULL where an object is needed), ERROR_UNSUPPORTED (no Metal), and ERROR_DESTROYED on an
+    object that is being destroyed. Open: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_OK = 0,                       /**< The call did what it says; for a wait or poll: the work ended well. */
     GPUSYNC_TIMEOUT = 1,                  /**< The time limit passed first. The work goes on. */
     GPUSYNC_NOT_READY = 2,                /**< Not yet, or no more of them. */
     GPUSYNC_ERROR_INVALID_ARGUMENT = -1,  /**< An argument is NULL or makes no sense. */
-    GPUSYNC_ERROR_UNSUPPORTED = -2,       /**< Metal is not available, or lacks what is asked for. */
+    GPUSYNC_ERROR_UNSUPPORTED = -2,       /**< Metal is unavailable or lacks this feature. */
     GPUSYNC_ERROR_OUT_OF_MEMORY = -3,     /**< The allocator returned NULL. */
     GPUSYNC_ERROR_NO_DEVICE = -4,         /**< Metal has no device. */
     GPUSYNC_ERROR_METAL_NIL = -5,         /**< Metal returned nil where it should have made an object. */
@@ -285,7 +282,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_RESULT_UNKNOWN = -13,   /**< The work ended; later failures pushed its record out. */
     GPUSYNC_ERROR_CANCELLED = -14,        /**< The work was given up: untrack, cancel_held, destroy. */
     GPUSYNC_ERROR_DEVICE_LOST = -15,      /**< The GPU is gone or has locked this program out, for good. */
-    GPUSYNC_ERROR_DESTROYED = -16,        /**< The object concerned is being destroyed, or was. */
+    GPUSYNC_ERROR_DESTROYED = -16,        /**< The object is being destroyed or already was. */
     GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< In a callback, log function or warm-up job, where nothing may wait. */
     GPUSYNC_ERROR_IN_USE = -18,           /**< The device still has queues, timelines or warm-ups. */
     GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or pending already, or out of range. */
@@ -294,8 +291,8 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
     GPUSYNC_ERROR_COMPILE = -22           /**< A shader does not compile. */
 } gpusync_result;
 
-/** The text of a result: short, in English, static.    Returns the text, also for unknown values.
-    Threads any   Blocks no   Owns nothing */
+/** The text of a result.
+    Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
 
 typedef struct gpusync_device gpusync_device;     /**< Stands for an MTLDevice: hooks, callbacks. */
@@ -307,29 +304,27 @@ typedef struct gpusync_queue_desc gpusync_queue_desc;                   /**< Opt
 typedef struct gpusync_command_buffer_desc gpusync_command_buffer_desc; /**< Options of a command buffer. */
 typedef struct gpusync_wait_options gpusync_wait_options;               /**< Options of one wait: >>api-options. */
 
-/** The number of a commit on its queue: 1, 2, 3, ... in the order of the gpusync_commit calls. */
+/** The number of a commit on its queue: 1, 2, 3, ... by the commit calls; enqueued buffers keep their places. */
 typedef uint64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET UINT64_C(0) /**< No work: always done. */
 #define GPUSYNC_EVERYTHING UINT64_MAX /**< All work committed to the queue up to the call. */
 #define GPUSYNC_FOREVER UINT64_MAX    /**< A timeout without a limit. */
 
-/** Make the gpusync_device of an MTLDevice. Make one for each MTLDevice of the process: two of the same MTLDevice
-    cannot wait for each other's points.
+/** Make the gpusync_device of an MTLDevice, one for each: two of one MTLDevice cannot wait for each other's points.
     Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark, half an
              allocator, a metal_device that is not one.   Threads any   Blocks no   Owns retains the Metal device */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
 
-/** Destroy a device whose queues, timelines and warm-ups are all destroyed.
-    After OK, gpusync calls none of the program's functions again.
+/** Destroy a device without queues, timelines and warm-ups. After OK gpusync calls no function of the program.
     Returns  OK; ERROR_IN_USE: the device still has some, perhaps on their way by gpusync_queue_destroy_later;
              ERROR_WOULD_DEADLOCK: in a callback. After an error gpusync has done nothing.
     Threads one, with no other call on the device in progress
     Blocks until what gpusync runs on dispatch queues has left the device   Owns releases the Metal device */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
-/** Make a queue object over a command queue of the device.
+/** Make a queue object over a command queue of the device, one for each: two would each know only their own commits.
     Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
              not a command queue, or metal4 is set where Metal 4 is not available. ERROR_INVALID_ARGUMENT also:
              desc->metal_queue belongs to another device.
@@ -340,84 +335,68 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     GPUSYNC__VERSIONED("gpusync_queue_create");
 
 /** Wait until all work of the queue that Metal has been given has ended, then destroy the queue.
-
-    Held work ends with ERROR_CANCELLED, also plain commits behind held work; so does a tracked buffer that is not
-    committed. Buffers that were made and not committed are released, and the timelines that they were to signal fail
-    with ERROR_CANCELLED. Waits in progress on other threads return ERROR_DESTROYED; a wait for several points goes on
-    where the point of this queue had ended. The remaining callbacks run before this call returns, on its thread: do
-    not hold a lock that one of them takes. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first: while destroy
-    waits it runs callbacks of its own queue alone. If a callback of another queue has to run before this queue's work
-    can end, destroy never returns.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys the queue
-             (a mistake of the program that gpusync sometimes notices).
+    Held work ends with ERROR_CANCELLED, plain commits behind it too; so does a tracked buffer that is not committed.
+    Other uncommitted buffers are released, and the timelines that they were to signal fail with it. Waits on other
+    threads return ERROR_DESTROYED; a wait for several points goes on where the point of this queue had ended. The
+    remaining callbacks run in this call, on its thread. While it waits it runs callbacks of its own queue alone: with
+    GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first. If this queue's work cannot end before a callback of another
+    queue has run, destroy never returns.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: a second destroy.
     Threads one, see >>threads
-    Blocks until the GPU is finished, without limit, in the yield and park hooks. For a GPU that may hang use
-           gpusync_queue_destroy_now. Submissions in flight may wait for other queues: the call waits for those too. On
-           a lost device the call waits until the work is given up, about a second after the loss. A wait parked in
-           waitUntilCompleted (gpusync_wait_options.blocking) delays the call until it returns, always.
+    Blocks until the GPU is finished, also with the work of other queues for which submissions in flight wait; without
+           limit, in the yield and park hooks. For a GPU that may hang: gpusync_queue_destroy_now. A lost device gives
+           the work up after about a second. A wait with gpusync_wait_options.blocking always delays the call.
     Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Make a command buffer of this queue.
-
-    When the queue is full (max_command_buffer_count of its desc) the call waits for room. The call blocks inside Metal
-    only if a completed handler takes longer than 50 ms (>>caveats) or other code fills the queue, because gpusync
-    counts only its own calls, uncommitted buffers included. gpusync does not know buffers that were made elsewhere and
-    are not committed or tracked yet, nor uncommitted ones that were discarded or given up and are still referenced:
-    release yours, and drain the pool. Metal counts them, and [queue commandBuffer] waits without a limit.
+    While the queue is full (max_command_buffer_count of its desc) the call waits for room. gpusync counts only its own
+    calls, uncommitted buffers included. Metal also counts buffers made elsewhere that are not committed or tracked yet,
+    and discarded or given-up ones that are still referenced: release yours, and drain the pool. If these fill the
+    queue, or a completed handler takes over 50 ms (>>caveats), the call blocks in Metal, whatever its limit.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_EXECUTION: a
              failure sticks on the queue, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback, without
              room; ERROR_QUEUE_FULL: without a time limit, when for a second every buffer allowed was held or not
              committed, so that nothing made room. ERROR_UNSUPPORTED also: this Metal takes no descriptor.
-             ERROR_INVALID_ARGUMENT also: desc->descriptor is not a descriptor, or unretained_references is set beside
-             it.
-    Threads any
-    Blocks up to *desc->timeout_ns, in the park hook; without limit by default: set one against hangs
+             ERROR_INVALID_ARGUMENT also: desc->descriptor is none, or unretained_references is set beside it.
+    Threads any   Blocks up to *desc->timeout_ns, in the park hook; without limit by default: set one against hangs
     Owns gpusync keeps *out until its commit or discard: >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
                                                                     const gpusync_command_buffer_desc *GPUSYNC_OPT desc,
                                                                     void *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_command_buffer");
 
-/** Give back a buffer that will not be committed.
-    command_buffer  One of gpusync_command_buffer, or one made elsewhere that gpusync_encode_wait or
-                    gpusync_encode_signal kept.
+/** Give back a buffer that will not be committed, of gpusync_command_buffer or kept by an encode call: >>ownership.
     The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
-    value, or the work is cancelled; with signalled_by_others it goes to the GPU. With sticky_failure the discard of a
-    buffer whose commit or submission was refused because a failure sticks fails the timelines that the buffer was to
-    signal.
-    Returns  OK; ERROR_UNKNOWN_BUFFER: committed through gpusync, tracked or discarded already, or never kept by this
-             queue; ERROR_DESTROYED.
+    value, or the work is cancelled; with signalled_by_others it goes to the GPU. If the buffer's commit or submission
+    was refused because a failure sticks, the timelines that the buffer was to signal fail.
+    Returns  OK; ERROR_DESTROYED; ERROR_UNKNOWN_BUFFER: not, or no more, kept by this queue.
     Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer. Call this instead of [buffer commit].
 
-    command_buffer  From gpusync_command_buffer or from anywhere else, of the same MTLCommandQueue.
-    After an error gpusync has changed nothing: gpusync keeps what it kept, and the program what it had.
-    Returns  OK: the buffer is committed, or is held, behind held work or for a wait in the buffer. Held work is not
-                 committed yet: never call waitUntilCompleted on it.
-             ERROR_OUT_OF_MEMORY: try again.
-             ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held, and is enqueued, or too many are held
-                 (see max_command_buffer_count): for a wait, behind held work, or for the order of its signals. Try
-                 again when the queue holds no work, after gpusync_queue_wait for example, and what the buffer waits for
-                 is committed or over. Never discard an enqueued buffer: its Metal queue would wait for the buffer.
-             ERROR_ALREADY_TRACKED: the buffer has a ticket already. Its owner commits it, or the buffer is held.
-                 Nothing is left to do. ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it,
-                 commit an empty command buffer through gpusync behind it: >>api-external.
-             ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure.
-             ERROR_WRONG_QUEUE: a buffer that gpusync made goes to the queue that made it, or is discarded there.
-             ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer, which takes gpusync_commit4.
+    command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer or from anywhere else; not a wrapper that
+                    replaces its command buffer (MPSCommandBuffer after commitAndContinue).
+    After an error nothing has changed: gpusync keeps what it kept, and the program what it had.
+    Returns  OK: committed; or held, behind held work or for a wait in the buffer: then never call waitUntilCompleted.
+             ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held (for a wait, behind held work, or for
+             the order of its signals), and is enqueued, or too many are held (see max_command_buffer_count). Try again
+             when the queue holds no work, after gpusync_queue_wait for example, and what the buffer waits for is
+             committed or over. Never discard an enqueued buffer: its Metal queue would wait for the buffer.
+             ERROR_ALREADY_TRACKED: the buffer has a ticket; its owner commits it, or it is held.
+             ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it, see >>api-external.
+             ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE: a
+             buffer that gpusync made goes to the queue that made it, or is discarded there. ERROR_OUT_OF_MEMORY: try
+             again. ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer (gpusync_commit4).
     Threads any, one at a time for a command buffer
     Blocks no. A buffer made elsewhere waits for no room: Metal has counted it already.
-    Owns retains the buffer until its handler ran. Cost: the messages addCompletedHandler:, commit and status (to find a
-         second commit); for a buffer made elsewhere also commandQueue and a retain. */
+    Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
 #if GPUSYNC_OBJC
-/* The start of every gpusync_queue, read by the two inline calls below. Not for other use. The pad puts the counters on
-   cache lines of their own (128 bytes on Apple silicon). */
+/* The start of every gpusync_queue, for the inline calls below alone. The pad is for cache lines of 128 bytes. */
 typedef struct gpusync__head {
     uint64_t completed; /* every ticket up to this one has ended */
     unsigned char pad[120];
@@ -446,9 +425,9 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
 }
 
 /** True if the ticket is finished, well or badly. One load, no message to Metal.
-    ticket  GPUSYNC_EVERYTHING: as gpusync_is_idle.
-    Returns  true or false; false for NULL and for tickets not issued. May say false for a moment after the GPU is
-             finished, and while an earlier ticket is not finished. Never true too early.
+    ticket   GPUSYNC_EVERYTHING: as gpusync_is_idle.
+    Returns  true or false; false for NULL, for tickets not issued, and while an earlier ticket is not finished. As
+             gpusync_is_idle late for a moment, never true too early.
     Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
@@ -467,9 +446,8 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 }
 
 /** The number of tickets that have not ended, or a little more. Two loads, no message to Metal.
-    Returns  committed tickets less those that gpusync_is_done tells; 0 for NULL. More than that by tickets that have
-             ended behind one that has not, never less.
-    Threads any   Blocks no, wait-free   Owns nothing   Since 0.3 */
+    Returns  committed tickets less those that gpusync_is_done tells, never too few: tickets that have ended behind one
+             that has not still count. 0 for NULL.   Threads any   Blocks no, wait-free   Owns nothing   Since 0.3 */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
 #if GPUSYNC_OBJC
@@ -486,40 +464,36 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 #endif
 }
 
-/** Read from Metal's own status whether a ticket has ended, and how.
-    ticket  GPUSYNC_EVERYTHING: all tickets. A failure is told again by each poll, until gpusync_queue_wait reports it.
-    gpusync_poll sees an end whose handler did not run yet, and an end that an earlier ticket hides from
-    gpusync_is_done.
+/** Read from Metal's own status whether a ticket has ended, and how: also before its handler has run, and where an
+    earlier ticket hides the end from gpusync_is_done.
+    ticket   GPUSYNC_EVERYTHING: all tickets. Each poll repeats a failure until gpusync_queue_wait has reported it.
     Returns  NOT_READY: not yet, or another thread is just recording the failure. Ended: OK; ERROR_EXECUTION;
-             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: the log has dropped failures, perhaps the one of this ticket: how
-             the work ended is not known any more, and it may have ended well. For work that waited for something: the
-             result of what failed there, also ERROR_DESTROYED (the work has ended, then) and the program's own result
-             of gpusync_timeline_fail. ERROR_DEVICE_LOST: the work was given up, see gpusync_device_is_lost; or it was
-             held when the device was lost, and never ran. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being
-             destroyed.
+             ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: the log has dropped failures, perhaps that of this ticket, which may
+             also have ended well. Of work that waited for something: the result of what failed there, also
+             ERROR_DESTROYED (the work has ended, then) and the program's own result of gpusync_timeline_fail.
+             ERROR_DEVICE_LOST: the work was given up, see gpusync_device_is_lost; or it was held when the device was
+             lost, and never ran. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
 /** Wait until one ticket has ended.
-    ticket  GPUSYNC_EVERYTHING: as gpusync_queue_wait.
+    ticket   GPUSYNC_EVERYTHING: as gpusync_queue_wait.
     Work that is done at the deadline counts before the timeout. A wait that timed out leaves nothing behind and can be
-    repeated. The program's own completed handlers may run after the wait has returned, see
-    gpusync_wait_options.handlers.
+    repeated. Completed handlers of the program may run after the wait: see gpusync_wait_options.handlers.
     Returns  OK: the work ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED,
              ERROR_RESULT_UNKNOWN, ERROR_DEVICE_LOST: as gpusync_poll tells. ERROR_DESTROYED: the work did not end, and
              the wait is over; or the work ended, with this result of what it waited for, which gpusync_poll then
-             returns too. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even
-             if the timeout is 0: use gpusync_poll. ERROR_OUT_OF_MEMORY: no memory to sleep with.
+             returns too. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even if the timeout is
+             0: use gpusync_poll. ERROR_OUT_OF_MEMORY: no memory to sleep with.
     Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns);
 
-/** Wait until everything that was committed to the queue before this call has ended.
-    Held and tracked work counts as committed. The waits for everything are gpusync_queue_wait, gpusync_device_wait and
-    every wait for GPUSYNC_EVERYTHING. One of them reports a failure, whether the failure happened before or during the
-    wait; waits that overlap in time each report it. Given-up work of this queue is no failure here. Work that waited
-    for given-up work, of this queue or another, is one: this call returns ERROR_EXECUTION, and a wait for its ticket
-    ERROR_CANCELLED. To see every failure use tickets or gpusync_next_error.
+/** Wait until everything that was committed to the queue before this call has ended, held and tracked work included.
+    A wait for everything is this one, gpusync_device_wait, and every wait for GPUSYNC_EVERYTHING. A failure before or
+    during such a wait is reported by one of them; waits that overlap in time each report it. Given-up work of this
+    queue is no failure here. Work that waited for given-up work, of this queue or another, is one: this call returns
+    ERROR_EXECUTION, and a wait for its ticket ERROR_CANCELLED. To see every failure use tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
              ERROR_DEVICE_LOST: always, once the device is lost and all has ended or was given up.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -528,20 +502,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
     options  As gpusync_wait_ex; NULL: none. error gets the failure of the first queue that has one to report; nothing
              names this queue. blocking has no effect.
-    A queue that is being destroyed at the call, or is destroyed during the wait, is left out. So the call does not wait
-    for work that gpusync_queue_destroy_now left on the GPU, nor for a queue of gpusync_queue_destroy_later, whose
-    `destroyed` tells when its work has ended.
+    A queue that is destroyed, before or during the wait, is left out: the call does not wait for what
+    gpusync_queue_destroy_now left on the GPU, nor for the work of gpusync_queue_destroy_later.
     Returns  as gpusync_queue_wait, except ERROR_DESTROYED. TIMEOUT: some work did not end; the next wait reports what
              failed on the other queues. ERROR_EXECUTION reports the failures of all queues.
     Threads any   Blocks as gpusync_wait   Owns nothing; more than 16 queues allocate during the call */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** Why a command buffer failed, and what usually helps. The class of a Metal error comes from the number that the
-    driver gives the error. Metal keeps this number in an underlying NSError (IOGPUCommandQueueErrorDomain) and in the
-    text. If there is no number, or gpusync does not know it, the class comes from Metal's code (MTLCommandBufferError,
-    or MTL4CommandQueueError). An error of another domain is OTHER. The meanings of the numbers are known from public
-    logs: see examples/metal-behaves.md. Open: Metal gets new failures. */
+/** Why a command buffer failed, and what helps: by the driver's number of the error if gpusync knows it, else by
+    Metal's code (examples/metal-behaves.md). An error of another domain is OTHER. Open: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -561,9 +531,8 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     Returns  false for every other class, unknown ones too.   Threads any   Blocks no   Owns nothing   Since 0.4 */
 GPUSYNC_API bool gpusync_failure_is_transient(gpusync_failure failure);
 
-/** One failure. Text is valid UTF-8, cut to fit, always terminated; empty where unknown. Invalid bytes become U+FFFD.
-    When work failed because of what the work waited for, every field except the ticket describes the first failure,
-    wherever the first failure happened. */
+/** One failure. Text is valid UTF-8 (invalid bytes become U+FFFD), cut to fit, always terminated; empty where unknown.
+    When work failed because of what it waited for, every field except the ticket describes the first failure. */
 typedef struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
@@ -579,33 +548,29 @@ typedef struct gpusync_error {
 #define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_next_error that skips what is on record. Since 0.4 */
 
 /** Read the next failure of this queue that the cursor has not seen.
-    cursor  A number of the reader's own. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets
-            the cursor behind the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
-    error   Gets the failure when OK, else is unchanged.
+    cursor   A number of the reader's own. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets
+             the cursor behind the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
+    error    Gets the failure when OK, else is unchanged.
     A cursor passes every failure on record once, in the order of discovery, given-up work (FAILURE_CANCELLED) included.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
 
-/** The text of a failure class: short, in English, static.    Returns the text, also for unknown values.
-    Threads any   Blocks no   Owns nothing */
+/** The text of a class.   Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
-/** True if the device is lost. Failures of the classes ACCESS_REVOKED and DEVICE_REMOVED mark the device lost, for
-    good. A program that has been told of such a failure gets true.
-    From a moment later new work is refused with ERROR_DEVICE_LOST, and held work ends with it. What the GPU has goes
-    on: waits, polls and callbacks get the end that Metal reports. After a second gpusync gives up what has not ended,
-    tracked command buffers too, provided that it has looked twice, half a second apart. Waits, polls and callbacks for
-    that work get ERROR_DEVICE_LOST, and every timeline fails with it. Nothing that comes later changes this:
-    gpusync_is_done and gpusync_is_idle stay false, and gpusync_release_after keeps its object until destroy. The GPU
-    may still use the memory of such work. To tell it from work that has ended, or never ran, call gpusync_get_info:
-    that returns OK for the latter, and ERROR_DEVICE_LOST for work that was given up.
-    Returns  false for NULL.
-    Threads any   Blocks no   Owns nothing */
+/** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has marked it, for good. A program
+    that has been told of such a failure gets true.
+    Soon after, new work is refused with ERROR_DEVICE_LOST, and held work ends with it. What the GPU has goes on: waits,
+    polls and callbacks get the end that Metal reports. After a second gpusync gives up what has not ended, tracked
+    command buffers too, provided that it has looked twice, half a second apart. Waits, polls and callbacks for that
+    work get ERROR_DEVICE_LOST, and every timeline fails with it. Nothing that comes later changes this: gpusync_is_done
+    and gpusync_is_idle stay false, and gpusync_release_after keeps its object until destroy. The GPU may still use the
+    memory of given-up work: gpusync_get_info returns ERROR_DEVICE_LOST for it, and OK for what ended or never ran.
+    Returns  false for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
-/* ------------------------------------------------------------------------------------------------------------------
-   You can stop reading here. The rest serves further needs. */
+/* You can stop reading here. The rest serves further needs. */
 
 /* ------------------------------------------------------------------------------------------------- >>api-options --
    1b: more of chapter 1. */
