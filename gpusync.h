@@ -577,57 +577,45 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
 
 /** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. No iterations,
     but a time: yields for the time. All zero: sleeps at once.
-    Without a budget (NULL) the wait decides. Each queue knows how long its last 16 tickets took, except failed tickets,
-    those of gpusync_track, and those that waited on the GPU. The wait takes each of these times for a possible end of
-    its work. It spins until the end, within 250 us, that costs least on average, and 50 to 250 us beyond; it sleeps at
-    once if that costs less. A sleep counts as 250 us of spinning. Where nothing is known (no history, a value that no
-    work is to signal, held work or work that is not counted) the wait spins for 20 us. If fewer than 4 of the last 16
-    spins met the end, each further spin that does not is followed by 4 waits without a spin, then 8, 16 and so on, at
-    most 1,024: for a queue, a timeline, or many points. A spinning wait looks five times a microsecond at most, and in
-    between calls the CPU's pause, or repeatedly the program's yield hook. */
+    Without a budget (NULL) the wait decides by the times that the last tickets of its queue took, and by how many of
+    the last spins met the end: it spins for 20 us where nothing is known, else for 500 us at most. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
     uint64_t max_spin_ns;      /**< Nanoseconds; 0: no limit in time. */
-    /** For one point whose end is expected later than in 100 us: sleeps until 50 us before it, and spins then. Saves
-        most of the CPU time of a spin if timed sleeps are punctual, which no Mac has shown yet. Since 0.3 */
+    /** For one point whose end is expected later than in 100 us: sleeps until 50 us before it, then spins. Pays off if
+        timed sleeps are punctual, which no Mac has shown yet. Since 0.3 */
     bool until_near;
 } gpusync_spin;
 
-/** A sleeping wait, as the hooks see it. Successive waits use the same waiter. Valid until gpusync_device_destroy. No
-    hook tells of its end: free what you put into it after that call, from a list of your own. */
+/** A sleeping wait, as the hooks see it. Later waits use it again, until gpusync_device_destroy. No hook tells of its
+    end: free what you put into it after that call, from a list of your own. */
 typedef struct gpusync_waiter {
     void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL at first, never touched by gpusync. */
 } gpusync_waiter;
 
-/** What a wait does with its thread. A fiber scheduler or a language runtime supplies its own hooks, so that no thread
-    is blocked. A hook lets no C++ exception and no longjmp out, and does not call gpusync_*_destroy. */
+/** What a wait does with its thread: a fiber scheduler or a language runtime supplies its own hooks and blocks no
+    thread. A hook lets no C++ exception and no longjmp out, and does not call gpusync_*_destroy. */
 typedef struct gpusync_hooks {
     void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield, or
                                                             in a spin not set by the program, the CPU's pause. */
     /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns (GPUSYNC_FOREVER: no deadline). May
-        return early for no reason. After an earlier unpark, park returns at once: an unpark leaves a permit, one at
-        most. NULL, and then unpark too: a condition variable. */
+        return early for no reason. An unpark that came before leaves a permit, one at most: park then returns at once.
+        NULL, and then unpark too: a condition variable. */
     void (*GPUSYNC_OPT park)(void *GPUSYNC_OPT user, gpusync_waiter *waiter, uint64_t deadline_ns);
-    /** Wakes the waiter. On any thread; must not block. May be called after the wait is over: the next park returns
-        early. */
+    /** Wakes the waiter, on any thread; must not block. May come when the wait is over: the next park returns early. */
     void (*GPUSYNC_OPT unpark)(void *GPUSYNC_OPT user, gpusync_waiter *waiter);
     void *GPUSYNC_OPT user; /**< Passed to all three. */
 } gpusync_hooks;
 
-/** The clock of deadline_ns.
-    Returns  monotonic nanoseconds, which stop while the machine sleeps on Apple systems.
-    Threads any   Blocks no   Owns nothing */
+/** The clock of deadline_ns and of timeouts.
+    Returns  monotonic nanoseconds, which stop while an Apple system sleeps.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
-/** Memory of devices and their objects. Called when objects are made, grow or are destroyed, at the first failure of a
-    queue, and in a wait for over 16 queues or points. Never called for a commit or a wait in the steady state, nor
-    after the destroy call of the device. Runs on any thread, Metal's too, also with locks held: must not call gpusync.
-    Callbacks and submissions are used again: at most 256 free callbacks and 64 free submissions are kept, and the rest
-    of a burst is released at once. What a thread needs to sleep stays as long as the device: 128 bytes, on macOS 152,
-    for each thread that slept at the same time. What Metal may come back to late stays in the process, and comes from
-    malloc: 128 bytes for each command buffer that was in flight at the same time ("slots"), and 96 for each value of
-    other code's events that was waited for at the same time. */
+/** Memory of devices and their objects. gpusync calls the functions when objects are made, grow or are destroyed, at
+    the first failure of a queue, and in a wait for over 16 queues or points; never for a commit or a wait in the steady
+    state, nor after the destroy call of the device. They run on any thread, Metal's too, also with locks held: they
+    must not call gpusync. What Metal may use late is from malloc, and stays in the process: see the manual. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
@@ -642,15 +630,13 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
 } gpusync_log_level;
 
 /** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep the function short. A
-    wait may return a failure before the function is told of the failure. */
+    wait may return a failure before the function is told of it. */
 typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
 
-/** Where callbacks run: >>api-callbacks. */
+/** Where callbacks run: >>api-callbacks. The remaining ones run when their queue or timeline is destroyed. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
-    /** On a serial dispatch queue, soon; the remaining ones when their queue or timeline is destroyed. gpusync's own
-        dispatch queue has the quality of service "user initiated". */
-    GPUSYNC_CALLBACKS_QUEUED = 0,
-    GPUSYNC_CALLBACKS_MANUAL /**< In gpusync_dispatch; the remaining ones when their queue or timeline is destroyed. */
+    GPUSYNC_CALLBACKS_QUEUED = 0, /**< Soon, on a serial dispatch queue: gpusync's own is "user initiated". */
+    GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_dispatch. */
 } gpusync_callback_mode;
 
 /** Callbacks are due: have gpusync_dispatch called soon. Any thread, Metal's too; must not block or call gpusync. */
@@ -665,8 +651,8 @@ struct gpusync_device_desc {
     gpusync_log_fn GPUSYNC_OPT log;                 /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;                     /**< Passed to log. */
     gpusync_callback_mode callback_mode;            /**< Where callbacks run. */
-    /** QUEUED: a serial dispatch_queue_t, retained. Give the dispatch queue a quality of service: without one
-        libdispatch takes the one of the thread that asks first. NULL: gpusync's. Since 0.2 */
+    /** QUEUED: a serial dispatch_queue_t, retained. Give it a quality of service: without one libdispatch takes that of
+        the thread that asks first. NULL: gpusync's. Since 0.2 */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program calls gpusync_dispatch now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
@@ -677,12 +663,12 @@ struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that gpusync makes; NULL: none. */
     /** Command buffers that may be uncompleted: made, committed, held or tracked, until their completed handlers have
-        run. gpusync's own count, too: a submission with waits may need one, and one with signals. While so many are,
-        gpusync_command_buffer waits, and gpusync_submit where it needs a buffer of its own. Held buffers may use
-        all but one eighth, rounded down, and all but one at least: with 1 nothing can be held. 0: 64, or with Metal 4
-        no limit. For an MTLCommandQueue pass the count with which the queue was made: Metal does not report it. */
+        run; gpusync's own, too: a submission with waits may need one, and one with signals. While so many are,
+        gpusync_command_buffer waits, and gpusync_submit for its own buffers. All but an eighth (rounded down, one at
+        least) may be held: with 1 nothing can be. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the
+        count with which it was made, which Metal does not report. */
     uint32_t max_command_buffer_count;
-    /** Failures kept for gpusync_next_error; 0: 64. Made at the first. Without memory one is kept, all are counted. */
+    /** Failures kept for gpusync_next_error; 0: 64. Allocated at the first; without memory one is kept, all count. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
@@ -694,8 +680,8 @@ struct gpusync_command_buffer_desc {
     const uint64_t *GPUSYNC_OPT timeout_ns; /**< How long to wait for room in the queue; NULL: no limit. */
     const char *GPUSYNC_OPT label;          /**< Shows in failures and reports; NULL: none. */
     bool unretained_references; /**< Metal does not retain encoded resources: the program keeps them alive. */
-    /** An MTLCommandBufferDescriptor, which says all that Metal can do for one command buffer; NULL: none. With it
-        unretained_references must be false: its retainedReferences counts. macOS 11, iOS 14. Since 0.4 */
+    /** An MTLCommandBufferDescriptor, with all that Metal can do for one command buffer; NULL: none. Its
+        retainedReferences counts: unretained_references must be false. macOS 11, iOS 14. Since 0.4 */
     void *GPUSYNC_OPT descriptor;
 };
 
@@ -704,23 +690,20 @@ struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
-    /** For gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in Metal's
-        waitUntilCompleted. Neither device loss nor destroy ends such a wait, and destroy returns only after it. The
-        other waits with this option sleep as usual. No effect in other calls. Since 0.4 */
+    /** For gpusync_wait_ex alone: does not spin. Without a time limit a wait for committed command buffers parks in
+        Metal's waitUntilCompleted: neither loss nor destroy ends it, and destroy waits for it. Since 0.4 */
     bool blocking;
 };
 
 /** gpusync_wait with a spin budget, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
-    With options->handlers the wait returns when the program's completed handlers have run. Never make such a wait in a
-    completed handler: the handler would wait for itself. gpusync_commit and gpusync_submit add gpusync's own handler
-    last, and the wait ends when this handler has begun. (Assumed: Metal runs handlers in the order of their addition.)
-      Tracked work                          Handlers added before gpusync_track have run.
-      Work that was never committed         Nothing to wait for.
-      GPUSYNC_EVERYTHING                    All handlers since the queue was made.
-    Callbacks of gpusync_on_done do not count as handlers. If a handler is never called, the wait returns TIMEOUT at its
-    limit. Destroying the queue also ends the wait, and so does giving up the work of a lost device. If the work failed,
-    the wait then returns that failure. If the work ended well, the wait returns ERROR_DESTROYED or ERROR_DEVICE_LOST,
-    because handlers of the work may still run.
+    With options->handlers the wait returns when the program's completed handlers have run: those added before
+    gpusync_track for tracked work, all since the queue was made for GPUSYNC_EVERYTHING, none for work that was never
+    committed. Callbacks of gpusync_on_done do not count as handlers. Never make such a wait in a completed handler: it
+    would wait for itself. gpusync_commit and gpusync_submit add gpusync's own handler last, and the wait ends when that
+    has begun. (Assumed: Metal runs handlers in the order of their addition.)
+    If a handler is never called, the wait returns TIMEOUT at its limit. Destroying the queue also ends the wait, and so
+    does giving up the work of a lost device: it returns the failure of the work, or, because handlers may still run,
+    ERROR_DESTROYED or ERROR_DEVICE_LOST where the work ended well.
     Returns  as gpusync_wait. ERROR_UNSUPPORTED also: blocking on a queue of Metal 4.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
@@ -729,43 +712,32 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queu
 
 /** Let a queue with gpusync_queue_desc.sticky_failure take new work after a failure.
 
-    With sticky_failure a failure of work of the queue sticks until this call: later work needs no timeline to learn of
-    the failure.
-      What sticks  ERROR_EXECUTION and ERROR_RESULT_UNKNOWN, of the work's own or taken over from what it waited for.
-                   No other result sticks, for example ERROR_CANCELLED or ERROR_DESTROYED.
-      New work     gpusync_command_buffer, gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION,
-                   and change nothing. What a refused open command buffer is to signal stays pending: commit the buffer
-                   after this call. Or discard it, before or after this call: then the timelines that it was to signal
-                   fail with the error that sticks, or that stuck last. The signals of a refused submission are left to
-                   the program: submit again, or call gpusync_timeline_fail, because other work may wait for them.
-      Held work    ends with the error that sticks, and is never committed.
-      Later work   that the GPU has runs on. A ticket above the one that failed (the lowest, if several did) that ends
-                   well after the failure was found takes its error, and so do the timelines that it was to signal.
-                   Work that fails by itself keeps its own error.
-      Reports      Each ticket that takes the error has a record of its own. While a failure sticks, every wait for
-                   everything that includes the failed ticket returns it. If none has, the first one after this call
-                   does: the clear itself is no report.
-    Tickets end in any order, as on other queues.
-    What counts is when gpusync finds a failure. Found before this call, it is taken by work behind it that has its
-    ticket before this call, also where that work ends well after the call. Found after this call, a failure of a ticket
-    from before the call is recorded, and returned for its ticket; it does not stick, and no other work takes it. A
-    failure may end held work a moment before it is on record: this call does not bring such work back. Timelines that
-    failed stay failed. Two owners of one queue each learn of every failure by a cursor of their own, see
-    gpusync_next_error.
-    Returns  OK, also when nothing has failed. ERROR_INVALID_ARGUMENT also: a queue without sticky_failure.
-             ERROR_DESTROYED.
+    A failure of work of such a queue (ERROR_EXECUTION or ERROR_RESULT_UNKNOWN, its own or taken over from what it
+    waited for; not ERROR_CANCELLED, for one) sticks from when gpusync finds it until this call:
+      New work     gpusync_command_buffer, gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION and
+                   change nothing. The signals of a refused open command buffer stay pending: commit the buffer after
+                   this call, or discard it at any time: the timelines that it was to signal then fail with the error
+                   that sticks, or stuck last. The signals of a refused submission are left to the program: submit
+                   again, or call gpusync_timeline_fail.
+      Held work    ends with the error that sticks, and is never committed: this call does not bring it back.
+      Later work   that the GPU has, of a ticket above the lowest that failed, runs on. If it ends well after the
+                   failure was found, it takes the error, on its own record, and so do the timelines that it was to
+                   signal; also after this call, if it has its ticket from before. Work that fails keeps its own error.
+      Waits        for everything that include the failed ticket return the error, or if none has, the first later one.
+    A failure of a ticket from before this call that is found after it is recorded, and returned for its ticket, but
+    does not stick, and no other work takes it. Timelines that failed stay failed.
+    Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
     Danger: the GPU goes on with the work in flight, whose real end is not reported. Objects of gpusync_release_after
-    are released at once, while the GPU may use them.
-    Callbacks, and work of other queues that waits for a ticket, are told at once. Ended work keeps its result. All that
-    had not ended, and what it was to signal, ends with ERROR_DESTROYED.
+    are released at once, while the GPU may use them. Callbacks, and work of other queues that waits for a ticket, are
+    told at once: ended work keeps its result; all other work, and what it was to signal, ends with ERROR_DESTROYED.
     Returns  as gpusync_queue_destroy
     Threads one, see >>threads
-    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks. A wait that is
-           parked in waitUntilCompleted (gpusync_wait_options.blocking) delays the call until it returns.
+    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks; as
+           gpusync_queue_destroy for a wait with gpusync_wait_options.blocking
     Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -773,13 +745,11 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT 
 typedef void (*gpusync_destroyed_fn)(void *GPUSYNC_OPT user);
 
 /** Destroy a queue as gpusync_queue_destroy does, without blocking: for an owner that lets go in a callback.
-    destroyed  Called when the work of the queue has ended, its callbacks have run, and nothing of it is left; where
-               callbacks run. NULL: none. After an error, and for a NULL queue, it is not called.
-    user       Passed to destroyed.
-    The call closes the queue, wakes its waits, ends its held work and discards its open command buffers; the pointer
-    is not to be used any more. The rest is done on a dispatch queue of the device, one object after the other, by a
-    thread that blocks without the program's hooks and runs no callbacks. With GPUSYNC_CALLBACKS_MANUAL go on calling
-    gpusync_dispatch until `destroyed` was called.
+    destroyed  Called with user, where callbacks run, when the work of the queue has ended, its callbacks have run, and
+               nothing of it is left. NULL: none. Not called after an error, nor for a NULL queue.
+    The call closes the queue, wakes its waits, ends its held work and discards its open command buffers; do not use the
+    pointer any more. A thread of a dispatch queue of the device does the rest, one object after the other. It blocks
+    without the program's hooks and runs no callbacks: with GPUSYNC_CALLBACKS_MANUAL dispatch until `destroyed` runs.
     Danger: a GPU that hangs keeps the queue, its memory, its device and what was let go after it, until the device is
     lost. Where that must not be, use gpusync_queue_destroy_now, outside of callbacks.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
@@ -791,25 +761,23 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 /** Destroy a device when its queues, timelines and warm-ups are destroyed, without blocking.
     destroyed  As in gpusync_queue_destroy_later. When it is called the device is gone, all memory of the allocator has
                been given back, and none of the program's functions is called any more.
-    The queues, timelines and warm-ups that the device still has stay usable until they are destroyed, by whichever
-    call. No call takes the device any more, except gpusync_dispatch with GPUSYNC_CALLBACKS_MANUAL: go on calling it, on
-    one thread at a time, until it has called `destroyed`, and not after that.
+    Until they are destroyed, the device's objects stay usable. No call takes the device any more, except, with
+    GPUSYNC_CALLBACKS_MANUAL, gpusync_dispatch: call it, on one thread at a time, until `destroyed` runs.
     Returns  OK; ERROR_DESTROYED: this was called before.
     Threads one, also in callbacks and in the log function   Blocks no   Owns nothing   Since 0.3 */
 GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *GPUSYNC_OPT device,
                                                         gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                         void *GPUSYNC_OPT user);
 
-/** The MTLDevice.    Returns the object, borrowed; NULL for NULL.
-    Threads any   Blocks no   Owns nothing */
+/** The MTLDevice.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_device_metal(const gpusync_device *GPUSYNC_OPT device);
 
-/** The MTLCommandQueue, or MTL4CommandQueue.    Returns the object, borrowed; NULL for NULL.
-    Threads any   Blocks no   Owns nothing */
+/** The MTLCommandQueue, or MTL4CommandQueue.
+    Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_OPT queue);
 
-/** The version of the linked implementation, as GPUSYNC_VERSION. Compare the number with the header's.
-    Returns  major * 10000 + minor * 100 + patch.   Threads any   Blocks no   Owns nothing   Since 0.2 */
+/** The version of the linked implementation, as GPUSYNC_VERSION: compare it with the header's.
+    Returns  the number.   Threads any   Blocks no   Owns nothing   Since 0.2 */
 GPUSYNC_API uint32_t gpusync_version(void);
 
 /* ----------------------------------------------------------------------------------------------- >>api-callbacks --
