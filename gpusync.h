@@ -781,20 +781,15 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_O
 GPUSYNC_API uint32_t gpusync_version(void);
 
 /* ----------------------------------------------------------------------------------------------- >>api-callbacks --
-   2: callbacks, and frames in flight.
+   2: callbacks. (Frames in flight need none: keep a ticket for each set of resources, wait for it before the next use.)
 
-   Frames in flight: keep a ticket for each set of resources, GPUSYNC_NO_TICKET at first. Wait for the ticket before the
-   set is used again. A program that only bounds how far it runs ahead needs no array, because tickets are numbers: with
-   one commit a frame, `if (ticket > 2) gpusync_wait(queue, ticket - 2, ...)` lets two frames be in flight. (Without the
-   `if` ticket 1 would make 1 - 2, which is GPUSYNC_EVERYTHING.)
+   Callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL), never on
+   a thread of Metal's, where they would delay the end of later work. Those of a device run one at a time, in the order
+   in which they became due; those of one point in the order in which they were registered. A slow callback delays the
+   others and nothing else. A wait may return before the callback of its ticket has run. */
 
-   Callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL). They
-   never run on a thread of Metal's, where they would delay the end of later work. The remaining ones run when their
-   queue or timeline is destroyed. A wait may return before the callback of its ticket has run. Callbacks of a device
-   run one at a time, in the order in which they became due; callbacks of one point in the order in which they were
-   registered. A slow callback delays the others and nothing else. */
-
-/** A point to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. */
+/** A point to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. The calls that
+    get a point check it, and retain what it names. */
 typedef struct gpusync_point {
     gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
     gpusync_ticket ticket;                  /**< GPUSYNC_EVERYTHING: only in waits on the host. */
@@ -802,16 +797,14 @@ typedef struct gpusync_point {
     uint64_t value;                         /**< Up to GPUSYNC_MAX_VALUE. */
 } gpusync_point;
 
-/** The point of a ticket. Checks and retains nothing: the call that gets the point does both.
-    Returns  the point.   Threads any   Blocks no   Owns nothing   Since 0.2 */
+/** The point of a ticket, unchecked.   Returns  the point.   Threads any   Blocks no   Owns nothing   Since 0.2 */
 GPUSYNC_API inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync_point point = {queue, ticket, NULL, 0};
     return point;
 }
 
-/** The point of a value of a timeline. Checks and retains nothing, as gpusync_at_ticket.
-    Returns  the point.   Threads any   Blocks no   Owns nothing   Since 0.2 */
+/** The point of a value, unchecked.   Returns  the point.   Threads any   Blocks no   Owns nothing   Since 0.2 */
 GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
 {
     gpusync_point point = {NULL, 0, timeline, value};
@@ -819,28 +812,25 @@ GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, ui
 }
 
 /** Told how work ended. error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool
-    and no lock. The function may call everything except destroy; gpusync_queue_destroy_later and the like are allowed.
-    A wait that would have to wait returns ERROR_WOULD_DEADLOCK. The function lets no C++ exception and no longjmp out,
-    and does not end the thread: on a dispatch queue pthread_exit ends the process. */
+    and no lock, and may call what >>threads says. It lets no C++ exception and no longjmp out, and does not end the
+    thread: on a dispatch queue pthread_exit ends the process. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
-/** Have fn called once when the point has ended.
-    point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline. A point that has ended already counts too.
-    user   Passed to fn. Must stay valid until fn has been called.
-    When the queue or timeline is destroyed, the remaining callbacks run in the destroy call, on its thread. They get
-    ERROR_CANCELLED for work that was never committed, and ERROR_DESTROYED for a value that was not reached.
-    gpusync_queue_destroy_now gives ERROR_DESTROYED to all work that had not ended. When the device is lost they get
-    ERROR_DEVICE_LOST for points that did not end. While destroy waits, it runs only callbacks of its own queue.
+/** Have fn called once when the point has ended, even if that was before this call.
+    point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline.
+    user   Passed to fn. Must stay valid until fn has been called. After an error fn is not called.
+    When the queue or timeline is destroyed, the remaining callbacks run in the destroy call, on its thread: with
+    ERROR_CANCELLED for work that was never committed, and ERROR_DESTROYED for a value that was not reached and, by
+    gpusync_queue_destroy_now, for all work that had not ended. ERROR_DEVICE_LOST: a lost device did not end the point.
     Returns  OK; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY;
-             ERROR_DESTROYED. ERROR_UNSUPPORTED also: other code signals the timeline, and Metal has no listener. After
-             an error fn is not called.
+             ERROR_DESTROYED. ERROR_UNSUPPORTED also: other code signals the timeline, and Metal has no listener.
     Threads any   Blocks no   Owns nothing; allocates where no free callback is left: a device keeps 256 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
                                                              void *GPUSYNC_OPT user);
 
-/** Retain an Objective-C object now, and release it when the point has ended: when and where a callback would run.
-    Destroy releases the remaining objects, gpusync_queue_destroy_now too. On a lost device the object of a point that
-    has not ended is kept until destroy. The object's dealloc may do what a callback may.
+/** Retain an Objective-C object now, and release it when and where a callback of the point would run. Destroy releases
+    the remaining objects, gpusync_queue_destroy_now too. On a lost device the object of a point that has not ended is
+    kept until destroy. The object's dealloc may do what a callback may.
     Returns  as gpusync_on_done; after an error the object is not retained
     Threads any   Blocks no   Owns retains the object until the point has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
@@ -849,44 +839,40 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point
     max    Runs at most this many callbacks and releases, the oldest first. 0: none.
     count  Gets the number that has run. May be NULL.
     What becomes due during the call is left. When the call has run some and leaves others, it calls notify.
-    Returns  OK, also when nothing is due. When another thread runs a callback the call returns at once, and notify is
-             called when that callback is over. With GPUSYNC_CALLBACKS_QUEUED the call does nothing.
-             ERROR_WOULD_DEADLOCK: in a callback.
+    Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED, or at once when another thread runs a
+             callback: notify is called when that is over. ERROR_WOULD_DEADLOCK: in a callback.
     Threads any   Blocks while the callbacks run   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
 /* ------------------------------------------------------------------------------------------------ >>api-external --
    3: command buffers that other code commits. A ticket for one counts as committed from the call on: until the buffer
-   ends the queue is not idle, and waits wait. A buffer that was committed already gets no ticket, because Metal takes
-   no handler for it. Commit an empty command buffer through gpusync behind it: its ticket tells the end of both, if the
-   Metal queue ends its command buffers in order (assumed for an empty one), but not a failure of the first. */
+   ends, the queue counts as busy and waits block. A buffer that was committed already gets no ticket, because Metal
+   takes no handler for it. Commit an empty command buffer through gpusync behind it: that ticket tells the end of both
+   (assumed: an empty one ends no earlier than those in front of it), but not a failure of the first. */
 
-/** Give a ticket to a command buffer that its owner commits later, without gpusync.
-    Call gpusync_track before the owner commits. The buffer does not line up behind held work.
-    gpusync_is_done reports tickets in order: later tickets show as done only after this one (gpusync_poll sees them at
+/** Give a ticket to a command buffer that its owner commits later, without gpusync. Call this before the owner commits.
+    gpusync_is_done reports tickets in order: later ones show as done only after this one (gpusync_poll sees them at
     once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
+    The buffer does not line up behind held work.
     Returns  OK; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_ARGUMENT also:
              the buffer has waits or signals of gpusync: commit it with gpusync.
-    Threads any, not while another thread uses the buffer   Blocks no
-    Owns retains the buffer until its handler ran */
+    Threads any, not while another thread uses the buffer   Blocks no   Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *GPUSYNC_OPT ticket);
 
 /** Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED. The
-    owner must not commit the buffer during the call: its status is read once. That holds for destroy, too.
-    Returns  OK; ERROR_INVALID_TICKET: not a ticket of gpusync_track, or over already; ERROR_ALREADY_COMMITTED;
-             ERROR_DESTROYED.
+    owner must not commit the buffer during the call, nor during destroy: its status is read once.
+    Returns  OK; ERROR_ALREADY_COMMITTED; ERROR_DESTROYED; ERROR_INVALID_TICKET: not of gpusync_track, or over already.
     Threads any   Blocks no   Owns a record of 128 bytes stays until the buffer ends or is deallocated */
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
 
 /* ----------------------------------------------------------------------------------------------- >>api-timelines --
    4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
    gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
-   more. A timeline that has failed stays failed: every query and every wait returns the first failure, also for a value
-   that was reached before. Two kinds of work are spared: committed work that waited for a value which was reached
-   before the failure, and work whose wait was encoded after the value had been reached and before the failure. Give
-   work that fails independently a timeline of its own. */
+   more. A failed timeline stays failed: every query and every wait returns the first failure, also for a value reached
+   before. Spared are committed work whose value was reached before the failure, and work whose wait was encoded between
+   the two. Give work that fails independently a timeline of its own. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -897,28 +883,27 @@ typedef struct gpusync_timeline_desc {
     /** An MTLSharedEvent that other code signals, too, unseen by gpusync; retained. An event at UINT64_MAX means
         failure. NULL: the timeline makes its own event. Since 0.2 */
     void *GPUSYNC_OPT shared_event;
-    /** Other code signals the event: work encoded without gpusync, or another process. A value that no pending signal
-        covers may come from there. Therefore work that waits for such a value goes to the GPU, and gpusync reads the
-        event and asks Metal to tell. Danger: if other code signals the value only after work that gpusync holds, the
-        GPU's watchdog may end the wait. A value below the lowest pending signal is reached when the event shows it or a
-        higher one, also before the command buffer with that signal has ended. shared_event implies it. Since 0.4 */
+    /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
+        A value that no pending signal covers may then come from there: work that waits for it goes to the GPU, and
+        gpusync reads the event and asks Metal to tell. Danger: if other code signals the value only after work that
+        gpusync holds, the GPU's watchdog may end the wait. A value below the lowest pending signal is reached when the
+        event shows it or a higher one, also before the command buffer with that signal has ended. Since 0.4 */
     bool signalled_by_others;
 } gpusync_timeline_desc;
 
 /** Make a timeline, with an event of its own or over desc->shared_event.
     Returns  OK; ERROR_METAL_NIL: Metal has no event to give (as happens in sandboxes); ERROR_OUT_OF_MEMORY;
-             ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value out of range. ERROR_UNSUPPORTED also: shared_event is
-             not a shared event.
+             ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value out of range. ERROR_UNSUPPORTED also: no shared event.
     Threads any   Blocks no   Owns retains the event; the device must outlive the timeline */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
                                                                      const gpusync_timeline_desc *GPUSYNC_OPT desc,
                                                                      gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/** Destroy a timeline. Waits that sleep or spin for its values return ERROR_DESTROYED.
-    Work that names the timeline goes on with its event, committed or not. Work that is held, now or later, for a value
-    that has not been signalled, and that no other work is to signal, ends with ERROR_DESTROYED.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys the
-             timeline.
+/** Destroy a timeline. Waits that sleep or spin for its values return ERROR_DESTROYED. Work that names the timeline
+    goes on with its event, committed or not. Work that is held, now or later, for a value that is not signalled, and
+    that no other work is to signal, ends with ERROR_DESTROYED. If such work is on the GPU, call gpusync_timeline_fail
+    first: else gpusync_queue_destroy does not return while it waits.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until waits have left and its callbacks have run   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
 
@@ -930,33 +915,30 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUS
                                                           void *GPUSYNC_OPT user);
 
 /** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
-    base  Gets the offset: value v of the timeline is v + *base on the event, which may have had an earlier use. 0 for
-          an imported event. Call gpusync_timeline_metal before the expression that uses base.
+    base     Gets the offset: value v of the timeline is v + *base on the event, which may have had an earlier use. 0
+             for an imported event. Call this before the expression that uses base.
     Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
 
-/** Read the present value: every value up to it is reached.
-    The value stays below the lowest pending signal, even if higher values were signalled, and may be less than that of
-    the event. With signalled_by_others this call reads the event.
+/** Read the present value: every value up to it is reached. It stays below the lowest pending signal, even if higher
+    values were signalled, and may be less than that of the event. With signalled_by_others this call reads the event.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
-/** Raise the timeline from the host. Ends the waits for the value, on the host and on the GPU.
-    value  Up to GPUSYNC_MAX_VALUE. A value whose signal is pending cannot be signalled.
+/** Raise the timeline from the host. Ends waits for the value, on host and GPU, commits work held for it.
+    value    Up to GPUSYNC_MAX_VALUE, and not pending.
     While the signal of a lower value is pending, the timeline rises to just below that value, on the host and on the
-    GPU, and rises further when that work has ended well or was discarded. If the work fails, the timeline fails.
-    This call commits held work that waited for the signal.
+    GPU, and further when that work has ended well or was discarded. If the work fails, the timeline fails.
     Returns  OK; ERROR_NOT_RISING: nothing has changed, because the value is reached already (another thread may have
              been first), is pending, is the highest that was signalled, or is out of range; the result of the failure;
-             ERROR_DEVICE_LOST; ERROR_DESTROYED.
-    Threads any   Blocks no   Owns nothing */
+             ERROR_DEVICE_LOST; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
 /** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
-    reason  Copied: its result, if that is a number from -1 to ERROR_COMPILE, with a name or without, else
-            ERROR_EXECUTION. NULL: ERROR_EXECUTION.
+    reason   Copied: its result, if that is a number from -1 to ERROR_COMPILE, with a name or without, else
+             ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Waits on the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written:
     waits for it on the GPU go on until other code signals it.
     Returns  OK; ERROR_DESTROYED. The result of an earlier failure, if the timeline had failed already.
@@ -984,16 +966,15 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 /** Wait for several points of one device.
 
     points   May be NULL when count is 0. The same point may occur several times.
-    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` gets; where `which` gets count, it is as
-             gpusync_wait_ex says of the wait. A wait for more than 16 points does not spin, unless spin says so.
-             blocking has no effect. handlers: a ticket has ended only when its handlers have run, too.
+    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` gets; where that is count, as
+             gpusync_wait_ex says of the wait. More than 16 points do not spin, unless spin says so. blocking has no
+             effect. handlers: a ticket has ended only when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
     A point that failed has ended, also work that a lost device has given up. A point whose queue or timeline is
-    destroyed ends the wait. This wait reports failures of GPUSYNC_EVERYTHING points, as gpusync_device_wait does,
-    although it returns one result.
+    destroyed ends the wait. GPUSYNC_EVERYTHING points report failures as gpusync_device_wait does, for one result.
     Danger: at the time limit, and where a point's queue or timeline is destroyed, a wait for ALL returns the failure of
-    a point that has ended, although other points may not have ended. Ask for each before you use its memory again.
+    a point that has ended, although others may not have. Ask for each before you use its memory again.
     Returns  what a wait for the point of `which` returns. OK: every one ended well; also for a count of 0, but not with
              ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points of two
              devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY;
