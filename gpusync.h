@@ -988,72 +988,62 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 /* --------------------------------------------------------------------------------------------- >>api-submissions --
    5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into a command buffer,
    which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, also of
-   buffers that were encoded elsewhere: its waits come first, then the command buffers in order, then its signals.
-
-   From queue to queue use a timeline: the GPU waits for the GPU. A ticket works, too, but the host waits: work that
-   waits for a ticket is held until the ticket has ended.
+   buffers that were encoded elsewhere: its waits come first, then the command buffers in order, then its signals. Waits
+   and signals of its own stand in command buffers of their own, so the work may overlap them where Metal tracks no
+   resource between the two: encode them where that matters, or pass GPUSYNC_STRICT. From queue to queue use a timeline:
+   work that waits for a ticket is held until the ticket has ended.
 
    Pending signals. A signal is pending from gpusync_encode_signal, or from the submission, on. The value is reached
-   when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with the error of
-   the work; then the tickets of the work that waits for the timeline fail, and so do the timelines that this work was
-   to signal. Danger: work that is already on the GPU stops waiting (not for an imported event, see
-   gpusync_timeline_fail), and runs on whatever its input holds. Only held work never runs. Work that was to signal a
-   timeline which has failed ends well all the same.
+   when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with its error,
+   then the tickets of the work that waits for the timeline fail, and so do the timelines that this work was to signal.
+   Danger: work that is already on the GPU stops waiting (not for an imported event, see gpusync_timeline_fail), and
+   runs on whatever its input holds. Only held work never runs. Work that was to signal a failed timeline ends well.
 
    Held. gpusync commits work when these are true: each value that the work waits for is reached, or is to be signalled
-   by committed work; each ticket that the work waits for has ended; no held work stands in front; and "Order" lets the
-   work go. (For values that others signal see signalled_by_others.) Until then gpusync holds the work on the host,
-   where the GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits it, often
-   Metal's completion thread. While another thread commits to the queue, a dispatch queue of gpusync's own does so
-   instead, a moment later. Later work of the same queue lines up behind held work (not GPUSYNC_UNORDERED, not
-   gpusync_track). Therefore a signal that stands behind its own wait on one queue never comes: gpusync_report shows
-   such work, gpusync_cancel_held ends it.
+   by committed work (for values that others signal see signalled_by_others); each ticket that it waits for has ended;
+   no held work stands in front; and "Order" lets the work go. Until then gpusync holds the work on the host, where the
+   GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits it, often Metal's
+   completion thread; while another thread commits to the queue, a dispatch queue of gpusync's own does. Later work of
+   the same queue lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track). So a signal that stands behind
+   its own wait on one queue never comes: gpusync_report shows such work, gpusync_cancel_held ends it. Held work that is
+   cancelled or fails is never committed: Metal may run the program's handlers when it deallocates the buffer.
 
-   Order. The GPU compares numbers: a wait for 3 also ends when the event shows 5. Therefore work that signals 5 is held
-   while another queue has committed work whose lower signal is still to come, unless the work waits for that value or a
-   higher one before its first signal of that timeline. (Ping-pong, wait for n - 1 and signal n, goes to the GPU at
-   once.) STRICT work counts as work of another queue for the other work of its queue. The table says what becomes of
-   work with a signal of b, by the signal of a that work of another queue has on the same timeline:
+   Order. Signal the values of a timeline in rising order. The GPU compares numbers: a wait for 3 also ends when the
+   event shows 5. So work that signals 5 is held while another queue has committed work whose lower signal is still to
+   come, unless the work waits for that value or a higher one before its first signal of that timeline. (Ping-pong, wait
+   for n - 1 and signal n, goes to the GPU at once.) STRICT work counts as work of another queue for the rest of its
+   own. What becomes of work with a signal of b, by the signal of a that work of another queue has on the same timeline:
 
      the signal of a is              b is higher   b is the same   b is lower
-       open                          goes          NOT_RISING      goes
-       held                          goes          NOT_RISING      goes
+       open, or held                 goes          NOT_RISING      goes
        committed                     held          NOT_RISING      goes
        signalled, not reached        goes          NOT_RISING      goes
        reached                       goes          NOT_RISING      NOT_RISING
        discarded                     goes          goes            goes
        failed                        failed        failed          failed
 
-   open: encoded into a command buffer that is not committed. committed: Metal has the command buffers, with STRICT,
-   too; "held", but for the work of the sentence above. signalled, not reached: its work has ended well, and a lower
+   open: encoded into a command buffer that is not committed. committed: Metal has the command buffers, also with
+   STRICT; "held", but for the work of the exception above. signalled, not reached: its work has ended well, and a lower
    signal is pending; of several such values the highest alone is NOT_RISING. failed: the timeline has; the call returns
-   that failure. For two signals of one queue the table holds, with "goes" for "held". NOT_RISING and the failure come
-   from gpusync_encode_signal, or from gpusync_submit for the signals of its description; "held" is decided when the
-   work is submitted or committed, and again when nothing else holds it. So accepted work is never refused for its
-   order. The event cannot show a value that goes to the GPU behind a higher one: work that waits for the lower value is
-   held until the host has seen it reached. Where a higher value goes while a lower one is open or held, a wait on the
-   GPU for the higher value does not wait for the lower one. A wait on the host waits for both.
-
-   Overlap. Metal starts the command buffers of a queue in order, but lets buffers overlap that share no tracked
-   resource. gpusync_submit puts a wait in a command buffer of its own in front, and a signal in one behind, so that
-   work may overlap its wait or its signal if Metal tracks no resource between them. Encode waits and signals into the
-   command buffers where that matters; for buffers that come from elsewhere pass GPUSYNC_STRICT. */
+   that failure. For two signals of one queue "held" reads "goes". Accepted work is never refused for its order. Work
+   that waits for a value which goes to the GPU behind a higher one is held until the host has seen it reached. Where a
+   higher value goes while a lower one is open or held, a wait on the GPU for the higher value does not wait for the
+   lower one; a wait on the host does. If work that signals 5 depends on 5 or 6 of the same timeline, directly or
+   through other work, neither is reached: gpusync does not detect the cycle, and gpusync_timeline_fail ends it. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU.
 
     command_buffer  Any uncommitted one of the Metal queue. gpusync keeps one that it did not make from here on.
-    point           A value, or a ticket of any queue of the device.
-    Call it between encoders, or before the first one to make everything wait. Commit the buffer only with
-    gpusync_commit or gpusync_submit, never with [buffer commit], or discard it. gpusync_commit holds the whole buffer
-    until the work for every value is committed and every ticket has ended, so put waits before signals. Nothing is
-    encoded for a point that has been reached, nor for a ticket, for which the host waits.
+    point           A value, or a ticket of any queue of the device, for which the host waits.
+    Call it between encoders, or before the first one to make everything wait, and before any signal. Commit the buffer
+    with gpusync_commit or gpusync_submit, which hold the whole buffer until the work for every value is committed and
+    every ticket has ended; never with [buffer commit]. Or discard it. Nothing is encoded for a reached value.
     If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
     (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on. If the queue of
     a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED, even if the
-    ticket of that queue ended well in between. One that had ended well at this call counts as reached.
-    Returns  OK, also for a timeline that has failed. After an error nothing has been encoded. ERROR_INVALID_ARGUMENT
-             also: behind a signal of this buffer (commit in between); a point of another device. ERROR_NOT_RISING:
-             above GPUSYNC_MAX_VALUE.
+    ticket of that queue ended well after this call.
+    Returns  OK, also for a timeline that has failed. After an error nothing is encoded. ERROR_INVALID_ARGUMENT also:
+             behind a signal of this buffer; a point of another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
              ERROR_ALREADY_TRACKED; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads the one that encodes the buffer   Blocks no   Owns retains buffer and event: >>ownership   Since 0.2 */
@@ -1064,14 +1054,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
     command_buffer  As gpusync_encode_wait.
     point           A value of a timeline.
     For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails, the signal stays
-    pending: commit again, or discard. gpusync_command_buffer_discard takes the signal back; work that is held for the
-    value stays held. If the queue is destroyed before the commit, the timeline fails with ERROR_CANCELLED, by
-    gpusync_queue_destroy_now with ERROR_DESTROYED.
+    pending: commit again, or discard, which takes the signal back. If the queue is destroyed before the commit, the
+    timeline fails with ERROR_CANCELLED, by gpusync_queue_destroy_now with ERROR_DESTROYED.
     Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed through other work: nothing
              was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why. ERROR_NOT_RISING: the
              value is reached, pending, or the highest that was signalled, is below another value that the buffer
-             signals, or the buffer waits for this value or a higher one. ERROR_INVALID_ARGUMENT also: the point is a
-             ticket.
+             signals, or the buffer waits for this value or a higher one. ERROR_INVALID_ARGUMENT also: a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
@@ -1097,26 +1085,22 @@ typedef struct gpusync_submission {
     const uint64_t *GPUSYNC_OPT timeout_ns;               /**< For room for gpusync's own buffers; NULL: no limit. */
 } gpusync_submission;
 
-/** Submit work to the queue, as one ticket.
+/** Submit work to the queue, as one ticket, which has ended when all command buffers and all points that they waited
+    for have ended. Held work ends with the first failure, although other points that it waits for may not have ended.
 
-    The ticket has ended when all command buffers and all points that they waited for have ended. Held work ends with
-    the first failure, although other points that it waits for may not have ended. A wait for the ticket returns the
-    first error that was found, of the waits or of the work. Waits that were encoded into the command buffers count as
-    waits of the submission; encoded signals count before its own.
-    OK does not say that the work ran: if a point had failed already, the submission ends at once, and its command
-    buffers are released. The ticket and on_complete tell.
+    A wait for the ticket returns the first error that was found, of the waits or of the work. Waits that were encoded
+    into the command buffers count as waits of the submission; encoded signals count before its own. OK does not say
+    that the work ran: if a point had failed, the submission ends at once and releases its command buffers, as the
+    ticket tells.
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
-                 called.
-             Every error of gpusync_commit, about any of the command buffers.
+             called. Every error of gpusync_commit, about any of the command buffers. ERROR_INVALID_TICKET.
              ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; a wait comes behind a
-                 signal of the same value or a lower one, of the submission or encoded into one of its buffers; the
-                 signals of one timeline do not rise.
-             The result of the failure of a timeline that is to be signalled.
+             signal of the same value or a lower one, of the submission or encoded into one of its buffers; the signals
+             of one timeline do not rise. The result of the failure of a timeline that is to be signalled.
              ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says. Or,
-                 without a time limit, gpusync's own buffers got no room for a second, as in gpusync_command_buffer.
+             without a time limit, gpusync's own buffers got no room for a second, as in gpusync_command_buffer.
              TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: gpusync's own buffers got no room, or nil.
              ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that other code signals.
-             ERROR_INVALID_TICKET.
     Threads any   Blocks for room for command buffers of gpusync's own, up to *timeout_ns
     Owns retains command buffers until their handlers ran, timelines and events until the submission is over */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
@@ -1129,9 +1113,8 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
 /* -------------------------------------------------------------------------------------------------- >>api-warmup --
    6: the first use of a GPU is slow. Metal makes objects when they are first needed, and compiles shaders. A warm-up
-   does such work in advance, in the background, on four serial dispatch queues of the quality of service "user
-   initiated": three compile pipelines, and one sends an empty command buffer and runs the jobs. A report and a trace
-   show the warm-up as a timeline, whose value is the amount done. */
+   does such work in advance, on four serial dispatch queues of the quality of service "user initiated": three compile
+   pipelines, and one sends an empty command buffer and runs the jobs. Report and trace show it as a timeline. */
 
 /** A compute pipeline to compile ahead: a function of a source text or of a library, one of which is NULL. */
 typedef struct gpusync_pipeline_desc {
@@ -1158,8 +1141,8 @@ typedef struct gpusync_warmup_desc {
 } gpusync_warmup_desc;
 
 /** Begin a warm-up.
-    desc  NULL: an empty command buffer alone. The contents of the desc are copied or retained.
-    out   Gets the warm-up; NULL after an error, but for the two errors of desc->blocking.
+    desc     NULL: an empty command buffer alone. The contents of the desc are copied or retained.
+    out      Gets the warm-up; NULL after an error, but for the two errors of desc->blocking.
     Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST. gpusync_warmup_wait tells what fails later.
              With desc->blocking: OK: all is done, well or badly. ERROR_WOULD_DEADLOCK, in a callback, and
              ERROR_DEVICE_LOST, where the device is lost during the call: *out is a warm-up that is not done.
@@ -1182,10 +1165,9 @@ GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *G
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
 
-/** Get a pipeline: waits for one pipeline. Joins a compilation in flight; begins one where the warm-up is disabled. Of
-    several calls that want the pipeline one begins it.
-    i      The pipeline's number in the desc, from 0.
-    error  With ERROR_COMPILE: gets Metal's text, and the function's name as its label.
+/** Get a pipeline: waits for this one alone. Joins its compilation, or begins it, once, where the warm-up is disabled.
+    i        The pipeline's number in the desc, from 0.
+    error    With ERROR_COMPILE: gets Metal's text, and the function's name as its label.
     Returns  OK; ERROR_COMPILE; else as gpusync_warmup_wait.
     Threads any   Blocks as gpusync_wait   Owns *out is borrowed for as long as the warm-up lives */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i,
@@ -1195,9 +1177,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_war
 
 /** Destroy a warm-up. Jobs that did not begin are left out. Waits in progress return ERROR_DESTROYED.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, or in one of its jobs; nothing was done.
-    Threads one, see >>threads
-    Blocks until the compilations and the job that have begun are done, which nothing can stop. Danger: Metal may
-           compile for seconds.   Owns releases its pipelines */
+    Threads one, see >>threads   Owns releases its pipelines
+    Blocks until the compilations and the job that have begun are done. Danger: Metal may compile for seconds. */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT warmup);
 
 /* ------------------------------------------------------------------------------------------------- >>api-insight --
