@@ -1192,8 +1192,8 @@ typedef struct gpusync_ticket_info {
 } gpusync_ticket_info;
 
 /** Read how a ticket ended. The record is kept for at least the last 256 tickets of a queue.
-    Returns  OK: *info is filled. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished, perhaps for good;
-             ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: no record: too old, or ticket 0. Unless OK *info is zero.
+    Returns  OK: *info is filled; else it is zero. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished,
+             perhaps for good; ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: no record: too old, or ticket 0.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
@@ -1201,9 +1201,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
 /** Counts since the queue (or device) was made. A wait for what has ended well may go uncounted: where one look at the
     counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
-    uint64_t commits; /**< Tickets issued, those of gpusync_track included. */
-    /** Tickets that ended, well or badly, except what a lost device or gpusync_queue_destroy_now has given up. */
-    uint64_t completions;
+    uint64_t commits;          /**< Tickets issued, those of gpusync_track included. */
+    uint64_t completions;      /**< Tickets that ended, well or badly, and were not given up by loss or destroy_now. */
     uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
     uint64_t failures_dropped; /**< Records pushed out of the log. */
     uint64_t waits_inline;     /**< Waits that ended by looking at the counter, except those that go uncounted. */
@@ -1214,34 +1213,30 @@ typedef struct gpusync_stats {
     uint64_t spins_in_vain;    /**< Waits whose spin, set or not, ended first: they then slept, or timed out. */
     uint64_t spin_ns;          /**< Nanoseconds that waits have spun, the yield hook included. */
     uint64_t held;             /**< Commits and submissions that were held on the host. */
-    /** Waits that slept for one ticket or one queue, where the GPU's end is known. Since 0.4 */
-    uint64_t wakes;
+    uint64_t wakes;   /**< Waits that slept for one ticket or one queue, where the GPU's end is known. Since 0.4 */
     uint64_t wake_ns; /**< Nanoseconds from the GPU's end until the waiter ran, the sum over `wakes`. Since 0.4 */
 } gpusync_stats;
 
-/** Read the counts of one queue. Each number is exact. commits and completions belong together: their difference is
-    the number of tickets that have not ended. The other numbers are each read for itself, while threads go on counting.
+/** Read the counts of one queue. Each number is exact, and read for itself while threads go on counting; commits and
+    completions are read together: their difference is the number of tickets that have not ended.
     Returns  OK.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
 
-/** Read the sum over the device's queues, destroyed ones included, and the waits for timelines, many points or the
-    device.
+/** Read the sum over the device's queues, destroyed ones too, and the waits for timelines, many points or the device.
     Returns  OK. Not read at one instant, as gpusync_get_stats.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
 /** The kinds of events. Each event tells its own time: events of one thing may arrive in another order. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
-    GPUSYNC_TRACE_COMMIT,    /**< queue, ticket: of gpusync_commit and gpusync_track. */
-    GPUSYNC_TRACE_SUBMIT,    /**< queue, ticket: gpusync_submit has taken the work. */
-    GPUSYNC_TRACE_HOLD,      /**< queue, ticket: the work is held. */
-    GPUSYNC_TRACE_ISSUE,     /**< queue, ticket: a submission, or held work, was committed to Metal. */
-    GPUSYNC_TRACE_COMPLETED, /**< queue, ticket, result, gpu_start_s, gpu_end_s: it has ended, or was given up. */
-    /** queue and ticket (of EVERYTHING: the last), or timeline and value, or neither: several points, as of
-        gpusync_device_wait. */
-    GPUSYNC_TRACE_WAIT_BEGIN,
-    GPUSYNC_TRACE_WAIT_END, /**< As WAIT_BEGIN, with result and how. */
-    GPUSYNC_TRACE_SIGNAL,   /**< timeline, value: signalled on the host, or by a submission that has ended. */
-    GPUSYNC_TRACE_CALLBACK  /**< queue and ticket, or timeline and value, result: the callback is about to run. */
+    GPUSYNC_TRACE_COMMIT,     /**< queue, ticket: of gpusync_commit and gpusync_track. */
+    GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: gpusync_submit has taken the work. */
+    GPUSYNC_TRACE_HOLD,       /**< queue, ticket: the work is held. */
+    GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: a submission, or held work, was committed to Metal. */
+    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s: it has ended, or was given up. */
+    GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; many points: neither. */
+    GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
+    GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: signalled on the host, or by a submission that has ended. */
+    GPUSYNC_TRACE_CALLBACK    /**< queue and ticket, or timeline and value, result: the callback is about to run. */
 } gpusync_trace_kind;
 
 /** How a wait ended, as counted by gpusync_stats. */
@@ -1271,26 +1266,24 @@ typedef struct gpusync_trace_event {
 /** Told of an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
 typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
 
-/** Report every event of the device to fn, from now on.
-    fn  NULL: ends the trace.
-    While none is set, an event costs one branch.
-    Returns  OK.
+/** Report every event of the device to fn, from now on. While no function is set, an event costs one branch.
+    fn       NULL: ends the trace.
+    Returns  OK.   Blocks until gpusync's handlers that have begun have returned   Owns nothing
     Threads one, while no other call, callback or warm-up runs on the device, and nothing is in flight: wait with
-            gpusync_wait_options.handlers first   Blocks until gpusync's handlers that have begun have returned
-    Owns nothing */
+            gpusync_wait_options.handlers first */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
                                              void *GPUSYNC_OPT user);
 
 /** Write a text to print when a program hangs: every queue, and how long its tickets take; every unfinished command
-    buffer (ticket, label, status, age); work held or in flight, what the work waits for, and what is to signal those
-    points; every wait.
-    buffer  Gets the text, cut to size - 1 bytes, terminated. NULL: nothing is written. Empty for a NULL device.
+    buffer (ticket, label, status, age); work held or in flight, what it waits for, and what is to signal that; every
+    wait, one for several points with a line for each.
+    buffer   Gets the text, cut to size - 1 bytes, terminated. NULL: nothing is written. Empty for a NULL device.
     Returns  the length of the whole text without its terminator, as snprintf does.
     Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
 GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
 /** Write the lines of gpusync_report that are about one queue. Empty for NULL, and for a queue that is being destroyed.
-    buffer  As in gpusync_report.
+    buffer   As in gpusync_report.
     Returns  as gpusync_report   Threads any   Blocks no, but takes locks and asks Metal   Owns nothing   Since 0.3 */
 GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *GPUSYNC_OPT buffer, size_t size);
 
@@ -1299,44 +1292,34 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
    Commit with gpusync_commit4 or gpusync_submit. Tickets, queries, waits, callbacks, failures, timelines and the report
    work as with any queue, and work on one kind may wait for work on the other. The differences:
 
-   Buffers     The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
-               Several committed together have one ticket, and count as one in max_command_buffer_count, which bounds
-               here what may be held. Metal takes a recording once: begin the buffer again before each commit. Metal
-               lets a program begin the buffer again while the GPU works, with another allocator. gpusync cannot see
-               any of these calls.
-   Held work   OK is also returned for held work (>>api-submissions): beginning such a buffer again takes its recording
-               away. Where work may be held, use other command buffers for the next work. gpusync does not notice a
-               buffer that another queue holds.
-   Lifetimes   Metal retains nothing. gpusync keeps the command buffers until the feedback. A signal of the queue may
-               come after the feedback: gpusync keeps an event that the queue is to signal until the event shows the
-               value, or a later signal of the queue has come. (A failed timeline's event does not tell. Nor does one
-               that other code or another queue has raised above the value: gpusync takes it for signalled.) Where that
-               is open when the gpusync_queue is destroyed, also by gpusync_queue_destroy_now, the queue signals one
-               more event, and destroy waits for it, at most 100 ms. If it does not come, the Metal queue and the events
-               stay for good. The program owns the rest, also
-               residency and barriers: gpusync_release_after keeps an object until a ticket is done, but see
-               gpusync_queue_destroy_now. An allocator may be reset when the work that was recorded with the allocator
-               is done: a wait or poll for each of its tickets has returned OK, ERROR_EXECUTION, ERROR_CANCELLED or
-               ERROR_RESULT_UNKNOWN. ERROR_DEVICE_LOST and ERROR_DESTROYED do not mean done, nor does anything after
-               gpusync_queue_destroy_now: the GPU may still work.
-   End         Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see the end only
-               after the feedback. Without a feedback the ticket never ends, and gpusync_queue_destroy never returns:
-               use gpusync_queue_destroy_now, after which all that the commit uses stays for good. Feedbacks run on the
-               feedbackQueue of the MTL4CommandQueueDescriptor, which the program keeps: never wait on the
-               feedbackQueue. Where the feedbackQueue is the main queue, do not wait on the main thread.
-   Options     MTL4CommitOptions are gpusync's own, one for each commit: Metal takes the handlers out of them. Instead
-               of a feedback handler use gpusync_on_done and gpusync_get_info.
-   Waits and   of a submission are operations of the queue, in front of its commit and behind it: no work overlaps them.
-   signals     A wait holds back all later commits, GPUSYNC_UNORDERED too. When a wait takes too long, Metal gives the
-               wait up, and runs the work, and everything behind the work. If the value is still not reached at the
-               feedback, the submission has failed with GPUSYNC_FAILURE_TIMEOUT. Its ticket ends when the work that
-               signals the value has ended; for a value that other code signals the ticket ends at the feedback.
-               Danger: a value reached meanwhile hides the failure. With GPUSYNC_STRICT the host waits and signals.
-   Failures    gpusync_error.label is the label that the first command buffer has when the failure is found: the program
-               may have begun the buffer again. The ticket is certain.
-   Not there   gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, gpusync_track,
-               gpusync_wait_options.blocking in gpusync_wait_ex, submissions without command buffers, a Metal 4 queue as
-               the queue of a warm-up: ERROR_UNSUPPORTED. */
+   Buffers. The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
+   Several committed together have one ticket, and count as one in max_command_buffer_count, which bounds here what may
+   be held. Metal takes a recording once: begin the buffer again before each commit. gpusync cannot see that, nor that
+   another queue holds the buffer. To begin a held buffer (>>api-submissions) takes its recording away: where work may
+   be held, use other command buffers for the next work.
+
+   Lifetimes. Metal retains nothing. gpusync keeps the command buffers until the feedback, and an event that the queue
+   is to signal until the event shows the value, or a later signal of the queue has come. Where that is open when the
+   gpusync_queue is destroyed, also by gpusync_queue_destroy_now, destroy waits for one more signal, at most 100 ms; if
+   that does not come, the Metal queue and the events stay for good. The program owns the rest, also residency and
+   barriers; gpusync_release_after keeps an object until a ticket is done. An allocator may be reset when a wait or poll
+   for each ticket recorded with it has returned OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN. After
+   ERROR_DEVICE_LOST, ERROR_DESTROYED or gpusync_queue_destroy_now the GPU may still work.
+
+   End. Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only then.
+   Without one the ticket never ends, and gpusync_queue_destroy never returns: use gpusync_queue_destroy_now, after
+   which all that the commit uses stays for good. Never wait on the feedbackQueue of the MTL4CommandQueueDescriptor,
+   which the program keeps, nor on the main thread if it is the main queue. MTL4CommitOptions are gpusync's own: instead
+   of a feedback handler use gpusync_on_done and gpusync_get_info. gpusync_error.label is read at the discovery.
+
+   Waits and signals of a submission are operations of the queue, in front of its commit and behind it: no work overlaps
+   them, and a wait holds back all later commits, GPUSYNC_UNORDERED too. When a wait takes too long, Metal gives it up,
+   and runs the work. If the value is still not reached at the feedback, the submission has failed with
+   GPUSYNC_FAILURE_TIMEOUT; its ticket ends when the work that signals the value has (for a value that other code
+   signals, at the feedback). Danger: a value reached meanwhile hides the failure. With GPUSYNC_STRICT the host waits.
+
+   ERROR_UNSUPPORTED: gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, gpusync_track,
+   gpusync_wait_options.blocking in gpusync_wait_ex, submissions without command buffers, a warm-up's queue. */
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
     command_buffers  count buffers, at least one, each once, ended, of the queue's device. Read during the call.
@@ -1345,9 +1328,7 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
              ERROR_ALREADY_TRACKED: this queue holds one of them. ERROR_QUEUE_FULL; ERROR_EXECUTION; ERROR_DEVICE_LOST;
              ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
     Threads any, one at a time for a command buffer
-    Blocks no
-    Owns retains the buffers until the feedback. Cost: the messages new, addFeedbackHandler: and commit:count:options:;
-         for each buffer a retain; for several also an array.   Since 0.2 */
+    Blocks no   Owns retains the buffers until the feedback   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
                                                              void *GPUSYNC_REQ const *GPUSYNC_REQ command_buffers,
                                                              size_t count, gpusync_ticket *GPUSYNC_OPT ticket);
