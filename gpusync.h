@@ -230,9 +230,9 @@ extern "C" {
      Threads any     any thread, several at once.    Blocks no   waits for nothing except short locks. */
 
 /* clang-format off */
-/** Every result with its value and its text, as X(NAME, value, text), for programs that want the names too. */
+/** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
 #define GPUSYNC_RESULTS(X)                                                                                         \
-    X(OK, 0, "done")                                                                                               \
+    X(OK, 0, "done") /* of a wait or poll: the work ended well */                                                  \
     X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
     X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
     X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or makes no sense")                                         \
@@ -243,14 +243,14 @@ extern "C" {
     X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")                    \
     X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
     X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                                      \
-    X(ERROR_ALREADY_TRACKED, -10, "the command buffer has a ticket already")                                       \
+    X(ERROR_ALREADY_TRACKED, -10, "the command buffer has a ticket already") /* tracked, held, or in flight */     \
     X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync keeps until its commit")                       \
     X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_next_error tells which")                        \
-    X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record")                                       \
-    X(ERROR_CANCELLED, -14, "it was given up")                                                                     \
-    X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out")                                 \
+    X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record") /* later failures took the place */   \
+    X(ERROR_CANCELLED, -14, "it was given up") /* gpusync_untrack, gpusync_cancel_held, destroy */                 \
+    X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out") /* for good */                  \
     X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
-    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait")                                      \
+    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait") /* or log function, warm-up job */   \
     X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or pending already, or out of range")  \
     X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held or not committed")            \
@@ -265,30 +265,8 @@ extern "C" {
     ERROR_INVALID_ARGUMENT (NULL where an object is needed), ERROR_UNSUPPORTED (no Metal), and ERROR_DESTROYED on an
     object that is being destroyed. Open: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
-    GPUSYNC_OK = 0,                       /**< The call did what it says; for a wait or poll: the work ended well. */
-    GPUSYNC_TIMEOUT = 1,                  /**< The time limit passed first. The work goes on. */
-    GPUSYNC_NOT_READY = 2,                /**< Not yet, or no more of them. */
-    GPUSYNC_ERROR_INVALID_ARGUMENT = -1,  /**< An argument is NULL or makes no sense. */
-    GPUSYNC_ERROR_UNSUPPORTED = -2,       /**< Metal is unavailable or lacks this feature. */
-    GPUSYNC_ERROR_OUT_OF_MEMORY = -3,     /**< The allocator returned NULL. */
-    GPUSYNC_ERROR_NO_DEVICE = -4,         /**< Metal has no device. */
-    GPUSYNC_ERROR_METAL_NIL = -5,         /**< Metal returned nil where it should have made an object. */
-    GPUSYNC_ERROR_INVALID_TICKET = -6,    /**< Not a ticket of this queue, or not one that this call is for. */
-    GPUSYNC_ERROR_WRONG_QUEUE = -7,       /**< The command buffer belongs to another command queue. */
-    GPUSYNC_ERROR_ALREADY_COMMITTED = -8, /**< The command buffer is committed already. */
-    GPUSYNC_ERROR_ALREADY_TRACKED = -10,  /**< Has a ticket already: tracked, held, or (gpusync_track) in flight. */
-    GPUSYNC_ERROR_UNKNOWN_BUFFER = -11,   /**< Not a command buffer that gpusync keeps until its commit. */
-    GPUSYNC_ERROR_EXECUTION = -12,        /**< The work ended with an error. gpusync_next_error tells which. */
-    GPUSYNC_ERROR_RESULT_UNKNOWN = -13,   /**< The work ended; later failures pushed its record out. */
-    GPUSYNC_ERROR_CANCELLED = -14,        /**< The work was given up: untrack, cancel_held, destroy. */
-    GPUSYNC_ERROR_DEVICE_LOST = -15,      /**< The GPU is gone or has locked this program out, for good. */
-    GPUSYNC_ERROR_DESTROYED = -16,        /**< The object is being destroyed or already was. */
-    GPUSYNC_ERROR_WOULD_DEADLOCK = -17,   /**< In a callback, log function or warm-up job, where nothing may wait. */
-    GPUSYNC_ERROR_IN_USE = -18,           /**< The device still has queues, timelines or warm-ups. */
-    GPUSYNC_ERROR_NOT_RISING = -19,       /**< The value is signalled or pending already, or out of range. */
-    GPUSYNC_ERROR_QUEUE_FULL = -20,       /**< The queue allows no more buffers that are held or not committed. */
-    GPUSYNC_ERROR_ENQUEUED = -21,         /**< The command buffer is enqueued already and cannot be held. */
-    GPUSYNC_ERROR_COMPILE = -22           /**< A shader does not compile. */
+#define GPUSYNC__RESULT(name, value, text) GPUSYNC_##name = value,
+    GPUSYNC_RESULTS(GPUSYNC__RESULT)
 } gpusync_result;
 
 /** The text of a result.
