@@ -319,17 +319,18 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     remaining callbacks run in this call, on its thread. While it waits it runs callbacks of its own queue alone: with
     GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first. If this queue's work cannot end before a callback of another
     queue has run, destroy never returns.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: a second destroy.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: a second destroy, if it is
+             noticed.
     Threads one, see >>threads
     Blocks until the GPU is finished, also with the work of other queues for which submissions in flight wait; without
-           limit, in the yield and park hooks. For a GPU that may hang: gpusync_queue_destroy_now. A lost device gives
-           the work up after about a second. A wait with gpusync_wait_options.blocking always delays the call.
+           limit, in the yield and park hooks. For a GPU that may hang: gpusync_queue_destroy_now. A lost device's work
+           is given up after about a second. A wait with gpusync_wait_options.blocking always delays the call.
     Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Make a command buffer of this queue.
     While the queue is full (max_command_buffer_count of its desc) the call waits for room. gpusync counts only its own
-    calls, uncommitted buffers included. Metal also counts buffers made elsewhere that are not committed or tracked yet,
+    calls, uncommitted buffers included. Metal also counts buffers made elsewhere that gpusync did not commit or track,
     and discarded or given-up ones that are still referenced: release yours, and drain the pool. If these fill the
     queue, or a completed handler takes over 50 ms (>>caveats), the call blocks in Metal, whatever its limit.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_EXECUTION: a
@@ -965,26 +966,24 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 
 /* --------------------------------------------------------------------------------------------- >>api-submissions --
    5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into a command buffer,
-   which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, also of
-   buffers that were encoded elsewhere: its waits come first, then the command buffers in order, then its signals. Waits
-   and signals of its own stand in command buffers of their own, so the work may overlap them where Metal tracks no
-   resource between the two: encode them where that matters, or pass GPUSYNC_STRICT. From queue to queue use a timeline:
-   work that waits for a ticket is held until the ticket has ended.
+   which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, also of some
+   that were encoded elsewhere. Its waits stand in a command buffer in front, its signals in one behind: the work may
+   overlap them where Metal tracks no resource between the two, unless GPUSYNC_STRICT is set. From queue to queue use a
+   timeline: work that waits for a ticket is held until the ticket has ended.
 
-   Pending signals. A signal is pending from gpusync_encode_signal, or from the submission, on. The value is reached
-   when that work has ended well and no lower signal is pending. If the work fails, the timeline fails with its error,
-   then the tickets of the work that waits for the timeline fail, and so do the timelines that this work was to signal.
-   Danger: work that is already on the GPU stops waiting (not for an imported event, see gpusync_timeline_fail), and
-   runs on whatever its input holds. Only held work never runs. Work that was to signal a failed timeline ends well.
+   Pending signals. A signal is pending from gpusync_encode_signal or gpusync_submit on. The value is reached when its
+   work has ended well and no lower signal is pending. If the work fails, the timeline fails with its error, and so do
+   the tickets of all work that waits for the timeline, and the timelines that this work was to signal. Danger: work
+   that is already on the GPU stops waiting (not for an imported event, see gpusync_timeline_fail), and runs on whatever
+   its input holds; only held work never runs. Work that was to signal a failed timeline ends well.
 
-   Held. gpusync commits work when these are true: each value that the work waits for is reached, or is to be signalled
-   by committed work (for values that others signal see signalled_by_others); each ticket that it waits for has ended;
-   no held work stands in front; and "Order" lets the work go. Until then gpusync holds the work on the host, where the
-   GPU's watchdog does not end it. The thread that ends or commits what held work waits for commits it, often Metal's
-   completion thread; while another thread commits to the queue, a dispatch queue of gpusync's own does. Later work of
-   the same queue lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track). So a signal that stands behind
-   its own wait on one queue never comes: gpusync_report shows such work, gpusync_cancel_held ends it. Held work that is
-   cancelled or fails is never committed: Metal may run the program's handlers when it deallocates the buffer.
+   Held. gpusync holds work on the host, where the GPU's watchdog does not end it, until each value that the work waits
+   for is reached, or is to be signalled by committed work (or by others: signalled_by_others), each ticket that it
+   waits for has ended, no held work stands in front, and "Order" lets it go. The thread that ends or commits what the
+   work waits for commits it, often Metal's completion thread; or a dispatch queue of gpusync's own does. Later work of
+   the queue lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track). So a signal behind its own wait on
+   one queue never comes: gpusync_report shows such work, gpusync_cancel_held ends it. Held work that is cancelled or
+   fails is never committed: Metal may run the program's handlers when it deallocates the buffer.
 
    Order. Signal the values of a timeline in rising order. The GPU compares numbers: a wait for 3 also ends when the
    event shows 5. So work that signals 5 is held while another queue has committed work whose lower signal is still to
@@ -1000,14 +999,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
        discarded                     goes          goes            goes
        failed                        failed        failed          failed
 
-   open: encoded into a command buffer that is not committed. committed: Metal has the command buffers, also with
-   STRICT; "held", but for the work of the exception above. signalled, not reached: its work has ended well, and a lower
-   signal is pending; of several such values the highest alone is NOT_RISING. failed: the timeline has; the call returns
-   that failure. For two signals of one queue "held" reads "goes". Accepted work is never refused for its order. Work
-   that waits for a value which goes to the GPU behind a higher one is held until the host has seen it reached. Where a
-   higher value goes while a lower one is open or held, a wait on the GPU for the higher value does not wait for the
-   lower one; a wait on the host does. If work that signals 5 depends on 5 or 6 of the same timeline, directly or
-   through other work, neither is reached: gpusync does not detect the cycle, and gpusync_timeline_fail ends it. */
+   open: in a command buffer that is not committed. "held" is "goes" for the exception above, and for two signals of one
+   queue. signalled, not reached: its work has ended well, and a lower signal is pending; of several such values the
+   highest alone is NOT_RISING. failed: the timeline has, and the call returns that failure. Accepted work is never
+   refused for its order. Work that waits for a value which goes to the GPU behind a higher one is held until the host
+   has seen it reached. Where a higher value goes while a lower one is open or held, a wait on the GPU for the higher
+   value does not wait for the lower one; a wait on the host does. If work that signals 5 depends on 5 or 6 of the same
+   timeline, directly or through other work, neither is reached: gpusync does not detect the cycle, and
+   gpusync_timeline_fail ends it. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU.
 
@@ -1066,10 +1065,9 @@ typedef struct gpusync_submission {
 /** Submit work to the queue, as one ticket, which has ended when all command buffers and all points that they waited
     for have ended. Held work ends with the first failure, although other points that it waits for may not have ended.
 
-    A wait for the ticket returns the first error that was found, of the waits or of the work. Waits that were encoded
-    into the command buffers count as waits of the submission; encoded signals count before its own. OK does not say
-    that the work ran: if a point had failed, the submission ends at once and releases its command buffers, as the
-    ticket tells.
+    A wait for the ticket returns the first error that was found, of the waits or of the work. Waits and signals that
+    were encoded into the command buffers count, too, in front of its own. OK does not say that the work ran: if a point
+    had failed, the submission ends at once and releases its command buffers.
     Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
              called. Every error of gpusync_commit, about any of the command buffers. ERROR_INVALID_TICKET.
              ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; a wait comes behind a
@@ -1267,8 +1265,8 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
 
 /* ------------------------------------------------------------------------------------------------- >>api-metal4 --
    8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue.
-   Commit with gpusync_commit4 or gpusync_submit. Tickets, queries, waits, callbacks, failures, timelines and the report
-   work as with any queue, and work on one kind may wait for work on the other. The differences:
+   Commit with gpusync_commit4 or gpusync_submit. The rest works as with any queue, and work on one kind may wait for
+   work on the other. The differences:
 
    Buffers. The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
    Several committed together have one ticket, and count as one in max_command_buffer_count, which bounds here what may
@@ -1301,10 +1299,10 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
 
 /** Commit command buffers of Metal 4 together. Call this instead of [queue commit:count:options:].
     command_buffers  count buffers, at least one, each once, ended, of the queue's device. Read during the call.
-    After an error nothing was committed.
-    Returns  OK: the buffers are committed; or held, behind held work. ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL.
-             ERROR_ALREADY_TRACKED: this queue holds one of them. ERROR_QUEUE_FULL; ERROR_EXECUTION; ERROR_DEVICE_LOST;
-             ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED also: the queue, or a buffer, is not of Metal 4.
+    Returns  OK: the buffers are committed; or held, behind held work. After an error nothing was committed.
+             ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL. ERROR_ALREADY_TRACKED: this queue holds one of them.
+             ERROR_QUEUE_FULL; ERROR_EXECUTION; ERROR_DEVICE_LOST; ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED
+             also: the queue, or a buffer, is not of Metal 4.
     Threads any, one at a time for a command buffer
     Blocks no   Owns retains the buffers until the feedback   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
