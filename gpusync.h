@@ -90,9 +90,10 @@
    Destroy, which here means the calls that block, ends the waits that spin or sleep in the object: they return
    ERROR_DESTROYED. No other call may be running in the object, a wait that has just begun included, and none may start:
    the program ensures this, as with free(), for the gpusync_*_destroy_later calls, too. Destroy waits for a running
-   callback and for gpusync's own completed handlers, which call the program's log, trace, notify and unpark functions:
-   never hold a lock that one of these functions or a callback takes while you call destroy. Never cancel a thread in a
-   call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
+   callback and for gpusync's own completed handlers (not for those that the program added), which call the program's
+   log, trace, notify and unpark functions: never hold a lock that one of these functions or a callback takes while you
+   call destroy. Never cancel a thread in a call (pthread_cancel): its wait stays listed, on a stack that no longer
+   exists.
 
      a function of the program   runs on                                           may call
      callback                    a dispatch queue, or see >>api-callbacks          all except destroy
