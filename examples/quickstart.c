@@ -1,259 +1,156 @@
 // cc -std=c99 quickstart.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o quickstart
 //
-// Every way of asking and waiting, on real work: the GPU fills and copies memory, this program looks at
-// the bytes. Each row of the table is one call: its answer, what ended the wait, how long the call took.
+// Every way to ask and to wait. The GPU fills memory and copies it. Each row of the table is one call: its answer, what
+// ended the wait, and how long the call took.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
-#include "example.h" /* check, name_of; softmetal_... where a software device stands in for the GPU */
 #include "metal.h"
+#include <stdio.h>
+#include <stdlib.h>
 
-enum { SIZE = 64 * 1024, PARTS = 8, HEAVY = 64 * 1024 * 1024 };
+enum { SIZE = 1 << 20, FILLS = 64, SLOTS = 8 };
+static const uint64_t one_ms = 1000000, limit = 5000000000; /* nanoseconds; only a GPU that hangs reaches the limit */
 
 static gpusync_device *device;
 static gpusync_queue *queue;
-static void *from, *to, *heavy; /* memory that CPU and GPU share */
-static unsigned char value;     /* the byte that the newest work writes */
+static gpusync_timeline *gate; /* the first work waits for its value 1, which this thread signals */
+static void *from, *to;        /* memory that CPU and GPU share */
+static unsigned char byte;     /* the newest work writes it */
 
-/* -- the table --------------------------------------------------------------------------------- */
+static void check(const char *call, gpusync_result result)
+{
+    if (result == GPUSYNC_OK) return;
+    fprintf(stderr, "%s: %s\n", call, gpusync_result_string(result));
+    exit(1);
+}
+#define CHECK(call) check(#call, call)
 
-static gpusync_stats before;
-static uint64_t started;
+/* -- the table ---------------------------------------------------------------------------------------------------- */
 
-static void start(void)
+static gpusync_stats before; /* as the row's call began */
+static uint64_t began_ns;
+
+static void begin(void)
 {
     gpusync_device_get_stats(device, &before);
-    started = gpusync_now_ns();
+    began_ns = gpusync_now_ns();
 }
 
-/* still: how a call ends that no counter of gpusync_stats shows. */
-static void row(const char *what, const char *answer, bool expected, const char *still)
+static void row(const char *call, const char *answer)
 {
-    double us = (double)(gpusync_now_ns() - started) / 1e3;
+    double us = (double)(gpusync_now_ns() - began_ns) / 1e3;
+    const char *how = "-"; /* no wait, or one whose end was there before */
     gpusync_stats now;
     gpusync_device_get_stats(device, &now);
-    const char *how = now.waits_unmet != before.waits_unmet ? "unmet"
-        : now.waits_sleep != before.waits_sleep             ? "sleep"
-        : now.waits_spin != before.waits_spin               ? "spin"
-        : now.waits_status != before.waits_status           ? "status" : still;
-    printf("  %-42s %-16s %-7s %10.1f us\n", what, answer, how, us);
-    check(expected, what);
+    if (now.waits_status != before.waits_status) how = "status"; /* the wait read Metal's status */
+    if (now.waits_spin != before.waits_spin) how = "spin";
+    if (now.waits_sleep != before.waits_sleep) how = "sleep";
+    if (now.waits_unmet != before.waits_unmet) how = "unmet"; /* the limit passed */
+    printf("  %-15s  %-6s %9.1f us  %s\n", answer, how, us, call);
 }
 
-static void asked(const char *what, bool want, bool got) { row(what, got ? "yes" : "no", got == want, "-"); }
-static void ended(const char *what, gpusync_result want, gpusync_result got, const char *still)
+static const char *name_of(gpusync_result result) /* gpusync_result_string gives a sentence */
 {
-    row(what, name_of(got), got == want, still);
+#define NAME(name, number, text) result == GPUSYNC_##name ? #name :
+    return GPUSYNC_RESULTS(NAME) "?";
 }
 
-#define WAIT(what, expected, call) (start(), ended(what, expected, call, "inline"))
-#define POLL(what, expected, call) (start(), ended(what, expected, call, "-"))
-#define ASK(what, expected, call) (start(), asked(what, expected, call))
+#define ASK(call) (begin(), row(#call, (call) ? "yes" : "no"))
+#define WAIT(call) (begin(), row(#call, name_of(call)))
 
-/* -- work: fill one buffer with a byte, copy it to the other ------------------------------------- */
+/* -- the work, and the waits for it ------------------------------------------------------------------------------- */
 
-static void encode(void *command_buffer, size_t offset, size_t size)
+static gpusync_ticket commit(const char *label, bool behind_gate)
 {
-    void *pool = metal_pool_push(); /* for what Metal autoreleases while it encodes */
-    value++;
-    softmetal_set_duration(command_buffer, 2 * MS);
-    void *blit = metal_blit_begin(command_buffer);
-    check(blit != NULL, "Metal makes an encoder");
-    for (int i = 0; real_device && i < 4; i++) metal_fill(blit, heavy, 0, HEAVY, value); /* takes a while */
-    metal_fill(blit, from, offset, size, value);
-    metal_copy(blit, from, offset, to, offset, size);
-    metal_end(blit);
-    metal_pool_pop(pool);
-}
-
-/* gate: a shared event that the work waits for before it starts, or NULL */
-static void *new_work(const char *label, void *gate, size_t offset, size_t size)
-{
-    gpusync_command_buffer_desc desc = {.label = label};
-    void *command_buffer;
-    check(!gpusync_command_buffer(queue, &desc, &command_buffer), "gpusync_command_buffer");
-    if (gate) metal_encode_wait(command_buffer, gate, 1);
-    encode(command_buffer, offset, size);
-    return command_buffer;
-}
-
-static gpusync_ticket commit(void *command_buffer)
-{
+    gpusync_command_buffer_desc desc = {.label = label}; /* shows in reports and failures */
     gpusync_ticket ticket;
-    check(!gpusync_commit(queue, command_buffer, &ticket), "gpusync_commit");
-    return ticket; /* the buffer is gpusync's from here on: a program that goes on using it retains it before */
+    void *buffer, *blit, *pool = metal_pool_push(); /* for what Metal autoreleases */
+    CHECK(gpusync_command_buffer(queue, &desc, &buffer));
+    if (behind_gate) CHECK(gpusync_encode_wait(queue, buffer, gpusync_at_value(gate, 1)));
+    blit = metal_blit_begin(buffer);
+    if (!blit) check("blitCommandEncoder", GPUSYNC_ERROR_METAL_NIL);
+    byte++;
+    for (int i = 0; i < FILLS; i++) metal_fill(blit, from, 0, SIZE, byte); /* takes a while */
+    metal_copy(blit, from, 0, to, (size_t)(byte % SLOTS) * SIZE, SIZE);
+    metal_end(blit);
+    CHECK(gpusync_commit(queue, buffer, &ticket)); /* instead of [buffer commit] */
+    metal_pool_pop(pool);
+    return ticket;
 }
 
-static void check_bytes(size_t offset, size_t size, unsigned char expected)
-{
-    const unsigned char *bytes = (const unsigned char *)metal_contents(to);
-    size_t end = offset + size;
-    while (offset < end && bytes[offset] == expected) offset++;
-    if (offset < end) printf("byte %zu is %u, not %u\n", offset, bytes[offset], expected);
-    check(offset == end, "the bytes that the GPU wrote");
-}
-
-/* -- the chapters ------------------------------------------------------------------------------ */
-
-static void never_used(void)
-{
-    printf("a queue that was never used\n");
-    ASK("gpusync_is_idle", true, gpusync_is_idle(queue));
-    ASK("gpusync_is_done(GPUSYNC_NO_TICKET)", true, gpusync_is_done(queue, GPUSYNC_NO_TICKET));
-    WAIT("gpusync_queue_wait", GPUSYNC_OK, gpusync_queue_wait(queue, GPUSYNC_FOREVER));
-    WAIT("gpusync_device_wait", GPUSYNC_OK, gpusync_device_wait(device, GPUSYNC_FOREVER, NULL));
-}
-
-/* The work cannot start before this thread opens the gate, so every answer is certain. (Keep such gates short:
-   Metal kills work that waits for seconds.) */
 static void in_flight(void)
 {
-    void *gate = metal_shared_event_new(gpusync_device_metal(device));
-    check(gate != NULL, "Metal makes a shared event");
-    gpusync_ticket ticket = commit(new_work("behind the gate", gate, 0, SIZE));
-
-    printf("work in flight\n");
-    ASK("gpusync_is_idle", false, gpusync_is_idle(queue));
-    ASK("gpusync_is_done", false, gpusync_is_done(queue, ticket));
-    POLL("gpusync_poll", GPUSYNC_NOT_READY, gpusync_poll(queue, ticket));
-    WAIT("gpusync_wait, limit 0", GPUSYNC_TIMEOUT, gpusync_wait(queue, ticket, 0));
-    WAIT("gpusync_wait, limit 1 ms", GPUSYNC_TIMEOUT, gpusync_wait(queue, ticket, MS));
-    WAIT("gpusync_queue_wait, limit 1 ms", GPUSYNC_TIMEOUT, gpusync_queue_wait(queue, MS));
-    WAIT("gpusync_device_wait, limit 1 ms", GPUSYNC_TIMEOUT, gpusync_device_wait(device, MS, NULL));
-
-    char text[2048]; /* what to print when a program hangs */
-    check(gpusync_report(device, text, sizeof text) > 0, "gpusync_report");
+    gpusync_ticket ticket = commit("behind the gate", true);
+    gpusync_point points[] = {gpusync_at_value(gate, 1), gpusync_at_ticket(queue, ticket)};
+    char text[2048];
+    ASK(gpusync_is_idle(queue));
+    ASK(gpusync_is_done(queue, ticket));
+    ASK(gpusync_in_flight(queue) == 1);
+    WAIT(gpusync_poll(queue, ticket));
+    WAIT(gpusync_wait(queue, ticket, 0));
+    WAIT(gpusync_wait(queue, ticket, one_ms));
+    WAIT(gpusync_queue_wait(queue, one_ms));
+    WAIT(gpusync_device_wait(device, one_ms, NULL));
+    WAIT(gpusync_timeline_wait(gate, 1, one_ms, NULL));
+    WAIT(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, one_ms, NULL, NULL));
+    gpusync_report(device, text, sizeof text); /* what to print when a program hangs */
     printf("---- gpusync_report ----\n%s------------------------\n", text);
-    check(strstr(text, "behind the gate") != NULL, "the report names the work in flight");
-
-    metal_event_signal(gate, 1);
-    WAIT("gpusync_wait, limit 10 s", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
-    check_bytes(0, SIZE, value);
-    metal_release(gate);
+    CHECK(gpusync_timeline_signal(gate, 1)); /* opens the gate */
+    WAIT(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, limit, NULL, NULL));
 }
 
-static void every_way(void)
+static void each_way(void)
 {
-    static const gpusync_spin none = {0, 0, 0, false}, brief = {32, 1000000, MS / 10, false}, ample = {32, 100000000, 0, false};
-    static const struct {
-        const char *what;
-        gpusync_wait_options options;
-    } ways[] = {
-        {"gpusync_wait_ex, the wait decides", {.spin = NULL}},
-        {"gpusync_wait_ex, spin budget: none", {.spin = &none}}, /* sleeps at once */
-        {"gpusync_wait_ex, spin budget: 0.1 ms", {.spin = &brief}},
-        {"gpusync_wait_ex, spin budget: ample", {.spin = &ample}},
-        {"gpusync_wait_ex, handlers", {.handlers = true}}, /* also until the program's completed handlers have run */
-        {"gpusync_wait_ex, blocking", {.blocking = true}}, /* in Metal's waitUntilCompleted */
-    };
-    printf("each way to wait, new work for each\n");
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        gpusync_ticket ticket = commit(new_work("ways", NULL, 0, SIZE));
-        WAIT(ways[i].what, GPUSYNC_OK, gpusync_wait_ex(queue, ticket, GPUSYNC_FOREVER, &ways[i].options));
-        check_bytes(0, SIZE, value);
-    }
-}
-
-static void several(void)
-{
-    unsigned char first = (unsigned char)(value + 1);
-    gpusync_ticket ticket = GPUSYNC_NO_TICKET;
-    for (size_t i = 0; i < PARTS; i++) ticket = commit(new_work("part", NULL, i * SIZE / PARTS, SIZE / PARTS));
-    printf("%d command buffers at once\n", PARTS);
-    WAIT("gpusync_queue_wait", GPUSYNC_OK, gpusync_queue_wait(queue, GPUSYNC_FOREVER));
-    for (size_t i = 0; i < PARTS; i++) check_bytes(i * SIZE / PARTS, SIZE / PARTS, (unsigned char)(first + i));
-    POLL("gpusync_poll, the last of them", GPUSYNC_OK, gpusync_poll(queue, ticket));
-    WAIT("gpusync_queue_wait, nothing left", GPUSYNC_OK, gpusync_queue_wait(queue, GPUSYNC_FOREVER));
-    WAIT("gpusync_device_wait, nothing left", GPUSYNC_OK, gpusync_device_wait(device, GPUSYNC_FOREVER, NULL));
-}
-
-/* Command buffers of other code: a library that makes and commits its own on the same Metal queue. */
-static void others_commit(void)
-{
-    printf("command buffers that other code commits\n");
-    for (int late = 0; late < 2; late++) {
-        void *command_buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
-        gpusync_ticket ticket;
-        check(command_buffer != NULL, "Metal makes a command buffer");
-        encode(command_buffer, 0, SIZE);
-        if (late) { /* we learn of it after its commit: an empty command buffer behind it ends when both have */
-            gpusync_command_buffer_desc desc = {.label = "behind it"};
-            void *empty;
-            metal_commit(command_buffer);
-            check(!gpusync_command_buffer(queue, &desc, &empty), "gpusync_command_buffer");
-            ticket = commit(empty);
-            WAIT("gpusync_wait for a buffer behind it", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
-        } else { /* the better way: before the commit, which stays with its owner */
-            check(!gpusync_track(queue, command_buffer, &ticket), "gpusync_track");
-            metal_commit(command_buffer);
-            WAIT("gpusync_wait after gpusync_track", GPUSYNC_OK, gpusync_wait(queue, ticket, 10000 * MS));
-        }
-        metal_release(command_buffer);
-        check_bytes(0, SIZE, value);
-    }
-}
-
-static void failure(void)
-{
-    void *work = new_work("doomed", NULL, 0, SIZE);
-    printf("work that fails\n");
-    if (real_device) {
-        printf("  a real device offers no way to fail work on purpose: skipped\n");
-        check(!gpusync_command_buffer_discard(queue, work), "gpusync_command_buffer_discard");
-        return;
-    }
-    softmetal_fail(work, NULL, 8, "out of memory on purpose");
-    gpusync_ticket ticket = commit(work);
-    WAIT("gpusync_wait", GPUSYNC_ERROR_EXECUTION, gpusync_wait(queue, ticket, GPUSYNC_FOREVER));
-    WAIT("gpusync_wait, the same once more", GPUSYNC_ERROR_EXECUTION, gpusync_wait(queue, ticket, 0));
-    WAIT("gpusync_queue_wait tells it", GPUSYNC_ERROR_EXECUTION, gpusync_queue_wait(queue, GPUSYNC_FOREVER));
-    WAIT("gpusync_queue_wait tells it once", GPUSYNC_OK, gpusync_queue_wait(queue, GPUSYNC_FOREVER));
-    check_bytes(0, SIZE, (unsigned char)(value - 1)); /* it did not run */
-
-    gpusync_error error;
-    uint64_t cursor = 0; /* this reader's place in the log */
-    int found = 0;
-    for (; !gpusync_next_error(queue, &cursor, &error); found++) {
-        printf("  failure: ticket %" PRIu64 ", buffer \"%s\", queue \"%s\"\n", error.ticket, error.label,
-               error.queue_label);
-        printf("           %s %" PRId64 ", \"%s\": %s\n", error.domain, error.code, error.message,
-               gpusync_failure_string(error.failure));
-        check(error.ticket == ticket && error.failure == GPUSYNC_FAILURE_OUT_OF_MEMORY, "which failure it was");
-        check(!strcmp(error.label, "doomed") && !strcmp(error.queue_label, "quickstart"), "labels");
-    }
-    check(found == 1, "one failure is on record");
+    static const gpusync_spin none = {0}, brief = {32, 1000000, 100000, false}, ample = {32, 100000000, 0, false};
+    static const gpusync_wait_options defaults = {0}; /* the wait decides how long it spins before it sleeps */
+    static const gpusync_wait_options sleep_at_once = {.spin = &none};
+    static const gpusync_wait_options spin_100_us = {.spin = &brief}, spin_long = {.spin = &ample};
+    static const gpusync_wait_options handlers = {.handlers = true}; /* until the completed handlers have run, too */
+    static const gpusync_wait_options blocking = {.blocking = true}; /* in Metal's waitUntilCompleted: no limit */
+    gpusync_ticket ticket;
+#define WAY(options) (ticket = commit("each way", false), WAIT(gpusync_wait_ex(queue, ticket, limit, options)))
+    WAY(&defaults);
+    WAY(&sleep_at_once);
+    WAY(&spin_100_us);
+    WAY(&spin_long);
+    WAY(&handlers);
+    ticket = commit("each way", false);
+    WAIT(gpusync_wait_ex(queue, ticket, GPUSYNC_FOREVER, &blocking));
 }
 
 int main(void)
 {
     gpusync_queue_desc desc = {.label = "quickstart"};
-    check_device(gpusync_device_create(NULL, &device));
-    check(!gpusync_queue_create(device, &desc, &queue), "gpusync_queue_create");
-    void *metal = gpusync_device_metal(device);
-    from = metal_buffer_new(metal, SIZE);
-    to = metal_buffer_new(metal, SIZE);
-    heavy = metal_buffer_new(metal, HEAVY);
-    check(from && to && heavy, "memory");
-
-    never_used();
+    gpusync_result result = gpusync_device_create(NULL, &device);
+    gpusync_ticket ticket = GPUSYNC_NO_TICKET;
+    gpusync_error error;
+    uint64_t cursor = 0; /* this reader's place in the log of failures */
+    if (result == GPUSYNC_ERROR_NO_DEVICE) return fprintf(stderr, "skipped: %s\n", gpusync_result_string(result)), 77;
+    check("gpusync_device_create", result);
+    CHECK(gpusync_queue_create(device, &desc, &queue));
+    CHECK(gpusync_timeline_create(device, NULL, &gate));
+    from = metal_buffer_new(gpusync_device_metal(device), SIZE);
+    to = metal_buffer_new(gpusync_device_metal(device), SLOTS * SIZE);
+    if (!from || !to) check("newBufferWithLength", GPUSYNC_ERROR_METAL_NIL);
+    printf("  %-15s  %-6s %9s     %s\n", "answer", "end", "time", "call");
+    printf("work in flight\n");
     in_flight();
-    every_way();
-    several();
-    others_commit();
-    failure();
-
-    gpusync_stats s;
-    check(!gpusync_device_get_stats(device, &s), "gpusync_device_get_stats");
-    printf("commits %" PRIu64 ", completions %" PRIu64 ", failures %" PRIu64 "\n", s.commits,
-           s.completions, s.failures);
-    printf("waits: %" PRIu64 " status, %" PRIu64 " spin, %" PRIu64 " sleep, %" PRIu64 " unmet\n", s.waits_status,
-           s.waits_spin, s.waits_sleep, s.waits_unmet);
-    check(s.commits == s.completions && s.failures == !real_device, "every commit has ended");
-
-    check(!gpusync_queue_destroy(queue) && !gpusync_device_destroy(device), "destroy");
+    printf("each way to wait, new work for each\n");
+    each_way();
+    printf("%d command buffers at once\n", SLOTS);
+    for (int i = 0; i < SLOTS; i++) ticket = commit("one of several", false);
+    WAIT(gpusync_queue_wait(queue, limit));
+    WAIT(gpusync_poll(queue, ticket)); /* the last of them */
+    WAIT(gpusync_queue_wait(queue, limit));
+    WAIT(gpusync_device_wait(device, limit, NULL));
+    ASK(gpusync_is_idle(queue));
+    while (!gpusync_next_error(queue, &cursor, &error)) printf("%s: %s\n", error.label, error.message);
+    CHECK(gpusync_queue_wait(queue, limit)); /* destroy would wait for a GPU that hangs */
+    gpusync_queue_destroy(queue);
+    gpusync_timeline_destroy(gate);
+    gpusync_device_destroy(device);
     metal_release(from);
     metal_release(to);
-    metal_release(heavy);
-    printf("quickstart: all %d checks passed\n", checks);
-    return 0;
+    return cursor != 0;
 }
