@@ -147,7 +147,7 @@ static void write_trace(void)
     fprintf(out, "\n]}\n");
 }
 
-/* -- what there is to see: see timeline_pipeline.c -------------------------------------------------------------- */
+/* -- what there is to see: three queues in a row, as in overlap.c -------------------------------------------------- */
 
 static void ended(void *user, gpusync_result result, const gpusync_error *error)
 {

@@ -33,7 +33,7 @@ for name in ${wanted[@]+"${wanted[@]}"}; do
 done
 users=() # built once more as users build theirs
 for name in ${examples[@]+"${examples[@]}"}; do
-    case $name in test_render_loop | timeline_pipeline) users+=("$name") ;; esac
+    case $name in test_render_loop | overlap) users+=("$name") ;; esac
 done
 for arch in $archs; do check_arch "$arch"; done
 

@@ -14,7 +14,7 @@
 #define US ((uint64_t)1000)
 #define MS ((uint64_t)1000000)
 
-/* The kernel of overlap.c and timeline_pipeline.c, which cannot hand over theirs. */
+/* The kernel of overlap.c, which cannot hand over its own. */
 static void step(void *user, const softmetal_kernel_args *args)
 {
     const uint32_t *x = args->buffers[0];
