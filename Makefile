@@ -122,7 +122,7 @@ include tests/softmetal/build.mk
 
 # Examples run on the machine's own Metal where there is one.
 example_lib := $(if $(darwin),,$(SOFTMETAL_LIB))
-example_link = $(if $(darwin),$(frameworks),$(SOFTMETAL_LDLIBS))
+example_link = $(if $(darwin),-framework QuartzCore $(frameworks),$(SOFTMETAL_LDLIBS))
 # ... but for those that are tests, with faults on purpose: these are linked with softmetal on a Mac too.
 on_softmetal := $(basename $(notdir $(shell grep -l '^ *\# *include "softmetal.h"' $(wildcard examples/*.c) /dev/null)))
 
@@ -185,7 +185,8 @@ test_programs := $(TESTS:%=$(BUILD)/tests/%)
 metal4_programs := $(patsubst %,$(BUILD)/tests/%,$(filter $(both_kinds),$(TESTS)))
 example_programs := $(EXAMPLES:%=$(BUILD)/examples/%)
 pretended_programs := $(patsubst %,$(BUILD)/pretended/%,$(filter-out $(on_softmetal),$(EXAMPLES)))
-vulkan_examples := $(filter-out $(on_softmetal),$(EXAMPLES))
+# A Vulkan device has no CAMetalLayer here.
+vulkan_examples := $(filter-out $(on_softmetal) frames pacing,$(EXAMPLES))
 vulkan_programs := $(patsubst %,$(BUILD)/vulkan/%,stress test_portable beliefs $(vulkan_examples:%=examples/%))
 device_programs := $(portable:%=$(BUILD)/device/%)
 beliefs := $(BUILD)/$(if $(darwin),device,beliefs)/beliefs

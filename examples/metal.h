@@ -166,6 +166,7 @@ METAL__FN void metal_end(void *encoder)
     metal_release(encoder);
 }
 typedef struct metal_range { unsigned long location, length; } metal_range; /* NSRange */
+typedef struct metal_size { unsigned long width, height, depth; } metal_size; /* MTLSize */
 /* Set length bytes of the buffer to value, when the GPU gets there. */
 METAL__FN void metal_fill(void *blit, void *buffer, size_t offset, size_t length, unsigned char value)
 {
@@ -181,6 +182,42 @@ METAL__FN void metal_copy(void *blit, void *from, size_t from_offset, void *to, 
     METAL__AS(void, void *, unsigned long, void *, unsigned long, unsigned long)(
         blit, metal__sel("copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"), from,
         (unsigned long)from_offset, to, (unsigned long)to_offset, (unsigned long)size);
+}
+
+/* -- layers and drawables: with -framework QuartzCore ----------------------------------------- */
+
+typedef struct metal_extent { double width, height; } metal_extent; /* CGSize */
+/* A CAMetalLayer of 8-bit BGRA, whose textures a blit may write; +1. NULL without QuartzCore. */
+METAL__FN void *metal_layer_new(void *device, unsigned long width, unsigned long height)
+{
+    void *layer = metal_get(metal_get(metal__class("CAMetalLayer"), "alloc"), "init");
+    metal_extent size;
+    size.width = (double)width;
+    size.height = (double)height;
+    METAL__AS(void, void *)(layer, metal__sel("setDevice:"), device);
+    METAL__AS(void, unsigned long)(layer, metal__sel("setPixelFormat:"), 80ul); /* MTLPixelFormatBGRA8Unorm */
+    METAL__AS(void, signed char)(layer, metal__sel("setFramebufferOnly:"), (signed char)0);
+    METAL__AS(void, metal_extent)(layer, metal__sel("setDrawableSize:"), size);
+    return layer;
+}
+/* A drawable, borrowed: it is back when the caller's pool is gone and it was shown. May wait a second, and be NULL. */
+METAL__FN void *metal_next_drawable(void *layer) { return metal_get(layer, "nextDrawable"); }
+/* Copy a picture from a buffer, without gaps between its rows, into the drawable. */
+METAL__FN void metal_copy_to_drawable(void *blit, void *buffer, unsigned long width, unsigned long height,
+                                      void *drawable)
+{
+    const metal_size size = {width, height, 1}, origin = {0, 0, 0}; /* an MTLOrigin is laid out as an MTLSize */
+    METAL__AS(void, void *, unsigned long, unsigned long, unsigned long, metal_size, void *, unsigned long,
+              unsigned long, metal_size)(
+        blit,
+        metal__sel("copyFromBuffer:sourceOffset:sourceBytesPerRow:sourceBytesPerImage:sourceSize:toTexture:"
+                   "destinationSlice:destinationLevel:destinationOrigin:"),
+        buffer, 0ul, 4 * width, 4 * width * height, size, metal_get(drawable, "texture"), 0ul, 0ul, origin);
+}
+/* Show it when the command buffer's work is done. Before the commit. */
+METAL__FN void metal_present(void *command_buffer, void *drawable)
+{
+    METAL__AS(void, void *)(command_buffer, metal__sel("presentDrawable:"), drawable);
 }
 
 /* -- compute ---------------------------------------------------------------------------------- */
@@ -224,7 +261,6 @@ METAL__FN void metal_set_bytes(void *compute, const void *bytes, size_t length, 
     METAL__AS(void, const void *, unsigned long, unsigned long)(
         compute, metal__sel("setBytes:length:atIndex:"), bytes, (unsigned long)length, index);
 }
-typedef struct metal_size { unsigned long width, height, depth; } metal_size; /* MTLSize */
 /* Run the kernel in groups of threads. */
 METAL__FN void metal_dispatch(void *compute, metal_size groups, metal_size threads)
 {

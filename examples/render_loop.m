@@ -2,8 +2,8 @@
 //
 // Unverified: not yet compiled with Apple's headers, nor run on a Mac. (tests/compile.sh checks it against stand-ins.)
 //
-// A window with a turning triangle: a render loop with drawables, three frames in flight. It shows what
-// frames_in_flight.c cannot: when to take a drawable, what a resize needs, and what to do when the device is lost.
+// A window with a turning triangle: a render loop with drawables, three frames in flight. It shows what frames.c
+// cannot: a display link whose callback waits for nothing, what a resize needs, and a device that is lost and replaced.
 // `./render_loop 300` ends after so many frames, with status 0 if all of them ended well. macOS 14, for CADisplayLink.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */

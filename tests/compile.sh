@@ -440,6 +440,8 @@ macho_part() {
             "${c_warnings[@]}"
         check "$target: examples/render_loop.m, against stand-ins" stand_in $target objective-c c11 render_loop.m \
             "${warnings[@]}" -fobjc-arc
+        check "$target: examples/ios_background.c as an app, against stand-ins" stand_in $target objective-c c11 \
+            ios_background.c "${warnings[@]}" -fobjc-arc
         # What test-macho does not compile, with the same warnings
         [ $target = aarch64-macos ] || continue
         check "$target: examples/event_loop.c" macho $target c c99 "$root/examples/event_loop.c" -- "${c_warnings[@]}" \

@@ -729,6 +729,156 @@ static void a_twin_is_another_object_of_the_same_device(void **state)
     stage_close(&s);
 }
 
+/* ---------------------------------------------------------------------------------- layers -- */
+
+typedef struct extent { double width, height; } extent; /* CGSize */
+typedef struct region_of { size origin, area; } region_of; /* MTLRegion */
+
+static void *layer_new(void *device, double width, double height)
+{
+    void *layer = GET(GET(objc_getClass("CAMetalLayer"), "alloc"), "init");
+    DO1(layer, "setDevice:", device);
+    SEND_WITH(void, (void *, void *, extent), layer, "setDrawableSize:", ((extent){width, height}));
+    SEND_WITH(void, (void *, void *, signed char), layer, "setFramebufferOnly:", (signed char)0);
+    return layer;
+}
+
+static void copy_to(void *encoder, void *memory, unsigned long pitch, size area, void *drawable, size origin)
+{
+    SEND_WITH(void, (void *, void *, void *, unsigned long, unsigned long, unsigned long, size, void *, unsigned long,
+                     unsigned long, size),
+              encoder,
+              "copyFromBuffer:sourceOffset:sourceBytesPerRow:sourceBytesPerImage:sourceSize:toTexture:destinationSlice:"
+              "destinationLevel:destinationOrigin:",
+              memory, 0ul, pitch, 0ul, area, GET(drawable, "texture"), 0ul, 0ul, origin);
+}
+
+static uint32_t pixel_of(void *drawable, unsigned long x, unsigned long y)
+{
+    uint32_t pixel = 0;
+    SEND_WITH(void, (void *, void *, void *, unsigned long, region_of, unsigned long), GET(drawable, "texture"),
+              "getBytes:bytesPerRow:fromRegion:mipmapLevel:", &pixel, 4ul, ((region_of){{x, y, 0}, {1, 1, 1}}), 0ul);
+    return pixel;
+}
+
+static void shown_invoke(const block *self, void *drawable)
+{
+    (void)drawable;
+    log_add(self->log, self->number);
+}
+
+static void a_copy_reaches_a_drawable(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *layer = layer_new(s.device, 4, 3), *memory = memory_new(s.device, 24), *buffer = buffer_in(s.queue);
+    void *drawable = GET(layer, "nextDrawable"), *encoder = GET(buffer, "blitCommandEncoder");
+    assert_int_equal(GET_LONG(GET(drawable, "texture"), "width"), 4);
+    assert_int_equal(GET_LONG(GET(drawable, "texture"), "height"), 3);
+    assert_ptr_equal(GET(drawable, "layer"), layer);
+    for (unsigned i = 0; i < 24; i++) contents(memory)[i] = (unsigned char)(i / 4 + 1);
+    copy_to(encoder, memory, 12, (size){2, 2, 1}, drawable, (size){1, 1, 0});
+    DO(encoder, "endEncoding");
+    commit(buffer);
+    wait_done(buffer);
+    assert_int_equal(pixel_of(drawable, 1, 1), 0x01010101);
+    assert_int_equal(pixel_of(drawable, 2, 1), 0x02020202);
+    assert_int_equal(pixel_of(drawable, 1, 2), 0x04040404); /* the second row begins 12 bytes on */
+    assert_int_equal(pixel_of(drawable, 0, 1), 0);
+    assert_int_equal(pixel_of(drawable, 3, 2), 0);
+    objc_release(memory);
+    objc_release(layer);
+    stage_close(&s);
+}
+
+/* What the screen of a test was told, and what it answers. */
+typedef struct screen { double asked[8], answer[8]; unsigned count; } screen;
+
+static double answer_for_picture(void *user, void *drawable, double seconds)
+{
+    screen *s = user;
+    (void)drawable;
+    s->asked[s->count] = seconds;
+    return s->answer[s->count++] > 0 ? seconds : s->answer[s->count - 1];
+}
+
+/* Presents with 50 ms between the pictures, without a picture, without a handler, and at a time. */
+static void drawables_are_shown_at_pictures_of_the_display(void **state)
+{
+    (void)state;
+    stage s;
+    screen seen = {.answer = {1, 1, 0, -1, 1}};
+    void *layer, *drawables[5], *buffer;
+    double at = 0;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    softmetal_set_screen(answer_for_picture, &seen);
+    layer = layer_new(s.device, 1, 1);
+    for (int i = 0; i < 5; i++) {
+        void *pool = objc_autoreleasePoolPush();
+        block b = stack_block((any_function)shown_invoke, &s.log, i);
+        buffer = buffer_in(s.queue);
+        drawables[i] = objc_retain(GET(layer, "nextDrawable"));
+        assert_int_equal(GET_LONG(drawables[i], "drawableID"), i + 1);
+        DO1(drawables[i], "addPresentedHandler:", &b);
+        if (i == 4) at = seen.asked[1] + 3600;
+        if (i == 0) DO1(buffer, "presentDrawable:", drawables[i]);
+        else if (i == 4)
+            SEND_WITH(void, (void *, void *, void *, double), buffer, "presentDrawable:atTime:", drawables[i], at);
+        else
+            SEND_WITH(void, (void *, void *, void *, double), buffer, "presentDrawable:afterMinimumDuration:",
+                      drawables[i], 0.05);
+        commit(buffer);
+        softmetal_schedule(buffer);
+        softmetal_execute(buffer);
+        assert_int_equal(seen.count, i);
+        if (i == 1) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        softmetal_finish(buffer);
+        assert_int_equal(seen.count, i + 1);
+        if (i > 1) objc_release(drawables[i - 2]);
+        objc_autoreleasePoolPop(pool);
+    }
+    assert_int_equal(s.log.count, 4);
+    assert_int_equal(s.log.order[2], 2);
+    assert_int_equal(s.log.order[3], 4);
+    assert_true(seen.asked[1] - seen.asked[0] >= 0.05 && seen.asked[1] - seen.asked[0] < 0.07);
+    assert_true(seen.asked[3] == seen.asked[2]); /* a picture that was dropped kept nobody from its place */
+    assert_true(seen.asked[4] >= at && seen.asked[4] < at + 0.02);
+    assert_true(GET_DOUBLE(drawables[3], "presentedTime") == 0);
+    assert_true(GET_DOUBLE(drawables[4], "presentedTime") == seen.asked[4]);
+    objc_release(drawables[3]);
+    objc_release(drawables[4]);
+    objc_release(layer);
+    stage_close(&s);
+}
+
+static void a_layer_may_have_no_drawable(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *layer = layer_new(NULL, 4, 4), *empty = layer_new(s.device, 0, 4), *drawables[2], *pool, *buffer;
+    assert_null(GET(layer, "nextDrawable"));
+    assert_null(GET(empty, "nextDrawable"));
+    DO1(layer, "setDevice:", s.device);
+    softmetal_fail_creation(1, false);
+    assert_null(GET(layer, "nextDrawable"));
+    SEND_WITH(void, (void *, void *, unsigned long), layer, "setMaximumDrawableCount:", 2ul);
+    pool = objc_autoreleasePoolPush();
+    for (int i = 0; i < 2; i++) drawables[i] = objc_retain(GET(layer, "nextDrawable"));
+    objc_autoreleasePoolPop(pool);
+    assert_int_equal(softmetal_live("drawable"), 2);
+    assert_null(GET(layer, "nextDrawable")); /* after a second */
+    objc_release(drawables[0]);
+    assert_non_null(GET(layer, "nextDrawable"));
+    buffer = buffer_in(s.queue); /* is dropped, and with it the wish to present */
+    DO1(buffer, "presentDrawable:", drawables[1]);
+    objc_release(drawables[1]);
+    objc_release(layer);
+    objc_release(empty);
+    stage_close(&s);
+}
+
 /* ------------------------------------------------------------------ the end of a buffer -- */
 
 /* What a handler finds. */
@@ -2174,6 +2324,49 @@ static void case_second_encoder(stage *s)
     GET(buffer, "blitCommandEncoder");
     GET(buffer, "computeCommandEncoder");
 }
+static void case_three_hundred_drawables(stage *s)
+{
+    SEND_WITH(void, (void *, void *, unsigned long), layer_new(s->device, 1, 1), "setMaximumDrawableCount:", 300ul);
+}
+static void case_pixel_format(stage *s)
+{
+    SEND_WITH(void, (void *, void *, unsigned long), layer_new(s->device, 1, 1), "setPixelFormat:", 1ul);
+}
+static void *framebuffer_of(stage *s)
+{
+    void *layer = layer_new(s->device, 2, 2);
+    SEND_WITH(void, (void *, void *, signed char), layer, "setFramebufferOnly:", (signed char)1);
+    return GET(layer, "nextDrawable");
+}
+static void case_copy_to_framebuffer(stage *s)
+{
+    copy_to(GET(buffer_in(s->queue), "blitCommandEncoder"), memory_new(s->device, 64), 8, (size){2, 2, 1},
+            framebuffer_of(s), (size){0, 0, 0});
+}
+static void case_read_framebuffer(stage *s)
+{
+    pixel_of(framebuffer_of(s), 0, 0);
+}
+static void case_copy_beyond_texture(stage *s)
+{
+    copy_to(GET(buffer_in(s->queue), "blitCommandEncoder"), memory_new(s->device, 64), 8, (size){2, 2, 1},
+            GET(layer_new(s->device, 2, 2), "nextDrawable"), (size){1, 0, 0});
+}
+static void case_present_after_commit(stage *s)
+{
+    void *buffer = buffer_in(s->queue);
+    commit(buffer);
+    DO1(buffer, "presentDrawable:", GET(layer_new(s->device, 2, 2), "nextDrawable"));
+}
+static void case_present_without_drawable(stage *s)
+{
+    DO1(buffer_in(s->queue), "presentDrawable:", NULL);
+}
+static void case_present_of_another_device(stage *s)
+{
+    void *layer = layer_new(softmetal_new_device(), 2, 2);
+    DO1(buffer_in(s->queue), "presentDrawable:", GET(layer, "nextDrawable"));
+}
 static void case_wait_with_encoder(stage *s)
 {
     void *buffer = buffer_in(s->queue);
@@ -2834,6 +3027,14 @@ static const rule_case rule_cases[] = {
     {"commit-with-active-encoder", case_commit_with_active_encoder},
     {"encode-after-commit", case_encode_after_commit},
     {"encode-after-commit", case_encode_event_after_commit},
+    {"encode-after-commit", case_present_after_commit},
+    {"bad-layer", case_three_hundred_drawables},
+    {"bad-layer", case_pixel_format},
+    {"framebuffer-only", case_copy_to_framebuffer},
+    {"framebuffer-only", case_read_framebuffer},
+    {"blit-out-of-range", case_copy_beyond_texture},
+    {"nil-argument", case_present_without_drawable},
+    {"other-device", case_present_of_another_device},
     {"wait-before-commit", case_wait_before_commit},
     {"wait-in-own-handler", case_wait_in_own_handler},
     {"enqueued-never-committed", case_enqueued_never_committed},
@@ -3281,6 +3482,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(hidden_selectors_are_not_answered),
         cmocka_unit_test(hidden_classes_are_not_found),
         cmocka_unit_test(a_twin_is_another_object_of_the_same_device),
+        cmocka_unit_test(a_copy_reaches_a_drawable),
+        cmocka_unit_test(drawables_are_shown_at_pictures_of_the_display),
+        cmocka_unit_test(a_layer_may_have_no_drawable),
         cmocka_unit_test(a_buffer_ends_in_this_order),
         cmocka_unit_test(a_poller_sees_the_work),
         cmocka_unit_test(a_slow_handler_holds_up_its_queue_and_no_other),

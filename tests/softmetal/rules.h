@@ -34,6 +34,9 @@
     X(WRONG_CLASS, "wrong-class", "the argument is an object of another kind")                    \
     X(OTHER_DEVICE, "other-device", "the object belongs to another device")                       \
     X(BAD_LENGTH, "bad-length", "a buffer has at least one byte, a queue at least one buffer")    \
+    X(BAD_LAYER, "bad-layer", "a layer has two or three drawables of a pixel format that it can show") \
+    X(FRAMEBUFFER_ONLY, "framebuffer-only",                                                       \
+      "a texture of a layer is read and written only where framebufferOnly is NO")                \
     X(HIDDEN_SELECTOR, "hidden-selector", "the selector was hidden, so it must not be sent")      \
     /* memory */                                                                                  \
     X(OVER_RELEASE, "over-release", "more releases than retains")                                 \

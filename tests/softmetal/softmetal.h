@@ -16,6 +16,7 @@
      >>faults     errors, nil, lost and late handlers, hangs, device removal
      >>dispatch   libdispatch: its workers and its timers
      >>message    what was sent, and code to run at a message
+     >>layer      CAMetalLayer, its drawables, and when they are shown
      >>kernel     what a compute "kernel" does and how long it takes
      >>metal4     Metal 4: each commit is a run, and a run is stepped and failed as a command buffer is
      >>count      live objects, buffers in flight
@@ -271,7 +272,7 @@ void *softmetal_new_device(void);
 /* Another object for the same GPU (+1), with the same registryID: a wrapper, as of a validation layer. */
 void *softmetal_new_twin(void *device);
 
-/* Nil: creation calls that may return nil (default device, device list, queue, command buffer,
+/* Nil: creation calls that may return nil (default device, device list, queue, command buffer, drawable,
    shared event, event, listener, buffer, encoder, library, function, pipeline, those of >>metal4) are counted from 1
    after this call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
@@ -350,6 +351,23 @@ void softmetal_set_message_hook(softmetal_message_hook hook, void *user);
    name. For assertions: it must call none of them. NULL: nothing is called. */
 extern void (*softmetal_before)(const char *name);
 
+/* --------------------------------------------------------------------------- >>layer --
+   objc_getClass finds CAMetalLayer; a program in Objective-C that names the class itself does not. A layer has
+   drawables of MTLPixelFormatBGRA8Unorm, each with memory of its own, in use from nextDrawable until the last reference
+   goes. nextDrawable is nil without a device or a size, and after a second in which none came back. A drawable's
+   texture is written by a copy from a buffer, and read by getBytes: nothing is rendered.
+
+   A command buffer presents its drawables when its completed handlers have run, also where it failed (assumed). The
+   display has 60 pictures a second, each of which shows one drawable of a layer: the first that the times of the
+   presentation allow. The presented handlers run before that moment, with it as presentedTime. They do not run for a
+   drawable that is never presented (assumed). */
+
+/* Called before the handlers with the moment, in seconds of the host's clock. What it returns is the presentedTime: the
+   moment, another one, or 0 for a drawable that is dropped; below 0 the handlers do not run. NULL, as after
+   softmetal_reset: the moment. It must not send messages that make drawables; any thread of softmetal's calls it. */
+typedef double (*softmetal_screen)(void *user, void *drawable, double seconds);
+void softmetal_set_screen(softmetal_screen screen, void *user);
+
 /* -------------------------------------------------------------------------- >>kernel --
    A library made from source contains a function for each `kernel void NAME(` in the text; a source
    with the word `#error` does not compile. Dispatching NAME calls the C function registered under
@@ -409,8 +427,8 @@ void *softmetal_run_of(void *command_buffer4); /* that run, not retained; NULL: 
 /* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer",
    "encoder", "buffer", "event", "shared_event", "listener", "library", "function", "pipeline",
    "error", "block", "descriptor", "wrapper", "dispatch_queue", "queue4", "command_buffer4", "allocator",
-   "argument_table", "commit_options", "feedback", "run", "queue_operation"), or all of them for NULL. "block" counts
-   handler blocks that Metal still holds, "queue_operation" the signals and waits of Metal 4 queues that are not
+   "argument_table", "commit_options", "feedback", "run", "queue_operation", "layer", "drawable", "texture"), or all of them
+   for NULL. "block" counts handler blocks that Metal still holds, "queue_operation" the signals and waits of Metal 4 queues that are not
    over. */
 long softmetal_live(const char *kind);
 /* An object (+1) that does nothing but call `gone` when its last reference goes. */

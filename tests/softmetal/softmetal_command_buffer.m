@@ -479,6 +479,7 @@ void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer)
 
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)
 {
+    sm_end_presents(buffer, true);
     drop_references(buffer);
     pthread_mutex_lock(&buffer->engine->lock);
     if (!buffer->handlers_done) {
@@ -760,6 +761,19 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoderWithDispatchType:");
 }
 
+- (void)presentDrawable:(id)drawable
+{
+    sm_present_later(self, drawable, 0, 0, "presentDrawable:");
+}
+- (void)presentDrawable:(id)drawable atTime:(double)seconds
+{
+    sm_present_later(self, drawable, seconds, 0, "presentDrawable:atTime:");
+}
+- (void)presentDrawable:(id)drawable afterMinimumDuration:(double)seconds
+{
+    sm_present_later(self, drawable, 0, seconds, "presentDrawable:afterMinimumDuration:");
+}
+
 - (void)pushDebugGroup:(NSString *)name
 {
     SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:");
@@ -802,6 +816,7 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     drop_blocks(&scheduled_blocks);
     drop_blocks(&completed_blocks);
     sm_recording_clear(&recorded);
+    sm_end_presents(self, false);
     pthread_mutex_lock(&engine->lock);
     free_place(self);
     pthread_mutex_unlock(&engine->lock);

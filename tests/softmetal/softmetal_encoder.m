@@ -200,6 +200,21 @@ void sm_encode_copy(SoftMetalEncoder *encoder, id source, unsigned long from, id
     sm_encode_copy(self, source, from, target, to, size, "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:");
 }
 
+- (void)copyFromBuffer:(id)source
+          sourceOffset:(unsigned long)from
+     sourceBytesPerRow:(unsigned long)pitch
+   sourceBytesPerImage:(unsigned long)image
+            sourceSize:(sm_size)size
+             toTexture:(id)target
+      destinationSlice:(unsigned long)slice
+      destinationLevel:(unsigned long)level
+     destinationOrigin:(sm_origin)to
+{
+    static const char what[] = "copyFromBuffer:...toTexture:...";
+    SM_REQUIRE(slice == 0 && level == 0 && (image == 0 || image >= pitch * size.height), BLIT_RANGE, "%s", what);
+    sm_encode_copy_to_texture(self, source, from, pitch, size, target, to, what);
+}
+
 - (void)synchronizeResource:(id)memory
 {
     sm_check_open(self, "synchronizeResource:");

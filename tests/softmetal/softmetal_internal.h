@@ -5,6 +5,7 @@
    What guards what
      sm_engine.lock         the state of a queue and of its command buffers: order, counters, handlers
      SoftMetalEvent.lock    an event's value and its listeners
+     SoftMetalLayer.lock    how many drawables are in use, and what was shown; a drawable's handlers
      sm_postbox.lock        the blocks a shared event listener has yet to run
      registry lock          the list of engines (softmetal_panel.m)
      pool.lock              dispatch queues, their workers and timers (softmetal_dispatch.m)
@@ -15,7 +16,7 @@
 
    Contents
      >>symbols  >>rules  >>time  >>random  >>object  >>block  >>engine  >>command buffer  >>event
-     >>other objects  >>metal4  >>dispatch  >>panel  >>message */
+     >>layer  >>other objects  >>metal4  >>dispatch  >>panel  >>message */
 #ifndef SOFTMETAL_INTERNAL_H
 #define SOFTMETAL_INTERNAL_H
 
@@ -119,6 +120,9 @@ typedef enum sm_kind {
     SM_FEEDBACK,
     SM_RUN,
     SM_QUEUE_OPERATION,
+    SM_LAYER,
+    SM_DRAWABLE,
+    SM_TEXTURE,
     SM_KINDS
 } sm_kind;
 
@@ -186,7 +190,7 @@ void sm_blocks_add(sm_blocks *blocks, sm_block held);
 
 /* --------------------------------------------------------------------------- >>engine -- */
 
-@class SoftMetalDevice, SoftMetalAnyQueue, SoftMetalCommandBuffer, SoftMetalEncoder, SoftMetalEvent;
+@class SoftMetalDevice, SoftMetalAnyQueue, SoftMetalCommandBuffer, SoftMetalEncoder, SoftMetalEvent, SoftMetalBuffer;
 
 typedef struct sm_engine sm_engine;
 typedef struct sm_job sm_job;
@@ -244,6 +248,16 @@ enum { SM_NOT_ENQUEUED, SM_ENQUEUED, SM_COMMITTED, SM_SCHEDULED, SM_COMPLETED, S
 typedef struct sm_size {
     unsigned long width, height, depth;
 } sm_size; /* MTLSize */
+typedef struct sm_origin {
+    unsigned long x, y, z;
+} sm_origin; /* MTLOrigin */
+typedef struct sm_region {
+    sm_origin origin;
+    sm_size size;
+} sm_region; /* MTLRegion */
+typedef struct sm_extent {
+    double width, height;
+} sm_extent; /* CGSize */
 typedef struct sm_range {
     unsigned long location, length;
 } sm_range; /* NSRange */
@@ -301,6 +315,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     /* Until commit: the program's thread only. Then read by one worker. */
     sm_recording recorded;
     SoftMetalEncoder *encoder; /* the active one, not retained */
+    struct sm_present *presents;
 
     /* What the program reads without a lock; atomic. The only order that readers of a terminal status get is
        that of `worked`: the GPU's work comes before it. The times come with no order at all. */
@@ -419,6 +434,52 @@ void sm_event_raise(SoftMetalEvent *event, uint64_t value); /* by the GPU */
 typedef enum sm_wait_result { SM_WAIT_REACHED, SM_WAIT_TIMEOUT, SM_WAIT_REMOVED } sm_wait_result;
 sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed);
 bool sm_notifications_settled(void);
+
+/* -------------------------------------------------------------------------- >>layer -- */
+
+@interface SoftMetalLayer : SoftMetalObject {
+@public
+    SoftMetalDevice *device; /* +1; nil: nextDrawable is nil */
+    sm_extent size;
+    BOOL framebuffer_only;
+    unsigned most; /* drawables in use */
+    pthread_mutex_t lock; /* of what follows, and of the drawables' handlers */
+    pthread_cond_t room;
+    unsigned out;          /* drawables in use */
+    unsigned long numbers; /* drawables made */
+    uint64_t last_shown;   /* the newest picture that showed a drawable of the layer */
+}
+@end
+
+@interface SoftMetalTexture : SoftMetalObject {
+@public
+    SoftMetalBuffer *memory; /* +1; rows without a gap */
+    unsigned long width, height;
+    BOOL framebuffer_only;
+}
+@end
+
+@interface SoftMetalDrawable : SoftMetalObject {
+@public
+    SoftMetalLayer *layer;     /* +1 */
+    SoftMetalTexture *texture; /* +1 */
+    unsigned long number;
+    double presented; /* atomic */
+    sm_blocks handlers;
+}
+@end
+
+/* What a command buffer is to present at its end. */
+typedef struct sm_present {
+    struct sm_present *next;
+    SoftMetalDrawable *drawable; /* +1 */
+    uint64_t at, duration;       /* nanoseconds; 0: as soon as possible */
+} sm_present;
+
+void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, double at, double duration, const char *what);
+void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown); /* false: it was never committed */
+void sm_encode_copy_to_texture(SoftMetalEncoder *encoder, id source, unsigned long from, unsigned long pitch,
+                               sm_size size, id target, sm_origin to, const char *what);
 
 /* -------------------------------------------------------------------- >>other objects -- */
 

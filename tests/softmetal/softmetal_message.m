@@ -62,7 +62,10 @@ id sm_class_named(const char *name) SM_SYMBOL("objc_getClass");
 id sm_class_named(const char *name)
 {
     const char *hidden = __atomic_load_n(&hidden_class, __ATOMIC_ACQUIRE);
-    return hidden && strcmp(name, hidden) == 0 ? nil : (id)objc_lookUpClass(name);
+    if (hidden && strcmp(name, hidden) == 0) return nil;
+    if (strcmp(name, "CAMetalLayer") != 0) return (id)objc_lookUpClass(name);
+    /* Under this name it would be in the way of QuartzCore's. tests/vulkan has none. */
+    return sm_device_class() == [SoftMetalDevice class] ? (id)[SoftMetalLayer class] : nil;
 }
 
 /* A runtime knows the class that was registered first by its name, and programs get that one. On a Mac it is Metal's

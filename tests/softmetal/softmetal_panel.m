@@ -509,6 +509,7 @@ static void default_settings(void)
     softmetal_set_seed(1);
     softmetal_fail_next(0, 0);
     softmetal_fail_creation(0, false);
+    softmetal_set_screen(NULL, NULL);
 }
 
 #define REST_LIMIT UINT64_C(10000000000)

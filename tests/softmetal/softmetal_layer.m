@@ -1,0 +1,291 @@
+/* softmetal_layer.m - CAMetalLayer, its drawables, and a display that shows them
+
+   The display has no thread. When a command buffer that presents a drawable is over, the moment at which the drawable
+   would be shown is worked out, and its presented handlers run at once, on the thread that ran the completed ones. So a
+   test waits for no refresh. What Metal promises: Apple's documentation of MTLDrawable and CAMetalLayer. */
+#import "softmetal_internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { BGRA8 = 80, BYTES_OF_PIXEL = 4 };
+#define REFRESH UINT64_C(16666667)    /* nanoseconds from one picture of the display to the next */
+#define PATIENCE UINT64_C(1000000000) /* of nextDrawable, as documented */
+
+static softmetal_screen screen_function;
+static void *screen_user;
+
+void softmetal_set_screen(softmetal_screen screen, void *user)
+{
+    __atomic_store_n(&screen_function, (softmetal_screen)NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&screen_user, user, __ATOMIC_RELAXED);
+    __atomic_store_n(&screen_function, screen, __ATOMIC_RELEASE);
+}
+
+/* ---------------------------------------------------------------------------- texture -- */
+
+static void require_access(SoftMetalTexture *texture, const char *what)
+{
+    SM_REQUIRE(!texture->framebuffer_only, FRAMEBUFFER_ONLY, "%s", what);
+}
+
+@implementation SoftMetalTexture
++ (sm_kind)softmetalKind
+{
+    return SM_TEXTURE;
+}
+- (unsigned long)width
+{
+    return width;
+}
+- (unsigned long)height
+{
+    return height;
+}
+- (void)getBytes:(void *)bytes
+     bytesPerRow:(unsigned long)pitch
+      fromRegion:(sm_region)region
+     mipmapLevel:(unsigned long)level
+{
+    static const char what[] = "getBytes:bytesPerRow:fromRegion:mipmapLevel:";
+    require_access(self, what);
+    sm_origin at = region.origin;
+    SM_REQUIRE(level == 0 && at.x + region.size.width <= width && at.y + region.size.height <= height, BLIT_RANGE, "%s",
+               what);
+    for (unsigned long row = 0; row < region.size.height; row++)
+        memcpy((char *)bytes + row * pitch, memory->bytes + ((at.y + row) * width + at.x) * BYTES_OF_PIXEL,
+               region.size.width * BYTES_OF_PIXEL);
+}
+- (void)dealloc
+{
+    [memory release];
+    [super dealloc];
+}
+@end
+
+void sm_encode_copy_to_texture(SoftMetalEncoder *encoder, id source, unsigned long from, unsigned long pitch,
+                               sm_size size, id target, sm_origin to, const char *what)
+{
+    sm_check_argument(target, [SoftMetalTexture class], what);
+    SoftMetalTexture *texture = target;
+    require_access(texture, what);
+    SM_REQUIRE(size.depth == 1 && to.z == 0 && to.x + size.width <= texture->width &&
+                   to.y + size.height <= texture->height && pitch >= size.width * BYTES_OF_PIXEL,
+               BLIT_RANGE, "%s", what);
+    for (unsigned long row = 0; row < size.height; row++)
+        sm_encode_copy(encoder, source, from + row * pitch, texture->memory,
+                       ((to.y + row) * texture->width + to.x) * BYTES_OF_PIXEL, size.width * BYTES_OF_PIXEL, what);
+}
+
+static SoftMetalTexture *new_texture(SoftMetalLayer *layer, unsigned long width, unsigned long height)
+{
+    SoftMetalTexture *texture = [[SoftMetalTexture alloc] init];
+    texture->memory = [[SoftMetalBuffer alloc] init];
+    texture->memory->device = [layer->device retain];
+    texture->memory->length = width * height * BYTES_OF_PIXEL;
+    texture->memory->bytes = calloc(1, texture->memory->length);
+    SM_REQUIRE(texture->memory->bytes, INTERNAL, "out of memory");
+    texture->width = width;
+    texture->height = height;
+    texture->framebuffer_only = layer->framebuffer_only;
+    return texture;
+}
+
+/* --------------------------------------------------------------------------- drawable -- */
+
+static double load_time(const double *time)
+{
+    double seconds;
+    __atomic_load(time, &seconds, __ATOMIC_ACQUIRE);
+    return seconds;
+}
+
+@implementation SoftMetalDrawable
++ (sm_kind)softmetalKind
+{
+    return SM_DRAWABLE;
+}
+- (id)layer
+{
+    return layer;
+}
+- (id)texture
+{
+    return texture;
+}
+- (unsigned long)drawableID
+{
+    return number;
+}
+- (double)presentedTime
+{
+    return load_time(&presented);
+}
+- (void)addPresentedHandler:(id)block
+{
+    SM_REQUIRE(block, NIL_ARGUMENT, "addPresentedHandler:");
+    sm_block held = sm_block_take(block);
+    pthread_mutex_lock(&layer->lock);
+    sm_blocks_add(&handlers, held);
+    pthread_mutex_unlock(&layer->lock);
+}
+- (void)dealloc
+{
+    pthread_mutex_lock(&layer->lock);
+    layer->out--;
+    pthread_cond_signal(&layer->room);
+    pthread_mutex_unlock(&layer->lock);
+    for (unsigned k = 0; k < handlers.count; k++)
+        if (handlers.items[k].state != SM_BLOCK_RELEASED) sm_block_drop(&handlers.items[k]);
+    free(handlers.items);
+    [texture release];
+    [layer release];
+    [super dealloc];
+}
+@end
+
+/* The first picture of the display that may show it: one picture shows one drawable. */
+static uint64_t time_of_picture(const sm_present *present)
+{
+    SoftMetalLayer *layer = present->drawable->layer;
+    uint64_t due = sm_now(), after = sm_after(layer->last_shown, present->duration);
+    if (due < present->at) due = present->at;
+    if (due < after) due = after;
+    if (due <= layer->last_shown) due = layer->last_shown + 1;
+    return (due + REFRESH - 1) / REFRESH * REFRESH;
+}
+
+static void show(const sm_present *present)
+{
+    typedef void (^presented_handler)(id drawable);
+    SoftMetalDrawable *drawable = present->drawable;
+    softmetal_screen screen = __atomic_load_n(&screen_function, __ATOMIC_ACQUIRE);
+    pthread_mutex_lock(&drawable->layer->lock);
+    uint64_t picture = time_of_picture(present);
+    pthread_mutex_unlock(&drawable->layer->lock);
+    double seconds = (double)picture / 1e9;
+    if (screen) seconds = screen(__atomic_load_n(&screen_user, __ATOMIC_RELAXED), drawable, seconds);
+    if (seconds < 0) return;
+    pthread_mutex_lock(&drawable->layer->lock);
+    if (seconds > 0) drawable->layer->last_shown = picture;
+    __atomic_store(&drawable->presented, &seconds, __ATOMIC_RELEASE);
+    sm_blocks handlers = drawable->handlers;
+    drawable->handlers = (sm_blocks){.items = NULL};
+    pthread_mutex_unlock(&drawable->layer->lock);
+    for (unsigned k = 0; k < handlers.count; k++) {
+        sm_block_check(&handlers.items[k]);
+        ((presented_handler)handlers.items[k].block)(drawable);
+        sm_block_drop(&handlers.items[k]);
+    }
+    free(handlers.items);
+}
+
+void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, double at, double duration, const char *what)
+{
+    sm_check_encodable(buffer, what);
+    sm_check_argument(drawable, [SoftMetalDrawable class], what);
+    SM_REQUIRE(((SoftMetalDrawable *)drawable)->layer->device == buffer->engine->device, OTHER_DEVICE, "%s", what);
+    sm_present *present = calloc(1, sizeof *present);
+    SM_REQUIRE(present, INTERNAL, "out of memory");
+    present->drawable = [drawable retain];
+    present->at = at > 0 ? (uint64_t)(at * 1e9) : 0;
+    present->duration = duration > 0 ? (uint64_t)(duration * 1e9) : 0;
+    sm_present **end = &buffer->presents;
+    while (*end) end = &(*end)->next;
+    *end = present;
+}
+
+void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown)
+{
+    while (buffer->presents) {
+        sm_present *present = buffer->presents;
+        buffer->presents = present->next;
+        if (shown) show(present);
+        [present->drawable release];
+        free(present);
+    }
+}
+
+/* ------------------------------------------------------------------------------ layer -- */
+
+@implementation SoftMetalLayer
++ (sm_kind)softmetalKind
+{
+    return SM_LAYER;
+}
++ (id)layer
+{
+    return [[[self alloc] init] autorelease];
+}
+- (id)init
+{
+    if (!(self = [super init])) return nil;
+    pthread_mutex_init(&lock, NULL);
+    sm_cond_init(&room);
+    framebuffer_only = YES;
+    most = 3;
+    return self;
+}
+- (id)device
+{
+    return device;
+}
+- (void)setDevice:(id)one
+{
+    if (one) sm_check_argument(one, [SoftMetalDevice class], "setDevice:");
+    [one retain];
+    [device release];
+    device = one;
+}
+- (void)setPixelFormat:(unsigned long)format
+{
+    SM_REQUIRE(format == BGRA8, BAD_LAYER, "softmetal knows MTLPixelFormatBGRA8Unorm alone, not %lu", format);
+}
+- (void)setFramebufferOnly:(BOOL)only
+{
+    framebuffer_only = only;
+}
+- (void)setDrawableSize:(sm_extent)extent
+{
+    size = extent;
+}
+- (unsigned long)maximumDrawableCount
+{
+    return most;
+}
+- (void)setMaximumDrawableCount:(unsigned long)count
+{
+    SM_REQUIRE(count == 2 || count == 3, BAD_LAYER, "maximumDrawableCount %lu", count);
+    most = (unsigned)count;
+}
+
+/* A drawable is in use until its last reference goes. */
+- (bool)takesPlace
+{
+    uint64_t deadline = sm_after(sm_now(), PATIENCE);
+    pthread_mutex_lock(&lock);
+    while (out >= most && sm_now() < deadline) sm_cond_wait_until(&room, &lock, deadline);
+    bool taken = out < most;
+    if (taken) out++, numbers++;
+    pthread_mutex_unlock(&lock);
+    return taken;
+}
+
+- (id)nextDrawable
+{
+    SM_REQUIRE(sm_has_pool(), NO_POOL, "nextDrawable");
+    if (sm_creation_fails() || !device || size.width < 1 || size.height < 1 || ![self takesPlace]) return nil;
+    SoftMetalDrawable *drawable = [[SoftMetalDrawable alloc] init];
+    drawable->layer = [self retain];
+    drawable->texture = new_texture(self, (unsigned long)size.width, (unsigned long)size.height);
+    drawable->number = numbers;
+    return [drawable autorelease];
+}
+
+- (void)dealloc
+{
+    pthread_cond_destroy(&room);
+    pthread_mutex_destroy(&lock);
+    [device release];
+    [super dealloc];
+}
+@end
