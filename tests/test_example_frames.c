@@ -17,6 +17,8 @@ static unsigned asked, nil_from, nil_to;  /* calls of nextDrawable; those from n
 static unsigned hung;                     /* this commit hangs */
 static unsigned timeouts, patience;       /* of waits for it, which do not wait; after so many it goes on */
 static unsigned refused;                  /* this commit of the example fails */
+static long left_open;                    /* command buffers that were neither committed nor discarded */
+static bool told_in_time;                 /* at commit 12 the example had told of ticket 7 */
 
 static double read_picture(void *user, void *drawable, double seconds)
 {
@@ -48,6 +50,7 @@ static void count_in_flight(unsigned n, void *buffer)
     if (most_in_flight < in_flight) most_in_flight = in_flight;
     committed[n] = metal_retain(buffer);
     if (n == hung) hang(n, buffer);
+    if (n == 12) told_in_time = has(&complained, "ticket 7, ");
 }
 
 static gpusync_result watched_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
@@ -67,6 +70,14 @@ static gpusync_result watched_commit(gpusync_queue *queue, void *buffer, gpusync
     return GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
+/* When the loop is over. The committed ones are the test's, too. */
+static gpusync_result watched_queue_wait(gpusync_queue *queue, uint64_t timeout_ns)
+{
+    left_open = softmetal_live("command_buffer") - (long)world.commits;
+    return gpusync_queue_wait(queue, timeout_ns);
+}
+
+#define gpusync_queue_wait watched_queue_wait
 #define gpusync_wait watched_wait
 #define gpusync_commit watched_commit
 #define main example_main
@@ -74,12 +85,14 @@ static gpusync_result watched_commit(gpusync_queue *queue, void *buffer, gpusync
 #undef main
 #undef gpusync_commit
 #undef gpusync_wait
+#undef gpusync_queue_wait
 #include "example_end.h"
 
 static int set_up(void **state)
 {
     shown = most_in_flight = asked = nil_from = nil_to = hung = timeouts = patience = refused = 0;
-    torn = false;
+    left_open = 0;
+    torn = told_in_time = false;
     memset(pictures, 0, sizeof pictures);
     set_up_world(state);
     softmetal_set_message_hook(at_drawable, NULL);
@@ -95,6 +108,7 @@ static int tear_down(void **state)
     assert_true(softmetal_settle(SECONDS(20)));
     for (unsigned n = 1; n <= world.commits; n++) metal_release(committed[n]);
     assert_false(torn);
+    assert_int_equal(left_open, 0);
     assert_true(most_in_flight <= 2);
     tear_down_world(state);
     assert_int_equal(softmetal_live("drawable"), 0);
@@ -137,6 +151,7 @@ static void test_a_frame_that_fails_does_not_stop_the_loop(void **state)
     assert_said("frames: 60 committed, 0 without a drawable, 0 without memory\n"
                 "failures: 1\n");
     assert_has(&complained, "ticket 7, frame 7: Caused GPU Address Fault Error");
+    assert_true(told_in_time);
     assert_int_equal(pictures[6], 0);
     pictures[6] = 7;
     assert_pictures_without(0, 0);

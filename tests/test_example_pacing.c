@@ -14,6 +14,7 @@ static unsigned dropped_from, dropped_to, silent; /* these are dropped; of this 
 static unsigned asked, nil_from, nil_to;          /* calls of nextDrawable, and those that return nil */
 static unsigned refused;                          /* this commit of the example fails */
 static bool out_of_time;
+static long left_open; /* command buffers that were neither committed nor discarded, when the loop was over */
 
 static double decide_picture(void *user, void *drawable, double seconds)
 {
@@ -56,6 +57,16 @@ static gpusync_result watched_commit(gpusync_queue *queue, void *buffer, gpusync
     return GPUSYNC_ERROR_OUT_OF_MEMORY;
 }
 
+static gpusync_result watched_queue_wait(gpusync_queue *queue, uint64_t timeout_ns)
+{
+    if (!out_of_time) {
+        assert_true(softmetal_settle(SECONDS(20)));
+        left_open = softmetal_live("command_buffer");
+    }
+    return gpusync_queue_wait(queue, timeout_ns);
+}
+
+#define gpusync_queue_wait watched_queue_wait
 #define pthread_cond_timedwait watched_timedwait
 #define gpusync_wait watched_wait
 #define gpusync_commit watched_commit
@@ -65,12 +76,14 @@ static gpusync_result watched_commit(gpusync_queue *queue, void *buffer, gpusync
 #undef gpusync_commit
 #undef gpusync_wait
 #undef pthread_cond_timedwait
+#undef gpusync_queue_wait
 #include "example_end.h"
 
 static int set_up(void **state)
 {
     pictures = dropped_from = dropped_to = silent = asked = nil_from = nil_to = refused = 0;
     out_of_time = false;
+    left_open = 0;
     memset(frames, 0, sizeof frames);
     count = told = 0;
     set_up_world(state);
@@ -82,6 +95,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     tear_down_world(state);
+    assert_int_equal(left_open, 0);
     assert_int_equal(softmetal_live("drawable"), 0);
     assert_int_equal(softmetal_live("texture"), 0);
     assert_int_equal(softmetal_live("layer"), 0);
@@ -211,6 +225,7 @@ static void test_without_a_display_it_is_skipped(void **state)
     nil_to = ALL;
     assert_int_equal(run_without_arguments(), 77);
     assert_string_equal(complained.text, "skipped: the layer has no drawable\n");
+    assert_int_equal(asked, 5);
     assert_int_equal(world.commits, 0);
 }
 
