@@ -4,6 +4,7 @@
    and back. The tests also call what an app's delegate calls. */
 #define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
+#include <errno.h>
 
 static unsigned impatient; /* so many waits for everything look once */
 static bool in_background; /* from the end of enter_background to the beginning of enter_foreground, as main calls them */

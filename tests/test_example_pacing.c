@@ -4,6 +4,7 @@
    display works out when a drawable is shown; the test may say that it is dropped, or that no handler runs. */
 #define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
+#include <errno.h>
 
 enum { ALL = 24 }; /* as in the example */
 #define PICTURE 0.016666667 /* seconds of softmetal's display */

@@ -89,6 +89,13 @@ static long kept(long result)
 #endif
 #define SLEPT_S 54321
 
+/* What clang makes of a loop that fills an array. */
+static void darwin_memset_pattern16(void *to, const void *pattern, size_t length)
+{
+    for (size_t done = 0; done < length; done += 16)
+        memcpy((char *)to + done, pattern, length - done < 16 ? length - done : 16);
+}
+
 static int darwin_clock_gettime(int id, struct timespec *now)
 {
     uint64_t ns;
@@ -1010,9 +1017,11 @@ static const struct { const char *name; void *address; } names[] = {
 
     OURS(clock_gettime, darwin_clock_gettime), OURS(clock_gettime_nsec_np, darwin_clock_gettime_nsec_np),
     OURS(nanosleep, darwin_nanosleep), SAME(clock), /* in microseconds on both */
+    SAME(time),
 
     SAME(malloc), SAME(calloc), SAME(realloc), SAME(free), SAME(posix_memalign),
     SAME(memcpy), SAME(memmove), SAME(memset), SAME(memcmp), SAME(memchr), SAME(bzero), OURS(__bzero, bzero),
+    OURS(memset_pattern16, darwin_memset_pattern16),
     SAME(strlen), SAME(strnlen), SAME(strcmp), SAME(strncmp), SAME(strstr), SAME(strchr), SAME(strcspn), SAME(strrchr), SAME(strpbrk),
     SAME(strcpy), SAME(strncpy), SAME(strcat), SAME(strtok_r), SAME(strtol), SAME(strtoul),
     SAME(strtoull), SAME(strtod), SAME(atoi), SAME(atof), SAME(strdup), SAME(strndup), SAME(isspace), SAME(isalnum),
