@@ -127,8 +127,9 @@
      wait. A wait without limit for the handler itself goes on. A handler that has not run 50 ms to a second after the
      end counts as lost, but may only be slow: on a full queue making a command buffer may then block in Metal.
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
-   * Not provided: cancelling one wait from outside, waiting for "scheduled", priorities of parked threads, use in a
-     forked child (except exec and _exit), MTLIO queues. For the limits of Metal 4 see >>api-metal4. */
+   * Not provided: waiting for "scheduled", priorities of parked threads, use in a forked child (except exec and _exit),
+     MTLIO queues. For the limits of Metal 4 see >>api-metal4. To end one wait from outside, wait with
+     gpusync_wait_many for ANY of its point and a value that the host signals. */
 
 /* In force to the end of the file. Only the declarations are marked for NULL. Old-style casts are deliberate. */
 #ifdef __clang__
@@ -546,7 +547,8 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
     command buffers too, provided that it has looked twice, half a second apart. Waits, polls and callbacks for that
     work get ERROR_DEVICE_LOST, and every timeline fails with it. Nothing that comes later changes this: gpusync_is_done
     and gpusync_is_idle stay false, and gpusync_release_after keeps its object until destroy. The GPU may still use the
-    memory of given-up work: gpusync_get_info returns ERROR_DEVICE_LOST for it, and OK for what ended or never ran.
+    memory of given-up work: gpusync_get_info returns ERROR_DEVICE_LOST for it, and OK for what ended or never
+    ran, or ERROR_RESULT_UNKNOWN if that was long ago.
     Returns  false for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
@@ -605,8 +607,8 @@ typedef struct gpusync_allocator {
 
 /** The severity of what the log function is told. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
-    GPUSYNC_LOG_WARNING = 1, /**< A wait with a limit timed out; a completed handler has not come. */
-    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed; the device is lost. */
+    GPUSYNC_LOG_WARNING = 1, /**< A wait with a limit above 0 timed out; a completed handler has not come. */
+    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed (given-up work is not told); the device is lost. */
 } gpusync_log_level;
 
 /** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep the function short. A
@@ -810,7 +812,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 
 /** Retain an Objective-C object now, and release it when and where a callback of the point would run. Destroy releases
     the remaining objects, gpusync_queue_destroy_now too. On a lost device the object of a point that has not ended is
-    kept until destroy. The object's dealloc may do what a callback may.
+    kept until destroy. Danger: the GPU may still use what these two release. The object's dealloc may do what a
+    callback may.
     Returns  as gpusync_on_done; after an error the object is not retained
     Threads any   Blocks no   Owns retains the object until the point has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
@@ -1170,7 +1173,8 @@ typedef struct gpusync_ticket_info {
 
 /** Read how a ticket ended. The record is kept for at least the last 256 tickets of a queue.
     Returns  OK: *info is filled; else it is zero. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished,
-             perhaps for good; ERROR_DESTROYED; ERROR_RESULT_UNKNOWN: no record: too old, or ticket 0.
+             perhaps for good; ERROR_DESTROYED, also in a callback that the queue's destroy runs; ERROR_RESULT_UNKNOWN:
+             no record, the work ended long ago; or ticket 0.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
