@@ -92,7 +92,7 @@ static bool enter_background(worker *w, uint64_t limit_ns)
     return result != GPUSYNC_TIMEOUT;
 }
 
-/* With the lock, when all has ended. The log names each job that did not end well. */
+/* With the lock. The log names each job that did not end well; it keeps 64 failures. */
 static void sort_out(worker *w)
 {
     gpusync_error error;
@@ -104,8 +104,10 @@ static void sort_out(worker *w)
             j->state = again && j->tries < TRIES ? TO_DO : FAILED_FOR_GOOD;
         }
     }
-    for (job *j = w->jobs; j < w->jobs + JOBS; j++)
-        if (j->state == IN_FLIGHT) j->state = gpusync_poll(w->queue, j->ticket) == GPUSYNC_OK ? DONE : FAILED_FOR_GOOD;
+    for (job *j = w->jobs; j < w->jobs + JOBS; j++) {
+        gpusync_result result = j->state == IN_FLIGHT ? gpusync_poll(w->queue, j->ticket) : GPUSYNC_NOT_READY;
+        if (result != GPUSYNC_NOT_READY) j->state = result == GPUSYNC_OK ? DONE : FAILED_FOR_GOOD;
+    }
 }
 
 /* When the app is active again. TIMEOUT: work is still in flight, and nothing was committed: call again later. A wait
@@ -175,7 +177,9 @@ static worker the_worker;
 - (void)come:(NSNotification *)notification /* also at the launch, and after a call or an alert */
 {
     (void)notification;
-    if (the_worker.background) (void)FAILED(enter_foreground(&the_worker, AFTER_RETURN));
+    if (!the_worker.background) return;
+    if (enter_foreground(&the_worker, 0) == GPUSYNC_TIMEOUT) /* the main thread does not wait: it looks again */
+        [self performSelector:@selector(come:) withObject:nil afterDelay:0.25];
 }
 
 @end

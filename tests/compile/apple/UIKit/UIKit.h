@@ -11,6 +11,9 @@ extern NSNotificationName const UIApplicationDidBecomeActiveNotification;
 extern NSString *NSStringFromClass(Class cls);
 
 @class NSDictionary;
+@interface NSObject (AfterDelay)
+- (void)performSelector:(SEL)selector withObject:(id)object afterDelay:(double)seconds;
+@end
 @interface NSNotification : NSObject
 @end
 @interface NSNotificationCenter : NSObject
