@@ -300,8 +300,8 @@ dist: ## the release of this commit, in build/dist: a tarball, the header alone,
 	echo 'made: $(top)/dist'
 	cat '$(top)/dist/SHA256SUMS'
 
-clean: ## delete everything that was built (Zig and arm64's libraries, which were fetched, stay)
-	find '$(top)' -mindepth 1 -maxdepth 1 ! -name zig ! -name arm64 ! -name .gitignore -exec rm -rf {} + 2>/dev/null || true
+clean: ## delete everything that was built (Zig, a parser of Swift and arm64's libraries, which were fetched, stay)
+	find '$(top)' -mindepth 1 -maxdepth 1 ! -name zig ! -name swift ! -name arm64 ! -name .gitignore -exec rm -rf {} + 2>/dev/null || true
 
 deps: ## install what run, test and check need
 	BUILD='$(abspath $(top))' tests/deps.sh macho

