@@ -259,12 +259,16 @@ static const char *table_of(const char *text)
 {
     static char table[sizeof said.text];
     static const char first[] = "---- gpusync_report ----\n", last[] = "------------------------\n";
-    char *out = table;
+    size_t used = 0;
+    table[0] = 0;
     while (*text) {
+        char *out = table + used;
+        size_t left = sizeof table - used;
         const char *next = strchr(text, '\n') + 1, *call = strstr(text, " us  ");
         if (!strncmp(text, first, strlen(first))) next = strstr(text, last) + strlen(last);
-        else if (call && call < next) out += sprintf(out, "%.25s%.*s", text, (int)(next - call) - 3, call + 3);
-        else out += sprintf(out, "%.*s", (int)(next - text), text);
+        else if (call && call < next)
+            used += (size_t)snprintf(out, left, "%.25s%.*s", text, (int)(next - call) - 3, call + 3);
+        else used += (size_t)snprintf(out, left, "%.*s", (int)(next - text), text);
         text = next;
     }
     return table;

@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1046,6 +1047,8 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(mmap, darwin_mmap), OURS(mprotect, darwin_mprotect),
     OURS(fcntl, darwin_fcntl), OURS(execl, darwin_execl), OURS(dlsym, darwin_dlsym), SAME(dladdr),
 
+    /* glibc's writes 68 bytes (x86-64) or 180 (arm64), without the signals; a jmp_buf of macOS has 148 or 192. */
+    OURS(setjmp, _setjmp), SAME(longjmp),
     OURS(getcontext, darwin_context_save), OURS(setcontext, darwin_setcontext), OURS(swapcontext, darwin_swapcontext),
     OURS(makecontext, darwin_makecontext),
 
