@@ -147,15 +147,15 @@ static gpusync_result run(gpusync_queue *queue, void *layer, void *picture, pace
 static void report(gpusync_queue *queue)
 {
     unsigned shown = 0, dropped = 0, timed = 0;
-    double before = 0, least = 1e9, most = 0, latency = 0, time;
+    double before = 0, least = 1e9, most = 0, latency = 0, gap;
     gpusync_ticket_info info;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < count; i++) {
         const frame *f = &frames[i];
         if (f->told && f->shown <= 0) dropped++;
         if (!f->told || f->shown <= 0) continue;
-        time = f->shown - before;
-        if (shown++) least = time < least ? time : least, most = time > most ? time : most;
+        gap = f->shown - before;
+        if (shown++) least = gap < least ? gap : least, most = gap > most ? gap : most;
         before = f->shown;
         if (gpusync_get_info(queue, f->ticket, &info) != GPUSYNC_OK || info.gpu_end_s <= 0) continue;
         latency += f->shown - info.gpu_end_s;
