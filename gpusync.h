@@ -996,7 +996,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    own. What becomes of work with a signal of b, by the signal of a that work of another queue has on the same timeline:
 
      the signal of a is              b is higher   b is the same   b is lower
-       open, or held                 goes          NOT_RISING      goes
+       open                          goes          NOT_RISING      goes
+       held                          goes          NOT_RISING      goes
        committed                     held          NOT_RISING      goes
        signalled, not reached        goes          NOT_RISING      goes
        reached                       goes          NOT_RISING      NOT_RISING
