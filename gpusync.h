@@ -9020,75 +9020,52 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    Submissions and links come from pools of the device, under the submission lock, and go back there
    with their last reference. Joining one submission to another moves links, and no memory. */
 
-/* Puts a list of links into the pool, or into `over`. Under the submission lock. */
-static void gpusync__push_links(gpusync_device *dev, gpusync__link *link, void **over)
+/* Puts the link in front of the others, by `next`. */
+static void gpusync__push_link(gpusync__link **links, gpusync__link *link)
 {
-    for (gpusync__link *next; link; link = next) {
-        next = link->next;
-        gpusync__pool_give(dev, GPUSYNC__POOL_LINKS, link, over);
-    }
+    link->next = *links;
+    *links = link;
 }
 
-/* The same, for a caller that has no lock. */
-static void gpusync__give_links(gpusync_device *dev, gpusync__link *links)
-{
-    void *over = NULL;
-    gpusync__lock(&dev->submission_lock);
-    gpusync__push_links(dev, links, &over);
-    gpusync__unlock(&dev->submission_lock);
-    gpusync__pool_drop(dev, GPUSYNC__POOL_LINKS, over);
-}
-
-/* Drops the references of links to their timelines. */
-static void gpusync__unref_timelines(const gpusync__link *link)
-{
-    for (; link; link = link->next)
-        if (link->timeline)
-            gpusync__timeline_unref(link->timeline);
-}
-
-/* Drops links, by `next`, with their timelines. */
-static void gpusync__drop_links(gpusync_device *dev, gpusync__link *links)
-{
-    gpusync__unref_timelines(links);
-    gpusync__give_links(dev, links);
-}
-
-/* Takes links out of the pool into the list, by `next`, and returns how many are missing. Under the
-   submission lock. */
-static size_t gpusync__pop_links(gpusync_device *dev, size_t count, gpusync__link **list)
+/* Takes so many links, by `next`, and a submission if `s` is not NULL, out of the pools, and makes
+   what is missing. False if there is no memory: *links has fewer, or *s is NULL. No lock is held. */
+static bool gpusync__take_memory(gpusync_device *dev, gpusync__submission **s, size_t count, gpusync__link **links)
 {
     void *taken;
-    for (; count && (taken = gpusync__pool_take(dev, GPUSYNC__POOL_LINKS, sizeof(gpusync__link))) != NULL; count--) {
-        gpusync__link *link = (gpusync__link *)taken;
-        link->next = *list;
-        *list = link;
-    }
-    return count;
-}
-
-/* Makes so many links. False, with fewer, if there is no memory. No lock is held. */
-GPUSYNC__RARE bool gpusync__make_links(gpusync_device *dev, size_t count, gpusync__link **list)
-{
-    for (; count; count--) {
-        gpusync__link *link = (gpusync__link *)gpusync__allocate(dev, sizeof *link, 16);
-        if (!link)
-            return false;
-        link->next = *list;
-        *list = link;
-    }
-    return true;
-}
-
-/* Puts one link into *link, or NULL if there is no memory. No lock is held. */
-static void gpusync__take_link(gpusync_device *dev, gpusync__link **link)
-{
     gpusync__hook_in(dev);
     gpusync__lock(&dev->submission_lock);
-    size_t missing = gpusync__pop_links(dev, 1, link);
+    if (s)
+        *s = (gpusync__submission *)gpusync__pool_take(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof **s);
+    for (; count && (taken = gpusync__pool_take(dev, GPUSYNC__POOL_LINKS, sizeof **links)) != NULL; count--)
+        gpusync__push_link(links, (gpusync__link *)taken);
     gpusync__unlock(&dev->submission_lock);
-    if (missing)
-        (void)gpusync__make_links(dev, missing, link);
+    if (s && !*s)
+        *s = (gpusync__submission *)gpusync__allocate(dev, sizeof **s, GPUSYNC__APART);
+    for (; count && (taken = gpusync__allocate(dev, sizeof **links, 16)) != NULL; count--)
+        gpusync__push_link(links, (gpusync__link *)taken);
+    return !count && (!s || *s);
+}
+
+/* Puts links, by `next`, and the submission, or NULL, back into the pools. A link gives up its
+   reference to a timeline here: one in the pool leads to none. No lock is held. */
+static void gpusync__give_memory(gpusync_device *dev, gpusync__submission *s, gpusync__link *links)
+{
+    void *over = NULL, *links_over = NULL;
+    for (gpusync__link *link = links; link; link = link->next) {
+        if (link->timeline)
+            gpusync__timeline_unref(link->timeline);
+        link->timeline = NULL;
+    }
+    gpusync__lock(&dev->submission_lock);
+    for (gpusync__link *next; links; links = next) {
+        next = links->next;
+        gpusync__pool_give(dev, GPUSYNC__POOL_LINKS, links, &links_over);
+    }
+    if (s)
+        gpusync__pool_give(dev, GPUSYNC__POOL_SUBMISSIONS, s, &over);
+    gpusync__unlock(&dev->submission_lock);
+    gpusync__pool_drop(dev, GPUSYNC__POOL_LINKS, links_over);
+    gpusync__pool_drop(dev, GPUSYNC__POOL_SUBMISSIONS, over);
 }
 
 /* `done` of a submission's callback, which has run: drops the callback's reference. */
@@ -9121,14 +9098,10 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t lin
 {
     gpusync_device *dev = q->device;
     gpusync__link *spare = NULL;
-
-    gpusync__hook_in(dev);
-    gpusync__lock(&dev->submission_lock);
-    gpusync__submission *s = (gpusync__submission *)gpusync__pool_take(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof *s);
-    size_t missing = gpusync__pop_links(dev, links, &spare);
-    gpusync__unlock(&dev->submission_lock);
-    if (!s && (s = (gpusync__submission *)gpusync__allocate(dev, sizeof *s, GPUSYNC__APART)) == NULL) {
-        gpusync__give_links(dev, spare);
+    gpusync__submission *s;
+    bool taken = gpusync__take_memory(dev, &s, links, &spare);
+    if (!s) {
+        gpusync__give_memory(dev, NULL, spare);
         return NULL;
     }
 
@@ -9152,7 +9125,7 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t lin
     gpusync__links_clear(&s->signals);
     GPUSYNC__ADD_SEQ(&q->owed.count, 1); /* gpusync__submission_free takes it back */
 
-    if (gpusync__submission_room(s, buffers) && (!missing || gpusync__make_links(dev, missing, &s->spare)))
+    if (taken && gpusync__submission_room(s, buffers))
         return s;
     gpusync__submission_unref(s);
     return NULL;
@@ -9163,22 +9136,15 @@ static void gpusync__submission_free(gpusync__submission *s)
 {
     gpusync_device *dev = s->device;
     gpusync_queue *q = s->work.queue;
-    void *links = NULL, *over = NULL;
 
     if (q->metal4 && gpusync__is_issued(s))
         gpusync__keep_links(q, s);
     gpusync__links_move(&s->links, &s->signals);
-    gpusync__unref_timelines(s->links.first);
     *s->links.end = s->spare;
     gpusync__free(dev, s->memory, s->memory_size);
     if (s->options)
         gpusync__release_pooled(s->options);
-    gpusync__lock(&dev->submission_lock);
-    gpusync__push_links(dev, s->links.first, &links);
-    gpusync__pool_give(dev, GPUSYNC__POOL_SUBMISSIONS, s, &over);
-    gpusync__unlock(&dev->submission_lock);
-    gpusync__pool_drop(dev, GPUSYNC__POOL_LINKS, links);
-    gpusync__pool_drop(dev, GPUSYNC__POOL_SUBMISSIONS, over);
+    gpusync__give_memory(dev, s, s->links.first);
     GPUSYNC__SUB_SEQ(&q->owed.count, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
@@ -9380,7 +9346,7 @@ GPUSYNC__RARE void gpusync__drop_come(gpusync_queue *q)
         shows = gpusync__shows(q, link);
         if (shows != GPUSYNC__CAME)
             continue;
-        gpusync__drop_links(q->device, taken);
+        gpusync__give_memory(q->device, NULL, taken);
         taken = NULL;
     }
     GPUSYNC__LOCK_GRAPH(q->device);
@@ -9457,7 +9423,7 @@ GPUSYNC__RARE void gpusync__leave_behind(gpusync_queue *q)
             GPUSYNC__STORE_SEQ(&link->timeline->handed_out, true);
         }
         link->next = NULL;
-        gpusync__drop_links(q->device, link);
+        gpusync__give_memory(q->device, NULL, link);
     }
 }
 
@@ -10898,14 +10864,14 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync_result result = gpusync__enter_working(q, 0);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__take_link(q->device, &link);
-    result = link ? gpusync__link_point(q->device, point, !waits, false, link) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    bool taken = gpusync__take_memory(q->device, NULL, 1, &link);
+    result = taken ? gpusync__link_point(q->device, point, !waits, false, link) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK)
         e.link = link;
     if (result >= GPUSYNC_OK) /* NOT_READY: there is nothing to wait for */
         result = gpusync__encode_link(q, buffer, &e);
     if (result != GPUSYNC_OK || !e.link)
-        gpusync__drop_links(q->device, link);
+        gpusync__give_memory(q->device, NULL, link);
     gpusync__leave(q);
     return result;
 }
