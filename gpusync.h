@@ -9148,38 +9148,6 @@ static void gpusync__submission_free(gpusync__submission *s)
     GPUSYNC__SUB_SEQ(&q->owed.count, 1); /* gpusync__pay of destroy waits for this: the queue is not touched any more */
 }
 
-/* Takes the first `count` parts, which were not committed, out of flight, gives their room back,
-   and returns them as a list that is the caller's alone. Under the queue's lock. */
-GPUSYNC__RARE gpusync__slot *gpusync__parts_out(gpusync_queue *q, gpusync__submission *s, uint32_t count,
-                                                gpusync__catch *caught)
-{
-    gpusync__slot *parts = NULL;
-    for (uint32_t i = 0; i < count; i++) {
-        gpusync__slot *slot = s->parts[i];
-        gpusync__flight_remove(slot);
-        slot->next = parts;
-        parts = slot;
-    }
-    gpusync__give_rooms(q, count, caught);
-    return parts;
-}
-
-/* Releases the command buffers of these parts, and then frees the slots, because a free slot may
-   serve another buffer at once. Another thread may have the room by now: Metal counts a buffer
-   until its release, which comes at once. No lock is held. */
-GPUSYNC__RARE void gpusync__parts_free(gpusync_queue *q, gpusync__slot *parts)
-{
-    gpusync__slot *slot, *next;
-    for (slot = parts; slot; slot = slot->next)
-        gpusync__release_pooled(slot->buffer);
-    GPUSYNC__LOCK(q);
-    for (slot = parts; slot; slot = next) {
-        next = slot->next;
-        gpusync__slot_free(&q->free_slots, slot);
-    }
-    GPUSYNC__UNLOCK(q);
-}
-
 /* ------------------------------------------------------------------------------- >>metal4 --
    A command buffer of Metal 4 has no status, no handler and no queue, and Metal retains nothing.
    What is committed in one go is one slot, and that is the feedback handler. Metal takes the
@@ -9662,14 +9630,28 @@ static void gpusync__part_ended(gpusync_queue *q, gpusync__slot *slot, const gpu
     gpusync__submission_unref(s);
 }
 
-/* Ends the submission's ticket in one hold. The error (NULL: none) goes on record, the callback is
-   due before those that are registered after the end, and the room of command buffers that were not
-   committed comes back. After this no thread finds the submission by its ticket, and the submission
-   does not lead to its parts, whose handlers may come when its memory serves other work. Returns
-   the slots of the parts that were not committed, for gpusync__parts_free. Under the queue's lock. */
-static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_error *error, uint32_t rest,
-                                              const gpusync__outcome *outcome, gpusync__catch *caught,
-                                              gpusync__deferred *deferred)
+/* Drops the first `count` parts, which were not committed. Each buffer is released before its slot is
+   free, and may serve another buffer, and before its room comes back: Metal counts the buffer until
+   then. No lock is held. */
+static void gpusync__drop_parts(gpusync__submission *s, uint32_t count)
+{
+    gpusync_queue *q = s->work.queue;
+    for (uint32_t i = 0; i < count; i++) {
+        GPUSYNC__LOCK(q);
+        gpusync__slot *slot = s->parts[i];
+        gpusync__flight_remove(slot);
+        GPUSYNC__UNLOCK(q);
+        gpusync__release_pooled(slot->buffer);
+        gpusync__give_room(q, 1, slot);
+    }
+}
+
+/* Ends the submission's ticket in one hold. The error (NULL: none) goes on record, and the callback is
+   due before those that are registered after the end. After this no thread finds the submission by its
+   ticket, and the submission does not lead to its parts, whose handlers may come when its memory serves
+   other work. Under the queue's lock. */
+static void gpusync__end_submission(gpusync__submission *s, gpusync_error *error, const gpusync__outcome *outcome,
+                                    gpusync__catch *caught, gpusync__deferred *deferred)
 {
     gpusync_queue *q = s->work.queue;
     uint64_t ticket = s->work.ticket;
@@ -9680,8 +9662,7 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
         gpusync__learn(q, ticket, s->work.since_ns, outcome);
     if (error || s->work.traits & GPUSYNC__IS_DELAYED)
         q->took_ns[ticket % GPUSYNC__TAKEN] = 0;
-    gpusync__slot *parts = rest ? gpusync__parts_out(q, s, rest, caught) : NULL;
-    for (uint32_t i = rest; i < s->part_count; i++) {
+    for (uint32_t i = 0; i < s->part_count; i++) {
         if (s->parts[i]) {
             s->parts[i]->back = NULL;
             s->parts[i]->submission = NULL;
@@ -9694,7 +9675,6 @@ static gpusync__slot *gpusync__end_submission(gpusync__submission *s, gpusync_er
     if (s->due.fn)
         gpusync__push_due(s->device, &s->due, deferred);
     gpusync__take_ended(q, ticket, error, caught, deferred);
-    return parts;
 }
 
 /* Begins a look at a part. False: the submission does not lead to the part's slot any more, because
@@ -9775,7 +9755,6 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
     }
     gpusync_error *error = s->failed ? &s->error : NULL; /* it changes no more */
     uint64_t ticket = s->work.ticket;
-    uint32_t rest = gpusync__is_issued(s) ? s->first_part : s->part_count; /* were not committed */
     const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, s->left};
     gpusync__catch caught;
 
@@ -9784,6 +9763,7 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
         gpusync__make_log(q);
     }
     gpusync__end_signals(s, !error, error, deferred);
+    gpusync__drop_parts(s, gpusync__is_issued(s) ? s->first_part : s->part_count);
 
     if (q->device->trace)
         q->device->trace->end(q, ticket, s->label, &outcome);
@@ -9793,10 +9773,8 @@ static void gpusync__publish(gpusync__submission *s, gpusync__deferred *deferred
 
     gpusync__catch_nothing(&caught);
     GPUSYNC__LOCK(q);
-    gpusync__slot *parts = gpusync__end_submission(s, error, rest, &outcome, &caught, deferred);
+    gpusync__end_submission(s, error, &outcome, &caught, deferred);
     GPUSYNC__UNLOCK(q);
-    if (parts)
-        gpusync__parts_free(q, parts);
     gpusync__tell(q, ticket, &caught, deferred);
     if (error && q->sticky)
         gpusync__want(q, deferred); /* held work is given up */
