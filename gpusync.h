@@ -2152,10 +2152,6 @@ typedef struct gpusync__links {
     gpusync__link *first, **end;
 } gpusync__links;
 
-typedef struct gpusync__line {
-    gpusync__submission *first, *last; /* held submissions, in the order in which they came */
-} gpusync__line;
-
 /* The lines of a queue. ORDERED: only the first one may be issued. LOOSE: UNORDERED ones. READY: of
    those the ones that nothing holds. */
 enum { GPUSYNC__ORDERED, GPUSYNC__LOOSE, GPUSYNC__READY, GPUSYNC__LINES };
@@ -2327,7 +2323,7 @@ struct gpusync_queue {
     gpusync__going going;     /* its destroy; with the next one by the thread that destroys */
     bool drains;              /* destroy waits for the work in flight */
     /* -- under the graph's lock */
-    gpusync__line lines[GPUSYNC__LINES]; /* held work */
+    gpusync__list lines[GPUSYNC__LINES]; /* held work, in the order in which it came */
     /* These three are also read without the lock. */
     uint32_t lined;         /* submissions in the lines */
     uint32_t lined_ordered; /* of these hold up what comes later */
@@ -7649,10 +7645,9 @@ struct gpusync__submission {
     gpusync__links links;  /* what it waits for and signals, in the order of execution */
     gpusync__slot **parts; /* in the order of their commits. The places are under the queue's lock; NULL: free */
     void **buffers;        /* of Metal 4: what it commits */
-    /* In its line. next: also of those that are joined. */
-    struct gpusync__submission *next;
-    struct gpusync__submission *previous;
-    /* Among a thread's deferred work: those to be published, and those to be announced. */
+    gpusync__node place;   /* in its line. Its number is 0, so that the last one to be added comes last */
+    /* Among a thread's deferred work: those to be published, and those to be announced. next_ended: also of those that
+       are joined. */
     struct gpusync__submission *next_ended;
     struct gpusync__submission *next_issued;
     uint32_t open; /* see G2 */
@@ -7835,32 +7830,30 @@ static void gpusync__want(gpusync_queue *q, gpusync__deferred *deferred)
     GPUSYNC__UNLOCK_GRAPH(q->device);
 }
 
+/* Returns the submission whose place in a line this is; of NULL, NULL. */
+static gpusync__submission *gpusync__submission_at(gpusync__node *place)
+{
+    return place ? (gpusync__submission *)(void *)((char *)place - offsetof(gpusync__submission, place)) : NULL;
+}
+
 /* Puts the submission at the end of the line. */
 static void gpusync__line_add(gpusync__submission *s, uint8_t which)
 {
-    gpusync__line *line = &s->work.queue->lines[which];
     s->line = which;
-    s->next = NULL;
-    s->previous = line->last;
-    if (line->last)
-        line->last->next = s;
-    else
-        line->first = s;
-    line->last = s;
+    gpusync__list_add(&s->work.queue->lines[which], &s->place);
 }
 
 /* Takes the submission out of the line that it stands in, wherever it stands there. */
 static void gpusync__line_remove(gpusync__submission *s)
 {
-    gpusync__line *line = &s->work.queue->lines[s->line];
-    if (s->next)
-        s->next->previous = s->previous;
-    else
-        line->last = s->previous;
-    if (s->previous)
-        s->previous->next = s->next;
-    else
-        line->first = s->next;
+    gpusync__list_remove(&s->work.queue->lines[s->line], &s->place);
+}
+
+/* Moves the submission from its line to the end of the other one. */
+static void gpusync__line_move(gpusync__submission *s, uint8_t which)
+{
+    gpusync__line_remove(s);
+    gpusync__line_add(s, which);
 }
 
 /* Counts a submission with its parts into the lines of its queue, or out of them. A commit reads
@@ -7880,9 +7873,8 @@ static void gpusync__count_held(const gpusync__submission *s, bool more)
    NULL. */
 static gpusync__submission *gpusync__line_first(const gpusync_queue *q)
 {
-    gpusync__submission *s = q->lines[GPUSYNC__READY].first;
-    if (!s)
-        s = q->lines[GPUSYNC__ORDERED].first;
+    gpusync__node *ready = q->lines[GPUSYNC__READY].end[0];
+    gpusync__submission *s = gpusync__submission_at(ready ? ready : q->lines[GPUSYNC__ORDERED].end[0]);
     return s && !s->holds ? s : NULL;
 }
 
@@ -7891,10 +7883,8 @@ static void gpusync__let_go(gpusync__submission *s, gpusync__deferred *deferred)
 {
     if (s->stage != GPUSYNC__HELD || s->holds)
         return;
-    if (s->line == GPUSYNC__LOOSE) {
-        gpusync__line_remove(s);
-        gpusync__line_add(s, GPUSYNC__READY);
-    }
+    if (s->line == GPUSYNC__LOOSE)
+        gpusync__line_move(s, GPUSYNC__READY);
     if (gpusync__line_first(s->work.queue))
         gpusync__want_issue(s->work.queue, deferred);
 }
@@ -9254,8 +9244,8 @@ static bool gpusync__holds(const gpusync_queue *q, void *const *buffers, size_t 
     bool holds = false;
     GPUSYNC__LOCK_GRAPH(q->device);
     for (int line = 0; line < GPUSYNC__LINES; line++)
-        for (const gpusync__submission *s = q->lines[line].first; s; s = s->next)
-            holds = holds || gpusync__has_buffer(s, buffers, count);
+        for (gpusync__node *place = q->lines[line].end[0]; place; place = place->beside[1])
+            holds = holds || gpusync__has_buffer(gpusync__submission_at(place), buffers, count);
     GPUSYNC__UNLOCK_GRAPH(q->device);
     return holds;
 }
@@ -9903,9 +9893,9 @@ static bool gpusync__stays(gpusync__submission *s)
 /* Drops all held work of the queue. Under the graph's lock. */
 static void gpusync__give_up_all(gpusync_queue *q, const gpusync_error *error, bool own, gpusync__deferred *deferred)
 {
+    gpusync__submission *s;
     for (int line = 0; line < GPUSYNC__LINES; line++)
-        while (q->lines[line].first) {
-            gpusync__submission *s = q->lines[line].first;
+        while ((s = gpusync__submission_at(q->lines[line].end[0])) != NULL) {
             gpusync__fail(s, own, error);
             gpusync__drop_held(s, deferred);
         }
@@ -9946,10 +9936,8 @@ static gpusync__submission *gpusync__next_to_go(gpusync_queue *q, gpusync__defer
     if (flags)
         gpusync__give_up_failed(q, flags, deferred);
     while ((s = gpusync__line_first(q)) != NULL && gpusync__stays(s))
-        if (s->line == GPUSYNC__READY) {
-            gpusync__line_remove(s);
-            gpusync__line_add(s, GPUSYNC__LOOSE);
-        }
+        if (s->line == GPUSYNC__READY)
+            gpusync__line_move(s, GPUSYNC__LOOSE);
     q->issuing = s != NULL;
     if (s) {
         gpusync__line_remove(s);
@@ -10228,7 +10216,7 @@ typedef struct gpusync__entrance {
     void *const *buffers;        /* the program's command buffers; of Metal 4 `all` alone */
     size_t count;                /* of these */
     void *all;                   /* of Metal 4: the object of the one slot; NULL: Metal made none */
-    gpusync__submission *joined; /* those of its open command buffers, in their order, by `next` */
+    gpusync__submission *joined; /* those of its open command buffers, in their order, by `next_ended` */
     size_t parts;                /* that it will have */
     size_t needed;               /* slots of these: open buffers have theirs */
     bool enqueued;               /* a command buffer is, and cannot be held */
@@ -10268,7 +10256,7 @@ static gpusync_result gpusync__check_parts(gpusync_queue *q, gpusync__submission
             continue;
         s->tickets |= open->tickets;
         *last = open;
-        last = &open->next;
+        last = &open->next_ended;
     }
     *last = NULL;
     return result;
@@ -10362,7 +10350,7 @@ static gpusync_result gpusync__may_enter(gpusync__submission *s, gpusync__entran
     if (q->lined_ordered && !gpusync__is_loose(s))
         in->worst = GPUSYNC__FOUND_HOLDS;
     gpusync_result result = gpusync__ask(s, s->links.first, in);
-    for (gpusync__submission *open = in->joined; open && result == GPUSYNC_OK; open = open->next)
+    for (gpusync__submission *open = in->joined; open && result == GPUSYNC_OK; open = open->next_ended)
         result = gpusync__ask(s, open->links.first, in);
     if (result == GPUSYNC_OK)
         result = gpusync__ask(s, s->signals.first, in);
@@ -10437,7 +10425,7 @@ static gpusync_result gpusync__take_parts(gpusync_queue *q, gpusync__submission 
    the graph's lock. */
 static void gpusync__join(gpusync__submission *s, gpusync__submission *joined)
 {
-    for (; joined; joined = joined->next) {
+    for (; joined; joined = joined->next_ended) {
         for (gpusync__link *link = joined->links.first; link; link = link->next)
             link->submission = s;
         gpusync__links_move(&s->links, &joined->links);
@@ -10505,7 +10493,7 @@ GPUSYNC__RARE void gpusync__listen_for(gpusync__submission *s)
 GPUSYNC__RARE void gpusync__drop_joined(gpusync__submission *joined)
 {
     for (gpusync__submission *next; joined; joined = next) {
-        next = joined->next;
+        next = joined->next_ended;
         gpusync__submission_unref(joined);
     }
 }
