@@ -7680,8 +7680,6 @@ struct gpusync__submission {
        Wrong: its error has the labels of other work, or the log counts a cancelled submission as
        failed. */
     bool own;
-    /* A wait of it is abroad. */
-    bool abroad;
     /* It was left in flight (gpusync__disown). Wrong: Metal 4 frees an event that the GPU still
        uses. */
     bool left;
@@ -9549,16 +9547,15 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpu
    does not end before its waits. */
 static void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferred)
 {
-    if (s->abroad || s->failed)
-        GPUSYNC__EACH_WAIT(link, s) {
-            gpusync_timeline *t = link->timeline;
-            if (!link->listed || !t)
-                continue;
-            bool hidden = link->node.number <= t->kept;
-            t->hides = t->hides || s->failed;
-            if ((s->failed ? hidden || link->abroad : !hidden && link->abroad) && gpusync__unlist_wait(link))
-                s->open--;
-        }
+    GPUSYNC__EACH_WAIT(link, s) {
+        gpusync_timeline *t = link->timeline;
+        if (!link->listed || !t)
+            continue;
+        bool hidden = link->node.number <= t->kept;
+        t->hides = t->hides || s->failed;
+        if ((s->failed ? hidden || link->abroad : !hidden && link->abroad) && gpusync__unlist_wait(link))
+            s->open--;
+    }
     if (s->open > 1)
         deferred->busy = deferred->sweep = true; /* the sweep looks at what it still waits for */
     gpusync__close_one(s, deferred);
@@ -9579,10 +9576,9 @@ GPUSYNC__RARE void gpusync__show_signals(gpusync__submission *s, gpusync__deferr
 static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *outcome, const gpusync_error *error,
                                 gpusync__deferred *deferred)
 {
-    if (s->abroad)
-        GPUSYNC__EACH_WAIT(link, s)
-            if (link->abroad)
-                gpusync__read_event(link->timeline, deferred);
+    GPUSYNC__EACH_WAIT(link, s)
+        if (link->abroad)
+            gpusync__read_event(link->timeline, deferred);
     GPUSYNC__LOCK_GRAPH(s->device);
     if (error)
         gpusync__fail(s, true, error);
@@ -9829,7 +9825,6 @@ static void gpusync__set_out(gpusync__submission *s, gpusync__deferred *deferred
             continue;
         s->work.traits = GPUSYNC__IS_DELAYED;
         fills = fills || !link->encoded;
-        s->abroad = s->abroad || link->abroad;
     }
     s->first_part = s->front && !fills && (s->part_count > 1 || !signals);
     s->running = s->part_count - s->first_part;
