@@ -10723,19 +10723,12 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
     return slot;
 }
 
-/* Gives the link to the submission of the buffer, and lists it if it is a signal. A stranger gets
-   its slot first. NULL in *slot: there is none, and nothing has changed. Under the order lock and
-   the graph's. */
-static gpusync_result gpusync__add_encoded(gpusync_queue *q, gpusync__submission *s, gpusync__link *link, void *buffer,
-                                           gpusync__slot **slot)
+/* Gives the link to the submission of the buffer, and lists it if it is a signal. Under the order lock
+   and the graph's. */
+GPUSYNC__INLINE void gpusync__add_encoded(gpusync__submission *s, gpusync__link *link, void *buffer)
 {
-    if (link && !s->asks)
+    if (!s->asks)
         s->asks = ++s->device->asks;
-    gpusync_result result = link && link->signal ? gpusync__check_signal(s, link) : GPUSYNC_OK;
-    if (result == GPUSYNC_OK && !*slot)
-        *slot = gpusync__open_stranger(q, buffer);
-    if (result != GPUSYNC_OK || !*slot || !link)
-        return result;
     link->submission = s;
     link->encoded = link->timeline != NULL; /* for a ticket the host waits */
     s->tickets |= link->queue != NULL;
@@ -10746,78 +10739,72 @@ static gpusync_result gpusync__add_encoded(gpusync_queue *q, gpusync__submission
         (void)gpusync__check_rise(link, s->asks); /* for the next check */
     if (link->signal)
         gpusync__list_signal(link);
-    return GPUSYNC_OK;
 }
 
-/* What an encoded wait or signal needs, and what is left of it when it has come in. */
-typedef struct gpusync__encoding {
-    gpusync__link *link;       /* NULL: what the wait is for has been reached */
-    gpusync__submission *made; /* for a buffer that has none; NULL afterwards if it is in use */
-    bool waits;                /* else it signals */
-    bool lacks_memory;         /* a free slot */
-} gpusync__encoding;
-
-/* Encodes the link, and opens a command buffer that the program made itself. NOT_READY: a
-   submission is needed, and not made. After an error, and after NOT_READY, nothing has changed.
-   Under the order lock, with a pool. */
-static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gpusync__encoding *e)
+/* Encodes the link (NULL: what the wait is for has been reached), and opens a command buffer that the
+   program made itself. *made: a submission for a buffer that has none; NULL afterwards if it is in use.
+   NOT_READY: that is missing, or a free slot. After this, and after an error, nothing has changed. Under
+   the order lock, with a pool. */
+static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gpusync__link *link,
+                                              gpusync__submission **made)
 {
     gpusync__slot *open = *gpusync__find_open(q, buffer), *slot = open;
-    gpusync__submission *s = open && open->submission ? open->submission : e->made;
+    gpusync__submission *s = open && open->submission ? open->submission : *made;
+    bool waits = !link || !link->signal;
     unsigned long status;
     gpusync_result result = open ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL, &status);
-    e->lacks_memory = false;
-    if (result == GPUSYNC_OK && e->waits && s && s->signals_encoded)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
-    if (result == GPUSYNC_OK && e->link && !s)
-        return GPUSYNC_NOT_READY;
     if (result != GPUSYNC_OK)
         return result;
+    if (waits && s && s->signals_encoded)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
+    if (link && !s)
+        return GPUSYNC_NOT_READY;
 
     GPUSYNC__LOCK_GRAPH(q->device);
-    result = gpusync__add_encoded(q, s, e->link, buffer, &slot);
+    if (!waits)
+        result = gpusync__check_signal(s, link);
+    if (result == GPUSYNC_OK && !slot)
+        slot = gpusync__open_stranger(q, buffer);
+    if (result == GPUSYNC_OK && !slot)
+        result = GPUSYNC_NOT_READY;
+    if (result == GPUSYNC_OK && link)
+        gpusync__add_encoded(s, link, buffer);
     GPUSYNC__UNLOCK_GRAPH(q->device);
-    e->lacks_memory = result == GPUSYNC_OK && !slot;
-    if (result != GPUSYNC_OK || !slot)
-        return e->lacks_memory ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
-    if (e->link && e->link->encoded)
-        gpusync__encode(buffer, e->waits ? gpusync__sel.encodeWaitForEvent : gpusync__sel.encodeSignalEvent, e->link);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (link && link->encoded)
+        gpusync__encode(buffer, waits ? gpusync__sel.encodeWaitForEvent : gpusync__sel.encodeSignalEvent, link);
     if (!open)
         gpusync__add_open(q, slot);
-    if (e->link && !slot->submission) {
+    if (link && !slot->submission) {
         slot->submission = s;
-        e->made = NULL;
+        *made = NULL;
     }
     return GPUSYNC_OK;
 }
 
-/* Encodes the link, and makes what is missing for that. No lock is held. */
-static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusync__encoding *e)
+/* Encodes the link, and makes what is missing for that: a submission first, and then slots. No lock is
+   held. */
+static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusync__link *link)
 {
+    gpusync__submission *made = NULL;
     gpusync_result result;
-    bool again;
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__encode_ordered(q, buffer, e);
+        result = gpusync__encode_ordered(q, buffer, link, &made);
         gpusync__order_end_pool(q, pool);
-        again = e->lacks_memory && gpusync__make_ready(q, 1);
-        if (result == GPUSYNC_NOT_READY) {
-            e->made = gpusync__submission_new(q, 0, 1);
-            result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-            again = e->made != NULL;
-        }
-    } while (again);
-    if (e->made)
-        gpusync__submission_unref(e->made);
-    return result;
+    } while (result == GPUSYNC_NOT_READY &&
+             (made ? gpusync__make_ready(q, 1) : (made = gpusync__submission_new(q, 0, 1)) != NULL));
+    if (made)
+        gpusync__submission_unref(made);
+    return result == GPUSYNC_NOT_READY ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
 }
 
 /* Encodes a wait for the point, or its signal, into a command buffer. A buffer that the program
    made itself becomes an open one; after an error it is as before. */
-static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool waits)
+static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool signal)
 {
-    gpusync__encoding e = {NULL, NULL, waits, false};
     gpusync__link *link = NULL;
 
     if (!q || !buffer)
@@ -10826,12 +10813,11 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     if (result != GPUSYNC_OK)
         return result;
     bool taken = gpusync__take_memory(q->device, NULL, 1, &link);
-    result = taken ? gpusync__link_point(q->device, point, !waits, false, link) : GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK)
-        e.link = link;
-    if (result >= GPUSYNC_OK) /* NOT_READY: there is nothing to wait for */
-        result = gpusync__encode_link(q, buffer, &e);
-    if (result != GPUSYNC_OK || !e.link)
+    result = taken ? gpusync__link_point(q->device, point, signal, false, link) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    bool reached = result == GPUSYNC_NOT_READY;
+    if (reached || result == GPUSYNC_OK)
+        result = gpusync__encode_link(q, buffer, reached ? NULL : link);
+    if (reached || result != GPUSYNC_OK)
         gpusync__give_memory(q->device, NULL, link);
     gpusync__leave(q);
     return result;
@@ -10839,12 +10825,12 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
 
 GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point)
 {
-    return gpusync__encode_point(queue, command_buffer, &point, true);
+    return gpusync__encode_point(queue, command_buffer, &point, false);
 }
 
 GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point)
 {
-    return gpusync__encode_point(queue, command_buffer, &point, false);
+    return gpusync__encode_point(queue, command_buffer, &point, true);
 }
 
 /* What a thread is issuing already is not held any more. */
