@@ -7635,7 +7635,6 @@ struct gpusync__submission {
     gpusync__due due;       /* first; its place among what is due, from its end on */
     gpusync__slot work;     /* where it is found by its ticket */
     uint32_t refs;          /* of its end, of its callback, and of each thread that looks at it */
-    uint32_t flags;         /* the program's, as GPUSYNC_STRICT */
     gpusync_device *device; /* for good */
     /* -- of the thread that makes it, until it enters. That of an open command buffer is under the
        order lock and the graph's from its first link on. */
@@ -7651,8 +7650,9 @@ struct gpusync__submission {
     struct gpusync__submission *next_ended;
     struct gpusync__submission *next_issued;
     uint32_t open; /* see G2 */
-    /* -- zero in a new one: these up to `cleared` */
+    /* -- zero in a new one: these, up to the first character of `label` */
     uint32_t holds;       /* see G3 */
+    uint32_t flags;       /* the program's, as GPUSYNC_STRICT */
     uint32_t running;     /* command buffers that have not ended; + 1 where it is announced, until then. Set by
                             gpusync__set_out; 0 before, after its work, and where it was disowned */
     uint32_t part_count;  /* of parts */
@@ -7683,9 +7683,8 @@ struct gpusync__submission {
     /* It was left in flight (gpusync__disown). Wrong: Metal 4 frees an event that the GPU still
        uses. */
     bool left;
-    uint8_t stage; /* GPUSYNC__HELD and the others */
-    uint8_t line;  /* GPUSYNC__ORDERED and the others */
-    char cleared;
+    uint8_t stage;                              /* GPUSYNC__HELD and the others */
+    uint8_t line;                               /* GPUSYNC__ORDERED and the others */
     char label[64];                             /* the submission's, or empty */
     gpusync__slot *few_parts[GPUSYNC__FEW + 2]; /* parts, in most submissions; with two of our own */
     void *few_buffers[GPUSYNC__FEW];            /* buffers, in most submissions */
@@ -9093,8 +9092,7 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t lin
         return NULL;
     }
 
-    memset(&s->holds, 0, offsetof(gpusync__submission, cleared) - offsetof(gpusync__submission, holds));
-    s->label[0] = '\0';
+    memset(&s->holds, 0, offsetof(gpusync__submission, label) + 1 - offsetof(gpusync__submission, holds));
     s->work.kind = GPUSYNC__SUBMISSION;
     s->work.submission = s;
     s->work.queue = q;
@@ -9106,7 +9104,6 @@ static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t lin
     s->due.owed = &q->owed;
     s->device = dev;
     s->refs = s->open = 1;
-    s->flags = 0;
     s->due.fn = NULL;
     s->spare = spare;
     gpusync__links_clear(&s->links);
@@ -10212,7 +10209,6 @@ typedef struct gpusync__entrance {
     size_t count;                /* of these */
     void *all;                   /* of Metal 4: the object of the one slot; NULL: Metal made none */
     gpusync__submission *joined; /* those of its open command buffers, in their order, by `next_ended` */
-    size_t parts;                /* that it will have */
     size_t needed;               /* slots of these: open buffers have theirs */
     bool enqueued;               /* a command buffer is, and cannot be held */
 
@@ -10235,7 +10231,6 @@ static gpusync_result gpusync__check_parts(gpusync_queue *q, gpusync__submission
 {
     gpusync__submission **last = &in->joined;
     gpusync_result result = GPUSYNC_OK;
-    in->parts = in->count + s->own_buffers;
     in->needed = s->options ? 1 : s->own_buffers;
     if (s->options)
         return gpusync__check_parts4(q, s, in->all);
@@ -10352,7 +10347,7 @@ static gpusync_result gpusync__may_enter(gpusync__submission *s, gpusync__entran
     if (result != GPUSYNC_OK || in->worst != GPUSYNC__FOUND_HOLDS)
         return result; /* one that fails ends at once, and is not held */
 
-    if (!gpusync__may_hold_more(q, in->parts))
+    if (!gpusync__may_hold_more(q, in->count + s->own_buffers))
         return GPUSYNC_ERROR_QUEUE_FULL;
     return in->enqueued ? GPUSYNC_ERROR_ENQUEUED : GPUSYNC_OK;
 }
@@ -10429,15 +10424,16 @@ static void gpusync__join(gpusync__submission *s, gpusync__submission *joined)
 }
 
 /* Lists what the submission waits for as it was found, but for what is over, has failed, or is what
-   nothing will bring. A ticket is looked at once more: it may have ended. Under the graph's lock, and
+   nothing will bring. What was not found to be over or to come is looked at once more: a ticket may have
+   ended, and what is to signal a value may be the submission's own by now. Under the graph's lock, and
    the device's where a link is about a ticket. */
 static void gpusync__list_waits(gpusync__submission *s)
 {
     GPUSYNC__EACH_WAIT(link, s) {
         gpusync_timeline *t = link->timeline;
-        gpusync__found found = t ? link->found : gpusync__find_ticket(link, s, true);
-        if (t && found == GPUSYNC__FOUND_HOLDS)
-            found = gpusync__find_value(link, gpusync__is_strict(s)); /* what is to signal it may be its own by now */
+        gpusync__found found = link->found;
+        if (found >= GPUSYNC__FOUND_HOLDS)
+            found = t ? gpusync__find_value(link, gpusync__is_strict(s)) : gpusync__find_ticket(link, s, true);
         if (t && found == GPUSYNC__FOUND_FAILED)
             gpusync__fail(s, false, t->failed ? &t->error : &gpusync__timeline_gone);
         else if (t && found != GPUSYNC__FOUND_OVER)
@@ -10500,7 +10496,6 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
 {
     gpusync_queue *q = s->work.queue;
     gpusync_device *dev = q->device;
-    bool holds = false;
     gpusync_result result = gpusync__is_lost(q) ? GPUSYNC_ERROR_DEVICE_LOST : gpusync__check_parts(q, s, in);
     if (result != GPUSYNC_OK)
         return result;
@@ -10515,8 +10510,7 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
         s->open_buffer = NULL;
         gpusync__join(s, in->joined);
         gpusync__list_waits(s);
-        holds = in->worst >= GPUSYNC__FOUND_HOLDS || s->failed;
-        if (holds)
+        if (in->worst >= GPUSYNC__FOUND_HOLDS)
             gpusync__hold(s, deferred);
         else
             gpusync__set_out(s, deferred);
@@ -10525,11 +10519,9 @@ static gpusync_result gpusync__enter_submission(gpusync__submission *s, gpusync_
     if (s->tickets)
         gpusync__unlock(&dev->lock);
 
-    if (result != GPUSYNC_OK)
-        return result;
-    if (!holds)
+    if (result == GPUSYNC_OK && in->worst < GPUSYNC__FOUND_HOLDS)
         gpusync__issue(s);
-    return GPUSYNC_OK;
+    return result;
 }
 
 /* -- the calls */
