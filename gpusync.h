@@ -2707,7 +2707,7 @@ static const gpusync__upper *gpusync__upper_of(const gpusync_queue *q)
 
 /* Returns the first node whose number is not below this one, or NULL. Begins at the end whose
    number is nearer. */
-static gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
+GPUSYNC__INLINE gpusync__node *gpusync__list_from(const gpusync__list *list, uint64_t number)
 {
     gpusync__node *first = list->end[0], *last = list->end[1];
     if (!first || last->number < number)
@@ -7649,7 +7649,10 @@ struct gpusync__submission {
        are joined. */
     struct gpusync__submission *next_ended;
     struct gpusync__submission *next_issued;
-    uint32_t open; /* see G2 */
+    uint32_t open;       /* see G2 */
+    size_t buffer_count; /* of `buffers` */
+    size_t memory_size;  /* of `memory`, in bytes */
+    uint64_t sent;       /* of Metal 4: its place among those that the queue got */
     /* -- zero in a new one: these, up to the first character of `label` */
     uint32_t holds;       /* see G3 */
     uint32_t flags;       /* the program's, as GPUSYNC_STRICT */
@@ -7663,10 +7666,7 @@ struct gpusync__submission {
     void *open_buffer;    /* of an open command buffer: that, for a report */
     uint64_t asks;        /* of an open command buffer: the number of its question to its timelines */
     void *options;        /* of Metal 4: what its commit is made with, +1 */
-    uint64_t sent;        /* of Metal 4: its place among those that the queue got */
-    size_t buffer_count;  /* of `buffers` */
     void *memory;         /* parts and buffers, where they are many */
-    size_t memory_size;   /* its bytes */
     double gpu_start;     /* of all parts: the first start, or 0: unknown */
     double gpu_end;       /* the last end, or 0 */
     bool tickets;         /* a wait is for a ticket */
@@ -9016,7 +9016,8 @@ static void gpusync__push_link(gpusync__link **links, gpusync__link *link)
 
 /* Takes so many links, by `next`, and a submission if `s` is not NULL, out of the pools, and makes
    what is missing. False if there is no memory: *links has fewer, or *s is NULL. No lock is held. */
-static bool gpusync__take_memory(gpusync_device *dev, gpusync__submission **s, size_t count, gpusync__link **links)
+GPUSYNC__INLINE bool gpusync__take_memory(gpusync_device *dev, gpusync__submission **s, size_t count,
+                                          gpusync__link **links)
 {
     void *taken;
     gpusync__hook_in(dev);
@@ -9081,7 +9082,7 @@ static bool gpusync__submission_room(gpusync__submission *s, size_t buffers)
 
 /* Returns a submission with so many spare links, and memory for so many command buffers. NULL if
    there is no memory. The caller is inside the queue. No lock is held. */
-static gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t links, size_t buffers)
+GPUSYNC__INLINE gpusync__submission *gpusync__submission_new(gpusync_queue *q, size_t links, size_t buffers)
 {
     gpusync_device *dev = q->device;
     gpusync__link *spare = NULL;
@@ -9807,7 +9808,7 @@ static void gpusync__announce(gpusync__submission *s, gpusync__deferred *deferre
    it next. The GPU waits for the values that are not reached. If the command buffer of our own in
    front would wait for nothing it is left out, unless it is the only one and carries the signals.
    Under the graph's lock. */
-static void gpusync__set_out(gpusync__submission *s, gpusync__deferred *deferred)
+GPUSYNC__INLINE void gpusync__set_out(gpusync__submission *s, gpusync__deferred *deferred)
 {
     bool strict = gpusync__is_strict(s), fills = false, signals = false;
     s->stage = GPUSYNC__ISSUED;
@@ -9837,7 +9838,7 @@ static void gpusync__set_out(gpusync__submission *s, gpusync__deferred *deferred
 /* Commits a submission that is set out. Handlers may run from the first commit on, and the
    submission may be gone after the last, unless it is to be announced. Under the order lock, with a
    pool. */
-static void gpusync__issue(gpusync__submission *s)
+GPUSYNC__INLINE void gpusync__issue(gpusync__submission *s)
 {
     uint32_t count = s->part_count;
     gpusync__slot **parts = s->parts;
@@ -9845,9 +9846,11 @@ static void gpusync__issue(gpusync__submission *s)
     void *options = s->options;
 
     for (gpusync__link *link = options ? NULL : s->links.first; link; link = link->next) {
-        if (!link->signal && link->issued && !link->encoded)
+        if (link->encoded || !link->issued)
+            continue;
+        if (!link->signal)
             gpusync__encode(s->front, gpusync__sel.encodeWaitForEvent, link);
-        if (link->signal && !link->encoded && !gpusync__is_strict(s))
+        else if (!gpusync__is_strict(s))
             gpusync__encode(back, gpusync__sel.encodeSignalEvent, link);
     }
     for (uint32_t i = s->first_part; i < count; i++) /* published by the next store; Metal hands it to the handler */
@@ -10538,8 +10541,8 @@ GPUSYNC__RARE void gpusync__refuse(gpusync__submission *s)
 
 /* Enters the submission, or that of the first command buffer (NULL). NOT_READY: it has none. The
    caller is inside the queue. */
-static gpusync_result gpusync__enter_now(gpusync_queue *q, gpusync__submission *made, const gpusync_submission *desc,
-                                         gpusync_ticket *ticket, gpusync__deferred *deferred)
+static gpusync_result gpusync__enter_now(gpusync_queue *q, gpusync__submission *made, void *const *buffers,
+                                         size_t count, gpusync_ticket *ticket, gpusync__deferred *deferred)
 {
     gpusync_result result;
     gpusync__submission *s;
@@ -10547,15 +10550,15 @@ static gpusync_result gpusync__enter_now(gpusync_queue *q, gpusync__submission *
     do {
         memset(&in, 0, sizeof in);
         void *pool = gpusync__pool_push();
-        in.buffers = desc->command_buffers;
-        in.count = desc->command_buffer_count;
+        in.buffers = buffers;
+        in.count = count;
         if (q->metal4) {
-            in.all = gpusync__all_of(in.buffers, in.count);
+            in.all = gpusync__all_of(buffers, count);
             in.buffers = &in.all;
             in.count = 1;
         }
         gpusync__lock(&q->order);
-        const gpusync__slot *open = made ? NULL : *gpusync__find_open(q, in.buffers[0]);
+        const gpusync__slot *open = made ? NULL : *gpusync__find_open(q, buffers[0]);
         s = open ? open->submission : made;
         result = s ? gpusync__enter_submission(s, &in, ticket, deferred) : GPUSYNC_NOT_READY;
         gpusync__order_end_pool(q, pool);
@@ -10592,7 +10595,7 @@ static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submis
     if (result == GPUSYNC_OK)
         result = gpusync__own_buffers(q, s, desc);
     if (result == GPUSYNC_OK)
-        result = gpusync__enter_now(q, s, desc, ticket, deferred);
+        result = gpusync__enter_now(q, s, desc->command_buffers, desc->command_buffer_count, ticket, deferred);
     if (result != GPUSYNC_OK)
         gpusync__refuse(s);
     return result;
@@ -10605,12 +10608,13 @@ static gpusync_result gpusync__submit_plain(gpusync_queue *q, void *const *buffe
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync_submission desc;
-    memset(&desc, 0, sizeof desc);
-    desc.command_buffers = buffers;
-    desc.command_buffer_count = count;
-    gpusync_result result = gpusync__enter_now(q, NULL, &desc, ticket, &deferred);
-    if (result == GPUSYNC_NOT_READY)
+    gpusync_result result = gpusync__enter_now(q, NULL, buffers, count, ticket, &deferred);
+    if (result == GPUSYNC_NOT_READY) {
+        memset(&desc, 0, sizeof desc);
+        desc.command_buffers = buffers;
+        desc.command_buffer_count = count;
         result = gpusync__submit_new(q, &desc, ticket, &deferred);
+    }
     *held_ns = deferred.held_ns;
     gpusync__do_deferred(q->device, &deferred);
     return result;
@@ -10701,8 +10705,8 @@ static gpusync_result gpusync__check_signal(const gpusync__submission *s, const 
     return rises ? gpusync__may_rise(t, number) : GPUSYNC_ERROR_NOT_RISING;
 }
 
-/* Takes a slot and room for a command buffer that the program made itself, and retains the buffer.
-   The caller lists the slot as open. NULL if no slot is free. Under the order lock. */
+/* Takes a slot and room for a command buffer that the program made itself, retains the buffer, and
+   lists the slot as open. NULL if no slot is free. Under the order lock. */
 GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buffer)
 {
     GPUSYNC__LOCK(q);
@@ -10710,6 +10714,7 @@ GPUSYNC__RARE gpusync__slot *gpusync__open_stranger(gpusync_queue *q, void *buff
     if (slot) {
         gpusync__count_room(q, 1);
         gpusync__slot_open(q, slot, gpusync__retain(buffer), GPUSYNC__WORK, GPUSYNC__HAS_ROOM);
+        gpusync__add_open(q, slot);
     }
     GPUSYNC__UNLOCK(q);
     return slot;
@@ -10737,38 +10742,35 @@ GPUSYNC__INLINE void gpusync__add_encoded(gpusync__submission *s, gpusync__link 
    program made itself. *made: a submission for a buffer that has none; NULL afterwards if it is in use.
    NOT_READY: that is missing, or a free slot. After this, and after an error, nothing has changed. Under
    the order lock, with a pool. */
-static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gpusync__link *link,
+static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gpusync__link *link, bool signal,
                                               gpusync__submission **made)
 {
-    gpusync__slot *open = *gpusync__find_open(q, buffer), *slot = open;
-    gpusync__submission *s = open && open->submission ? open->submission : *made;
-    bool waits = !link || !link->signal;
+    gpusync__slot *slot = *gpusync__find_open(q, buffer);
+    gpusync__submission *s = slot && slot->submission ? slot->submission : *made;
     unsigned long status;
-    gpusync_result result = open ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL, &status);
+    gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL, &status);
     if (result != GPUSYNC_OK)
         return result;
-    if (waits && s && s->signals_encoded)
+    if (!signal && s && s->signals_encoded)
         return GPUSYNC_ERROR_INVALID_ARGUMENT; /* waits come before signals */
     if (link && !s)
         return GPUSYNC_NOT_READY;
 
     GPUSYNC__LOCK_GRAPH(q->device);
-    if (!waits)
+    if (signal)
         result = gpusync__check_signal(s, link);
-    if (result == GPUSYNC_OK && !slot)
+    if (result == GPUSYNC_OK && !slot) {
         slot = gpusync__open_stranger(q, buffer);
-    if (result == GPUSYNC_OK && !slot)
-        result = GPUSYNC_NOT_READY;
+        result = slot ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    }
     if (result == GPUSYNC_OK && link)
         gpusync__add_encoded(s, link, buffer);
     GPUSYNC__UNLOCK_GRAPH(q->device);
-    if (result != GPUSYNC_OK)
+    if (result != GPUSYNC_OK || !link)
         return result;
-    if (link && link->encoded)
-        gpusync__encode(buffer, waits ? gpusync__sel.encodeWaitForEvent : gpusync__sel.encodeSignalEvent, link);
-    if (!open)
-        gpusync__add_open(q, slot);
-    if (link && !slot->submission) {
+    if (link->encoded)
+        gpusync__encode(buffer, signal ? gpusync__sel.encodeSignalEvent : gpusync__sel.encodeWaitForEvent, link);
+    if (s == *made) {
         slot->submission = s;
         *made = NULL;
     }
@@ -10777,14 +10779,14 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gp
 
 /* Encodes the link, and makes what is missing for that: a submission first, and then slots. No lock is
    held. */
-static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusync__link *link)
+static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusync__link *link, bool signal)
 {
     gpusync__submission *made = NULL;
     gpusync_result result;
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);
-        result = gpusync__encode_ordered(q, buffer, link, &made);
+        result = gpusync__encode_ordered(q, buffer, link, signal, &made);
         gpusync__order_end_pool(q, pool);
     } while (result == GPUSYNC_NOT_READY &&
              (made ? gpusync__make_ready(q, 1) : (made = gpusync__submission_new(q, 0, 1)) != NULL));
@@ -10808,7 +10810,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     result = taken ? gpusync__link_point(q->device, point, signal, false, link) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     bool reached = result == GPUSYNC_NOT_READY;
     if (reached || result == GPUSYNC_OK)
-        result = gpusync__encode_link(q, buffer, reached ? NULL : link);
+        result = gpusync__encode_link(q, buffer, reached ? NULL : link, signal);
     if (reached || result != GPUSYNC_OK)
         gpusync__give_memory(q->device, NULL, link);
     gpusync__leave(q);
