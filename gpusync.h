@@ -2788,7 +2788,7 @@ static void gpusync__device_end(void *context); /* >>destroy */
         gpusync__flight_remove].
      6. A submission gets its ticket OPEN, with its parts in flight [gpusync__take_parts], and turns
         ARMED after them when it is issued [gpusync__issue]. A thread that finds a submission by its
-        ticket takes a reference to it before it unlocks [gpusync__view_ticket].
+        ticket takes a reference to it before it unlocks [gpusync__view_open].
      7. For a lost handler the sweep gives the room back, once. The slot stays ARMED
         [gpusync__sweep_slots].
      8. Under the graph's lock nothing of a queue is read but its number, its label, and what stands
@@ -3109,21 +3109,25 @@ static void gpusync__view_slot(gpusync__slot **at, gpusync__view *view)
 }
 
 /* Begins a look at a ticket. False: it has ended, or was given up. No lock is held. */
-static bool gpusync__view_ticket(gpusync_queue *q, uint64_t ticket, gpusync__view *view)
+GPUSYNC__INLINE bool gpusync__view_open(gpusync_queue *q, uint64_t ticket, gpusync__view *view)
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    if (slot && slot->kind != GPUSYNC__SUBMISSION && slot->traits & GPUSYNC__ENDED)
-        slot = NULL;
-    if (slot && slot->kind == GPUSYNC__SUBMISSION) {
-        view->buffer = NULL;
-        view->s = slot->submission;
-        gpusync__upper_of(q)->keep(view->s);
-    } else if (slot) {
-        gpusync__view_slot(slot->back, view);
+    if (!slot || slot->traits & GPUSYNC__ENDED) {
+        GPUSYNC__UNLOCK(q);
+        return false;
     }
+    gpusync__view_slot(slot->back, view);
+    if (view->kind == GPUSYNC__SUBMISSION)
+        gpusync__upper_of(q)->keep(view->s = view->slot->submission);
     GPUSYNC__UNLOCK(q);
-    return slot != NULL;
+    return true;
+}
+
+/* The same, outside of a poll, which has the function above in its own code. */
+static bool gpusync__view_ticket(gpusync_queue *q, uint64_t ticket, gpusync__view *view)
+{
+    return gpusync__view_open(q, ticket, view);
 }
 
 static void gpusync__view_end(const gpusync_queue *q, const gpusync__view *view)
@@ -4805,68 +4809,81 @@ static void gpusync__completed(void *block, void *object)
         else later each time.
      5. Without a reason the next wait that sleeps begins with step 1. */
 
+/* Ends a look that has found a terminal status, and with it the work. */
+GPUSYNC__RARE void gpusync__end_look(gpusync_queue *q, const gpusync__view *view, unsigned long status)
+{
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    gpusync__settle(q, view->slot, view, view->buffer, status, &deferred);
+    gpusync__do_deferred(q->device, &deferred);
+    gpusync__release_pooled(view->buffer);
+}
+
 /* Reads the status of a command buffer, ends its work if the status is terminal, and ends the look.
    True if the work has ended. A Metal 4 commit has no status: only its feedback tells. Where the
    work runs, the slot has a reference, too, as a rule, and so there is no pool: if this one is the
    last after all, what its dealloc autoreleases stays until the thread's own pool ends.
    Interleaving 20: a poller that has seen the end is descheduled. It has changed nothing before it
    locks the queue, and the handler goes on. */
-static bool gpusync__look_at(gpusync_queue *q, const gpusync__view *view)
+GPUSYNC__INLINE bool gpusync__look_at(gpusync_queue *q, const gpusync__view *view)
 {
-    gpusync__deferred deferred = GPUSYNC__NOTHING;
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_COMMITTED : gpusync__status(view->buffer);
-    if (status < GPUSYNC__STATUS_COMPLETED) {
+    bool ended = status >= GPUSYNC__STATUS_COMPLETED;
+    if (ended)
+        gpusync__end_look(q, view, status);
+    else
         gpusync__release(view->buffer);
-        return false;
-    }
-    gpusync__settle(q, view->slot, view, view->buffer, status, &deferred);
-    gpusync__do_deferred(q->device, &deferred);
-    gpusync__release_pooled(view->buffer);
-    return true;
-}
-
-/* Looks at a ticket, and ends it if its work has ended. True if the ticket has ended. Sets *reason,
-   which may be NULL, if the sweep has to come again for the ticket. */
-static bool gpusync__look_ticket(gpusync_queue *q, uint64_t ticket, bool *reason)
-{
-    gpusync__view view;
-    if (!gpusync__view_ticket(q, ticket, &view))
-        return true;
-    if (!view.s)
-        return gpusync__look_at(q, &view);
-    if (gpusync__upper_of(q)->look(view.s) && reason)
-        *reason = true;
-    bool ended = gpusync__has_ended(q, ticket);
-    gpusync__view_end(q, &view);
     return ended;
 }
 
-/* Looks at every ticket. Sets *reason as gpusync__look_ticket. True if one had ended. */
+/* Looks at the tickets from this one to `last`, up to the first that has not ended, and ends those
+   whose work has. True if all have ended. Sets *reason, which may be NULL, if the sweep has to come
+   again for one. */
+static bool gpusync__look_tickets(gpusync_queue *q, uint64_t ticket, uint64_t last, bool *reason)
+{
+    bool ended = true;
+    for (; ended && ticket <= last; ticket++) {
+        gpusync__view view;
+        if (!gpusync__view_open(q, ticket, &view))
+            continue;
+        if (view.s) {
+            if (gpusync__upper_of(q)->look(view.s) && reason)
+                *reason = true;
+            ended = gpusync__has_ended(q, ticket);
+            gpusync__view_end(q, &view);
+        } else {
+            ended = gpusync__look_at(q, &view);
+        }
+    }
+    return ended;
+}
+
+/* Looks at every ticket. Sets *reason as gpusync__look_tickets. True if one had ended. */
 static bool gpusync__look_all(gpusync_queue *q, bool *reason)
 {
     uint64_t last = gpusync__committed(q);
     bool found = false;
     for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++)
-        if (!gpusync__has_ended(q, ticket) && gpusync__look_ticket(q, ticket, reason))
+        if (!gpusync__has_ended(q, ticket) && gpusync__look_tickets(q, ticket, ticket, reason))
             found = true;
     return found;
 }
 
-/* Looks at what the goal waits for; gpusync__met finds the answer. For everything it looks at ticket by
-   ticket, up to the first that has not ended; the sweep looks at those behind. Room comes with the
-   handlers, not by a look. */
+/* Returns the first ticket of the goal that may not have ended; above the goal's: there is none. */
+static inline uint64_t gpusync__first_of(const gpusync__goal *goal)
+{
+    uint64_t first = gpusync__ended_to(goal->queue) + 1;
+    return goal->kind == GPUSYNC__ONE && first < goal->ticket ? goal->ticket : first;
+}
+
+/* Looks at what the goal waits for; gpusync__met finds the answer. Room comes with the handlers, not by
+   a look. */
 static void gpusync__look(const gpusync__goal *goal)
 {
-    gpusync_queue *q = goal->queue;
     gpusync_timeline *t = goal->timeline;
     if (t && (gpusync__is_outside(t) || GPUSYNC__LOAD_SEQ(&t->signal_count)))
         t->calls->look(t); /* else the host alone signals it */
-    else if (goal->kind == GPUSYNC__ONE)
-        gpusync__look_ticket(q, goal->ticket, NULL);
-    else if (goal->kind == GPUSYNC__ALL)
-        for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= goal->ticket; ticket++)
-            if (!gpusync__look_ticket(q, ticket, NULL))
-                return;
+    else if (!t && goal->kind != GPUSYNC__ROOM)
+        (void)gpusync__look_tickets(goal->queue, gpusync__first_of(goal), goal->ticket, NULL);
 }
 
 /* A handler that has not come this long after the end counts as lost. */
@@ -5438,9 +5455,7 @@ GPUSYNC__RARE bool gpusync__spin(gpusync__wait *wait, const gpusync_spin *set, u
 GPUSYNC__RARE void gpusync__block_goal(const gpusync__goal *goal)
 {
     gpusync_queue *q = goal->queue;
-    uint64_t ticket = goal->kind == GPUSYNC__ALL ? gpusync__ended_to(q) + 1 : goal->ticket;
-
-    for (; ticket <= goal->ticket; ticket++) {
+    for (uint64_t ticket = gpusync__first_of(goal); ticket <= goal->ticket; ticket++) {
         gpusync__view view;
         if (!gpusync__view_ticket(q, ticket, &view))
             continue;
@@ -5751,34 +5766,21 @@ GPUSYNC_API gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t tim
     return gpusync_wait(queue, GPUSYNC_EVERYTHING, timeout_ns);
 }
 
-/* Looks at a ticket, or at everything. OK: it has ended, and *end gets how it did. NOT_READY: it has not.
-   ERROR_INVALID_TICKET: no such ticket was given. Failures of everything are left to a later wait:
-   `covered` stays. The caller is inside the queue, and has *goal, as in gpusync__commit_as. */
-GPUSYNC__INLINE gpusync_result gpusync__ask_ticket(gpusync_queue *q, gpusync_ticket ticket, gpusync__goal *goal,
-                                                   gpusync_result *end)
-{
-    gpusync_result result = gpusync__goal_of(q, ticket, goal);
-    if (result != GPUSYNC_OK)
-        return result;
-    if (goal->ticket > gpusync__ended_to(q))
-        gpusync__look(goal);
-    if (!gpusync__met(goal))
-        return GPUSYNC_NOT_READY;
-    *end = gpusync__result_of(q, goal, false, NULL);
-    return GPUSYNC_OK;
-}
-
+/* Failures of everything are left to a later wait: `covered` stays. */
 GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync__goal goal;
-    gpusync_result end;
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!gpusync__enter(queue))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__ask_ticket(queue, ticket, &goal, &end);
+    gpusync_result result = gpusync__goal_of(queue, ticket, &goal);
+    if (result == GPUSYNC_OK) {
+        bool ended = gpusync__look_tickets(queue, gpusync__first_of(&goal), goal.ticket, NULL);
+        result = ended ? gpusync__result_of(queue, &goal, false, NULL) : GPUSYNC_NOT_READY;
+    }
     gpusync__leave(queue);
-    return result == GPUSYNC_OK ? end : result;
+    return result;
 }
 
 /* Enters the queue or timeline of each point. After an error the points before `which`, which is the
@@ -10043,7 +10045,6 @@ static bool gpusync__look_submission(gpusync__submission *s)
 GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpusync_point *point, gpusync__link *link)
 {
     gpusync_queue *q = point->queue;
-    gpusync_result end = GPUSYNC_OK;
     gpusync__goal goal;
 
     if (!q || q->device != dev)
@@ -10052,13 +10053,13 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
         return GPUSYNC_ERROR_INVALID_TICKET;
     if (!gpusync__enter(q))
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_result result = gpusync__ask_ticket(q, point->ticket, &goal, &end);
-    if (result == GPUSYNC_NOT_READY)
-        result = GPUSYNC_OK;
-    else if (result == GPUSYNC_OK && end == GPUSYNC_OK)
-        result = GPUSYNC_NOT_READY;
-    else if (result == GPUSYNC_OK && gpusync_device_is_lost(dev))
-        result = GPUSYNC_ERROR_DEVICE_LOST;
+    gpusync_result result = gpusync__goal_of(q, point->ticket, &goal);
+    if (result == GPUSYNC_OK && gpusync__look_tickets(q, goal.ticket, goal.ticket, NULL)) {
+        if (gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK)
+            result = GPUSYNC_NOT_READY;
+        else if (gpusync_device_is_lost(dev))
+            result = GPUSYNC_ERROR_DEVICE_LOST;
+    }
     link->queue = q;
     link->queue_number = q->place.number;
     link->node.number = point->ticket;

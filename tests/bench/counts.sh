@@ -193,7 +193,7 @@ poll_row() { # TITLE SCENARIO LIMIT
     printf '%-26s %12s %8s %9s %8s %8s %8s  %s\n' "$1" "$own" "$3" "$messages" "$retains" "$allocs" "$system" "$verdict"
 }
 
-poll_row "gpusync_poll, it runs" poll 225
+poll_row "gpusync_poll, it runs" poll 145
 
 commit4_row() { # TITLE BUFFERS LIMIT: messages and retains, at most 4 and 2 for each command buffer
     local calls inclusive own out system allocs messages retains

@@ -71,16 +71,14 @@ MUTANTS = {
     ],
     "looked-at-without-a-reference": [
         ("    view->buffer = gpusync__retain(slot->buffer);\n", "    view->buffer = slot->buffer;\n"),
-        ("    if (status < GPUSYNC__STATUS_COMPLETED) {\n        gpusync__release(view->buffer);\n        return false;\n",
-         "    if (status < GPUSYNC__STATUS_COMPLETED) {\n        return false;\n"),
-        ("    gpusync__do_deferred(q->device, &deferred);\n    gpusync__release_pooled(view->buffer);\n    return true;\n",
-         "    gpusync__do_deferred(q->device, &deferred);\n    return true;\n"),
+        ("    else\n        gpusync__release(view->buffer);\n    return ended;\n", "    return ended;\n"),
+        ("    gpusync__do_deferred(q->device, &deferred);\n    gpusync__release_pooled(view->buffer);\n",
+         "    gpusync__do_deferred(q->device, &deferred);\n"),
     ],
     "retained-after-the-unlock": [
         ("    view->buffer = gpusync__retain(slot->buffer);\n", "    view->buffer = slot->buffer;\n"),
-        ("        gpusync__view_slot(slot->back, view);\n    }\n    GPUSYNC__UNLOCK(q);\n",
-         "        gpusync__view_slot(slot->back, view);\n    }\n    GPUSYNC__UNLOCK(q);\n"
-         "    if (slot && view->buffer) gpusync__retain(view->buffer);\n"),
+        ("    GPUSYNC__UNLOCK(q);\n    return true;\n",
+         "    GPUSYNC__UNLOCK(q);\n    if (view->buffer) gpusync__retain(view->buffer);\n    return true;\n"),
     ],
     "look-ends-another-ticket": [
         ("    if (view && (*view->at != slot || slot->ticket != view->ticket))\n",

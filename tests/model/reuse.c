@@ -55,7 +55,7 @@ static void *ends_and_goes_on(void *unused)
 }
 static void *looks_once(void *unused)
 {
-    bool ended = gpusync__look_ticket(&Q, 1, NULL);
+    bool ended = gpusync__look_tickets(&Q, 1, 1, NULL);
     assert(!ended || gpusync__has_ended(&Q, 1));
     return unused;
 }
@@ -126,7 +126,7 @@ static void *late_handler(void *unused)
 }
 static void *looks(void *unused)
 {
-    (void)gpusync__look_ticket(&Q, 1, NULL);
+    (void)gpusync__look_tickets(&Q, 1, 1, NULL);
     return unused;
 }
 static void track_one(void)
