@@ -1655,32 +1655,9 @@ static size_t gpusync__character(const char *text)
     return bytes;
 }
 
-/* Ends a text that was cut in front of the character that the cut has broken off. */
-static void gpusync__end_text(char *text)
-{
-    char *last = text + strlen(text);
-    while (last > text && ((unsigned char)last[-1] & 0xC0) == 0x80)
-        last--;
-    if (last > text && !gpusync__character(last - 1))
-        last[-1] = '\0';
-}
-
-/* Copy a text that is valid UTF-8, or NULL: cut to fit at the start of a character. */
+/* Copies a text, or NULL: cut to fit at the start of a character, and with U+FFFD for each byte of
+   what is not valid, as a text of the program's may be. */
 static void gpusync__copy_text(char *to, size_t size, const char *text)
-{
-    size_t length = text ? strlen(text) : 0;
-    bool cut = length >= size;
-    if (cut)
-        length = size - 1;
-    if (text)
-        memcpy(to, text, length);
-    to[length] = '\0';
-    if (cut)
-        gpusync__end_text(to);
-}
-
-/* The same of a text of the program's, with U+FFFD for each byte of what is not valid. */
-static void gpusync__copy_label(char *to, size_t size, const char *text)
 {
     size_t length = 0;
     while (text && *text) {
@@ -1703,7 +1680,7 @@ static void *gpusync__label(const char *text)
     char valid[64];
     if (label)
         return label;
-    gpusync__copy_label(valid, sizeof valid, text);
+    gpusync__copy_text(valid, sizeof valid, text);
     return gpusync__string(valid);
 }
 
@@ -2895,16 +2872,6 @@ static gpusync__slot *gpusync__flight_next(const gpusync_queue *q, const gpusync
 
 #define GPUSYNC__EACH_IN_FLIGHT(slot, q) \
     for (slot = gpusync__flight_next(q, &(q)->ends); slot; slot = gpusync__flight_next(q, slot))
-
-/* Returns whether the buffer is in flight on this queue, or held. */
-GPUSYNC__RARE bool gpusync__is_in_flight(const gpusync_queue *q, const void *buffer)
-{
-    const gpusync__slot *slot;
-    GPUSYNC__EACH_IN_FLIGHT(slot, q)
-        if (slot->buffer == buffer)
-            return true;
-    return false;
-}
 
 /* Puts the slot at the end of the list of slots in flight, which is in the order of tickets except
    for UNORDERED submissions. The parts of a submission stand side by side. Destroy waits for this
@@ -4889,16 +4856,6 @@ static void gpusync__look(const gpusync__goal *goal)
 /* A handler that has not come this long after the end counts as lost. */
 #define GPUSYNC__LOST_HANDLER_NS 50000000u
 
-/* Returns the first slot in flight whose handler has not begun, or NULL. Under the queue's lock. */
-static gpusync__slot *gpusync__first_armed(const gpusync_queue *q)
-{
-    gpusync__slot *slot;
-    GPUSYNC__EACH_IN_FLIGHT(slot, q)
-        if (gpusync__state_of(slot) == GPUSYNC__ARMED)
-            return slot;
-    return NULL;
-}
-
 /* Gives back the room of buffers whose handlers may never come, and tells the log. The first sweep
    that sees the end of such a buffer notes the time. Returns whether the sweep has to come again for
    another one. */
@@ -6372,13 +6329,17 @@ static bool gpusync__searches(const gpusync_queue *q)
     return GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined);
 }
 
-/* Searches for the buffer. ALREADY_TRACKED if the buffer is in flight on this queue. */
+/* Searches for the buffer. ALREADY_TRACKED if it is in flight on this queue, or held. */
 GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
 {
+    gpusync_result result = GPUSYNC_OK;
+    const gpusync__slot *slot;
     GPUSYNC__LOCK(q);
-    bool found = gpusync__is_in_flight(q, buffer);
+    GPUSYNC__EACH_IN_FLIGHT(slot, q)
+        if (slot->buffer == buffer)
+            result = GPUSYNC_ERROR_ALREADY_TRACKED;
     GPUSYNC__UNLOCK(q);
-    return found ? GPUSYNC_ERROR_ALREADY_TRACKED : GPUSYNC_OK;
+    return result;
 }
 
 /* Checks whether the queue can take a stranger. The class is checked first, because Metal 4 objects
@@ -6853,7 +6814,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
                                                                (unsigned long)q->limit);
     if (!q->metal)
         return GPUSYNC_ERROR_METAL_NIL;
-    gpusync__copy_label(q->label, sizeof q->label, desc->label);
+    gpusync__copy_text(q->label, sizeof q->label, desc->label);
     if (desc->label && !q->metal4)
         gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__label(desc->label));
     return GPUSYNC_OK;
@@ -7056,21 +7017,24 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
     for (;;) {
         gpusync__catch caught; /* catches nothing: no wait is left */
         void *buffer = NULL;
+        bool orphan = false, runs = false;
+        gpusync__slot *slot;
         gpusync__catch_nothing(&caught);
         GPUSYNC__LOCK(q);
-        gpusync__slot *slot = gpusync__first_armed(q);
-        bool orphan = slot && gpusync__give_up(q, slot, &buffer, &caught);
-        if (!slot)
-            slot = gpusync__flight_next(q, &q->ends);
-        while (slot && !orphan && gpusync__state_of(slot) == GPUSYNC__OPEN)
-            slot = gpusync__flight_next(q, slot); /* goes with its submission */
+        GPUSYNC__EACH_IN_FLIGHT(slot, q) {
+            orphan = gpusync__give_up(q, slot, &buffer, &caught);
+            if (orphan)
+                break;
+            runs = runs || gpusync__state_of(slot) != GPUSYNC__OPEN; /* that goes with its submission */
+        }
         GPUSYNC__UNLOCK(q);
         if (buffer)
             gpusync__release_pooled(buffer);
-        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))
+        if (orphan)
+            continue;
+        if (!runs && !GPUSYNC__LOAD_SEQ(&q->leaving))
             return;
-        if (!orphan)
-            gpusync__linger(q->device, &q->going, &rounds);
+        gpusync__linger(q->device, &q->going, &rounds);
     }
 }
 
@@ -8750,7 +8714,7 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
             listening->timeline = t;
             listening->out = NULL;
         }
-        gpusync__copy_label(t->label, sizeof t->label, desc->label);
+        gpusync__copy_text(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
         /* gpusync__give_up_device fails what is listed long after `lost` was set: no timeline slips
            through. */
@@ -8957,7 +8921,7 @@ static void gpusync__read_text(char *to, size_t size, const char *from)
     char ended[sizeof((gpusync_error *)NULL)->message];
     memcpy(ended, from, size);
     ended[size - 1] = '\0';
-    gpusync__copy_label(to, size, ended);
+    gpusync__copy_text(to, size, ended);
 }
 
 /* Copies the program's own error. */
@@ -10587,7 +10551,7 @@ static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submis
     s->due.fn = desc->on_complete;
     s->due.user = desc->user;
     if (desc->label)
-        gpusync__copy_label(s->label, sizeof s->label, desc->label);
+        gpusync__copy_text(s->label, sizeof s->label, desc->label);
     if (desc->on_complete)
         deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
     gpusync_result result = gpusync__link_points(s, desc->waits, desc->wait_count, false);

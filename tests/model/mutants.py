@@ -267,13 +267,11 @@ MUTANTS = {
          "static void gpusync__leave(gpusync_queue *q) { __atomic_fetch_sub(&q->inside, 1, __ATOMIC_RELAXED); }"),
     ],
     "running-handler-not-waited-for": [
-        ("        if (!slot)\n            slot = gpusync__flight_next(q, &q->ends);\n        while (slot && !orphan", "        while (slot && !orphan"),
-        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n            return;\n        if (!orphan)\n",
-         "        if (!slot)\n            return;\n        if (!orphan)\n"),
+        ("            runs = runs || gpusync__state_of(slot) != GPUSYNC__OPEN;", "            runs = false;"),
+        ("        if (!runs && !GPUSYNC__LOAD_SEQ(&q->leaving))\n", "        if (!runs)\n"),
     ],
     "leaving-not-waited-for": [
-        ("        if (!slot && !GPUSYNC__LOAD_SEQ(&q->leaving))\n            return;\n        if (!orphan)\n",
-         "        if (!slot)\n            return;\n        if (!orphan)\n"),
+        ("        if (!runs && !GPUSYNC__LOAD_SEQ(&q->leaving))\n", "        if (!runs)\n"),
     ],
     "leaving-counted-after-the-lock": [
         ("    GPUSYNC__ADD_SEQ(&q->leaving, 1);\n    void *buffer = slot->buffer;\n", "    void *buffer = slot->buffer;\n"),
