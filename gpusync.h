@@ -2113,11 +2113,10 @@ typedef struct gpusync__going {
 
 /* A callback, or a release, for a ticket or a value: gpusync_on_done, gpusync_release_after. */
 typedef struct gpusync__callback {
-    gpusync__due due;           /* first; its place among what is due, later, or in the pool */
-    gpusync__node node;         /* its place on the wait list, by the ticket or the value */
-    gpusync_queue *queue;       /* of a ticket, else NULL */
-    gpusync_timeline *timeline; /* of a value, else NULL */
-    gpusync_error error;        /* for `due` */
+    gpusync__due due;    /* first; its place among what is due, later, or in the pool */
+    gpusync__node node;  /* its place on the wait list, by the ticket or the value */
+    gpusync__goal goal;  /* that ticket, or that value */
+    gpusync_error error; /* for `due` */
 } gpusync__callback;
 
 /* Of the second floor: a submission, and its links to what it waits for and signals. */
@@ -3684,16 +3683,10 @@ static uint64_t gpusync__blocker(const gpusync__goal *goal)
     return 0;
 }
 
-/* Returns the flags of the queue, or of the timeline if the queue is NULL. */
-static uint32_t gpusync__flags_at(const gpusync_queue *q, const gpusync_timeline *t)
-{
-    return GPUSYNC__LOAD_SEQ(q ? &q->flags : &t->flags);
-}
-
 /* Returns the flags of the goal's queue or timeline. */
 static uint32_t gpusync__flags_of(const gpusync__goal *goal)
 {
-    return gpusync__flags_at(goal->queue, goal->timeline);
+    return GPUSYNC__LOAD_SEQ(goal->queue ? &goal->queue->flags : &goal->timeline->flags);
 }
 
 /* Returns whether the goal is given up, because its queue or timeline is lost or closing. */
@@ -3709,16 +3702,16 @@ static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
     return lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
 }
 
-/* Returns the wait list of the queue, or of the timeline if the queue is NULL. */
-static gpusync__wait_list *gpusync__waits_of(gpusync_queue *q, gpusync_timeline *t)
+/* Returns the wait list of the goal's queue or timeline. */
+static gpusync__wait_list *gpusync__waits_of(const gpusync__goal *goal)
 {
-    return q ? &q->waits : &t->waits;
+    return goal->queue ? &goal->queue->waits : &goal->timeline->waits;
 }
 
 /* Returns the list on which the wait entry stands. */
 static gpusync__list *gpusync__list_of(const gpusync__wait_entry *entry)
 {
-    return &gpusync__waits_of(entry->goal.queue, entry->goal.timeline)->lists[entry->list];
+    return &gpusync__waits_of(&entry->goal)->lists[entry->list];
 }
 
 /* Lists an entry of this waiter by the number. Under the wait list's lock. */
@@ -3844,15 +3837,15 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
                                    gpusync__deferred *deferred)
 {
     gpusync__callback *callback = gpusync__callback_of(node);
-    gpusync_queue *q = callback->queue;
+    const gpusync__goal *goal = &callback->goal;
     (void)caught;
 
     if (error)
         gpusync__copy_error(&callback->error, error);
-    if (error && q)
-        callback->error.ticket = node->number;
+    if (error && goal->queue)
+        callback->error.ticket = goal->ticket;
     callback->due.error = error ? &callback->error : NULL;
-    gpusync__push_due(q ? q->device : callback->timeline->device, &callback->due, deferred);
+    gpusync__push_due(goal->queue ? goal->queue->device : goal->timeline->device, &callback->due, deferred);
 }
 
 /* Returns whether a node stays listed until its queue or timeline is destroyed: the release of an
@@ -3862,13 +3855,13 @@ static bool gpusync__is_kept(gpusync__node *node)
     if (node->told != gpusync__callback_told)
         return false;
     const gpusync__callback *callback = gpusync__callback_of(node);
-    const gpusync_timeline *t = callback->timeline;
-    uint32_t flags = gpusync__flags_at(callback->queue, t);
+    const gpusync__goal *goal = &callback->goal;
+    uint32_t flags = gpusync__flags_of(goal);
     if (callback->due.fn || flags & GPUSYNC__CLOSING)
         return false;
-    if (!t)
-        return gpusync__ended_as(callback->queue, node->number, GPUSYNC__LEFT);
-    return flags & GPUSYNC__GIVEN_UP && gpusync__value_of(t) == GPUSYNC__FAILED_VALUE;
+    if (goal->queue)
+        return gpusync__ended_as(goal->queue, goal->ticket, GPUSYNC__LEFT);
+    return flags & GPUSYNC__GIVEN_UP && gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
 }
 
 #define GPUSYNC__HOLD_MOST 64 /* nodes that one hold of the lock takes off, or moves; those that stay do not count */
@@ -5118,13 +5111,12 @@ static gpusync_result gpusync__timeline_result(const gpusync_timeline *t, gpusyn
     return t->error.result;
 }
 
-/* Returns how a goal that is met ended. For a queue's goal this returns failures to the caller, and
-   `covered` moves on. */
-static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_error *error)
+/* Returns how a goal that is met ended. tell: as for gpusync__result_of. */
+static gpusync_result gpusync__goal_result(const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     if (goal->kind == GPUSYNC__VALUE)
         return gpusync__timeline_result(goal->timeline, error);
-    return gpusync__result_of(goal->queue, goal, true, error);
+    return gpusync__result_of(goal->queue, goal, tell, error);
 }
 
 /* Returns how a goal that is over ended. If the wait for its handlers was cut short, work that
@@ -5133,7 +5125,7 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, gpusync_er
 static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
 {
     bool ended = reached || (goal->handlers && gpusync__met(goal));
-    gpusync_result result = ended ? gpusync__goal_result(goal, error) : GPUSYNC_OK;
+    gpusync_result result = ended ? gpusync__goal_result(goal, true, error) : GPUSYNC_OK;
     if (reached || result != GPUSYNC_OK)
         return result;
     return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
@@ -5145,7 +5137,7 @@ static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, g
    (gpusync__take_entry). */
 GPUSYNC__RARE void gpusync__delist(gpusync__wait_entry *entry)
 {
-    gpusync__wait_list *waits = gpusync__waits_of(entry->goal.queue, entry->goal.timeline);
+    gpusync__wait_list *waits = gpusync__waits_of(&entry->goal);
     if (!entry->waiter->any || GPUSYNC__LOAD_SEQ(&entry->waiter->entries)) {
         gpusync__lock(&waits->lock);
         if (entry->node.linked)
@@ -5439,7 +5431,7 @@ static bool gpusync__enlist(gpusync__wait *wait, gpusync__waiter *w)
         const gpusync__goal *goal = &entry->goal;
         if (entry->over)
             continue;
-        gpusync__wait_list *waits = gpusync__waits_of(goal->queue, goal->timeline);
+        gpusync__wait_list *waits = gpusync__waits_of(goal);
         gpusync__lock(&waits->lock);
         bool linked = entry->node.linked;
         uint64_t number = linked ? 0 : gpusync__blocker(goal);
@@ -5638,7 +5630,7 @@ static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goa
     if (result == GPUSYNC_TIMEOUT && timeout_ns)
         gpusync__warn_of_timeout(dev, goal);
     if (result == GPUSYNC_OK)
-        result = gpusync__goal_result(goal, gpusync__error_of(options));
+        result = gpusync__goal_result(goal, true, gpusync__error_of(options));
     if (dev->trace)
         dev->trace->wait(dev, goal, stats, how, result);
     return result;
@@ -5973,8 +5965,7 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
         callback = (gpusync__callback *)gpusync__allocate(dev, sizeof *callback, 16);
     if (!callback)
         return NULL;
-    callback->queue = goal->queue;
-    callback->timeline = goal->timeline;
+    callback->goal = *goal;
     callback->node.number = goal->ticket;
     callback->node.told = gpusync__callback_told;
     callback->due.owed = goal->timeline ? &goal->timeline->owed : &goal->queue->owed;
@@ -5993,12 +5984,11 @@ static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusy
 static bool gpusync__list_callback(gpusync__callback *callback)
 {
     gpusync__node *node = &callback->node;
-    gpusync__wait_list *waits = gpusync__waits_of(callback->queue, callback->timeline);
+    gpusync__wait_list *waits = gpusync__waits_of(&callback->goal);
     uint64_t number = node->number;
 
     gpusync__lock(&waits->lock);
-    bool ended =
-        callback->queue ? gpusync__has_ended(callback->queue, number) : gpusync__value_of(callback->timeline) >= number;
+    bool ended = gpusync__met(&callback->goal);
     gpusync__node *before = ended ? gpusync__list_from(&waits->lists[GPUSYNC__WAITS], number) : NULL;
     while (before && before->number == number && (!before->told || gpusync__is_kept(before)))
         before = before->beside[1];
@@ -6015,7 +6005,6 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
 {
     gpusync__goal goal;
     gpusync_result result = gpusync__point_enter(point, &goal);
-    gpusync_result end;
 
     if (result != GPUSYNC_OK)
         return result;
@@ -6030,13 +6019,10 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     if (result == GPUSYNC_OK && (callback = gpusync__callback_new(dev, &goal, fn, user)) == NULL)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (callback && gpusync__list_callback(callback)) {
-        if (t)
-            end = gpusync__timeline_result(t, &callback->error);
-        else
-            end = gpusync__result_of(goal.queue, &goal, false, &callback->error);
+        bool well = gpusync__goal_result(&goal, false, &callback->error) == GPUSYNC_OK;
         if (!t)
             callback->error.ticket = goal.ticket;
-        callback->due.error = end != GPUSYNC_OK ? &callback->error : NULL;
+        callback->due.error = well ? NULL : &callback->error;
         gpusync__push_due(dev, &callback->due, &deferred);
     } else if (callback) {
         if (t)
@@ -11371,8 +11357,8 @@ GPUSYNC__RARE void gpusync__trace_callback(gpusync_device *dev, const gpusync__d
     const gpusync__callback *callback = (const gpusync__callback *)(const void *)due;
     gpusync_trace_event event =
         due->done ? gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, s->work.queue, NULL, s->work.ticket, s->label)
-                  : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->queue, callback->timeline,
-                                         callback->node.number, NULL);
+                  : gpusync__trace_event(GPUSYNC_TRACE_CALLBACK, callback->goal.queue, callback->goal.timeline,
+                                         callback->goal.ticket, NULL);
     event.result = due->error ? due->error->result : GPUSYNC_OK;
     dev->trace_fn(dev->trace_user, &event);
 }

@@ -57,6 +57,7 @@ EDITS = [
     ("*error = c->error;", "copy_error(error, &c->error);"),
     ("        c->error = l->error;", "        copy_error(&c->error, &l->error);"),
     ("    entry.goal = *goal;", "    copy_goal(&entry.goal, goal);"),
+    ("    callback->goal = *goal;", "    copy_goal(&callback->goal, goal);"),
     ("    set = *options;", "    copy_options(&set, options);"),
     ("    gpusync_spin spin = set ? *set : gpusync__worth(wait, deadline);",
      "    gpusync_spin spin = {0, 0, 0, false}; copy_spin(&spin, set);"), # no wait decides by itself

@@ -54,7 +54,7 @@ static gpusync_result waits_for_one(void)
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
     gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
     assert(result == GPUSYNC_OK);
-    return gpusync__goal_result(&goal, NULL);
+    return gpusync__goal_result(&goal, true, NULL);
 }
 static gpusync_result waits_for_many(void)
 {

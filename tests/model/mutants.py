@@ -31,7 +31,7 @@ MUTANTS = {
          "        ticket++;", ""),
     ],
     "callback-not-looked-at": [
-        ("        callback->queue ? gpusync__has_ended(callback->queue, number) :", "        callback->queue ? false :"),
+        ("    bool ended = gpusync__met(&callback->goal);", "    bool ended = callback->goal.timeline && gpusync__met(&callback->goal);"),
     ],
     # -- room comes, a handler begins
     "room-is-not-passed-on": [
@@ -179,9 +179,9 @@ MUTANTS = {
          "    bool first = *view->at == view->slot && !(view->slot->traits & GPUSYNC__ENDED);\n    if (first && view->kind"),
     ],
     "given-up-callback-not-looked-at": [
-        ("        callback->queue ? gpusync__has_ended(callback->queue, number) :",
-         "        callback->queue ? gpusync__has_ended(callback->queue, number) && "
-         "!gpusync__ended_as(callback->queue, number, GPUSYNC__LEFT) :"),
+        ("    bool ended = gpusync__met(&callback->goal);",
+         "    bool ended = gpusync__met(&callback->goal) && "
+         "!(callback->goal.queue && gpusync__ended_as(callback->goal.queue, number, GPUSYNC__LEFT));"),
     ],
     "given-up-callback-not-told": [
         ("    if (first)\n        gpusync__end_ticket(q, view->ticket, &outcome, &caught, deferred);\n",
