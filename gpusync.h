@@ -3572,10 +3572,10 @@ static gpusync_result gpusync__everything_result(gpusync_queue *q, const gpusync
     return result;
 }
 
-/* Returns the ticket of the goal, or 0. */
+/* Returns the ticket of the goal, or 0. goal may be NULL. */
 static uint64_t gpusync__ticket_of(const gpusync__goal *goal)
 {
-    return goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
+    return goal && goal->kind == GPUSYNC__ONE ? goal->ticket : GPUSYNC_NO_TICKET;
 }
 
 /* Returns how the work of a goal that is met ended, with the error, which may be NULL, unless that is
@@ -3797,7 +3797,7 @@ static inline bool gpusync__may_have_failed(const gpusync__goal *goal)
 {
     if (goal->kind == GPUSYNC__VALUE)
         return gpusync__value_of(goal->timeline) == GPUSYNC__FAILED_VALUE;
-    return gpusync__flags_of(goal) & GPUSYNC__FAILED &&
+    return gpusync__flags_of(goal) & (GPUSYNC__FAILED | GPUSYNC__LOST) &&
            (goal->kind == GPUSYNC__ALL || !gpusync__ended_as(goal->queue, goal->ticket, GPUSYNC__WELL));
 }
 
@@ -5060,11 +5060,12 @@ typedef struct gpusync__wait {
     size_t which;          /* any: the one that is over; else the first that has been left and failed; count: none */
     gpusync_result result; /* how that one ended */
     bool leaves;           /* each goal, as soon as it is over: a wait for many */
-    bool tells;            /* it returns how each goal ended; else its caller asks, when all are over */
-    bool any;              /* the first goal that is over ends it */
-    bool failures;         /* a goal that failed ends it */
-    bool broken;           /* such a goal has come, or one that cannot be met any more: it ends before all are over */
-    gpusync_error *error;  /* gets the error of `which`, where that failed; may be NULL */
+    /* Returns how all ended, when all are over: gpusync__tell_failures. NULL: the wait returns how each did. */
+    gpusync_result (*tell)(const struct gpusync__wait *wait);
+    bool any;             /* the first goal that is over ends it */
+    bool failures;        /* a goal that failed ends it */
+    bool broken;          /* such a goal has come, or one that cannot be met any more: it ends before all are over */
+    gpusync_error *error; /* gets the error of `which`, where that failed; may be NULL */
 } gpusync__wait;
 
 /* Of this many points a wait keeps the entries on its stack. */
@@ -5122,9 +5123,9 @@ static gpusync_result gpusync__goal_result(const gpusync__goal *goal, bool tell,
 /* Returns how a goal that is over ended. If the wait for its handlers was cut short, work that
    failed still returns its failure, and work that went well returns why the wait was cut short.
    Fills the error, which may be NULL, unless the result is OK. */
-static gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
+GPUSYNC__RARE gpusync_result gpusync__end_of(const gpusync__goal *goal, bool reached, gpusync_error *error)
 {
-    bool ended = reached || (goal->handlers && gpusync__met(goal));
+    bool ended = (reached || (goal->handlers && gpusync__met(goal))) && goal->kind != GPUSYNC__ROOM;
     gpusync_result result = ended ? gpusync__goal_result(goal, true, error) : GPUSYNC_OK;
     if (reached || result != GPUSYNC_OK)
         return result;
@@ -5147,27 +5148,26 @@ GPUSYNC__RARE void gpusync__delist(gpusync__wait_entry *entry)
     entry->waiter = NULL;
 }
 
-/* Ends goal `i` of a wait, which is over. A wait for many keeps how it ended, and leaves its queue or
-   timeline. */
+/* Ends goal `i` of a wait, which is over. The wait keeps how it ended; a wait for many leaves its queue
+   or timeline. */
 GPUSYNC__INLINE void gpusync__end_goal(gpusync__wait *wait, size_t i, bool met)
 {
     gpusync__wait_entry *entry = &wait->entries[i];
     gpusync_result result = GPUSYNC_OK;
 
     entry->over = true;
-    if (!wait->leaves)
-        return;
-    if (entry->waiter)
+    if (wait->leaves && entry->waiter)
         gpusync__delist(entry);
-    if (wait->tells && (!met || gpusync__may_have_failed(&entry->goal)))
+    if (!wait->tell && (!met || gpusync__may_have_failed(&entry->goal)))
         result = gpusync__end_of(&entry->goal, met, i < wait->which ? wait->error : NULL);
-    if ((wait->tells && !met) || (wait->failures && result != GPUSYNC_OK))
+    if ((!wait->tell && !met) || (wait->failures && result != GPUSYNC_OK))
         wait->broken = true;
     if (i < wait->which && (wait->any || result != GPUSYNC_OK)) {
         wait->which = i;
         wait->result = result;
     }
-    gpusync__goal_leave(&entry->goal);
+    if (wait->leaves)
+        gpusync__goal_leave(&entry->goal);
 }
 
 /* Looks for goals that are over now, met or given up. True if the wait is over: it is not asked again
@@ -5187,7 +5187,9 @@ static bool gpusync__wait_over(gpusync__wait *wait)
             over = false;
             continue;
         }
-        gpusync__end_goal(wait, i, met || gpusync__reached(goal)); /* it may have ended before it stopped */
+        if (!met)
+            gpusync__look(goal); /* it stopped: what ended before says so, though no call has read it */
+        gpusync__end_goal(wait, i, met || gpusync__reached(goal));
         if (wait->any)
             return true;
     }
@@ -5545,35 +5547,6 @@ static gpusync_wait_options gpusync__fill_options(const gpusync_wait_options *op
     return set;
 }
 
-/* Waits for one goal: for waits of one ticket, one queue or one value, for room, and for slices of
-   destroy. OK if the goal is met; the caller, which is inside the queue or timeline, asks how the
-   work ended. options may be NULL; the queue's, or for a value the device's, fill what they leave
-   open. *how gets the counter of what ended the wait, for the caller to count and to trace. */
-static gpusync_result gpusync__await_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
-                                          const gpusync_wait_options *options, uint64_t **how)
-{
-    gpusync_queue *q = goal->queue;
-    gpusync_wait_options set = gpusync__fill_options(options, q ? q->spin : dev->spin);
-    set.blocking = set.blocking && q; /* a value has no command buffer */
-    gpusync_stats *stats = q ? &q->stats : &dev->stats;
-    gpusync__wait_entry entry;
-    gpusync__backoff *backoff = q ? &q->backoff : &goal->timeline->backoff;
-    gpusync__wait wait = {dev, stats, backoff, &entry, 1, 1, GPUSYNC_OK, false, false, true, false, false, NULL};
-
-    entry.goal = *goal;
-    goal = &entry.goal;
-    gpusync__begin_entry(&entry, options);
-    gpusync_result result = gpusync__await(&wait, timeout_ns, &set, how);
-    bool stopped = gpusync__stopped(goal);
-    if (stopped)
-        gpusync__look(goal); /* it closes: what ended before says so, though no call has read it */
-    if (stopped ? gpusync__reached(goal) : result == GPUSYNC_OK)
-        return GPUSYNC_OK;
-    *how = &stats->waits_unmet;
-    return stopped ? gpusync__end_of(goal, false, set.error)
-                   : gpusync__explain(set.error, gpusync__ticket_of(goal), result);
-}
-
 /* Returns the entry of a ticket that has ended, with the GPU's times, or NULL if the entry serves a
    later ticket. Under the queue's lock. */
 static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t ticket)
@@ -5582,13 +5555,15 @@ static const gpusync__entry *gpusync__times_of(const gpusync_queue *q, uint64_t 
     return entry->done >> 2 == ticket ? entry : NULL;
 }
 
-/* Counts how long after the GPU's end the waiter runs, if Metal has given a time. GPUEndTime is of
-   the clock of gpusync_now_ns: the host's time, in seconds (documented). */
+/* Counts how long after the GPU's end the waiter for a ticket runs, if Metal has given a time.
+   GPUEndTime is of the clock of gpusync_now_ns: the host's time, in seconds (documented). */
 static void gpusync__count_wake(const gpusync__goal *goal)
 {
     double now = (double)gpusync_now_ns() / 1e9;
     gpusync_queue *q = goal->queue;
 
+    if (!q)
+        return;
     GPUSYNC__LOCK(q);
     const gpusync__entry *entry = gpusync__times_of(q, goal->ticket);
     double ns = entry && entry->gpu_end > 0 ? (now - entry->gpu_end) * 1e9 : -1;
@@ -5612,28 +5587,103 @@ GPUSYNC__RARE void gpusync__warn_of_timeout(gpusync_device *dev, const gpusync__
                  q ? q->label : goal->timeline->label, gpusync__what[goal->kind], (unsigned long long)goal->ticket);
 }
 
-/* Waits for a ticket or a value, with trace and counts, and returns how the work ended. The caller is
-   inside the queue or timeline. */
-static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
-                                         const gpusync_wait_options *options)
+/* Tells the log function that a wait of the program timed out, in one line. The first of several points
+   that has not ended stands for the others. */
+GPUSYNC__RARE void gpusync__warn_of_wait(const gpusync__wait *wait)
 {
-    gpusync_queue *q = goal->queue;
-    gpusync_stats *stats = q ? &q->stats : &dev->stats;
+    const gpusync__goal *goal = NULL;
+    size_t open = 0;
+
+    for (size_t i = wait->count; i-- > 0;) {
+        if (!wait->entries[i].over) {
+            goal = &wait->entries[i].goal;
+            open++;
+        }
+    }
+    if (!wait->leaves) {
+        gpusync__warn_of_timeout(wait->device, goal);
+        return;
+    }
+    const gpusync_queue *q = goal->queue;
+    gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
+                 "a wait for points timed out: %zu of %zu have not ended, the first is %s %llu of %s '%s'", open,
+                 wait->count, gpusync__what[goal->kind], (unsigned long long)goal->ticket, q ? "queue" : "timeline",
+                 q ? q->label : goal->timeline->label);
+}
+
+/* For gpusync_device_wait, when all has ended: returns the first failure that the wait covers, and marks
+   all as returned. */
+GPUSYNC__RARE gpusync_result gpusync__tell_failures(const gpusync__wait *wait)
+{
+    const gpusync__wait_entry *entries = wait->entries;
+    gpusync_result result = GPUSYNC_OK;
+    for (size_t i = 0; i < wait->count; i++) {
+        gpusync_queue *q = gpusync__next_queue(wait->device, NULL, entries[i].queue_number);
+        gpusync_result one = GPUSYNC_OK;
+        if (!q)
+            break;
+        if (q->place.number == entries[i].queue_number)
+            one = gpusync__result_of(q, &entries[i].goal, true, result == GPUSYNC_OK ? wait->error : NULL);
+        gpusync__leave(q);
+        if (result == GPUSYNC_OK)
+            result = one;
+    }
+    if (result == GPUSYNC_OK && gpusync_device_is_lost(wait->device))
+        return gpusync__explain(wait->error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
+    return result;
+}
+
+/* Waits, with trace and counts, and returns how that ended. The caller is inside of all that the wait
+   is for. */
+static gpusync_result gpusync__wait_counted(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_wait_options *set)
+{
+    gpusync_device *dev = wait->device;
+    const gpusync__goal *one = wait->leaves ? NULL : &wait->entries->goal;
     uint64_t *how;
 
     if (dev->trace)
-        dev->trace->wait(dev, goal, NULL, NULL, GPUSYNC_OK);
-    gpusync_result result = gpusync__await_goal(dev, goal, timeout_ns, options, &how);
-    GPUSYNC__COUNT_RELAXED(how);
-    if (q && how == &stats->waits_sleep)
-        gpusync__count_wake(goal);
+        dev->trace->wait(dev, one, NULL, NULL, GPUSYNC_OK);
+    gpusync_result result = gpusync__await(wait, timeout_ns, set, &how);
     if (result == GPUSYNC_TIMEOUT && timeout_ns)
-        gpusync__warn_of_timeout(dev, goal);
-    if (result == GPUSYNC_OK)
-        result = gpusync__goal_result(goal, true, gpusync__error_of(options));
+        gpusync__warn_of_wait(wait);
+    if (result != GPUSYNC_OK || (one && wait->broken))
+        how = &wait->stats->waits_unmet;
+    GPUSYNC__COUNT_RELAXED(how);
+    if (one && how == &wait->stats->waits_sleep)
+        gpusync__count_wake(one);
+    if (wait->which < wait->count)
+        result = wait->result; /* and its error */
+    else if (result == GPUSYNC_OK && wait->tell)
+        result = wait->tell(wait);
+    else
+        gpusync__explain(wait->error, gpusync__ticket_of(one), result);
     if (dev->trace)
-        dev->trace->wait(dev, goal, stats, how, result);
+        dev->trace->wait(dev, one, wait->stats, how, result);
     return result;
+}
+
+/* Waits for one goal, and returns how that ended; the caller is inside its queue or timeline. options
+   may be NULL; the queue's, or for a value the device's, fill what they leave open. counted: a wait
+   of the program; else one for room, or a slice of destroy, without trace and counts. */
+static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
+                                         const gpusync_wait_options *options, bool counted)
+{
+    gpusync_queue *q = goal->queue;
+    gpusync_wait_options set = gpusync__fill_options(options, q ? q->spin : dev->spin);
+    gpusync__backoff *backoff = q ? &q->backoff : &goal->timeline->backoff;
+    gpusync__wait_entry entry;
+    gpusync__wait wait = {
+        dev,      q ? &q->stats : &dev->stats, backoff, &entry, 1, 1, GPUSYNC_OK, false, NULL, true, false, false,
+        set.error};
+    uint64_t *how;
+
+    set.blocking = set.blocking && q; /* a value has no command buffer */
+    entry.goal = *goal;
+    gpusync__begin_entry(&entry, options);
+    if (counted)
+        return gpusync__wait_counted(&wait, timeout_ns, &set);
+    gpusync_result result = gpusync__await(&wait, timeout_ns, &set, &how);
+    return result == GPUSYNC_OK ? wait.result : result;
 }
 
 /* Makes the goal of a point, and enters its queue or timeline. After an error nothing is entered.
@@ -5667,7 +5717,7 @@ static __attribute__((noinline)) gpusync_result gpusync__wait_point(gpusync_queu
         bool none = result != GPUSYNC_ERROR_INVALID_TICKET;
         return gpusync__explain(gpusync__error_of(options), none ? GPUSYNC_NO_TICKET : number, result);
     }
-    result = gpusync__wait_goal(q ? q->device : t->device, &goal, timeout_ns, options);
+    result = gpusync__wait_goal(q ? q->device : t->device, &goal, timeout_ns, options, true);
     gpusync__goal_leave(&goal);
     return result;
 }
@@ -5770,91 +5820,22 @@ GPUSYNC__RARE gpusync_result gpusync__enter_queues(gpusync__wait *wait, size_t r
     return GPUSYNC_OK;
 }
 
-/* Tells the log function that a wait for several points timed out, in one line. The first point
-   that has not ended stands for the others. */
-GPUSYNC__RARE void gpusync__warn_of_points(const gpusync__wait *wait)
-{
-    const gpusync__goal *goal = NULL;
-    size_t open = 0;
-
-    for (size_t i = wait->count; i-- > 0;) {
-        if (!wait->entries[i].over) {
-            goal = &wait->entries[i].goal;
-            open++;
-        }
-    }
-    const gpusync_queue *q = goal->queue;
-    gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
-                 "a wait for points timed out: %zu of %zu have not ended, the first is %s %llu of %s '%s'", open,
-                 wait->count, gpusync__what[goal->kind], (unsigned long long)goal->ticket, q ? "queue" : "timeline",
-                 q ? q->label : goal->timeline->label);
-}
-
-/* For gpusync_device_wait, when all has ended: returns the first failure that the wait covers, and marks
-   all as returned. */
-GPUSYNC__RARE gpusync_result gpusync__tell_failures(gpusync_device *dev, const gpusync__wait_entry *entries,
-                                                    size_t count, gpusync_error *error)
-{
-    gpusync_result result = GPUSYNC_OK;
-    for (size_t i = 0; i < count; i++) {
-        gpusync_queue *q = gpusync__next_queue(dev, NULL, entries[i].queue_number);
-        gpusync_result one = GPUSYNC_OK;
-        if (!q)
-            break;
-        if (q->place.number == entries[i].queue_number)
-            one = gpusync__result_of(q, &entries[i].goal, true, result == GPUSYNC_OK ? error : NULL);
-        gpusync__leave(q);
-        if (result == GPUSYNC_OK)
-            result = one;
-    }
-    if (result == GPUSYNC_OK && gpusync_device_is_lost(dev))
-        return gpusync__explain(error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_DEVICE_LOST);
-    return result;
-}
-
-/* Waits for what the caller has entered, with trace and counts. The wait does not spin for more than a
-   few points, because looking at them again and again costs more than it gains. */
-static gpusync_result gpusync__wait_entered(gpusync__wait *wait, uint64_t timeout_ns, gpusync_wait_options set)
-{
-    static const gpusync_spin none = {0, 0, 0, false};
-    gpusync_device *dev = wait->device;
-    uint64_t *how;
-
-    if (dev->trace)
-        dev->trace->wait(dev, NULL, NULL, NULL, GPUSYNC_OK);
-    set.blocking = false;
-    if (wait->count > GPUSYNC__FEW_POINTS && set.spin == dev->spin)
-        set.spin = &none;
-    gpusync_result result = gpusync__await(wait, timeout_ns, &set, &how);
-    if (result == GPUSYNC_TIMEOUT && timeout_ns)
-        gpusync__warn_of_points(wait);
-    if (result != GPUSYNC_OK)
-        how = &dev->stats.waits_unmet;
-    GPUSYNC__COUNT_RELAXED(how);
-    if (wait->which < wait->count)
-        result = wait->result; /* and its error */
-    else if (result == GPUSYNC_OK && !wait->tells)
-        result = gpusync__tell_failures(dev, wait->entries, wait->count, set.error);
-    else
-        gpusync__explain(set.error, GPUSYNC_NO_TICKET, result);
-    if (dev->trace)
-        dev->trace->wait(dev, NULL, &dev->stats, how, result);
-    return result;
-}
-
 /* Waits for points of a device, or for everything on it (NULL), with entries on the stack where there
-   are few. For everything, failures are told when all has ended, because a wait that did not end
+   are few. The wait does not spin for more than a few, because looking at them again and again costs
+   more than it gains. For everything, failures are told when all has ended, because a wait that did not end
    comes before failures of other work. The device lives until the end of the call, because it counts
    in `inside`: a hook that this calls may let the device go. which may be NULL. */
 static gpusync_result gpusync__wait_together(gpusync_device *dev, const gpusync_point *points, size_t count,
                                              gpusync_wait_for how, uint64_t timeout_ns,
                                              const gpusync_wait_options *options, size_t *which)
 {
+    static const gpusync_spin none = {0, 0, 0, false};
     gpusync_wait_options set = gpusync__fill_options(options, dev->spin);
     gpusync__wait_entry few[GPUSYNC__FEW_POINTS], *entries = few;
     gpusync_queue *q;
     gpusync_result result;
 
+    set.blocking = false;
     GPUSYNC__ADD_SEQ(&dev->inside, 1);
     if (!points) {
         gpusync__lock(&dev->lock);
@@ -5865,16 +5846,19 @@ static gpusync_result gpusync__wait_together(gpusync_device *dev, const gpusync_
     if (count > GPUSYNC__FEW_POINTS)
         entries = (gpusync__wait_entry *)dev->allocator.allocate(dev->allocator.user, count * sizeof *entries, 16);
     bool any = how == GPUSYNC_WAIT_ANY, failures = how == GPUSYNC_WAIT_ALL_OR_FAILURE;
-    gpusync__wait wait = {dev,  &dev->stats,    &dev->backoff, entries,  0,     count,    GPUSYNC_OK,
-                          true, points != NULL, any,           failures, false, set.error};
+    gpusync__wait wait = {
+        dev, &dev->stats, &dev->backoff, entries,  0, count, GPUSYNC_OK, true, points ? NULL : gpusync__tell_failures,
+        any, failures,    false,         set.error};
     if (!entries)
         result = gpusync__explain(set.error, GPUSYNC_NO_TICKET, GPUSYNC_ERROR_OUT_OF_MEMORY);
     else if (points)
         result = gpusync__enter_points(&wait, points, count, &set);
     else
         result = gpusync__enter_queues(&wait, count, &set);
+    if (wait.count > GPUSYNC__FEW_POINTS && set.spin == dev->spin)
+        set.spin = &none;
     if (result == GPUSYNC_OK)
-        result = gpusync__wait_entered(&wait, timeout_ns, set);
+        result = gpusync__wait_counted(&wait, timeout_ns, &set);
     for (size_t i = 0; i < wait.count; i++)
         if (!entries[i].over)
             gpusync__goal_leave(&entries[i].goal);
@@ -6138,12 +6122,11 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     bool forever = deadline == GPUSYNC_FOREVER;
     uint64_t left = gpusync__time_left(deadline);
     gpusync_result result;
-    uint64_t *how;
 
     do {
         uint64_t committed = gpusync__committed(q);
         bool full = forever && gpusync__is_full_for_good(q);
-        result = gpusync__await_goal(q->device, &goal, forever ? GPUSYNC__FULL_NS : left, NULL, &how);
+        result = gpusync__wait_goal(q->device, &goal, forever ? GPUSYNC__FULL_NS : left, NULL, false);
         if (result == GPUSYNC_OK)
             return GPUSYNC_OK;
         gpusync__give_room(q, 0, NULL);
@@ -6975,7 +6958,6 @@ static void gpusync__drain(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
     uint64_t slice = gpusync__is_manual(dev) ? GPUSYNC__LINGER_NS : GPUSYNC__SWEEP_NS;
-    uint64_t *how;
     unsigned rounds = 0;
     gpusync__goal goal;
     bool found;
@@ -6987,7 +6969,7 @@ static void gpusync__drain(gpusync_queue *q)
         gpusync__due *due = calls ? gpusync__pop_due(dev, &q->owed) : NULL;
         if (due)
             gpusync__run_one_due(dev, due);
-        else if (q->going.device || gpusync__await_goal(dev, &goal, slice, NULL, &how) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+        else if (q->going.device || gpusync__wait_goal(dev, &goal, slice, NULL, false) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(dev, &q->going, &rounds); /* no hook may be called, or there is no memory to sleep with */
     }
 }

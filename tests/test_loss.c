@@ -875,6 +875,29 @@ static void test_everything_of_a_queue_without_work_is_device_lost_at_once(void 
     close_play();
 }
 
+/* Of several points, too: nothing of these queues has failed. */
+static void test_everything_of_several_queues_without_work_is_device_lost_at_once(void **state)
+{
+    static const gpusync_wait_for ways[] = {GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ANY, GPUSYNC_WAIT_ALL_OR_FAILURE};
+    unsigned i;
+    (void)state;
+    for (i = 0; i < LENGTH(ways); i++) {
+        gpusync_wait_options options = options_with(NULL);
+        gpusync_point points[2];
+        size_t at_which;
+        open_play(2);
+        finish_work(commit_work(0));
+        lose();
+        points[0] = gpusync_at_ticket(s.q[0], GPUSYNC_EVERYTHING);
+        points[1] = gpusync_at_ticket(s.q[1], GPUSYNC_EVERYTHING);
+        assert_result(gpusync_wait_many(points, 2, ways[i], GPUSYNC_FOREVER, &options, &at_which),
+                      GPUSYNC_ERROR_DEVICE_LOST);
+        assert_int_equal(at_which, 0);
+        assert_result(last_error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        close_play();
+    }
+}
+
 static void test_everything_times_out_at_the_limit(void **state)
 {
     (void)state;
@@ -3769,6 +3792,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_work_behind_a_queue_that_went_and_one_that_hangs_is_given_up),
         cmocka_unit_test(test_everything_goes_through_until_all_work_of_the_queue_has_ended),
         cmocka_unit_test(test_everything_of_a_queue_without_work_is_device_lost_at_once),
+        cmocka_unit_test(test_everything_of_several_queues_without_work_is_device_lost_at_once),
         cmocka_unit_test(test_everything_times_out_at_the_limit),
         cmocka_unit_test(test_everything_is_device_lost_whatever_has_failed),
         cmocka_unit_test(test_everything_of_the_culprit_is_device_lost_too),

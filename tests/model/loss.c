@@ -60,7 +60,7 @@ static gpusync_result waits_for_many(void)
 {
     gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
     gpusync__wait_entry entry;
-    gpusync__wait wait = {&D, &D.stats, &D.backoff, &entry, 1, 1, GPUSYNC_OK, true, true, false, false, false, NULL};
+    gpusync__wait wait = {&D, &D.stats, &D.backoff, &entry, 1, 1, GPUSYNC_OK, true, NULL, false, false, false, NULL};
     zero_watches(&entry, sizeof entry);
     copy_goal(&entry.goal, &goal);
     bool entered = gpusync__enter(&Q);

@@ -643,11 +643,13 @@ static int free_slots(const gpusync__slot *s)
     return count;
 }
 
-/* The sleeping part of a wait alone. What comes before it, looks and spins, only adds reads. */
+/* The sleeping part of a wait alone. What comes before it, looks and spins, only adds reads. The caller asks how the goal
+   ended. */
+static gpusync_result asks_later(const gpusync__wait *unused) { return GPUSYNC_OK; }
 static gpusync_result sleep_for(const gpusync__goal *goal, uint64_t deadline)
 {
     gpusync__wait_entry entry;
-    gpusync__wait wait = {&D, &Q.stats, &Q.backoff, &entry, 1, 1, GPUSYNC_OK, false, false, true, false, false, NULL};
+    gpusync__wait wait = {&D, &Q.stats, &Q.backoff, &entry, 1, 1, GPUSYNC_OK, false, asks_later, true, false, false, NULL};
     zero_watches(&entry, sizeof entry);
     copy_goal(&entry.goal, goal);
     return gpusync__sleep(&wait, deadline);
