@@ -1702,7 +1702,7 @@ static unsigned long gpusync__status(void *buffer)
     return status;
 }
 
-/* Release what the program may have made, in a pool: its dealloc may autorelease. No lock is
+/* Release what the program may have made, or nil, in a pool: its dealloc may autorelease. No lock is
    held. */
 static void gpusync__release_pooled(void *object)
 {
@@ -2200,8 +2200,7 @@ struct gpusync_device {
     void *events[GPUSYNC__EVENT_POOL];    /* that nothing refers to any more */
     uint32_t event_count;                 /* how many of them there are */
     bool goes;                            /* gpusync_device_destroy_later was called */
-    gpusync_destroyed_fn destroyed;       /* what that call was given; or NULL */
-    void *destroyed_user;                 /* what that gets */
+    gpusync__going going;                 /* what that call was given */
     unsigned char pad3[GPUSYNC__APART];
     /* -- over submissions, links, lines, and what timelines know of their signals: see >>second */
     gpusync__mutex graph;
@@ -2911,10 +2910,8 @@ GPUSYNC__RARE void gpusync__orphan_leave(gpusync__slot *slot)
     void *events = gpusync__slot_events(slot);
     gpusync__slot_free(&gpusync__global.free, slot);
     GPUSYNC__UNLOCK_GLOBAL();
-    if (buffer)
-        gpusync__release_pooled(buffer);
-    if (events)
-        gpusync__release_pooled(events);
+    gpusync__release_pooled(buffer);
+    gpusync__release_pooled(events);
 }
 
 /* --------------------------------------------------------------------------------- >>ring --
@@ -3535,9 +3532,8 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
     const gpusync_error *record = gpusync__record_of(q, ticket);
     if (!record && !left && ticket > q->dropped)
         return GPUSYNC_OK;
-    gpusync_result result = left ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_RESULT_UNKNOWN;
-    if (record)
-        result = record->result;
+    gpusync_result unknown = left ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_RESULT_UNKNOWN;
+    gpusync_result result = record ? record->result : unknown;
     if (!error)
         return result;
     if (record)
@@ -3557,17 +3553,13 @@ static gpusync_result gpusync__everything_result(gpusync_queue *q, const gpusync
 {
     bool stuck = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__STUCK && q->stuck.ticket <= goal->ticket;
     const gpusync_error *record = stuck ? &q->stuck : gpusync__find_record(q, goal->covered + 1, goal->ticket, true);
-    gpusync_result result = GPUSYNC_ERROR_EXECUTION;
-
-    if (record && error)
-        gpusync__copy_error(error, record);
-    if (record)
-        return result;
-    if (q->dropped_failed <= goal->covered)
+    if (!record && q->dropped_failed <= goal->covered)
         return GPUSYNC_OK;
-    if (q->dropped_failed > goal->ticket)
-        result = GPUSYNC_ERROR_RESULT_UNKNOWN;
-    if (error)
+    bool failed = record || q->dropped_failed <= goal->ticket;
+    gpusync_result result = failed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_RESULT_UNKNOWN;
+    if (error && record)
+        gpusync__copy_error(error, record);
+    else if (error)
         gpusync__own_error(error, result, gpusync__off_record);
     return result;
 }
@@ -3695,11 +3687,10 @@ static bool gpusync__stopped(const gpusync__goal *goal)
     return (gpusync__flags_of(goal) & goal->stops) != 0;
 }
 
-/* Returns why a goal was given up. */
-static gpusync_result gpusync__stop_reason(const gpusync__goal *goal)
+/* Returns the device of the goal's queue or timeline. */
+static gpusync_device *gpusync__device_of(const gpusync__goal *goal)
 {
-    uint32_t lost = gpusync__flags_of(goal) & goal->stops & (GPUSYNC__LOST | GPUSYNC__GIVEN_UP);
-    return lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+    return goal->queue ? goal->queue->device : goal->timeline->device;
 }
 
 /* Returns the wait list of the goal's queue or timeline. */
@@ -3845,7 +3836,7 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
     if (error && goal->queue)
         callback->error.ticket = goal->ticket;
     callback->due.error = error ? &callback->error : NULL;
-    gpusync__push_due(goal->queue ? goal->queue->device : goal->timeline->device, &callback->due, deferred);
+    gpusync__push_due(gpusync__device_of(goal), &callback->due, deferred);
 }
 
 /* Returns whether a node stays listed until its queue or timeline is destroyed: the release of an
@@ -4641,8 +4632,7 @@ GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view,
     if (first && q->device->trace)
         q->device->trace->end(q, view->ticket, NULL, &outcome);
     gpusync__tell(q, view->ticket, &caught, deferred);
-    if (buffer)
-        gpusync__release_pooled(buffer);
+    gpusync__release_pooled(buffer);
     return first;
 }
 
@@ -5129,7 +5119,9 @@ GPUSYNC__RARE gpusync_result gpusync__end_of(const gpusync__goal *goal, bool rea
     gpusync_result result = ended ? gpusync__goal_result(goal, true, error) : GPUSYNC_OK;
     if (reached || result != GPUSYNC_OK)
         return result;
-    return gpusync__explain(error, gpusync__ticket_of(goal), gpusync__stop_reason(goal));
+    uint32_t lost = gpusync__flags_of(goal) & goal->stops & (GPUSYNC__LOST | GPUSYNC__GIVEN_UP);
+    result = lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+    return gpusync__explain(error, gpusync__ticket_of(goal), result);
 }
 
 /* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off. After
@@ -5665,9 +5657,10 @@ static gpusync_result gpusync__wait_counted(gpusync__wait *wait, uint64_t timeou
 /* Waits for one goal, and returns how that ended; the caller is inside its queue or timeline. options
    may be NULL; the queue's, or for a value the device's, fill what they leave open. counted: a wait
    of the program; else one for room, or a slice of destroy, without trace and counts. */
-static gpusync_result gpusync__wait_goal(gpusync_device *dev, const gpusync__goal *goal, uint64_t timeout_ns,
+static gpusync_result gpusync__wait_goal(const gpusync__goal *goal, uint64_t timeout_ns,
                                          const gpusync_wait_options *options, bool counted)
 {
+    gpusync_device *dev = gpusync__device_of(goal);
     gpusync_queue *q = goal->queue;
     gpusync_wait_options set = gpusync__fill_options(options, q ? q->spin : dev->spin);
     gpusync__backoff *backoff = q ? &q->backoff : &goal->timeline->backoff;
@@ -5717,7 +5710,7 @@ static __attribute__((noinline)) gpusync_result gpusync__wait_point(gpusync_queu
         bool none = result != GPUSYNC_ERROR_INVALID_TICKET;
         return gpusync__explain(gpusync__error_of(options), none ? GPUSYNC_NO_TICKET : number, result);
     }
-    result = gpusync__wait_goal(q ? q->device : t->device, &goal, timeout_ns, options, true);
+    result = gpusync__wait_goal(&goal, timeout_ns, options, true);
     gpusync__goal_leave(&goal);
     return result;
 }
@@ -5989,11 +5982,12 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
 {
     gpusync__goal goal;
     gpusync_result result = gpusync__point_enter(point, &goal);
+    gpusync_error error;
 
     if (result != GPUSYNC_OK)
         return result;
     gpusync_timeline *t = goal.timeline;
-    gpusync_device *dev = t ? t->device : goal.queue->device;
+    gpusync_device *dev = gpusync__device_of(&goal);
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     gpusync__callback *callback = NULL;
     if (goal.kind == GPUSYNC__ALL)
@@ -6003,11 +5997,8 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     if (result == GPUSYNC_OK && (callback = gpusync__callback_new(dev, &goal, fn, user)) == NULL)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (callback && gpusync__list_callback(callback)) {
-        bool well = gpusync__goal_result(&goal, false, &callback->error) == GPUSYNC_OK;
-        if (!t)
-            callback->error.ticket = goal.ticket;
-        callback->due.error = well ? NULL : &callback->error;
-        gpusync__push_due(dev, &callback->due, &deferred);
+        bool well = gpusync__goal_result(&goal, false, &error) == GPUSYNC_OK;
+        gpusync__callback_told(&callback->node, well ? NULL : &error, NULL, &deferred);
     } else if (callback) {
         if (t)
             t->calls->listen(t, goal.ticket);
@@ -6126,7 +6117,7 @@ GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limi
     do {
         uint64_t committed = gpusync__committed(q);
         bool full = forever && gpusync__is_full_for_good(q);
-        result = gpusync__wait_goal(q->device, &goal, forever ? GPUSYNC__FULL_NS : left, NULL, false);
+        result = gpusync__wait_goal(&goal, forever ? GPUSYNC__FULL_NS : left, NULL, false);
         if (result == GPUSYNC_OK)
             return GPUSYNC_OK;
         gpusync__give_room(q, 0, NULL);
@@ -6173,9 +6164,10 @@ static gpusync_result gpusync__wait_for_room(gpusync_queue *q, uint64_t deadline
 
 /* -- making command buffers */
 
-GPUSYNC__RARE void gpusync__set_label(void *buffer, const char *label)
+/* Labels what Metal has made, or the description of it. Needs a pool. */
+GPUSYNC__RARE void gpusync__set_label(void *object, const char *label)
 {
-    gpusync__send_void_id(buffer, gpusync__sel.setLabel, gpusync__label(label));
+    gpusync__send_void_id(object, gpusync__sel.setLabel, gpusync__label(label));
 }
 
 /* Retains and labels a command buffer that Metal has just made, or returns NULL for NULL. The
@@ -6291,13 +6283,6 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 
 /* -- taking in. All of this runs under the order lock, and needs a pool. */
 
-/* Returns whether a commit has to search for the buffer among those in flight. Without tracked or
-   held work its status tells. */
-static bool gpusync__searches(const gpusync_queue *q)
-{
-    return GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined);
-}
-
 /* Searches for the buffer. ALREADY_TRACKED if it is in flight on this queue, or held. */
 GPUSYNC__RARE gpusync_result gpusync__search(gpusync_queue *q, const void *buffer)
 {
@@ -6331,26 +6316,23 @@ GPUSYNC__RARE gpusync_result gpusync__check_stranger(gpusync_queue *q, void *buf
     }
     if (gpusync__send_id(buffer, gpusync__sel.commandQueue) != q->metal)
         return GPUSYNC_ERROR_WRONG_QUEUE;
-    bool searches = kind == GPUSYNC__TRACKED || gpusync__searches(q);
-    return searches ? gpusync__search(q, buffer) : GPUSYNC_OK;
-}
-
-/* Checks the buffer's status. Metal ends the program if it is sent a commit of, or a handler for, a
-   buffer that is committed already. */
-GPUSYNC__INLINE gpusync_result gpusync__check_status(void *buffer, unsigned long *status)
-{
-    *status = gpusync__send_ulong(buffer, gpusync__sel.status);
-    return *status >= GPUSYNC__STATUS_COMMITTED ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
+    if (kind == GPUSYNC__TRACKED || GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined))
+        return gpusync__search(q, buffer);
+    return GPUSYNC_OK; /* without tracked or held work its status tells */
 }
 
 /* Checks everything about the buffer that gpusync may refuse it for, except encoded waits and
    signals: the status, and of a stranger also the class, the queue, and whether it is in flight.
-   slot: of an open buffer; NULL for a stranger. */
+   Metal ends the program if it is sent a commit of, or a handler for, a buffer that is committed
+   already. slot: of an open buffer; NULL for a stranger. */
 GPUSYNC__INLINE gpusync_result gpusync__check_buffer(gpusync_queue *q, void *buffer, uint8_t kind,
                                                      const gpusync__slot *slot, unsigned long *status)
 {
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_stranger(q, buffer, kind);
-    return result == GPUSYNC_OK ? gpusync__check_status(buffer, status) : result;
+    if (result != GPUSYNC_OK)
+        return result;
+    *status = gpusync__send_ulong(buffer, gpusync__sel.status);
+    return *status >= GPUSYNC__STATUS_COMMITTED ? GPUSYNC_ERROR_ALREADY_COMMITTED : GPUSYNC_OK;
 }
 
 /* Takes in a buffer that was checked: its slot is in flight, with the next ticket. *open: the slot
@@ -6725,7 +6707,7 @@ static void *gpusync__new_queue4(void *metal, const char *label)
         desc = gpusync__new_object("MTL4CommandQueueDescriptor");
     if (!desc)
         return gpusync__send_id(metal, gpusync__sel.newQueue4);
-    gpusync__send_void_id(desc, gpusync__sel.setLabel, gpusync__label(label));
+    gpusync__set_label(desc, label);
     queue = ((void *(*)(void *, void *, void *, void **))gpusync__send)(metal, gpusync__sel.newQueue4WithDescriptor,
                                                                         desc, NULL);
     gpusync__release(desc);
@@ -6785,7 +6767,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
         return GPUSYNC_ERROR_METAL_NIL;
     gpusync__copy_text(q->label, sizeof q->label, desc->label);
     if (desc->label && !q->metal4)
-        gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__label(desc->label));
+        gpusync__set_label(q->metal, desc->label);
     return GPUSYNC_OK;
 }
 
@@ -6794,8 +6776,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
 GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
 {
     gpusync_device *dev = q->device;
-    if (q->metal)
-        gpusync__release_pooled(q->metal);
+    gpusync__release_pooled(q->metal);
     if (q->log != &q->last_failure)
         gpusync__free(dev, q->log, q->log_size * sizeof *q->log);
     for (gpusync__ring *ring = q->ring, *older; ring; ring = older) {
@@ -6969,7 +6950,7 @@ static void gpusync__drain(gpusync_queue *q)
         gpusync__due *due = calls ? gpusync__pop_due(dev, &q->owed) : NULL;
         if (due)
             gpusync__run_one_due(dev, due);
-        else if (q->going.device || gpusync__wait_goal(dev, &goal, slice, NULL, false) == GPUSYNC_ERROR_OUT_OF_MEMORY)
+        else if (q->going.device || gpusync__wait_goal(&goal, slice, NULL, false) == GPUSYNC_ERROR_OUT_OF_MEMORY)
             gpusync__linger(dev, &q->going, &rounds); /* no hook may be called, or there is no memory to sleep with */
     }
 }
@@ -6996,8 +6977,7 @@ GPUSYNC__RARE void gpusync__orphan_slots(gpusync_queue *q)
             runs = runs || gpusync__state_of(slot) != GPUSYNC__OPEN; /* that goes with its submission */
         }
         GPUSYNC__UNLOCK(q);
-        if (buffer)
-            gpusync__release_pooled(buffer);
+        gpusync__release_pooled(buffer);
         if (orphan)
             continue;
         if (!runs && !GPUSYNC__LOAD_SEQ(&q->leaving))
@@ -7174,8 +7154,7 @@ static void gpusync__device_close(gpusync_device *dev, const gpusync__going *goi
         gpusync__linger(dev, going, &rounds);
     while (dev->event_count)
         gpusync__release_pooled(dev->events[--dev->event_count]);
-    if (dev->listener)
-        gpusync__release_pooled(dev->listener);
+    gpusync__release_pooled(dev->listener);
     if (dev->issue_queue)
         gpusync__dispatch_release(dev->issue_queue);
     if (dev->callback_queue)
@@ -7267,16 +7246,14 @@ static void gpusync__go_later(gpusync_device *dev, gpusync__going *going, gpusyn
 static void gpusync__device_end(void *context)
 {
     gpusync_device *dev = (gpusync_device *)context;
-    gpusync__going going;
-    gpusync_destroyed_fn destroyed = dev->destroyed;
-    void *user = dev->destroyed_user;
+    gpusync__going going = dev->going;
     gpusync__call call;
     going.device = dev; /* it calls no hook */
     gpusync__device_close(dev, &going);
     gpusync__user_begin(&call);
     void *pool = gpusync__pool_push();
-    if (destroyed)
-        destroyed(user);
+    if (going.destroyed)
+        going.destroyed(going.user);
     gpusync__pool_pop(pool);
     gpusync__user_end(&call);
 }
@@ -7303,8 +7280,8 @@ GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *device, 
     gpusync__lock(&device->lock);
     bool first = !device->goes;
     if (first) {
-        device->destroyed = destroyed;
-        device->destroyed_user = user;
+        device->going.destroyed = destroyed;
+        device->going.user = user;
     }
     device->goes = true;
     bool goes = first && device->objects == 0;
@@ -9986,7 +9963,9 @@ GPUSYNC__RARE gpusync_result gpusync__link_ticket(gpusync_device *dev, const gpu
     if (!gpusync__enter(q))
         return GPUSYNC_ERROR_DESTROYED;
     gpusync_result result = gpusync__goal_of(q, point->ticket, &goal);
-    if (result == GPUSYNC_OK && gpusync__look_tickets(q, goal.ticket, goal.ticket, NULL)) {
+    if (result == GPUSYNC_OK)
+        gpusync__look(&goal);
+    if (result == GPUSYNC_OK && gpusync__met(&goal)) {
         if (gpusync__result_of(q, &goal, false, NULL) == GPUSYNC_OK)
             result = GPUSYNC_NOT_READY;
         else if (gpusync_device_is_lost(dev))
