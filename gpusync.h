@@ -2517,6 +2517,9 @@ static uint64_t gpusync__ended_to(const gpusync_queue *q)
     return GPUSYNC__LOAD_SEQ(&q->head.completed);
 }
 
+/* The tickets up to `last` that may not have ended: others may end meanwhile, in any order. */
+#define GPUSYNC__EACH_OPEN(ticket, q, last) for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++)
+
 /* How many command buffers take room. Without the queue's lock it is a guess. */
 static uint32_t gpusync__outstanding(const gpusync_queue *q)
 {
@@ -4662,7 +4665,7 @@ GPUSYNC__RARE bool gpusync__abandon_all(gpusync_queue *q, gpusync_result result,
 {
     gpusync__deferred deferred = GPUSYNC__NOTHING;
     uint64_t last = gpusync__committed(q);
-    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
+    GPUSYNC__EACH_OPEN(ticket, q, last) {
         gpusync__view view;
         gpusync_error error;
         if (!gpusync__view_ticket(q, ticket, &view))
@@ -4812,7 +4815,7 @@ static bool gpusync__look_all(gpusync_queue *q, bool *reason)
 {
     uint64_t last = gpusync__committed(q);
     bool found = false;
-    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++)
+    GPUSYNC__EACH_OPEN(ticket, q, last)
         if (!gpusync__has_ended(q, ticket) && gpusync__look_tickets(q, ticket, ticket, reason))
             found = true;
     return found;
@@ -6087,7 +6090,7 @@ static bool gpusync__is_full_for_good(gpusync_queue *q)
         idle++;
     gpusync__unlock(&q->order);
     if (GPUSYNC__LOAD_SEQ(&q->tracked))
-        for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++) {
+        GPUSYNC__EACH_OPEN(ticket, q, last) {
             gpusync__view view;
             if (!gpusync__view_ticket(q, ticket, &view))
                 continue;
@@ -6926,7 +6929,7 @@ static void gpusync__give_up_uncommitted(gpusync_queue *q)
     }
     gpusync__do_deferred(q->device, &deferred);
     uint64_t last = GPUSYNC__LOAD_SEQ(&q->tracked) ? gpusync__committed(q) : 0;
-    for (uint64_t ticket = gpusync__ended_to(q) + 1; ticket <= last; ticket++)
+    GPUSYNC__EACH_OPEN(ticket, q, last)
         (void)gpusync__untrack(q, ticket, gpusync__end_by_destroy(q));
 }
 
@@ -11342,7 +11345,6 @@ GPUSYNC__RARE void gpusync__trace_wait(gpusync_device *dev, const gpusync__goal 
     dev->trace_fn(dev->trace_user, &event);
 }
 
-/* Queues that are made later read the device's trace. */
 /* Returns whether a handler of the queue has begun, and may still call the trace function. */
 GPUSYNC__RARE bool gpusync__is_handling(gpusync_queue *q)
 {
@@ -11355,7 +11357,8 @@ GPUSYNC__RARE bool gpusync__is_handling(gpusync_queue *q)
     return handling;
 }
 
-/* A wait for handlers ends when they have begun. So this call waits until they have left. */
+/* A wait for handlers ends when they have begun. So this call waits until they have left. Queues that
+   are made later read the device's trace. */
 GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     static const gpusync__tracing tracing = {gpusync__trace_ticket, gpusync__trace_end, gpusync__trace_signal,
@@ -11570,7 +11573,7 @@ static void gpusync__write_queue(gpusync__writer *out, gpusync_queue *q)
     GPUSYNC__UNLOCK(q);
     if (mean)
         gpusync__write(out, "    a ticket takes %.1f us\n", (double)mean / 1e3);
-    for (uint64_t ticket = done + 1; ticket <= last; ticket++) {
+    GPUSYNC__EACH_OPEN(ticket, q, last) {
         gpusync__view view;
         if (!gpusync__view_ticket(q, ticket, &view))
             continue;
