@@ -3308,13 +3308,6 @@ static void gpusync__read_label(void *buffer, char *label, size_t size)
     gpusync__pool_pop(pool);
 }
 
-/* Copies an error for other threads. */
-GPUSYNC__RARE void gpusync__copy_error(gpusync_error *to, const gpusync_error *from)
-{
-    *to = *from;
-    to->dropped = 0;
-}
-
 /* Returns whether work failed whose status is not Completed, with the error. report: the command
    buffer, or the feedback of Metal 4. If a handler runs before the status is terminal, which Metal's
    rules exclude, Metal's error decides. Metal nests errors: its own error has the driver's inside,
@@ -3510,7 +3503,7 @@ GPUSYNC__RARE bool gpusync__takes_failure(const gpusync_queue *q, const gpusync_
         return false;
     const gpusync_error *record = gpusync__record_of(q, failed);
     if (record)
-        gpusync__copy_error(error, record);
+        *error = *record;
     else
         gpusync__own_error(error, GPUSYNC_ERROR_EXECUTION, gpusync__off_record);
     error->ticket = slot->ticket;
@@ -3521,7 +3514,7 @@ GPUSYNC__RARE bool gpusync__takes_failure(const gpusync_queue *q, const gpusync_
 GPUSYNC__RARE void gpusync__read_stuck(gpusync_queue *q, gpusync_error *error)
 {
     GPUSYNC__LOCK(q);
-    gpusync__copy_error(error, &q->stuck);
+    *error = q->stuck;
     GPUSYNC__UNLOCK(q);
 }
 
@@ -3540,7 +3533,7 @@ static gpusync_result gpusync__ticket_result(gpusync_queue *q, uint64_t ticket, 
     if (!error)
         return result;
     if (record)
-        gpusync__copy_error(error, record);
+        *error = *record;
     else if (left)
         gpusync__given_up_error(q, error, result, gpusync__lost_amid);
     else
@@ -3561,7 +3554,7 @@ static gpusync_result gpusync__everything_result(gpusync_queue *q, const gpusync
     bool failed = record || q->dropped_failed <= goal->ticket;
     gpusync_result result = failed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_ERROR_RESULT_UNKNOWN;
     if (error && record)
-        gpusync__copy_error(error, record);
+        *error = *record;
     else if (error)
         gpusync__own_error(error, result, gpusync__off_record);
     return result;
@@ -3835,7 +3828,7 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
     (void)caught;
 
     if (error)
-        gpusync__copy_error(&callback->error, error);
+        callback->error = *error;
     if (error && goal->queue)
         callback->error.ticket = goal->ticket;
     callback->due.error = error ? &callback->error : NULL;
@@ -5106,7 +5099,7 @@ static gpusync_result gpusync__timeline_result(const gpusync_timeline *t, gpusyn
 }
 
 /* Returns how a goal that is met ended. tell: as for gpusync__result_of. */
-static gpusync_result gpusync__goal_result(const gpusync__goal *goal, bool tell, gpusync_error *error)
+GPUSYNC__RARE gpusync_result gpusync__goal_result(const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
     if (goal->kind == GPUSYNC__VALUE)
         return gpusync__timeline_result(goal->timeline, error);
@@ -7809,7 +7802,7 @@ static void gpusync__fail(gpusync__submission *s, bool own, const gpusync_error 
         return;
     s->failed = true;
     s->own = own;
-    gpusync__copy_error(&s->error, error);
+    s->error = *error;
 }
 
 /* Counts one of what the submission waits for down, or its work. With the last one it is OVER, and
@@ -8162,7 +8155,7 @@ static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *rea
     if (t->failed)
         return false;
     if (reason)
-        gpusync__copy_error(&t->error, reason);
+        t->error = *reason;
     if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE)
         t->error.result = GPUSYNC_ERROR_EXECUTION;
     if (t->error.failure == GPUSYNC_FAILURE_NONE)
@@ -8880,6 +8873,7 @@ static void gpusync__read_reason(gpusync_error *to, const gpusync_error *from)
     gpusync__read_text(to->message, sizeof to->message, from->message);
     gpusync__read_text(to->label, sizeof to->label, from->label);
     gpusync__read_text(to->queue_label, sizeof to->queue_label, from->queue_label);
+    to->dropped = 0;
 }
 
 /* A timeline that has failed keeps its first error, and the call returns that. Work that is to
@@ -9634,7 +9628,7 @@ GPUSYNC__RARE void gpusync__take_broken(gpusync__submission *s)
         if (!link->broken)
             continue;
         s->failed = true;
-        gpusync__copy_error(&s->error, &link->timeline->error);
+        s->error = link->timeline->error;
         return;
     }
 }
