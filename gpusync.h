@@ -3824,15 +3824,12 @@ static void gpusync__callback_told(gpusync__node *node, const gpusync_error *err
                                    gpusync__deferred *deferred)
 {
     gpusync__callback *callback = gpusync__callback_of(node);
-    const gpusync__goal *goal = &callback->goal;
     (void)caught;
 
     if (error)
         callback->error = *error;
-    if (error && goal->queue)
-        callback->error.ticket = goal->ticket;
     callback->due.error = error ? &callback->error : NULL;
-    gpusync__push_due(gpusync__device_of(goal), &callback->due, deferred);
+    gpusync__push_due(gpusync__device_of(&callback->goal), &callback->due, deferred);
 }
 
 /* Returns whether a node stays listed until its queue or timeline is destroyed: the release of an
