@@ -1,8 +1,8 @@
 /* gpusync.h - v0.4.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
-   The library knows what was committed: one atomic load answers "is the work done?". A wait spins briefly when the end
-   is near, then sleeps until the completed handler wakes it. gpusync reports every command buffer that failed. It calls
-   Metal through objc_msgSend: no Objective-C compiler, no blocks. A whole program follows. Link it with -framework
+   gpusync counts commits and ends: one atomic load answers "is the work done?". A wait spins briefly when the end is
+   near, then sleeps until the completed handler wakes it. gpusync reports every command buffer that failed. It calls
+   Metal through objc_msgSend: no Objective-C compiler, no blocks. A complete program follows. Link it with -framework
    Metal -framework CoreGraphics -framework Foundation -lobjc; without CoreGraphics it may get no device.
 
        #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
@@ -35,17 +35,17 @@
 
    Contents: search for the tag.
      >>options          macros that change how this file compiles
-     >>model            tickets, waiting, failing: the few ideas that the calls share
+     >>model            tickets, waiting, failing: the ideas that the calls share
      >>threads          what may be called from where
      >>ownership        who retains what
-     >>caveats          what surprises people
-     >>api-start        1   set up, commit, ask, wait, failures: a reader may stop after this chapter
+     >>caveats          what surprises programmers
+     >>api-start        1   set up, commit, query, wait, failures: a reader may stop after this chapter
      >>api-options      1b  more of chapter 1: descs, spin budgets, options of a wait, hooks, allocator, log
      >>api-callbacks    2   callbacks, frames in flight
      >>api-external     3   command buffers that other code commits
      >>api-timelines    4   timelines, waits for several things
      >>api-submissions  5   waits and signals of work
-     >>api-warmup       6   compile and touch before it hurts
+     >>api-warmup       6   compile pipelines and create objects before they are needed
      >>api-insight      7   times, counts, traces, the report
      >>api-metal4       8   queues of Metal 4
      >>impl             the implementation, on one page. The ground floor commits, waits, calls back and destroys:
@@ -59,10 +59,10 @@
 
      macro                    defined in          meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: other files may have copies of their own
+     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_ASSERT(x)        implementing file   internal invariants; default assert() of <assert.h>
-     GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are there.
+     GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
                                                   0 (default elsewhere): calls return ERROR_UNSUPPORTED, false or 0.
 
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
@@ -72,64 +72,58 @@
 
    Ticket      A gpusync_queue stands for one MTLCommandQueue (or MTL4CommandQueue). Each commit through it gets a
                ticket (a fence value): its number, 1, 2, 3, ... GPUSYNC_NO_TICKET, 0, stands for no work: always done.
-   End         A command buffer has ended when Metal's status is Completed or Error, also if the system killed it.
-   Result      TIMEOUT and NOT_READY are about the wait: nothing is cancelled, the work continues, and the caller may
-               wait again. ERROR_EXECUTION is about the work, which ended with an error: gpusync_next_error tells which.
-   Wait        A wait looks at a counter and reads Metal's status, spins if the end is near, and then sleeps until the
-               completed handler wakes it. It sends nothing to the GPU. Once it has found the end, the GPU is finished.
+   End         A command buffer has ended when Metal's status is Completed or Error, even if the system killed it.
+   Result      TIMEOUT and NOT_READY describe the wait: nothing is cancelled, the work continues, and the caller may
+               wait again. ERROR_EXECUTION describes the work, which ended with an error: see gpusync_next_error.
+   Wait        Looks at a counter, reads Metal's status, spins, then sleeps: examples/waits.md. Sends nothing to the
+               GPU. Once it has found the end, the GPU is finished.
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
-   Pending     A signal that encoded, submitted or committed work is to make, until the work has ended or is discarded.
-   Held        Has a ticket, but is not committed to Metal yet: waits on the host for a signal that is not committed
-               (wait-before-signal), for a ticket, or behind other held work of its queue: >>api-submissions.
-   External    Committed by other code: unknown to queries and waits until the program names it, see >>api-external.
+   Pending     A signal that encoded, submitted or committed work will make, until that work has ended or is discarded.
+   Held        Has a ticket, but is not committed to Metal yet (wait-before-signal): >>api-submissions.
+   Abandoned   Work for whose end gpusync no longer waits: cancelled, destroyed with its queue, or lost with the device.
+   External    Committed by other code: unknown to queries and waits until the program tracks it, see >>api-external.
 
    >>threads ----------------------------------------------------------------------------------------------------------
 
    Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   Destroy, which here means the calls that block, ends the waits that spin or sleep in the object: they return
-   ERROR_DESTROYED. No other call may be running in the object, a wait that has just begun included, and none may start:
-   the program ensures this, as with free(), for the gpusync_*_destroy_later calls, too. Destroy waits for a running
-   callback and for gpusync's own completed handlers (not for those that the program added), which call the program's
-   log, trace, notify and unpark functions: never hold a lock that one of these functions or a callback takes while you
-   call destroy. Never cancel a thread in a call (pthread_cancel): its wait stays listed, on a stack that no longer
-   exists.
+   Destroy (the calls that block) ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other
+   call may be running in the object, not even a wait that has just begun, and none may start. The program ensures this,
+   as with free(), for gpusync_*_destroy_later, too. Destroy waits for a running callback and for gpusync's own
+   completed handlers (not for the program's), which call the program's log, trace, notify and unpark functions: while
+   you call destroy, never hold a lock that one of these functions or a callback acquires. Never cancel a thread in a
+   call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
 
-     a function of the program   runs on                                           may call
-     callback                    a dispatch queue, or see >>api-callbacks          all except destroy
-     log                         any thread that finds the reason, Metal's too     all except destroy
-     notify, trace               any thread that finds the reason, Metal's too     nothing of gpusync
-     allocate, release           any thread, Metal's too (at a first failure)      nothing of gpusync
-     yield, park; unpark         the thread that waits; any, Metal's too           all except destroy
-
-   In a callback and in the log function a wait that cannot return at once returns ERROR_WOULD_DEADLOCK. gpusync holds
-   no lock while it calls one of these functions, except the allocator. It has no autorelease pool or thread-local value
-   open while yield, park or unpark runs: a fiber may park on one thread and resume on another. gpusync has no threads.
+   Callbacks, the log function and the hooks yield, park and unpark may call everything except a destroy that blocks;
+   notify, trace and allocator functions may call nothing of gpusync. The type of each says on which thread it runs. In
+   a callback and in the log function a wait that cannot return at once returns ERROR_WOULD_DEADLOCK. gpusync holds no
+   lock while it calls these functions, except the allocator's. It has no autorelease pool or thread-local value in use
+   while yield, park or unpark runs: a fiber may resume on another thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
    Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
    never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
-   Objects that gpusync returns are borrowed. Descs, arrays and texts are read during the call only. Calls that may get
-   autoreleased objects from Metal have an autorelease pool of their own.
-   gpusync keeps an uncommitted command buffer, which takes room in the queue, until gpusync_commit, gpusync_track or
+   Objects that gpusync returns are borrowed. Descs, arrays and texts are read only during the call. Calls that may get
+   autoreleased objects from Metal open their own autorelease pool.
+   gpusync keeps an uncommitted command buffer, which occupies room in the queue, until gpusync_commit, gpusync_track or
    gpusync_command_buffer_discard: its own from gpusync_command_buffer on, one made elsewhere from gpusync_encode_wait
    or gpusync_encode_signal on. It retains a committed buffer until its handler has run; the program may, too.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
-   * Never wait in a completed handler of the program's own: gpusync cannot detect such a wait. Until the handler
-     returns, Metal changes no status of later command buffers of the queue (assumed), so a wait for them hangs, or ends
-     at its limit. A slow handler delays all waits for them, too. gpusync's callbacks run elsewhere.
-   * If Metal never calls a completed handler, or a listener stays silent (never observed), the program loses time but
-     does not hang: while a thread sleeps, a callback is outstanding, or work is held, a timer looks at everything in
-     flight, after 50 ms, then at least every 500 ms. Without a waiter is_done and is_idle stay false until a poll or a
-     wait. A wait without limit for the handler itself goes on. A handler that has not run 50 ms to a second after the
-     end counts as lost, but may only be slow: on a full queue making a command buffer may then block in Metal.
+   * Never wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns,
+     Metal changes no status of later command buffers of the queue (assumed). Such a wait hangs or ends at its limit. A
+     slow handler delays waits for later work, too. gpusync's callbacks run elsewhere.
+   * If Metal never calls a completed handler or a listener (never observed), waits and callbacks are up to half a
+     second late, by a timer (examples/waits.md), and is_done and is_idle stay false until the timer, a poll or a wait
+     has looked. A wait for the handler itself ends only at its limit. A handler that has not run 50 ms to a second
+     after the end counts as never called, but may only be slow: on a full queue making a command buffer may then block
+     in Metal.
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
    * Not provided: waiting for "scheduled", priorities of parked threads, use in a forked child (except exec and _exit),
-     MTLIO queues. For the limits of Metal 4 see >>api-metal4. To end one wait from outside, wait with
-     gpusync_wait_many for ANY of its point and a value that the host signals. */
+     MTLIO queues. For the limits of Metal 4 see >>api-metal4. To end one wait from outside, use gpusync_wait_many for
+     ANY of its point and a value that the host signals. */
 
 /* In force to the end of the file. Only the declarations are marked for NULL. Old-style casts are deliberate. */
 #ifdef __clang__
@@ -225,11 +219,11 @@ extern "C" {
 
      GPUSYNC_OPT     may be NULL. A NULL desc or NULL options mean defaults, as does zero in their fields.
      out             gets the object; NULL after an error.
-     ticket          may be NULL. Gets the ticket; after an error GPUSYNC_NO_TICKET: pass none that is still needed.
+     ticket          may be NULL. Gets the ticket; GPUSYNC_NO_TICKET after an error, which overwrites an older one.
      timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
      destroy         NULL: OK, nothing to do.
-     Returns         results without GPUSYNC_. "also": besides what gpusync_result says of the result.
-     Threads any     any thread, several at once.    Blocks no   waits for nothing except short locks. */
+     Returns         results without GPUSYNC_. "also": in addition to what gpusync_result says of the result.
+     Threads any     any thread, several at once.    Blocks no   waits only for short locks. */
 
 /* clang-format off */
 /** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
@@ -260,12 +254,11 @@ extern "C" {
     X(ERROR_COMPILE, -22, "a shader does not compile")
 /* clang-format on */
 
-/** What a call returns. Zero: the call did what it says. Positive: no error, the answer is "not yet". Negative: error.
-    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN tell how work ended; ERROR_DESTROYED and ERROR_DEVICE_LOST
-    of a wait may, too. ERROR_EXECUTION of a commit tells that earlier work failed, and nothing was changed. After every
-    other error nothing was changed or lost. Each call names what it returns. Every call may also return
-    ERROR_INVALID_ARGUMENT (NULL where an object is needed), ERROR_UNSUPPORTED (no Metal), and ERROR_DESTROYED on an
-    object that is being destroyed. Open: Metal gets new reasons. */
+/** What a call returns. Zero: success. Positive: not an error, the answer is "not yet". Negative: an error.
+    ERROR_EXECUTION, ERROR_CANCELLED and ERROR_RESULT_UNKNOWN say how work ended; ERROR_DESTROYED and ERROR_DEVICE_LOST
+    of a wait may, too. After ERROR_EXECUTION of a commit (earlier work failed) and every other error, nothing has
+    changed. Every call may also return ERROR_INVALID_ARGUMENT (NULL where an object is required), ERROR_UNSUPPORTED (no
+    Metal), and ERROR_DESTROYED on an object that is being destroyed. Open: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
 #define GPUSYNC__RESULT(name, value, text) GPUSYNC_##name = value,
     GPUSYNC_RESULTS(GPUSYNC__RESULT)
@@ -297,14 +290,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
 
-/** Destroy a device without queues, timelines and warm-ups. After OK gpusync calls no function of the program.
-    Returns  OK; ERROR_IN_USE: the device still has some, perhaps on their way by gpusync_queue_destroy_later;
-             ERROR_WOULD_DEADLOCK: in a callback. After an error gpusync has done nothing.
-    Threads one, with no other call on the device in progress
-    Blocks until what gpusync runs on dispatch queues has left the device   Owns releases the Metal device */
+/** Destroy a device that has no queue, timeline or warm-up. After OK gpusync calls no function of the program.
+    Returns  OK; ERROR_IN_USE: the device still has one, perhaps one that a gpusync_*_destroy_later call is destroying;
+             ERROR_WOULD_DEADLOCK: in a callback. After an error nothing has changed.
+    Threads one, with no other call on the device in progress   Owns releases the Metal device
+    Blocks until what gpusync runs on dispatch queues has left the device */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
-/** Make a queue object over a command queue of the device, one for each: two would each know only their own commits.
+/** Make the gpusync_queue of a command queue of the device, one for each: two would each know only their own commits.
     Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
              not a command queue, or metal4 is set where Metal 4 is not available. ERROR_INVALID_ARGUMENT also:
              desc->metal_queue belongs to another device.
@@ -314,32 +307,30 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
                                                                   gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_queue_create");
 
-/** Wait until all work of the queue that Metal has been given has ended, then destroy the queue.
-    Held work ends with ERROR_CANCELLED, plain commits behind it too; so does a tracked buffer that is not committed.
-    Other uncommitted buffers are released, and the timelines that they were to signal fail with it. Waits on other
-    threads return ERROR_DESTROYED; a wait for several points goes on where the point of this queue had ended. The
-    remaining callbacks run in this call, on its thread. While it waits it runs callbacks of its own queue alone: with
-    GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first. If this queue's work cannot end before a callback of another
-    queue has run, destroy never returns.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: a second destroy, if it is
-             noticed.
+/** Wait until all work that the queue has committed to Metal has ended, then destroy the queue.
+    Held work, plain commits behind it and tracked uncommitted buffers end with ERROR_CANCELLED. Other uncommitted
+    buffers are released, and the timelines that they were to signal fail with it. Waits on other threads return
+    ERROR_DESTROYED; a wait for several points continues if this queue's point had ended. The remaining callbacks run in
+    this call, on its thread. While it waits, it runs callbacks of no other queue: if this queue's work cannot end
+    before one of them has run, destroy never returns. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: a second destroy, if detected.
     Threads one, see >>threads
     Blocks until the GPU is finished, also with the work of other queues for which submissions in flight wait; without
            limit, in the yield and park hooks. For a GPU that may hang: gpusync_queue_destroy_now. A lost device's work
-           is given up after about a second. A wait with gpusync_wait_options.blocking always delays the call.
+           is abandoned after about a second. A wait with gpusync_wait_options.blocking always delays the call.
     Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Make a command buffer of this queue.
     While the queue is full (max_command_buffer_count of its desc) the call waits for room. gpusync counts only its own
     calls, uncommitted buffers included. Metal also counts buffers made elsewhere that gpusync did not commit or track,
-    and discarded or given-up ones that are still referenced: release yours, and drain the pool. If these fill the
-    queue, or a completed handler takes over 50 ms (>>caveats), the call blocks in Metal, whatever its limit.
+    and discarded or abandoned ones that are still referenced: release yours, and drain the pool. If these fill the
+    queue, or a completed handler runs for more than 50 ms (>>caveats), the call blocks in Metal, whatever its limit.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_EXECUTION: a
-             failure sticks on the queue, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback, without
-             room; ERROR_QUEUE_FULL: without a time limit, when for a second every buffer allowed was held or not
-             committed, so that nothing made room. ERROR_UNSUPPORTED also: this Metal takes no descriptor.
-             ERROR_INVALID_ARGUMENT also: desc->descriptor is none, or unretained_references is set beside it.
+             failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback, without room;
+             ERROR_QUEUE_FULL: no time limit, and for a second every buffer allowed was held or uncommitted, so that
+             nothing made room. ERROR_UNSUPPORTED also: this Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also:
+             desc->descriptor is not one, or unretained_references is set beside it.
     Threads any   Blocks up to *desc->timeout_ns, in the park hook; without limit by default: set one against hangs
     Owns gpusync keeps *out until its commit or discard: >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
@@ -347,32 +338,30 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
                                                                     void *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_command_buffer");
 
-/** Give back a buffer that will not be committed, of gpusync_command_buffer or kept by an encode call: >>ownership.
-    The signals of the buffer are pending no more. Work held for one of them stays held until another signal reaches the
-    value, or the work is cancelled; with signalled_by_others it goes to the GPU. If the buffer's commit or submission
-    was refused because a failure sticks, the timelines that the buffer was to signal fail.
-    Returns  OK; ERROR_DESTROYED; ERROR_UNKNOWN_BUFFER: not, or no more, kept by this queue.
+/** Discard an uncommitted buffer of gpusync_command_buffer, or one kept by an encode call: >>ownership.
+    The signals of the buffer are no longer pending. Work held for one of them stays held until another signal reaches
+    the value, or the work is cancelled; with signalled_by_others it goes to the GPU. If the buffer's commit or
+    submission was refused because a failure sticks, the timelines that the buffer was to signal fail.
+    Returns  OK; ERROR_DESTROYED; ERROR_UNKNOWN_BUFFER: this queue does not, or no longer, keep the buffer.
     Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer. Call this instead of [buffer commit].
-
     command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer or from anywhere else; not a wrapper that
                     replaces its command buffer (MPSCommandBuffer after commitAndContinue).
     After an error nothing has changed: gpusync keeps what it kept, and the program what it had.
     Returns  OK: committed; or held, behind held work or for a wait in the buffer: then never call waitUntilCompleted.
              ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held (for a wait, behind held work, or for
-             the order of its signals), and is enqueued, or too many are held (see max_command_buffer_count). Try again
+             the order of its signals), but is enqueued, or too many are held (see max_command_buffer_count). Try again
              when the queue holds no work, after gpusync_queue_wait for example, and what the buffer waits for is
-             committed or over. Never discard an enqueued buffer: its Metal queue would wait for the buffer.
+             committed or has ended. Never discard an enqueued buffer: its Metal queue would wait for the buffer.
              ERROR_ALREADY_TRACKED: the buffer has a ticket; its owner commits it, or it is held.
              ERROR_ALREADY_COMMITTED: Metal has the buffer. If other code committed it, see >>api-external.
-             ERROR_EXECUTION: a failure sticks on the queue, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE: a
-             buffer that gpusync made goes to the queue that made it, or is discarded there. ERROR_OUT_OF_MEMORY: try
-             again. ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer (gpusync_commit4).
-    Threads any, one at a time for a command buffer
-    Blocks no. A buffer made elsewhere waits for no room: Metal has counted it already.
-    Owns retains the buffer until its handler ran */
+             ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE: a buffer that
+             gpusync made must go to the queue that made it, or be discarded there. ERROR_OUT_OF_MEMORY: try again.
+             ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer (gpusync_commit4).
+    Threads any, one at a time for a command buffer   Owns retains the buffer until its handler ran
+    Blocks no. A buffer made elsewhere waits for no room: Metal has counted it already. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
@@ -386,7 +375,7 @@ typedef struct gpusync__head {
 #endif
 
 /** True if everything committed to the queue is finished. Two loads, no message to Metal.
-    Returns  true or false; false for NULL. May say false for a moment after the GPU is finished, never true too early.
+    Returns  true or false; false for NULL. May be false for a moment after the GPU is finished, never true too early.
     Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
 {
@@ -405,10 +394,10 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
 #endif
 }
 
-/** True if the ticket is finished, well or badly. One load, no message to Metal.
+/** True if the ticket is finished, succeeded or failed. One load, no message to Metal.
     ticket   GPUSYNC_EVERYTHING: as gpusync_is_idle.
-    Returns  true or false; false for NULL, for tickets not issued, and while an earlier ticket is not finished. As
-             gpusync_is_idle late for a moment, never true too early.
+    Returns  true or false; false for NULL, for tickets not issued, and while an earlier ticket is unfinished. Like
+             gpusync_is_idle, it may be false for a moment too long, never true too early.
     Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
@@ -427,8 +416,8 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 }
 
 /** The number of tickets that have not ended, or a little more. Two loads, no message to Metal.
-    Returns  committed tickets less those that gpusync_is_done tells, never too few: tickets that have ended behind one
-             that has not still count. 0 for NULL.   Threads any   Blocks no, wait-free   Owns nothing   Since 0.3 */
+    Returns  committed tickets minus those that gpusync_is_done reports, never too few: a ticket that has ended after an
+             unfinished one still counts. 0 for NULL.   Threads any   Blocks no, wait-free   Owns nothing   Since 0.3 */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
 #if GPUSYNC_OBJC
@@ -445,45 +434,45 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 #endif
 }
 
-/** Read from Metal's own status whether a ticket has ended, and how: also before its handler has run, and where an
-    earlier ticket hides the end from gpusync_is_done.
+/** Read from Metal's own status whether a ticket has ended, and how: even before its handler has run, and even if an
+    earlier unfinished ticket hides the end from gpusync_is_done.
     ticket   GPUSYNC_EVERYTHING: all tickets. Each poll repeats a failure until gpusync_queue_wait has reported it.
     Returns  NOT_READY: not yet, or another thread is just recording the failure. Ended: OK; ERROR_EXECUTION;
              ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: the log has dropped failures, perhaps that of this ticket, which may
-             also have ended well. Of work that waited for something: the result of what failed there, also
-             ERROR_DESTROYED (the work has ended, then) and the program's own result of gpusync_timeline_fail.
-             ERROR_DEVICE_LOST: the work was given up, see gpusync_device_is_lost; or it was held when the device was
-             lost, and never ran. ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
+             also have succeeded. If work that it waited for failed: the result of that failure, also ERROR_DESTROYED
+             (this work has ended, then) and the program's own result of gpusync_timeline_fail. ERROR_DEVICE_LOST: the
+             work was abandoned, see gpusync_device_is_lost; or it was held when the device was lost, and never ran.
+             ERROR_INVALID_TICKET; ERROR_DESTROYED: the queue is being destroyed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket);
 
 /** Wait until one ticket has ended.
     ticket   GPUSYNC_EVERYTHING: as gpusync_queue_wait.
-    Work that is done at the deadline counts before the timeout. A wait that timed out leaves nothing behind and can be
+    Work that has ended by the deadline counts as ended. A wait that timed out leaves nothing behind and can be
     repeated. Completed handlers of the program may run after the wait: see gpusync_wait_options.handlers.
-    Returns  OK: the work ended well. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED,
-             ERROR_RESULT_UNKNOWN, ERROR_DEVICE_LOST: as gpusync_poll tells. ERROR_DESTROYED: the work did not end, and
-             the wait is over; or the work ended, with this result of what it waited for, which gpusync_poll then
-             returns too. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even if the timeout is
-             0: use gpusync_poll. ERROR_OUT_OF_MEMORY: no memory to sleep with.
+    Returns  OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET. ERROR_EXECUTION, ERROR_CANCELLED,
+             ERROR_RESULT_UNKNOWN, ERROR_DEVICE_LOST: as gpusync_poll. ERROR_DESTROYED: the wait ended before the work;
+             or the work ended with this result of what it waited for, which gpusync_poll then returns too.
+             ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even if the timeout is 0: use
+             gpusync_poll. ERROR_OUT_OF_MEMORY: no memory to sleep with.
     Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns);
 
 /** Wait until everything that was committed to the queue before this call has ended, held and tracked work included.
     A wait for everything is this one, gpusync_device_wait, and every wait for GPUSYNC_EVERYTHING. A failure before or
-    during such a wait is reported by one of them; waits that overlap in time each report it. Given-up work of this
-    queue is no failure here. Work that waited for given-up work, of this queue or another, is one: this call returns
+    during such a wait is reported by one of them; waits that overlap in time each report it. Abandoned work of this
+    queue is no failure here. Work that waited for abandoned work, of this queue or another, is one: this call returns
     ERROR_EXECUTION, and a wait for its ticket ERROR_CANCELLED. To see every failure use tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
-             ERROR_DEVICE_LOST: always, once the device is lost and all has ended or was given up.
+             ERROR_DEVICE_LOST: always, once the device is lost and all work has ended or was abandoned.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
-    options  As gpusync_wait_ex; NULL: none. error gets the failure of the first queue that has one to report; nothing
-             names this queue. blocking has no effect.
-    A queue that is destroyed, before or during the wait, is left out: the call does not wait for what
+    options  As gpusync_wait_ex, without blocking. error gets the failure of the first queue that has one to report;
+             nothing names this queue.
+    A queue that is destroyed, before or during the wait, is skipped: the call does not wait for what
     gpusync_queue_destroy_now left on the GPU, nor for the work of gpusync_queue_destroy_later.
     Returns  as gpusync_queue_wait, except ERROR_DESTROYED. TIMEOUT: some work did not end; the next wait reports what
              failed on the other queues. ERROR_EXECUTION reports the failures of all queues.
@@ -491,8 +480,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *q
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** Why a command buffer failed, and what helps: by the driver's number of the error if gpusync knows it, else by
-    Metal's code (examples/metal-behaves.md). An error of another domain is OTHER. Open: Metal gets new failures. */
+/** Why a command buffer failed, and what helps: from the driver's error number if gpusync knows it, else from Metal's
+    code (examples/metal-behaves.md). An error of another domain is OTHER. Open: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then retry. */
@@ -507,7 +496,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** True if the same work, encoded anew, may succeed later: INNOCENT_VICTIM (at once), NOT_PERMITTED (in the
+/** True if the same work, encoded again, may succeed later: INNOCENT_VICTIM (at once), NOT_PERMITTED (in the
     foreground), OUT_OF_MEMORY (with more memory free).
     Returns  false for every other class, unknown ones too.   Threads any   Blocks no   Owns nothing   Since 0.4 */
 GPUSYNC_API bool gpusync_failure_is_transient(gpusync_failure failure);
@@ -529,10 +518,10 @@ typedef struct gpusync_error {
 #define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_next_error that skips what is on record. Since 0.4 */
 
 /** Read the next failure of this queue that the cursor has not seen.
-    cursor   A number of the reader's own. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets
-             the cursor behind the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
+    cursor   The reader's own number. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets the
+             cursor after the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
     error    Gets the failure when OK, else is unchanged.
-    A cursor passes every failure on record once, in the order of discovery, given-up work (FAILURE_CANCELLED) included.
+    A cursor passes every failure on record once, in order of discovery, abandoned work (FAILURE_CANCELLED) included.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
@@ -540,15 +529,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *q
 /** The text of a class.   Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
-/** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has marked it, for good. A program
-    that has been told of such a failure gets true.
-    Soon after, new work is refused with ERROR_DEVICE_LOST, and held work ends with it. What the GPU has goes on: waits,
-    polls and callbacks get the end that Metal reports. After a second gpusync gives up what has not ended, tracked
-    command buffers too, provided that it has looked twice, half a second apart. Waits, polls and callbacks for that
-    work get ERROR_DEVICE_LOST, and every timeline fails with it. Nothing that comes later changes this: gpusync_is_done
-    and gpusync_is_idle stay false, and gpusync_release_after keeps its object until destroy. The GPU may still use the
-    memory of given-up work: gpusync_get_info returns ERROR_DEVICE_LOST for it, and OK for what ended or never
-    ran, or ERROR_RESULT_UNKNOWN if that was long ago.
+/** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has marked it, permanently. A
+    program that gpusync has notified of such a failure gets true.
+    Soon after, new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that the GPU has continues
+    and is reported as it ends. After a second, and two looks half a second apart, gpusync abandons what has not ended,
+    tracked command buffers too: waits, polls and callbacks for it get ERROR_DEVICE_LOST, every timeline fails with it,
+    gpusync_is_done and gpusync_is_idle stay false, and gpusync_release_after retains its object until destroy. Nothing
+    that comes later changes this. The GPU may still use the memory of abandoned work: gpusync_get_info returns
+    ERROR_DEVICE_LOST for it, OK for what ended or never ran, or ERROR_RESULT_UNKNOWN if that was long ago.
     Returns  false for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
@@ -557,10 +545,9 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
 /* ------------------------------------------------------------------------------------------------- >>api-options --
    1b: more of chapter 1. */
 
-/** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. No iterations,
-    but a time: yields for the time. All zero: sleeps at once.
-    Without a budget (NULL) the wait decides by the times that the last tickets of its queue took, and by how many of
-    the last spins met the end: it spins for 20 us where nothing is known, else for 500 us at most. */
+/** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. A time without
+    iterations: yields for the time. All zero: sleeps at once. Without a budget (NULL) the wait decides by the history
+    of its queue (examples/waits.md): it spins for 20 us where nothing is known, else for 500 us at most. */
 typedef struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
@@ -570,22 +557,22 @@ typedef struct gpusync_spin {
     bool until_near;
 } gpusync_spin;
 
-/** A sleeping wait, as the hooks see it. Later waits use it again, until gpusync_device_destroy. No hook tells of its
-    end: free what you put into it after that call, from a list of your own. */
+/** A sleeping wait, as the hooks see it. Later waits reuse it, until gpusync_device_destroy. No hook reports its end:
+    free what you put into it after that call, from a list of your own. */
 typedef struct gpusync_waiter {
     void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL at first, never touched by gpusync. */
 } gpusync_waiter;
 
 /** What a wait does with its thread: a fiber scheduler or a language runtime supplies its own hooks and blocks no
-    thread. A hook lets no C++ exception and no longjmp out, and does not call gpusync_*_destroy. */
+    thread. yield and park run on the waiting thread. No hook may exit through a C++ exception or longjmp. */
 typedef struct gpusync_hooks {
     void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield, or
                                                             in a spin not set by the program, the CPU's pause. */
     /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns (GPUSYNC_FOREVER: no deadline). May
-        return early for no reason. An unpark that came before leaves a permit, one at most: park then returns at once.
-        NULL, and then unpark too: a condition variable. */
+        return early for no reason. An earlier unpark leaves a permit, one at most: park then returns at once. NULL, and
+        then unpark too: a condition variable. */
     void (*GPUSYNC_OPT park)(void *GPUSYNC_OPT user, gpusync_waiter *waiter, uint64_t deadline_ns);
-    /** Wakes the waiter, on any thread; must not block. May come when the wait is over: the next park returns early. */
+    /** Wakes the waiter, on any thread; must not block. May come after the wait: the next park then returns early. */
     void (*GPUSYNC_OPT unpark)(void *GPUSYNC_OPT user, gpusync_waiter *waiter);
     void *GPUSYNC_OPT user; /**< Passed to all three. */
 } gpusync_hooks;
@@ -597,7 +584,7 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 /** Memory of devices and their objects. gpusync calls the functions when objects are made, grow or are destroyed, at
     the first failure of a queue, and in a wait for over 16 queues or points; never for a commit or a wait in the steady
     state, nor after the destroy call of the device. They run on any thread, Metal's too, also with locks held: they
-    must not call gpusync. What Metal may use late is from malloc, and stays in the process: see the manual. */
+    must not call gpusync. What Metal may use late comes from malloc and is never freed: see the manual. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
@@ -605,23 +592,23 @@ typedef struct gpusync_allocator {
     void *GPUSYNC_OPT user;                                             /**< Passed to both. */
 } gpusync_allocator;
 
-/** The severity of what the log function is told. */
+/** The severity of a log line. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
-    GPUSYNC_LOG_WARNING = 1, /**< A wait with a limit above 0 timed out; a completed handler has not come. */
-    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed (given-up work is not told); the device is lost. */
+    GPUSYNC_LOG_WARNING = 1, /**< A wait with a limit above 0 timed out; Metal has not called a completed handler. */
+    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed (abandoned work is not logged); the device is lost. */
 } gpusync_log_level;
 
 /** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: keep the function short. A
-    wait may return a failure before the function is told of it. */
+    wait may return a failure before gpusync logs it. */
 typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
 
-/** Where callbacks run: >>api-callbacks. The remaining ones run when their queue or timeline is destroyed. */
+/** Where callbacks run: >>api-callbacks. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
     GPUSYNC_CALLBACKS_QUEUED = 0, /**< Soon, on a serial dispatch queue: gpusync's own is "user initiated". */
     GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_dispatch. */
 } gpusync_callback_mode;
 
-/** Callbacks are due: have gpusync_dispatch called soon. Any thread, Metal's too; must not block or call gpusync. */
+/** Callbacks are due: call gpusync_dispatch soon, not in here. Any thread, Metal's too; must not block. */
 typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
 
 /** Options of a device. */
@@ -633,7 +620,7 @@ struct gpusync_device_desc {
     gpusync_log_fn GPUSYNC_OPT log;                 /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;                     /**< Passed to log. */
     gpusync_callback_mode callback_mode;            /**< Where callbacks run. */
-    /** QUEUED: a serial dispatch_queue_t, retained. Give it a quality of service: without one libdispatch takes that of
+    /** QUEUED: a serial dispatch_queue_t, retained. Give it a quality of service: without one libdispatch uses that of
         the thread that asks first. NULL: gpusync's. Since 0.2 */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program calls gpusync_dispatch now and then. */
@@ -645,12 +632,12 @@ struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that gpusync makes; NULL: none. */
     /** Command buffers that may be uncompleted: made, committed, held or tracked, until their completed handlers have
-        run; gpusync's own, too: a submission with waits may need one, and one with signals. While so many are,
-        gpusync_command_buffer waits, and gpusync_submit for its own buffers. All but an eighth (rounded down, one at
-        least) may be held: with 1 nothing can be. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the
-        count with which it was made, which Metal does not report. */
+        run; gpusync's own, too: a submission with waits may need one, and one with signals. At that number
+        gpusync_command_buffer waits, and gpusync_submit for its own buffers. All but an eighth (rounded down, at least
+        one) may be held: with 1 none can be. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the count
+        with which it was made, which Metal does not report. */
     uint32_t max_command_buffer_count;
-    /** Failures kept for gpusync_next_error; 0: 64. Allocated at the first; without memory one is kept, all count. */
+    /** Failures on record for gpusync_next_error; 0: 64. Allocated at the first; without memory one, all count. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
@@ -662,7 +649,7 @@ struct gpusync_command_buffer_desc {
     const uint64_t *GPUSYNC_OPT timeout_ns; /**< How long to wait for room in the queue; NULL: no limit. */
     const char *GPUSYNC_OPT label;          /**< Shows in failures and reports; NULL: none. */
     bool unretained_references; /**< Metal does not retain encoded resources: the program keeps them alive. */
-    /** An MTLCommandBufferDescriptor, with all that Metal can do for one command buffer; NULL: none. Its
+    /** An MTLCommandBufferDescriptor, for everything that Metal can do for one command buffer; NULL: none. Its
         retainedReferences counts: unretained_references must be false. macOS 11, iOS 14. Since 0.4 */
     void *GPUSYNC_OPT descriptor;
 };
@@ -672,7 +659,7 @@ struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
-    /** For gpusync_wait_ex alone: does not spin. Without a time limit a wait for committed command buffers parks in
+    /** Only for gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in
         Metal's waitUntilCompleted: neither loss nor destroy ends it, and destroy waits for it. Since 0.4 */
     bool blocking;
 };
@@ -680,60 +667,54 @@ struct gpusync_wait_options {
 /** gpusync_wait with a spin budget, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
     With options->handlers the wait returns when the program's completed handlers have run: those added before
     gpusync_track for tracked work, all since the queue was made for GPUSYNC_EVERYTHING, none for work that was never
-    committed. Callbacks of gpusync_on_done do not count as handlers. Never make such a wait in a completed handler: it
-    would wait for itself. gpusync_commit and gpusync_submit add gpusync's own handler last, and the wait ends when that
-    has begun. (Assumed: Metal runs handlers in the order of their addition.)
-    If a handler is never called, the wait returns TIMEOUT at its limit. Destroying the queue also ends the wait, and so
-    does giving up the work of a lost device: it returns the failure of the work, or, because handlers may still run,
-    ERROR_DESTROYED or ERROR_DEVICE_LOST where the work ended well.
+    committed. gpusync's callbacks are no handlers. gpusync_commit and gpusync_submit add gpusync's own handler last,
+    and the wait ends when that has begun. (Assumed: Metal runs handlers in the order of their addition.) Never make
+    such a wait in a completed handler: it would wait for itself. If a handler is never called, the wait returns TIMEOUT
+    at its limit. Destroying the queue, or abandoning the work of a lost device, also ends it: it returns the failure of
+    the work or, if the work succeeded, ERROR_DESTROYED or ERROR_DEVICE_LOST, because handlers may still run.
     Returns  as gpusync_wait. ERROR_UNSUPPORTED also: blocking on a queue of Metal 4.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns,
                                                              const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** Let a queue with gpusync_queue_desc.sticky_failure take new work after a failure.
-
-    A failure of work of such a queue (ERROR_EXECUTION or ERROR_RESULT_UNKNOWN, its own or taken over from what it
-    waited for; not ERROR_CANCELLED, for one) sticks from when gpusync finds it until this call:
-      New work     gpusync_command_buffer, gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION and
-                   change nothing. The signals of a refused open command buffer stay pending: commit the buffer after
-                   this call, or discard it at any time: the timelines that it was to signal then fail with the error
-                   that sticks, or stuck last. The signals of a refused submission are left to the program: submit
-                   again, or call gpusync_timeline_fail.
-      Held work    ends with the error that sticks, and is never committed: this call does not bring it back.
-      Later work   that the GPU has, of a ticket above the lowest that failed, runs on. If it ends well after the
-                   failure was found, it takes the error, on its own record, and so do the timelines that it was to
-                   signal; also after this call, if it has its ticket from before. Work that fails keeps its own error.
-      Waits        for everything that include the failed ticket return the error, or if none has, the first later one.
-    A failure of a ticket from before this call that is found after it is recorded, and returned for its ticket, but
-    does not stick, and no other work takes it. Timelines that failed stay failed.
+/** Let a queue with gpusync_queue_desc.sticky_failure accept new work after a failure.
+    A failure of the queue's work (ERROR_EXECUTION or ERROR_RESULT_UNKNOWN, its own or inherited from what it waited
+    for; not ERROR_CANCELLED, for one) sticks from when gpusync finds it until this call. Until then the calls for new
+    work return ERROR_EXECUTION and change nothing, held work ends with the error and never runs, and waits for
+    everything that include the failed ticket return the error, or if it has none, that of the first later ticket that
+    has.
+    A ticket above the lowest that failed, issued before this call, that succeeds after gpusync found the failure gets
+    the error on its own record, even after this call; the timelines that it was to signal fail with it.
+    The signals of a refused open command buffer stay pending: commit it after this call, or discard it at any time,
+    which fails the timelines with the error that sticks, or stuck last. For the signals of a refused submission, submit
+    again, or call gpusync_timeline_fail. A failure of an earlier ticket that is found after this call is recorded, and
+    returned for its ticket, but does not stick or affect other work. Timelines that failed stay failed.
     Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
-    Danger: the GPU goes on with the work in flight, whose real end is not reported. Objects of gpusync_release_after
+    Danger: the GPU continues with the work in flight, whose real end is not reported. Objects of gpusync_release_after
     are released at once, while the GPU may use them. Callbacks, and work of other queues that waits for a ticket, are
-    told at once: ended work keeps its result; all other work, and what it was to signal, ends with ERROR_DESTROYED.
-    Returns  as gpusync_queue_destroy
-    Threads one, see >>threads
+    notified at once: ended work keeps its result; all other work, and what it was to signal, ends with ERROR_DESTROYED.
+    Returns  as gpusync_queue_destroy   Threads one, see >>threads
     Blocks until handlers and waits that are about to return have returned, in the yield and park hooks; as
            gpusync_queue_destroy for a wait with gpusync_wait_options.blocking
     Owns releases what the queue kept, except command buffers in flight */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
-/** Told that an object is destroyed, by one of the calls below. Runs as a callback does. */
+/** Called when one of the calls below has destroyed an object. Runs as a callback does. */
 typedef void (*gpusync_destroyed_fn)(void *GPUSYNC_OPT user);
 
-/** Destroy a queue as gpusync_queue_destroy does, without blocking: for an owner that lets go in a callback.
+/** Destroy a queue as gpusync_queue_destroy does, without blocking: for an owner that releases it in a callback.
     destroyed  Called with user, where callbacks run, when the work of the queue has ended, its callbacks have run, and
-               nothing of it is left. NULL: none. Not called after an error, nor for a NULL queue.
+               nothing of it remains. NULL: none. Not called after an error, nor for a NULL queue.
     The call closes the queue, wakes its waits, ends its held work and discards its open command buffers; do not use the
     pointer any more. A thread of a dispatch queue of the device does the rest, one object after the other. It blocks
     without the program's hooks and runs no callbacks: with GPUSYNC_CALLBACKS_MANUAL dispatch until `destroyed` runs.
-    Danger: a GPU that hangs keeps the queue, its memory, its device and what was let go after it, until the device is
-    lost. Where that must not be, use gpusync_queue_destroy_now, outside of callbacks.
+    Danger: if the GPU hangs, the queue, its memory, its device and objects destroyed after it remain until the device
+    is lost. To avoid that, call gpusync_queue_destroy_now, outside callbacks.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks and in the log function, too   Blocks no   Owns nothing   Since 0.3 */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
@@ -742,8 +723,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** Destroy a device when its queues, timelines and warm-ups are destroyed, without blocking.
     destroyed  As in gpusync_queue_destroy_later. When it is called the device is gone, all memory of the allocator has
-               been given back, and none of the program's functions is called any more.
-    Until they are destroyed, the device's objects stay usable. No call takes the device any more, except, with
+               been returned, and none of the program's functions is called any more.
+    Until they are destroyed, the device's objects stay usable. No call may use the device any more, except, with
     GPUSYNC_CALLBACKS_MANUAL, gpusync_dispatch: call it, on one thread at a time, until `destroyed` runs.
     Returns  OK; ERROR_DESTROYED: this was called before.
     Threads one, also in callbacks and in the log function   Blocks no   Owns nothing   Since 0.3 */
@@ -763,14 +744,13 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_O
 GPUSYNC_API uint32_t gpusync_version(void);
 
 /* ----------------------------------------------------------------------------------------------- >>api-callbacks --
-   2: callbacks. (Frames in flight need none: keep a ticket for each set of resources, wait for it before the next use.)
+   2: callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL), never
+   on a Metal thread, where they would delay the end of later work. Those of a device run one at a time, in the order in
+   which they became due; those of one point in the order in which they were registered. A slow callback delays the
+   others and nothing else. A wait may return before the callback of its ticket has run. Frames in flight need no
+   callback: keep a ticket for each set of resources, and wait for it before the next use. */
 
-   Callbacks and releases run soon after the end: on a serial dispatch queue, or in gpusync_dispatch (MANUAL), never on
-   a thread of Metal's, where they would delay the end of later work. Those of a device run one at a time, in the order
-   in which they became due; those of one point in the order in which they were registered. A slow callback delays the
-   others and nothing else. A wait may return before the callback of its ticket has run. */
-
-/** A point to wait for or to signal: a value of a timeline; where timeline is NULL, a ticket of a queue. The calls that
+/** A point to wait for or to signal: a value of a timeline; if timeline is NULL, a ticket of a queue. The calls that
     get a point check it, and retain what it names. */
 typedef struct gpusync_point {
     gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
@@ -793,27 +773,26 @@ GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, ui
     return point;
 }
 
-/** Told how work ended. error is NULL when the result is OK, else valid during the call. Runs with an autorelease pool
-    and no lock, and may call what >>threads says. It lets no C++ exception and no longjmp out, and does not end the
-    thread: on a dispatch queue pthread_exit ends the process. */
+/** Called when work has ended. error is NULL when the result is OK, else valid during the call. Runs with an
+    autorelease pool and no lock, and may call what >>threads says. It must return: not exit through a C++ exception or
+    longjmp, nor end its thread (on a dispatch queue pthread_exit ends the process). */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
-/** Have fn called once when the point has ended, even if that was before this call.
+/** Have gpusync call fn once when the point has ended, even if that was before this call.
     point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline.
     user   Passed to fn. Must stay valid until fn has been called. After an error fn is not called.
     When the queue or timeline is destroyed, the remaining callbacks run in the destroy call, on its thread: with
     ERROR_CANCELLED for work that was never committed, and ERROR_DESTROYED for a value that was not reached and, by
-    gpusync_queue_destroy_now, for all work that had not ended. ERROR_DEVICE_LOST: a lost device did not end the point.
+    gpusync_queue_destroy_now, for all unfinished work. ERROR_DEVICE_LOST: a lost device did not end the point.
     Returns  OK; ERROR_INVALID_TICKET; ERROR_NOT_RISING: a value above GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY;
              ERROR_DESTROYED. ERROR_UNSUPPORTED also: other code signals the timeline, and Metal has no listener.
-    Threads any   Blocks no   Owns nothing; allocates where no free callback is left: a device keeps 256 */
+    Threads any   Blocks no   Owns nothing; allocates if no free callback remains: a device keeps 256 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
                                                              void *GPUSYNC_OPT user);
 
-/** Retain an Objective-C object now, and release it when and where a callback of the point would run. Destroy releases
-    the remaining objects, gpusync_queue_destroy_now too. On a lost device the object of a point that has not ended is
-    kept until destroy. Danger: the GPU may still use what these two release. The object's dealloc may do what a
-    callback may.
+/** Retain an Objective-C object now, and release it when and where a callback of the point would run; its dealloc may
+    do what a callback may. Destroy releases the remaining objects, gpusync_queue_destroy_now too. On a lost device the
+    object of an unfinished point is retained until destroy. Danger: the GPU may still use what these two release.
     Returns  as gpusync_on_done; after an error the object is not retained
     Threads any   Blocks no   Owns retains the object until the point has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
@@ -821,22 +800,21 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point
 /** Run the callbacks and releases that are due at the call, with GPUSYNC_CALLBACKS_MANUAL.
     max    Runs at most this many callbacks and releases, the oldest first. 0: none.
     count  Gets the number that has run. May be NULL.
-    What becomes due during the call is left. When the call has run some and leaves others, it calls notify.
+    What becomes due during the call does not run in it. If the call has run some and others remain, it calls notify.
     Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED, or at once when another thread runs a
-             callback: notify is called when that is over. ERROR_WOULD_DEADLOCK: in a callback.
+             callback: notify is called when that has ended. ERROR_WOULD_DEADLOCK: in a callback.
     Threads any   Blocks while the callbacks run   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
 /* ------------------------------------------------------------------------------------------------ >>api-external --
-   3: command buffers that other code commits. A ticket for one counts as committed from the call on: until the buffer
-   ends, the queue counts as busy and waits block. A buffer that was committed already gets no ticket, because Metal
-   takes no handler for it. Commit an empty command buffer through gpusync behind it: that ticket tells the end of both
-   (assumed: an empty one ends no earlier than those in front of it), but not a failure of the first. */
+   3: command buffers that other code commits. Their tickets count as committed from the call on: until the buffer ends,
+   the queue counts as busy and waits block. A buffer that was already committed gets no ticket, because Metal accepts
+   no handler for it. Commit an empty one through gpusync after it: the manual, "Commit and wait". */
 
 /** Give a ticket to a command buffer that its owner commits later, without gpusync. Call this before the owner commits.
     gpusync_is_done reports tickets in order: later ones show as done only after this one (gpusync_poll sees them at
     once). If the buffer will never be committed, call gpusync_untrack; otherwise memory grows with every later commit.
-    The buffer does not line up behind held work.
+    The buffer does not queue up behind held work.
     Returns  OK; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED; ERROR_ALREADY_TRACKED; ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_ARGUMENT also:
              the buffer has waits or signals of gpusync: commit it with gpusync.
@@ -844,18 +822,18 @@ GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, 
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue, void *command_buffer,
                                                            gpusync_ticket *GPUSYNC_OPT ticket);
 
-/** Take back gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED. The
-    owner must not commit the buffer during the call, nor during destroy: its status is read once.
-    Returns  OK; ERROR_ALREADY_COMMITTED; ERROR_DESTROYED; ERROR_INVALID_TICKET: not of gpusync_track, or over already.
+/** Undo gpusync_track for a buffer that will never be committed. Waits for the ticket return ERROR_CANCELLED. The owner
+    must not commit the buffer during the call, nor during destroy: its status is read once.
+    Returns  OK; ERROR_ALREADY_COMMITTED; ERROR_DESTROYED; ERROR_INVALID_TICKET: not of gpusync_track, or already ended.
     Threads any   Blocks no   Owns a record of 128 bytes stays until the buffer ends or is deallocated */
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
 
 /* ----------------------------------------------------------------------------------------------- >>api-timelines --
-   4: a timeline is a 64-bit number that only rises, over an MTLSharedEvent. The host raises it with
+   4: a timeline is a 64-bit number that only rises, in an MTLSharedEvent. The host raises it with
    gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
-   more. A failed timeline stays failed: every query and every wait returns the first failure, also for a value reached
-   before. Spared are committed work whose value was reached before the failure, and work whose wait was encoded between
-   the two. Give work that fails independently a timeline of its own. */
+   more. A failed timeline stays failed: every query and wait returns the first failure, also for a value reached
+   before. Exempt are committed work whose value was reached before the failure, and work whose wait was encoded between
+   the two. Give work that fails independently its own timeline. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -868,13 +846,13 @@ typedef struct gpusync_timeline_desc {
     void *GPUSYNC_OPT shared_event;
     /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
         A value that no pending signal covers may then come from there: work that waits for it goes to the GPU, and
-        gpusync reads the event and asks Metal to tell. Danger: if other code signals the value only after work that
-        gpusync holds, the GPU's watchdog may end the wait. A value below the lowest pending signal is reached when the
-        event shows it or a higher one, also before the command buffer with that signal has ended. Since 0.4 */
+        gpusync reads the event and asks Metal for a notification. Danger: if other code signals the value only after
+        work that gpusync holds, the GPU's watchdog may end the wait. A value below the lowest pending signal is reached
+        when the event shows it or a higher one, even before the command buffer with that signal has ended. Since 0.4 */
     bool signalled_by_others;
 } gpusync_timeline_desc;
 
-/** Make a timeline, with an event of its own or over desc->shared_event.
+/** Make a timeline, with an event of its own or with desc->shared_event.
     Returns  OK; ERROR_METAL_NIL: Metal has no event to give (as happens in sandboxes); ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value out of range. ERROR_UNSUPPORTED also: no shared event.
     Threads any   Blocks no   Owns retains the event; the device must outlive the timeline */
@@ -883,11 +861,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
                                                                      gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
 
 /** Destroy a timeline. Waits that sleep or spin for its values return ERROR_DESTROYED. Work that names the timeline
-    goes on with its event, committed or not. Work that is held, now or later, for a value that is not signalled, and
-    that no other work is to signal, ends with ERROR_DESTROYED. If such work is on the GPU, call gpusync_timeline_fail
-    first: else gpusync_queue_destroy does not return while it waits.
+    continues with its event, committed or not. Work that is held, now or later, for an unsignalled value that no other
+    work is to signal ends with ERROR_DESTROYED. If such work is on the GPU, call gpusync_timeline_fail first: otherwise
+    gpusync_queue_destroy does not return while it waits.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys it.
-    Threads one, see >>threads   Blocks until waits have left and its callbacks have run   Owns releases the event */
+    Threads one, see >>threads   Blocks until its waits and callbacks have returned   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
 
 /** Destroy a timeline as gpusync_timeline_destroy does, without blocking: as gpusync_queue_destroy_later.
@@ -898,8 +876,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUS
                                                           void *GPUSYNC_OPT user);
 
 /** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
-    base     Gets the offset: value v of the timeline is v + *base on the event, which may have had an earlier use. 0
-             for an imported event. Call this before the expression that uses base.
+    base     Gets the offset: value v of the timeline is v + *base on the event, which may have been used before. 0 for
+             an imported event. Call this before the expression that uses base.
     Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
@@ -910,36 +888,34 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
 
-/** Raise the timeline from the host. Ends waits for the value, on host and GPU, commits work held for it.
-    value    Up to GPUSYNC_MAX_VALUE, and not pending.
-    While the signal of a lower value is pending, the timeline rises to just below that value, on the host and on the
-    GPU, and further when that work has ended well or was discarded. If the work fails, the timeline fails.
+/** Raise the timeline from the host. Ends waits for the value, on host and GPU, and commits work held for it. While the
+    signal of a lower value is pending, the timeline rises to just below that value, on the host and on the GPU, and
+    further when that work has succeeded or was discarded. If the work fails, the timeline fails.
     Returns  OK; ERROR_NOT_RISING: nothing has changed, because the value is reached already (another thread may have
-             been first), is pending, is the highest that was signalled, or is out of range; the result of the failure;
-             ERROR_DEVICE_LOST; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+             been first), is pending, is the highest that was signalled, or is above GPUSYNC_MAX_VALUE; the result of
+             the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
-/** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result.
+/** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result. Waits on
+    the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for
+    it on the GPU continue until other code signals it.
     reason   Copied: its result, if that is a number from -1 to ERROR_COMPILE, with a name or without, else
              ERROR_EXECUTION. NULL: ERROR_EXECUTION.
-    Waits on the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written:
-    waits for it on the GPU go on until other code signals it.
     Returns  OK; ERROR_DESTROYED. The result of an earlier failure, if the timeline had failed already.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
 
-/** Wait for a value. Takes one load and no message if the value is reached. The ticket of the submission that signals
+/** Wait for a value. Costs one load and no message if the value is reached. The ticket of the submission that signals
     the value may still be NOT_READY for a moment.
-    value    Up to GPUSYNC_MAX_VALUE.
-    options  As gpusync_wait_ex; NULL: none. blocking has no effect.
-    Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_NOT_RISING: out of range;
-             ERROR_WOULD_DEADLOCK: in a callback; ERROR_OUT_OF_MEMORY.
+    options  As gpusync_wait_ex, without blocking.
+    Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_NOT_RISING: above
+             GPUSYNC_MAX_VALUE; ERROR_WOULD_DEADLOCK: in a callback; ERROR_OUT_OF_MEMORY.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
                                                                    uint64_t timeout_ns,
                                                                    const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** When a wait for several points is over. */
+/** When a wait for several points ends. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     GPUSYNC_WAIT_ALL,           /**< When every point has ended (or at the limit: see gpusync_wait_many). */
     GPUSYNC_WAIT_ANY,           /**< When one point has. */
@@ -947,18 +923,17 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 } gpusync_wait_for;
 
 /** Wait for several points of one device.
-
     points   May be NULL when count is 0. The same point may occur several times.
-    options  As gpusync_wait_ex; NULL: none. error: of the point that `which` gets; where that is count, as
-             gpusync_wait_ex says of the wait. More than 16 points do not spin, unless spin says so. blocking has no
-             effect. handlers: a ticket has ended only when its handlers have run, too.
+    options  As gpusync_wait_ex, without blocking. error: of the point that `which` gets; where that is count, as
+             gpusync_wait_ex says of the wait. More than 16 points do not spin, unless spin says so. handlers: a ticket
+             has ended only when its handlers have run, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
-    A point that failed has ended, also work that a lost device has given up. A point whose queue or timeline is
-    destroyed ends the wait. GPUSYNC_EVERYTHING points report failures as gpusync_device_wait does, for one result.
+    A point that failed has ended, also abandoned work of a lost device. A point whose queue or timeline is destroyed
+    ends the wait. GPUSYNC_EVERYTHING points report failures as gpusync_device_wait does, for one result.
     Danger: at the time limit, and where a point's queue or timeline is destroyed, a wait for ALL returns the failure of
-    a point that has ended, although others may not have. Ask for each before you use its memory again.
-    Returns  what a wait for the point of `which` returns. OK: every one ended well; also for a count of 0, but not with
+    a point that has ended, although others may not have. Query each before you reuse its memory.
+    Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
              ANY. TIMEOUT: not yet, and nothing that ended has failed. ERROR_INVALID_ARGUMENT also: points of two
              devices, a NULL in one, ANY of none. ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY;
              ERROR_WOULD_DEADLOCK; ERROR_DEVICE_LOST; ERROR_DESTROYED.
@@ -970,30 +945,30 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 
 /* --------------------------------------------------------------------------------------------- >>api-submissions --
    5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into a command buffer,
-   which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, also of some
-   that were encoded elsewhere. Its waits stand in a command buffer in front, its signals in one behind: the work may
-   overlap them where Metal tracks no resource between the two, unless GPUSYNC_STRICT is set. From queue to queue use a
-   timeline: work that waits for a ticket is held until the ticket has ended.
+   which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, even ones
+   encoded elsewhere. Its waits are in a command buffer before them, its signals in one after them: the work may overlap
+   those where Metal tracks no resource between the two, unless GPUSYNC_STRICT is set. Between queues use a timeline:
+   work that waits for a ticket is held until the ticket has ended.
 
-   Pending signals. A signal is pending from gpusync_encode_signal or gpusync_submit on. The value is reached when its
-   work has ended well and no lower signal is pending. If the work fails, the timeline fails with its error, and so do
-   the tickets of all work that waits for the timeline, and the timelines that this work was to signal. Danger: work
-   that is already on the GPU stops waiting (not for an imported event, see gpusync_timeline_fail), and runs on whatever
-   its input holds; only held work never runs. Work that was to signal a failed timeline ends well.
+   Pending signals. The value of a pending signal is reached when its work has succeeded and no lower signal is pending.
+   If the work fails, the timeline fails with its error, and so do the tickets of all work that waits for the timeline,
+   and the timelines that this work was to signal. Danger: work that is already on the GPU stops waiting (not for an
+   imported event, see gpusync_timeline_fail), and runs on whatever its input contains; only held work never runs. Work
+   that was to signal a failed timeline succeeds.
 
    Held. gpusync holds work on the host, where the GPU's watchdog does not end it, until each value that the work waits
    for is reached, or is to be signalled by committed work (or by others: signalled_by_others), each ticket that it
-   waits for has ended, no held work stands in front, and "Order" lets it go. The thread that ends or commits what the
-   work waits for commits it, often Metal's completion thread; or a dispatch queue of gpusync's own does. Later work of
-   the queue lines up behind held work (not GPUSYNC_UNORDERED, not gpusync_track). So a signal behind its own wait on
-   one queue never comes: gpusync_report shows such work, gpusync_cancel_held ends it. Held work that is cancelled or
-   fails is never committed: Metal may run the program's handlers when it deallocates the buffer.
+   waits for has ended, no held work is ahead of it, and "Order" allows it. The thread that ends or commits what the
+   work waits for commits it, often Metal's completion thread; or one of gpusync's dispatch queues does. Later work of
+   the queue waits behind held work (not GPUSYNC_UNORDERED, not gpusync_track). So a signal behind its own wait on one
+   queue never comes: gpusync_report shows such work, gpusync_cancel_held ends it. Held work that is cancelled or fails
+   is never committed: Metal may run the program's handlers when it deallocates the buffer.
 
    Order. Signal the values of a timeline in rising order. The GPU compares numbers: a wait for 3 also ends when the
    event shows 5. So work that signals 5 is held while another queue has committed work whose lower signal is still to
    come, unless the work waits for that value or a higher one before its first signal of that timeline. (Ping-pong, wait
-   for n - 1 and signal n, goes to the GPU at once.) STRICT work counts as work of another queue for the rest of its
-   own. What becomes of work with a signal of b, by the signal of a that work of another queue has on the same timeline:
+   for n - 1 and signal n, goes to the GPU at once.) examples/waits.md explains the rest, and cycles. What becomes of
+   work that signals b while another queue's work has a signal of a on the same timeline:
 
      the signal of a is              b is higher   b is the same   b is lower
        open                          goes          NOT_RISING      goes
@@ -1004,43 +979,37 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
        discarded                     goes          goes            goes
        failed                        failed        failed          failed
 
-   open: in a command buffer that is not committed. "held" is "goes" for the exception above, and for two signals of one
-   queue. signalled, not reached: its work has ended well, and a lower signal is pending; of several such values the
-   highest alone is NOT_RISING. failed: the timeline has, and the call returns that failure. Accepted work is never
-   refused for its order. Work that waits for a value which goes to the GPU behind a higher one is held until the host
-   has seen it reached. Where a higher value goes while a lower one is open or held, a wait on the GPU for the higher
-   value does not wait for the lower one; a wait on the host does. If work that signals 5 depends on 5 or 6 of the same
-   timeline, directly or through other work, neither is reached: gpusync does not detect the cycle, and
-   gpusync_timeline_fail ends it. */
+   open: in an uncommitted command buffer. "held" is "goes" for the exception above, and for two signals of one queue.
+   signalled, not reached: its work has succeeded, and a lower signal is pending; of several such values only the
+   highest is NOT_RISING. failed: the timeline has, and the call returns that failure. Accepted work is never refused
+   for its order. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU.
-
     command_buffer  Any uncommitted one of the Metal queue. gpusync keeps one that it did not make from here on.
     point           A value, or a ticket of any queue of the device, for which the host waits.
     Call it between encoders, or before the first one to make everything wait, and before any signal. Commit the buffer
     with gpusync_commit or gpusync_submit, which hold the whole buffer until the work for every value is committed and
-    every ticket has ended; never with [buffer commit]. Or discard it. Nothing is encoded for a reached value.
-    If the point fails, the buffer's ticket fails with the same error, also if the record of how the point ended is gone
-    (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has runs on. If the queue of
-    a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED, even if the
-    ticket of that queue ended well after this call.
+    every ticket has ended; never with [buffer commit]. Or discard it. Nothing is encoded for a reached value. If the
+    point fails, the buffer's ticket fails with the same error, even if the record of how the point ended is gone
+    (ERROR_RESULT_UNKNOWN). A buffer that is held at that time never runs; one that the GPU has keeps running. If the
+    queue of a ticket is destroyed before the buffer is committed, the buffer's ticket fails with ERROR_DESTROYED, even
+    if the other ticket succeeded after this call.
     Returns  OK, also for a timeline that has failed. After an error nothing is encoded. ERROR_INVALID_ARGUMENT also:
-             behind a signal of this buffer; a point of another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
+             after a signal of this buffer; a point of another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_UNSUPPORTED also: a Metal 4 buffer. ERROR_INVALID_TICKET; ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
              ERROR_ALREADY_TRACKED; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads the one that encodes the buffer   Blocks no   Owns retains buffer and event: >>ownership   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
                                                                  gpusync_point point);
 
-/** Encode a signal: the GPU signals the value at this place of the command buffer. The signal is pending from now on.
+/** Encode a signal: the GPU signals the value, of a timeline, at this place of the command buffer. The signal is
+    pending from now on. For the host the value is reached when the whole buffer has succeeded. If gpusync_commit fails,
+    the signal stays pending: commit again, or discard, which withdraws it. If the queue is destroyed before the commit,
+    the timeline fails with ERROR_CANCELLED, by gpusync_queue_destroy_now with ERROR_DESTROYED.
     command_buffer  As gpusync_encode_wait.
-    point           A value of a timeline.
-    For the host the value is reached when the whole buffer has ended well. If gpusync_commit fails, the signal stays
-    pending: commit again, or discard, which takes the signal back. If the queue is destroyed before the commit, the
-    timeline fails with ERROR_CANCELLED, by gpusync_queue_destroy_now with ERROR_DESTROYED.
     Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed through other work: nothing
-             was encoded, discard the buffer; gpusync_timeline_wait with options->error tells why. ERROR_NOT_RISING: the
-             value is reached, pending, or the highest that was signalled, is below another value that the buffer
+             was encoded, discard the buffer; gpusync_timeline_wait with options->error reports why. ERROR_NOT_RISING:
+             the value is reached, pending, or the highest that was signalled, is below another value that the buffer
              signals, or the buffer waits for this value or a higher one. ERROR_INVALID_ARGUMENT also: a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
@@ -1049,7 +1018,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 /** Flags of a submission. Open: later versions may have more. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
     GPUSYNC_STRICT = 2,   /**< Waits and signals on the host, for command buffers that were encoded elsewhere. */
-    GPUSYNC_UNORDERED = 4 /**< Does not line up behind held work; while it is held, no work lines up behind it. */
+    GPUSYNC_UNORDERED = 4 /**< Does not queue up behind held work; while it is held, no work queues up behind it. */
 } gpusync_submit_flags;
 
 /** Work between waits and signals. */
@@ -1067,15 +1036,14 @@ typedef struct gpusync_submission {
     const uint64_t *GPUSYNC_OPT timeout_ns;               /**< For room for gpusync's own buffers; NULL: no limit. */
 } gpusync_submission;
 
-/** Submit work to the queue, as one ticket, which has ended when all command buffers and all points that they waited
-    for have ended. Held work ends with the first failure, although other points that it waits for may not have ended.
-
+/** Submit work to the queue, as one ticket, which ends when all command buffers and all points that they wait for have
+    ended. Held work ends with the first failure, although other points that it waits for may not have ended.
     A wait for the ticket returns the first error that was found, of the waits or of the work. Waits and signals that
-    were encoded into the command buffers count, too, in front of its own. OK does not say that the work ran: if a point
+    were encoded into the command buffers count, too, ahead of its own. OK does not mean that the work ran: if a point
     had failed, the submission ends at once and releases its command buffers.
-    Returns  OK: committed, or held, or over. After an error the command buffers are as before, and on_complete is not
+    Returns  OK: committed, or held, or ended. After an error the command buffers are as before, and on_complete is not
              called. Every error of gpusync_commit, about any of the command buffers. ERROR_INVALID_TICKET.
-             ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; a wait comes behind a
+             ERROR_NOT_RISING: a signal is reached, pending, or the highest that was signalled; a wait comes after a
              signal of the same value or a lower one, of the submission or encoded into one of its buffers; the signals
              of one timeline do not rise. The result of the failure of a timeline that is to be signalled.
              ERROR_QUEUE_FULL: the submission would have to be held, and too many are, whatever timeout_ns says. Or,
@@ -1083,7 +1051,7 @@ typedef struct gpusync_submission {
              TIMEOUT; ERROR_WOULD_DEADLOCK in a callback; ERROR_METAL_NIL: gpusync's own buffers got no room, or nil.
              ERROR_UNSUPPORTED also: STRICT, and Metal has no listener for a timeline that other code signals.
     Threads any   Blocks for room for command buffers of gpusync's own, up to *timeout_ns
-    Owns retains command buffers until their handlers ran, timelines and events until the submission is over */
+    Owns retains command buffers until their handlers ran, timelines and events until the submission has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
@@ -1097,7 +1065,7 @@ GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
    does such work in advance, on four serial dispatch queues of the quality of service "user initiated": three compile
    pipelines, and one sends an empty command buffer and runs the jobs. Report and trace show it as a timeline. */
 
-/** A compute pipeline to compile ahead: a function of a source text or of a library, one of which is NULL. */
+/** A compute pipeline to compile in advance: a function of a source text or of a library, one of which is NULL. */
 typedef struct gpusync_pipeline_desc {
     const char *GPUSYNC_OPT source; /**< Metal's shading language, UTF-8. */
     void *GPUSYNC_OPT library;      /**< An MTLLibrary. */
@@ -1117,16 +1085,16 @@ typedef struct gpusync_warmup_desc {
     const gpusync_warmup_job *GPUSYNC_OPT jobs;         /**< To run. */
     size_t job_count;                                   /**< 0: jobs may be NULL. */
     gpusync_queue *GPUSYNC_OPT queue; /**< Gets an empty command buffer; must outlive the warm-up. NULL: its own. */
-    bool blocking;                    /**< All is done before gpusync_warmup_start returns. */
+    bool blocking;                    /**< gpusync_warmup_start returns when all is done. */
     bool disabled;                    /**< Nothing is done, successfully: pipelines are compiled on request. */
 } gpusync_warmup_desc;
 
 /** Begin a warm-up.
-    desc     NULL: an empty command buffer alone. The contents of the desc are copied or retained.
-    out      Gets the warm-up; NULL after an error, but for the two errors of desc->blocking.
-    Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST. gpusync_warmup_wait tells what fails later.
-             With desc->blocking: OK: all is done, well or badly. ERROR_WOULD_DEADLOCK, in a callback, and
-             ERROR_DEVICE_LOST, where the device is lost during the call: *out is a warm-up that is not done.
+    desc     NULL: only an empty command buffer. The contents of the desc are copied or retained.
+    out      Gets the warm-up; NULL after an error, except the two errors of desc->blocking.
+    Returns  OK; ERROR_OUT_OF_MEMORY; ERROR_METAL_NIL; ERROR_DEVICE_LOST. gpusync_warmup_wait reports later failures.
+             With desc->blocking: OK: all is done, even if something failed. ERROR_WOULD_DEADLOCK, in a callback, and
+             ERROR_DEVICE_LOST, if the device is lost during the call: *out is a warm-up that is not done.
     Threads any   Blocks no; with desc->blocking until all is done   Owns the device must outlive the warm-up */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
                                                                   const gpusync_warmup_desc *GPUSYNC_OPT desc,
@@ -1134,19 +1102,19 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device
 
 /** Read the progress of a warm-up.
     done, total  Get the numbers. Both 0 when the warm-up is disabled.
-    Returns  OK: all is done, well or badly; NOT_READY.   Threads any   Blocks no   Owns nothing */
+    Returns  OK: all is done, even if something failed; NOT_READY.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_warmup_poll(gpusync_warmup *warmup, size_t *GPUSYNC_OPT done,
                                                size_t *GPUSYNC_OPT total);
 
 /** Wait until all is done. A failure does not stop the rest.
-    Returns  OK; TIMEOUT. All is done: ERROR_METAL_NIL, or what the making, the commit or the wait of the empty command
-             buffer returned, where the device could not be warmed up; else ERROR_COMPILE: a pipeline does not compile,
-             see gpusync_warmup_pipeline. Not all is done: ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in
-             a callback, or in one of the jobs; ERROR_OUT_OF_MEMORY.
+    Returns  OK; TIMEOUT. All is done: ERROR_METAL_NIL, or the result of making, committing or waiting for the empty
+             command buffer, if the device could not be warmed up; else ERROR_COMPILE: a pipeline does not compile, see
+             gpusync_warmup_pipeline. Not all is done: ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_WOULD_DEADLOCK: in a
+             callback, or in one of the jobs; ERROR_OUT_OF_MEMORY.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns);
 
-/** Get a pipeline: waits for this one alone. Joins its compilation, or begins it, once, where the warm-up is disabled.
+/** Get a pipeline: waits for this one alone. Joins its compilation, or begins it, once, if the warm-up is disabled.
     i        The pipeline's number in the desc, from 0.
     error    With ERROR_COMPILE: gets Metal's text, and the function's name as its label.
     Returns  OK; ERROR_COMPILE; else as gpusync_warmup_wait.
@@ -1156,7 +1124,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_war
                                                                      void *GPUSYNC_OPT *GPUSYNC_REQ out,
                                                                      gpusync_error *GPUSYNC_OPT error);
 
-/** Destroy a warm-up. Jobs that did not begin are left out. Waits in progress return ERROR_DESTROYED.
+/** Destroy a warm-up. Jobs that did not begin are skipped. Waits in progress return ERROR_DESTROYED.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, or in one of its jobs; nothing was done.
     Threads one, see >>threads   Owns releases its pipelines
     Blocks until the compilations and the job that have begun are done. Danger: Metal may compile for seconds. */
@@ -1174,19 +1142,19 @@ typedef struct gpusync_ticket_info {
 
 /** Read how a ticket ended. The record is kept for at least the last 256 tickets of a queue.
     Returns  OK: *info is filled; else it is zero. NOT_READY; ERROR_INVALID_TICKET; ERROR_DEVICE_LOST: unfinished,
-             perhaps for good; ERROR_DESTROYED, also in a callback that the queue's destroy runs; ERROR_RESULT_UNKNOWN:
-             no record, the work ended long ago; or ticket 0.
+             perhaps permanently; ERROR_DESTROYED, also in a callback that the queue's destroy runs;
+             ERROR_RESULT_UNKNOWN: no record, the work ended long ago; or ticket 0.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket,
                                                               gpusync_ticket_info *info);
 
-/** Counts since the queue (or device) was made. A wait for what has ended well may go uncounted: where one look at the
+/** Counts since the queue (or device) was made. A wait for work that has succeeded may go uncounted: if one look at the
     counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets issued, those of gpusync_track included. */
-    uint64_t completions;      /**< Tickets that ended, well or badly, and were not given up by loss or destroy_now. */
-    uint64_t failures;         /**< Tickets that ended with an error, except given-up ones. */
-    uint64_t failures_dropped; /**< Records pushed out of the log. */
+    uint64_t completions;      /**< Tickets that ended, except those abandoned by loss or destroy_now. */
+    uint64_t failures;         /**< Tickets that ended with an error, except abandoned ones. */
+    uint64_t failures_dropped; /**< Records that newer ones pushed out of the log. */
     uint64_t waits_inline;     /**< Waits that ended by looking at the counter, except those that go uncounted. */
     uint64_t waits_status;     /**< Waits that ended by reading the status. */
     uint64_t waits_spin;       /**< Waits that ended in the spin. */
@@ -1199,7 +1167,7 @@ typedef struct gpusync_stats {
     uint64_t wake_ns; /**< Nanoseconds from the GPU's end until the waiter ran, the sum over `wakes`. Since 0.4 */
 } gpusync_stats;
 
-/** Read the counts of one queue. Each number is exact, and read for itself while threads go on counting; commits and
+/** Read the counts of one queue. Each number is exact, and read by itself while threads keep counting; commits and
     completions are read together: their difference is the number of tickets that have not ended.
     Returns  OK.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats);
@@ -1208,13 +1176,13 @@ GPUSYNC_API gpusync_result gpusync_get_stats(const gpusync_queue *queue, gpusync
     Returns  OK. Not read at one instant, as gpusync_get_stats.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats);
 
-/** The kinds of events. Each event tells its own time: events of one thing may arrive in another order. Open. */
+/** The kinds of events. Each event has its own time: events of one object may arrive in another order. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMMIT,     /**< queue, ticket: of gpusync_commit and gpusync_track. */
-    GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: gpusync_submit has taken the work. */
+    GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: gpusync_submit has accepted the work. */
     GPUSYNC_TRACE_HOLD,       /**< queue, ticket: the work is held. */
     GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: a submission, or held work, was committed to Metal. */
-    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s: it has ended, or was given up. */
+    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s: it has ended, or was abandoned. */
     GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; many points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: signalled on the host, or by a submission that has ended. */
@@ -1245,7 +1213,7 @@ typedef struct gpusync_trace_event {
     const char *label;             /**< Of submission, queue or timeline; valid during the call. */
 } gpusync_trace_event;
 
-/** Told of an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
+/** Called for an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
 typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
 
 /** Report every event of the device to fn, from now on. While no function is set, an event costs one branch.
@@ -1261,44 +1229,42 @@ GPUSYNC_API gpusync_result gpusync_set_trace(gpusync_device *device, gpusync_tra
     wait, one for several points with a line for each.
     buffer   Gets the text, cut to size - 1 bytes, terminated. NULL: nothing is written. Empty for a NULL device.
     Returns  the length of the whole text without its terminator, as snprintf does.
-    Threads any   Blocks no, but takes locks and asks Metal for labels and states   Owns nothing */
+    Threads any   Blocks no, but acquires locks and asks Metal for labels and states   Owns nothing */
 GPUSYNC_API size_t gpusync_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
-/** Write the lines of gpusync_report that are about one queue. Empty for NULL, and for a queue that is being destroyed.
+/** Write the lines of gpusync_report about one queue. Empty for NULL, and for a queue that is being destroyed.
     buffer   As in gpusync_report.
-    Returns  as gpusync_report   Threads any   Blocks no, but takes locks and asks Metal   Owns nothing   Since 0.3 */
+    Returns  as gpusync_report   Threads any   Blocks as gpusync_report   Owns nothing   Since 0.3 */
 GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *GPUSYNC_OPT buffer, size_t size);
 
 /* ------------------------------------------------------------------------------------------------- >>api-metal4 --
-   8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or give an MTL4CommandQueue as metal_queue.
-   Commit with gpusync_commit4 or gpusync_submit. The rest works as with any queue, and work on one kind may wait for
-   work on the other. The differences:
+   8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or pass an MTL4CommandQueue as metal_queue.
+   Commit with gpusync_commit4 or gpusync_submit. Everything else works as with any queue, and work on one kind may wait
+   for work on the other. The differences:
 
    Buffers. The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
-   Several committed together have one ticket, and count as one in max_command_buffer_count, which bounds here what may
-   be held. Metal takes a recording once: begin the buffer again before each commit. gpusync cannot see that, nor that
-   another queue holds the buffer. To begin a held buffer (>>api-submissions) takes its recording away: where work may
-   be held, use other command buffers for the next work.
+   Several committed together have one ticket, and count as one in max_command_buffer_count, which here limits what may
+   be held. Metal accepts a recording once: begin the buffer again before each commit. gpusync cannot check that, nor
+   that another queue holds the buffer. Beginning a held buffer discards its recording: use another one.
 
-   Lifetimes. Metal retains nothing. gpusync keeps the command buffers until the feedback, and an event that the queue
-   is to signal until the event shows the value, or a later signal of the queue has come. Where that is open when the
-   gpusync_queue is destroyed, also by gpusync_queue_destroy_now, destroy waits for one more signal, at most 100 ms; if
-   that does not come, the Metal queue and the events stay for good. The program owns the rest, also residency and
-   barriers; gpusync_release_after keeps an object until a ticket is done. An allocator may be reset when a wait or poll
-   for each ticket recorded with it has returned OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN. After
-   ERROR_DEVICE_LOST, ERROR_DESTROYED or gpusync_queue_destroy_now the GPU may still work.
+   Lifetimes. Metal retains nothing. gpusync retains the command buffers until the feedback, and an event that the queue
+   is to signal until that signal has come; if it has not when the gpusync_queue is destroyed, see
+   examples/metal-behaves.md. The program owns the rest, also residency and barriers; gpusync_release_after retains an
+   object until a ticket is done. An allocator may be reset when a wait or poll for each ticket recorded with it has
+   returned OK, ERROR_EXECUTION, ERROR_CANCELLED or ERROR_RESULT_UNKNOWN. After ERROR_DEVICE_LOST, ERROR_DESTROYED or
+   gpusync_queue_destroy_now the GPU may still work.
 
-   End. Metal reports the end in a feedback, and nowhere else: gpusync_poll and a spinning wait see it only then.
-   Without one the ticket never ends, and gpusync_queue_destroy never returns: use gpusync_queue_destroy_now, after
-   which all that the commit uses stays for good. Never wait on the feedbackQueue of the MTL4CommandQueueDescriptor,
-   which the program keeps, nor on the main thread if it is the main queue. MTL4CommitOptions are gpusync's own: instead
-   of a feedback handler use gpusync_on_done and gpusync_get_info. gpusync_error.label is read at the discovery.
+   End. Metal reports the end only in a feedback: gpusync_poll and a spinning wait do not see it earlier. Without one
+   the ticket never ends, and gpusync_queue_destroy never returns: use gpusync_queue_destroy_now, after which nothing
+   that the commit uses is released. Never wait on the feedbackQueue of the MTL4CommandQueueDescriptor, which the
+   program keeps, nor on the main thread if it is the main queue. MTL4CommitOptions are gpusync's own: instead of a
+   feedback handler use gpusync_on_done and gpusync_get_info. gpusync_error.label is read when the failure is found.
 
-   Waits and signals of a submission are operations of the queue, in front of its commit and behind it: no work overlaps
-   them, and a wait holds back all later commits, GPUSYNC_UNORDERED too. When a wait takes too long, Metal gives it up,
-   and runs the work. If the value is still not reached at the feedback, the submission has failed with
-   GPUSYNC_FAILURE_TIMEOUT; its ticket ends when the work that signals the value has (for a value that other code
-   signals, at the feedback). Danger: a value reached meanwhile hides the failure. With GPUSYNC_STRICT the host waits.
+   Waits and signals of a submission are operations of the queue, before its commit and after it: no work overlaps them,
+   and a wait delays all later commits, GPUSYNC_UNORDERED too. When a wait takes too long, Metal abandons it and runs
+   the work. If the value is still not reached at the feedback, the submission has failed with GPUSYNC_FAILURE_TIMEOUT;
+   its ticket ends when the work that signals the value has (for a value that other code signals, at the feedback).
+   Danger: a value reached meanwhile hides the failure. With GPUSYNC_STRICT the host waits.
 
    ERROR_UNSUPPORTED: gpusync_command_buffer, gpusync_commit, gpusync_encode_wait, gpusync_encode_signal, gpusync_track,
    gpusync_wait_options.blocking in gpusync_wait_ex, submissions without command buffers, a warm-up's queue. */
@@ -1308,15 +1274,14 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
     Returns  OK: the buffers are committed; or held, behind held work. After an error nothing was committed.
              ERROR_OUT_OF_MEMORY: try again. ERROR_METAL_NIL. ERROR_ALREADY_TRACKED: this queue holds one of them.
              ERROR_QUEUE_FULL; ERROR_EXECUTION; ERROR_DEVICE_LOST; ERROR_DESTROYED; as gpusync_commit. ERROR_UNSUPPORTED
-             also: the queue, or a buffer, is not of Metal 4.
-    Threads any, one at a time for a command buffer
+             also: the queue, or a buffer, is not of Metal 4.   Threads any, one at a time for a command buffer
     Blocks no   Owns retains the buffers until the feedback   Since 0.2 */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queue,
                                                              void *GPUSYNC_REQ const *GPUSYNC_REQ command_buffers,
                                                              size_t count, gpusync_ticket *GPUSYNC_OPT ticket);
 
 /* clang-format off */
-/** Every public struct, as X(name): what gpusync_struct_sizes tells of. Later versions add to the end. */
+/** Every public struct, as X(name): what gpusync_struct_sizes reports. Later versions add to the end. */
 #define GPUSYNC_STRUCTS(X)                                                                                            \
     X(gpusync_error) X(gpusync_spin) X(gpusync_waiter) X(gpusync_hooks) X(gpusync_allocator) X(gpusync_device_desc)   \
     X(gpusync_queue_desc) X(gpusync_command_buffer_desc) X(gpusync_wait_options) X(gpusync_point)                     \
@@ -1324,9 +1289,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit4(gpusync_queue *queu
     X(gpusync_warmup_desc) X(gpusync_ticket_info) X(gpusync_stats) X(gpusync_trace_event)
 /* clang-format on */
 
-/** Read the sizes of all public structs: a binding that declares them again compares them with its own, once.
+/** Read the sizes of all public structs: a binding that redeclares them compares them with its own, once.
     sizes  Gets the sizes in bytes, in the order of GPUSYNC_STRUCTS. NULL: none.
-    count  The places of sizes: no more are written.
+    count  The capacity of sizes: no more are written.
     Returns  the number of structs.   Threads any   Blocks no   Owns nothing   Since 0.3 */
 GPUSYNC_API size_t gpusync_struct_sizes(size_t *GPUSYNC_OPT sizes, size_t count);
 
