@@ -117,9 +117,8 @@
      slow handler delays waits for later work, too. gpusync's callbacks run elsewhere.
    * If Metal never calls a completed handler or a listener (never observed), waits and callbacks are up to half a
      second late, by a timer (examples/waits.md), and is_done and is_idle stay false until the timer, a poll or a wait
-     has looked. A wait for the handler itself ends only at its limit. A handler that has not run 50 ms to a second
-     after the end counts as never called, but may only be slow: on a full queue making a command buffer may then block
-     in Metal.
+     has looked. A wait for the handler itself ends only at its limit. A handler counts as never called 50 ms to a
+     second after the end, but may only be slow: on a full queue making a command buffer may then block in Metal.
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
    * Not provided: waiting for "scheduled", priorities of parked threads, use in a forked child (except exec and _exit),
      MTLIO queues. For the limits of Metal 4 see >>api-metal4. To end one wait from outside, use gpusync_wait_many for
@@ -215,7 +214,7 @@ extern "C" {
 #endif
 
 /* --------------------------------------------------------------------------------------------------- >>api-start --
-   1: set up, commit, ask, wait, failures. In every call:
+   1: set up, commit, query, wait, failures. In every call:
 
      GPUSYNC_OPT     may be NULL. A NULL desc or NULL options mean defaults, as does zero in their fields.
      out             gets the object; NULL after an error.
@@ -228,28 +227,28 @@ extern "C" {
 /* clang-format off */
 /** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
 #define GPUSYNC_RESULTS(X)                                                                                         \
-    X(OK, 0, "done") /* of a wait or poll: the work ended well */                                                  \
+    X(OK, 0, "done") /* of a wait or poll: the work succeeded */                                                   \
     X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
     X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
-    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or makes no sense")                                         \
+    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or invalid")                                                \
     X(ERROR_UNSUPPORTED, -2, "Metal is unavailable or lacks this feature (no Mac? see softmetal in README)")       \
     X(ERROR_OUT_OF_MEMORY, -3, "the allocator returned NULL")                                                      \
     X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
     X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
-    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call is for")                    \
+    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call accepts")                   \
     X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
     X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed already")                                      \
     X(ERROR_ALREADY_TRACKED, -10, "the command buffer has a ticket already") /* tracked, held, or in flight */     \
-    X(ERROR_UNKNOWN_BUFFER, -11, "not a command buffer that gpusync keeps until its commit")                       \
+    X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such uncommitted command buffer")                             \
     X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_next_error tells which")                        \
-    X(ERROR_RESULT_UNKNOWN, -13, "it ended, but how is no longer on record") /* later failures took the place */   \
-    X(ERROR_CANCELLED, -14, "it was given up") /* gpusync_untrack, gpusync_cancel_held, destroy */                 \
-    X(ERROR_DEVICE_LOST, -15, "the device is gone or has locked this program out") /* for good */                  \
+    X(ERROR_RESULT_UNKNOWN, -13, "the work ended, but how is no longer on record") /* dropped from the log */      \
+    X(ERROR_CANCELLED, -14, "the work was cancelled") /* gpusync_untrack, gpusync_cancel_held, destroy */          \
+    X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */                  \
     X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
-    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where nothing may wait") /* or log function, warm-up job */   \
+    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where no call may wait") /* or log function, warm-up job */   \
     X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled or pending already, or out of range")  \
-    X(ERROR_QUEUE_FULL, -20, "the queue allows no more command buffers that are held or not committed")            \
+    X(ERROR_QUEUE_FULL, -20, "the queue allows no more held or uncommitted command buffers")                       \
     X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
     X(ERROR_COMPILE, -22, "a shader does not compile")
 /* clang-format on */
@@ -270,7 +269,7 @@ GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
 
 typedef struct gpusync_device gpusync_device;     /**< Stands for an MTLDevice: hooks, callbacks. */
 typedef struct gpusync_queue gpusync_queue;       /**< Stands for an MTLCommandQueue: tickets, failures. */
-typedef struct gpusync_timeline gpusync_timeline; /**< A number that only rises, over an MTLSharedEvent: chapter 4. */
+typedef struct gpusync_timeline gpusync_timeline; /**< A number that only rises, in an MTLSharedEvent: chapter 4. */
 typedef struct gpusync_warmup gpusync_warmup;     /**< A warm-up, running or done: chapter 6. */
 typedef struct gpusync_device_desc gpusync_device_desc;                 /**< Options of a device: >>api-options. */
 typedef struct gpusync_queue_desc gpusync_queue_desc;                   /**< Options of a queue: >>api-options. */
@@ -299,8 +298,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT de
 
 /** Make the gpusync_queue of a command queue of the device, one for each: two would each know only their own commits.
     Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
-             not a command queue, or metal4 is set where Metal 4 is not available. ERROR_INVALID_ARGUMENT also:
-             desc->metal_queue belongs to another device.
+             not a command queue, or metal4 is set without Metal 4. ERROR_INVALID_ARGUMENT also: one of another device.
     Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
                                                                   const gpusync_queue_desc *GPUSYNC_OPT desc,
@@ -309,16 +307,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
 
 /** Wait until all work that the queue has committed to Metal has ended, then destroy the queue.
     Held work, plain commits behind it and tracked uncommitted buffers end with ERROR_CANCELLED. Other uncommitted
-    buffers are released, and the timelines that they were to signal fail with it. Waits on other threads return
+    buffers are released, and the timelines that they were to signal fail with that error. Waits on other threads return
     ERROR_DESTROYED; a wait for several points continues if this queue's point had ended. The remaining callbacks run in
     this call, on its thread. While it waits, it runs callbacks of no other queue: if this queue's work cannot end
     before one of them has run, destroy never returns. With GPUSYNC_CALLBACKS_MANUAL call gpusync_dispatch first.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: a second destroy, if detected.
-    Threads one, see >>threads
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback; ERROR_DESTROYED: a second destroy, if detected.
+    Threads one, see >>threads   Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes
     Blocks until the GPU is finished, also with the work of other queues for which submissions in flight wait; without
            limit, in the yield and park hooks. For a GPU that may hang: gpusync_queue_destroy_now. A lost device's work
-           is abandoned after about a second. A wait with gpusync_wait_options.blocking always delays the call.
-    Owns releases what the queue kept; for a queue of Metal 4 see >>api-metal4, Lifetimes */
+           is abandoned after about a second. A wait with gpusync_wait_options.blocking always delays the call. */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Make a command buffer of this queue.
@@ -346,10 +343,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queu
     Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
-/** Commit a command buffer. Call this instead of [buffer commit].
+/** Commit a command buffer. Call this instead of [buffer commit]. After an error gpusync keeps what it kept before.
     command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer or from anywhere else; not a wrapper that
                     replaces its command buffer (MPSCommandBuffer after commitAndContinue).
-    After an error nothing has changed: gpusync keeps what it kept, and the program what it had.
     Returns  OK: committed; or held, behind held work or for a wait in the buffer: then never call waitUntilCompleted.
              ERROR_ENQUEUED, ERROR_QUEUE_FULL: the buffer would have to be held (for a wait, behind held work, or for
              the order of its signals), but is enqueued, or too many are held (see max_command_buffer_count). Try again
@@ -394,10 +390,9 @@ GPUSYNC_API inline bool gpusync_is_idle(const gpusync_queue *GPUSYNC_OPT queue)
 #endif
 }
 
-/** True if the ticket is finished, succeeded or failed. One load, no message to Metal.
+/** True if the ticket is finished, whether it succeeded or failed. One load, no message to Metal.
     ticket   GPUSYNC_EVERYTHING: as gpusync_is_idle.
-    Returns  true or false; false for NULL, for tickets not issued, and while an earlier ticket is unfinished. Like
-             gpusync_is_idle, it may be false for a moment too long, never true too early.
+    Returns  false for NULL, a ticket not issued, or one after an unfinished one. As gpusync_is_idle never too early.
     Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
@@ -470,8 +465,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns);
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
-    options  As gpusync_wait_ex, without blocking. error gets the failure of the first queue that has one to report;
-             nothing names this queue.
+    options  As gpusync_wait_ex, without blocking. error: the failure of the first queue with one, which nothing names.
     A queue that is destroyed, before or during the wait, is skipped: the call does not wait for what
     gpusync_queue_destroy_now left on the GPU, nor for the work of gpusync_queue_destroy_later.
     Returns  as gpusync_queue_wait, except ERROR_DESTROYED. TIMEOUT: some work did not end; the next wait reports what
@@ -489,15 +483,14 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_PAGE_FAULT,       /**< Bad access in a shader: a bug, do not retry. */
     GPUSYNC_FAILURE_INVALID_RESOURCE, /**< A resource was gone: a bug, do not retry. */
     GPUSYNC_FAILURE_NOT_PERMITTED,    /**< iOS in the background: retry in the foreground. */
-    GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< A fault of other work reset the GPU: retry. */
+    GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< A fault of other work reset the GPU: retry at once. */
     GPUSYNC_FAILURE_ACCESS_REVOKED,   /**< Too many faults: the device is lost to this program. */
     GPUSYNC_FAILURE_DEVICE_REMOVED,   /**< Unplugged: the device is lost. */
-    GPUSYNC_FAILURE_CANCELLED,        /**< Given up: gpusync_untrack, gpusync_cancel_held, destroy of a queue. */
+    GPUSYNC_FAILURE_CANCELLED,        /**< Abandoned: gpusync_untrack, gpusync_cancel_held, destroy of a queue. */
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** True if the same work, encoded again, may succeed later: INNOCENT_VICTIM (at once), NOT_PERMITTED (in the
-    foreground), OUT_OF_MEMORY (with more memory free).
+/** True if the same work, encoded again, may succeed later: INNOCENT_VICTIM, NOT_PERMITTED, OUT_OF_MEMORY (see each).
     Returns  false for every other class, unknown ones too.   Threads any   Blocks no   Owns nothing   Since 0.4 */
 GPUSYNC_API bool gpusync_failure_is_transient(gpusync_failure failure);
 
@@ -582,9 +575,9 @@ typedef struct gpusync_hooks {
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
 /** Memory of devices and their objects. gpusync calls the functions when objects are made, grow or are destroyed, at
-    the first failure of a queue, and in a wait for over 16 queues or points; never for a commit or a wait in the steady
-    state, nor after the destroy call of the device. They run on any thread, Metal's too, also with locks held: they
-    must not call gpusync. What Metal may use late comes from malloc and is never freed: see the manual. */
+    the first failure of a queue, and in a wait for over 16 queues or points; not in the steady state, nor after the
+    device's destroy call. They run on any thread, Metal's too, even with locks held, and must not call gpusync. What
+    Metal may use late comes from malloc and is never freed: see the manual. */
 typedef struct gpusync_allocator {
     /** Returns size bytes at the alignment (a power of two, at most 128), or NULL. */
     void *GPUSYNC_OPT (*GPUSYNC_REQ allocate)(void *GPUSYNC_OPT user, size_t size, size_t alignment);
@@ -608,7 +601,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
     GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_dispatch. */
 } gpusync_callback_mode;
 
-/** Callbacks are due: call gpusync_dispatch soon, not in here. Any thread, Metal's too; must not block. */
+/** Callbacks are due: arrange a gpusync_dispatch. Any thread, Metal's too; must not block or call gpusync. */
 typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
 
 /** Options of a device. */
@@ -632,10 +625,10 @@ struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Of a queue that gpusync makes; NULL: none. */
     /** Command buffers that may be uncompleted: made, committed, held or tracked, until their completed handlers have
-        run; gpusync's own, too: a submission with waits may need one, and one with signals. At that number
-        gpusync_command_buffer waits, and gpusync_submit for its own buffers. All but an eighth (rounded down, at least
-        one) may be held: with 1 none can be. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the count
-        with which it was made, which Metal does not report. */
+        run; gpusync's own, too: a submission may need one for its waits and one for its signals. At that number
+        gpusync_command_buffer waits, and gpusync_submit for its own. All but an eighth (rounded down, at least one) may
+        be held: with 1 none can be. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the count with which
+        it was made, which Metal does not report. */
     uint32_t max_command_buffer_count;
     /** Failures on record for gpusync_next_error; 0: 64. Allocated at the first; without memory one, all count. */
     uint32_t error_log_count;
@@ -667,29 +660,31 @@ struct gpusync_wait_options {
 /** gpusync_wait with a spin budget, a place for the failure, and handlers. EVERYTHING: as gpusync_queue_wait.
     With options->handlers the wait returns when the program's completed handlers have run: those added before
     gpusync_track for tracked work, all since the queue was made for GPUSYNC_EVERYTHING, none for work that was never
-    committed. gpusync's callbacks are no handlers. gpusync_commit and gpusync_submit add gpusync's own handler last,
-    and the wait ends when that has begun. (Assumed: Metal runs handlers in the order of their addition.) Never make
-    such a wait in a completed handler: it would wait for itself. If a handler is never called, the wait returns TIMEOUT
-    at its limit. Destroying the queue, or abandoning the work of a lost device, also ends it: it returns the failure of
-    the work or, if the work succeeded, ERROR_DESTROYED or ERROR_DEVICE_LOST, because handlers may still run.
+    committed. Callbacks of gpusync_on_done are not handlers. gpusync_commit and gpusync_submit add gpusync's own
+    handler last, and the wait ends when that has begun. (Assumed: Metal runs handlers in the order of their addition.)
+    Never make such a wait in a completed handler: it would wait for itself. If a handler is never called, the wait
+    returns TIMEOUT at its limit. Destroying the queue, or abandoning the work of a lost device, also ends it: it
+    returns the work's failure or, after success, ERROR_DESTROYED or ERROR_DEVICE_LOST, because handlers may still run.
     Returns  as gpusync_wait. ERROR_UNSUPPORTED also: blocking on a queue of Metal 4.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket,
                                                              uint64_t timeout_ns,
                                                              const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** Let a queue with gpusync_queue_desc.sticky_failure accept new work after a failure.
-    A failure of the queue's work (ERROR_EXECUTION or ERROR_RESULT_UNKNOWN, its own or inherited from what it waited
-    for; not ERROR_CANCELLED, for one) sticks from when gpusync finds it until this call. Until then the calls for new
-    work return ERROR_EXECUTION and change nothing, held work ends with the error and never runs, and waits for
-    everything that include the failed ticket return the error, or if it has none, that of the first later ticket that
-    has.
-    A ticket above the lowest that failed, issued before this call, that succeeds after gpusync found the failure gets
-    the error on its own record, even after this call; the timelines that it was to signal fail with it.
-    The signals of a refused open command buffer stay pending: commit it after this call, or discard it at any time,
-    which fails the timelines with the error that sticks, or stuck last. For the signals of a refused submission, submit
-    again, or call gpusync_timeline_fail. A failure of an earlier ticket that is found after this call is recorded, and
-    returned for its ticket, but does not stick or affect other work. Timelines that failed stay failed.
+/** Let a queue with gpusync_queue_desc.sticky_failure accept new work after a failure. A failure of the queue's work
+    (ERROR_EXECUTION or ERROR_RESULT_UNKNOWN, its own or inherited from what it waited for; not ERROR_CANCELLED, for
+    one) sticks from when gpusync finds it until this call:
+      New work     gpusync_command_buffer, gpusync_commit, gpusync_commit4 and gpusync_submit return ERROR_EXECUTION and
+                   change nothing. The signals of a refused open command buffer stay pending: commit it after this call,
+                   or discard it at any time, which fails the timelines with the error that sticks, or stuck last. After
+                   a refused submission submit again, or call gpusync_timeline_fail.
+      Held work    ends with the error, and never runs.
+      Later work   on the GPU, of a ticket above the lowest that failed and from before this call: if it succeeds after
+                   gpusync found the failure, it gets the error on its own record, even after this call; so do the
+                   timelines that it was to signal. If it fails, it keeps its own error.
+      Waits        for everything that include the failed ticket return the error; if none has, the first later one.
+    A failure of a ticket from before this call that is found after it is recorded, and returned for its ticket, but
+    does not stick or affect other work. Timelines that failed stay failed.
     Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
     Threads any   Blocks no   Owns nothing   Since 0.3 */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
@@ -793,8 +788,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 /** Retain an Objective-C object now, and release it when and where a callback of the point would run; its dealloc may
     do what a callback may. Destroy releases the remaining objects, gpusync_queue_destroy_now too. On a lost device the
     object of an unfinished point is retained until destroy. Danger: the GPU may still use what these two release.
-    Returns  as gpusync_on_done; after an error the object is not retained
-    Threads any   Blocks no   Owns retains the object until the point has ended */
+    Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until the end; not after an error */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point point, void *object);
 
 /** Run the callbacks and releases that are due at the call, with GPUSYNC_CALLBACKS_MANUAL.
@@ -829,11 +823,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_track(gpusync_queue *queue,
 GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket ticket);
 
 /* ----------------------------------------------------------------------------------------------- >>api-timelines --
-   4: a timeline is a 64-bit number that only rises, in an MTLSharedEvent. The host raises it with
-   gpusync_timeline_signal, the GPU with encodeSignalEvent. A wait for a value ends once the number is that value or
-   more. A failed timeline stays failed: every query and wait returns the first failure, also for a value reached
-   before. Exempt are committed work whose value was reached before the failure, and work whose wait was encoded between
-   the two. Give work that fails independently its own timeline. */
+   4: a timeline is a 64-bit number that only rises, in an MTLSharedEvent. The host or the GPU raises it. A wait for a
+   value ends once the number is that value or more. A failed timeline stays failed: every query and wait returns the
+   first failure, also for a value reached before. Exempt are committed work whose value was reached before the failure,
+   and work whose wait was encoded between the two. Give work that fails independently its own timeline. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
 
@@ -841,8 +834,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 typedef struct gpusync_timeline_desc {
     uint64_t initial_value;        /**< Of a timeline with its own event. Up to GPUSYNC_MAX_VALUE. */
     const char *GPUSYNC_OPT label; /**< Shows in reports; NULL: none. */
-    /** An MTLSharedEvent that other code signals, too, unseen by gpusync; retained. An event at UINT64_MAX means
-        failure. NULL: the timeline makes its own event. Since 0.2 */
+    /** An MTLSharedEvent that other code signals, too; retained. UINT64_MAX: failed. NULL: makes one. Since 0.2 */
     void *GPUSYNC_OPT shared_event;
     /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
         A value that no pending signal covers may then come from there: work that waits for it goes to the GPU, and
@@ -899,8 +891,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Fail the timeline. Every wait for one of its values, also for a value that was reached, returns its result. Waits on
     the GPU end, because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for
     it on the GPU continue until other code signals it.
-    reason   Copied: its result, if that is a number from -1 to ERROR_COMPILE, with a name or without, else
-             ERROR_EXECUTION. NULL: ERROR_EXECUTION.
+    reason   Copied. Its result counts if it is from -1 to ERROR_COMPILE, named or not. Else, or NULL: ERROR_EXECUTION.
     Returns  OK; ERROR_DESTROYED. The result of an earlier failure, if the timeline had failed already.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
@@ -925,12 +916,12 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 /** Wait for several points of one device.
     points   May be NULL when count is 0. The same point may occur several times.
     options  As gpusync_wait_ex, without blocking. error: of the point that `which` gets; where that is count, as
-             gpusync_wait_ex says of the wait. More than 16 points do not spin, unless spin says so. handlers: a ticket
-             has ended only when its handlers have run, too.
+             gpusync_wait_ex says of the wait. More than 16 points do not spin, unless spin says so.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
-    A point that failed has ended, also abandoned work of a lost device. A point whose queue or timeline is destroyed
-    ends the wait. GPUSYNC_EVERYTHING points report failures as gpusync_device_wait does, for one result.
+    A point that failed has ended, also abandoned work of a lost device; with handlers a ticket has ended when its
+    handlers have run, too. A point whose queue or timeline is destroyed ends the wait. GPUSYNC_EVERYTHING points report
+    failures as gpusync_device_wait does, for one result.
     Danger: at the time limit, and where a point's queue or timeline is destroyed, a wait for ALL returns the failure of
     a point that has ended, although others may not have. Query each before you reuse its memory.
     Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
@@ -944,11 +935,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
                                                                size_t *GPUSYNC_OPT which);
 
 /* --------------------------------------------------------------------------------------------- >>api-submissions --
-   5: waits, work, signals. gpusync_encode_wait and gpusync_encode_signal put waits and signals into a command buffer,
-   which gpusync_commit commits like any other. gpusync_submit makes one ticket of several command buffers, even ones
-   encoded elsewhere. Its waits are in a command buffer before them, its signals in one after them: the work may overlap
-   those where Metal tracks no resource between the two, unless GPUSYNC_STRICT is set. Between queues use a timeline:
-   work that waits for a ticket is held until the ticket has ended.
+   5: waits, work, signals. A command buffer with encoded waits and signals is committed like any other. gpusync_submit
+   makes one ticket of several command buffers, even ones encoded elsewhere. Its waits are in a command buffer before
+   them, its signals in one after them: the work may overlap those where Metal tracks no resource between the two,
+   unless GPUSYNC_STRICT is set. Between queues use a timeline: work that waits for a ticket is held until its end.
 
    Pending signals. The value of a pending signal is reached when its work has succeeded and no lower signal is pending.
    If the work fails, the timeline fails with its error, and so do the tickets of all work that waits for the timeline,
@@ -979,10 +969,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
        discarded                     goes          goes            goes
        failed                        failed        failed          failed
 
-   open: in an uncommitted command buffer. "held" is "goes" for the exception above, and for two signals of one queue.
+   open: in an open command buffer. "held" is "goes" for the exception above, and for two signals of one queue.
    signalled, not reached: its work has succeeded, and a lower signal is pending; of several such values only the
-   highest is NOT_RISING. failed: the timeline has, and the call returns that failure. Accepted work is never refused
-   for its order. */
+   highest is NOT_RISING. failed: the timeline; the call returns the failure. Accepted work is never refused for its
+   order. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU.
     command_buffer  Any uncommitted one of the Metal queue. gpusync keeps one that it did not make from here on.
@@ -1061,9 +1051,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
 GPUSYNC_API gpusync_result gpusync_cancel_held(gpusync_queue *queue);
 
 /* -------------------------------------------------------------------------------------------------- >>api-warmup --
-   6: the first use of a GPU is slow. Metal makes objects when they are first needed, and compiles shaders. A warm-up
-   does such work in advance, on four serial dispatch queues of the quality of service "user initiated": three compile
-   pipelines, and one sends an empty command buffer and runs the jobs. Report and trace show it as a timeline. */
+   6: the first use of a GPU is slow: Metal makes objects and compiles shaders when they are first needed. A warm-up
+   does so in advance, on four serial dispatch queues of the quality of service "user initiated": three compile
+   pipelines, one sends an empty command buffer and runs the jobs. Report and trace show it as a timeline. */
 
 /** A compute pipeline to compile in advance: a function of a source text or of a library, one of which is NULL. */
 typedef struct gpusync_pipeline_desc {
@@ -1239,8 +1229,8 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *GPUSYNC_OPT queue, char *
 
 /* ------------------------------------------------------------------------------------------------- >>api-metal4 --
    8: queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or pass an MTL4CommandQueue as metal_queue.
-   Commit with gpusync_commit4 or gpusync_submit. Everything else works as with any queue, and work on one kind may wait
-   for work on the other. The differences:
+   Commit with gpusync_commit4 or gpusync_submit. The rest works as with any queue, and work on either kind may wait for
+   the other. The differences:
 
    Buffers. The program makes the buffers ([device newCommandBuffer]), begins them with an allocator, and ends them.
    Several committed together have one ticket, and count as one in max_command_buffer_count, which here limits what may
