@@ -969,10 +969,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
        discarded                     goes          goes            goes
        failed                        failed        failed          failed
 
-   open: in an open command buffer. "held" is "goes" for the exception above, and for two signals of one queue.
-   signalled, not reached: its work has succeeded, and a lower signal is pending; of several such values only the
-   highest is NOT_RISING. failed: the timeline; the call returns the failure. Accepted work is never refused for its
-   order. */
+   open: not committed. The cell "held" is "goes" for the exception above, and for two signals of one queue. signalled,
+   not reached: its work has succeeded, and a lower signal is pending; of several such values only the highest is
+   NOT_RISING. failed: the timeline; the call returns the failure. Accepted work is never refused for its order. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU.
     command_buffer  Any uncommitted one of the Metal queue. gpusync keeps one that it did not make from here on.
