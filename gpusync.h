@@ -9419,12 +9419,12 @@ static void gpusync__work_over(gpusync__submission *s, gpusync__deferred *deferr
 }
 
 /* Writes what the host signals above the values of a submission whose work is over, and that still
-   waits (gpusync__level). No lock is held. */
+   waits (gpusync__level). Under the graph's lock, which is open in between. */
 GPUSYNC__RARE void gpusync__show_signals(gpusync__submission *s, gpusync__deferred *deferred)
 {
     GPUSYNC__EACH_SIGNAL(link, s) {
-        GPUSYNC__LOCK_GRAPH(s->device);
         gpusync__show(link->timeline, deferred);
+        GPUSYNC__LOCK_GRAPH(s->device);
     }
 }
 
@@ -9445,13 +9445,12 @@ static void gpusync__count_down(gpusync__submission *s, const gpusync__outcome *
         if (outcome->gpu_end > s->gpu_end)
             s->gpu_end = outcome->gpu_end;
     }
-    bool over = s->running && --s->running == 0;
-    if (over)
+    if (s->running && --s->running == 0) {
         gpusync__work_over(s, deferred);
-    bool waits = over && s->open;
+        if (s->open)
+            gpusync__show_signals(s, deferred);
+    }
     GPUSYNC__UNLOCK_GRAPH(s->device);
-    if (waits)
-        gpusync__show_signals(s, deferred);
 }
 
 /* Ends a part. */
