@@ -8866,9 +8866,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    Submissions and links come from pools of the device, under the submission lock, and go back there
    with their last reference. Joining one submission to another moves links, and no memory. */
 
-/* Puts the link in front of the others, by `next`. */
-static void gpusync__push_link(gpusync__link **links, gpusync__link *link)
+/* Puts a link with this memory in front of the others, by `next`. */
+static void gpusync__push_link(gpusync__link **links, void *memory)
 {
+    gpusync__link *link = (gpusync__link *)memory;
     link->next = *links;
     *links = link;
 }
@@ -8879,17 +8880,18 @@ GPUSYNC__INLINE bool gpusync__take_memory(gpusync_device *dev, gpusync__submissi
                                           gpusync__link **links)
 {
     void *taken;
+
     gpusync__hook_in(dev);
     gpusync__lock(&dev->submission_lock);
     if (s)
         *s = (gpusync__submission *)gpusync__pool_take(dev, GPUSYNC__POOL_SUBMISSIONS, sizeof **s);
     for (; count && (taken = gpusync__pool_take(dev, GPUSYNC__POOL_LINKS, sizeof **links)) != NULL; count--)
-        gpusync__push_link(links, (gpusync__link *)taken);
+        gpusync__push_link(links, taken);
     gpusync__unlock(&dev->submission_lock);
     if (s && !*s)
         *s = (gpusync__submission *)gpusync__allocate(dev, sizeof **s, GPUSYNC__APART);
     for (; count && (taken = gpusync__allocate(dev, sizeof **links, 16)) != NULL; count--)
-        gpusync__push_link(links, (gpusync__link *)taken);
+        gpusync__push_link(links, taken);
     return !count && (!s || *s);
 }
 
@@ -8897,7 +8899,9 @@ GPUSYNC__INLINE bool gpusync__take_memory(gpusync_device *dev, gpusync__submissi
    reference to a timeline here: one in the pool leads to none. No lock is held. */
 static void gpusync__give_memory(gpusync_device *dev, gpusync__submission *s, gpusync__link *links)
 {
-    void *over = NULL, *links_over = NULL;
+    void *over = NULL;
+    void *links_over = NULL;
+
     for (gpusync__link *link = links; link; link = link->next) {
         if (link->timeline)
             gpusync__timeline_unref(link->timeline);
@@ -8947,6 +8951,7 @@ GPUSYNC__INLINE gpusync__submission *gpusync__submission_new(gpusync_queue *q, s
     gpusync__link *spare = NULL;
     gpusync__submission *s;
     bool taken = gpusync__take_memory(dev, &s, links, &spare);
+
     if (!s) {
         gpusync__give_memory(dev, NULL, spare);
         return NULL;
@@ -10608,6 +10613,7 @@ static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gp
     gpusync__submission *s = slot && slot->submission ? slot->submission : *made;
     unsigned long status;
     gpusync_result result = slot ? GPUSYNC_OK : gpusync__check_buffer(q, buffer, GPUSYNC__WORK, NULL, &status);
+
     if (result != GPUSYNC_OK)
         return result;
     if (!signal && s && s->signals_encoded)
@@ -10642,6 +10648,7 @@ static gpusync_result gpusync__encode_link(gpusync_queue *q, void *buffer, gpusy
 {
     gpusync__submission *made = NULL;
     gpusync_result result;
+
     do {
         void *pool = gpusync__pool_push();
         gpusync__lock(&q->order);

@@ -277,11 +277,11 @@ submit_row() { # TITLE SHAPE MESSAGES INSTRUCTIONS: besides those of the hand-wr
 # wait in front the signal is encoded by a call of its own. Where both are encoded there are four calls: the making of the
 # buffer, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit.
 hand_row "wait in front, by hand" hand_front
-submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1856
+submit_row "... encode_signal, submit" front addCompletedHandler:=2,status=1 1732
 hand_row "... and signal behind" hand_around
-submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1356
+submit_row "... gpusync_submit" around addCompletedHandler:=3,status=1 1252
 hand_row "both encoded, by hand" hand_head
-submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 880
+submit_row "... encode both, commit" head addCompletedHandler:=1,status=1 857
 
 many_row() { # KIND LIMIT: instructions of gpusync_wait_many for a point
     local few many
