@@ -8099,14 +8099,12 @@ static void gpusync__try_again(gpusync_timeline *t, gpusync__deferred *deferred)
     }
 }
 
-/* Fails the timeline, and with it everything that waits for it. False: it had failed before. reason
-   NULL: unknown. */
+/* Fails the timeline, and with it everything that waits for it. False: it had failed before. */
 static bool gpusync__fail_timeline(gpusync_timeline *t, const gpusync_error *reason, gpusync__deferred *deferred)
 {
     if (t->failed)
         return false;
-    if (reason)
-        t->error = *reason;
+    t->error = *reason;
     if (t->error.result >= 0 || t->error.result < GPUSYNC_ERROR_COMPILE)
         t->error.result = GPUSYNC_ERROR_EXECUTION;
     if (t->error.failure == GPUSYNC_FAILURE_NONE)
@@ -8840,8 +8838,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
         return result;
     if (reason)
         gpusync__read_reason(&error, reason);
+    else
+        gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the program failed the timeline");
     GPUSYNC__LOCK_GRAPH(timeline->device);
-    if (!gpusync__fail_timeline(timeline, reason ? &error : NULL, &deferred))
+    if (!gpusync__fail_timeline(timeline, &error, &deferred))
         result = timeline->error.result;
     gpusync__show(timeline, &deferred);
     gpusync__do_deferred(timeline->device, &deferred);

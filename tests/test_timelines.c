@@ -835,6 +835,7 @@ static void test_a_failure_without_an_error_is_a_failed_execution(void **state)
         assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), expected);
         assert_int_equal(error.result, expected);
         assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+        assert_string_equal(error.message, i < LENGTH(results) ? "" : "the program failed the timeline");
         assert_ok(gpusync_timeline_destroy(timeline));
     }
     close_rig(&r);
