@@ -340,7 +340,12 @@ static void test_an_eighth_of_the_room_is_kept_free_of_what_is_held(void **state
     stage s;
     (void)state;
     open_stage_with(&s, SOFTMETAL_MANUAL, 1, 16);
-    for (i = 0; i < most; i++) (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, i + 1u)));
+    for (i = 0; i < most; i++) {
+        last = open_on(&s, 0);
+        if (i == 6 && !metal4_run()) /* a signal, too, would take two of gpusync's own */
+            REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(last), WAITS(at(s.a, 7)), SIGNALS(at(s.b, 1)));
+        (void)SUBMIT(s.q[0], BUFFERS(last), WAITS(at(s.a, i + 1u)));
+    }
     last = open_on(&s, 0);
     REFUSED(GPUSYNC_ERROR_QUEUE_FULL, s.q[0], BUFFERS(last), WAITS(at(s.a, most + 2)));
     passing = SUBMIT(s.q[0], BUFFERS(last), SIGNALS(at(s.a, most)), .flags = GPUSYNC_UNORDERED);
