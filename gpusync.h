@@ -1609,9 +1609,20 @@ static size_t gpusync__character(const char *text)
     return bytes;
 }
 
-/* Copies a text, or NULL: cut to fit at the start of a character, and with U+FFFD for each byte of
-   what is not valid, as a text of the program's may be. */
+/* Copies a text that is valid UTF-8, or NULL: cut to fit at the start of a character. */
 static void gpusync__copy_text(char *to, size_t size, const char *text)
+{
+    size_t length = text ? strlen(text) : 0;
+    if (length >= size)
+        for (length = size - 1; ((unsigned char)text[length] & 0xC0) == 0x80;)
+            length--;
+    if (text)
+        memcpy(to, text, length);
+    to[length] = '\0';
+}
+
+/* The same of a text of the program's, with U+FFFD for each byte of what is not valid. */
+static void gpusync__copy_label(char *to, size_t size, const char *text)
 {
     size_t length = 0;
     while (text && *text) {
@@ -1634,7 +1645,7 @@ static void *gpusync__label(const char *text)
     char valid[64];
     if (label)
         return label;
-    gpusync__copy_text(valid, sizeof valid, text);
+    gpusync__copy_label(valid, sizeof valid, text);
     return gpusync__string(valid);
 }
 
@@ -6712,7 +6723,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
                                                                (unsigned long)q->limit);
     if (!q->metal)
         return GPUSYNC_ERROR_METAL_NIL;
-    gpusync__copy_text(q->label, sizeof q->label, desc->label);
+    gpusync__copy_label(q->label, sizeof q->label, desc->label);
     if (desc->label && !q->metal4)
         gpusync__set_label(q->metal, desc->label);
     return GPUSYNC_OK;
@@ -8604,7 +8615,7 @@ static gpusync_result gpusync__timeline_new(gpusync_device *dev, void *event, ui
             listening->timeline = t;
             listening->out = NULL;
         }
-        gpusync__copy_text(t->label, sizeof t->label, desc->label);
+        gpusync__copy_label(t->label, sizeof t->label, desc->label);
         gpusync__lock(&dev->lock);
         /* gpusync__give_up_device fails what is listed long after `lost` was set: no timeline slips
            through. */
@@ -8811,7 +8822,7 @@ static void gpusync__read_text(char *to, size_t size, const char *from)
     char ended[sizeof((gpusync_error *)NULL)->message];
     memcpy(ended, from, size);
     ended[size - 1] = '\0';
-    gpusync__copy_text(to, size, ended);
+    gpusync__copy_label(to, size, ended);
 }
 
 /* Copies the program's own error. */
@@ -10450,7 +10461,7 @@ static gpusync_result gpusync__submit_new(gpusync_queue *q, const gpusync_submis
     s->due.fn = desc->on_complete;
     s->due.user = desc->user;
     if (desc->label)
-        gpusync__copy_text(s->label, sizeof s->label, desc->label);
+        gpusync__copy_label(s->label, sizeof s->label, desc->label);
     if (desc->on_complete)
         deferred->busy = deferred->sweep = true; /* a sweep finds an end that no handler tells of */
     gpusync_result result = gpusync__link_points(s, desc->waits, desc->wait_count, false);
