@@ -20,7 +20,7 @@ static void overwrite_queue(void)
     q->open = NULL;
     q->refused = true;
     q->issuing = true;
-    for (int i = 0; i < GPUSYNC__LINES; i++) q->lines[i].first = NULL;
+    for (int i = 0; i < GPUSYNC__LINES; i++) q->lines[i].end[0] = NULL;
     q->log_count = q->logged = q->covered = q->last_failed = 99;
     q->place.beside[1] = NULL;
 }

@@ -57,7 +57,7 @@ static void nothing_is_left(int count)
 {
     assert(gpusync_is_idle(&Q) && !Q.owed.count && !Q.inside && !Q.leaving);
     assert(!Q.issuing && !Q.lined && !Q.lined_ordered && !Q.held_buffers);
-    for (int i = 0; i < GPUSYNC__LINES; i++) assert(!Q.lines[i].first);
+    for (int i = 0; i < GPUSYNC__LINES; i++) assert(!Q.lines[i].end[0]);
     assert(T.refs == 1 && !T.signal_count && !T.waiting.end[0] && !T.signals.end[0]);
     assert(!T.issued.end[0] && !T.passed && !T.stays);
     assert(!gpusync__has_listed(&T.waits) && !gpusync__has_listed(&Q.waits));

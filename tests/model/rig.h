@@ -234,7 +234,6 @@ static void zero_entrance(gpusync__entrance *in, size_t size)
     in->count = 0;
     in->all = NULL;
     in->joined = NULL;
-    in->parts = 0;
     in->enqueued = in->lacks_memory = false;
     in->worst = GPUSYNC__FOUND_OVER;
 }
