@@ -3044,13 +3044,17 @@ GPUSYNC__INLINE bool gpusync__view_open(gpusync_queue *q, uint64_t ticket, gpusy
 {
     GPUSYNC__LOCK(q);
     gpusync__slot *slot = gpusync__slot_of(q, ticket);
-    if (!slot || slot->traits & GPUSYNC__ENDED) {
+    bool work = slot && slot->kind != GPUSYNC__SUBMISSION; /* else the graph's lock is over its slot */
+    if (!slot || (work && slot->traits & GPUSYNC__ENDED)) {
         GPUSYNC__UNLOCK(q);
         return false;
     }
-    gpusync__view_slot(slot->back, view);
-    if (view->kind == GPUSYNC__SUBMISSION)
-        gpusync__upper_of(q)->keep(view->s = view->slot->submission);
+    if (work) {
+        gpusync__view_slot(slot->back, view);
+    } else {
+        view->buffer = NULL;
+        gpusync__upper_of(q)->keep(view->s = slot->submission);
+    }
     GPUSYNC__UNLOCK(q);
     return true;
 }
