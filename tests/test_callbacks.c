@@ -1809,6 +1809,7 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_QUEUED);
     memset(&reason, 0, sizeof reason);
     reason.result = GPUSYNC_ERROR_CANCELLED;
+    reason.ticket = 77; /* of work that the program knows */
     strcpy(reason.message, "no longer wanted");
     assert_ok(gpusync_timeline_signal(s.t[0], 3));
     on_value(s.t[0], 4, &failed);
@@ -1817,6 +1818,7 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     assert_false(ran_here(&failed));
     assert_result(failed.result, GPUSYNC_ERROR_CANCELLED);
     assert_string_equal(failed.error.message, "no longer wanted");
+    assert_int_equal(failed.error.ticket, 77);
     on_value(s.t[0], 9, &late_one);
     on_value(s.t[0], 3, &below); /* every question gets the first failure */
     assert_int_equal(calls_of(&late_one) + calls_of(&below), 2);
@@ -1839,6 +1841,48 @@ static void test_a_timeline_that_fails_or_goes_calls_back_with_that(void **state
     settle(&s);
     close_idle_stage(&s);
     assert_int_equal(calls_of(&pending), 1);
+}
+
+/* Destroy looks at the status when it has looked for callbacks. */
+static void *report_and_finish(void *argument)
+{
+    stage *s = (stage *)argument;
+    uint64_t looks;
+    char text[2048] = "";
+    while (!strstr(text, "is being destroyed")) must(gpusync_report(s->device, text, sizeof text) > 0, "gpusync_report");
+    must(strstr(text, "is being destroyed, committed 2, completed 1\n") != NULL, text);
+    looks = softmetal_message_count("status");
+    while (softmetal_message_count("status") < looks + 2) sched_yield();
+    finish(s, 0);
+    return NULL;
+}
+
+/* A destroy that waits for its work runs no callback of another queue: nothing has called gpusync_dispatch. */
+static void test_a_destroy_that_waits_runs_no_callback_of_another_queue(void **state)
+{
+    outcome other = {0}, own = {0};
+    gpusync_ticket ticket;
+    pthread_t thread;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("no status to look at");
+    open_callback_stage(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL);
+    ticket = commit_on(&s, 1);
+    on_done(s.q[1], ticket, &other);
+    finish(&s, 1);
+    (void)commit_on(&s, 0);
+    finish(&s, 0);
+    ticket = commit_on(&s, 0);
+    on_done(s.q[0], ticket, &own);
+    thread = start(report_and_finish, &s);
+    assert_ok(gpusync_queue_destroy(s.q[0]));
+    s.q[0] = NULL;
+    join(thread);
+    assert_int_equal(calls_so_far(&own), 1);
+    assert_int_equal(calls_so_far(&other), 0);
+    assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
+    assert_int_equal(calls_so_far(&other), 1);
+    close_idle_stage(&s);
 }
 
 /* == by hand ===================================================================================================== */
@@ -3105,6 +3149,7 @@ int main(void)
         cmocka_unit_test(test_a_foreign_value_that_is_read_first_calls_back_without_the_listener),
         cmocka_unit_test(test_a_poll_that_ends_a_barrier_leaves_its_callback_to_a_dispatch_queue),
         cmocka_unit_test(test_a_timeline_that_fails_or_goes_calls_back_with_that),
+        cmocka_unit_test(test_a_destroy_that_waits_runs_no_callback_of_another_queue),
         cmocka_unit_test(test_by_hand_nothing_runs_until_dispatch),
         cmocka_unit_test(test_every_callback_is_announced),
         cmocka_unit_test(test_a_dispatch_that_leaves_some_announces_them_again),

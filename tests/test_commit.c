@@ -1162,6 +1162,31 @@ static void test_untrack_of_what_has_ended_leaves_later_tickets_alone(void **sta
     rig_close(&r);
 }
 
+/* Nor is what has the place of an ended ticket by now, a lap or more later. */
+static void test_untrack_of_an_old_ticket_leaves_what_has_its_place_alone(void **state)
+{
+    enum { MANY = 1000 };
+    gpusync_ticket ticket, old;
+    void *buffer;
+    int i;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no track");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < MANY; i++) {
+        commit_empty(&r, &buffer);
+        softmetal_finish(buffer);
+    }
+    assert_ok(gpusync_track(r.queue, buffer = own_buffer(&r), &ticket));
+    for (old = 1; old < ticket; old++) assert_result(gpusync_untrack(r.queue, old), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
+    metal_commit(buffer);
+    softmetal_finish(buffer);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    metal_release(buffer);
+    rig_close(&r);
+}
+
 static void test_untrack_refuses_what_is_no_open_tracked_ticket(void **state)
 {
     void *committed, *tracked;
@@ -1506,6 +1531,41 @@ static void deaf_init(deaf_hooks *deaf)
     deaf->hooks.park = deaf_park;
     deaf->hooks.unpark = deaf_unpark;
     deaf->hooks.user = deaf;
+}
+
+typedef struct keeper {
+    void *buffer;
+    unsigned parks, found;
+} keeper;
+
+static void keeping_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    keeper *k = (keeper *)user;
+    (void)deadline_ns;
+    k->parks++;
+    if (waiter->scheduler_data[1] == (void *)waiter) k->found++;
+    waiter->scheduler_data[1] = (void *)waiter;
+    softmetal_finish(k->buffer);
+}
+
+static void keeping_unpark(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
+
+static void test_what_the_hooks_put_into_a_waiter_is_there_in_its_next_wait(void **state)
+{
+    enum { WAITS = 3 };
+    keeper k = {NULL, 0, 0};
+    gpusync_hooks hooks = {NULL, keeping_park, keeping_unpark, &k};
+    int i;
+    rig r;
+    (void)state;
+    rig_open_limited(&r, SOFTMETAL_MANUAL, 64, &hooks);
+    for (i = 0; i < WAITS; i++) {
+        gpusync_ticket ticket = commit_empty(&r, &k.buffer);
+        assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
+    }
+    assert_int_equal(k.parks, WAITS);
+    assert_int_equal(k.found, WAITS - 1);
+    rig_close(&r);
 }
 
 static void test_a_poll_wakes_a_sleeper_for_tracked_work(void **state)
@@ -2358,6 +2418,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_buffer_can_be_tracked_again_after_untrack),
         cmocka_unit_test(test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner),
         cmocka_unit_test(test_untrack_of_what_has_ended_leaves_later_tickets_alone),
+        cmocka_unit_test(test_untrack_of_an_old_ticket_leaves_what_has_its_place_alone),
         cmocka_unit_test(test_untrack_refuses_what_is_no_open_tracked_ticket),
         cmocka_unit_test(test_untrack_refuses_what_a_poll_has_seen_to_end_before_its_handler),
         cmocka_unit_test(test_the_end_of_tracked_work_wakes_every_waiter),
@@ -2369,6 +2430,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded),
         cmocka_unit_test(test_finished_tracked_work_is_let_go_when_metal_lets_go),
         cmocka_unit_test(test_waits_for_tracked_work_end_on_the_real_clock_however_they_wait),
+        cmocka_unit_test(test_what_the_hooks_put_into_a_waiter_is_there_in_its_next_wait),
         cmocka_unit_test(test_a_poll_wakes_a_sleeper_for_tracked_work),
         cmocka_unit_test(test_a_full_queue_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_a_thread_that_waits_for_room_is_woken_by_a_completion_and_by_a_discard),

@@ -1401,6 +1401,31 @@ static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **s
     rig_close(&r);
 }
 
+/* Whichever queue it is, and though the others have none. */
+static void test_a_wait_for_the_device_tells_the_failure_of_any_queue(void **state)
+{
+    unsigned failing;
+    (void)state;
+    for (failing = 0; failing < 3; failing++) {
+        gpusync_error error;
+        gpusync_wait_options options = {.error = &error};
+        void *buffer;
+        unsigned i;
+        stage s;
+        open_stage(&s, SOFTMETAL_MANUAL, 3);
+        for (i = 0; i < 3; i++) {
+            buffer = open_on(&s, i);
+            if (i == failing) softmetal_fail(buffer, NULL, 3, "on purpose");
+            (void)commit_to(s.q[i], buffer);
+            finish(&s, i);
+        }
+        assert_result(gpusync_device_wait(s.device, 0, &options), GPUSYNC_ERROR_EXECUTION);
+        assert_non_null(strstr(error.message, "on purpose"));
+        assert_ok(gpusync_device_wait(s.device, 0, NULL)); /* each is told once */
+        close_stage(&s);
+    }
+}
+
 static void test_a_lost_device_says_so_though_it_has_no_queue_any_more(void **state)
 {
     void *buffer;
@@ -2712,6 +2737,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_question_does_not_wait_for_a_failure_that_takes_memory),
         cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
         cmocka_unit_test(test_a_queue_tells_of_work_that_was_lost_with_another_queue),
+        cmocka_unit_test(test_a_wait_for_the_device_tells_the_failure_of_any_queue),
         cmocka_unit_test(test_a_lost_device_says_so_though_it_has_no_queue_any_more),
         cmocka_unit_test(test_a_log_line_is_one_line),
         cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),

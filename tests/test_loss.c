@@ -2559,6 +2559,20 @@ static void test_destroying_the_queue_ends_the_wait_on_a_lost_device(void **stat
     }
 }
 
+/* It takes no second at all, and the work ends as destroyed, not as lost. */
+static void test_destroying_the_queue_of_a_lost_device_now_ends_its_work_as_destroyed(void **state)
+{
+    outcome o = {0};
+    (void)state;
+    open_play(1);
+    commit_work(0);
+    on_done(s.q[0], works[0].ticket, &o);
+    lose();
+    take_down_with_work(0, true);
+    assert_ended(&o, GPUSYNC_ERROR_DESTROYED);
+    close_play();
+}
+
 /* It does not take the second when the work ends. */
 static void test_destroying_the_queue_of_a_lost_device_waits_until_the_work_ends(void **state)
 {
@@ -3863,6 +3877,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_timeline_that_has_not_failed_fails_at_the_second),
         cmocka_unit_test(test_a_signal_of_an_open_command_buffer_fails_with_its_timeline),
         cmocka_unit_test(test_destroying_the_queue_ends_the_wait_on_a_lost_device),
+        cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_now_ends_its_work_as_destroyed),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_the_work_ends),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_a_commit_is_given_up),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_a_submission_is_given_up),

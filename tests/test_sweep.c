@@ -722,6 +722,28 @@ static void test_the_looks_end_with_the_device(void **state)
     assert_int_equal(softmetal_timers(), 0);
 }
 
+static void note_call(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    if (result == GPUSYNC_OK) COUNT((unsigned *)user);
+}
+
+/* Nothing else does: the work has no callback, and no thread waits. */
+static void test_a_callback_for_a_value_has_the_timer_look(void **state)
+{
+    unsigned calls = 0;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 1);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    assert_int_equal(softmetal_timers(), 0);
+    assert_ok(gpusync_on_done(at(s.a, 1), note_call, &calls));
+    assert_true(softmetal_timers() > 0);
+    finish(&s, 0);
+    assert_int_equal(CALLED(calls), 1);
+    close_stage(&s);
+}
+
 /* A timer cannot be taken back. */
 static void test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing(void **state)
 {
@@ -890,6 +912,7 @@ int main(void)
         cmocka_unit_test(test_the_second_look_reads_every_status_before_it_gives_up),
         cmocka_unit_test(test_a_second_loss_changes_nothing),
         cmocka_unit_test(test_the_looks_end_with_the_device),
+        cmocka_unit_test(test_a_callback_for_a_value_has_the_timer_look),
         cmocka_unit_test(test_a_sweep_that_comes_after_its_device_is_gone_finds_nothing),
         cmocka_unit_test(test_room_of_lost_handlers_comes_back_to_calls_that_do_not_wait),
         cmocka_unit_test(test_room_that_has_come_ends_the_sweeps),

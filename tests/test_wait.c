@@ -1861,6 +1861,23 @@ static void test_a_lost_handler_costs_time_and_no_hang(void **state)
     rig_close(&r);
 }
 
+/* One look finds all that has ended, though no handler has come. */
+static void test_a_wait_for_everything_without_time_finds_all_that_has_ended(void **state)
+{
+    enum { MANY = 5 };
+    void *buffers[MANY];
+    int i;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no status to look at");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    for (i = 0; i < MANY; i++) commit_empty(&r, &buffers[i]);
+    for (i = 0; i < MANY; i++) softmetal_complete(buffers[i]);
+    assert_ok(gpusync_queue_wait(r.queue, 0));
+    softmetal_finish_queue(r.metal_queue);
+    rig_close(&r);
+}
+
 static void test_a_status_that_comes_after_the_handlers_is_no_hang(void **state)
 {
     static const gpusync_wait_options blocking = {.blocking = true};
@@ -2359,6 +2376,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_device_wait_covers_queues_that_are_made_while_it_begins),
         cmocka_unit_test(test_device_wait_tells_a_timeout_before_an_error),
         cmocka_unit_test(test_a_lost_handler_costs_time_and_no_hang),
+        cmocka_unit_test(test_a_wait_for_everything_without_time_finds_all_that_has_ended),
         cmocka_unit_test(test_a_status_that_comes_after_the_handlers_is_no_hang),
         cmocka_unit_test(test_each_waiter_on_its_own_ticket_is_woken_once),
         cmocka_unit_test(test_every_waiter_on_one_ticket_is_woken_once),
