@@ -813,7 +813,12 @@ static void test_texts_of_other_systems_have_their_classes(void **state)
     const class_of_failure rows[] = {
         {NULL, other, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_TIMEOUT, false}, /* before macOS 26 */
         {NULL, other, "Hang (of a later system) (00000003:Hang)", GPUSYNC_FAILURE_TIMEOUT, false}, /* not seen yet */
+        {NULL, other, "Internal Error (00000001:Internal Error)", GPUSYNC_FAILURE_OTHER, false}, /* no text was seen with these */
+        {NULL, other, "Internal Error (00000007:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
         {NULL, other, "Internal Error (0000000a:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
+        {NULL, other, "Internal Error (0000000c:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
+        {NULL, other, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
+        {NULL, other, "Internal Error (0000000f:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
         {NULL, other, "Error (00000008) of a later one (00000003:Hang)", GPUSYNC_FAILURE_TIMEOUT, false}, /* not the first */
         {NULL, other, "Internal Error (IOAF code 2067)", GPUSYNC_FAILURE_OTHER, false},
         {NULL, other, "Internal Error (IOAF code -536870211)", GPUSYNC_FAILURE_OTHER, false},

@@ -2573,6 +2573,26 @@ static void test_destroying_the_queue_of_a_lost_device_now_ends_its_work_as_dest
     close_play();
 }
 
+/* Also what stands behind a ticket that has ended. */
+static void test_destroying_the_queue_now_ends_all_that_has_not_ended(void **state)
+{
+    outcome o[2] = {{0}, {0}};
+    int i;
+    (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
+    open_play(1);
+    for (i = 0; i < 3; i++) commit_work(0);
+    on_done(s.q[0], works[0].ticket, &o[0]);
+    on_done(s.q[0], works[2].ticket, &o[1]);
+    lose();
+    complete_work(&works[1]);
+    assert_ok(gpusync_poll(s.q[0], works[1].ticket));
+    take_down_with_work(0, true);
+    assert_ended(&o[0], GPUSYNC_ERROR_DESTROYED);
+    assert_ended(&o[1], GPUSYNC_ERROR_DESTROYED);
+    close_play();
+}
+
 /* It does not take the second when the work ends. */
 static void test_destroying_the_queue_of_a_lost_device_waits_until_the_work_ends(void **state)
 {
@@ -3878,6 +3898,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_signal_of_an_open_command_buffer_fails_with_its_timeline),
         cmocka_unit_test(test_destroying_the_queue_ends_the_wait_on_a_lost_device),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_now_ends_its_work_as_destroyed),
+        cmocka_unit_test(test_destroying_the_queue_now_ends_all_that_has_not_ended),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_the_work_ends),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_a_commit_is_given_up),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_a_submission_is_given_up),

@@ -52,7 +52,7 @@ EDITS = [
     ("    *error = q->stuck;", "    copy_error(error, &q->stuck);"),
     ("        callback->error = *error;", "        copy_error(&callback->error, error);"),
     ("    s->error = *error;", "    copy_error(&s->error, error);"),
-    ("        t->error = *reason;", "        copy_error(&t->error, reason);"),
+    ("    t->error = *reason;", "    copy_error(&t->error, reason);"),
     ("        s->error = link->timeline->error;", "        copy_error(&s->error, &link->timeline->error);"),
     ("    *to = *from;\n    gpusync__read_text", "    copy_error(to, from);\n    gpusync__read_text"),
     ("    memcpy(ended, from, size);\n", ""),

@@ -222,9 +222,8 @@ MUTANTS = {
          "    GPUSYNC__UNLOCK_GRAPH(t->device);\n    if (result == GPUSYNC_OK && t->device->trace)"),
     ],
     "value-before-the-error": [
-        ("    if (reason)\n        t->error = *reason;\n",
-         "    GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);\n    if (reason)\n"
-         "        t->error = *reason;\n"),
+        ("    t->error = *reason;\n",
+         "    GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);\n    t->error = *reason;\n"),
     ],
     # -- a timeline's listener
     "block-taken-off-late": [
