@@ -28,7 +28,8 @@
            printf("%s\n", gpusync_result_string(result));
            while (gpusync_next_error(queue, &cursor, &error) == GPUSYNC_OK)  // what failed, and why
                printf("%s: %s\n", gpusync_failure_string(error.failure), error.message);
-           gpusync_queue_destroy(queue);                                     // waits for what is in flight
+           if (result == GPUSYNC_TIMEOUT) gpusync_queue_destroy_now(queue);  // the GPU hangs: destroy would wait for it
+           else gpusync_queue_destroy(queue);
            gpusync_device_destroy(device);
            return result != GPUSYNC_OK;
        }

@@ -1,7 +1,7 @@
 // cc -std=c99 wait_any.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o wait_any
 //
-// A wait for whichever of several fences ends first, with a time limit, as SDL_WaitForGPUFences makes it. Metal has no
-// such wait, so SDL polls in a loop (libsdl-org/SDL#15947). gpusync_wait_many sleeps until a fence has ended. The
+// A wait for whichever of several fences ends first, as SDL_WaitForGPUFences makes it, and with a time limit. Metal has
+// no such wait, so SDL polls in a loop (libsdl-org/SDL#15947). gpusync_wait_many sleeps until a fence has ended. The
 // program prints how long it waited, and how much processor time that took.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
