@@ -2573,6 +2573,22 @@ static void test_destroying_the_queue_of_a_lost_device_now_ends_its_work_as_dest
     close_play();
 }
 
+/* It takes no room, and no call looks at its queue. */
+static void test_held_work_without_command_buffers_ends_with_the_loss(void **state)
+{
+    outcome o = {0};
+    gpusync_ticket ticket;
+    (void)state;
+    NOT_ON_METAL4("a submission has command buffers there");
+    open_play(1);
+    ticket = SUBMIT(s.q[0], WAITS(at(s.a, 1)), SIGNALS(at(s.b, 1)), .flags = GPUSYNC_STRICT);
+    on_done(s.q[0], ticket, &o);
+    assert_int_equal(stats_of(s.q[0]).held, 1);
+    lose();
+    assert_ended(&o, GPUSYNC_ERROR_DEVICE_LOST);
+    close_play();
+}
+
 /* Also what stands behind a ticket that has ended. */
 static void test_destroying_the_queue_now_ends_all_that_has_not_ended(void **state)
 {
@@ -3898,6 +3914,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_signal_of_an_open_command_buffer_fails_with_its_timeline),
         cmocka_unit_test(test_destroying_the_queue_ends_the_wait_on_a_lost_device),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_now_ends_its_work_as_destroyed),
+        cmocka_unit_test(test_held_work_without_command_buffers_ends_with_the_loss),
         cmocka_unit_test(test_destroying_the_queue_now_ends_all_that_has_not_ended),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_the_work_ends),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_waits_until_a_commit_is_given_up),
