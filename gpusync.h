@@ -515,7 +515,8 @@ typedef struct gpusync_error {
     cursor   The reader's own number. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets the
              cursor after the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
     error    Gets the failure when OK, else is unchanged.
-    A cursor passes every failure on record once, in order of discovery, abandoned work (FAILURE_CANCELLED) included.
+    A cursor passes every failure on record once, in order of discovery, abandoned work (FAILURE_CANCELLED) included. A
+    failure is on record before a poll or a wait returns it.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);

@@ -1406,11 +1406,12 @@ static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **s
     rig_close(&r);
 }
 
-/* Whichever queue it is, and though the others have none. */
+/* Whichever queue it is. The others end well when the wait looks: it leaves out those of which it knew before. */
 static void test_a_wait_for_the_device_tells_the_failure_of_any_queue(void **state)
 {
     unsigned failing;
     (void)state;
+    NOT_ON_METAL4("no look sees an end before the handler");
     for (failing = 0; failing < 3; failing++) {
         gpusync_error error;
         gpusync_wait_options options = {.error = &error};
@@ -1422,11 +1423,12 @@ static void test_a_wait_for_the_device_tells_the_failure_of_any_queue(void **sta
             buffer = open_on(&s, i);
             if (i == failing) softmetal_fail(buffer, NULL, 3, "on purpose");
             (void)commit_to(s.q[i], buffer);
-            finish(&s, i);
+            softmetal_complete(buffer);
         }
         assert_result(gpusync_device_wait(s.device, 0, &options), GPUSYNC_ERROR_EXECUTION);
         assert_non_null(strstr(error.message, "on purpose"));
         assert_ok(gpusync_device_wait(s.device, 0, NULL)); /* each is told once */
+        for (i = 0; i < 3; i++) finish(&s, i);
         close_stage(&s);
     }
 }
