@@ -130,6 +130,10 @@ bool probe_took_no_lock(void);
    On the manual clock, whose timers fire here; not inside a dispatched function. */
 void probe_give_up_lost(gpusync_device *device);
 
+/* Is the first (1) or second (2) of those looks still to come? A look comes again where another thread had the lock that
+   commits take. False in code of probe_at and its like: the thread that stands still there may have that lock. */
+bool probe_looks_again(const gpusync_device *device, unsigned look);
+
 /* One of those two looks, on the dispatch queue of the device's sweeps. */
 void probe_look_at_lost(gpusync_device *device);
 
@@ -211,6 +215,7 @@ static struct {
     const void *lock; /* of the timeline, or NULL */
     void (*act)(void *);
     void *argument;
+    int acting; /* how many threads are in `act` */
 } probe_act;
 
 static bool probe_has_word(const char *words, const char *word)
@@ -239,7 +244,9 @@ static void probe_come_by(const locks_step *step)
         !__atomic_compare_exchange_n(&probe_act.where, &where, PROBE_NOWHERE, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST))
         return;
+    __atomic_add_fetch(&probe_act.acting, 1, __ATOMIC_SEQ_CST);
     probe_act.act(probe_act.argument);
+    __atomic_sub_fetch(&probe_act.acting, 1, __ATOMIC_SEQ_CST);
 }
 
 static void probe_arm(int where, const void *lock, int n, void (*act)(void *), void *argument)
@@ -285,10 +292,16 @@ bool probe_took_no_lock(void)
 __attribute__((no_sanitize("thread"))) /* no sweep runs meanwhile: each ends before its timer has fired */
 void probe_give_up_lost(gpusync_device *device)
 {
-    for (int look = 0; look < 2; look++) {
-        __atomic_store_n(&device->lost_ns, 1, __ATOMIC_SEQ_CST); /* long ago, and so is the first look */
-        for (unsigned timers = softmetal_timers(); timers; timers--) softmetal_fire_timer();
-    }
+    for (unsigned look = 1; look <= 2; look++)
+        do {
+            __atomic_store_n(&device->lost_ns, 1, __ATOMIC_SEQ_CST); /* long ago, and so is the first look */
+            for (unsigned timers = softmetal_timers(); timers; timers--) softmetal_fire_timer();
+        } while (probe_looks_again(device, look));
+}
+
+__attribute__((no_sanitize("thread"))) bool probe_looks_again(const gpusync_device *device, unsigned look)
+{
+    return device->lost_ns && device->looked < look && __atomic_load_n(&probe_act.acting, __ATOMIC_SEQ_CST) == 0;
 }
 
 void probe_look_at_lost(gpusync_device *device)
