@@ -2088,7 +2088,7 @@ static void test_what_is_just_being_issued_is_given_up_at_the_next_look(void **s
     softmetal_finish(killed);
     assert_true(gpusync_device_is_lost(s.device));
     must_return_within(20);
-    probe_give_up_lost(s.device);
+    probe_give_up_amid_a_commit(s.device);
     has_returned();
     assert_int_equal(value_of(s.t[0]) + value_of(s.t[2]), 0); /* timelines fail when all is given up */
     assert_false(gpusync_is_idle(s.q[0]));

@@ -361,7 +361,7 @@ static void *lose_and_signal(void *argument)
     (void)commit_to(s->q[1], culprit);
     softmetal_finish(culprit);
     must(gpusync_device_is_lost(s->device), "the device is not lost");
-    probe_give_up_lost(s->device);
+    probe_give_up_amid_a_commit(s->device);
     must(gpusync_poll(s->q[0], amid_a_commit.before) == GPUSYNC_NOT_READY, "the work was given up amid a commit");
     must(gpusync_timeline_signal(s->a, 5) == GPUSYNC_OK && value_of(s->a) == 5, "the value has not been reached");
     must(owners_of(amid_a_commit.object) == 1, "the object is kept though its value was reached");

@@ -761,7 +761,7 @@ static void *lose_and_give_up(void *unused)
     fail_with_the_device(fatal);
     softmetal_finish(fatal);
     must(gpusync_device_is_lost(amid_a_commit.rig->device), "the device is not lost");
-    probe_give_up_lost(amid_a_commit.rig->device);
+    probe_give_up_amid_a_commit(amid_a_commit.rig->device);
     must(gpusync_poll(amid_a_commit.other, 1) == GPUSYNC_ERROR_DEVICE_LOST, "the first point was not given up");
     must(gpusync_poll(amid_a_commit.rig->queue, 1) == GPUSYNC_NOT_READY, "the second was given up amid a commit");
     return NULL;
