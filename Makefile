@@ -467,6 +467,10 @@ $(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h Makefile
 		-o $@.0 $(SOFTMETAL_OBJS) $(SOFTMETAL_LDLIBS))
 	$(if $(darwin),,echo "INPUT(libsoftmetal.so.0 -lBlocksRuntime $$(realpath $$(gcc -print-file-name=libobjc.so)))" >$@)
 
+# With little optimisation a test or example is compiled in half the time. The implementation that most are linked with has all
+# of it.
+quickly = $(if $(filter file,$(origin CFLAGS)),-Og)
+
 $(BUILD)/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(test_flags)
@@ -479,7 +483,7 @@ $(BUILD)/tests/gpusync_impl.o: tests/compile/inside.c $(BUILD)/flags
 
 $(BUILD)/tests/%.o: tests/%.c $(BUILD)/flags
 	echo '  cc $<'
-	$(compile) -include tests/locks.h $(test_flags) $(cmocka_flags)
+	$(compile) $(quickly) -include tests/locks.h $(test_flags) $(cmocka_flags)
 
 $(BUILD)/bench/%.o: tests/bench/%.c $(BUILD)/flags
 	echo '  cc $<'
@@ -496,7 +500,7 @@ $(BUILD)/readme: $(BUILD)/readme.c gpusync.h $(example_lib)
 
 $(BUILD)/examples/%.o: examples/%.c $(BUILD)/flags
 	echo '  cc $<'
-	$(compile) $(example_flags)
+	$(compile) $(quickly) $(example_flags)
 
 # $(call impl_of,NAME,PLACE): gpusync_impl.o unless NAME has the implementation
 impl_of = $(if $(filter $(1),$(complete)),,$(BUILD)/$(2)gpusync_impl.o)

@@ -1,6 +1,5 @@
 /* example_run.h - a program of examples/ within a test program: its main is called, and what it prints is kept
 
-       #define GPUSYNC_IMPLEMENTATION
        #include "example_run.h"
        ... macros that put a function of the test in front of one that the example calls ...
        #define main example_main
@@ -12,6 +11,7 @@
 #ifndef EXAMPLE_RUN_H
 #define EXAMPLE_RUN_H
 
+#define GPUSYNC__IMPLEMENTED /* for the example, which has the bodies in it: those of the tests are linked instead */
 #include "support.h"
 
 /* -- what it prints --------------------------------------------------------------------------------------------- */

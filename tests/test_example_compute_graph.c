@@ -1,7 +1,6 @@
 /* test_example_compute_graph.c - examples/compute_graph.c: a failure costs one graph at most; a stop waits for the GPU
 
    The example is compiled in here, with its implementation, and its main is run. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 
 /* -- what happens to a part, by its label ------------------------------------------------------------------------ */

@@ -1,7 +1,6 @@
 /* test_example_fence.c - examples/fence.c: a fence may be waited for, reset and destroyed before its work is submitted
 
    The example is compiled in here, with its implementation. Its main is run. The tests use its fence, too. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 
 static gpusync_device *its_device; /* of the program */

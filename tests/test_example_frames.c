@@ -2,7 +2,6 @@
 
    The example is compiled in here, with its implementation, and its main is run. The test reads each picture when
    softmetal's display shows it. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 
 enum { ALL = 60, W = 64, H = 32 }; /* as in the example */

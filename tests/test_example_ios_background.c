@@ -2,7 +2,6 @@
 
    The example is compiled in here, with its implementation. Its main is run, which plays an app's way to the background
    and back. The tests also call what an app's delegate calls. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 #include <errno.h>
 

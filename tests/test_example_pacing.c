@@ -2,7 +2,6 @@
 
    The example is compiled in here, with its implementation, and its main is run, in each of its ways. softmetal's
    display works out when a drawable is shown; the test may say that it is dropped, or that no handler runs. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 #include <errno.h>
 

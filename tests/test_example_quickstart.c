@@ -2,7 +2,6 @@
 
    The example is compiled in here, with its implementation, and its main is run. Its work hangs until the wait for it
    sleeps, spins, or is blocked in Metal. So there is one way for each wait to end, and the table is known. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 #include <setjmp.h>
 

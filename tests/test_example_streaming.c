@@ -2,7 +2,6 @@
 
    The example is compiled in here, with its implementation, and its main is run. Frames and uploads hang until the loop
    waits for a frame, as it does when it has run ahead as far as it may. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 
 /* What becomes of a command buffer, by its label: "frame 5", "asset 2". */

@@ -1,7 +1,6 @@
 /* test_example_two_devices.c - examples/two_devices.c: a failure crosses the bridge, and both sides end in time
 
    The example is compiled in here, with its implementation, and its main is run: on one MTLDevice, and on two. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 
 /* The work of an item, from 1 on. A commit may be held for a moment, so it goes by the order of its queue. */

@@ -2,7 +2,6 @@
 
    The example is compiled in here, with its implementation, and its main is run. Its jobs hang, and end in the order
    that the test wants: each when the program sleeps. */
-#define GPUSYNC_IMPLEMENTATION
 #include "example_run.h"
 
 static gpusync_device *its_device; /* of the program */
