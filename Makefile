@@ -418,7 +418,7 @@ how-to-%: $(BUILD)/fuzz/%
 ##  TESTS EXAMPLES  names of those to build and run; default all
 ##  STRESS          factor for the length of the stress tests; default 1
 ##  RUN             put in front of every program that is run: RUN=valgrind
-##  JOBS            programs that are run at a time; default as many as there are cores, and two at most
+##  JOBS            programs that are run at a time; default twice as many as there are cores, and four at most
 ##  N               rounds of make loop, and of make fuzz-threads INPUT=; default 20
 ##  PARTS           of make test-compile: matrix ways symbols stubs strict objc copies macho
 ##  TIME SEED INPUT of make fuzz and fuzz-threads: seconds, default 60; where its random numbers begin (1); an input to run, instead of all that

@@ -16,7 +16,7 @@
 # Several programs run at a time, and what they say is shown in the order of the arguments. Examples on a Mac's GPU run one
 # after another.
 #
-# JOBS         how many at a time; default: as many as there are cores, and two at most
+# JOBS         how many at a time; default: twice as many as there are cores, and four at most: most of them sleep
 # FORM         where examples run, as expect.pl names it. Default: mac on a Mac, else softmetal
 # FIRST_RED=1  the first test that fails ends its program for good; those behind it count as failed
 # RUN          command put in front of every program (valgrind, setarch ...)
@@ -34,7 +34,7 @@ form=softmetal
 [ "$(uname -s)" != Darwin ] || form=mac
 form=${FORM:-$form}
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}
-[ -n "${JOBS:-}" ] || [ "$jobs" -le 2 ] || jobs=2
+[ -n "${JOBS:-}" ] || jobs=$((jobs < 2 ? 2 * jobs : 4))
 longest=400 # lines of a failed program's output that are shown
 passed=0 failed=0 skipped=0 left_out=0 failures=
 bad='autorelease called without pool'
