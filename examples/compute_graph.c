@@ -3,7 +3,7 @@
 // A backend that computes graphs, as ggml has it: the nodes of a graph go to the GPU in several command buffers, a
 // callback may stop the graph between two of them, and a command buffer may fail. iOS refuses one while the app is in
 // the background, and that must not end all later graphs (ggml-org/ggml#1545). The queue has sticky_failure, so no part
-// behind a failed one counts as computed. The class of the failure says whether to compute the graph again.
+// behind a failed one counts as computed. The class of the failure says whether to compute the graph again, and when.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
@@ -16,6 +16,8 @@ enum { GRAPHS = 3, NODES = 12, PARTS = 4, TRIES = 3, SLICE = 4096 };
 
 typedef bool abort_callback(void *user); /* true: commit no more of this graph */
 
+typedef enum again { AT_ONCE, LATER, NEVER } again; /* when to compute a graph that has failed */
+
 typedef struct backend {
     gpusync_device *device;
     gpusync_queue *queue;
@@ -25,6 +27,7 @@ typedef struct backend {
     void *abort_user;
     unsigned tries, committed; /* committed: parts of this try */
     bool aborted;
+    again when; /* of the last try, if it failed */
 } backend;
 
 static gpusync_result failed(const char *call, gpusync_result result)
@@ -75,32 +78,34 @@ static gpusync_result compute_once(backend *b, unsigned graph)
 }
 
 /* Reads every failure since the last call. Prints the first: parts behind it took its error. */
-static bool is_transient(backend *b, unsigned graph)
+static again when_again(backend *b, unsigned graph)
 {
     gpusync_error error;
-    bool transient = true;
+    again when = AT_ONCE;
     for (unsigned n = 0; gpusync_next_error(b->queue, &b->cursor, &error) == GPUSYNC_OK; n++) {
+        again its = error.failure == GPUSYNC_FAILURE_INNOCENT_VICTIM   ? AT_ONCE
+                    : gpusync_failure_is_transient(error.failure) ? LATER
+                                                                   : NEVER;
         if (n == 0) printf("graph %u: %s: %s\n", graph, error.label, gpusync_failure_string(error.failure));
-        if (!gpusync_failure_is_transient(error.failure)) transient = false;
+        if (its > when) when = its;
     }
-    return transient;
+    return when;
 }
 
-/* GPUSYNC_ERROR_EXECUTION: this graph has failed, and the queue takes the next one. After GPUSYNC_FAILURE_NOT_PERMITTED
-   an app for iOS waits until it is in the foreground before it tries again. */
+/* GPUSYNC_ERROR_EXECUTION: this graph has failed, and the queue takes the next one. Where b->when is LATER the program
+   computes the graph again when the app is in the foreground, or has freed memory. */
 static gpusync_result compute(backend *b, unsigned graph)
 {
     for (b->tries = 1;; b->tries++) {
         gpusync_result result;
-        bool transient;
         memset(metal_contents(b->data), 0, (NODES + 1) * SLICE); /* no part is in flight */
         memset(metal_contents(b->data), (int)graph, SLICE);      /* the input */
         result = compute_once(b, graph);
         if (result != GPUSYNC_ERROR_EXECUTION) return result;
-        transient = is_transient(b, graph);
+        b->when = when_again(b, graph);
         result = FAILED(gpusync_queue_clear_failure(b->queue)); /* of a stopped graph, too: the next needs the queue */
         if (result != GPUSYNC_OK) return result;
-        if (b->aborted || !transient || b->tries == TRIES) return GPUSYNC_ERROR_EXECUTION;
+        if (b->aborted || b->when != AT_ONCE || b->tries == TRIES) return GPUSYNC_ERROR_EXECUTION;
     }
 }
 
@@ -117,7 +122,8 @@ static bool show(backend *b, unsigned graph, gpusync_result result, bool *good)
     if (result != GPUSYNC_OK) *good = false;
     if (result != GPUSYNC_OK && result != GPUSYNC_ERROR_EXECUTION) return false;
     if (b->aborted) printf("graph %u: stopped after %u of %d parts\n", graph, b->committed, PARTS);
-    else if (result != GPUSYNC_OK) printf("graph %u: given up, try %u\n", graph, b->tries);
+    else if (result != GPUSYNC_OK)
+        printf("graph %u: %s, try %u\n", graph, b->when == LATER ? "put off" : "given up", b->tries);
     else if (output[0] == (char)graph && output[SLICE - 1] == (char)graph)
         printf("graph %u: computed, try %u\n", graph, b->tries);
     else *good = !fprintf(stderr, "graph %u: a wrong result\n", graph);
