@@ -88,7 +88,8 @@ matrix() {
         esac
         for standard in $(standards_of "$compiler" $language "$standards"); do
             for optimise in -O0 -O2 -Os; do
-                case $optimise$standard in -Os*99 | -Os*17 | -O[02]*) ;; *) continue ;; esac
+                # What a compiler makes of optimised code does not depend on the standard: the first and the last will do.
+                case $optimise$standard in -O0* | -Os*99 | -Os*17 | -O2c99 | -O2c++11 | -O2*2[xb]) ;; *) continue ;; esac
                 check "$compiler $standard $optimise, Metal: two files and an implementation" build_run \
                     $language "$compiler" "$standard" "$optimise" 1 program.c second.c implementation.c
             done
@@ -380,7 +381,7 @@ apple() {
     [ $# -gt 0 ] && shift
     case $language in *++) driver=c++ ;; esac
     for file in "${files[@]}"; do
-        "$zig" $driver -target "$target" -isystem "$darwin_headers" -std="$standard" -O1 -UNDEBUG -I"$root" \
+        "$zig" $driver -target "$target" -isystem "$darwin_headers" -std="$standard" -O0 -UNDEBUG -I"$root" \
             "${warnings[@]}" "$@" -x "$language" -c "$src/$file" -o "$dir/$file.o" && platform "$dir/$file.o" "$platform" ||
             return 1
     done
