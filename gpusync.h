@@ -4869,9 +4869,10 @@ static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
     while ((t = gpusync__next_timeline(dev, t)) != NULL) {
         uint64_t value = gpusync__value_of(t);
         GPUSYNC__LOCK_TIMELINE(t);
-        if (gpusync__has_listed(&t->waits))
-            reason = true;
+        bool listed = gpusync__has_listed(&t->waits);
         GPUSYNC__UNLOCK_TIMELINE(t);
+        if (listed && dev->looked < 2) /* a release that is left stays until destroy */
+            reason = true;
         t->calls->look(t);
         if (gpusync__value_of(t) != value)
             *found = true;
@@ -4975,8 +4976,7 @@ static void gpusync__sweep(void *context)
         set, or if the end is near by the queue's history (gpusync__worth). With `blocking` it calls
         Metal's own wait instead.
      4. gpusync__sleep lists a wait entry for each goal, arms the sweep and parks (waits_sleep).
-     5. The waiter reads how a goal ended (gpusync__result_of, gpusync__timeline_result), or why it
-        did not.
+     5. The waiter reads how a goal ended (gpusync__goal_result), or why it did not.
      6. The caller leaves the queue or timeline. A wait that timed out leaves nothing behind.
 
    With `handlers` the wait for a goal that is met goes on until every handler of its tickets has
@@ -5055,23 +5055,18 @@ static inline bool gpusync__reached(const gpusync__goal *goal)
     return reached;
 }
 
-/* Returns how the wait for a value that is met ended: the failure of the timeline, with its error, or
-   OK. The error changes no more once the failure is shown. */
-static gpusync_result gpusync__timeline_result(const gpusync_timeline *t, gpusync_error *error)
+/* Returns how a goal that is met ended. tell: as for gpusync__result_of. A value that is met ended
+   well, unless its timeline has failed, whose error changes no more then. */
+GPUSYNC__RARE gpusync_result gpusync__goal_result(const gpusync__goal *goal, bool tell, gpusync_error *error)
 {
+    const gpusync_timeline *t = goal->timeline;
+    if (goal->kind != GPUSYNC__VALUE)
+        return gpusync__result_of(goal->queue, goal, tell, error);
     if (gpusync__value_of(t) != GPUSYNC__FAILED_VALUE)
         return GPUSYNC_OK;
     if (error)
         *error = t->error;
     return t->error.result;
-}
-
-/* Returns how a goal that is met ended. tell: as for gpusync__result_of. */
-GPUSYNC__RARE gpusync_result gpusync__goal_result(const gpusync__goal *goal, bool tell, gpusync_error *error)
-{
-    if (goal->kind == GPUSYNC__VALUE)
-        return gpusync__timeline_result(goal->timeline, error);
-    return gpusync__result_of(goal->queue, goal, tell, error);
 }
 
 /* Returns how a goal that is over ended. If the wait for its handlers was cut short, work that
@@ -11465,6 +11460,7 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
 {
     const gpusync__slot *work = &s->work;
     bool issued = gpusync__is_issued(s);
+    uint64_t since = GPUSYNC__LOAD_SEQ(&work->since_ns);
     char label[64];
     gpusync__copy_text(label, sizeof label, s->label);
     gpusync__view part;
@@ -11479,11 +11475,11 @@ GPUSYNC__RARE void gpusync__write_submission(gpusync__writer *out, gpusync__subm
         stands = "given up";
     GPUSYNC__UNLOCK_GRAPH(s->device);
     gpusync__write(out, "    ticket %" PRIu64 " '%s': %s for %.1f ms\n", work->ticket, label, stands,
-                   gpusync__ms_since(GPUSYNC__LOAD_SEQ(&work->since_ns)));
+                   gpusync__ms_since(since));
     for (uint32_t i = issued ? s->first_part : s->part_count; i < s->part_count; i++) {
         if (!gpusync__view_part(work->queue, s, i, &part))
             continue;
-        gpusync__write_buffer(out, work->queue, &part, GPUSYNC__LOAD_SEQ(&work->since_ns));
+        gpusync__write_buffer(out, work->queue, &part, since);
         gpusync__view_end(work->queue, &part);
     }
     for (const gpusync__link *link = s->links.first; link; link = link->next)
@@ -11595,10 +11591,8 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *queue, char *buffer, size_t size)
 {
     gpusync__writer out = {buffer, buffer ? size : 0, 0};
-    if (out.size)
-        buffer[0] = '\0';
     if (!queue || !gpusync__enter(queue))
-        return 0;
+        return gpusync_report(NULL, buffer, size);
     gpusync__write_queue(&out, queue);
     gpusync__leave(queue);
     return out.length;
@@ -11611,9 +11605,11 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *queue, char *buffer, size
 #else /* GPUSYNC_OBJC */
 
 /* ------------------------------------------------------------------------------- >>stubs --
-   No Metal here: every call says so. Where a call has an `out`, *out becomes NULL or 0. The public
+   No Metal here: every call says so. Where a call has an `out`, *out becomes 0 or NULL. The public
    declarations have given all of these the linkage of C. They use none of their parameters, and no
    compiler is to complain of that. */
+
+#include <string.h>
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
@@ -11624,11 +11620,23 @@ GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *queue, char *buffer, size
 #endif
 
 /* clang-format off */
-#define GPUSYNC__STUB(declaration) GPUSYNC_API gpusync_result declaration { return GPUSYNC_ERROR_UNSUPPORTED; }
+#define GPUSYNC__STUB(declaration)                                                                   \
+    GPUSYNC_API gpusync_result declaration                                                           \
+    {                                                                                                \
+        return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
+    }
 #define GPUSYNC__STUB_DESTROY(declaration, object)                                                   \
-    GPUSYNC_API gpusync_result declaration { return object ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_OK; }
+    GPUSYNC_API gpusync_result declaration                                                           \
+    {                                                                                                \
+        return object ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_OK;                                      \
+    }
 #define GPUSYNC__STUB_OUT(declaration)                                                               \
-    GPUSYNC_API gpusync_result declaration { if (out) *out = 0; return GPUSYNC_ERROR_UNSUPPORTED; }
+    GPUSYNC_API gpusync_result declaration                                                           \
+    {                                                                                                \
+        if (out)                                                                                     \
+            memset(out, 0, sizeof *out);                                                             \
+        return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
+    }
 /* clang-format on */
 GPUSYNC__STUB_OUT(gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out))
 GPUSYNC__STUB_DESTROY(gpusync_device_destroy(gpusync_device *device), device)
@@ -11656,8 +11664,8 @@ GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint6
                               const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns, const gpusync_wait_options *options))
-GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
-                                const gpusync_wait_options *options, size_t *which))
+GPUSYNC__STUB_OUT(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                    uint64_t timeout_ns, const gpusync_wait_options *options, size_t *out))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
                                           gpusync_timeline **out))
 GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy(gpusync_timeline *timeline), timeline)
@@ -11672,19 +11680,20 @@ GPUSYNC__STUB_OUT(gpusync_submit(gpusync_queue *queue, const gpusync_submission 
 GPUSYNC__STUB(gpusync_cancel_held(gpusync_queue *queue))
 GPUSYNC__STUB(gpusync_release_after(gpusync_point point, void *object))
 GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
-GPUSYNC__STUB(gpusync_dispatch(gpusync_device *device, size_t max, size_t *count))
+GPUSYNC__STUB_OUT(gpusync_dispatch(gpusync_device *device, size_t max, size_t *out))
 GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
-GPUSYNC__STUB(gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total))
+GPUSYNC__STUB_OUT(gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *out))
 GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns))
 GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                           gpusync_error *error))
 GPUSYNC__STUB_DESTROY(gpusync_warmup_destroy(gpusync_warmup *warmup), warmup)
 GPUSYNC__STUB(gpusync_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
-GPUSYNC__STUB(gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *info))
+GPUSYNC__STUB_OUT(gpusync_get_info(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket_info *out))
 GPUSYNC__STUB(gpusync_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user))
 GPUSYNC__STUB(gpusync_get_stats(const gpusync_queue *queue, gpusync_stats *stats))
 GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_stats *stats))
 #undef GPUSYNC__STUB
+#undef GPUSYNC__STUB_DESTROY
 #undef GPUSYNC__STUB_OUT
 
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
@@ -11701,6 +11710,8 @@ GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
 }
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
 {
+    if (base)
+        *base = 0;
     return 0;
 }
 GPUSYNC_API uint64_t gpusync_now_ns(void)
@@ -11798,26 +11809,36 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
      0.4   Not released yet.
            1. What a 0.3 program has to change. examples/from-0.3.sh prints the lines, and changes some:
              gpusync_track_committed                     gone, with ERROR_NOT_COMMITTED: call gpusync_track before the
-                                                         commit, or commit an empty command buffer through gpusync
-                                                         behind the buffer, which tells its end, but not its failure
-             gpusync_throttle, max_in_flight             gone: if (ticket > 2) gpusync_wait(queue, ticket - 2, ...).
-                                                         gpusync_commit waits for no room
-             gpusync_wait_mode and its three fields      gone. HANDLER: a gpusync_spin of zeros. BLOCKING, which works
-                                                         in gpusync_wait_ex alone: gpusync_wait_options.blocking
-             gpusync_wait_options.through_loss           gone: every wait goes on when the device is lost, and
-                                                         gpusync_get_info tells whether memory may be freed
-             gpusync_device_desc.log_report              gone: call gpusync_report in the log function
+                                                         commit, or submit an empty command buffer of the queue behind
+                                                         the buffer, GPUSYNC_UNORDERED, so that no held work delays it.
+                                                         That tells the end. The failure is in the buffer's own status,
+                                                         and does not stick
+             gpusync_throttle(queue, n, limit),          gone. After the commit: if (ticket >= n) gpusync_wait(queue,
+               max_in_flight                             ticket - n + 1, ...), which also returns how that ticket
+                                                         ended. gpusync_commit waits for no room
+             gpusync_wait_mode and its three fields      gone. HANDLER: a gpusync_spin of zeros, for the device only if
+                                                         no queue of it is to spin: NULL means the device's spin.
+                                                         BLOCKING, which works in gpusync_wait_ex alone:
+                                                         gpusync_wait_options.blocking
+             gpusync_wait_options.through_loss           gone: every wait goes on when the device is lost. Whether
+                                                         memory may be freed tells gpusync_get_info for a ticket,
+                                                         gpusync_is_idle for a queue. A wait for everything returns
+                                                         ERROR_DEVICE_LOST then, and gpusync_next_error has the failures
+             gpusync_device_desc.log_report              gone: call gpusync_report in the log function, for a warning.
+                                                         `log_user` leads to the device
              gpusync_device_wait_ex                      gpusync_device_wait, which takes the options; NULL: none
              gpusync_command_buffer_desc.error_options,  an MTLCommandBufferDescriptor in `descriptor`, not beside
                .log_state                                unretained_references
              gpusync_stats.spurious_wakes,               gone; the waits that slept: `wakes`, and the sum of their
                .waits_skipped, .buffers_saved,           latencies: `wake_ns`
                .wake_latencies
-             GPUSYNC_TRACE_SCHEDULED                     gone: gpusync_get_info tells when the GPU began
+             GPUSYNC_TRACE_SCHEDULED                     gone: gpusync_trace_event.gpu_start_s of
+                                                         GPUSYNC_TRACE_COMPLETED
              positional initialisers of descs            by name
              gpusync_timeline_expect                     gone: gpusync_timeline_desc.signalled_by_others
              gpusync_timeline_desc.fail_writes_event     gone: failing writes UINT64_MAX to a timeline's own event, and
-                                                         never to an imported one, which the program writes itself
+                                                         never to an imported one, which the program writes itself,
+                                                         after gpusync_timeline_fail
              gpusync_device_create_0_3 by its symbol     gpusync_device_create, or _0_4; so for gpusync_queue_create
                                                          and gpusync_command_buffer
            2. What means something else, and compiles as before:
@@ -11856,6 +11877,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              gpusync_set_trace waits for gpusync's handlers that have begun. A badly formed description is
              ERROR_INVALID_ARGUMENT of gpusync_submit on a lost queue, too. A wait for everything gives the failure of
              the lowest ticket. gpusync_report gives no deviation, and leaves out points of a wait that are over.
+             The texts of gpusync_result_string and of the log have other words.
              Held work may be committed on a dispatch queue of gpusync's own. gpusync_cancel_held does not wait for
              held work that is being committed, and cancels what stands behind it.
            3. New: GPUSYNC_FROM_NOW, gpusync_failure_is_transient, gpusync_timeline_desc.signalled_by_others,

@@ -61,21 +61,21 @@ kind_of() { # FILE
 # ~NAME: TEXT       compiles as before, and means something else
 # "WORDS: TEXT      stands in a text of gpusync no more, or more rarely
 rows='
-gpusync_track_committed: call gpusync_track before the commit, or commit an empty command buffer with gpusync behind it
+gpusync_track_committed: call gpusync_track before the commit, or submit an empty command buffer behind it, GPUSYNC_UNORDERED
 GPUSYNC_ERROR_NOT_COMMITTED: no call returns it
-gpusync_throttle: if (ticket > 2) gpusync_wait(queue, ticket - 2, ...) keeps two in flight; or keep a ticket for each slot
+gpusync_throttle: after the commit, if (ticket >= n) gpusync_wait(queue, ticket - n + 1, ...), which returns failures, too; or keep a ticket for each slot
 gpusync_wait_mode: a gpusync_spin of zeros sleeps at once, gpusync_wait_options.blocking calls waitUntilCompleted
 GPUSYNC_WAIT_DEFAULT: take it out
-GPUSYNC_WAIT_SPIN_THEN_HANDLER: take it out; where the queue has a spin of zeros, give the wait a spin of its own
+GPUSYNC_WAIT_SPIN_THEN_HANDLER: take it out; neither its queue nor the device may have a spin of zeros then
 GPUSYNC_WAIT_HANDLER: give the wait, the queue or the device a gpusync_spin of zeros
 GPUSYNC_WAIT_BLOCKING: set gpusync_wait_options.blocking, for gpusync_wait_ex alone
-gpusync_report_fn: call gpusync_report in the log function
-GPUSYNC_TRACE_SCHEDULED: gpusync_get_info tells when the GPU began
+gpusync_report_fn: call gpusync_report in the log function, for a warning
+GPUSYNC_TRACE_SCHEDULED: GPUSYNC_TRACE_COMPLETED tells when the GPU began, in gpu_start_s
 GPUSYNC_LATENCIES: gpusync_stats.wake_ns / wakes is the average
 .max_in_flight: wait for an earlier ticket; max_command_buffer_count is the limit of the Metal queue
-.wait_mode: HANDLER is a gpusync_spin of zeros, BLOCKING is gpusync_wait_options.blocking of each wait
-.mode: HANDLER is a gpusync_spin of zeros, BLOCKING is gpusync_wait_options.blocking
-.log_report: call gpusync_report in the log function
+.wait_mode: HANDLER is a gpusync_spin of zeros, SPIN_THEN_HANDLER no spin here and none of zeros for the device, BLOCKING is gpusync_wait_options.blocking of each wait
+.mode: HANDLER is a gpusync_spin of zeros, BLOCKING is gpusync_wait_options.blocking, for gpusync_wait_ex alone
+.log_report: call gpusync_report in the log function, for a warning
 .error_options: make an MTLCommandBufferDescriptor, and pass it as descriptor
 .log_state: make an MTLCommandBufferDescriptor, and pass it as descriptor
 .spurious_wakes: nothing counts them
@@ -83,8 +83,8 @@ GPUSYNC_LATENCIES: gpusync_stats.wake_ns / wakes is the average
 .buffers_saved: nothing counts them
 .wake_latencies: wake_ns / wakes is the average
 gpusync_timeline_expect: set signalled_by_others in the desc of the timeline; shared_event implies it
-.through_loss: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
-.fail_writes_event: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
+.through_loss: take it out; every wait goes on when the device is lost; gpusync_get_info and gpusync_is_idle tell whether memory may be freed
+.fail_writes_event: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself, after gpusync_timeline_fail
 ~sticky_failure: tickets end in any order, each that takes the failure has a record, gpusync_command_buffer is refused, too
 ~gpusync_queue_destroy_now: what has not ended ends with GPUSYNC_ERROR_DESTROYED, held work and submissions, too
 "a wait for: a wait for several points, or for a device, that times out writes one line to the log

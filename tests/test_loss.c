@@ -2286,7 +2286,7 @@ static void note_line_of_a_handler(void *user, gpusync_log_level level, const ch
 /* What is kept until destroy is listed, and no reason for a sweep. No handler of a lost device is missed. */
 static void test_no_sweep_looks_at_what_was_given_up(void **state)
 {
-    void *object;
+    void *object, *of_a_value;
     int i;
     (void)state;
     open_play_logging(1, SOFTMETAL_MANUAL, note_line_of_a_handler);
@@ -2294,6 +2294,8 @@ static void test_no_sweep_looks_at_what_was_given_up(void **state)
     commit_work(0);
     object = memory_of(&s, 16);
     assert_ok(gpusync_release_after(point_of(&works[0]), object));
+    of_a_value = memory_of(&s, 16);
+    assert_ok(gpusync_release_after(at(s.a, 9), of_a_value));
     lose();
     give_up();
     for (i = 0; i < 4 && softmetal_timers(); i++) {
@@ -2303,7 +2305,9 @@ static void test_no_sweep_looks_at_what_was_given_up(void **state)
     assert_int_equal(handler_lines, 0);
     assert_int_equal(softmetal_timers(), 0);
     assert_int_equal(owners_of(object), 2);
+    assert_int_equal(owners_of(of_a_value), 2);
     metal_release(object);
+    metal_release(of_a_value);
     close_play();
 }
 

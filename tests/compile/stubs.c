@@ -85,6 +85,8 @@ int main(void)
     EXPECT(timeline == NULL);
     timeline = (gpusync_timeline *)(void *)&thing;
     EXPECT(gpusync_timeline_metal(timeline, NULL) == NULL);
+    value = 7;
+    EXPECT(gpusync_timeline_metal(timeline, &value) == NULL && value == 0);
     UNSUPPORTED(gpusync_timeline_query(timeline, &value));
     UNSUPPORTED(gpusync_timeline_signal(timeline, 1));
     UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
@@ -96,6 +98,9 @@ int main(void)
     UNSUPPORTED(gpusync_on_done(gpusync_at_ticket(queue, 1), NULL, NULL));
     UNSUPPORTED(gpusync_on_done(gpusync_at_value(timeline, 1), NULL, NULL));
     UNSUPPORTED(gpusync_dispatch(device, 1, NULL));
+    sizes[0] = 7;
+    UNSUPPORTED(gpusync_dispatch(device, 1, &sizes[0]));
+    EXPECT(sizes[0] == 0);
     UNSUPPORTED(gpusync_set_trace(device, NULL, NULL));
     UNSUPPORTED(gpusync_warmup_start(device, NULL, &warmup));
     EXPECT(warmup == NULL);
@@ -114,7 +119,9 @@ int main(void)
 
     UNSUPPORTED(gpusync_next_error(queue, &cursor, &error));
     EXPECT(!gpusync_device_is_lost(device));
+    memset(&info, 0x5A, sizeof info);
     UNSUPPORTED(gpusync_get_info(queue, 1, &info));
+    EXPECT(info.result == GPUSYNC_OK && !(info.gpu_start_s > 0) && !(info.gpu_end_s > 0));
     UNSUPPORTED(gpusync_get_stats(queue, &stats));
     UNSUPPORTED(gpusync_device_get_stats(device, &stats));
     EXPECT(gpusync_report(device, NULL, 0) < sizeof text);

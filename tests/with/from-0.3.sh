@@ -220,13 +220,13 @@ END
 left.c:2: gpusync_queue_desc has other fields now: name those that stay in this initialiser
 left.c:9: gpusync_wait_options has other fields now: name those that stay in this initialiser
 left.c:11: gpusync_device_wait takes options, too: NULL
-left.c:12: gpusync_timeline_desc.fail_writes_event is gone, and signalled_by_others has its place: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
-left.c:12: gpusync_timeline_desc.fail_writes_event is gone: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself
+left.c:12: gpusync_timeline_desc.fail_writes_event is gone, and signalled_by_others has its place: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself, after gpusync_timeline_fail
+left.c:12: gpusync_timeline_desc.fail_writes_event is gone: a failure writes UINT64_MAX to an event that gpusync made; write it to an imported one yourself, after gpusync_timeline_fail
 left.c:13: sticky_failure: tickets end in any order, each that takes the failure has a record, gpusync_command_buffer is refused, too
-left.c:14: gpusync_wait_options.through_loss is gone: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
-left.c:14: gpusync_wait_options.through_loss is gone: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
+left.c:14: gpusync_wait_options.through_loss is gone: take it out; every wait goes on when the device is lost; gpusync_get_info and gpusync_is_idle tell whether memory may be freed
+left.c:14: gpusync_wait_options.through_loss is gone: take it out; every wait goes on when the device is lost; gpusync_get_info and gpusync_is_idle tell whether memory may be freed
 left.c:14: gpusync_wait_options has other fields now: name those that stay in this initialiser
-left.c:15: through_loss is gone: take it out; every wait goes on when the device is lost, and gpusync_get_info tells whether memory may be freed
+left.c:15: through_loss is gone: take it out; every wait goes on when the device is lost; gpusync_get_info and gpusync_is_idle tell whether memory may be freed
 END
 
     # A value without a name that means something else is told, before it has its name and after
