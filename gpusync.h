@@ -89,8 +89,8 @@
    Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
    Destroy (the calls that block) ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other
-   call may be running in the object, not even a wait that has just begun, and none may start. The program ensures this,
-   as with free(), for gpusync_*_destroy_later, too. Destroy waits for a running callback and for gpusync's own
+   call may run in the object, and none may start, nor a wait: the program ensures this, as with free(). So it does for
+   gpusync_*_destroy_later. Destroy waits for a running callback and for gpusync's own
    completed handlers (not for the program's), which call the program's log, trace, notify and unpark functions: while
    you call destroy, never hold a lock that one of these functions or a callback acquires. Never cancel a thread in a
    call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
@@ -117,9 +117,9 @@
      Metal changes no status of later command buffers of the queue (assumed). Such a wait hangs or ends at its limit. A
      slow handler delays waits for later work, too. gpusync's callbacks run elsewhere.
    * If Metal never calls a completed handler or a listener (never observed), waits and callbacks are up to half a
-     second late, by a timer (examples/waits.md), and is_done and is_idle stay false until the timer, a poll or a wait
-     has looked. A wait for the handler itself ends only at its limit. A handler counts as never called 50 ms to a
-     second after the end, but may only be slow: on a full queue making a command buffer may then block in Metal.
+     second late, by a timer (examples/waits.md), which runs only while something waits or is held. gpusync_is_done and
+     gpusync_is_idle stay false until it, a poll or a wait has looked. A wait for the handler itself ends at its limit.
+     A handler that is 50 ms to a second late counts as lost: if it is slow, gpusync_command_buffer may block in Metal.
    * Do not unload code that contains gpusync: Metal and libdispatch may still call into the code.
    * Not provided: waiting for "scheduled", priorities of parked threads, use in a forked child (except exec and _exit),
      MTLIO queues. For the limits of Metal 4 see >>api-metal4. To end one wait from outside, use gpusync_wait_many for
@@ -223,7 +223,7 @@ extern "C" {
      timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
      destroy         NULL: OK, nothing to do.
      Returns         results without GPUSYNC_. "also": in addition to what gpusync_result says of the result.
-     Threads any     any thread, several at once.    Blocks no   waits only for short locks. */
+     Threads any     any thread, several at once.    Blocks no   waits for locks: at most for a commit. */
 
 /* clang-format off */
 /** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
@@ -528,7 +528,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
     program that gpusync has notified of such a failure gets true.
     Soon after, new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that the GPU has continues
     and is reported as it ends. After a second, and two looks half a second apart, gpusync abandons what has not ended,
-    tracked command buffers too: waits, polls and callbacks for it get ERROR_DEVICE_LOST, every timeline fails with it,
+    tracked command buffers too: waits, polls and callbacks for it get ERROR_DEVICE_LOST, then every timeline fails,
     gpusync_is_done and gpusync_is_idle stay false, and gpusync_release_after retains its object until destroy. Nothing
     that comes later changes this. The GPU may still use the memory of abandoned work: gpusync_get_info returns
     ERROR_DEVICE_LOST for it, OK for what ended or never ran, or ERROR_RESULT_UNKNOWN if that was long ago.
@@ -632,7 +632,7 @@ struct gpusync_queue_desc {
         be held: with 1 none can be. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the count with which
         it was made, which Metal does not report. */
     uint32_t max_command_buffer_count;
-    /** Failures on record for gpusync_next_error; 0: 64. Allocated at the first; without memory one, all count. */
+    /** Failures on record for gpusync_next_error; 0: 64. Allocated at the first failure; without memory: one. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: >>api-metal4. Since 0.2 */
@@ -698,7 +698,7 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
     Returns  as gpusync_queue_destroy   Threads one, see >>threads
     Blocks until handlers and waits that are about to return have returned, in the yield and park hooks; as
            gpusync_queue_destroy for a wait with gpusync_wait_options.blocking
-    Owns releases what the queue kept, except command buffers in flight */
+    Owns releases what the queue kept; Metal keeps command buffers in flight, gpusync those of Metal 4 */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Called when one of the calls below has destroyed an object. Runs as a callback does. */
@@ -1356,8 +1356,9 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      The ground floor commits, looks, waits, calls back, keeps failures and destroys. You can stop reading at >>second:
      a program that calls nothing of what follows links nothing of it. The second floor has timelines, submissions,
      Metal 4, the warm-up, the trace and the report. The ground floor calls it through `told` of a node, `done` of a
-     callback, and four tables: gpusync__upper of a device, from its first submission on; gpusync__metal4 of a queue,
-     from its first commit on; gpusync__tracing of a device, while it traces; gpusync__valued of a timeline.
+     callback, `close` and `end` of what goes later, and four tables: gpusync__upper of a device, from its first
+     submission on; gpusync__metal4 of a queue, from its first commit on; gpusync__tracing of a device, while it traces;
+     gpusync__valued of a timeline.
 
    WHERE TO LOOK: each of these sections opens with the whole answer.
      what holds a submission back, what lets it go, on which thread     >>held
@@ -1413,10 +1414,10 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      graph    of a device: submissions, links, lines of held work, what timelines have reached and are to signal
      list     of a queue: all that is known of its tickets, slots in flight, room, failures, and what waits for them.
               Of a timeline: what waits for it on the host.
-     submission   of a device: what is free, and what is due
+     submission   of a device: its pools, and callbacks that are due
      global   slabs, selectors, calls in progress, which timelines Metal's blocks lead to
      No message, hook, callback, log or trace function, release, allocation or dispatch call comes under a lock, with
-     four exceptions: a look retains a command buffer under the queue's lock, messages and releases of a commit, an
+     four exceptions: objc_retain comes under the queue's lock and the graph's, messages and releases of a commit, an
      encoded wait or signal come under the order lock, the listener is made under the device's, and a library is
      compiled under its own. malloc is called under the global one.
 
@@ -1439,8 +1440,8 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
      9.  `outstanding` counts the slots with HAS_ROOM, and a slot loses that once.
      10. A callback is listed, due, running or free. `owed` counts it until it has run.
 
-   READ WITHOUT THE QUEUE'S LOCK, each written under it; `completed` and `committed` with sequential
-   consistency.
+   READ WITHOUT THE QUEUE'S LOCK, each written under it, except a slot's state; `completed` and
+   `committed` with sequential consistency.
      completed       is_done, the waits                every record of a failure up to there was written before
      committed       which tickets there are           the entry leads to the slot before
      an entry's done has one ticket ended              its failure was on record before
@@ -1453,7 +1454,7 @@ GPUSYNC_API size_t gpusync_struct_sizes(size_t *sizes, size_t count)
 
    EACH SIDE WRITES, THEN READS WHAT THE OTHER WROTE. Both sides are sequentially consistent: one of
    the two sees the other.
-     a device is lost     set LOST, then read `upper`, and want each queue  set `upper`, line up, then read LOST
+     a device is lost     set LOST, then read `upper`, look at its lines    set `upper`, line up, then read LOST
                           [gpusync__lose]                                   [gpusync__hold]
      an object goes       set CLOSING, then read `inside`                   count into `inside`, then read CLOSING
                           [gpusync__destroy, gpusync_timeline_destroy]      [gpusync__enter]
@@ -2103,7 +2104,7 @@ enum { GPUSYNC__ORDERED, GPUSYNC__LOOSE, GPUSYNC__READY, GPUSYNC__LINES };
 typedef struct gpusync__deferred {
     gpusync__submission *ended, *last_ended; /* to be published, in this order */
     gpusync__submission *issued;             /* to be announced */
-    gpusync_queue *to_issue;                 /* have held work that can be issued; entered */
+    gpusync_queue *to_issue;                 /* queues with held work that can be issued; the thread has entered each */
     bool busy, calls, sweep;                 /* there is something on it; a callback is due; sweeps have a new reason */
     uint64_t held_ns;                        /* when this call held its submission back */
 } gpusync__deferred;
@@ -2134,7 +2135,7 @@ struct gpusync_device {
     gpusync_allocator allocator;         /* for all that does not outlive the device */
     gpusync_spin own_spin, *spin;        /* the program's; that, or NULL. Of its queues, where they have no other */
     uint32_t lost;                       /* for good: GPUSYNC__KNOWN and the other */
-    uint64_t lost_ns;                    /* 0; when gpusync__lose was told of it; when the sweep first looked then */
+    uint64_t lost_ns;                    /* 0; the time of gpusync__lose; then that of the sweep's first look */
     gpusync_log_fn log;                  /* or NULL */
     void *callback_queue, *sweep_queue;  /* serial dispatch queues. callback_queue: not of MANUAL */
     void *destroy_queue;                 /* one on which objects go (gpusync__go) */
@@ -2150,11 +2151,11 @@ struct gpusync_device {
     uint32_t inside;          /* 1, and calls that destroy must let out first; 0: it is gone */
     gpusync__backoff backoff; /* of waits for many points */
     gpusync_stats stats;      /* of waits for timelines, and for many points */
-    /* refs: the device, and functions that were dispatched and have not ended. asked: a call is on
+    /* refs: the device, and functions that were dispatched and have not ended. asked: gpusync__answer is on
        its way, and has not looked at what is due. timers: sweeps that are on their way. */
     uint32_t refs, asked, timers;
     uint64_t sweep_ns, pace_ns; /* when the next sweep comes, at the latest, or 0; from one sweep to the next */
-    uint32_t looked; /* of the sweep, for what a lost device has not ended; with the second all that is given up */
+    uint32_t looked; /* how often the sweep has looked on a lost device; at 2 it has given up what had not ended */
     gpusync__waiter lingers; /* what the thread of destroy_queue waits with */
     unsigned char pad2[GPUSYNC__APART];
     /* -- under the device's lock */
@@ -2262,7 +2263,7 @@ struct gpusync_queue {
     gpusync_stats stats;      /* but for commits and completions: they are counted by their tickets */
     gpusync__backoff backoff; /* of waits for its tickets, or for room */
     gpusync__owed owed;       /* its submissions and callbacks */
-    gpusync__going going;     /* its destroy; with the next one by the thread that destroys */
+    gpusync__going going;     /* its destroy. The thread that destroys alone uses this and the next one */
     bool drains;              /* destroy waits for the work in flight */
     /* -- under the graph's lock */
     gpusync__list lines[GPUSYNC__LINES]; /* held work, in the order in which it came */
@@ -2284,10 +2285,10 @@ struct gpusync_queue {
     gpusync__mutex order;
     gpusync__slot *open; /* a list, by `next`: the newest first */
     unsigned char pad4[GPUSYNC__APART];
-    /* -- under the queue's lock, which is that of the wait list ends: before the first slot in
-       flight, and behind the last. outstanding: command buffers that
-       are made or in flight, against the limit; read without the lock. tracked: TRACKED slots that
-       have not ended. refused: a call got no room, and the program may ask again. */
+    /* -- under the queue's lock, which is that of `waits`. ends: a slot before the first in flight, and
+       behind the last. outstanding: command buffers that are made or in flight, against the limit;
+       read without the lock. tracked: TRACKED slots that have not ended. refused: a call got no room,
+       and the program may ask again. */
     gpusync__wait_list waits;
     gpusync__slot ends, *free_slots; /* free_slots: a list, by `next` */
     uint32_t outstanding, tracked;
@@ -2377,8 +2378,9 @@ typedef struct gpusync__forecast {
 } gpusync__forecast;
 
 /* The second floor hooks in by gpusync__metal4 above, by the three tables below, by `told` of a
-   node and by `done` of a due callback. The ground floor does not call the second floor in any
-   other way, so that a program that commits and waits links none of it. */
+   node, by `done` of a due callback, and by `close` and `end` of what goes later. The ground floor
+   does not call the second floor in any other way, so that a program that commits and waits links
+   none of it. */
 
 /* The second floor's functions for submissions. A device has this table from its first submission
    on for good (gpusync__hook_in), so that every submission finds it. Names of the functions in
@@ -2717,9 +2719,10 @@ static void gpusync__device_end(void *context); /* >>destroy */
    Rules of the locks over slots and tickets. A queue's is over its tickets, slots in flight, room,
    failures and wait list.
 
-     1. A thread that locks a queue is inside it (`inside`, `owed`), or runs a slot of it, or is
-        destroy. A handler counts in `leaving` before it unlocks for the last time, and counts down
-        as its last touch of anything.
+     1. A thread locks a queue only while something keeps the queue: the thread is inside it (`inside`,
+        `owed`), runs a slot of it, has the device's lock or a listed link, or is destroy. For
+        gpusync_next_error the program keeps it. A handler counts in `leaving` before it unlocks for
+        the last time, and counts down as its last touch of anything.
      2. A thread that frees a slot, or gives it up, clears in the same hold everything that leads to
         the slot: the ring's entry or the submission's part, the waits for its handler.
         Until then the entry of an ended ticket leads to the slot, unless it serves a later ticket.
@@ -2736,8 +2739,8 @@ static void gpusync__device_end(void *context); /* >>destroy */
         ticket takes a reference to it before it unlocks [gpusync__view_open].
      7. For a lost handler the sweep gives the room back, once. The slot stays ARMED
         [gpusync__sweep_slots].
-     8. Under the graph's lock nothing of a queue is read but its number, its label, and what stands
-        there for that lock; a queue's lock may be taken inside. The forecast of a value takes a
+     8. Under the graph's lock nothing of a queue is read but its number, label, flags and limit, and
+        what stands there for that lock; a queue's lock may be taken inside. The forecast of a value takes a
         reference to the submission, and unlocks [gpusync__forecast_value].
      9. A wait for many that is inside a queue, and sleeps, stands on a list of the queue's wait list:
         it leaves when the queue is being destroyed [gpusync__take_entry].
@@ -2967,7 +2970,8 @@ static inline bool gpusync__ring_is_ready(const gpusync_queue *q)
     return ticket - ring->first <= ring->mask || ticket - q->head.completed <= ring->mask + 1;
 }
 
-/* Makes so many slots and a place for one ticket ready. False if there is no memory. A call that
+/* Makes so many slots and a place for one ticket ready. False if a slot or the ring could not be
+   made; what was made stays. A call that
    needs memory of the queue checks under the locks whether enough is there. If not, it changes
    nothing, unlocks, calls this, and begins again. Therefore nothing is allocated under the order
    lock, nor under a lock that a poll, a wait or a handler takes. If another thread takes what this
@@ -3097,7 +3101,7 @@ static void gpusync__view_end(const gpusync_queue *q, const gpusync__view *view)
      5. A wait finds the record by its ticket, a wait for everything by a range of tickets
         (gpusync__result_of). gpusync_next_error reads the failure log, with the program's cursor;
         the program's log function is told of each record (gpusync__log_failures).
-     6. A class that means a lost device has it take no new work (gpusync__lose).
+     6. If the class means a lost device, gpusync__lose has its queues refuse new work.
      7. With sticky_failure the error sticks, and tickets above take it (gpusync__takes_failure).
      8. The failure that is log_size further on takes the record's place. Of the records that were
         dropped only the highest ticket is known. */
@@ -4374,7 +4378,7 @@ static void gpusync__do_deferred(gpusync_device *dev, gpusync__deferred *deferre
         and takes the waits for the ticket off the wait list. For a part of a submission it only
         sets ENDED, and tells the submission after the unlock.
      4. The handler gives back the room, and leaves the slot. For a plain commit that went well one
-        hold does steps 3 and 4, unless the device has a trace.
+        hold does steps 3 and 4, unless the device has a trace or the queue is sticky.
      5. After the unlock the thread unparks waiters, calls trace and log, and releases the buffer.
         The queue stays meanwhile: a look is inside the queue, and a handler counts in `leaving`. */
 
@@ -4569,7 +4573,7 @@ static gpusync_result gpusync__end_by_destroy(const gpusync_queue *q)
 /* Ends a ticket, which is not a submission's, with this error, though Metal has not reported its work.
    CANCELLED: the buffer will never run, and the end goes on record; else the work is left to itself.
    The slot of a tracked buffer becomes an orphan, whose handler runs when the buffer is committed
-   after all or deallocated. The caller does the deferred work. False if the ticket has ended. */
+   after all, and perhaps when it is deallocated. The caller does the deferred work. False if the ticket has ended. */
 GPUSYNC__RARE bool gpusync__abandon(gpusync_queue *q, const gpusync__view *view, gpusync_error *error,
                                     gpusync__deferred *deferred)
 {
@@ -4679,9 +4683,9 @@ GPUSYNC__INLINE void gpusync__leave_slot(gpusync_queue *q, gpusync__slot *slot, 
    the slot. Before the state is RUNNING the handler touches nothing but the slot, because the queue
    may be gone. `object` is the feedback of a Metal 4 commit, valid during the call. Otherwise the
    handler does not read `object`, because tools that validate or capture wrap Metal's objects.
-   Metal promises the thread no pool. The room comes back after the log hook has run, with which
-   submissions end, too: Metal may count the buffer until the handler returns, and a hook that makes
-   a command buffer would wait for the handler.
+   Metal promises the thread no pool. The handler calls the log function and publishes submissions
+   before it gives the room back: Metal may count the buffer until the handler returns, and a hook
+   that makes a command buffer would wait for the handler.
    Interleaving 10: a wait returns by the status, and handler and callback come later. The slot is
    the handler's until it has run, and `owed` counts the callback. */
 static void gpusync__completed(void *block, void *object)
@@ -4869,10 +4873,9 @@ static bool gpusync__sweep_device(gpusync_device *dev, bool *found)
     while ((t = gpusync__next_timeline(dev, t)) != NULL) {
         uint64_t value = gpusync__value_of(t);
         GPUSYNC__LOCK_TIMELINE(t);
-        bool listed = gpusync__has_listed(&t->waits);
-        GPUSYNC__UNLOCK_TIMELINE(t);
-        if (listed && dev->looked < 2) /* a release that is left stays until destroy */
+        if (gpusync__has_listed(&t->waits) && dev->looked < 2) /* else it is a release, kept until destroy */
             reason = true;
+        GPUSYNC__UNLOCK_TIMELINE(t);
         t->calls->look(t);
         if (gpusync__value_of(t) != value)
             *found = true;
@@ -4944,7 +4947,8 @@ static uint64_t gpusync__next_look(gpusync_device *dev)
     return dev->looked == 2 ? 0 : GPUSYNC__LOSS_NS;
 }
 
-/* The sweep, on the dispatch queue. Of several timers the last goes on. */
+/* The sweep, on the dispatch queue. Of several timers the last to come goes on, and each that has to
+   look on a lost device. */
 static void gpusync__sweep(void *context)
 {
     gpusync_device *dev = (gpusync_device *)context;
@@ -5011,7 +5015,7 @@ typedef struct gpusync__wait {
     gpusync__backoff *backoff;    /* of its spins: of the queue or timeline; for many of the device */
     gpusync__wait_entry *entries; /* one for each goal */
     size_t count;                 /* how many */
-    size_t which;          /* any: the one that is over; else the first that has been left and failed; count: none */
+    size_t which;          /* any: the one that is over; else the lowest whose goal is over and failed; count: none */
     gpusync_result result; /* how that one ended */
     bool leaves;           /* each goal, as soon as it is over: a wait for many */
     /* Returns how all ended, when all are over: gpusync__tell_failures. NULL: the wait returns how each did. */
@@ -5887,7 +5891,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
                   the point ended (gpusync__callback_told).
      4. due       The callback stands on the device's list of callbacks to run.
      5. free      The callback has run, or its object was released, without a lock. It is back in
-                  the pool, where the sweep may free it. */
+                  the pool, or frees it if the pool is full. */
 
 /* Returns a callback for the goal, counted in `owed`, or NULL if there is no memory. */
 static gpusync__callback *gpusync__callback_new(gpusync_device *dev, const gpusync__goal *goal, gpusync_done_fn fn,
@@ -6063,7 +6067,7 @@ static bool gpusync__is_full_for_good(gpusync_queue *q)
 
 /* Waits until fewer than `limit` command buffers take room, and takes no room itself. QUEUE_FULL if
    only the program can make room. The caller may have been woken for room that it does not take: it
-   wakes another waiter then. If the result is not OK, this call has done so.
+   wakes another waiter then. After every result but OK this function has passed the room on.
    Interleaving 22: room is given to a waiter that has timed out. A waiter that does not take the
    room passes it on. */
 GPUSYNC__RARE gpusync_result gpusync__wait_below(gpusync_queue *q, uint32_t limit, uint64_t deadline)
@@ -6783,7 +6787,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
     if (q->metal4 && !desc->max_command_buffer_count)
         q->limit = UINT32_MAX; /* Metal 4 has no limit */
     gpusync__lock(&dev->lock);
-    /* gpusync__lose sets `lost` before it takes the lock: it finds the queue on the list, or this
+    /* gpusync__read_failure sets `lost` before gpusync__lose takes the lock: that finds the queue on the list, or this
        thread finds the loss. */
     if (gpusync_device_is_lost(dev))
         result = GPUSYNC_ERROR_DEVICE_LOST;
@@ -6841,8 +6845,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
      Metal 4: queue and events      [7]  stay for good, if a signal has not come (>>metal4)
 
    The calls that block take the steps on their own thread. For gpusync_queue_destroy_later the call
-   takes steps 1 and 3 and wakes the waits of step 2, and the thread of `destroy_queue` takes them all
-   (gpusync__go), with no hook and no callback.
+   takes steps 1 and 3 and wakes the waits of step 2. The thread of `destroy_queue` takes steps 2 to 7,
+   step 3 once more, with no hook and no callback (gpusync__go), and a callback takes step 8.
 
    A device is destroyed when it has no queue, timeline or warm-up left: gpusync_device_destroy
    checks that first, and otherwise changes nothing. */
@@ -7352,13 +7356,13 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
    The second floor has timelines, submissions, Metal 4, the warm-up, the trace and the report. It
    calls the ground floor freely. The ground floor calls it through gpusync__upper, gpusync__valued,
-   gpusync__metal4, gpusync__tracing, `told` of a node, `done` of a due callback, and `step` and
-   `end` of what goes later, and through nothing else.
+   gpusync__metal4, gpusync__tracing, `told` of a node, `done` of a due callback, and `close`
+   and `end` of what goes later, and through nothing else.
 
    THE GRAPH. Submissions wait for values and tickets, and signal values: each wait and each signal
    is a link between a submission and a timeline or queue. One lock of the device, the graph's, is
    over all links, submissions, lines of held work, and over what timelines know of their signals.
-   Under it everything is a plain number. No message, hook, allocation, release or dispatch call
+   While a thread has it no other thread changes any of these. No message, hook, allocation, release or dispatch call
    comes under it (a retain may); a queue's or a timeline's lock may. A change leaves what follows
    (the end of a submission, an issue) to the deferred work of its thread, so that no function calls
    itself, however long a chain is.
@@ -7380,7 +7384,8 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
          dispatched function, will look at its lines, under the order lock.
      G9  s->error is that of the first failure that counts: of its own work or queue, or of a wait that
          fails while it is held; else, at its end, of its first broken wait. It is written once, but by
-         gpusync_queue_destroy_now, which gives all that it leaves one error. t->error is written once.
+         gpusync__disown (gpusync_queue_destroy_now, a lost device), which gives all that it leaves one
+         error. t->error is written once.
      G10 A signal that stands on t->stays must stay behind a lower one, and holds its submission. It gets
          there when its submission was about to be issued (gpusync__stays), one signal at a time.
 
@@ -9402,7 +9407,7 @@ GPUSYNC__RARE bool gpusync__wait_was_cut(const gpusync__submission *s, const gpu
      lock         function                          what it does
      none         gpusync__part_ended               a part has ended, as a handler or a look has found
      graph        gpusync__count_down               keeps its error and times; one part fewer
-     + graph      gpusync__work_over                the last part: from here on the waits decide
+     same hold    gpusync__work_over                the last part: from here on the waits decide
      none         gpusync__publish                  nothing is open any more: the submission ends
      queue        gpusync__takes_failure            with the failure that sticks on its queue, if one does
      graph        gpusync__end_signals              its timelines fail, or its values are kept
@@ -10158,7 +10163,7 @@ GPUSYNC__INLINE gpusync_result gpusync__check_rise(gpusync__link *link, uint64_t
 /* Finds how the wait for a ticket stands. lists: lists it if the ticket has not ended, in the same
    hold. A link does not keep the queue of its ticket. CLOSING is read in the hold: a destroy that
    sets it later finds what is listed. Where it has failed, and would be listed, the submission gets
-   the error. Under the device's lock, for which the queue does not go, and the graph's. */
+   the error. The caller has the device's lock, which keeps the queue on the list, and the graph's. */
 GPUSYNC__RARE gpusync__found gpusync__find_ticket(gpusync__link *link, gpusync__submission *s, bool lists)
 {
     gpusync_queue *q = gpusync__queue_at(gpusync__list_from(&s->device->queues, link->queue_number));
@@ -10616,8 +10621,8 @@ GPUSYNC__INLINE void gpusync__add_encoded(gpusync__submission *s, gpusync__link 
 
 /* Encodes the link (NULL: what the wait is for has been reached), and opens a command buffer that the
    program made itself. *made: a submission for a buffer that has none; NULL afterwards if it is in use.
-   NOT_READY: that is missing, or a free slot. After this, and after an error, nothing has changed. Under
-   the order lock, with a pool. */
+   NOT_READY: the caller has to make that, or a slot, and call again. After this, and after an error,
+   nothing has changed. Under the order lock, with a pool. */
 static gpusync_result gpusync__encode_ordered(gpusync_queue *q, void *buffer, gpusync__link *link, bool signal,
                                               gpusync__submission **made)
 {
@@ -11591,8 +11596,10 @@ GPUSYNC_API size_t gpusync_report(gpusync_device *device, char *buffer, size_t s
 GPUSYNC_API size_t gpusync_queue_report(gpusync_queue *queue, char *buffer, size_t size)
 {
     gpusync__writer out = {buffer, buffer ? size : 0, 0};
+    if (out.size)
+        buffer[0] = '\0';
     if (!queue || !gpusync__enter(queue))
-        return gpusync_report(NULL, buffer, size);
+        return 0;
     gpusync__write_queue(&out, queue);
     gpusync__leave(queue);
     return out.length;
