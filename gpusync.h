@@ -567,7 +567,8 @@ typedef struct gpusync_hooks {
         return early for no reason. An earlier unpark leaves a permit, one at most: park then returns at once. NULL, and
         then unpark too: a condition variable. */
     void (*GPUSYNC_OPT park)(void *GPUSYNC_OPT user, gpusync_waiter *waiter, uint64_t deadline_ns);
-    /** Wakes the waiter, on any thread; must not block. May come after the wait: the next park then returns early. */
+    /** Wakes the waiter, on any thread; must not block, nor run the waiter inside the call, because Metal's handler may
+        be the caller. May come after the wait: the next park then returns early. */
     void (*GPUSYNC_OPT unpark)(void *GPUSYNC_OPT user, gpusync_waiter *waiter);
     void *GPUSYNC_OPT user; /**< Passed to all three. */
 } gpusync_hooks;
