@@ -81,7 +81,8 @@
    Timeline    A number that only rises (a timeline semaphore), raised by the host or by the GPU.
    Pending     A signal that encoded, submitted or committed work will make, until that work has ended or is discarded.
    Held        Has a ticket, but is not committed to Metal yet (wait-before-signal): >>api-submissions.
-   Abandoned   Work for whose end gpusync no longer waits: cancelled, destroyed with its queue, or lost with the device.
+   Abandoned   Work for whose end gpusync no longer waits: cancelled, destroyed with its queue, or in flight on a device
+               that was lost.
    External    Committed by other code: unknown to queries and waits until the program tracks it, see >>api-external.
 
    >>threads ----------------------------------------------------------------------------------------------------------
@@ -1144,7 +1145,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_get_info(gpusync_queue *que
     counter answers, the wait writes to no memory. */
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets issued, those of gpusync_track included. */
-    uint64_t completions;      /**< Tickets that ended, except those abandoned by loss or destroy_now. */
+    uint64_t completions;      /**< Tickets that ended, except those in flight or tracked at a loss or destroy_now. */
     uint64_t failures;         /**< Tickets that ended with an error, except abandoned ones. */
     uint64_t failures_dropped; /**< Records that newer ones pushed out of the log. */
     uint64_t waits_inline;     /**< Waits that ended by looking at the counter, except those that go uncounted. */
