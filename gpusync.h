@@ -97,10 +97,11 @@
    call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
 
    Callbacks, the log function and the hooks yield, park and unpark may call everything except a destroy that blocks;
-   notify, trace and allocator functions may call nothing of gpusync. The type of each says on which thread it runs. In
-   a callback and in the log function a wait that cannot return at once returns ERROR_WOULD_DEADLOCK. gpusync holds no
-   lock while it calls these functions, except the allocator's. It has no autorelease pool or thread-local value in use
-   while yield, park or unpark runs: a fiber may resume on another thread. gpusync has no threads of its own.
+   unpark also no wait, which gpusync cannot detect. notify, trace and allocator functions may call nothing of gpusync.
+   The type of each says on which thread it runs. In a callback and in the log function a wait that cannot return at
+   once returns ERROR_WOULD_DEADLOCK. gpusync holds no lock while it calls these functions, except the allocator's. It
+   has no autorelease pool or thread-local value in use while yield, park or unpark runs: a fiber may resume on another
+   thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
@@ -326,10 +327,10 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
     and discarded or abandoned ones that are still referenced: release yours, and drain the pool. If these fill the
     queue, or a completed handler runs for more than 50 ms (>>caveats), the call blocks in Metal, whatever its limit.
     Returns  OK; TIMEOUT; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED; ERROR_EXECUTION: a
-             failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback, without room;
-             ERROR_QUEUE_FULL: no time limit, and for a second every buffer allowed was held or uncommitted, so that
-             nothing made room. ERROR_UNSUPPORTED also: this Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also:
-             desc->descriptor is not one, or unretained_references is set beside it.
+             failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback, without room, also
+             with a limit of 0; ERROR_QUEUE_FULL: no time limit, and for a second every buffer allowed was held or
+             uncommitted, so that nothing made room. ERROR_UNSUPPORTED also: this Metal accepts no descriptor.
+             ERROR_INVALID_ARGUMENT also: desc->descriptor is not one, or unretained_references is set beside it.
     Threads any   Blocks up to *desc->timeout_ns, in the park hook; without limit by default: set one against hangs
     Owns gpusync keeps *out until its commit or discard: >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer(gpusync_queue *queue,
@@ -631,8 +632,8 @@ struct gpusync_queue_desc {
     /** Command buffers that may be uncompleted: made, committed, held or tracked, until their completed handlers have
         run; gpusync's own, too: a submission may need one for its waits and one for its signals. At that number
         gpusync_command_buffer waits, and gpusync_submit for its own. All but an eighth (rounded down, at least one) may
-        be held: with 1 none can be. 0: 64, or with Metal 4 no limit. For an MTLCommandQueue pass the count with which
-        it was made, which Metal does not report. */
+        be held: with 1 none can be. 0: 63, or with Metal 4 no limit. An MTLCommandQueue has one more, for the buffer
+        whose handler runs: pass at most one less than the count of yours, which Metal does not report (64). */
     uint32_t max_command_buffer_count;
     /** Failures on record for gpusync_next_error; 0: 64. Allocated at the first failure; without memory: one. */
     uint32_t error_log_count;
@@ -656,8 +657,8 @@ struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or many points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     bool handlers; /**< For tickets: also waits for completed handlers, see gpusync_wait_ex. Since 0.2 */
-    /** Only for gpusync_wait_ex: does not spin. Without a time limit a wait for committed command buffers parks in
-        Metal's waitUntilCompleted: neither loss nor destroy ends it, and destroy waits for it. Since 0.4 */
+    /** Only for gpusync_wait_ex: does not spin. Without a time limit a wait for buffers without encoded points parks
+        in Metal's waitUntilCompleted: neither loss nor destroy ends it, and destroy waits for it. Since 0.4 */
     bool blocking;
 };
 
@@ -698,8 +699,8 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
     are released at once, while the GPU may use them. Callbacks, and work of other queues that waits for a ticket, are
     notified at once: ended work keeps its result; all other work, and what it was to signal, ends with ERROR_DESTROYED.
     Returns  as gpusync_queue_destroy   Threads one, see >>threads
-    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks; as
-           gpusync_queue_destroy for a wait with gpusync_wait_options.blocking
+    Blocks until handlers and waits that are about to return have returned, in the yield and park hooks; with Metal 4
+           at most 100 ms for signals; as gpusync_queue_destroy for a wait with gpusync_wait_options.blocking
     Owns releases what the queue kept; Metal keeps command buffers in flight, gpusync those of Metal 4 */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_now(gpusync_queue *GPUSYNC_OPT queue);
 
@@ -800,7 +801,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_point
     count  Gets the number that has run. May be NULL.
     What becomes due during the call does not run in it. If the call has run some and others remain, it calls notify.
     Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED, or at once when another thread runs a
-             callback: notify is called when that has ended. ERROR_WOULD_DEADLOCK: in a callback.
+             callback: if others remain, notify is called when that has ended. ERROR_WOULD_DEADLOCK: in a callback.
     Threads any   Blocks while the callbacks run   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_dispatch(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
@@ -836,7 +837,7 @@ GPUSYNC_API gpusync_result gpusync_untrack(gpusync_queue *queue, gpusync_ticket 
 
 /** Options of a timeline. */
 typedef struct gpusync_timeline_desc {
-    uint64_t initial_value;        /**< Of a timeline with its own event. Up to GPUSYNC_MAX_VALUE. */
+    uint64_t initial_value;        /**< Of a timeline with its own event, else ignored. Up to GPUSYNC_MAX_VALUE. */
     const char *GPUSYNC_OPT label; /**< Shows in reports; NULL: none. */
     /** An MTLSharedEvent that other code signals, too; retained. UINT64_MAX: failed. NULL: makes one. Since 0.2 */
     void *GPUSYNC_OPT shared_event;
@@ -6699,7 +6700,9 @@ static bool gpusync__is_of_device(void *queue, void *metal)
                                              GPUSYNC__AS(uint64_t)(metal, gpusync__sel.registryID));
 }
 
-/* Makes or retains the Metal queue, and copies its label. A given one must be of this device.
+/* Makes or retains the Metal queue, and copies its label. A given one must be of this device. One that
+   is made here has a place more than the limit: Metal counts a buffer until its handler has returned,
+   and unpark and notify, which the handler calls, may need a thread that makes a command buffer.
    Classes, never versions, tell what the system has. Needs a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue_desc *desc)
 {
@@ -6727,7 +6730,7 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_queue
     }
     q->metal = q->metal4 ? gpusync__new_queue4(metal, desc->label)
                          : GPUSYNC__AS1(void *, unsigned long)(metal, gpusync__sel.newCommandQueueWithMax,
-                                                               (unsigned long)q->limit);
+                                                               (unsigned long)q->limit + 1);
     if (!q->metal)
         return GPUSYNC_ERROR_METAL_NIL;
     gpusync__copy_label(q->label, sizeof q->label, desc->label);
@@ -6756,7 +6759,7 @@ GPUSYNC__RARE void gpusync__queue_free(gpusync_queue *q)
 static bool gpusync__queue_fill(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     q->device = dev;
-    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 64;
+    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 63;
     q->log_most = desc->error_log_count ? desc->error_log_count : 64;
     q->log = &q->last_failure;
     q->log_size = 1;
@@ -11883,6 +11886,10 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              Of the memory for callbacks and submissions at most 256 free callbacks and 64 free submissions are kept,
              for each device. The rest is freed at once, not some seconds later. The memory of a gpusync_device comes
              from malloc, and may outlive gpusync_device_destroy by half a second: nothing of the allocator does.
+             gpusync_queue_desc.max_command_buffer_count: 0 means 63, and the Metal queue that gpusync makes has one
+             place more. For a queue of your own pass one less than its count: Metal counts a command buffer until
+             gpusync's handler has returned, which calls unpark and notify. Where these need a lock that a thread has
+             in gpusync_command_buffer, that call waited in Metal for the handler, whatever its limit.
              gpusync_set_trace waits for gpusync's handlers that have begun. A badly formed description is
              ERROR_INVALID_ARGUMENT of gpusync_submit on a lost queue, too. A wait for everything gives the failure of
              the lowest ticket. gpusync_report gives no deviation, and leaves out points of a wait that are over.

@@ -1611,7 +1611,7 @@ void __sanitizer_set_death_callback(void (*callback)(void));
 #ifdef AT_DEATH
 #define PAIRS 250u
 #else
-#define PAIRS 1000u
+#define PAIRS 500u
 #define AT_DEATH(callback) (void)(callback)
 #endif
 
