@@ -34,6 +34,7 @@ static void test_arguments_that_make_no_sense_are_refused(void **state)
     buffer = open_on(&s, 0);
     memset(&point, 0, sizeof point);
     assert_result(gpusync_submit(s.q[0], NULL, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_submit(s.q[0], NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(ticket, GPUSYNC_NO_TICKET);
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, NULL, BUFFERS(buffer));
     REFUSED(GPUSYNC_ERROR_INVALID_ARGUMENT, s.q[0], .wait_count = 1);
