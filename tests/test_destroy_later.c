@@ -511,15 +511,37 @@ static void test_destroyed_may_be_left_out(void **state)
     }
 }
 
+static long told_without_user;
+static void told_nothing(void *user)
+{
+    must(user == NULL, "a user that nobody gave");
+    COUNT(&told_without_user);
+}
+
+static void test_destroyed_is_called_though_no_user_is_given(void **state)
+{
+    int mode;
+    (void)state;
+    for (mode = GPUSYNC_CALLBACKS_QUEUED; mode <= GPUSYNC_CALLBACKS_MANUAL; mode++) {
+        scene s;
+        open_scene_by(&s, SOFTMETAL_MANUAL, (gpusync_callback_mode)mode, NULL);
+        PUT(&told_without_user, 0);
+        assert_ok(gpusync_queue_destroy_later(queue_new(s.device), told_nothing, NULL));
+        assert_ok(gpusync_timeline_destroy_later(timeline_new(s.device), told_nothing, NULL));
+        close_scene(&s); /* the device goes behind both */
+        assert_int_equal(GET(&told_without_user), 2);
+    }
+}
+
 static void test_what_was_let_go_is_not_destroyed_again(void **state)
 {
-    outcome second = {0};
+    outcome second = {0}, done = {0};
     party p;
     scene s;
     (void)state;
     open_scene(&s, SOFTMETAL_MANUAL);
     open_party(&p, &s);
-    (void)commit_empty_to(p.queue, NULL);
+    on_done(p.queue, commit_empty_to(p.queue, NULL), &done);
     hold_all(); /* they are still there */
     part(&p);
     assert_result(gpusync_queue_destroy_later(p.queue, told, &second), GPUSYNC_ERROR_DESTROYED);
@@ -529,7 +551,10 @@ static void test_what_was_let_go_is_not_destroyed_again(void **state)
     assert_result(gpusync_timeline_destroy(p.timeline), GPUSYNC_ERROR_DESTROYED);
     assert_result(gpusync_device_destroy_later(s.device, told, &second), GPUSYNC_ERROR_DESTROYED);
     hold_nothing();
+    come_to_rest(); /* the queue waits for its work: the call that would not have was refused */
+    assert_int_equal(calls_so_far(&done), 0);
     close_party(&p);
+    assert_ended(&done, GPUSYNC_OK);
     assert_int_equal(calls_of(&second), 0);
 }
 
@@ -2346,6 +2371,41 @@ static void test_the_device_may_go_at_every_point_of_the_plain_destroy_of_the_la
     }
 }
 
+static void let_go_beside_a_destroy(void *user)
+{
+    scene *s = (scene *)user;
+    let_go_of_device(s);
+    let_all_come(NULL);
+    must(calls_so_far(&s->gone) == 0, "the device went while this thread was in it");
+}
+
+static void test_a_device_may_be_let_go_at_every_point_of_the_plain_destroy_of_its_last_object(void **state)
+{
+    int last;
+    (void)state;
+    for (last = 0; last < LASTS; last++) {
+        bool acted = true;
+        int n;
+        for (n = 1; acted; n++) {
+            gpusync_queue *queue = NULL;
+            gpusync_timeline *timeline = NULL;
+            scene s;
+            open_scene(&s, SOFTMETAL_MANUAL);
+            if (last == LAST_IS_A_TIMELINE) timeline = timeline_new(s.device);
+            else queue = queue_new(s.device);
+            hold_all();
+            probe_at_each(n, let_go_beside_a_destroy, &s);
+            if (last == LAST_IS_A_TIMELINE) assert_ok(gpusync_timeline_destroy(timeline));
+            else if (last == LAST_IS_A_QUEUE) assert_ok(gpusync_queue_destroy(queue));
+            else assert_ok(gpusync_queue_destroy_now(queue));
+            acted = probe_has_acted();
+            hold_nothing();
+            close_scene(&s);
+        }
+        assert_true(n > 2);
+    }
+}
+
 static void let_come_beside_a_handler(void *user)
 {
     party *p = (party *)user;
@@ -3334,6 +3394,7 @@ int main(void)
         cmocka_unit_test(test_the_call_itself_closes_wakes_and_gives_up), /* others wait a minute for that */
         cmocka_unit_test(test_no_object_is_ok_and_nothing_is_called),
         cmocka_unit_test(test_destroyed_may_be_left_out),
+        cmocka_unit_test(test_destroyed_is_called_though_no_user_is_given),
         cmocka_unit_test(test_what_was_let_go_is_not_destroyed_again),
         cmocka_unit_test(test_what_another_thread_destroys_is_not_let_go),
         cmocka_unit_test(test_the_last_owner_may_let_go_in_on_done),
@@ -3392,6 +3453,7 @@ int main(void)
         cmocka_unit_test(test_the_steps_may_be_taken_at_every_point_of_the_calls),
         cmocka_unit_test(test_what_the_steps_read_may_be_written_by_a_call_at_that_moment),
         cmocka_unit_test(test_the_device_may_go_at_every_point_of_the_plain_destroy_of_the_last_object),
+        cmocka_unit_test(test_a_device_may_be_let_go_at_every_point_of_the_plain_destroy_of_its_last_object),
         cmocka_unit_test(test_the_steps_may_be_taken_at_every_point_of_the_last_handler),
         cmocka_unit_test(test_a_sweep_may_come_at_every_point_at_which_a_wait_leaves),
         cmocka_unit_test(test_a_wait_for_many_that_is_just_leaving_keeps_the_device),
