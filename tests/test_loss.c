@@ -2455,6 +2455,26 @@ static void test_every_timeline_that_has_not_failed_fails_at_the_second(void **s
     close_play();
 }
 
+/* The loss has been told, and all queues are gone, before the second look: it is the timelines' turn all the same. */
+static void test_of_a_device_without_a_queue_the_timelines_fail_at_the_second(void **state)
+{
+    uint64_t first, value;
+    unsigned i;
+    (void)state;
+    open_play(1);
+    lose_and_note_the_time();
+    first = look_at(behind_the_loss + LOOK);
+    for (i = 0; i <= culprit; i++) {
+        assert_ok(gpusync_queue_destroy(s.q[i]));
+        s.q[i] = NULL;
+    }
+    assert_ok(gpusync_timeline_query(s.a, &value));
+    (void)look_at(first + LOOK);
+    assert_result(gpusync_timeline_query(s.a, &value), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(softmetal_timers(), 0); /* nothing is to come */
+    close_play();
+}
+
 /* A signal that an open command buffer has encoded fails with its timeline. */
 static void test_a_signal_of_an_open_command_buffer_fails_with_its_timeline(void **state)
 {
@@ -3146,6 +3166,51 @@ static void test_the_end_may_come_at_any_place_of_the_giving_up(void **state)
         } while (place_is_past);
         assert_true(place > 3);
     }
+}
+
+static struct {
+    void *buffer; /* open, of the first queue */
+    unsigned given_up;
+} behind_the_end;
+
+/* Behind the giving up no work enters the queue: it would never end. */
+static void give_up_and_commit(void)
+{
+    gpusync_ticket ticket;
+    give_up();
+    if (!probe_is_given_up(s.q[0])) return;
+    behind_the_end.given_up++;
+    must(either_commit(s.q[0], behind_the_end.buffer, &ticket) == GPUSYNC_ERROR_DEVICE_LOST,
+         "work entered a queue that was given up");
+}
+static void give_up_and_commit_at_the_place(void *argument)
+{
+    (void)argument, come_to_the_place(give_up_and_commit);
+}
+
+/* A thread stands still while it tells of the loss. Sweeps that have another reason to come are looks, too, and may
+   give up a queue that has not heard of the loss. */
+static void test_the_giving_up_may_come_at_any_place_of_the_loss(void **state)
+{
+    int place = 0;
+    (void)state;
+    behind_the_end.given_up = 0;
+    do {
+        outcome o = {0};
+        place_is_past = false;
+        open_play(1);
+        commit_work(0);
+        on_done(s.q[0], works[0].ticket, &o); /* the sweep's reason to come */
+        behind_the_end.buffer = buffer_of(s.q[0]);
+        probe_at_each(++place, give_up_and_commit_at_the_place, NULL);
+        lose();
+        (void)probe_has_acted();
+        if (!probe_is_given_up(s.q[0])) give_up();
+        assert_ended(&o, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_given_up(&works[0]);
+        close_play();
+    } while (place_is_past);
+    assert_true(place > 3 && behind_the_end.given_up > 2);
 }
 
 static gpusync_result destroyed;
@@ -3917,6 +3982,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_wait_for_a_value_goes_on_until_the_timeline_fails),
         cmocka_unit_test(test_a_value_that_comes_in_the_second_is_reached),
         cmocka_unit_test(test_every_timeline_that_has_not_failed_fails_at_the_second),
+        cmocka_unit_test(test_of_a_device_without_a_queue_the_timelines_fail_at_the_second),
         cmocka_unit_test(test_a_signal_of_an_open_command_buffer_fails_with_its_timeline),
         cmocka_unit_test(test_destroying_the_queue_ends_the_wait_on_a_lost_device),
         cmocka_unit_test(test_destroying_the_queue_of_a_lost_device_now_ends_its_work_as_destroyed),
@@ -3942,6 +4008,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_work_may_be_given_up_at_any_place_of_the_wait),
         cmocka_unit_test(test_the_work_may_be_given_up_at_any_place_of_a_registration),
         cmocka_unit_test(test_the_end_may_come_at_any_place_of_the_giving_up),
+        cmocka_unit_test(test_the_giving_up_may_come_at_any_place_of_the_loss),
         cmocka_unit_test(test_a_destroy_may_begin_at_any_place_of_the_giving_up),
         cmocka_unit_test(test_with_sticky_failure_the_end_may_come_at_any_place_of_the_wait),
         cmocka_unit_test(test_with_sticky_failure_a_wait_may_come_at_any_place_of_the_end),
