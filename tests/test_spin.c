@@ -943,6 +943,26 @@ static void test_of_many_points_the_last_or_of_any_the_first_counts(void **state
     world_close(&w);
 }
 
+/* Nothing is known of it any more, and its queue may be gone. */
+static void test_of_all_what_is_over_does_not_count(void **state)
+{
+    gpusync_point points[2];
+    gpusync_ticket over;
+    world w;
+    int i;
+    (void)state;
+    world_open(&w, NULL, NULL, false);
+    teach(&w, US(100), TAKEN);
+    for (i = 0; i < 2; i++) {
+        points[i] = after(w.r.queue, over = commit_for(&w, US(100)));
+        assert_int_equal(wait_for(&w, over), 's');
+        points[1 - i] = after(w.r.queue, commit_for(&w, US(100)));
+        assert_int_equal(wait_many_to(&w, points, 2, GPUSYNC_WAIT_ALL), 's');
+        assert_about(w.spun_ns, US(100));
+    }
+    world_close(&w);
+}
+
 /* A ticket, or a value that says "stop", which no work is to signal. */
 static void test_of_any_an_unexpected_value_does_not_count(void **state)
 {
@@ -1497,6 +1517,7 @@ int main(void)
         cmocka_unit_test(test_of_all_an_unexpected_value_makes_it_sleep),
         cmocka_unit_test(test_an_end_that_was_only_seen_counts_from_now),
         cmocka_unit_test(test_of_more_than_64_all_count),
+        cmocka_unit_test(test_of_all_what_is_over_does_not_count),
         cmocka_unit_test(test_of_any_an_unexpected_value_does_not_count),
         cmocka_unit_test(test_what_one_timeline_has_cost_in_vain_another_does_not_pay),
         cmocka_unit_test(test_the_trace_and_the_report_show_what_is_expected),
