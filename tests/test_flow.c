@@ -630,6 +630,11 @@ static void fill_tracked_in_front(flow *f) /* of work that has ended, and takes 
     commit_empty(&f->r, &buffer);
     softmetal_finish(buffer);
 }
+static void fill_tracked_around(flow *f) /* the same, and one behind it that is not committed either */
+{
+    fill_tracked_in_front(f);
+    begin_track(f);
+}
 
 static void open_full_flow(flow *f, void (*fill_first)(flow *))
 {
@@ -666,8 +671,8 @@ static void give_up(flow *f)
 
 static void test_a_wait_that_nothing_can_end_is_an_error_after_a_second(void **state)
 {
-    static void (*const fills[])(flow *) = {fill_open,         fill_held,    fill_held_and_open,
-                                           fill_held_commits, fill_tracked, fill_tracked_in_front};
+    static void (*const fills[])(flow *) = {fill_open,    fill_held,             fill_held_and_open, fill_held_commits,
+                                           fill_tracked, fill_tracked_in_front, fill_tracked_around};
     size_t i, k;
     (void)state;
     NOT_ON_METAL4("no call waits for room");
@@ -1221,6 +1226,51 @@ static void test_room_is_there_when_a_callback_is_announced(void **state)
     rig_close(&r);
 }
 
+static struct {
+    gpusync_queue *queue;
+    void *buffer;
+    unsigned commits, rooms;
+} let_go_on;
+
+static void ask_for_the_room_at_a_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != let_go_on.buffer || strcmp(selector, "commit") != 0) return;
+    let_go_on.commits++;
+    let_go_on.rooms = rooms_taken(let_go_on.queue);
+}
+
+/* What waits for a submission is issued in its handler, while Metal may count the command buffer: its room is taken. */
+static void test_a_submission_keeps_its_room_while_its_handler_lets_others_go_on(void **state)
+{
+    gpusync_ticket ticket;
+    gpusync_queue *other;
+    void *buffer;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("its command buffers take no room");
+    memset(&let_go_on, 0, sizeof let_go_on);
+    rig_open(&r, SOFTMETAL_MANUAL);
+    other = queue_new(r.device);
+    buffer = kept_buffer_of(r.queue);
+    let_go_on.queue = r.queue;
+    let_go_on.buffer = kept_buffer_of(other);
+    ticket = SUBMIT(r.queue, BUFFERS(buffer));
+    (void)SUBMIT(other, WAITS(gpusync_at_ticket(r.queue, ticket)), BUFFERS(let_go_on.buffer), .flags = GPUSYNC_STRICT);
+    assert_int_equal(metal_status(let_go_on.buffer), 0); /* held */
+    softmetal_set_message_hook(ask_for_the_room_at_a_commit, NULL);
+    softmetal_finish(buffer);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(let_go_on.commits, 1);
+    assert_int_equal(let_go_on.rooms, 1);
+    assert_int_equal(rooms_taken(r.queue), 0);
+    softmetal_finish(let_go_on.buffer);
+    metal_release(let_go_on.buffer);
+    metal_release(buffer);
+    assert_ok(gpusync_queue_destroy(other));
+    rig_close(&r);
+}
+
 /* == a program that paces itself ================================================================================= */
 
 static void finish_the_first(flow *f) { softmetal_finish(softmetal_first_in_line(f->r.metal_queue)); }
@@ -1374,6 +1424,7 @@ int main(void)
         cmocka_unit_test(test_room_for_one_wakes_the_one_that_needs_no_more),
         cmocka_unit_test(test_room_for_many_lets_all_of_them_in),
         cmocka_unit_test(test_room_is_there_when_a_callback_is_announced),
+        cmocka_unit_test(test_a_submission_keeps_its_room_while_its_handler_lets_others_go_on),
         cmocka_unit_test(test_a_wait_for_the_ticket_but_two_keeps_two_frames_in_flight),
         cmocka_unit_test(test_the_first_ticket_but_two_is_everything),
         cmocka_unit_test(test_unpark_may_make_a_command_buffer_while_the_handler_runs),
