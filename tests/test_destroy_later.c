@@ -2406,6 +2406,44 @@ static void test_a_device_may_be_let_go_at_every_point_of_the_plain_destroy_of_i
     }
 }
 
+typedef struct second_call {
+    scene *scene;
+    gpusync_result result;
+} second_call;
+
+static void let_go_of_device_too(void *user)
+{
+    second_call *second = (second_call *)user;
+    second->result = gpusync_device_destroy_later(second->scene->device, told_of_device, second->scene);
+}
+
+/* The device is still there, for its queue. */
+static void test_of_two_calls_at_once_for_a_device_one_alone_lets_it_go(void **state)
+{
+    bool acted = true;
+    int n;
+    (void)state;
+    for (n = 1; acted; n++) {
+        gpusync_queue *queue;
+        gpusync_result first;
+        second_call second;
+        scene s;
+        open_scene(&s, SOFTMETAL_MANUAL);
+        queue = queue_new(s.device);
+        PUT(&s.let_go, true);
+        second.scene = &s;
+        second.result = GPUSYNC_ERROR_DESTROYED;
+        probe_at_each(n, let_go_of_device_too, &second);
+        first = gpusync_device_destroy_later(s.device, told_of_device, &s);
+        acted = probe_has_acted();
+        assert_result(second.result, first == GPUSYNC_OK ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK);
+        if (first != GPUSYNC_OK) assert_result(first, GPUSYNC_ERROR_DESTROYED);
+        assert_ok(gpusync_queue_destroy(queue));
+        close_scene(&s);
+    }
+    assert_true(n > 2);
+}
+
 static void let_come_beside_a_handler(void *user)
 {
     party *p = (party *)user;
@@ -3454,6 +3492,7 @@ int main(void)
         cmocka_unit_test(test_what_the_steps_read_may_be_written_by_a_call_at_that_moment),
         cmocka_unit_test(test_the_device_may_go_at_every_point_of_the_plain_destroy_of_the_last_object),
         cmocka_unit_test(test_a_device_may_be_let_go_at_every_point_of_the_plain_destroy_of_its_last_object),
+        cmocka_unit_test(test_of_two_calls_at_once_for_a_device_one_alone_lets_it_go),
         cmocka_unit_test(test_the_steps_may_be_taken_at_every_point_of_the_last_handler),
         cmocka_unit_test(test_a_sweep_may_come_at_every_point_at_which_a_wait_leaves),
         cmocka_unit_test(test_a_wait_for_many_that_is_just_leaving_keeps_the_device),
