@@ -1658,6 +1658,43 @@ static void test_an_event_is_used_again_and_goes_on_from_where_it_is(void **stat
     close_rig(&r);
 }
 
+typedef struct taker {
+    gpusync_device *device;
+    gpusync_timeline *timeline;
+} taker;
+
+static void take_an_event(void *user)
+{
+    taker *other = (taker *)user;
+    other->timeline = timeline_new(other->device);
+}
+
+static void test_two_timelines_that_are_made_at_once_do_not_get_one_event(void **state)
+{
+    bool acted = true;
+    int n;
+    (void)state;
+    for (n = 1; acted; n++) {
+        gpusync_timeline *timeline;
+        taker other;
+        rig r;
+        open_rig(&r, SOFTMETAL_MANUAL, NULL);
+        assert_ok(gpusync_timeline_destroy(timeline_new(r.device))); /* its event is kept: for one of the two */
+        other.device = r.device;
+        other.timeline = NULL;
+        probe_at_each(n, take_an_event, &other);
+        timeline = timeline_new(r.device);
+        acted = probe_has_acted();
+        assert_int_equal(acted, other.timeline != NULL);
+        if (acted) assert_ptr_not_equal(probe_event_of(timeline, NULL), probe_event_of(other.timeline, NULL));
+        assert_int_equal(softmetal_live("shared_event"), 1 + acted);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_timeline_destroy(other.timeline));
+        close_rig(&r);
+    }
+    assert_true(n > 2);
+}
+
 enum { HAND_OUT, FAIL, USE_UP, REASONS_TO_DROP };
 
 static void test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again(void **state)
@@ -2539,6 +2576,7 @@ int main(void)
         cmocka_unit_test(test_without_a_class_of_listeners_the_sweeper_looks),
         cmocka_unit_test(test_a_registration_takes_no_memory),
         cmocka_unit_test(test_an_event_is_used_again_and_goes_on_from_where_it_is),
+        cmocka_unit_test(test_two_timelines_that_are_made_at_once_do_not_get_one_event),
         cmocka_unit_test(test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again),
         cmocka_unit_test(test_no_value_of_a_timeline_wraps_around_on_an_event_that_stands_high),
         cmocka_unit_test(test_work_waits_for_the_highest_value_on_an_event_that_stands_high),
