@@ -1288,6 +1288,30 @@ static void test_an_encoded_wait_teaches_nothing_either(void **state)
     close_traced_world(&w);
 }
 
+/* The one gets the memory of the other. */
+static void test_a_submission_teaches_though_the_one_before_it_waited_on_the_device(void **state)
+{
+    gpusync_timeline_desc desc = {0};
+    world w;
+    gpusync_ticket ticket;
+    (void)state;
+    open_traced_world(&w);
+    desc.signalled_by_others = true; /* the device waits */
+    assert_ok(gpusync_timeline_destroy(w.t));
+    assert_ok(gpusync_timeline_create(w.r.device, &desc, &w.t));
+    ticket = SUBMIT(w.r.queue, WAITS(at(w.t, 1)), BUFFERS(buffer_of(w.r.queue)));
+    pass(&w, MS(2));
+    assert_ok(gpusync_timeline_signal(w.t, 1));
+    softmetal_finish_queue(w.r.metal_queue);
+    assert_true(gpusync_is_done(w.r.queue, ticket));
+    ticket = SUBMIT(w.r.queue, BUFFERS(buffer_of(w.r.queue)));
+    will(&w, US(80))->queue = w.r.metal_queue;
+    pass(&w, US(80));
+    assert_true(gpusync_is_done(w.r.queue, ticket));
+    assert_about(lesson(&w), US(80));
+    close_traced_world(&w);
+}
+
 static void test_a_wait_for_what_was_reached_before_is_no_wait(void **state)
 {
     world w;
@@ -1526,6 +1550,7 @@ int main(void)
         cmocka_unit_test(test_behind_work_that_teaches_nothing_a_wait_is_blind),
         cmocka_unit_test(test_work_that_waits_on_the_device_teaches_nothing),
         cmocka_unit_test(test_an_encoded_wait_teaches_nothing_either),
+        cmocka_unit_test(test_a_submission_teaches_though_the_one_before_it_waited_on_the_device),
         cmocka_unit_test(test_a_wait_for_what_was_reached_before_is_no_wait),
         cmocka_unit_test(test_failures_and_what_the_program_commits_teach_nothing),
         cmocka_unit_test(test_without_metals_times_the_handlers_clock_counts),
