@@ -647,6 +647,23 @@ static void test_a_wait_that_was_given_up_is_a_timeout(void **state)
     close_stage(&s);
 }
 
+static void test_a_wait_that_was_given_up_in_front_of_several_command_buffers_is_a_timeout(void **state)
+{
+    gpusync_ticket consumer;
+    stage s;
+    (void)state;
+    open_mixed(&s, SOFTMETAL_MANUAL);
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 1)));
+    consumer = SUBMIT(s.q[0], WAITS(at(s.a, 1)), BUFFERS(open_on(&s, 0), open_on(&s, 0)), SIGNALS(at(s.b, 1)));
+    softmetal_time_out(softmetal_first_in_line(s.metal[0]));
+    finish(&s, 0);
+    finish(&s, 1);
+    assert_result(gpusync_poll(s.q[0], consumer), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error_of(s.q[0], consumer).failure, GPUSYNC_FAILURE_TIMEOUT);
+    assert_int_equal(error_at(s.b, 1).failure, GPUSYNC_FAILURE_TIMEOUT);
+    close_stage(&s);
+}
+
 /* It cannot be told from a wait that was met. */
 static void test_a_value_that_comes_late_hides_the_timeout(void **state)
 {
@@ -1669,17 +1686,36 @@ static void test_without_an_event_to_ask_with_queue_and_event_stay_for_good(void
 
 static void count_gone(void *user) { COUNT((long *)user); }
 
-/* gpusync_queue_destroy_later asks once, and its thread looks for 100 ms whether that has come. False: this one was too
-   late to have it come in time. */
+typedef struct yields {
+    pthread_t tester;
+    long of_others;
+} yields;
+
+static void count_yields_of_others(void *user)
+{
+    yields *y = (yields *)user;
+    if (!pthread_equal(pthread_self(), y->tester)) COUNT(&y->of_others);
+    sched_yield();
+}
+
+/* gpusync_queue_destroy_later asks once, and its thread, which calls no hook, looks for 100 ms whether that has come.
+   False: this one was too late to have it come in time. */
 static bool check_signals_that_come_when_destroy_later_asks(bool come)
 {
+    yields y = {pthread_self(), 0};
+    gpusync_hooks hooks = {count_yields_of_others, NULL, NULL, &y};
+    gpusync_device_desc device_desc;
+    gpusync_queue_desc queue_desc;
     gpusync_timeline *t;
     void *event, *metal;
     uint64_t began, limit;
     long gone = 0, before;
     bool in_time, came;
     stage s;
-    open_four(&s, SOFTMETAL_MANUAL, 1);
+    memset(&device_desc, 0, sizeof device_desc);
+    memset(&queue_desc, 0, sizeof queue_desc);
+    device_desc.hooks = &hooks;
+    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_METAL4, 1, device_desc, queue_desc);
     metal = metal_retain(s.metal[0]);
     t = timeline_over(s.device, &event);
     hold_signals(true);
@@ -1703,6 +1739,7 @@ static bool check_signals_that_come_when_destroy_later_asks(bool come)
     assert_int_equal(softmetal_timers_armed(), 0);
     if (!come) assert_true(gpusync_now_ns() - began >= MS(100));
     assert_int_equal(gone, 1);
+    assert_int_equal(GET(&y.of_others), 0);
     assert_count("signalEvent:value:", 0, 1 + 1);
     assert_int_equal(softmetal_live("shared_event"), 4 + 1 + 1); /* the stage's own, the test's, destroy's */
     came = events_kept(s.device) == 1;
@@ -2126,6 +2163,7 @@ int main(void)
         cmocka_unit_test(test_waits_and_signals_are_operations_of_the_queue),
         cmocka_unit_test(test_both_kinds_of_queue_take_turns),
         cmocka_unit_test(test_a_wait_that_was_given_up_is_a_timeout),
+        cmocka_unit_test(test_a_wait_that_was_given_up_in_front_of_several_command_buffers_is_a_timeout),
         cmocka_unit_test(test_a_value_that_comes_late_hides_the_timeout),
         cmocka_unit_test(test_a_wait_for_a_ticket_is_no_operation_of_the_queue),
         cmocka_unit_test(test_an_error_counts_more_than_a_wait_that_was_given_up),
