@@ -503,24 +503,26 @@ static void test_work_that_has_failed_tells_so_where_destroy_leaves_what_it_wait
 
 /* The work of value 1 is held. The GPU has waited for value 2, which was signalled and is hidden by 1. The failed work must
    not wait for 1: its work stands on the GPU behind what waits for the failed one. first: which of the two ends is told
-   first, that of value 2 or the failure. */
-static void fail_behind_a_hidden_value(int first)
+   first, that of value 2 or the failure. beside: other work has waited for value 2, too, and ends well after that. */
+static void fail_behind_a_hidden_value(int first, bool beside)
 {
     gpusync_ticket low, failed, last;
     void *buffer, *failing;
     gpusync_error error;
     uint64_t value;
     stage s;
-    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    open_stage(&s, SOFTMETAL_MANUAL, 4);
     low = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 1)), .flags = GPUSYNC_UNORDERED);
     (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
     failing = open_on(&s, 2);
     softmetal_fail(failing, NULL, 8, "it broke");
     failed = SUBMIT(s.q[2], BUFFERS(failing), WAITS(at(s.a, 2)), SIGNALS(at(s.a, 3)));
+    if (beside) (void)SUBMIT(s.q[3], BUFFERS(open_on(&s, 3)), WAITS(at(s.a, 2)));
     last = SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.a, 3)));
     assert_ok(gpusync_timeline_signal(s.b, 1)); /* the GPU gets the work of value 1 behind that */
     while (first == 1 && (buffer = softmetal_first_in_line(s.metal[1])) != NULL) softmetal_complete(buffer);
     finish(&s, first == 0 ? 1 : 2);
+    finish(&s, 3);
     finish(&s, first == 0 ? 2 : 1);
     error = error_of(s.q[2], failed);
     assert_string_equal(error.message, "it broke");
@@ -537,8 +539,9 @@ static void test_work_that_failed_does_not_wait_for_a_value_that_a_lower_signal_
 {
     (void)state;
     NOT_ON_METAL4("the ends of command buffers come one by one here");
-    fail_behind_a_hidden_value(0);
-    fail_behind_a_hidden_value(1);
+    fail_behind_a_hidden_value(0, false);
+    fail_behind_a_hidden_value(1, false);
+    fail_behind_a_hidden_value(1, true);
 }
 
 /* Every value is one of a timeline of its own, so that nothing but the chain leads to the first. */
