@@ -860,6 +860,31 @@ static void test_the_queue_of_a_wait_at_the_head_may_go_before_the_commit(void *
     close_stage(&s);
 }
 
+/* The queue is there until its work ends, but no ticket of it is waited for any more. */
+static void test_a_wait_at_the_head_fails_where_its_queue_was_let_go_with_work_in_flight(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *metal;
+    gpusync_error error;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a command buffer has no waits at its head");
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    metal = metal_retain(s.metal[1]);
+    buffer = OPEN(s.q[0], WAITS(after(s.q[1], commit_on(&s, 1))));
+    assert_ok(gpusync_queue_destroy_later(s.q[1], NULL, NULL));
+    s.q[1] = NULL;
+    ticket = commit_to(s.q[0], buffer);
+    assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_ERROR_DESTROYED);
+    error = error_of(s.q[0], ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_string_equal(error.message, "the queue of the ticket was destroyed");
+    softmetal_finish_queue(metal);
+    metal_release(metal);
+    assert_true(softmetal_dispatched(SECONDS(20)));
+    close_stage(&s);
+}
+
 static void test_waits_at_a_head_that_make_no_sense_are_refused(void **state)
 {
     gpusync_timeline *strange = NULL;
@@ -1467,6 +1492,7 @@ int main(void)
         cmocka_unit_test(test_a_command_buffer_with_waits_at_its_head_that_is_not_committed),
         cmocka_unit_test(test_the_timeline_of_a_wait_at_the_head_may_go_before_the_commit),
         cmocka_unit_test(test_the_queue_of_a_wait_at_the_head_may_go_before_the_commit),
+        cmocka_unit_test(test_a_wait_at_the_head_fails_where_its_queue_was_let_go_with_work_in_flight),
         cmocka_unit_test(test_waits_at_a_head_that_make_no_sense_are_refused),
         cmocka_unit_test(test_a_wait_at_a_head_is_judged_when_the_buffer_is_committed),
         cmocka_unit_test(test_work_that_waits_for_an_imported_timeline_goes_to_the_device_at_once),
