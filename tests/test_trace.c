@@ -549,6 +549,25 @@ static void test_signals(void **state)
     close_traced(&r, &t);
 }
 
+static void test_the_signals_of_a_submission_are_told_in_the_order_of_execution(void **state)
+{
+    rig r;
+    trace t;
+    gpusync_timeline *timeline;
+    void *buffer;
+    (void)state;
+    NOT_ON_METAL4("a command buffer has no signals");
+    open_traced(&r, &t, SOFTMETAL_MANUAL);
+    timeline = new_timeline(&r, "mine");
+    buffer = buffer_of(r.queue);
+    assert_ok(gpusync_encode_signal(r.queue, buffer, at(timeline, 1)));
+    (void)SUBMIT(r.queue, BUFFERS(buffer), SIGNALS(at(timeline, 2))); /* behind that of the buffer */
+    finish_queue(r.queue);
+    assert_true(the_value(&t, GPUSYNC_TRACE_SIGNAL, timeline, 1) < the_value(&t, GPUSYNC_TRACE_SIGNAL, timeline, 2));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    close_traced(&r, &t);
+}
+
 /* Each callback is told, before it runs, on its thread. Releases are none. */
 static void test_callbacks(void **state)
 {
@@ -1429,6 +1448,7 @@ int main(void)
         cmocka_unit_test(test_cancelled),
         cmocka_unit_test(test_failed_by_what_it_waited_for),
         cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_the_signals_of_a_submission_are_told_in_the_order_of_execution),
         cmocka_unit_test(test_callbacks),
         cmocka_unit_test(test_wait_inline_and_status),
         cmocka_unit_test(test_wait_unmet),
