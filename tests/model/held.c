@@ -360,6 +360,35 @@ static void listens(void)
     nothing_is_left(1);
 }
 
+/* The same where the value is the host's, and the work signals another one. Metal 4 retains no event, so that its links
+   outlive the submission: they leave it when no thread has a reference any more. The value has come by then. */
+static gpusync_submission passes = {.waits = &points[0],
+                                    .wait_count = 1,
+                                    .signals = &points[1],
+                                    .signal_count = 1,
+                                    .command_buffers = &buffers[0],
+                                    .command_buffer_count = 1};
+static void *signals_and_ends(void *unused)
+{
+    signals((void *)1);
+    __VERIFIER_assume(__atomic_load_n(&B[0].status, __ATOMIC_ACQUIRE) == 2);
+    send_void_value(&event_value, gpusync__sel.setSignaledValue, 2);
+    gpusync__completed(B[0].handler, &B[4]);
+    return unused;
+}
+static void keeps(void)
+{
+    begin_held(2);
+    Q.metal4 = true;
+    Q.limit = UINT32_MAX;
+    pthread_t one = start(submits, (long)&passes), other = start(signals_and_ends, 0);
+    join(one);
+    join(other);
+    join_issues();
+    assert(!Q.kept.end[0] && T.value == 2);
+    nothing_is_left(2);
+}
+
 /* gpusync__is_full_for_good counts what is tracked and not committed, while an open command buffer is committed. */
 static void *counts(void *unused)
 {

@@ -176,6 +176,7 @@ static void submission(void)
     gpusync_result end = polled();
     assert(given_up || end != GPUSYNC_ERROR_DEVICE_LOST); /* the handler was about to end it */
     assert(says_how(end) && polled() == end && none_in_flight() && B[0].live == 0 && !Q.inside && !Q.leaving);
+    assert(gpusync_is_done(&Q, 1) == (end != GPUSYNC_ERROR_DEVICE_LOST));
     assert(end == GPUSYNC_OK ? T.reached == 1 && !T.failed : T.reached == 1 || T.failed);
     assert(T.refs == 1 && !T.signal_count && !T.issued.end[0]);
     all_are_free(1);

@@ -196,6 +196,7 @@ green held-ticket held ticket_told -DWEAK_LOCK -DMODEL_SLOTS=3
 green held-ticket-fails held ticket_told -DWEAK_LOCK -DMODEL_SLOTS=3 -DENDS=BADLY
 green held-cancelled held ticket_forgotten -DWEAK_LOCK -DMODEL_SLOTS=3
 green held-listens held listens -DWEAK_LOCK
+green held-keeps held keeps -DWEAK_LOCK
 green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
 green failure-on-the-device held fails_on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
 green failed-abroad held fails_abroad -DWEAK_LOCK -DENDS=BADLY
@@ -234,7 +235,7 @@ green warm-up-destroyed warmup destroyed
 green warm-up-destroyed-waiter warmup destroyed_with
 green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
 [ "$model" = rc11 ] && echo "-- mutants"
-mutant weak-everywhere destroy-now-poller
+mutant weak-everywhere destroy-now-sweep
 mutant looked-before-the-lock ticket
 mutant callback-not-looked-at callback-registered
 mutant advance-by-one neighbours
@@ -274,7 +275,8 @@ mutant given-up-callback-not-looked-at given-up-callback-meanwhile
 mutant given-up-callback-not-told given-up-callback
 mutant given-up-submission-ends-all-the-same given-up-submission
 mutant announced-without-a-reference destroy-now-issues
-mutant links-kept-before-the-last-reference held-listens
+mutant links-kept-before-the-last-reference held-keeps
+mutant listens-without-a-reference held-listens
 mutant inside-counted-relaxed destroy-now-sweep
 mutant closing-read-first destroy-now-sweep
 mutant left-relaxed destroy-now-poller

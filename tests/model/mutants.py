@@ -18,6 +18,7 @@ MUTANTS = {
         ("__atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)", "__atomic_fetch_sub(p, n, __ATOMIC_ACQ_REL)"),
         ("(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)",
          "(p, expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)"),
+        ("__atomic_fetch_or(p, flag, __ATOMIC_SEQ_CST)", "__atomic_fetch_or(p, flag, __ATOMIC_ACQ_REL)"),
     ],
     # -- a ticket ends
     "looked-before-the-lock": [
@@ -146,6 +147,36 @@ MUTANTS = {
         ("    gpusync__submission_unref(s); /* last: with its last submission the queue may go */\n",
          "    if (q->metal4 && gpusync__is_issued(s)) gpusync__keep_links(q, s);\n    gpusync__submission_unref(s);\n"),
     ],
+    "listens-without-a-reference": [
+        ("    gpusync__submission_keep(s); /* the caller's, for gpusync__listen_for */\n", ""),
+        ("        gpusync__listen_for(s);\n        gpusync__submission_unref(s);\n", "        gpusync__listen_for(s);\n"),
+    ],
+    "failed-in-two-holds": [
+        ("    t->failed = true;\n    GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);",
+         "    gpusync__end_waits(t, GPUSYNC__FAILED_VALUE, &t->error, deferred);\n"
+         "    GPUSYNC__UNLOCK_GRAPH(t->device);\n    GPUSYNC__LOCK_GRAPH(t->device);\n"
+         "    t->failed = true;\n    GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);"),
+        ("    gpusync__end_waits(t, GPUSYNC__FAILED_VALUE, &t->error, deferred);\n    gpusync__try_again(t, deferred);\n",
+         "    gpusync__try_again(t, deferred);\n"),
+    ],
+    "counted-without-the-graph": [
+        ("    GPUSYNC__LOCK_GRAPH(s->device);\n    if (error)\n        gpusync__fail(s, true, error);\n    if (outcome &&",
+         "    if (error)\n        gpusync__fail(s, true, error);\n    if (outcome &&"),
+        ("            gpusync__show_signals(s, deferred);\n    }\n    GPUSYNC__UNLOCK_GRAPH(s->device);\n}",
+         "            gpusync__show_signals(s, deferred);\n    }\n}"),
+    ],
+    "broken-wait-not-looked-at": [
+        ("    if (!s->failed)\n        gpusync__take_broken(s);\n", ""),
+    ],
+    "wait-left-on-its-list": [
+        ("(s->failed ? hidden || link->abroad : !hidden && link->abroad) && gpusync__unlist_wait(link))",
+         "(s->failed ? hidden || link->abroad : !hidden && link->abroad))"),
+    ],
+    "open-counted-without-the-order-lock": [
+        ("    gpusync__lock(&q->order);\n    uint32_t idle = GPUSYNC__LOAD_SEQ(&q->held_buffers);\n",
+         "    uint32_t idle = GPUSYNC__LOAD_SEQ(&q->held_buffers);\n"),
+        ("        idle++;\n    gpusync__unlock(&q->order);\n", "        idle++;\n"),
+    ],
     # -- a ticket ends, and a submission waits for it
     "ticket-looked-at-before-the-lock": [
         ("        GPUSYNC__LOCK(q);\n        gone = GPUSYNC__LOAD_SEQ(&q->flags) & GPUSYNC__CLOSING;\n"
@@ -183,6 +214,17 @@ MUTANTS = {
          "    bool ended = gpusync__met(&callback->goal) && "
          "!(callback->goal.queue && gpusync__ended_as(callback->goal.queue, number, GPUSYNC__LEFT));"),
     ],
+    "stopped-not-asked-again": [
+        ("        gpusync__end_goal(wait, i, met || gpusync__reached(goal));", "        gpusync__end_goal(wait, i, met);"),
+    ],
+    "completed-passes-what-was-left": [
+        ("    if (outcome->left || ticket != q->head.completed + 1)\n", "    if (ticket != q->head.completed + 1)\n"),
+    ],
+    "timelines-fail-at-once": [
+        ("    gpusync__start_sweep(dev, GPUSYNC__LOSS_NS, GPUSYNC__SWEEP_MOST_NS); /* a sleeper",
+         "    for (gpusync_timeline *t = NULL; (t = gpusync__next_timeline(dev, t)) != NULL;) t->calls->lose(t);\n"
+         "    gpusync__start_sweep(dev, GPUSYNC__LOSS_NS, GPUSYNC__SWEEP_MOST_NS); /* a sleeper"),
+    ],
     "given-up-callback-not-told": [
         ("    if (first)\n        gpusync__end_ticket(q, view->ticket, &outcome, &caught, deferred);\n",
          "    if (first)\n        gpusync__write_end(q, view->ticket, &outcome);\n"),
@@ -192,8 +234,7 @@ MUTANTS = {
          "        bool link = number;\n"),
     ],
     "given-up-submission-ends-all-the-same": [
-        ("    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, s->left};",
-         "    const gpusync__outcome outcome = {s->gpu_start, s->gpu_end, error, false};"),
+        ("        s->left = true;\n", ""),
     ],
     "loss-not-looked-at": [
         ("    if (GPUSYNC__LOAD_SEQ(&q->flags) & (GPUSYNC__LOST | GPUSYNC__STUCK))\n        gpusync__want_issue(",
@@ -224,6 +265,13 @@ MUTANTS = {
     "value-before-the-error": [
         ("    t->error = *reason;\n",
          "    GPUSYNC__STORE_SEQ(&t->value, GPUSYNC__FAILED_VALUE);\n    t->error = *reason;\n"),
+    ],
+    "end-told-before-what-was-reached": [
+        ("    gpusync__show(t, &deferred); /* what another thread has reached counts before the end */\n",
+         "    GPUSYNC__UNLOCK_GRAPH(dev);\n"),
+    ],
+    "timeline-left-relaxed": [
+        ("    GPUSYNC__SUB_SEQ(&t->inside, 1);", "    __atomic_fetch_sub(&t->inside, 1, __ATOMIC_RELAXED);"),
     ],
     # -- a timeline's listener
     "block-taken-off-late": [
@@ -291,6 +339,13 @@ MUTANTS = {
     ],
     "slots-lost": [
         ("    gpusync__return_slots(q->free_slots);\n", ""),
+    ],
+    "woken-before-the-flag": [
+        ("    if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)\n        return false;\n"
+         "    q->drains = drain;\n    gpusync__wake_stopped(q->device, &q->waits);\n",
+         "    gpusync__wake_stopped(q->device, &q->waits);\n"
+         "    if (gpusync__set_flag(&q->flags, GPUSYNC__CLOSING) & GPUSYNC__CLOSING)\n        return false;\n"
+         "    q->drains = drain;\n"),
     ],
     "sleepers-not-woken": [
         ("    gpusync__wake_stopped(q->device, &q->waits);\n    return true;\n", "    return true;\n"),
