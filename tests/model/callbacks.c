@@ -219,6 +219,25 @@ static void sweep_for_room(void)
     assert(LOAD(&sweeps_asked) > 0);
 }
 
+/* The same for work that is held. */
+static void *submits_held(void *unused)
+{
+    gpusync_point point = {.timeline = &T, .value = 1};
+    gpusync_submission work = {.waits = &point, .wait_count = 1};
+    gpusync_result result = gpusync_submit(&Q, &work, NULL);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void sweep_for_held(void)
+{
+    have_submissions(1);
+    D.refs = 2;
+    pthread_t one = start(submits_held, 0), other = start(sweeps, 0);
+    join(one);
+    join(other);
+    assert(Q.lined == 1 && LOAD(&sweeps_asked) > 0);
+}
+
 int main(void)
 {
     begin();

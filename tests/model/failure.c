@@ -57,6 +57,63 @@ static void out_of_order(void)
     assert(Q.log_count == 1 && B[1].live == 0 && Q.head.completed == 0);
 }
 
+/* A command buffer fails. One thread waits for everything, and another one asks what a wait asks first, without a lock.
+   That one is not told that all went well, unless a wait has told of the failure. */
+static gpusync_result waited;
+static bool well;
+static void *waits_for_everything(void *unused)
+{
+    waited = gpusync_wait(&Q, GPUSYNC_EVERYTHING, 0);
+    assert(waited == GPUSYNC_ERROR_EXECUTION || waited == GPUSYNC_TIMEOUT || waited == GPUSYNC_OK);
+    return unused;
+}
+static void *asks_for_everything(void *unused)
+{
+    well = gpusync__is_done_well(&Q, GPUSYNC_EVERYTHING);
+    return unused;
+}
+static void covered(void)
+{
+    commit(0);
+    pthread_t one = start(handler, 0), two = start(waits_for_everything, 0), three = start(asks_for_everything, 0);
+    join(one);
+    join(two);
+    join(three);
+    assert(waited != GPUSYNC_OK && (!well || waited == GPUSYNC_ERROR_EXECUTION));
+    assert(Q.covered == (waited == GPUSYNC_ERROR_EXECUTION));
+}
+
+/* Two command buffers fail, and each handler makes memory for the log, which is made once. Both failures are on record. */
+static gpusync__failed logs[2][2];
+static int logs_made, logs_freed;
+static void *makes_log(void *user, size_t size, size_t alignment)
+{
+    assert(size == sizeof logs[0]);
+    return logs[__atomic_fetch_add(&logs_made, 1, __ATOMIC_RELAXED)];
+}
+static void frees_log(void *user, void *memory, size_t size)
+{
+    *(volatile uint64_t *)&((gpusync__failed *)memory)->node.number = 99;
+    __atomic_fetch_add(&logs_freed, 1, __ATOMIC_RELAXED);
+}
+static void log_made(void)
+{
+    Q.log_most = 2;
+    D.allocator.allocate = makes_log;
+    D.allocator.release = frees_log;
+    commit(0);
+    commit(1);
+    pthread_t one = start(handler, 0), two = start(handler, 1);
+    join(one);
+    join(two);
+    assert(Q.log_count == 2 && logs_made == logs_freed + 1 && Q.log != &Q.last_failure);
+    for (uint64_t ticket = 1; ticket <= 2; ticket++) {
+        gpusync_error error;
+        gpusync_result result = gpusync__ticket_result(&Q, ticket, &error);
+        assert(result == GPUSYNC_ERROR_EXECUTION && error.ticket == ticket);
+    }
+}
+
 int main(void)
 {
     begin();

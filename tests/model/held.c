@@ -312,6 +312,65 @@ static void fails_on_the_device(void)
     nothing_is_left(2);
 }
 
+/* Both are on the device, and the second one ends while the first one fails. It does not end before that, and fails with
+   it. The host makes the signal. */
+static gpusync_submission signals_one = {.signals = &points[0],
+                                         .signal_count = 1,
+                                         .command_buffers = &buffers[0],
+                                         .command_buffer_count = 1,
+                                         .flags = GPUSYNC_STRICT};
+static void *second_ends(void *unused)
+{
+    finish(1, WELL);
+    return unused;
+}
+static void ends_before(void)
+{
+    have_log();
+    begin_held(2);
+    B[3].status = 0;
+    submits(&signals_one);
+    made = 3;
+    submits(&follows);
+    finish(3, WELL); /* our own, with the wait */
+    pthread_t one = start(second_ends, 0), other = start(ends, 0);
+    join(one);
+    join(other);
+    gpusync_result result = gpusync_wait(&Q, 1, 0), result2 = gpusync_wait(&Q, 2, 0);
+    assert(result == GPUSYNC_ERROR_EXECUTION && result2 == GPUSYNC_ERROR_EXECUTION && Q.log_count == 2 && T.failed);
+    nothing_is_left(2);
+}
+
+/* Work that is to signal 1 fails, while work that is to signal 2 ends well. 2 is not reached. This is the step that ends
+   the signals, alone. */
+static gpusync_submission signals_two = {.signals = &points[1],
+                                         .signal_count = 1,
+                                         .command_buffers = &buffers[1],
+                                         .command_buffer_count = 1,
+                                         .flags = GPUSYNC_STRICT};
+static void *ends_signals(void *s)
+{
+    gpusync_error error;
+    gpusync__deferred deferred = GPUSYNC__NOTHING;
+    bool fails = ((gpusync__submission *)s)->work.ticket == 1;
+    zero_error(&error, 0);
+    error.result = GPUSYNC_ERROR_EXECUTION;
+    gpusync__end_signals((gpusync__submission *)s, !fails, fails ? &error : NULL, &deferred);
+    return NULL;
+}
+static void lower_fails(void)
+{
+    begin_held(2);
+    submits(&signals_one);
+    submits(&signals_two);
+    gpusync__link *link = gpusync__link_at(T.issued.end[0]);
+    gpusync__link *higher = gpusync__link_at(T.issued.end[1]);
+    pthread_t one = start(ends_signals, (long)link->submission), other = start(ends_signals, (long)higher->submission);
+    join(one);
+    join(other);
+    assert(T.failed && !T.reached && !T.signal_count && event_value == GPUSYNC__FAILED_VALUE);
+}
+
 /* Work that the device has fails, while it waits for a value that other code signals, and another thread hears of that
    value. One of the two ends it, and the timeline fails with it. */
 static gpusync_submission both = {.waits = &points[0], .wait_count = 1, .signals = &points[1], .signal_count = 1};

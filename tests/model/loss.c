@@ -120,6 +120,30 @@ static void looked_at(void)
     all_agree(first);
 }
 
+/* The work has ended, and a wait is for its handler, which does not come. The wait is over when the device has given up
+   what has not ended. */
+static void *waits_for_handler(void *unused)
+{
+    gpusync__goal goal = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
+    goal.handlers = true;
+    goal.stops |= GPUSYNC__GIVEN_UP;
+    gpusync_result result = sleep_for(&goal, GPUSYNC_FOREVER);
+    assert(result == GPUSYNC_OK);
+    return unused;
+}
+static void handler_is_lost(void)
+{
+    commit_then_lose();
+    STORE(&B[0].status, ENDS);
+    polls(NULL);
+    pthread_t two = start(gives_up, 0), three = start(waits_for_handler, 0);
+    join(two);
+    assert(!lost(0));
+    join(three);
+    handler(NULL);
+    all_agree(first);
+}
+
 /* A callback that is there before, or (WHEN=meanwhile) is registered meanwhile, is called once, and told the same. */
 #ifndef WHEN
 #define WHEN before

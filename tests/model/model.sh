@@ -146,6 +146,7 @@ green room wake room -DLIMIT=1
 green room-passed-on wake room_for_two -DLIMIT=1
 green all-points wake many
 green any-point wake many -DHOW=GPUSYNC_WAIT_ANY
+green any-of-both wake many -DHOW=GPUSYNC_WAIT_ANY -DBOTH=1
 green handlers-begin wake handlers
 green handlers-seen wake handlers -DSEES=1
 green waiter-again wake waiter_again
@@ -162,14 +163,19 @@ green late-look reuse late_look -DRING=2 -DMODEL_SLOTS=1
 green ring-grows reuse ring_grows -DRING=2 -DMODEL_SLOTS=3
 green orphan reuse orphan
 green orphan-kept reuse orphan_kept
+green room-of-a-lost-handler reuse lost_handler -DNOW=100000000
+green taken-once reuse taken_once
 # Failure
 green failure-known-first failure known_first
 green failure-out-of-order failure out_of_order
+green failure-covered failure covered
+green log-made-once failure log_made
 # A lost device
 green given-up-wait loss wait
 green given-up-wait-many loss wait -DWAIT=waits_for_many
 green given-up-polls loss asked
 green given-up-looked-at loss looked_at
+green given-up-handlers loss handler_is_lost
 green given-up-callback loss called_back
 green given-up-callback-fails loss called_back -DENDS=BADLY
 green given-up-callback-meanwhile loss called_back -DWHEN=meanwhile
@@ -183,6 +189,7 @@ green sleeper-of-failure timeline sleeper_of_failed
 green sleeper-of-work timeline sleeper_of_work
 green listener-again timeline listener_again
 green listener-copied timeline listener_copied
+green listener-made-once timeline listener_made
 # Held work
 green held-signalled held against_signal -DWEAK_LOCK
 green held-failed held against_failure -DWEAK_LOCK
@@ -199,6 +206,8 @@ green held-listens held listens -DWEAK_LOCK
 green held-keeps held keeps -DWEAK_LOCK
 green work-on-the-device held on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
 green failure-on-the-device held fails_on_the_device -DWEAK_LOCK -DMODEL_SLOTS=4
+green consumer-ends-first held ends_before -DWEAK_LOCK -DMODEL_SLOTS=3 -DENDS=BADLY
+green lower-signal-fails held lower_fails -DWEAK_LOCK
 green failed-abroad held fails_abroad -DWEAK_LOCK -DENDS=BADLY
 green room-that-is-stuck held stuck -DWEAK_LOCK
 # Callbacks, sweeps
@@ -210,6 +219,7 @@ green callback-asked-for callbacks asked_meanwhile
 green callback-paid callbacks paid_meanwhile
 green sweep-for-sleeper callbacks sweep_for_sleeper
 green sweep-for-room callbacks sweep_for_room
+green sweep-for-held callbacks sweep_for_held
 # Destroy
 green destroy-now-handler destroy queue
 green destroy-handler destroy queue -DHOW=gpusync_queue_destroy
@@ -237,15 +247,26 @@ green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
 [ "$model" = rc11 ] && echo "-- mutants"
 mutant weak-everywhere destroy-now-sweep
 mutant looked-before-the-lock ticket
+mutant looked-before-the-lock everything
+mutant looked-before-the-lock all-of-two
+mutant looked-before-the-lock room
+mutant looked-before-the-lock all-points
+mutant looked-before-the-lock any-point
+mutant looked-before-the-lock waiter-again
+mutant looked-before-the-lock any-of-both
 mutant callback-not-looked-at callback-registered
 mutant advance-by-one neighbours
 mutant room-is-not-passed-on room-passed-on
 mutant sleeper-not-told-of-the-handler handlers-begin
 mutant handler-of-an-ended-ticket-not-blocked-for handlers-seen
 mutant handler-begins-relaxed handlers-seen
+mutant entries-counted-relaxed any-of-both
+mutant taken-off-and-not-told room
+mutant room-given-back-twice room-of-a-lost-handler
 mutant completed-not-looked-at entry-again
 mutant completed-looked-at-once ended-stays-ended
 mutant completed-stored-relaxed failure-known-first
+mutant completed-stored-relaxed prefix
 mutant done-stored-relaxed failure-out-of-order
 mutant ring-stored-relaxed ring-grows
 mutant looked-at-without-a-reference late-look
@@ -253,9 +274,12 @@ mutant retained-after-the-unlock slot-again
 mutant look-ends-another-ticket late-look
 mutant begun-without-a-swap destroy-now-handler
 mutant given-up-without-a-swap destroy-now-handler
+mutant given-up-without-a-swap destroy-now-tracked
 mutant queue-touched-before-the-swap destroy-now-handler
 mutant orphan-not-taken-out orphan
+mutant orphan-not-taken-out orphan-kept
 mutant orphan-given-up-without-the-global-lock orphan
+mutant tracked-not-looked-at taken-once
 mutant issuing-not-cleared two-issues
 mutant issuing-cleared-late two-issues
 mutant issuing-not-looked-at two-issues
@@ -269,23 +293,43 @@ mutant wanted-before-the-flag held-device-lost
 mutant loss-not-looked-at held-device-lost
 mutant stuck-not-looked-at held-stuck
 mutant given-up-though-it-has-ended given-up-polls
+mutant given-up-though-it-has-ended given-up-looked-at
 mutant given-up-and-ends-all-the-same given-up-wait
+mutant given-up-and-ends-all-the-same given-up-wait-many
 mutant given-up-sleeper-not-stopped destroy-now-sleeper
+mutant given-up-sleeper-not-stopped given-up-handlers
 mutant given-up-callback-not-looked-at given-up-callback-meanwhile
+mutant completed-passes-what-was-left given-up-polls
+mutant timelines-fail-at-once callback-lost
 mutant given-up-callback-not-told given-up-callback
+mutant given-up-callback-not-told given-up-callback-fails
+mutant woken-before-given-up given-up-handlers
 mutant given-up-submission-ends-all-the-same given-up-submission
 mutant announced-without-a-reference destroy-now-issues
 mutant links-kept-before-the-last-reference held-keeps
 mutant listens-without-a-reference held-listens
+mutant failed-in-two-holds held-failed
+mutant failed-in-two-holds held-both
+mutant raised-in-two-holds work-on-the-device
+mutant failure-after-the-signal lower-signal-fails
+mutant counted-without-the-graph failed-abroad
+mutant broken-wait-not-looked-at failure-on-the-device
+mutant broken-wait-not-looked-at consumer-ends-first
+mutant open-counted-without-the-order-lock room-that-is-stuck
 mutant inside-counted-relaxed destroy-now-sweep
 mutant closing-read-first destroy-now-sweep
 mutant left-relaxed destroy-now-poller
+mutant left-relaxed destroy-poller
+mutant left-relaxed destroy-now-waiter
 mutant running-handler-not-waited-for destroy-now-handler
+mutant running-handler-not-waited-for destroy-handler
+mutant running-handler-not-waited-for destroy-now-feedback
 mutant leaving-not-waited-for destroy-now-handler
 mutant leaving-counted-after-the-lock destroy-now-handler
 mutant leaving-let-go-relaxed destroy-now-handler
 mutant leaving-let-go-first destroy-now-handler
 mutant slots-lost destroy-now-handler
+mutant woken-before-the-flag destroy-now-sleeper
 mutant sleepers-not-woken destroy-now-sleeper
 mutant sleepers-of-values-not-woken destroy-timeline-waiter
 mutant timeline-left-to-the-listener destroy-timeline-listener
@@ -301,6 +345,7 @@ mutant device-freed-with-functions-on-their-way close-callbacks
 mutant device-let-go-relaxed close-callbacks
 mutant device-let-go-in-two-steps close-both
 mutant timer-taken-back-late sweep-for-sleeper
+mutant timer-taken-back-late sweep-for-held
 mutant refused-after-the-timer sweep-for-room
 mutant asked-cleared-after-the-look callback-asked-for
 mutant due-not-asked-for callback-asked-for
@@ -310,15 +355,26 @@ mutant idle-read-relaxed seen-when-idle
 mutant no-fence-behind-a-status seen-in-status
 mutant recorded-after-the-end failure-known-first
 mutant failed-flag-left-out failure-known-first
+mutant covered-not-looked-at failure-covered
+mutant last-failed-stored-late failure-covered
+mutant log-made-twice log-made-once
 mutant value-before-the-error timeline-fails
+mutant value-before-the-error timeline-fails-value
+mutant value-before-the-error sleeper-of-failure
+mutant end-told-before-what-was-reached callback-destroyed
+mutant timeline-left-relaxed destroy-timeline-signal
+mutant listener-made-twice listener-made-once
 mutant value-stored-after-telling value
+mutant value-stored-after-telling callbacks-of-value
 mutant told-only-where-written sleeper-of-work
 mutant raised-without-showing sleeper-of-two-signals
+mutant raised-without-showing timeline-rises
 mutant pipeline-begun-twice warm-up-asked
 mutant library-without-its-mutex warm-up-library
 mutant counted-before-it-is-done warm-up-waited
 mutant value-read-after-the-look warm-up-waited
 mutant warm-up-inside-not-looked-at warm-up-destroyed-waiter
+mutant warm-up-inside-not-looked-at warm-up-destroyed-asker
 mutant warm-up-does-not-fail warm-up-destroyed-waiter
 mutant task-leaves-before-it-counts warm-up-destroyed
 [ $((passed + failed)) -gt 0 ] || stop "no property and no mutant is called '$names'"

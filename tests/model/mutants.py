@@ -50,6 +50,18 @@ MUTANTS = {
          "    if (!__atomic_compare_exchange_n(&slot->state, &armed, (uint8_t)GPUSYNC__RUNNING, false, "
          "__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {"),
     ],
+    "entries-counted-relaxed": [
+        ("    return entry->list != GPUSYNC__TOLD && GPUSYNC__SUB_SEQ(&entry->waiter->entries, 1) == 1;",
+         "    return entry->list != GPUSYNC__TOLD && "
+         "__atomic_fetch_sub(&entry->waiter->entries, 1, __ATOMIC_RELAXED) == 1;"),
+    ],
+    "taken-off-and-not-told": [
+        ("    gpusync__tell(q, 0, &caught, NULL); /* waits for room alone", "    /* waits for room alone"),
+    ],
+    "room-given-back-twice": [
+        ("    if (slot->traits & GPUSYNC__HAS_ROOM)\n        gpusync__give_rooms(q, 1, caught);\n",
+         "    gpusync__give_rooms(q, 1, caught);\n"),
+    ],
     # -- read without the queue's lock
     "completed-stored-relaxed": [
         ("    GPUSYNC__STORE_SEQ(&q->head.completed, ticket);", "    GPUSYNC__STORE_RELAXED(&q->head.completed, ticket);"),
@@ -110,6 +122,10 @@ MUTANTS = {
         ("            slot->buffer = NULL;\n        }\n    }\n    GPUSYNC__UNLOCK_GLOBAL();\n    return orphan;",
          "            slot->buffer = NULL;\n        }\n    }\n    return orphan;"),
     ],
+    "tracked-not-looked-at": [
+        ("    if (kind == GPUSYNC__TRACKED || GPUSYNC__LOAD_SEQ(&q->tracked) || GPUSYNC__LOAD_SEQ(&q->lined))",
+         "    if (kind == GPUSYNC__TRACKED || GPUSYNC__LOAD_SEQ(&q->lined))"),
+    ],
     # -- held work may go
     "issuing-not-cleared": [
         ("    q->issuing = s != NULL;\n", "    q->issuing = true;\n"),
@@ -159,6 +175,18 @@ MUTANTS = {
         ("    gpusync__end_waits(t, GPUSYNC__FAILED_VALUE, &t->error, deferred);\n    gpusync__try_again(t, deferred);\n",
          "    gpusync__try_again(t, deferred);\n"),
     ],
+    "raised-in-two-holds": [
+        ("    t->reached = value;\n    GPUSYNC__STORE_SEQ(&t->value, value);\n    gpusync__end_waits(t, value, NULL, deferred);\n",
+         "    gpusync__end_waits(t, value, NULL, deferred);\n    GPUSYNC__UNLOCK_GRAPH(t->device);\n"
+         "    GPUSYNC__LOCK_GRAPH(t->device);\n    t->reached = value;\n    GPUSYNC__STORE_SEQ(&t->value, value);\n"),
+    ],
+    "failure-after-the-signal": [
+        ("        if (error)\n            gpusync__fail_timeline(link->timeline, error, deferred);\n"
+         "        gpusync__end_signal(link, made, deferred);\n",
+         "        gpusync__end_signal(link, made, deferred);\n        GPUSYNC__UNLOCK_GRAPH(s->device);\n"
+         "        GPUSYNC__LOCK_GRAPH(s->device);\n"
+         "        if (error)\n            gpusync__fail_timeline(link->timeline, error, deferred);\n"),
+    ],
     "counted-without-the-graph": [
         ("    GPUSYNC__LOCK_GRAPH(s->device);\n    if (error)\n        gpusync__fail(s, true, error);\n    if (outcome &&",
          "    if (error)\n        gpusync__fail(s, true, error);\n    if (outcome &&"),
@@ -167,10 +195,6 @@ MUTANTS = {
     ],
     "broken-wait-not-looked-at": [
         ("    if (!s->failed)\n        gpusync__take_broken(s);\n", ""),
-    ],
-    "wait-left-on-its-list": [
-        ("(s->failed ? hidden || link->abroad : !hidden && link->abroad) && gpusync__unlist_wait(link))",
-         "(s->failed ? hidden || link->abroad : !hidden && link->abroad))"),
     ],
     "open-counted-without-the-order-lock": [
         ("    gpusync__lock(&q->order);\n    uint32_t idle = GPUSYNC__LOAD_SEQ(&q->held_buffers);\n",
@@ -214,9 +238,6 @@ MUTANTS = {
          "    bool ended = gpusync__met(&callback->goal) && "
          "!(callback->goal.queue && gpusync__ended_as(callback->goal.queue, number, GPUSYNC__LEFT));"),
     ],
-    "stopped-not-asked-again": [
-        ("        gpusync__end_goal(wait, i, met || gpusync__reached(goal));", "        gpusync__end_goal(wait, i, met);"),
-    ],
     "completed-passes-what-was-left": [
         ("    if (outcome->left || ticket != q->head.completed + 1)\n", "    if (ticket != q->head.completed + 1)\n"),
     ],
@@ -228,6 +249,11 @@ MUTANTS = {
     "given-up-callback-not-told": [
         ("    if (first)\n        gpusync__end_ticket(q, view->ticket, &outcome, &caught, deferred);\n",
          "    if (first)\n        gpusync__write_end(q, view->ticket, &outcome);\n"),
+    ],
+    "woken-before-given-up": [
+        ("    gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);\n"
+         "    gpusync__wake_stopped(q->device, &q->waits); /* waits for handlers */\n",
+         "    gpusync__wake_stopped(q->device, &q->waits);\n    gpusync__set_flag(&q->flags, GPUSYNC__GIVEN_UP);\n"),
     ],
     "given-up-sleeper-not-stopped": [
         ("        bool link = number && !gpusync__stopped(goal);\n",
@@ -274,6 +300,9 @@ MUTANTS = {
         ("    GPUSYNC__SUB_SEQ(&t->inside, 1);", "    __atomic_fetch_sub(&t->inside, 1, __ATOMIC_RELAXED);"),
     ],
     # -- a timeline's listener
+    "listener-made-twice": [
+        ("    if (!dev->listener)\n        GPUSYNC__STORE_SEQ(", "    GPUSYNC__STORE_SEQ("),
+    ],
     "block-taken-off-late": [
         ("    gpusync__listening_replace(own, NULL);\n    gpusync_timeline *t = own", "    gpusync_timeline *t = own"),
     ],
@@ -434,6 +463,23 @@ MUTANTS = {
     ],
     "failed-flag-left-out": [
         ("    gpusync__set_flag(&q->flags, GPUSYNC__FAILED);\n    if (!given_up)", "    if (!given_up)"),
+    ],
+    "covered-not-looked-at": [
+        ("    return ticket > last && (ticket != GPUSYNC_EVERYTHING || last <= GPUSYNC__LOAD_SEQ(&q->covered));",
+         "    return ticket > last;"),
+    ],
+    "last-failed-stored-late": [
+        ("    if (error->ticket > q->last_failed)\n        GPUSYNC__STORE_SEQ(&q->last_failed, error->ticket);\n", ""),
+        ("    if (outcome->error)\n"
+         "        gpusync__record(q, outcome->error, false);\n"
+         "    gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred);\n",
+         "    if (outcome->error)\n"
+         "        gpusync__record(q, outcome->error, false);\n"
+         "    gpusync__end_ticket(q, slot->ticket, outcome, caught, deferred);\n"
+         "    if (outcome->error && slot->ticket > q->last_failed) GPUSYNC__STORE_SEQ(&q->last_failed, slot->ticket);\n"),
+    ],
+    "log-made-twice": [
+        ("    if (q->log == &q->last_failure) {\n", "    {\n"),
     ],
     # -- a warm-up
     "pipeline-begun-twice": [

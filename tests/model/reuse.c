@@ -165,6 +165,47 @@ static void orphan_kept(void)
     is_gone();
 }
 
+/* A handler comes late, just when the sweep takes it for lost: the room is given back once. NOW is late enough. */
+static void *sweeps(void *unused)
+{
+    (void)gpusync__sweep_slots(&Q);
+    return unused;
+}
+static void lost_handler(void)
+{
+    commit(0);
+    commit(1);
+    STORE(&B[0].status, WELL);
+    looks(NULL);
+    assert(gpusync_is_done(&Q, 1) && NOW > 1 + GPUSYNC__LOST_HANDLER_NS);
+    slab.slots[0].late.ended_ns = 1;
+    pthread_t one = start(late_handler, 0), two = start(sweeps, 0);
+    join(one);
+    join(two);
+    assert(Q.outstanding == 1 && B[0].live == 0);
+    finish(1, WELL);
+    assert(Q.outstanding == 0 && free_slots(Q.free_slots) == MODEL_SLOTS);
+}
+
+/* One thread tracks a command buffer, and another one commits it. The queue takes it once. */
+static int taken;
+static void *takes(void *tracks)
+{
+    gpusync_ticket ticket;
+    gpusync_result result = tracks ? gpusync_track(&Q, &B[0], &ticket) : gpusync_commit(&Q, &B[0], &ticket);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_ALREADY_TRACKED || result == GPUSYNC_ERROR_ALREADY_COMMITTED);
+    if (result == GPUSYNC_OK) __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+static void taken_once(void)
+{
+    B[0].status = 0;
+    pthread_t one = start(takes, 0), two = start(takes, 1);
+    join(one);
+    join(two);
+    assert(taken == 1 && Q.outstanding == 1 && B[0].live == 2 && Q.head.committed == 1);
+}
+
 int main(void)
 {
     begin();

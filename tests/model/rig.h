@@ -11,6 +11,7 @@
      MODEL_SLOTS   slots of the only slab; default 2
      RING          entries of the queue's ring, a power of two; default 4
      LIMIT         command buffers that the queue allows; default 64
+     NOW           what the clock shows; default 1000
      WEAK_LOCK     a lock of C atomics. GenMC's own never fails in a trylock, so where gpusync__issue_held tries a lock
                    it is this */
 
@@ -263,6 +264,7 @@ typedef struct command_buffer {
 #define BUFFERS 6
 static command_buffer B[BUFFERS] = {COMMITTED, COMMITTED, COMMITTED, COMMITTED, COMMITTED, COMMITTED};
 static int metal_queue, metal_device, metal_class, metal_object;
+static int objects_made; /* by `new` */
 static uint64_t event_value; /* of the only event */
 static int made;             /* which command buffer the Metal queue makes next */
 /* How many commits there were, and which of them a buffer's was. Plain: the order lock is over commits. */
@@ -296,6 +298,7 @@ static void *send_id(void *self, void *sel)
     if (sel == gpusync__sel.commandQueue) return &metal_queue;
     if (sel == gpusync__sel.error && is_buffer(self))
         return LOAD(&((command_buffer *)self)->failed) ? &metal_object : NULL;
+    if (sel == gpusync__sel.newObject) __atomic_fetch_add(&objects_made, 1, __ATOMIC_RELAXED);
     if (sel == gpusync__sel.newObject || sel == gpusync__sel.newSharedEvent) return &metal_object;
     return NULL;
 }
@@ -446,7 +449,9 @@ bool gpusync__try_lock(gpusync__mutex *m) { return pthread_mutex_trylock((pthrea
 void gpusync__unlock(gpusync__mutex *m) { pthread_mutex_unlock((pthread_mutex_t *)(void *)m); }
 #endif
 
+#ifndef NOW
 #define NOW 1000
+#endif
 static uint64_t model_now(void) { return NOW; }
 
 /* A thread that lingers is not looked at any more: there is an order in which what it lingers for comes first. Unless

@@ -151,6 +151,17 @@ static void listener_copied(void)
     assert(!listening.out && listening.refs == 1);
 }
 
+/* Two threads are the first of the device that listen. They make one listener. */
+static void listener_made(void)
+{
+    D.listener = NULL;
+    others_may_signal();
+    pthread_t one = start(listens_for, 2), other = start(listens_for, 1);
+    join(one);
+    join(other);
+    assert(D.listener == &metal_object && objects_made == 1);
+}
+
 int main(void)
 {
     begin();
