@@ -83,7 +83,7 @@ static void covered(void)
     assert(Q.covered == (waited == GPUSYNC_ERROR_EXECUTION));
 }
 
-/* Two command buffers fail, and each handler makes memory for the log, which is made once. Both failures are on record. */
+/* Two command buffers fail, and each handler makes memory for the log. That is made once, and has both failures. */
 static gpusync__failed logs[2][2];
 static int logs_made, logs_freed;
 static void *makes_log(void *user, size_t size, size_t alignment)

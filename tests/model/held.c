@@ -312,8 +312,8 @@ static void fails_on_the_device(void)
     nothing_is_left(2);
 }
 
-/* Both are on the device, and the second one ends while the first one fails. It does not end before that, and fails with
-   it. The host makes the signal. */
+/* Both are on the device, and the second one ends while the first one fails. It does not end before that, and fails
+   with it. The host makes the signal. */
 static gpusync_submission signals_one = {.signals = &points[0],
                                          .signal_count = 1,
                                          .command_buffers = &buffers[0],
@@ -341,8 +341,8 @@ static void ends_before(void)
     nothing_is_left(2);
 }
 
-/* Work that is to signal 1 fails, while work that is to signal 2 ends well. 2 is not reached. This is the step that ends
-   the signals, alone. */
+/* Work that is to signal 1 fails, while work that is to signal 2 ends well. 2 is not reached. This is the step alone
+   that ends the signals. */
 static gpusync_submission signals_two = {.signals = &points[1],
                                          .signal_count = 1,
                                          .command_buffers = &buffers[1],

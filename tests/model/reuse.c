@@ -193,7 +193,8 @@ static void *takes(void *tracks)
 {
     gpusync_ticket ticket;
     gpusync_result result = tracks ? gpusync_track(&Q, &B[0], &ticket) : gpusync_commit(&Q, &B[0], &ticket);
-    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_ALREADY_TRACKED || result == GPUSYNC_ERROR_ALREADY_COMMITTED);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_ALREADY_TRACKED ||
+           result == GPUSYNC_ERROR_ALREADY_COMMITTED);
     if (result == GPUSYNC_OK) __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
     return NULL;
 }
