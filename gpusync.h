@@ -90,11 +90,11 @@
    Devices, queues, timelines, warm-ups: any call except destroy on any thread, at the same time; destroy on one, once.
    Command buffers: encoding and commit on one thread at a time (Metal's rule).
    Destroy (the calls that block) ends the waits that spin or sleep in the object: they return ERROR_DESTROYED. No other
-   call may run in the object, and none may start, nor a wait: the program ensures this, as with free(). So it does for
-   gpusync_*_destroy_later. Destroy waits for a running callback and for gpusync's own
-   completed handlers (not for the program's), which call the program's log, trace, notify and unpark functions: while
-   you call destroy, never hold a lock that one of these functions or a callback acquires. Never cancel a thread in a
-   call (pthread_cancel): its wait stays listed, on a stack that no longer exists.
+   call may run in the object, and no call may start, not even a wait: the program ensures this, as with free(), for
+   gpusync_*_destroy_later, too. Destroy waits for a running callback and for gpusync's own completed handlers (not for
+   the program's), which call the program's log, trace, notify and unpark functions: while you call destroy, never hold
+   a lock that one of these functions or a callback acquires. Never cancel a thread in a call (pthread_cancel): its wait
+   stays listed, on a stack that no longer exists.
 
    Callbacks, the log function and the hooks yield, park and unpark may call everything except a destroy that blocks;
    unpark also no wait, which gpusync cannot detect. notify, trace and allocator functions may call nothing of gpusync.
@@ -225,7 +225,7 @@ extern "C" {
      timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
      destroy         NULL: OK, nothing to do.
      Returns         results without GPUSYNC_. "also": in addition to what gpusync_result says of the result.
-     Threads any     any thread, several at once.    Blocks no   waits for locks: at most for a commit. */
+     Threads any     any thread, several at once.    Blocks no   waits for locks alone. */
 
 /* clang-format off */
 /** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
@@ -7367,8 +7367,8 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
    THE GRAPH. Submissions wait for values and tickets, and signal values: each wait and each signal
    is a link between a submission and a timeline or queue. One lock of the device, the graph's, is
    over all links, submissions, lines of held work, and over what timelines know of their signals.
-   While a thread has it no other thread changes any of these. No message, hook, allocation, release or dispatch call
-   comes under it (a retain may); a queue's or a timeline's lock may. A change leaves what follows
+   While a thread has it no other thread changes any of these. No message, hook, allocation, release
+   or dispatch call comes under it (a retain may); a queue's or a timeline's lock may. A change leaves what follows
    (the end of a submission, an issue) to the deferred work of its thread, so that no function calls
    itself, however long a chain is.
 
@@ -11676,8 +11676,8 @@ GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint6
                               const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns, const gpusync_wait_options *options))
-GPUSYNC__STUB_OUT(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
-                                    uint64_t timeout_ns, const gpusync_wait_options *options, size_t *out))
+GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
+                                const gpusync_wait_options *options, size_t *which))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
                                           gpusync_timeline **out))
 GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy(gpusync_timeline *timeline), timeline)
@@ -11694,7 +11694,7 @@ GPUSYNC__STUB(gpusync_release_after(gpusync_point point, void *object))
 GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
 GPUSYNC__STUB_OUT(gpusync_dispatch(gpusync_device *device, size_t max, size_t *out))
 GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
-GPUSYNC__STUB_OUT(gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *out))
+GPUSYNC__STUB(gpusync_warmup_poll(gpusync_warmup *warmup, size_t *done, size_t *total))
 GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns))
 GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                           gpusync_error *error))
@@ -11888,8 +11888,8 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
              from malloc, and may outlive gpusync_device_destroy by half a second: nothing of the allocator does.
              gpusync_queue_desc.max_command_buffer_count: 0 means 63, and the Metal queue that gpusync makes has one
              place more. For a queue of your own pass one less than its count: Metal counts a command buffer until
-             gpusync's handler has returned, which calls unpark and notify. Where these need a lock that a thread has
-             in gpusync_command_buffer, that call waited in Metal for the handler, whatever its limit.
+             gpusync's handler, which calls unpark and notify, has returned (assumed). Where these needed a lock that
+             a thread had in gpusync_command_buffer, that call waited in Metal for the handler, whatever its limit.
              gpusync_set_trace waits for gpusync's handlers that have begun. A badly formed description is
              ERROR_INVALID_ARGUMENT of gpusync_submit on a lost queue, too. A wait for everything gives the failure of
              the lowest ticket. gpusync_report gives no deviation, and leaves out points of a wait that are over.

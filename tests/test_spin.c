@@ -1269,16 +1269,22 @@ static gpusync_ticket commit_behind(world *w, uint64_t value)
     return commit_to(w->r.queue, buffer);
 }
 
-static void test_an_encoded_wait_teaches_nothing_either(void **state)
+/* Others signal its timeline, so that the device waits for a value, and not the host. */
+static void open_world_of_others(world *w)
 {
     gpusync_timeline_desc desc = {0};
+    open_traced_world(w);
+    desc.signalled_by_others = true;
+    assert_ok(gpusync_timeline_destroy(w->t));
+    assert_ok(gpusync_timeline_create(w->r.device, &desc, &w->t));
+}
+
+static void test_an_encoded_wait_teaches_nothing_either(void **state)
+{
     world w;
     gpusync_ticket ticket;
     (void)state;
-    open_traced_world(&w);
-    desc.signalled_by_others = true; /* the device waits */
-    assert_ok(gpusync_timeline_destroy(w.t));
-    assert_ok(gpusync_timeline_create(w.r.device, &desc, &w.t));
+    open_world_of_others(&w);
     ticket = commit_behind(&w, 1);
     pass(&w, MS(2));
     assert_ok(gpusync_timeline_signal(w.t, 1));
@@ -1291,14 +1297,10 @@ static void test_an_encoded_wait_teaches_nothing_either(void **state)
 /* The one gets the memory of the other. */
 static void test_a_submission_teaches_though_the_one_before_it_waited_on_the_device(void **state)
 {
-    gpusync_timeline_desc desc = {0};
     world w;
     gpusync_ticket ticket;
     (void)state;
-    open_traced_world(&w);
-    desc.signalled_by_others = true; /* the device waits */
-    assert_ok(gpusync_timeline_destroy(w.t));
-    assert_ok(gpusync_timeline_create(w.r.device, &desc, &w.t));
+    open_world_of_others(&w);
     ticket = SUBMIT(w.r.queue, WAITS(at(w.t, 1)), BUFFERS(buffer_of(w.r.queue)));
     pass(&w, MS(2));
     assert_ok(gpusync_timeline_signal(w.t, 1));
