@@ -616,7 +616,7 @@ static void make_queue(void)
     desc.max_command_buffer_count = how & 8 ? 4 + below_of(8) : 0;
     least = how & 16 ? 2 + below_of(4) : 0;
     if (least) desc.max_command_buffer_count = least;
-    p->room = desc.max_command_buffer_count ? desc.max_command_buffer_count : 64;
+    p->room = desc.max_command_buffer_count ? desc.max_command_buffer_count : 63; /* the default */
     desc.error_log_count = how & 32 ? 1 + below_of(3) : 0;
     desc.metal4 = p->metal4;
     p->sticky = desc.sticky_failure = world.newer && how & 64;
