@@ -3,11 +3,12 @@
 
    Nothing depends on real time then, so a test does the same each time. The clock is compiled where the implementation is:
    in compile/inside.c; and in a program that defines GPUSYNC_IMPLEMENTATION before this, and includes this before
-   gpusync.h, and before anything that includes it. There the two names are the machine's clock again behind
-   #undef clock_gettime, #undef clock_gettime_nsec_np. */
+   gpusync.h, and before anything that includes it. There the names are the machine's again behind #undef clock_gettime,
+   #undef clock_gettime_nsec_np, #undef pthread_cond_timedwait. */
 #ifndef CLOCK_H
 #define CLOCK_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -36,7 +37,25 @@ static int planned_clock(clockid_t id, struct timespec *now)
     now->tv_nsec = (long)(ns % 1000000000u);
     return 0;
 }
+
+/* Sleeps for what the planned clock lacks to the deadline, as pthread_cond_timedwait_relative_np does on a Mac. A machine
+   that has been up for less than the planned time would sleep for hours else. */
+static int planned_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until)
+{
+    struct timespec at = *until;
+    uint64_t planned = __atomic_load_n(&clock_now, __ATOMIC_SEQ_CST), ns;
+    if (!__atomic_load_n(&clock_is_real, __ATOMIC_SEQ_CST)) {
+        ns = (uint64_t)at.tv_sec * 1000000000u + (uint64_t)at.tv_nsec;
+        ns = ns > planned ? ns - planned : 0;
+        clock_gettime(CLOCK_MONOTONIC, &at);
+        ns += (uint64_t)at.tv_sec * 1000000000u + (uint64_t)at.tv_nsec;
+        at.tv_sec = (time_t)(ns / 1000000000u);
+        at.tv_nsec = (long)(ns % 1000000000u);
+    }
+    return pthread_cond_timedwait(cond, lock, &at);
+}
 #define clock_gettime planned_clock
+#define pthread_cond_timedwait planned_timedwait
 #endif
 #endif
 

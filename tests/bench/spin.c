@@ -39,6 +39,7 @@ static int look_at_the_clock(clockid_t id, struct timespec *time)
 #include "../../gpusync.h"
 #include "../softmetal/softmetal.h"
 #undef clock_gettime
+#undef pthread_cond_timedwait
 
 #define US(n) ((uint64_t)(n) * 1000u)
 #define THINK US(10)

@@ -15,6 +15,7 @@
 #define GPUSYNC_IMPLEMENTATION
 #include "../probe.h"
 #undef clock_gettime
+#undef pthread_cond_timedwait
 
 /* Every public function gets a macro of its name, which counts the call: made from gpusync.h by calls.sh. */
 static uint64_t fuzz_reached[128];

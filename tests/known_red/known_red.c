@@ -42,6 +42,7 @@ static int hooked_clock(clockid_t id, struct timespec *now)
 #include "../stage.h"
 #undef clock_gettime
 #undef clock_gettime_nsec_np
+#undef pthread_cond_timedwait
 
 /* -- what is expected ------------------------------------------------------------------------------------------- */
 
