@@ -3245,7 +3245,7 @@ static void gpusync__own_error(gpusync_error *error, gpusync_result result, cons
 {
     memset(error, 0, sizeof *error);
     error->result = result;
-    error->failure = result == GPUSYNC_ERROR_CANCELLED ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
+    error->failure = GPUSYNC_FAILURE_OTHER;
     gpusync__copy_text(error->message, sizeof error->message, message);
 }
 

@@ -622,8 +622,7 @@ static void give_spare_room(void *argument)
     g->given = true;
 }
 
-/* The held submission gives its room back, and the spare room comes while many are still to be told of that: so the
-   thread that gives it back needs two holds, too. */
+/* The held submission gives its room back, and the spare room comes while many are still to be told of that. */
 static void give_room_to_many(void *argument)
 {
     giver *g = (giver *)argument;

@@ -1144,6 +1144,68 @@ static void test_room_for_one_wakes_the_one_that_needs_no_more(void **state)
     check_room_for_one(false);
 }
 
+/* Two wait for room that a submission has taken for buffers of gpusync's own. */
+static struct {
+    room_job jobs[2];
+    pthread_t threads[2];
+    rig *r;
+    bool there;
+} shut_out;
+
+static void shut_two_out(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    unsigned i;
+    (void)user;
+    (void)object;
+    if (shut_out.there || phase != SOFTMETAL_BEFORE || strcmp(selector, "commandBuffer") != 0) return;
+    shut_out.there = true;
+    for (i = 0; i < 2; i++) {
+        shut_out.jobs[i].f.r.queue = shut_out.r->queue;
+        shut_out.threads[i] = start(room_body, &shut_out.jobs[i]);
+        await_sleepers(shut_out.r->device, i + 1);
+    }
+}
+
+/* Both rooms of a submission that is refused come back in one hold. */
+static void test_the_rooms_of_a_refused_submission_wake_a_waiter_each(void **state)
+{
+    gpusync_hooks hooks = {.park = park_until_woken, .unpark = wake_and_count};
+    gpusync_device_desc device_desc;
+    gpusync_timeline *timelines[2];
+    void *event, *buffer;
+    unsigned i;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no call waits for room");
+    memset(&device_desc, 0, sizeof device_desc);
+    device_desc.hooks = &hooks;
+    PUT(&clock_now, SECONDS(1000));
+    PUT(&clock_is_real, false);
+    PUT(&woken, 0);
+    rig_open_on(&r, SOFTMETAL_MANUAL, roomy(), device_desc, queue_desc_of(3, 0));
+    timelines[0] = timeline_over(r.device, &event);
+    timelines[1] = timeline_new(r.device);
+    buffer = open_buffer(&r);
+    memset(&shut_out, 0, sizeof shut_out);
+    shut_out.r = &r;
+    softmetal_set_message_hook(shut_two_out, NULL);
+    assert_result(TRY_SUBMIT(r.queue, NULL, WAITS(at(timelines[0], 1)), BUFFERS(buffer), SIGNALS(at(timelines[1], 0))),
+                  GPUSYNC_ERROR_NOT_RISING);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(shut_out.there);
+    assert_int_equal(GET(&woken), 2);
+    for (i = 0; i < 2; i++) {
+        join(shut_out.threads[i]);
+        assert_ok(shut_out.jobs[i].result);
+        assert_ok(gpusync_command_buffer_discard(r.queue, shut_out.jobs[i].buffer));
+        assert_ok(gpusync_timeline_destroy(timelines[i]));
+    }
+    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
+    assert_int_equal(rooms_taken(r.queue), 0);
+    metal_release(event);
+    rig_close(&r);
+}
+
 /* Room for all of them comes at once. The waiters that are told first have taken theirs when the next hold begins: what
    they took does not count twice. */
 static void test_room_for_many_lets_all_of_them_in(void **state)
@@ -1422,6 +1484,7 @@ int main(void)
         cmocka_unit_test(test_rivals_never_exceed_the_limit),
         cmocka_unit_test(test_each_end_lets_one_in),
         cmocka_unit_test(test_room_for_one_wakes_the_one_that_needs_no_more),
+        cmocka_unit_test(test_the_rooms_of_a_refused_submission_wake_a_waiter_each),
         cmocka_unit_test(test_room_for_many_lets_all_of_them_in),
         cmocka_unit_test(test_room_is_there_when_a_callback_is_announced),
         cmocka_unit_test(test_a_submission_keeps_its_room_while_its_handler_lets_others_go_on),
