@@ -1078,6 +1078,32 @@ static void test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_
     close_stage(&s);
 }
 
+/* The same of the second of two that one queue sends behind the later one. */
+static void test_two_pending_signals_go_to_the_device_behind_a_later_one_and_the_second_is_waited_for(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), WAITS(at(s.b, 1)), SIGNALS(at(s.a, 10))); /* held */
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 20)));                    /* behind it */
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 30)));
+    buffer = metal_retain(open_on(&s, 2));
+    ticket = SUBMIT(s.q[2], BUFFERS(buffer), WAITS(at(s.a, 20)));
+    assert_ok(gpusync_timeline_signal(s.b, 1)); /* both go, and have not ended */
+    finish(&s, 1);                              /* the event has passed 20 */
+    assert_false(would_not_wait(buffer, s.a, 20));
+    assert_result(gpusync_poll(s.q[2], ticket), GPUSYNC_NOT_READY);
+    softmetal_finish_queue(s.metal[0]);
+    assert_true(status_of(buffer) >= COMMITTED);
+    finish(&s, 2);
+    assert_ok(gpusync_poll(s.q[2], ticket));
+    assert_int_equal(value_of(s.a), 30);
+    metal_release(buffer);
+    close_stage(&s);
+}
+
 /* The device does all that it can, queue by queue. */
 static void finish_what_is_due(stage *s, unsigned queues)
 {
@@ -1841,6 +1867,7 @@ int main(void)
         cmocka_unit_test(test_work_stays_behind_the_lower_signal_of_strict_work_of_its_own_queue),
         cmocka_unit_test(test_work_that_goes_after_other_work_keeps_no_other_work_from_going),
         cmocka_unit_test(test_a_pending_signal_that_goes_to_the_device_behind_a_later_one_is_waited_for),
+        cmocka_unit_test(test_two_pending_signals_go_to_the_device_behind_a_later_one_and_the_second_is_waited_for),
         cmocka_unit_test(test_work_does_not_stay_behind_a_signal_that_has_just_ended),
         cmocka_unit_test(test_work_stays_behind_a_signal_that_is_just_going_to_the_device),
         cmocka_unit_test(test_two_queues_that_one_lets_go_signal_in_whatever_order_they_come),
