@@ -1,6 +1,7 @@
 /* test_metal4.c - queues of Metal 4: how they are made, what they commit, how that ends, what they refuse
 
    What is the same for either kind of queue is in the other programs, which run on both. */
+#include "probe.h"
 #include "stage.h"
 
 static const gpusync_queue_desc of_metal4 = {.metal4 = true, .label = "four"};
@@ -1510,6 +1511,34 @@ static void test_events_outlive_a_queue_that_went_at_once(void **state)
     close_stage(&s);
 }
 
+/* A timeline that comes after that gets another event, and no value of the signal that is still to come. */
+static void test_the_event_of_a_signal_that_has_not_come_serves_no_other_timeline(void **state)
+{
+    gpusync_timeline *t;
+    void *event, *metal;
+    uint64_t base;
+    stage s;
+    (void)state;
+    open_four(&s, SOFTMETAL_MANUAL, 1);
+    t = timeline_new(s.device);
+    hold_signals(true);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(t, 1)));
+    finish(&s, 0);
+    event = metal_retain(probe_event_of(t, &base));
+    metal = metal_retain(s.metal[0]);
+    take_down_queue(&s, 0, true);
+    assert_ok(gpusync_timeline_destroy(t));
+    t = timeline_new(s.device);
+    assert_ptr_not_equal(probe_event_of(t, &base), event);
+    hold_signals(false);
+    assert_int_equal(value_of(t), 0);
+    assert_ok(gpusync_timeline_destroy(t));
+    assert_left_for_good(event, 1);
+    metal_release(event);
+    assert_queue_left(metal);
+    close_stage(&s);
+}
+
 /* What has come by the time that the queue goes is given back, and the queue is asked for nothing more. now: nothing
    else is waited for, either. */
 static void check_a_signal_that_came_in_time(bool now)
@@ -2186,6 +2215,7 @@ int main(void)
         cmocka_unit_test(test_the_event_of_a_failed_timeline_goes_with_a_later_signal_of_its_queue),
         cmocka_unit_test(test_a_signal_that_has_not_come_keeps_queue_and_event_for_good),
         cmocka_unit_test(test_events_outlive_a_queue_that_went_at_once),
+        cmocka_unit_test(test_the_event_of_a_signal_that_has_not_come_serves_no_other_timeline),
         cmocka_unit_test(test_a_signal_that_came_before_destroy_keeps_nothing),
         cmocka_unit_test(test_a_signal_that_comes_while_destroy_asks_keeps_nothing),
         cmocka_unit_test(test_destroy_asks_with_an_event_of_the_pool_that_goes_on_at_its_value),
