@@ -7824,16 +7824,11 @@ static bool gpusync__unlist_wait(gpusync__link *link)
 
 /* Takes all waits of the submission off their lists: how they end matters no more. One that another
    thread is about to tell stays counted. Where its work has not ended, that counts in
-   `open`. Its signals leave t->stays. */
+   `open`. A signal that stays behind another one is left in t->stays, which the end of the signal
+   empties. */
 static void gpusync__forget(gpusync__submission *s)
 {
     for (gpusync__link *link = s->links.first; link; link = link->next) {
-        if (link->signal && link->holds) {
-            gpusync__link **place = &link->timeline->stays;
-            while (*place != link)
-                place = &(*place)->also;
-            *place = link->also;
-        }
         gpusync__unhold(link);
         if (!link->signal && link->listed && gpusync__unlist_wait(link))
             s->open--;
@@ -10764,8 +10759,7 @@ GPUSYNC__RARE void gpusync__disown(gpusync__submission *s, const gpusync_error *
 {
     GPUSYNC__LOCK_GRAPH(s->device);
     if (s->stage == GPUSYNC__ISSUED) {
-        if (reason->result != GPUSYNC_ERROR_CANCELLED) /* the loss and gpusync_queue_destroy_now tell all the same */
-            s->failed = false;
+        s->failed = false; /* the loss and gpusync_queue_destroy_now tell all the same */
         gpusync__fail(s, true, reason);
         for (gpusync__link *link = s->links.first; link; link = link->next)
             if (link->timeline)

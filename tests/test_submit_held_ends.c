@@ -706,10 +706,104 @@ static void test_the_loss_of_the_device_ends_what_is_held(void **state)
     close_idle_stage(&s);
 }
 
+/* == what has ended is on no list ================================================================================ */
+
+/* The next submission gets the memory of the last one, and the next link that of its link. Were that still listed, what
+   the list is of would end the link of another submission. */
+static gpusync_ticket hold_what_is_new(stage *s, void **buffer)
+{
+    *buffer = metal_retain(open_on(s, 2));
+    return SUBMIT(s->q[2], WAITS(at(s->b, 1)), BUFFERS(*buffer), .flags = GPUSYNC_STRICT);
+}
+
+static void end_what_is_new(stage *s, void *buffer, gpusync_ticket ticket)
+{
+    assert_int_equal(status_of(buffer), NOT_ENQUEUED);
+    assert_int_equal(held_on(s->device, s->q[2]), 1);
+    assert_ok(gpusync_timeline_signal(s->b, 1));
+    finish(s, 2);
+    assert_ok(gpusync_poll(s->q[2], ticket));
+    metal_release(buffer);
+}
+
+static void test_a_signal_that_stayed_behind_another_one_and_was_cancelled_is_forgotten(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), SIGNALS(at(s.a, 2)));
+    assert_int_equal(held_on(s.device, s.q[1]), 1);
+    assert_ok(gpusync_cancel_held(s.q[1]));
+    ticket = hold_what_is_new(&s, &buffer);
+    finish(&s, 0); /* what stayed behind that tries again */
+    end_what_is_new(&s, buffer, ticket);
+    close_stage(&s);
+}
+
+static void test_a_wait_of_work_that_was_left_in_flight_is_forgotten(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer, *event, *metal;
+    uint64_t base;
+    stage s;
+    (void)state;
+    open_stage(&s, SOFTMETAL_MANUAL, 3);
+    event = gpusync_timeline_metal(s.a, &base);
+    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), SIGNALS(at(s.a, 1)));
+    (void)SUBMIT(s.q[1], BUFFERS(open_on(&s, 1)), WAITS(at(s.a, 1)));
+    assert_int_equal(held_on(s.device, s.q[1]), 0);
+    metal = metal_retain(s.metal[1]);
+    take_down_queue(&s, 1, true);
+    ticket = hold_what_is_new(&s, &buffer);
+    finish(&s, 0); /* the value that the work waited for */
+    end_what_is_new(&s, buffer, ticket);
+    softmetal_finish_queue(metal);
+    drop_queue_that_stays(metal);
+    drop_what_stays(event);
+    metal_release(metal);
+    close_stage(&s);
+}
+
+/* == a wait that turns to other code ============================================================================= */
+
+/* The value was to come with an open buffer. Without that other code alone can bring it, which does not: the wait is over
+   with the work, which the driver ends. */
+static void test_a_wait_whose_signal_was_discarded_is_over_with_its_work(void **state)
+{
+    gpusync_timeline *t;
+    gpusync_ticket ticket;
+    void *event, *buffer, *waits;
+    stage s;
+    (void)state;
+    NOT_ON_METAL4("a command buffer has no signals");
+    open_stage(&s, SOFTMETAL_MANUAL, 2);
+    t = timeline_over(s.device, &event);
+    buffer = open_on(&s, 0);
+    assert_ok(gpusync_encode_signal(s.q[0], buffer, at(t, 7)));
+    waits = metal_retain(open_on(&s, 1));
+    ticket = SUBMIT(s.q[1], WAITS(at(t, 5)), BUFFERS(waits));
+    assert_int_equal(held_on(s.device, s.q[1]), 1);
+    assert_ok(either_discard(s.q[0], buffer));
+    assert_true(status_of(waits) >= COMMITTED);
+    softmetal_time_out(softmetal_first_in_line(s.metal[1]));
+    finish(&s, 1);
+    assert_result(gpusync_poll(s.q[1], ticket), GPUSYNC_ERROR_EXECUTION);
+    metal_release(waits);
+    assert_ok(gpusync_timeline_destroy(t));
+    metal_release(event);
+    close_stage(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_long_chain_over_queues_goes_at_the_first_signal),
+        cmocka_unit_test(test_a_signal_that_stayed_behind_another_one_and_was_cancelled_is_forgotten),
+        cmocka_unit_test(test_a_wait_of_work_that_was_left_in_flight_is_forgotten),
+        cmocka_unit_test(test_a_wait_whose_signal_was_discarded_is_over_with_its_work),
         cmocka_unit_test(test_a_long_chain_on_one_queue_goes_at_the_first_signal),
         cmocka_unit_test(test_a_long_chain_of_tickets_goes_at_the_first_signal),
         cmocka_unit_test(test_a_long_chain_fails_with_the_error_of_its_first_link),
