@@ -38,6 +38,7 @@ static int planned_clock(clockid_t id, struct timespec *now)
     return 0;
 }
 
+#ifndef pthread_cond_timedwait /* a program may have its own */
 /* Sleeps for what the planned clock lacks to the deadline, as pthread_cond_timedwait_relative_np does on a Mac. A machine
    that has been up for less than the planned time would sleep for hours else. */
 static int planned_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until)
@@ -54,8 +55,9 @@ static int planned_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const 
     }
     return pthread_cond_timedwait(cond, lock, &at);
 }
-#define clock_gettime planned_clock
 #define pthread_cond_timedwait planned_timedwait
+#endif
+#define clock_gettime planned_clock
 #endif
 #endif
 

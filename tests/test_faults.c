@@ -40,7 +40,6 @@ static int sleep_a_moment(pthread_cond_t *wake, pthread_mutex_t *mutex, const st
 #undef pthread_cond_timedwait_relative_np
 #undef clock_gettime
 #undef clock_gettime_nsec_np
-#undef pthread_cond_timedwait
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>

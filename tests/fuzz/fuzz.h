@@ -42,6 +42,7 @@ static int linger_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const 
     pthread_mutex_lock(mutex);
     return ETIMEDOUT;
 }
+#undef pthread_cond_timedwait
 #define pthread_cond_timedwait linger_timedwait
 
 #define SPIN_NS 4000 /* 40 looks at the clock */
