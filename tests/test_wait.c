@@ -2321,9 +2321,57 @@ static void test_a_thousand_in_flight_end_in_random_order(void **state)
 }
 
 /* An argument is a pattern of the names of the tests to run: test_a_*. */
+/* -- what has ended when the queue goes ------------------------------------------------------------------ */
+
+static struct {
+    gpusync_queue *queue;
+    pthread_t destroyer;
+    bool begun;
+} going;
+
+static void *destroy_the_queue(void *queue)
+{
+    assert_ok(gpusync_queue_destroy((gpusync_queue *)queue));
+    return NULL;
+}
+
+/* The poll has read that the work has ended; then a destroy begins, which waits for the poll. */
+static void begin_to_destroy(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    (void)object;
+    if (going.begun || phase != SOFTMETAL_AFTER || strcmp(selector, "status") != 0) return;
+    going.begun = true;
+    going.destroyer = start(destroy_the_queue, going.queue);
+    while (gpusync_poll(going.queue, 1) != GPUSYNC_ERROR_DESTROYED) sched_yield();
+}
+
+static void test_a_poll_that_came_before_destroy_tells_that_the_work_ended_well(void **state)
+{
+    gpusync_ticket ticket;
+    void *buffer;
+    rig r;
+    (void)state;
+    NOT_ON_METAL4("no status to read");
+    rig_open(&r, SOFTMETAL_MANUAL);
+    ticket = commit_empty(&r, &buffer);
+    softmetal_complete(buffer);
+    memset(&going, 0, sizeof going);
+    going.queue = r.queue;
+    softmetal_set_message_hook(begin_to_destroy, NULL);
+    assert_ok(gpusync_poll(r.queue, ticket));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(going.begun);
+    softmetal_finish(buffer);
+    join(going.destroyer);
+    r.queue = NULL;
+    rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_poll_that_came_before_destroy_tells_that_the_work_ended_well),
         cmocka_unit_test(test_waits_for_what_has_ended_write_to_no_memory),
         cmocka_unit_test(test_no_lock_shares_a_cache_line_with_what_other_threads_write),
         cmocka_unit_test(test_waits_on_a_queue_never_used_cost_nothing),
