@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """draw.py - lines of the implementation, drawn by chance: drawn.txt has a fault in each
 
-    draw.py GPUSYNC_H SEED COUNT        drawn.txt was made with the seeds 29 and 2611, each with the count 200
+    draw.py GPUSYNC_H SEED COUNT        drawn.txt was made with the seeds 29, 2611, 2711 and 2811, each with the count 200
 
 Each chapter from >>impl to the one before >>stubs gets lines in proportion to its lines of code (largest remainder),
 and they are drawn without replacement. No line of code, for this: what stands in no function and has no initialiser,
