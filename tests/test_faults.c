@@ -107,6 +107,7 @@ typedef struct scenario {
     void *metal_device;  /* +1 */
     void *event;         /* +1, under `foreign` */
     gpusync_timeline *a, *b, *c, *foreign;
+    gpusync_timeline *doomed; /* of others, too: the one that fails */
     pthread_t thread;
     void *stuck;      /* a command buffer with which the device does not end */
     void *strange;    /* a command buffer of a queue that a warm-up has made */
@@ -501,7 +502,8 @@ static void let_go(void *user) { COUNT(&((due *)user)->calls); }
 /* Documented for a timeline that others signal. */
 static gpusync_result of_others(const scenario *s, gpusync_point point, gpusync_result result)
 {
-    return point.timeline && point.timeline == s->foreign ? result : NO_MEMORY;
+    bool others = point.timeline && (point.timeline == s->foreign || point.timeline == s->doomed);
+    return others ? result : NO_MEMORY;
 }
 
 /* A callback, or an object to be released. */
@@ -1047,11 +1049,13 @@ static void fail_for_others(scenario *s)
     if (timeline) {
         assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
         assert_int_equal(base, 0);
+        s->doomed = timeline;
         on(s, at(timeline, 1));
         (void)WELL(gpusync_timeline_fail(timeline, NULL), GPUSYNC_OK);
         (void)SAYS(FAILED, gpusync_timeline_query(timeline, &value), FAILED);
         assert_int_equal(metal_event_value(event), 0);
     }
+    s->doomed = NULL;
     destroy_timeline(s, timeline);
     metal_release(event);
 }
