@@ -1711,7 +1711,8 @@ static void test_a_device_has_one_listener(void **state)
 /* No listener would tell of the value. */
 static void test_without_listeners_a_registration_for_a_foreign_value_is_refused(void **state)
 {
-    gpusync_timeline *abroad;
+    const gpusync_timeline_desc shared = {.signalled_by_others = true};
+    gpusync_timeline *abroad, *ours;
     outcome o = {0};
     void *event;
     stage s;
@@ -1721,6 +1722,9 @@ static void test_without_listeners_a_registration_for_a_foreign_value_is_refused
     event = metal_shared_event_new(s.rig.metal_device);
     assert_ok(timeline_import(s.device, event, NULL, &abroad));
     assert_result(gpusync_on_done(gpusync_at_value(abroad, 5), remember, &o), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_ok(gpusync_timeline_create(s.device, &shared, &ours));
+    assert_result(gpusync_on_done(gpusync_at_value(ours, 5), remember, &o), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_ok(gpusync_timeline_destroy(ours));
     metal_event_signal(event, 5);
     assert_ok(gpusync_timeline_destroy(abroad));
     assert_int_equal(calls_of(&o), 0);

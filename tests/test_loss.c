@@ -145,6 +145,7 @@ static void lose(void)
     fail_with_the_device(buffer);
     softmetal_finish(buffer);
     assert_true(gpusync_device_is_lost(s.device));
+    assert_ptr_equal(gpusync_device_metal(s.device), s.rig.metal_device);
 }
 
 #define LOOK MS(500) /* from the loss to the first look, and from that to the second */

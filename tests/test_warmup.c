@@ -1197,6 +1197,40 @@ static void test_errors_name_the_function(void **state)
     place_close(&p);
 }
 
+/* The libraries are there; one of the functions is not. */
+static void test_a_wait_for_all_tells_of_a_pipeline_that_failed(void **state)
+{
+    gpusync_pipeline_desc list[] = {from_source(both, "add"), from_source(both, "missing")};
+    gpusync_warmup_desc desc = listing(list, LENGTH(list));
+    place p;
+    (void)state;
+    place_open(&p);
+    assert_ok(gpusync_warmup_start(p.r.device, &desc, &p.warmup));
+    assert_result(gpusync_warmup_wait(p.warmup, SECONDS(20)), GPUSYNC_ERROR_COMPILE);
+    place_close(&p);
+}
+
+/* It commits to the queue by itself; a disabled one would later. */
+static void test_a_queue_of_metal4_warms_nothing_up(void **state)
+{
+    const gpusync_queue_desc four = {.metal4 = true};
+    gpusync_pipeline_desc list[] = {from_source(both, "add")};
+    gpusync_warmup_desc desc = listing(list, 1);
+    gpusync_queue *queue = NULL;
+    place p;
+    (void)state;
+    place_open(&p);
+    assert_ok(gpusync_queue_create(p.r.device, &four, &queue));
+    desc.queue = queue;
+    for (desc.disabled = false;; desc.disabled = true) {
+        assert_result(gpusync_warmup_start(p.r.device, &desc, &p.warmup), GPUSYNC_ERROR_UNSUPPORTED);
+        assert_null(p.warmup);
+        if (desc.disabled) break;
+    }
+    assert_ok(gpusync_queue_destroy(queue));
+    place_close(&p);
+}
+
 /* Metal's compiler fails at each of its steps. What Metal says is told; where it says nothing gpusync names the step. */
 static void test_errors_name_the_step(void **state)
 {
@@ -2773,6 +2807,8 @@ int main(void)
         cmocka_unit_test(test_a_job_gets_every_pipeline),
         cmocka_unit_test(test_errors_name_the_function),
         cmocka_unit_test(test_errors_name_the_step),
+        cmocka_unit_test(test_a_wait_for_all_tells_of_a_pipeline_that_failed),
+        cmocka_unit_test(test_a_queue_of_metal4_warms_nothing_up),
         cmocka_unit_test(test_a_device_that_does_not_warm_up),
         cmocka_unit_test(test_no_event_to_be_had),
         cmocka_unit_test(test_no_event_to_be_left),
