@@ -2152,8 +2152,10 @@ static void test_the_report_tells_of_timelines_and_their_waiters(void **state)
     await_sleepers(r.device, 2);
     assert_true(reports(r.device, "timeline 1 'frames': value 16"));
     assert_true(reports(r.device, "a wait for value 17, asleep for"));
+    assert_true(reports(r.device, " ms: no other work is to signal it\n"));
     assert_true(reports(r.device, "timeline 2 'decoder': value 70, signalled by others too"));
     assert_true(reports(r.device, "a wait for value 71, asleep for"));
+    assert_true(reports(r.device, " ms: others signal it\n"));
     assert_ok(gpusync_timeline_signal(made, 17));
     assert_ok(gpusync_timeline_fail(imported, NULL));
     assert_ok(value_job_join(&jobs[0]));
