@@ -97,11 +97,11 @@
    stays listed, on a stack that no longer exists.
 
    Callbacks, the log function and the hooks yield, park and unpark may call everything except a destroy that blocks;
-   unpark also no wait, which gpusync cannot detect. notify, trace and allocator functions may call nothing of gpusync.
-   The type of each says on which thread it runs. In a callback and in the log function a wait that cannot return at
-   once returns ERROR_WOULD_DEADLOCK. gpusync holds no lock while it calls these functions, except the allocator's. It
-   has no autorelease pool or thread-local value in use while yield, park or unpark runs: a fiber may resume on another
-   thread. gpusync has no threads of its own.
+   unpark must not call a wait either; gpusync cannot detect one. notify, trace and allocator functions may call nothing
+   of gpusync. The type of each says on which thread it runs. In a callback and in the log function a wait that cannot
+   return at once returns ERROR_WOULD_DEADLOCK. gpusync holds no lock while it calls these functions, except the
+   allocator's. It has no autorelease pool or thread-local value in use while yield, park or unpark runs: a fiber may
+   resume on another thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ static int planned_clock(clockid_t id, struct timespec *now)
 
 #ifndef pthread_cond_timedwait /* a program may have its own */
 /* Sleeps for what the planned clock lacks to the deadline, as pthread_cond_timedwait_relative_np does on a Mac. A machine
-   that has been up for less than the planned time would sleep for hours else. */
+   that has been up for less than the planned time would otherwise sleep for hours. */
 static int planned_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until)
 {
     struct timespec at = *until;

@@ -1037,12 +1037,21 @@ static void wake_and_count(void *user, gpusync_waiter *waiter)
     thread_unpark(waiter);
 }
 
+/* A queue with this limit, whose Metal has more room. `woken` counts from here on. */
+static void open_counting_wakes(rig *r, uint32_t limit)
+{
+    static const gpusync_hooks hooks = {.park = park_until_woken, .unpark = wake_and_count};
+    const gpusync_device_desc device_desc = {.hooks = &hooks};
+    PUT(&clock_now, SECONDS(1000));
+    PUT(&clock_is_real, false);
+    PUT(&woken, 0);
+    rig_open_on(r, SOFTMETAL_MANUAL, roomy(), device_desc, queue_desc_of(limit, 0));
+}
+
 /* Many wait for one room: each that ends lets one more in, and wakes no other. */
 static void test_each_end_lets_one_in(void **state)
 {
     enum { WAITERS = 5 };
-    gpusync_hooks hooks = {.park = park_until_woken, .unpark = wake_and_count};
-    gpusync_device_desc device_desc;
     pthread_t threads[WAITERS];
     room_job jobs[WAITERS];
     void *buffer;
@@ -1050,12 +1059,7 @@ static void test_each_end_lets_one_in(void **state)
     int i;
     (void)state;
     NOT_ON_METAL4("no call waits for room");
-    memset(&device_desc, 0, sizeof device_desc);
-    device_desc.hooks = &hooks;
-    PUT(&clock_now, SECONDS(1000));
-    PUT(&clock_is_real, false);
-    PUT(&woken, 0);
-    rig_open_on(&r, SOFTMETAL_MANUAL, roomy(), device_desc, queue_desc_of(1, 0));
+    open_counting_wakes(&r, 1);
     commit_empty(&r, &buffer);
     memset(jobs, 0, sizeof jobs);
     for (i = 0; i < WAITERS; i++) {
@@ -1091,19 +1095,12 @@ static gpusync_result by_submit_of_two(flow *f)
 /* two_first: the one that waits for room for two was there before the one that waits for one. */
 static void check_room_for_one(bool two_first)
 {
-    gpusync_hooks hooks = {.park = park_until_woken, .unpark = wake_and_count};
-    gpusync_device_desc device_desc;
     pthread_t threads[2];
     room_job jobs[2]; /* for one; for two */
     void *buffers[2], *event;
     unsigned i;
     rig r;
-    memset(&device_desc, 0, sizeof device_desc);
-    device_desc.hooks = &hooks;
-    PUT(&clock_now, SECONDS(1000));
-    PUT(&clock_is_real, false);
-    PUT(&woken, 0);
-    rig_open_on(&r, SOFTMETAL_MANUAL, roomy(), device_desc, queue_desc_of(3, 0));
+    open_counting_wakes(&r, 3);
     memset(jobs, 0, sizeof jobs);
     jobs[0].f.r.queue = jobs[1].f.r.queue = r.queue;
     jobs[1].wait = by_submit_of_two;
@@ -1169,20 +1166,13 @@ static void shut_two_out(void *user, softmetal_phase phase, void *object, const 
 /* Both rooms of a submission that is refused come back in one hold. */
 static void test_the_rooms_of_a_refused_submission_wake_a_waiter_each(void **state)
 {
-    gpusync_hooks hooks = {.park = park_until_woken, .unpark = wake_and_count};
-    gpusync_device_desc device_desc;
     gpusync_timeline *timelines[2];
     void *event, *buffer;
     unsigned i;
     rig r;
     (void)state;
     NOT_ON_METAL4("no call waits for room");
-    memset(&device_desc, 0, sizeof device_desc);
-    device_desc.hooks = &hooks;
-    PUT(&clock_now, SECONDS(1000));
-    PUT(&clock_is_real, false);
-    PUT(&woken, 0);
-    rig_open_on(&r, SOFTMETAL_MANUAL, roomy(), device_desc, queue_desc_of(3, 0));
+    open_counting_wakes(&r, 3);
     timelines[0] = timeline_over(r.device, &event);
     timelines[1] = timeline_new(r.device);
     buffer = open_buffer(&r);
