@@ -467,9 +467,9 @@ $(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h Makefile
 		-o $@.0 $(SOFTMETAL_OBJS) $(SOFTMETAL_LDLIBS))
 	$(if $(darwin),,echo "INPUT(libsoftmetal.so.0 -lBlocksRuntime $$(realpath $$(gcc -print-file-name=libobjc.so)))" >$@)
 
-# With little optimisation a test or example is compiled in half the time. The implementation that most are linked with has all
-# of it.
-quickly = $(if $(filter file,$(origin CFLAGS)),-Og)
+# Without optimisation a test or example is compiled in half the time. The implementation that most are linked with has all of
+# it.
+quickly = $(if $(filter file,$(origin CFLAGS)),-O0)
 
 $(BUILD)/gpusync_impl.o: tests/compile/implementation.c $(BUILD)/flags
 	echo '  cc $<'

@@ -2634,6 +2634,7 @@ static void run_path(stage *s, const shape *sh, path *p)
     assert_int_equal(softmetal_live("command_buffer"), 0);
     for (i = 0; i < STAGE_TIMELINES; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
     for (i = 0; i < STAGE_TIMELINES; i++) s->t[i] = timeline_new(s->device);
+    drop_recordings(); /* else softmetal's lists grow with every way */
 }
 
 static unsigned stressed(unsigned usual)

@@ -23,6 +23,7 @@ static void log_yield(void *user)
 
 static void log_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
+    const struct timespec nap = {0, 50000};
     sleep_log *log = (sleep_log *)user;
     if (log->stubborn && deadline_ns > gpusync_now_ns() + MS(20)) deadline_ns = GPUSYNC_FOREVER;
     __atomic_fetch_add(&log->parks, 1, __ATOMIC_SEQ_CST);
@@ -32,7 +33,7 @@ static void log_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
             if (buffer) show_end(buffer);
             return;
         }
-        sched_yield();
+        nanosleep(&nap, NULL);
     }
 }
 
