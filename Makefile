@@ -143,7 +143,7 @@ compile = $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(includes) -MMD -MP -c -o $@ 
 
 # The fuzzer is clang's, and so is everything it is linked with. Its objects are those of the sanitizers' tests.
 TIME ?= 60
-fuzz_options = CC='$(if $(findstring clang,$(CC)),$(CC),clang)' CFLAGS='-O1 -g' BUILD='$(top)' TIME='$(TIME)' \
+fuzz_options = CC='$(if $(findstring clang,$(CC)),$(CC),clang)' BUILD='$(top)' TIME='$(TIME)' \
 	SEED='$(SEED)' INPUT='$(INPUT)'
 fuzz_compile = $(CC) $(CFLAGS) $(SANITIZE) -fsanitize=fuzzer $(warnings) $(includes) $(test_flags) $(cmocka_flags)
 fuzz_libs = $(SOFTMETAL_LDLIBS) $(cmocka_libs) -lpthread -lm

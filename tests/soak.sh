@@ -34,8 +34,8 @@ if [ "$seconds" -le 0 ]; then
 fi
 
 kinds=(stress-tsan graphs fuzz faults stress-asan fuzz-threads callbacks)
-with_asan="CC=clang SANITIZE=address,undefined CFLAGS='-O1 -g'"
-with_tsan="CC=clang SANITIZE=thread CFLAGS='-O1 -g'${RUN:+ RUN='$RUN'}"
+with_asan="CC=clang SANITIZE=address,undefined"
+with_tsan="CC=clang SANITIZE=thread${RUN:+ RUN='$RUN'}"
 
 build_all() {
     local make="make -j$cores --no-print-directory BUILD='$build'"

@@ -1414,11 +1414,7 @@ static bool run(scenario *s)
 
 /* Where a run takes long, under ThreadSanitizer and under qemu, each fault comes in one of the three ways, not in all. Nor
    in the second run, on queues of Metal 4. */
-#if defined(__APPLE__) && defined(__aarch64__)
-#define STRIDE 3
-#else
 #define STRIDE (SLOW > 1 || metal4_run() ? 3 : 1)
-#endif
 
 /* How often something could fail. */
 static long run_each(int source, int often)
