@@ -17,9 +17,9 @@
 # UPDATE=1                   writes the program that saw each fault into its list
 #
 # Prints a line for each, and which of them ran out of time. Ends with exactly one line "N passed, N failed". Passed are
-# those that a program has seen. A race may be seen now and then, so its run proves nothing. What a list calls green, with
-# a reason, no program sees, so its run would take as long as all programs do: a third of the whole for one in seventy. Both
-# run only if they are asked for by their own number. A green one has passed if no program sees it.
+# those that a program has seen. A race may be seen now and then, so its run proves nothing. No program sees a fault that its
+# list calls green, with a reason, so such a fault runs against all programs that reach it, and takes the longest. Both run only
+# if they are asked for by their own number. A green fault has passed if no program sees it.
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }

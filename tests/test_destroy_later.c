@@ -3383,7 +3383,7 @@ static void test_threads_let_go_by_reference_counts(void **state)
     race.devices = NULL;
     race.over = false;
     race.in_callbacks = race.on_threads = 0;
-    until = gpusync_now_ns() + SECONDS(1);
+    until = gpusync_now_ns() + SECONDS(2);
     for (i = 0; i < RACERS; i++) {
         seeds[i] = until + 0x9E3779B97F4A7C15u * (i + 1);
         threads[i] = start(make_use_and_let_go, &seeds[i]);

@@ -2646,7 +2646,7 @@ static unsigned stressed(unsigned usual)
 /* Every order of completions and handlers of a few shapes. */
 static void test_every_order_of_four_submissions(void **state)
 {
-    unsigned ways = 0, most = stressed(3000 / SLOW);
+    unsigned ways = 0, most = stressed(3000);
     path p;
     shape sh;
     stage s;
@@ -2667,7 +2667,7 @@ static void test_every_order_of_four_submissions(void **state)
 /* More shapes, with the calls of the program in between. */
 static void test_many_orders_of_four_submissions_and_calls_in_between(void **state)
 {
-    unsigned k, most = stressed(3000 / SLOW);
+    unsigned k, most = stressed(3000);
     path p;
     shape sh;
     stage s;

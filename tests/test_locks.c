@@ -61,8 +61,8 @@ static void called_back(void *user, gpusync_result result, const gpusync_error *
 
 static void job(void *user) { (void)user; }
 
-/* While the library runs: what the test does is not looked at. What a thread of the library or of Metal brings about stands
-   in one of these with the call that waits for it, else it may come where nothing is looked at. */
+/* LIBRARY makes calls of the library with a rule to be broken, and takes the rule back: the test's own acts break none. A call
+   that has another thread do something stands in one LIBRARY with the call that waits for that thread. */
 static const char *wanted;
 static int kind_held;
 

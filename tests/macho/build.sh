@@ -120,8 +120,8 @@ headers() {
 
 # Zig defines NDEBUG for every -O but -O0, and drops what nothing refers to, which Apple's linker does when it is told to: test_bindings
 # looks for such symbols. `archive`: where another libsoftmetal.a is. `inside`: the object of tests/compile/inside.c, where it
-# has been compiled; else it is, with the test. As with make test, what is compiled here is not optimised, and what is in `inside`
-# is. Without optimisation Zig adds a sanitizer, which has no place here.
+# has been compiled; else it is, with the test. As with make test, `inside` alone is optimised. Zig adds a sanitizer to what is not
+# optimised, unless it is told not to.
 program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TREE
     local arch=$1 tree=$2 source=$2/$3 target=$4 standard=$5 implementation=()
     shift 5
@@ -133,7 +133,8 @@ program() { # ARCH TREE SOURCE TARGET STANDARD OPTION...: SOURCE is a path in TR
     fi
     rm -f "$target"
     compile_program "$arch" "$tree" "$standard" -O0 -fno-sanitize=undefined "$@" \
-        -Wl,--no-gc-sections -Wl,-undefined,dynamic_lookup "$source" "${implementation[@]}" "${archive:-$out/$arch}/libsoftmetal.a" -o "$target"
+        -Wl,--no-gc-sections -Wl,-undefined,dynamic_lookup "$source" \
+        "${implementation[@]}" "${archive:-$out/$arch}/libsoftmetal.a" -o "$target"
 }
 
 compile_program() { # ARCH TREE STANDARD ARGUMENT...
