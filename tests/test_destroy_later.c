@@ -3136,6 +3136,49 @@ static void test_a_call_of_the_callback_queue_that_is_about_to_leave_keeps_the_d
     assert_true(n > 2);
 }
 
+/* Its callback is due before that thread has left, and then nothing but the thread keeps the device. */
+static void test_the_thread_on_which_a_queue_went_keeps_the_device_until_it_has_left(void **state)
+{
+    bool stopped = true, was_gone = false;
+    int n;
+    (void)state;
+    for (n = 1; stopped; n++) {
+        outcome gone = {0};
+        pthread_t destroyer;
+        bool is_gone;
+        long yields;
+        scene s;
+        open_scene_by(&s, SOFTMETAL_MANUAL, GPUSYNC_CALLBACKS_MANUAL, NULL);
+        hold_all();
+        assert_ok(gpusync_queue_destroy_later(queue_new(s.device), told, &gone));
+        memset(&stopped_thread, 0, sizeof stopped_thread);
+        probe_at_each(n, stop_here, NULL);
+        hold_nothing();
+        while (!GET(&stopped_thread.stopped) && !softmetal_dispatched(0)) sched_yield();
+        stopped = probe_has_acted();
+        assert_ok(gpusync_dispatch(s.device, SIZE_MAX, NULL));
+        is_gone = calls_so_far(&gone) > 0;
+        was_gone = was_gone || (stopped && is_gone);
+        if (!is_gone) {
+            PUT(&stopped_thread.goes_on, true);
+            await_told(&s, &gone, 1);
+        }
+        yields = GET(&s.calls[YIELD]);
+        destroyer = start(destroy_the_device, s.device);
+        while (stopped && is_gone && GET(&s.calls[YIELD]) < yields + 2)
+            must(!GET(&stopped_thread.ended), "the device went too early");
+        PUT(&stopped_thread.goes_on, true);
+        join(destroyer);
+        PUT(&s.over, true);
+        assert_true(softmetal_settle(SECONDS(20)));
+        softmetal_reset();
+        assert_int_equal(GET(&s.too_late), 0);
+        assert_all_given_back(&s.memory);
+        assert_int_equal(softmetal_live("dispatch_queue"), 0);
+    }
+    assert_true(was_gone);
+}
+
 static void part_and_stop(void *user)
 {
     call_way_out *w = (call_way_out *)user;
@@ -3508,6 +3551,7 @@ int main(void)
         cmocka_unit_test(test_a_sweep_may_come_at_every_point_at_which_objects_and_device_go),
         cmocka_unit_test(test_objects_may_go_at_every_point_of_a_sweep),
         cmocka_unit_test(test_a_call_of_the_callback_queue_that_is_about_to_leave_keeps_the_device),
+        cmocka_unit_test(test_the_thread_on_which_a_queue_went_keeps_the_device_until_it_has_left),
         cmocka_unit_test(test_a_listener_that_runs_keeps_its_timeline),
         cmocka_unit_test(test_a_listener_that_comes_late_finds_no_timeline),
         cmocka_unit_test(test_threads_let_go_by_reference_counts),
