@@ -7,9 +7,9 @@
 # All faults are compiled into one copy of the header, and the environment variable MUTANT chooses one. So the tests and
 # examples are compiled once. Without a fault all of them have to be green. That run also tells which programs come to the
 # line of each fault. With a fault these run until the first is red: first the one that saw it last time, then the others,
-# the quickest first. A program has three times the seconds that it takes without a fault, and two more: a hang is seen. On
-# a busy machine a fault that only costs time looks like a hang. So a program that ran out of time runs once more, alone,
-# when all else is done: that run counts.
+# the quickest first. A program has half as many seconds again as it takes without a fault, and one more. One that runs out
+# of time runs once more when all others are done, and has three times the seconds, and two more. Only then it counts as a
+# hang, which a fault that only costs time is not.
 #
 # BUILD CC                   as make has them
 # JOBS                       how many programs run at a time; default 2
@@ -105,11 +105,12 @@ if [ ! -e "$out/times" ] || [ -n "$(find "$bin" -newer "$out/times" -type f -per
     fi
     sort -n "$out/times.new" >"$out/times"
 fi
-declare -A limit_of
+declare -A limit_of last_limit_of
 rm -rf "$out/reach"
 mkdir -p "$out/reach" # a file for each fault: the programs that come to it, the quickest first
 while IFS=$'\t' read -r us _ name; do
-    limit_of[$name]=$((us * 3 / 1000000 + 2))
+    limit_of[$name]=$((us * 3 / 2000000 + 1))
+    last_limit_of[$name]=$((us * 3 / 1000000 + 2))
     od -An -v -tu1 -w1 "$out/reached/${name// /-}" |
         awk -v name="$name" -v to="$out/reach/" '$1 { print name >>(to (NR - 1)); close(to (NR - 1)) }'
 done <"$out/times"
@@ -129,19 +130,21 @@ wanted() { # NUMBER KIND
     return 1
 }
 try() { # NUMBER KIND REASON TEST FUNCTION WORDS
-    local name programs logs=$out/logs/$1 green=$out/tried/$1.green what="$1 $5: $6"
+    local name limit programs logs=$out/logs/$1 green=$out/tried/$1.green what="$1 $5: $6"
     rm -rf "$logs"
     touch "$green" "$out/reach/$1"
     mapfile -t programs < <(grep -xF -- "$4" "$out/reach/$1"; cat "$out/reach/$1")
     for name in "${programs[@]}"; do
         if grep -qxF -- "$name" "$green"; then continue; fi
-        if MUTANT=$1 run "$name" "${limit_of[$name]}" "$logs"; then
+        limit=${limit_of[$name]}
+        [ -z "$again" ] || limit=${last_limit_of[$name]}
+        if MUTANT=$1 run "$name" "$limit" "$logs"; then
             echo "$name" >>"$green"
             continue
         fi
-        if ran_out_of_time "$logs" && [ -z "$alone" ]; then
+        if ran_out_of_time "$logs" && [ -z "$again" ]; then
             printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$name" "$5" "$6" >"$out/tried/$1.late"
-            echo "out of time, to be run again alone: $name: $what"
+            echo "out of time, to be run again: $name: $what"
             return
         fi
         if ran_out_of_time "$logs"; then echo "$1" >>"$out/tried/hangs"; fi
@@ -164,7 +167,7 @@ try() { # NUMBER KIND REASON TEST FUNCTION WORDS
     fi
 }
 
-only=() alone= asked=("$@")
+only=() again= asked=("$@")
 for one in "$@"; do
     if [ "$one" = drawn ]; then
         mapfile -t -O "${#only[@]}" only < <(sed -n 's/^= \([0-9]*\) .*/\1/p' "$root/tests/mutants/drawn.txt")
@@ -186,14 +189,15 @@ while IFS=$'\t' read -r number kind reason seen function words; do
 done <"$out/list"
 wait
 [ -z "$left_out" ] || echo "races and what is called green, left out: $left_out"
-alone=1
+again=1
 while IFS=$'\t' read -r number kind reason name function words; do
-    try "$number" "$kind" "$reason" "$name" "$function" "$words" 2>/dev/null </dev/null
+    later try "$number" "$kind" "$reason" "$name" "$function" "$words"
 done < <(cat "$out"/tried/*.late 2>/dev/null | sort -n)
+wait
 late=$(cat "$out"/tried/*.late 2>/dev/null | cut -f1 | sort -n | tr '\n' ' ')
 if [ -n "$late" ]; then
     echo "ran out of time at first: $late"
-    echo "... and again alone: $(sort -n "$out/tried/hangs" | tr '\n' ' ')"
+    echo "... and again: $(sort -n "$out/tried/hangs" | tr '\n' ' ')"
 fi
 if [ -n "${UPDATE:-}" ]; then
     cat "$out"/result/*.seen >"$out/seen" 2>/dev/null && plant --seen "$out/seen"
