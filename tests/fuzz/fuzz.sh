@@ -4,13 +4,13 @@
 #   tests/fuzz/fuzz.sh PROGRAM
 #
 # First every input of the corpus is run once. By then the program must have called every public function of gpusync.h, and
-# met each kind and option of its list (MEETS in common.h). Then the fuzzer looks for new ones for TIME seconds (60). An
-# input that fails is kept next to PROGRAM.
+# met each kind and option of its list (MEETS in common.h). Then the fuzzer looks for new ones for TIME seconds (60): a
+# process for each core, each with inputs and a seed of its own. An input that fails is kept next to PROGRAM.
 # The corpus of PROGRAM fuzz is tests/fuzz/corpus; of threads, tests/fuzz/corpus_threads.
 #
 # TIME   seconds
-# SEED   where libFuzzer's random numbers begin (1): the same for the same sources, so that a run can be had again. Not
-#        with threads: these run as they like.
+# SEED   where the random numbers of the first process begin (1), those of the next one later: the same for the same
+#        sources, so that a run can be had again. Not with threads: these run as they like.
 # INPUT  one input: it is run, with every call told, and nothing else. With threads N times (20): it may fail in some.
 # RUN    put in front of PROGRAM
 #
@@ -76,14 +76,22 @@ grep -E '^calls: ' "$out/$name.calls.log" || status=1
 count "every public function is called, every kind and option met" "$out/$name.calls.log" "$status" 1
 
 if [ "$time" -gt 0 ] && [ "$failed" -eq 0 ]; then
+    cores=$(nproc 2>/dev/null || echo 2)
+    processes=()
     rm -rf "$out/$name.found"
-    mkdir -p "$out/$name.found"
-    status=0
-    "${run[@]}" -artifact_prefix="$out/" -max_total_time="$time" -seed="$seed" -print_final_stats=1 \
-        "$out/$name.found" "$corpus" >"$out/$name.run.log" 2>&1 || status=$?
-    sed -n 's,^stat::number_of_executed_units: *,inputs run: ,p; s,^stat::average_exec_per_sec: *,in a second: ,p' \
-        "$out/$name.run.log"
-    count "$time s of fuzzing" "$out/$name.run.log" "$status" 1
+    for ((i = 0; i < cores; i++)); do
+        mkdir -p "$out/$name.found/$i"
+        "${run[@]}" -artifact_prefix="$out/" -max_total_time="$time" -seed=$((seed + i)) -print_final_stats=1 \
+            "$out/$name.found/$i" "$corpus" >"$out/$name.run.$i.log" 2>&1 &
+        processes+=($!)
+    done
+    for ((i = 0; i < cores; i++)); do
+        status=0
+        wait "${processes[i]}" || status=$?
+        sed -n 's,^stat::number_of_executed_units: *,inputs run: ,p; s,^stat::average_exec_per_sec: *,in a second: ,p' \
+            "$out/$name.run.$i.log"
+        count "$time s of fuzzing, seed $((seed + i))" "$out/$name.run.$i.log" "$status" 1
+    done
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
