@@ -342,8 +342,9 @@ test-mutants: ## faults in gpusync.h, planted one by one: a test has to see each
 	BUILD='$(abspath $(top))' CC='$(CC)' TESTS='$(all_tests)' BOTH='$(both_kinds)' EXAMPLES='$(EXAMPLES)' \
 		UPDATE='$(UPDATE)' JOBS='$(JOBS)' tests/mutants.sh $(ONLY)
 
-test-guards: ## which lock is over which field: each access is checked against tests/guards/guards.txt while the tests run
-	BUILD='$(abspath $(top))' CC='$(CC)' TESTS='$(TESTS)' tests/guards/guards.sh
+guards_objects := $(addprefix $(BUILD)/tests/,$(addsuffix .o,$(filter-out $(complete),$(TESTS)) $(helpers)))
+test-guards: $(guards_objects) ## which lock is over which field: each access is checked against tests/guards/guards.txt while the tests run
+	BUILD='$(abspath $(top))' CC='$(CC)' TESTS='$(TESTS)' OBJECTS='$(guards_objects)' tests/guards/guards.sh
 
 test-counts: $(SOFTMETAL_LIB) ## instructions, messages, allocations, wake-ups of the calls against their limits
 	CC='$(CC)' BUILD='$(abspath $(BUILD)/counts)' SOFTMETAL_LINK='$(abspath $(SOFTMETAL_LIB)) $(SOFTMETAL_LDLIBS)' \

@@ -5,13 +5,14 @@
 #
 # BUILD CC   as make has them
 # TESTS      names of programs
+# OBJECTS    what make has compiled of them: those that only use the library need not be compiled again
 #
 # Ends with exactly one line "N passed, N failed".
 
 set -euo pipefail
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
-: "${TESTS:?make test-guards says which}"
+: "${TESTS:?make test-guards says which}" "${OBJECTS:?}"
 out=${BUILD:-$root/build}/guards
 tree=$out/tree
 passed=0 failed=0
@@ -33,10 +34,16 @@ check "fields without a rule, rules for what is not there" < <(guards --check 2>
 mkdir -p "$tree"
 rm -rf "$tree/tests" "$tree/examples"
 cp -rsf "$root/tests" "$root/examples" "$root/Makefile" "$tree/"
+make_() { # TARGET...
+    env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$tree" -j"$(nproc)" --no-print-directory BUILD="$out" \
+        CC="${CC:-gcc} -w" "$@"
+}
 run() { # TESTS: with the copy that $out/gpusync.h is
     cmp -s "$out/gpusync.h" "$tree/gpusync.h" || cp "$out/gpusync.h" "$tree/gpusync.h"
-    env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$tree" -j"$(nproc)" --no-print-directory test BUILD="$out" \
-        CC="${CC:-gcc} -w" TESTS="$1" EXAMPLES=
+    make_ "$out/$(basename "${CC:-gcc}")/flags"
+    # Newer than the flags and the copy, so make takes them.
+    for object in $OBJECTS; do cp "$object" "$out/$(basename "${CC:-gcc}")/tests/"; done
+    make_ test TESTS="$1" EXAMPLES=
 }
 
 # A wrong rule is seen, or nothing is checked.
