@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "from.h"
+#include "slow.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -27,19 +28,6 @@
 #define MAYBE_UNUSED __attribute__((unused))
 #define SECONDS(n) ((uint64_t)(n) * 1000000000u)
 #define MS(n) ((uint64_t)(n) * 1000000u)
-
-/* How much less is done under ThreadSanitizer; and under qemu, for which tests/macho/build.sh defines it. */
-#if defined(SLOW)
-#elif defined(__SANITIZE_THREAD__)
-#define SLOW 20u
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOW 20u
-#endif
-#endif
-#ifndef SLOW
-#define SLOW 1u
-#endif
 
 /* Between threads. */
 #define GET(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
