@@ -94,12 +94,6 @@ for arch in $archs; do
     start=$SECONDS
     dir=$out/$arch programs=()
     for name in ${tests[@]+"${tests[@]}"}; do programs+=("$dir/tests/$name"); done
-    if [ "$arch" = "$native" ]; then # qemu would take too long
-        programs+=(--metal4)
-        for name in ${tests[@]+"${tests[@]}"}; do
-            ! grep -q 'also runs on queues of Metal 4' "$root/tests/$name.c" || programs+=("$dir/tests/$name")
-        done
-    fi
     programs+=(--examples)
     [ ! -e "$dir/tests/beliefs/beliefs" ] || programs+=("$dir/tests/beliefs/beliefs") # as make test-beliefs runs it
     for name in ${examples[@]+"${examples[@]}"}; do programs+=("$dir/examples/$name"); done
