@@ -8,8 +8,8 @@
 # examples are compiled once. Without a fault all of them have to be green. That run also tells which programs come to the
 # line of each fault. With a fault these run until the first is red: first the one that saw it last time, then the others,
 # the quickest first. A program has half as many seconds again as it takes without a fault, and one more. One that runs out
-# of time runs once more when all others are done, and has three times the seconds, and two more. Only then it counts as a
-# hang, which a fault that only costs time is not.
+# of time runs once more when all others are done, and has three times the seconds, and two more. It is a hang if it runs out of
+# those, too: a fault that only costs time does not.
 #
 # BUILD CC                   as make has them
 # JOBS                       how many programs run at a time; default 2

@@ -3136,7 +3136,8 @@ static void test_a_call_of_the_callback_queue_that_is_about_to_leave_keeps_the_d
     assert_true(n > 2);
 }
 
-/* Its callback is due before that thread has left, and then nothing but the thread keeps the device. */
+/* The thread of `destroy_queue` makes the queue's callback due before it leaves. Once that callback has run, no object keeps the
+   device: that thread alone does. */
 static void test_the_thread_on_which_a_queue_went_keeps_the_device_until_it_has_left(void **state)
 {
     bool stopped = true, was_gone = false;

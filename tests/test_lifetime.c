@@ -1386,7 +1386,7 @@ static void test_the_report_names_unfinished_buffers_waiters_and_queues(void **s
     assert_null(strstr(text, "ticket 1 ''"));
     assert_non_null(strstr(text, "a wait for ticket 2, asleep for "));
     assert_non_null(strstr(text, "a wait for everything up to ticket 3, asleep for "));
-    if (!metal4_run()) { /* ticket 2 is what it waits for now, and still it is for all three */
+    if (!metal4_run()) { /* the wait goes on for ticket 2, and the report still names ticket 3 */
         softmetal_finish(foreign);
         gpusync_report(r.device, text, sizeof text);
         assert_null(strstr(text, "elsewhere"));

@@ -822,7 +822,7 @@ static void test_an_enqueued_command_buffer_cannot_be_held(void **state)
     metal_release(buffer);
     assert_ok(gpusync_timeline_signal(s.t[0], 1));
     assert_ok(gpusync_wait(s.q[0], held, GPUSYNC_FOREVER));
-    /* behind UNORDERED work it need not */
+    /* behind UNORDERED work alone it need not be held */
     held = SUBMIT(s.q[0], NO_WORK(s.q[0]), WAITS(at(s.t[0], 2)), .flags = GPUSYNC_UNORDERED);
     buffer = buffer_of(s.q[0]);
     metal_enqueue(buffer);

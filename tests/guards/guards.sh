@@ -41,7 +41,7 @@ make_() { # TARGET...
 run() { # TESTS: with the copy that $out/gpusync.h is
     cmp -s "$out/gpusync.h" "$tree/gpusync.h" || cp "$out/gpusync.h" "$tree/gpusync.h"
     make_ "$out/$(basename "${CC:-gcc}")/flags"
-    # Newer than the flags and the copy, so make takes them.
+    # As they are newer than the flags and the copy, make does not compile them.
     for object in $OBJECTS; do cp "$object" "$out/$(basename "${CC:-gcc}")/tests/"; done
     make_ test TESTS="$1" EXAMPLES=
 }
