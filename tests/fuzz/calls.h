@@ -57,6 +57,7 @@ typedef struct lane {
     int device, warming;
     bool given;   /* the Metal queue is ours */
     bool metal4;
+    unsigned room; /* command buffers that it allows */
     bool forgets; /* failures push each other out */
     uint64_t cursor;
     late_reader late;
@@ -899,6 +900,7 @@ static void make_queue(void)
     desc.max_command_buffer_count = how & 8 ? 2 + below_of(8) : 0;
     least = how & 16 ? 1 + below_of(4) : 0;
     if (l->given && least) desc.max_command_buffer_count = least;
+    l->room = desc.max_command_buffer_count ? desc.max_command_buffer_count : 63; /* the default */
     desc.error_log_count = l->forgets ? 1 + below_of(2) : 0;
     l->sticky = desc.sticky_failure = world.newer && (how & 32);
     if (world.newer) {
@@ -2385,6 +2387,18 @@ static void finish_all(void)
     while (any_in_flight() && (unstick(idle += 64), gpu_step(0, 0, true) || idle < 4096));
 }
 
+/* All has ended. A lost device keeps the room of what it had in flight, and a Metal queue that is not ours that of buffers
+   which were given up and that we keep. */
+static void check_room(void)
+{
+    int i;
+    for (i = 0; i < QUEUES; i++) {
+        const lane *l = &world.lanes[i];
+        if (!l->queue || !l->given || l->metal4 || l->sticky || world.machines[l->device].losable) continue;
+        fill_queue(l->queue, l->room, 0);
+    }
+}
+
 static void check_all_has_ended(void)
 {
     int i;
@@ -2417,6 +2431,7 @@ static void check_all_has_ended(void)
         tell_report(m->device);
         must(false, "ticket %llu of queue %d has not ended", (unsigned long long)w->ticket, w->lane);
     }
+    check_room();
 }
 
 static way some_last_way(void)

@@ -99,9 +99,9 @@ faults=(
     '    gpusync__add_stats(&dev->gone, q);'
     ''
 
-    kept_room threads "room for command buffers of its own that a submission did not make is not given back"
-    '    s->own_buffers = count;'
-    '    s->own_buffers = 1;'
+    kept_room fuzz "room for command buffers of its own that a submission did not make is not given back"
+    '        gpusync__give_room(s->work.queue, s->own_buffers, NULL);'
+    '        gpusync__give_room(s->work.queue, 1, NULL);'
 
     cleared_early fuzz "a clear of a failure that sticks leaves the tickets that have not ended free of it"
     '            slot->behind = failed;'
@@ -257,13 +257,25 @@ wanted() { # NAME
     return 1
 }
 
+# All are compiled before the first search: each on one core, while a search has every core.
+for ((i = 0; i < ${#faults[@]}; i += 5)); do
+    wanted "${faults[i]}" || continue
+    look_up "${faults[i + 1]}"
+    dir=$(dirname "$program")/proof/${faults[i]}
+    mkdir -p "$(dirname "$dir")"
+    [ "$(jobs -rp | wc -l)" -lt "$cores" ] || wait -n || true
+    plant "$dir" "${faults[i + 1]}" "${faults[i + 3]}" "${faults[i + 4]}" >"$dir.compiled" 2>&1 &
+done
+wait
+
 for ((i = 0; i < ${#faults[@]}; i += 5)); do
     name=${faults[i]} target=${faults[i + 1]}
     wanted "$name" || continue
     look_up "$target"
     dir=$(dirname "$program")/proof/$name
     echo "$name: ${faults[i + 2]}"
-    if ! plant "$dir" "$target" "${faults[i + 3]}" "${faults[i + 4]}"; then
+    if [ ! -x "$dir/$target" ]; then
+        cat "$dir.compiled"
         count 1 "FAILED: it cannot be planted"
         continue
     fi

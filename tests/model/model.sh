@@ -10,8 +10,8 @@
 # LIMIT   seconds for one of them; default 600
 #
 # A property has to be green: GenMC explores all executions, and there are some. One that is known to be red has to be
-# red. A mutant, which is the header with one fault, has to be red for a violation that GenMC names. Prints a line for
-# each, and ends with exactly one line "N passed, N failed".
+# red. A mutant, which is the header with one fault, has to be red for a violation that GenMC names. One runs on each
+# core. Prints a line for each when it is over, and ends with exactly one line "N passed, N failed".
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -38,12 +38,13 @@ GENMC=$(cd "$GENMC" && pwd) || exit 1
 work=${BUILD:-$root/build}/model
 mkdir -p "$work" || exit 1
 work=$(cd "$work" && pwd)
+cores=$(nproc 2>/dev/null || echo 2)
 trap 'rm -rf "$work/now"' EXIT
 
 # ---------------------------------------------------------------- one run
 # run HEADER FILE CASE FLAG...: leaves `verdict` (green, red, or what else came of it), `why`, `executions`, `seconds`
 run() {
-    local header=$1 file=$2 case=$3 status now=$work/now
+    local header=$1 file=$2 case=$3 status now=$work/now/$BASHPID
     shift 3
     verdict=broken why='' executions=0 seconds=0
     mkdir -p "$now"
@@ -78,7 +79,19 @@ run() {
 }
 
 # ---------------------------------------------------------------- all of them
-passed=0 failed=0 shipped=
+passed=0 failed=0 running=0 shipped=
+one_is_over() {
+    if wait -n; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    running=$((running - 1))
+}
+all_are_over() {
+    while [ "$running" -gt 0 ]; do one_is_over; done
+}
+begin() { # COMMAND...: on a core of its own; it ends well where what it ran is as it has to be
+    [ "$running" -lt "$cores" ] || one_is_over
+    "$@" &
+    running=$((running + 1))
+}
 is_wanted() {
     local pattern
     set -f
@@ -94,14 +107,17 @@ has_header() { # DIRECTORY [MUTANT]
 }
 tell() { # WANTED NAME TEXT
     if [ "$verdict" = "$1" ]; then
-        passed=$((passed + 1))
         printf '%-6s %-34s %7s executions %7.1f s  %s\n' "$verdict" "$2" "${executions:-?}" "${seconds:-0}" "$3"
     else
-        failed=$((failed + 1))
         printf 'FAILED %-34s is %s, not %s: %s\n' "$2" "$verdict" "$1" "$why"
+        return 1
     fi
 }
 declare -A how_to_run=() colour=()
+try_property() { # COLOUR NAME FILE CASE FLAG...
+    run "$shipped" "${@:3}"
+    tell "$1" "$2" "$3.c${why:+: $why}"
+}
 property() { # COLOUR NAME FILE CASE FLAG...
     colour[$2]=$1
     how_to_run[$2]="${*:3}"
@@ -110,11 +126,20 @@ property() { # COLOUR NAME FILE CASE FLAG...
         has_header "$work/shipped" || stop "$(cat "$work/shipped/log")"
         shipped=$work/shipped
     fi
-    run "$shipped" "${@:3}"
-    tell "$1" "$2" "$3.c${why:+: $why}"
+    begin try_property "$@"
 }
 green() { property green "$@"; }
 known() { property red "$@"; } # a defect that is not mended yet: green is a failure, so that the fix moves the line
+try_mutant() { # NAME PROPERTY
+    local header=$work/now/$BASHPID/header
+    if has_header "$header" "$1"; then
+        # shellcheck disable=SC2086
+        run "$header" ${how_to_run[$2]}
+    else
+        verdict=broken why=$(tail -n +2 "$header/log" | head -n 2 | tr '\n' ' ')
+    fi
+    tell red "$1" "$2: ${why:0:100}"
+}
 mutant() { # NAME PROPERTY
     [ "$model" = rc11 ] && is_wanted "$1" || return 0
     case ${colour[$2]:-} in
@@ -125,13 +150,7 @@ mutant() { # NAME PROPERTY
         ;;
     *) stop "mutant $1: there is no property $2" ;;
     esac
-    if has_header "$work/mutant" "$1"; then
-        # shellcheck disable=SC2086
-        run "$work/mutant" ${how_to_run[$2]}
-    else
-        verdict=broken why=$(tail -n +2 "$work/mutant/log" | head -n 2 | tr '\n' ' ')
-    fi
-    tell red "$1" "$2: ${why:0:100}"
+    begin try_mutant "$@"
 }
 
 start=$SECONDS
@@ -244,6 +263,7 @@ green warm-up-waited warmup waited_for
 green warm-up-destroyed warmup destroyed
 green warm-up-destroyed-waiter warmup destroyed_with
 green warm-up-destroyed-asker warmup destroyed_with -DWITH=polls
+all_are_over
 [ "$model" = rc11 ] && echo "-- mutants"
 mutant weak-everywhere destroy-now-sweep
 mutant looked-before-the-lock ticket
@@ -377,6 +397,7 @@ mutant warm-up-inside-not-looked-at warm-up-destroyed-waiter
 mutant warm-up-inside-not-looked-at warm-up-destroyed-asker
 mutant warm-up-does-not-fail warm-up-destroyed-waiter
 mutant task-leaves-before-it-counts warm-up-destroyed
+all_are_over
 [ $((passed + failed)) -gt 0 ] || stop "no property and no mutant is called '$names'"
 echo "$((SECONDS - start)) s"
 echo "$passed passed, $failed failed"
