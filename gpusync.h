@@ -434,7 +434,8 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 
 /** Read from Metal's own status whether a ticket has ended, and how: even before its handler has run, and even if an
     earlier unfinished ticket hides the end from gpusync_is_done.
-    ticket   GPUSYNC_EVERYTHING: all tickets. Each poll repeats a failure until gpusync_queue_wait has reported it.
+    ticket   GPUSYNC_EVERYTHING: all tickets. Each poll repeats a failure until gpusync_queue_wait has reported it; with
+             sticky_failure until gpusync_queue_clear_failure.
     Returns  NOT_READY: not yet, or another thread is just recording the failure. Ended: OK; ERROR_EXECUTION;
              ERROR_CANCELLED; ERROR_RESULT_UNKNOWN: the log has dropped failures, perhaps that of this ticket, which may
              also have succeeded. If work that it waited for failed: the result of that failure, also ERROR_DESTROYED
@@ -461,7 +462,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
     A wait for everything is this one, gpusync_device_wait, and every wait for GPUSYNC_EVERYTHING. A failure before or
     during such a wait is reported by one of them; waits that overlap in time each report it. Abandoned work of this
     queue is no failure here. Work that waited for abandoned work, of this queue or another, is one: this call returns
-    ERROR_EXECUTION, and a wait for its ticket ERROR_CANCELLED. To see every failure use tickets or gpusync_next_error.
+    ERROR_EXECUTION, and a wait for its ticket ERROR_CANCELLED, or ERROR_DESTROYED where destroy abandoned the work. To
+    see every failure use tickets or gpusync_next_error.
     Returns  as gpusync_wait. ERROR_EXECUTION: all the work ended, with a failure that was not reported yet.
              ERROR_DEVICE_LOST: always, once the device is lost and all work has ended or was abandoned.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -518,7 +520,8 @@ typedef struct gpusync_error {
              cursor after the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
     error    Gets the failure when OK, else is unchanged.
     A cursor passes every failure on record once, in order of discovery, abandoned work (FAILURE_CANCELLED) included. A
-    failure is on record before a poll or a wait returns it.
+    failure is on record before a poll or a wait returns it. Work that was abandoned because its device was lost has no
+    record: polls and waits return ERROR_DEVICE_LOST for it.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                 gpusync_error *error);
@@ -925,8 +928,8 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has.
     A point that failed has ended, also abandoned work of a lost device; with handlers a ticket has ended when its
-    handlers have run, too. A point whose queue or timeline is destroyed ends the wait. GPUSYNC_EVERYTHING points report
-    failures as gpusync_device_wait does, for one result.
+    handlers have run, too. A point whose queue or timeline is destroyed ends the wait. By its one result a wait for ALL
+    or ALL_OR_FAILURE reports the failures of every GPUSYNC_EVERYTHING point, one for ANY those of the point of `which`.
     Danger: at the time limit, and where a point's queue or timeline is destroyed, a wait for ALL returns the failure of
     a point that has ended, although others may not have. Query each before you reuse its memory.
     Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
@@ -1172,14 +1175,14 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
 /** The kinds of events. Each event has its own time: events of one object may arrive in another order. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
-    GPUSYNC_TRACE_COMMIT,     /**< queue, ticket: of gpusync_commit and gpusync_track. */
+    GPUSYNC_TRACE_COMMIT,     /**< queue, ticket: of gpusync_commit, gpusync_commit4 and gpusync_track. */
     GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: gpusync_submit has accepted the work. */
     GPUSYNC_TRACE_HOLD,       /**< queue, ticket: the work is held. */
-    GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: a submission, or held work, was committed to Metal. */
+    GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: a submission, or a buffer with points to come, went to Metal. */
     GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s: it has ended, or was abandoned. */
     GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; many points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
-    GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: signalled on the host, or by a submission that has ended. */
+    GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: signalled on the host, or by work that has ended. */
     GPUSYNC_TRACE_CALLBACK    /**< queue and ticket, or timeline and value, result: the callback is about to run. */
 } gpusync_trace_kind;
 
@@ -11670,8 +11673,8 @@ GPUSYNC__STUB(gpusync_wait_ex(gpusync_queue *queue, gpusync_ticket ticket, uint6
                               const gpusync_wait_options *options))
 GPUSYNC__STUB(gpusync_queue_wait(gpusync_queue *queue, uint64_t timeout_ns))
 GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns, const gpusync_wait_options *options))
-GPUSYNC__STUB(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how, uint64_t timeout_ns,
-                                const gpusync_wait_options *options, size_t *which))
+GPUSYNC__STUB_OUT(gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                    uint64_t timeout_ns, const gpusync_wait_options *options, size_t *out))
 GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
                                           gpusync_timeline **out))
 GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy(gpusync_timeline *timeline), timeline)

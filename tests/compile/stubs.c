@@ -38,7 +38,7 @@ int main(void)
     uint64_t cursor = 0;
     void *buffer = &thing;
     char text[64];
-    size_t sizes[2] = {0, 0};
+    size_t sizes[2] = {0, 0}, which = 9;
     int calls = 0;
 
     UNSUPPORTED(gpusync_device_create(NULL, &device));
@@ -81,6 +81,8 @@ int main(void)
     UNSUPPORTED(gpusync_device_wait(device, GPUSYNC_FOREVER, NULL));
 
     UNSUPPORTED(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL));
+    UNSUPPORTED(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which));
+    EXPECT(which == 0);
     UNSUPPORTED(gpusync_timeline_create(device, NULL, &timeline));
     EXPECT(timeline == NULL);
     timeline = (gpusync_timeline *)(void *)&thing;

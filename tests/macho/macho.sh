@@ -98,7 +98,8 @@ for arch in $archs; do
     [ ! -e "$dir/tests/beliefs/beliefs" ] || programs+=("$dir/tests/beliefs/beliefs") # as make test-beliefs runs it
     for name in ${examples[@]+"${examples[@]}"}; do programs+=("$dir/examples/$name"); done
     for name in ${users[@]+"${users[@]}"}; do programs+=("$dir/users/examples/$name"); done
-    RUN="$dir/macho-run" LOGS=$dir/logs TIME_LIMIT=${TIME_LIMIT:-300} "$root/tests/run.sh" "${programs[@]}" |
+    # Under qemu, four at a time beside other work on two cores, programs have run into a limit of 300 s.
+    RUN="$dir/macho-run" LOGS=$dir/logs TIME_LIMIT=${TIME_LIMIT:-1500} "$root/tests/run.sh" "${programs[@]}" |
         tee "$dir/run.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
     read -r ok _ no _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$dir/run.log" | tail -n 1) || ok=0 no=1
     echo "$arch: $ok passed, $no failed  $((SECONDS - start)) s"
