@@ -3773,17 +3773,18 @@ static inline bool gpusync__may_have_failed(const gpusync__goal *goal)
    points sleeps on until its last entry is taken, unless it waits for any of them, or one has failed
    or stopped; meanwhile the entry is TOLD. The entry stays listed if the catch is full (`more`). Once
    it is taken off, it belongs to its waiter, and may be gone: the caller reads the next node before.
+   The waiter of a wait for any may serve another wait then: `any` is read before, and nothing after.
    Under the wait list's lock.
    Interleaving 19: a wait times out as it is told, and its waiter serves another wait. The unpark
    is one too many, and that wait looks again. */
 static void gpusync__take_entry(gpusync__wait_entry *entry, gpusync__catch *caught)
 {
     gpusync__waiter *w = entry->waiter;
-    const gpusync__goal *goal = &entry->goal;
+    bool any = w->any;
     if (caught->count == GPUSYNC__WAKE_BATCH) {
         caught->more = true;
-    } else if (gpusync__unlink_entry(entry) || w->any || gpusync__stopped(goal) ||
-               (w->failures && gpusync__may_have_failed(goal))) {
+    } else if (gpusync__unlink_entry(entry) || any || gpusync__stopped(&entry->goal) ||
+               (w->failures && gpusync__may_have_failed(&entry->goal))) {
         caught->waiters[caught->count++] = w;
     } else { /* its waiter leaves it under this lock */
         entry->list = GPUSYNC__TOLD;
@@ -5089,8 +5090,8 @@ GPUSYNC__RARE gpusync_result gpusync__end_of(const gpusync__goal *goal, bool rea
     if (reached || result != GPUSYNC_OK)
         return result;
     uint32_t lost = gpusync__flags_of(goal) & goal->stops & (GPUSYNC__LOST | GPUSYNC__GIVEN_UP);
-    result = lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
-    return gpusync__explain(error, gpusync__ticket_of(goal), result);
+    return gpusync__explain(error, gpusync__ticket_of(goal),
+                            lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED);
 }
 
 /* Takes the wait entry off its list, unless the thread that wakes the waiter has taken it off. After

@@ -166,6 +166,7 @@ green room-passed-on wake room_for_two -DLIMIT=1
 green all-points wake many
 green any-point wake many -DHOW=GPUSYNC_WAIT_ANY
 green any-of-both wake many -DHOW=GPUSYNC_WAIT_ANY -DBOTH=1
+green any-and-again wake any_again -DHOW=GPUSYNC_WAIT_ANY -DBOTH=1
 green handlers-begin wake handlers
 green handlers-seen wake handlers -DSEES=1
 green waiter-again wake waiter_again
@@ -281,6 +282,7 @@ mutant sleeper-not-told-of-the-handler handlers-begin
 mutant handler-of-an-ended-ticket-not-blocked-for handlers-seen
 mutant handler-begins-relaxed handlers-seen
 mutant entries-counted-relaxed any-of-both
+mutant waiter-read-after-the-count any-and-again
 mutant taken-off-and-not-told room
 mutant room-given-back-twice room-of-a-lost-handler
 mutant completed-not-looked-at entry-again

@@ -55,6 +55,9 @@ MUTANTS = {
          "    return entry->list != GPUSYNC__TOLD && "
          "__atomic_fetch_sub(&entry->waiter->entries, 1, __ATOMIC_RELAXED) == 1;"),
     ],
+    "waiter-read-after-the-count": [
+        ("gpusync__unlink_entry(entry) || any || ", "gpusync__unlink_entry(entry) || w->any || "),
+    ],
     "taken-off-and-not-told": [
         ("    gpusync__tell(q, 0, &caught, NULL); /* waits for room alone", "    /* waits for room alone"),
     ],

@@ -169,6 +169,26 @@ static void many(void)
     assert(!lost(0));
 }
 
+/* Any of both, and the waiter serves another wait at once, while the thread that took the first entry off may still look
+   at it. */
+static void *wait_for_any_and_again(void *unused)
+{
+    gpusync__goal again = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
+    (void)wait_for_many(unused);
+    gpusync_result result = sleep_for(&again, NOW - 1);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_TIMEOUT);
+    return unused;
+}
+static void any_again(void)
+{
+    commit(0);
+    start(wait_for_any_and_again, 0);
+    pthread_t one = start(mark, 1), other = start(signaller, 1);
+    join(one);
+    join(other);
+    assert(!lost(0));
+}
+
 /* The handlers of a ticket, which a wait asks for: it sees the end in the status, or in the mark, and goes on until the
    handler has begun. With SEES: what the program's own handler wrote, which ran before, is seen then. */
 #ifndef SEES
