@@ -3773,7 +3773,8 @@ static inline bool gpusync__may_have_failed(const gpusync__goal *goal)
    points sleeps on until its last entry is taken, unless it waits for any of them, or one has failed
    or stopped; meanwhile the entry is TOLD. The entry stays listed if the catch is full (`more`). Once
    it is taken off, it belongs to its waiter, and may be gone: the caller reads the next node before.
-   The waiter of a wait for any may serve another wait then: `any` is read before, and nothing after.
+   A waiter for any may serve another wait by then: `any` is read before, and where it is set nothing
+   of either is read after.
    Under the wait list's lock.
    Interleaving 19: a wait times out as it is told, and its waiter serves another wait. The unpark
    is one too many, and that wait looks again. */

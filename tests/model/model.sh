@@ -10,8 +10,8 @@
 # LIMIT   seconds for one of them; default 600
 #
 # A property has to be green: GenMC explores all executions, and there are some. One that is known to be red has to be
-# red. A mutant, which is the header with one fault, has to be red for a violation that GenMC names. One runs on each
-# core. Prints a line for each when it is over, and ends with exactly one line "N passed, N failed".
+# red. A mutant, which is the header with one fault, has to be red for a violation that GenMC names. Each core
+# runs one of them at a time. Prints a line for each when it is over, and ends with exactly one line "N passed, N failed".
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }

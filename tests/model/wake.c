@@ -169,8 +169,8 @@ static void many(void)
     assert(!lost(0));
 }
 
-/* Any of both, and the waiter serves another wait at once, while the thread that took the first entry off may still look
-   at it. */
+/* Any of both, and the waiter serves another wait at once, while the thread that took the first entry off has not left
+   the wait list. */
 static void *wait_for_any_and_again(void *unused)
 {
     gpusync__goal again = goal_of(&Q, NULL, GPUSYNC__ONE, 1);
