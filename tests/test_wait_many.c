@@ -427,6 +427,38 @@ static void test_at_the_limit_a_failure_among_everything_is_told_and_not_lost(vo
     close_rig(&r);
 }
 
+/* A wait for ALL has told of the failures of every point, one for ANY of those of the point that it names. */
+static void test_a_wait_for_many_tells_the_failures_of_everything_that_it_names(void **state)
+{
+    static const gpusync_wait_for hows[] = {GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_WAIT_ANY};
+    gpusync_point points[2];
+    gpusync_queue *second;
+    void *bad;
+    bool any;
+    size_t i;
+    rig r;
+    (void)state;
+    open_rig(&r, SOFTMETAL_MANUAL, NULL);
+    second = queue_new(r.device);
+    points[0] = gpusync_at_ticket(r.queue, GPUSYNC_EVERYTHING);
+    points[1] = gpusync_at_ticket(second, GPUSYNC_EVERYTHING);
+    for (i = 0; i < LENGTH(hows); i++) {
+        commit_empty(&r, &bad);
+        softmetal_fail(bad, NULL, 3, "killed");
+        softmetal_finish(bad);
+        (void)commit_empty_to(second, &bad);
+        softmetal_fail(bad, NULL, 3, "killed");
+        softmetal_finish(bad);
+        any = hows[i] == GPUSYNC_WAIT_ANY;
+        expect_many(points, 2, hows[i], 0, GPUSYNC_ERROR_EXECUTION, 0);
+        assert_ok(gpusync_queue_wait(r.queue, 0));
+        assert_result(gpusync_queue_wait(second, 0), any ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        expect_many(points, 2, hows[i], 0, GPUSYNC_OK, any ? 0 : 2);
+    }
+    assert_ok(gpusync_queue_destroy(second));
+    close_rig(&r);
+}
+
 static void test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended(void **state)
 {
     gpusync_timeline *timelines[2];
@@ -1933,6 +1965,7 @@ int main(void)
         cmocka_unit_test(test_a_look_at_many_asks_for_those_alone_that_are_not_known_to_be_reached),
         cmocka_unit_test(test_a_failure_wins_over_a_timeout),
         cmocka_unit_test(test_at_the_limit_a_failure_among_everything_is_told_and_not_lost),
+        cmocka_unit_test(test_a_wait_for_many_tells_the_failures_of_everything_that_it_names),
         cmocka_unit_test(test_waiting_for_all_goes_on_after_a_failure_until_the_rest_has_ended),
         cmocka_unit_test(test_destroying_one_of_many_ends_the_wait_at_once),
         cmocka_unit_test(test_destroying_one_that_is_reached_neither_hangs_nor_ends_the_wait_as_if_all_were),
