@@ -700,10 +700,11 @@ static void test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket
 
 /* -- 19 ----------------------------------------------------------------------------------------- */
 
-/* The first unpark of a waiter stops until the test lets it go; the permit comes after that. */
+/* The first unpark of a waiter stops until the test lets it go; the permit comes after that. The first park ends by then. */
 static struct {
-    pthread_t stopped_thread;
+    gpusync_timeline *timelines[2];
     gpusync_waiter *first, *second; /* of the two waits */
+    gpusync_result results[2];
     bool stops, stopped, goes;
     unsigned parks;
 } overdue;
@@ -711,10 +712,14 @@ static struct {
 static void late_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     (void)user;
-    if (!overdue.first) overdue.first = waiter;
-    else if (waiter != overdue.first || GET(&overdue.goes)) overdue.second = waiter;
     COUNT(&overdue.parks);
-    thread_park(waiter, deadline_ns);
+    if (overdue.first) {
+        overdue.second = waiter;
+        thread_park(waiter, deadline_ns);
+        return;
+    }
+    overdue.first = waiter;
+    while (!GET(&overdue.stopped)) sched_yield();
 }
 
 static void late_unpark(void *user, gpusync_waiter *waiter)
@@ -733,64 +738,45 @@ static void *signal_one(void *timeline)
     return NULL;
 }
 
-typedef struct two_waits {
-    gpusync_timeline *first, *second;
-    gpusync_result results[2];
-    bool between;
-} two_waits;
-
-static void *wait_twice(void *argument)
+static void *wait_twice(void *unused)
 {
-    two_waits *w = (two_waits *)argument;
-    w->results[0] = gpusync_timeline_wait(w->first, 1, MS(20), NULL);
-    PUT(&w->between, true);
-    w->results[1] = gpusync_timeline_wait(w->second, 1, GPUSYNC_FOREVER, NULL);
-    return NULL;
+    int i;
+    for (i = 0; i < 2; i++)
+        overdue.results[i] = gpusync_timeline_wait(overdue.timelines[i], 1, GPUSYNC_FOREVER, NULL);
+    return unused;
 }
 
 /* Rule: a waiter is type-stable, and an unpark that comes late is one too many, no more. Another thread has taken the
-   waiter off its list; the park ends at its deadline, and the wait finds the value; the waiter is used again; then the
-   unpark comes. */
-static void test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again(void **state)
+   waiter off its list; the park ends before its unpark, and the wait finds the value; the waiter sleeps for the next wait;
+   then the unpark comes, and the waiter sleeps on. */
+static void test_interleaving_19_an_unpark_comes_when_its_wait_is_over_and_the_waiter_is_used_again(void **state)
 {
     gpusync_hooks hooks = {NULL, late_park, late_unpark, NULL};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
     pthread_t waiter, teller;
-    two_waits w;
+    int i;
     rig r;
     (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
     memset(&overdue, 0, sizeof overdue);
-    memset(&w, 0, sizeof w);
-    device_desc.hooks = &hooks;
-    device_desc.spin = &no_spin;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    assert_ok(gpusync_timeline_create(r.device, NULL, &w.first));
-    assert_ok(gpusync_timeline_create(r.device, NULL, &w.second));
+    rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
+    for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_create(r.device, NULL, &overdue.timelines[i]));
     overdue.stops = true;
-    waiter = start(wait_twice, &w);
+    must_return_within(60);
+    waiter = start(wait_twice, NULL);
     await_sleepers(r.device, 1);
-    teller = start(signal_one, w.first);
-    while (!GET(&overdue.stopped) && !GET(&w.between)) sched_yield();
-    if (GET(&overdue.stopped)) { /* else it was as slow as the time limit: nothing to see */
-        while (!GET(&w.between)) sched_yield();
-        await_sleepers(r.device, 1); /* in the second wait */
-        PUT(&overdue.goes, true);
-        join(teller);
-        await_sleepers(r.device, 1);
-        assert_ok(w.results[0]);
-    } else {
-        PUT(&overdue.goes, true);
-        join(teller);
-    }
-    assert_ok(gpusync_timeline_signal(w.second, 1));
+    teller = start(signal_one, overdue.timelines[0]);
+    while (GET(&overdue.parks) < 2) sched_yield(); /* in the second wait */
+    PUT(&overdue.goes, true);
+    join(teller);
+    while (GET(&overdue.parks) < 3) sched_yield();
+    assert_ok(gpusync_timeline_signal(overdue.timelines[1], 1));
     join(waiter);
-    assert_true(w.results[0] == GPUSYNC_OK || (w.results[0] == GPUSYNC_TIMEOUT && !overdue.stopped));
-    assert_ok(w.results[1]);
-    assert_ok(gpusync_timeline_destroy(w.first));
-    assert_ok(gpusync_timeline_destroy(w.second));
+    has_returned();
+    for (i = 0; i < 2; i++) {
+        assert_ok(overdue.results[i]);
+        assert_ok(gpusync_timeline_destroy(overdue.timelines[i]));
+    }
+    assert_ptr_equal(overdue.first, overdue.second); /* the same one, or this shows nothing */
+    assert_int_equal(overdue.parks, 3);
     rig_close(&r);
 }
 
@@ -2146,7 +2132,7 @@ int main(void)
         cmocka_unit_test(test_interleaving_11_handler_runs_before_the_waiter_registers),
         cmocka_unit_test(test_interleaving_11_waiter_registers_before_the_handler_looks),
         cmocka_unit_test(test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket),
-        cmocka_unit_test(test_interleaving_19_an_unpark_comes_when_its_wait_has_timed_out_and_the_waiter_is_used_again),
+        cmocka_unit_test(test_interleaving_19_an_unpark_comes_when_its_wait_is_over_and_the_waiter_is_used_again),
         cmocka_unit_test(test_interleaving_19_an_unpark_that_is_held_up_keeps_no_other_wake_up_back),
         cmocka_unit_test(test_interleaving_20_a_poller_that_is_held_up_holds_no_thread_up),
         cmocka_unit_test(test_interleaving_21_the_ring_goes_on_while_a_handler_is_about_to_mark),
