@@ -11817,8 +11817,7 @@ GPUSYNC_API gpusync_result gpusync__plain_command_buffer(gpusync_queue *queue, c
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.4   Not released yet.
-           1. What a 0.3 program has to change. examples/from-0.3.sh prints the lines, and changes some:
+     0.4   1. What a 0.3 program has to change. examples/from-0.3.sh prints the lines, and changes some:
              gpusync_track_committed                     gone, with ERROR_NOT_COMMITTED: call gpusync_track before the
                                                          commit, or submit an empty command buffer of the queue behind
                                                          the buffer, GPUSYNC_UNORDERED, so that no held work delays it.
