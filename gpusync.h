@@ -3774,9 +3774,8 @@ static inline bool gpusync__may_have_failed(const gpusync__goal *goal)
    or stopped; meanwhile the entry is TOLD. The entry stays listed if the catch is full (`more`). Once
    it is taken off, it belongs to its waiter, and may be gone: the caller reads the next node before.
    A waiter for any may serve another wait by then: `any` is read before, and where it is set nothing
-   of either is read after.
-   Under the wait list's lock.
-   Interleaving 19: a wait times out as it is told, and its waiter serves another wait. The unpark
+   of either is read after. Under the wait list's lock.
+   Interleaving 19: a wait returns before its unpark, and its waiter serves another wait. The unpark
    is one too many, and that wait looks again. */
 static void gpusync__take_entry(gpusync__wait_entry *entry, gpusync__catch *caught)
 {

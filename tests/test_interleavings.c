@@ -700,8 +700,10 @@ static void test_interleaving_18_a_callback_that_takes_its_time_delays_no_ticket
 
 /* -- 19 ----------------------------------------------------------------------------------------- */
 
-/* The first unpark of a waiter stops until the test lets it go; the permit comes after that. The first park ends by then. */
+/* Two waits, one after the other. The first unpark stops until the test lets it go; the permit comes after that. The first
+   park returns when that unpark has stopped, and so the first wait is over by then. */
 static struct {
+    gpusync_queue *queues[2];
     gpusync_timeline *timelines[2];
     gpusync_waiter *first, *second; /* of the two waits */
     gpusync_result results[2];
@@ -780,36 +782,6 @@ static void test_interleaving_19_an_unpark_comes_when_its_wait_is_over_and_the_w
     rig_close(&r);
 }
 
-/* The first unpark stops until the test lets it go. The waiter's first wait is over by then, for its park has returned early. */
-static struct {
-    gpusync_queue *queues[2];
-    gpusync_waiter *first, *second; /* of the two waits */
-    gpusync_result results[2];
-    bool stops, stopped, goes;
-} next_door;
-
-static void park_until_one_is_stopped(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    (void)user;
-    if (next_door.first) {
-        next_door.second = waiter;
-        thread_park(waiter, deadline_ns);
-        return;
-    }
-    next_door.first = waiter;
-    while (!GET(&next_door.stopped)) sched_yield();
-}
-
-static void stop_in_the_first_unpark(void *user, gpusync_waiter *waiter)
-{
-    (void)user;
-    if (__atomic_exchange_n(&next_door.stops, false, __ATOMIC_SEQ_CST)) {
-        PUT(&next_door.stopped, true);
-        while (!GET(&next_door.goes)) sched_yield();
-    }
-    thread_unpark(waiter);
-}
-
 static void await_sleeper_of(gpusync_queue *queue)
 {
     char text[4000];
@@ -820,27 +792,27 @@ static void await_sleeper_of(gpusync_queue *queue)
 static void *wait_on_both(void *unused)
 {
     int i;
-    for (i = 0; i < 2; i++) next_door.results[i] = gpusync_wait(next_door.queues[i], 1, GPUSYNC_FOREVER);
+    for (i = 0; i < 2; i++) overdue.results[i] = gpusync_wait(overdue.queues[i], 1, GPUSYNC_FOREVER);
     return unused;
 }
 
-/* Rule: who takes an entry off unparks its waiter, whatever another thread has still to do with that waiter. One that is
-   about to unpark it is held up; it sleeps in its next wait, on another queue, whose handler comes: that wakes it. */
+/* Rule: the thread that takes an entry off unparks its waiter, whatever another thread has still to do with that waiter. One
+   that is about to unpark it is held up; the waiter sleeps in its next wait, on another queue, whose handler wakes it. */
 static void test_interleaving_19_an_unpark_that_is_held_up_keeps_no_other_wake_up_back(void **state)
 {
-    gpusync_hooks hooks = {NULL, park_until_one_is_stopped, stop_in_the_first_unpark, NULL};
+    gpusync_hooks hooks = {NULL, late_park, late_unpark, NULL};
     void *buffers[2];
     pthread_t waiter;
     int i;
     rig r;
     (void)state;
-    memset(&next_door, 0, sizeof next_door);
+    memset(&overdue, 0, sizeof overdue);
     rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
-    next_door.queues[0] = r.queue;
-    next_door.queues[1] = queue_new(r.device);
-    next_door.stops = true;
+    overdue.queues[0] = r.queue;
+    overdue.queues[1] = queue_new(r.device);
+    overdue.stops = true;
     for (i = 0; i < 2; i++) {
-        (void)commit_empty_to(next_door.queues[i], &buffers[i]);
+        (void)commit_empty_to(overdue.queues[i], &buffers[i]);
         metal_retain(buffers[i]);
     }
     must_return_within(60);
@@ -848,19 +820,19 @@ static void test_interleaving_19_an_unpark_that_is_held_up_keeps_no_other_wake_u
     await_sleepers(r.device, 1);
     softmetal_complete(buffers[0]);
     softmetal_begin_handler(buffers[0], 0);
-    while (!GET(&next_door.stopped)) sched_yield();
-    await_sleeper_of(next_door.queues[1]);
+    while (!GET(&overdue.stopped)) sched_yield();
+    await_sleeper_of(overdue.queues[1]);
     softmetal_finish(buffers[1]);
     join(waiter);
     has_returned();
-    PUT(&next_door.goes, true);
+    PUT(&overdue.goes, true);
     softmetal_join_handler(buffers[0], 0);
     softmetal_release_block(buffers[0], 0);
-    assert_ok(next_door.results[0]);
-    assert_ok(next_door.results[1]);
-    assert_ptr_equal(next_door.first, next_door.second); /* the same one, or this shows nothing */
+    assert_ok(overdue.results[0]);
+    assert_ok(overdue.results[1]);
+    assert_ptr_equal(overdue.first, overdue.second); /* the same one, or this shows nothing */
     for (i = 0; i < 2; i++) metal_release(buffers[i]);
-    assert_ok(gpusync_queue_destroy(next_door.queues[1]));
+    assert_ok(gpusync_queue_destroy(overdue.queues[1]));
     rig_close(&r);
 }
 
