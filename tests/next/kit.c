@@ -734,12 +734,14 @@ bool finish_next_of(void *metal_queue)
 {
     softmetal_due due = SOFTMETAL_NOTHING_DUE;
     void *buffer;
-    void *oldest = NULL;
+    void *next = NULL;
     unsigned k;
     for (k = 0; (buffer = softmetal_due_at(metal_queue, k, &due)) != NULL; k++)
-        if (due == SOFTMETAL_COMPLETE_DUE || due == SOFTMETAL_HANDLERS_DUE) oldest = buffer;
-    if (oldest) softmetal_finish(oldest);
-    return oldest != NULL;
+        if (due == SOFTMETAL_HANDLERS_DUE) next = buffer;
+    buffer = softmetal_first_in_line(metal_queue);
+    if (!next && buffer && softmetal_what_is_due(buffer) == SOFTMETAL_COMPLETE_DUE) next = buffer;
+    if (next) softmetal_finish(next);
+    return next != NULL;
 }
 
 bool finish_next(gpusync_queue *queue)

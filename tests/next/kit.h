@@ -248,7 +248,8 @@ bool is_sent(void *buffer);
 
 /* -- the GPU, on the manual clock --------------------------------------------------------------------------------- */
 
-/* The first of the queue with which something is due ends, its handlers run. False: nothing is due. */
+/* The next command buffer of the queue ends, its handlers run; one whose handlers alone are due comes first. False:
+   nothing can end. */
 bool finish_next(gpusync_queue *queue);
 bool finish_next_of(void *metal_queue);
 /* Everything that can end does, on every queue of the stage, also what that sends. */
