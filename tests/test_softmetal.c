@@ -6,6 +6,8 @@
    long as no rule is broken is in test_softmetal_dispatch.c. */
 #include "softmetal_words.h"
 
+#include <dlfcn.h>
+
 /* ------------------------------------------------------------------------------- a stage -- */
 
 typedef struct stage {
@@ -177,6 +179,35 @@ static void a_full_queue_blocks_the_next_buffer(void **state)
     commit(second);
     wait_done(second);
     assert_int_equal(softmetal_outstanding(s.queue), 0);
+    stage_close(&s);
+}
+
+static void a_test_is_told_that_threads_are_blocked(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 1);
+    void *first = buffer_in(s.queue);
+    softmetal_hang(first);
+    commit(first);
+    assert_int_equal(softmetal_blocked(s.queue), 0);
+    assert_true(softmetal_await_blocked(s.queue, 0, 0));
+    assert_false(softmetal_await_blocked(s.queue, 1, MS));
+    pthread_t threads[2];
+    uint64_t start = now_ns();
+    for (unsigned k = 0; k < 2; k++) {
+        pthread_create(&threads[k], NULL, take_and_drop_buffer, &s);
+        assert_true(softmetal_await_blocked(s.queue, k + 1, 20 * SECOND));
+        assert_int_equal(softmetal_blocked(s.queue), k + 1);
+    }
+    assert_true(now_ns() - start < 20 * SECOND); /* told, not timed out */
+    assert_int_equal(log_count(&s.log), 0);
+    softmetal_unhang(first);
+    for (unsigned k = 0; k < 2; k++) pthread_join(threads[k], NULL);
+    assert_int_equal(log_count(&s.log), 2);
+    assert_int_equal(softmetal_blocked(s.queue), 0);
+    softmetal_set_quirks(&(softmetal_quirks){.full_queue_aborts = true}); /* a place is free */
+    (void)buffer_in(s.queue);
     stage_close(&s);
 }
 
@@ -498,6 +529,46 @@ static void held_handlers_wait_and_lost_ones_never_run(void **state)
     stage_close(&s);
 }
 
+static void the_queue_goes_on_while_handlers_are_delayed(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *delayed = buffer_in(s.queue), *next = buffer_in(s.queue);
+    on_completed(delayed, &s.log, 1);
+    on_completed(next, &s.log, 2);
+    softmetal_delay_handlers(delayed, 20 * MS);
+    commit(delayed);
+    commit(next);
+    wait_done(delayed);
+    assert_true((double)now_ns() / 1e9 - GET_DOUBLE(delayed, "GPUEndTime") >= 0.02);
+    wait_done(next);
+    assert_int_equal(log_count(&s.log), 2);
+
+    const uint64_t hour = 3600 * SECOND; /* the test is not that patient */
+    delayed = buffer_in(s.queue);
+    on_completed(delayed, &s.log, 3);
+    softmetal_delay_handlers(delayed, hour);
+    commit(delayed);
+    while (status(delayed) < COMPLETED) sleep_ms(1);
+    for (int i = 0; i < 3; i++) {
+        void *other = buffer_in(s.queue);
+        on_completed(other, &s.log, 4 + i);
+        if (i == 1) softmetal_delay_handlers(other, MS);
+        commit(other);
+        wait_done(other);
+        assert_int_equal(log_count(&s.log), 3 + i);
+        assert_int_equal(s.log.order[2 + i], 4 + i);
+    }
+    assert_int_equal(status(delayed), COMPLETED);
+    assert_int_equal(softmetal_outstanding(s.queue), 1);
+    assert_false(softmetal_settle(MS));
+    softmetal_reset(); /* loses them */
+    assert_int_equal(log_count(&s.log), 5);
+    assert_int_equal(s.log.disposed, 6);
+    stage_close(&s);
+}
+
 static void status_may_follow_the_handlers(void **state)
 {
     (void)state;
@@ -726,6 +797,298 @@ static void a_twin_is_another_object_of_the_same_device(void **state)
     assert_true(SEND(uint64_t, (void *, void *), other, "registryID") != id);
     objc_release(other);
     objc_release(twin);
+    stage_close(&s);
+}
+
+/* ------------------------------------------------------ what an error says of the encoders -- */
+
+extern void *const MTLCommandBufferEncoderInfoErrorKey;
+
+/* A command buffer that was asked for with the option. */
+static void *telling_buffer(stage *s)
+{
+    void *wanted = GET(GET(objc_getClass("MTLCommandBufferDescriptor"), "alloc"), "init");
+    SEND_WITH(void, (void *, void *, unsigned long), wanted, "setErrorOptions:", 1ul);
+    void *buffer = GET1(s->queue, "commandBufferWithDescriptor:", wanted);
+    objc_release(wanted);
+    return buffer;
+}
+
+/* Three encoders: a label and signposts, neither, and not even a command. A signal is behind each of the first two. */
+static void encode_three(void *buffer, void *memory, void *event)
+{
+    void *encoder = GET(buffer, "blitCommandEncoder");
+    DO1(encoder, "setLabel:", string("first"));
+    DO1(encoder, "insertDebugSignpost:", string("begin"));
+    fill_in(encoder, memory, 0, 4, 1);
+    DO1(encoder, "insertDebugSignpost:", string("end"));
+    DO(encoder, "endEncoding");
+    encode_signal(buffer, event, 1);
+    fill(buffer, memory, 2);
+    encode_signal(buffer, event, 2);
+    DO(GET(buffer, "computeCommandEncoder"), "endEncoding");
+}
+
+static void *encoder_infos(void *buffer) /* NULL: nothing is under the key */
+{
+    void *error = GET(buffer, "error");
+    assert_non_null(error);
+    return GET1(GET(error, "userInfo"), "objectForKey:", string("MTLCommandBufferEncoderInfoErrorKey"));
+}
+static void *item(void *array, unsigned long k)
+{
+    return SEND_WITH(void *, (void *, void *, unsigned long), array, "objectAtIndex:", k);
+}
+static void assert_states(void *buffer, long first, long second, long third)
+{
+    const long wanted[] = {first, second, third};
+    void *infos = encoder_infos(buffer);
+    assert_non_null(infos);
+    assert_int_equal(GET_LONG(infos, "count"), 3);
+    for (unsigned k = 0; k < 3; k++)
+        assert_int_equal(SEND(long, (void *, void *), item(infos, k), "errorState"), wanted[k]);
+}
+
+static void an_error_tells_of_the_encoders(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *memory = memory_new(s.device, 4), *event = GET(s.device, "newSharedEvent");
+    assert_string_equal(text_of(MTLCommandBufferEncoderInfoErrorKey), "MTLCommandBufferEncoderInfoErrorKey");
+    assert_ptr_equal(dlsym(RTLD_DEFAULT, "MTLCommandBufferEncoderInfoErrorKey"), &MTLCommandBufferEncoderInfoErrorKey);
+    void *buffer = telling_buffer(&s);
+    encode_three(buffer, memory, event);
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(buffer);
+    wait_done(buffer);
+    assert_error(buffer, "MTLCommandBufferErrorDomain", 3, NULL);
+    assert_states(buffer, SOFTMETAL_ENCODER_FAULTED, SOFTMETAL_ENCODER_PENDING, SOFTMETAL_ENCODER_PENDING);
+    void *infos = encoder_infos(buffer), *posts = GET(item(infos, 0), "debugSignposts");
+    assert_int_equal(softmetal_live("encoder_info"), 3);
+    assert_string_equal(text_of(GET(item(infos, 0), "label")), "first");
+    assert_int_equal(GET_LONG(posts, "count"), 2);
+    assert_string_equal(text_of(item(posts, 0)), "begin");
+    assert_string_equal(text_of(item(posts, 1)), "end");
+    assert_string_equal(text_of(GET(item(infos, 1), "label")), "");
+    assert_int_equal(GET_LONG(GET(item(infos, 2), "debugSignposts"), "count"), 0);
+    assert_int_equal(code_of(error_below(GET(buffer, "error"))), SOFTMETAL_PAGE_FAULT);
+
+    buffer = telling_buffer(&s); /* no encoder */
+    softmetal_fail_next(1, 2);
+    commit(buffer);
+    wait_done(buffer);
+    assert_int_equal(GET_LONG(encoder_infos(buffer), "count"), 0);
+    for (int own_domain = 0; own_domain < 2; own_domain++) { /* without the option; an error that is not of Metal */
+        buffer = own_domain ? telling_buffer(&s) : buffer_in(s.queue);
+        encode_three(buffer, memory, event);
+        softmetal_fail(buffer, own_domain ? "OtherDomain" : NULL, 1, NULL);
+        commit(buffer);
+        wait_done(buffer);
+        assert_null(encoder_infos(buffer));
+    }
+    buffer = telling_buffer(&s); /* no error */
+    encode_three(buffer, memory, event);
+    commit(buffer);
+    wait_done(buffer);
+    assert_null(GET(buffer, "error"));
+    objc_release(memory);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void the_states_of_encoders_follow_from_where_the_gpu_ended(void **state)
+{
+    enum { DONE = SOFTMETAL_ENCODER_COMPLETED, PENDING = SOFTMETAL_ENCODER_PENDING, FAULT = SOFTMETAL_ENCODER_FAULTED };
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    void *memory = memory_new(s.device, 4), *event = GET(s.device, "newSharedEvent"), *buffer;
+    static const long rows[][3] = {{FAULT, PENDING, PENDING}, {DONE, FAULT, PENDING}, {DONE, DONE, FAULT}};
+    for (unsigned signals = 0; signals < 3; signals++) {
+        buffer = telling_buffer(&s);
+        encode_three(buffer, memory, event);
+        softmetal_fail_after_signals(buffer, signals);
+        commit(buffer);
+        softmetal_complete(buffer);
+        assert_states(buffer, rows[signals][0], rows[signals][1], rows[signals][2]);
+    }
+    buffer = telling_buffer(&s);
+    DO(GET(buffer, "computeCommandEncoder"), "endEncoding"); /* as the first it is to blame, too */
+    for (unsigned char k = 0; k < 2; k++) fill(buffer, memory, k);
+    softmetal_fail(buffer, NULL, 1, NULL);
+    commit(buffer);
+    softmetal_complete(buffer);
+    assert_states(buffer, FAULT, PENDING, PENDING);
+    for (int late = 0; late < 2; late++) { /* all is done: before the fault is set, and as it waits for signals */
+        buffer = telling_buffer(&s);
+        for (unsigned char k = 0; k < 3; k++) fill(buffer, memory, k);
+        if (!late) softmetal_fail_after_signals(buffer, 1);
+        commit(buffer);
+        softmetal_schedule(buffer);
+        softmetal_execute(buffer);
+        if (late) softmetal_fail(buffer, NULL, 1, NULL);
+        softmetal_complete(buffer);
+        assert_states(buffer, DONE, DONE, FAULT);
+    }
+    void *never = GET(s.device, "newSharedEvent");
+    for (unsigned char wait_at = 1; wait_at <= 3; wait_at++) {
+        buffer = telling_buffer(&s);
+        for (unsigned char k = 0; k <= 3; k++) {
+            if (k == wait_at) encode_wait(buffer, never, 1);
+            if (k < 3) fill(buffer, memory, k);
+        }
+        commit(buffer);
+        softmetal_time_out(buffer);
+        assert_states(buffer, DONE, wait_at == 1 ? PENDING : DONE, wait_at == 3 ? DONE : PENDING);
+    }
+    buffer = telling_buffer(&s);
+    encode_three(buffer, memory, event);
+    commit(buffer);
+    softmetal_remove_device(s.device);
+    softmetal_complete(buffer);
+    assert_states(buffer, SOFTMETAL_ENCODER_AFFECTED, PENDING, PENDING);
+
+    softmetal_finish_queue(s.queue);
+    objc_release(never);
+    objc_release(memory);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void a_test_chooses_the_states_of_encoders(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    static const long states[] = {SOFTMETAL_ENCODER_COMPLETED, SOFTMETAL_ENCODER_AFFECTED, -99, 7};
+    void *memory = memory_new(s.device, 4), *event = GET(s.device, "newSharedEvent");
+    for (unsigned count = 0; count <= 4; count++) {
+        void *buffer = telling_buffer(&s);
+        softmetal_set_encoder_states(buffer, states, 4); /* the last call counts */
+        softmetal_set_encoder_states(buffer, states, count);
+        encode_three(buffer, memory, event);
+        softmetal_fail(buffer, NULL, 1, NULL);
+        commit(buffer);
+        wait_done(buffer);
+        const long pending = SOFTMETAL_ENCODER_PENDING;
+        assert_states(buffer, count > 0 ? states[0] : SOFTMETAL_ENCODER_FAULTED, count > 1 ? states[1] : pending,
+                      count > 2 ? states[2] : pending);
+    }
+    objc_release(memory);
+    objc_release(event);
+    stage_close(&s);
+}
+
+static void what_is_said_of_the_encoders_may_be_spoilt(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *memory = memory_new(s.device, 4), *event = GET(s.device, "newSharedEvent"), *buffer = telling_buffer(&s);
+    void *null = GET(objc_getClass("NSNull"), "null");
+    encode_three(buffer, memory, event);
+    softmetal_fail(buffer, NULL, 1, NULL);
+    commit(buffer);
+    wait_done(buffer);
+    softmetal_set_quirks(&(softmetal_quirks){.no_encoder_info = true});
+    assert_null(encoder_infos(buffer));
+    assert_non_null(error_below(GET(buffer, "error")));
+    softmetal_set_quirks(&(softmetal_quirks){.null_encoder_info = true});
+    assert_ptr_equal(encoder_infos(buffer), null);
+    softmetal_set_quirks(&(softmetal_quirks){.empty_encoder_info = true});
+    assert_int_equal(GET_LONG(encoder_infos(buffer), "count"), 0);
+    softmetal_set_quirks(&(softmetal_quirks){.alien_encoder_info = true});
+    assert_int_equal(GET_LONG(encoder_infos(buffer), "count"), 3);
+    for (unsigned k = 0; k < 3; k++) assert_ptr_equal(item(encoder_infos(buffer), k), null);
+    softmetal_set_quirks(&(softmetal_quirks){.bare_encoder_info = true});
+    assert_states(buffer, SOFTMETAL_ENCODER_FAULTED, SOFTMETAL_ENCODER_PENDING, SOFTMETAL_ENCODER_PENDING);
+    void *info = item(encoder_infos(buffer), 0);
+    assert_null(GET(info, "label"));
+    assert_null(GET(info, "debugSignposts"));
+    softmetal_set_quirks(&(softmetal_quirks){.bare_encoder_info = false});
+    assert_non_null(GET(info, "label"));
+    assert_true(responds(info, "errorState"));
+    softmetal_hide_selector("errorState");
+    assert_false(responds(info, "errorState"));
+    assert_true(responds(info, "label") && responds(info, "debugSignposts"));
+    objc_release(memory);
+    objc_release(event);
+    stage_close(&s);
+}
+
+/* ------------------------------------------------------------------ a fault behind signals -- */
+
+static void a_buffer_may_signal_and_then_fail(void **state)
+{
+    (void)state;
+    for (int clock = SOFTMETAL_REAL; clock <= SOFTMETAL_MANUAL; clock++) {
+        for (unsigned signals = 0; signals <= 3; signals++) {
+            stage s;
+            stage_open(&s, (softmetal_clock)clock, 64);
+            void *memory = memory_new(s.device, 4), *buffer = buffer_in(s.queue);
+            void *event = GET(s.device, "newSharedEvent");
+            void *before = GET(s.device, "newSharedEvent"), *never = GET(s.device, "newSharedEvent");
+            set_event(before, 1);
+            if (signals > 0) encode_wait(buffer, before, 1);
+            for (unsigned k = 1; k <= 2; k++) {
+                fill(buffer, memory, (unsigned char)k);
+                encode_signal(buffer, event, k);
+            }
+            if (signals < 3) encode_wait(buffer, never, 1); /* a fault that has come waits for nothing */
+            fill(buffer, memory, 3);
+            on_completed(buffer, &s.log, 1);
+            bool named = signals != 1; /* by a call before or after; else it is the usual one */
+            if (named && signals != 2) softmetal_fail(buffer, NULL, 8, NULL);
+            softmetal_fail_after_signals(buffer, signals);
+            if (named && signals == 2) softmetal_fail(buffer, NULL, 8, NULL);
+            if (signals == 0) set_event(never, 1); /* but with n 0 all is as ever */
+            commit(buffer);
+            if (clock == SOFTMETAL_MANUAL) {
+                assert_int_equal(softmetal_what_is_due(buffer), SOFTMETAL_COMPLETE_DUE);
+                softmetal_finish(buffer);
+            }
+            wait_done(buffer);
+            assert_error(buffer, "MTLCommandBufferErrorDomain", named ? 8 : 1, NULL);
+            assert_int_equal(s.log.status, FAILED);
+            assert_int_equal(event_value(event), signals < 2 ? signals : 2);
+            assert_int_equal(contents(memory)[0], signals);
+            assert_true(softmetal_settle(10 * SECOND)); /* Metal lets the buffer go */
+            objc_release(never);
+            objc_release(before);
+            objc_release(event);
+            objc_release(memory);
+            stage_close(&s);
+        }
+    }
+}
+
+static void a_fault_behind_a_wait_is_not_due(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *gate = GET(s.device, "newSharedEvent");
+    void *buffer = buffer_in(s.queue), *late = buffer_in(s.queue);
+    encode_wait(buffer, gate, 1);
+    encode_signal(buffer, event, 1);
+    encode_wait(late, gate, 2);
+    encode_signal(late, event, 2);
+    softmetal_fail_after_signals(buffer, 1);
+    softmetal_fail_after_signals(late, 1);
+    commit(buffer);
+    commit(late);
+    assert_int_equal(softmetal_what_is_due(buffer), SOFTMETAL_WAIT_DUE);
+    set_event(gate, 1);
+    assert_int_equal(softmetal_what_is_due(buffer), SOFTMETAL_COMPLETE_DUE);
+    softmetal_complete(buffer);
+    assert_int_equal(status(buffer), FAILED);
+    assert_int_equal(event_value(event), 1);
+    softmetal_time_out(late); /* the watchdog comes before the fault */
+    assert_error(late, "MTLCommandBufferErrorDomain", 2, NULL);
+    assert_int_equal(event_value(event), 1);
+    objc_release(gate);
+    objc_release(event);
     stage_close(&s);
 }
 
@@ -1359,6 +1722,42 @@ static void listeners_may_be_deaf_to_the_past(void **state)
     stage_close(&s);
 }
 
+static void listeners_may_be_deaf_to_everything(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    void *event = GET(s.device, "newSharedEvent"), *listener = listener_new(), *buffer = buffer_in(s.queue);
+    softmetal_set_quirks(&(softmetal_quirks){.deaf_to_everything = true});
+    for (int i = 1; i <= 4; i++) on_event(event, listener, (uint64_t)i, &s.log, i);
+    encode_signal(buffer, event, 1);
+    commit(buffer);
+    wait_done(buffer);
+    assert_true(event_wait(event, 1, 0)); /* the GPU has signalled */
+    set_event(event, 2);
+    on_event(event, listener, 1, &s.log, 5);
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 0);
+    softmetal_tell_listeners(event); /* still deaf */
+    assert_true(softmetal_settle_listeners(SECOND));
+    assert_int_equal(log_count(&s.log), 3);
+    const int told[] = {1, 2, 5};
+    for (int i = 0; i < 3; i++) assert_int_equal(s.log.order[i], told[i]);
+    set_event(event, 3);
+    softmetal_set_quirks(&(softmetal_quirks){.deaf_to_everything = false});
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 3);
+    set_event(event, 4);
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 5);
+    softmetal_tell_listeners(event); /* each of them once */
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(log_count(&s.log), 5);
+    objc_release(event);
+    objc_release(listener);
+    stage_close(&s);
+}
+
 static void set_watchdog(uint64_t ns)
 {
     softmetal_timing timing;
@@ -1505,6 +1904,27 @@ static void handlers_may_run_backwards(void **state)
     for (int i = 0; i < 3; i++) assert_int_equal(s.log.order[i], 2 - i);
     stage_close(&s);
     assert_int_equal(s.log.disposed, 3);
+}
+
+static void handlers_may_be_called_twice(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_REAL, 64);
+    softmetal_set_quirks(&(softmetal_quirks){.handlers_twice = true});
+    void *buffer = buffer_in(s.queue), *lost = buffer_in(s.queue);
+    on_completed(buffer, &s.log, 1);
+    on_completed(buffer, &s.log, 2);
+    on_completed(lost, &s.log, 3);
+    softmetal_lose_handlers(lost);
+    commit(buffer);
+    commit(lost);
+    wait_done(lost);
+    assert_int_equal(log_count(&s.log), 4);
+    for (int i = 0; i < 4; i++) assert_int_equal(s.log.order[i], 1 + i / 2);
+    assert_true(softmetal_settle(SECOND));
+    assert_int_equal(s.log.disposed, 3);
+    stage_close(&s);
 }
 
 static void a_dealloc_may_be_silent(void **state)
@@ -1922,6 +2342,36 @@ static void each_transition_by_hand(void **state)
     stage_close(&s);
 }
 
+static void a_handler_is_called_again(void **state)
+{
+    (void)state;
+    stage s;
+    stage_open(&s, SOFTMETAL_MANUAL, 64);
+    void *buffer = buffer_in(s.queue);
+    on_completed(buffer, &s.log, 1);
+    on_completed(buffer, &s.log, 2);
+    commit(buffer);
+    softmetal_complete(buffer);
+    softmetal_run_handler(buffer, 0);
+    softmetal_call_handler_again(buffer, 0); /* before the last one has run */
+    assert_int_equal(softmetal_outstanding(s.queue), 1);
+    softmetal_run_handler(buffer, 1);
+    assert_int_equal(softmetal_outstanding(s.queue), 0);
+    softmetal_release_block(buffer, 0);
+    softmetal_call_handler_again(buffer, 1); /* and when all is over but for the block */
+    softmetal_call_handler_again(buffer, 1);
+    assert_int_equal(softmetal_outstanding(s.queue), 0);
+    assert_int_equal(log_count(&s.log), 5);
+    const int order[] = {1, 1, 2, 2, 2};
+    for (int i = 0; i < 5; i++) assert_int_equal(s.log.order[i], order[i]);
+    assert_false(pthread_equal(s.log.thread, pthread_self()));
+    assert_int_equal(s.log.status, COMPLETED);
+    assert_int_equal(s.log.disposed, 1);
+    softmetal_release_block(buffer, 1);
+    assert_int_equal(s.log.disposed, 2);
+    stage_close(&s);
+}
+
 static void handlers_of_two_buffers_run_at_once(void **state)
 {
     (void)state;
@@ -2318,6 +2768,18 @@ static void case_would_block(stage *s)
     buffer_in(queue);
     buffer_in(queue);
 }
+static void case_full_queue(stage *s)
+{
+    void *queue = queue_new_of(s->device, 1);
+    softmetal_set_quirks(&(softmetal_quirks){.full_queue_aborts = true});
+    buffer_in(queue);
+    buffer_in(queue);
+}
+static void case_full_queue_of_real_clock(stage *s)
+{
+    softmetal_set_clock(SOFTMETAL_REAL);
+    case_full_queue(s);
+}
 static void case_second_encoder(stage *s)
 {
     void *buffer = buffer_in(s->queue);
@@ -2656,6 +3118,25 @@ static void case_handler_twice(stage *s)
     softmetal_complete(buffer);
     softmetal_run_handler(buffer, 0);
     softmetal_run_handler(buffer, 0);
+}
+static void case_handler_again_before_it_ran(stage *s)
+{
+    void *buffer = buffer_in(s->queue);
+    on_completed(buffer, &s->log, 1);
+    commit(buffer);
+    softmetal_complete(buffer);
+    softmetal_call_handler_again(buffer, 0);
+}
+static void case_handler_again_after_release(stage *s)
+{
+    void *buffer = buffer_in(s->queue);
+    on_completed(buffer, &s->log, 1);
+    on_completed(buffer, &s->log, 2);
+    commit(buffer);
+    softmetal_complete(buffer);
+    softmetal_run_handler(buffer, 0);
+    softmetal_release_block(buffer, 0);
+    softmetal_call_handler_again(buffer, 0);
 }
 static void case_release_before_handler(stage *s)
 {
@@ -3039,6 +3520,8 @@ static const rule_case rule_cases[] = {
     {"wait-in-own-handler", case_wait_in_own_handler},
     {"enqueued-never-committed", case_enqueued_never_committed},
     {"command-buffer-would-block", case_would_block},
+    {"queue-full-block", case_full_queue},
+    {"queue-full-block", case_full_queue_of_real_clock},
     {"second-active-encoder", case_second_encoder},
     {"event-with-active-encoder", case_wait_with_encoder},
     {"event-with-active-encoder", case_signal_with_encoder},
@@ -3078,6 +3561,8 @@ static const rule_case rule_cases[] = {
     {"step-not-due", case_schedule_twice},
     {"step-not-due", case_handler_before_completion},
     {"step-not-due", case_handler_twice},
+    {"step-not-due", case_handler_again_before_it_ran},
+    {"step-not-due", case_handler_again_after_release},
     {"step-not-due", case_release_before_handler},
     {"step-not-due", case_execute_unreached_wait},
     {"step-not-due", case_execute_out_of_order},
@@ -3462,6 +3947,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(handlers_run_before_the_wait_returns),
         cmocka_unit_test(times_are_ordered_and_durations_kept),
         cmocka_unit_test(a_full_queue_blocks_the_next_buffer),
+        cmocka_unit_test(a_test_is_told_that_threads_are_blocked),
         cmocka_unit_test(references_last_until_the_end),
         cmocka_unit_test(a_committed_buffer_keeps_itself_alive),
         cmocka_unit_test(handlers_of_a_dropped_buffer_run_as_it_goes),
@@ -3472,6 +3958,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_likeliest_number_is_behind_a_code),
         cmocka_unit_test(errors_of_other_drivers_have_the_number_in_another_form_or_not_at_all),
         cmocka_unit_test(held_handlers_wait_and_lost_ones_never_run),
+        cmocka_unit_test(the_queue_goes_on_while_handlers_are_delayed),
         cmocka_unit_test(status_may_follow_the_handlers),
         cmocka_unit_test(the_error_is_there_before_a_status_that_follows_the_handlers),
         cmocka_unit_test(a_buffer_is_scheduled_while_another_runs),
@@ -3482,6 +3969,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(hidden_selectors_are_not_answered),
         cmocka_unit_test(hidden_classes_are_not_found),
         cmocka_unit_test(a_twin_is_another_object_of_the_same_device),
+        cmocka_unit_test(an_error_tells_of_the_encoders),
+        cmocka_unit_test(the_states_of_encoders_follow_from_where_the_gpu_ended),
+        cmocka_unit_test(a_test_chooses_the_states_of_encoders),
+        cmocka_unit_test(what_is_said_of_the_encoders_may_be_spoilt),
+        cmocka_unit_test(a_buffer_may_signal_and_then_fail),
+        cmocka_unit_test(a_fault_behind_a_wait_is_not_due),
         cmocka_unit_test(a_copy_reaches_a_drawable),
         cmocka_unit_test(drawables_are_shown_at_pictures_of_the_display),
         cmocka_unit_test(a_layer_may_have_no_drawable),
@@ -3499,6 +3992,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_watchdog_ends_a_wait_for_ever),
         cmocka_unit_test(listeners_may_be_deaf_to_the_host),
         cmocka_unit_test(listeners_may_be_deaf_to_the_past),
+        cmocka_unit_test(listeners_may_be_deaf_to_everything),
         cmocka_unit_test(the_device_may_be_deaf_to_the_host),
         cmocka_unit_test(waits_may_be_open),
         cmocka_unit_test(signals_may_be_early),
@@ -3506,6 +4000,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_killed_may_signal),
         cmocka_unit_test(events_may_not_be_kept),
         cmocka_unit_test(handlers_may_run_backwards),
+        cmocka_unit_test(handlers_may_be_called_twice),
         cmocka_unit_test(a_dealloc_may_be_silent),
         cmocka_unit_test(global_blocks_may_be_copied),
         cmocka_unit_test(a_status_may_be_autoreleased),
@@ -3520,6 +4015,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(kernels_run),
         cmocka_unit_test(compilation_fails_and_takes_time),
         cmocka_unit_test(each_transition_by_hand),
+        cmocka_unit_test(a_handler_is_called_again),
         cmocka_unit_test(handlers_of_two_buffers_run_at_once),
         cmocka_unit_test(a_manual_buffer_lets_its_waiter_go_at_the_end),
         cmocka_unit_test(finish_queue_takes_them_in_order),

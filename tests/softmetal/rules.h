@@ -20,6 +20,8 @@
       "an enqueued buffer that is dropped blocks its queue for ever")                             \
     X(WOULD_BLOCK, "command-buffer-would-block",                                                  \
       "commandBuffer would block: the queue is full and the manual clock does not move by itself") \
+    X(QUEUE_FULL_BLOCK, "queue-full-block",                                                       \
+      "commandBuffer would block: the queue is full, and a test asked that nothing blocks for it") \
     /* encoders */                                                                                \
     X(SECOND_ENCODER, "second-active-encoder", "one encoder at a time")                           \
     X(EVENT_WITH_ENCODER, "event-with-active-encoder", "events are encoded between encoders")     \

@@ -64,6 +64,8 @@ typedef struct softmetal_quirks {
     bool deaf_listeners;        /* setSignaledValue: makes no listener's block run (reported of some systems). It
                                    runs when the GPU signals its value or a higher one. A block that is registered
                                    for a value already reached runs                                                */
+    bool deaf_to_everything;    /* no listener's block runs, neither at a signal nor for a value already reached. It
+                                   runs at softmetal_tell_listeners or, when this is false again, as the event rises */
     bool deaf_to_the_past;      /* a listener's block that is registered for a value already reached does not run
                                    before the event rises again                                                    */
     bool refused_listeners;     /* a listener's block beyond 100 that wait on one event ends the process, as an
@@ -79,15 +81,25 @@ typedef struct softmetal_quirks {
                                    which adding one takes; not those of Metal 4. Always so where the environment has
                                    MTL_DEBUG_LAYER=1, which switches Metal's own validation on                     */
     bool handlers_backwards;    /* completed handlers run in the opposite order (not those that are stepped)       */
+    bool handlers_twice;        /* real clock: each completed handler is called a second time before its block is
+                                   released. For the manual clock: softmetal_call_handler_again                    */
     bool silent_dealloc;        /* a buffer that was never committed drops its handlers                            */
     bool global_blocks_copied;  /* a handler that is a global block is copied to the heap                          */
     bool status_autoreleases;   /* status autoreleases the buffer                                                  */
     bool uncommitted_are_free;  /* a command buffer counts against its queue's limit from commit on                */
     bool early_places;          /* real clock: the place in the queue is given back before the handlers run        */
+    bool full_queue_aborts;     /* commandBuffer, and its kin, on a queue without a free place end the process, with
+                                   the rule queue-full-block, where they would block                               */
     bool any_function;          /* newFunctionWithName: makes a function of every name                             */
     bool bare_errors;           /* an error has no number of the driver's: not in its text, and no error below it  */
     bool ioaccel_errors;        /* as of Intel's and AMD's drivers: "(00000005:kIOAccel...)", and no error below   */
     bool ioaf_errors;           /* as of older systems: "(IOAF code 5)", in decimal, and no error below            */
+    bool no_encoder_info;       /* a buffer's error has no MTLCommandBufferEncoderInfoErrorKey, though the program
+                                   asked for it: softmetal_set_encoder_states                                      */
+    bool null_encoder_info;     /* an NSNull is under that key, in place of the array                              */
+    bool empty_encoder_info;    /* the array is empty                                                              */
+    bool alien_encoder_info;    /* the array has an NSNull for each encoder: it answers none of the three messages */
+    bool bare_encoder_info;     /* label and debugSignposts of an encoder's object are nil                         */
     bool late_unlock;           /* Linux: an unlock reads the os_unfair_lock again, a millisecond later, when a thread
                                    may wait for it                                                                 */
     /* Of Metal 4; see there. */
@@ -234,7 +246,8 @@ typedef enum softmetal_reason {
     SOFTMETAL_INTERNAL = 2067               /* 1 Internal *            6 Internal *: as in gfx-rs/wgpu-rs#392   */
 } softmetal_reason;
 
-/* The buffer ends in Error; its encoded signals never run; what it encoded before is not undone and not done.
+/* The buffer ends in Error; its encoded signals never run (but see softmetal_fail_after_signals); what it encoded
+   before is not undone and not done.
 
    The error has Metal's code for the reason. Its text ends in the number: "Caused GPU Hang Error
    (00000003:kIOGPUCommandBufferCallbackErrorHang)". The number is also the code of the error below it
@@ -250,6 +263,31 @@ void softmetal_fail(void *command_buffer, const char *domain, long code, const c
 /* The next n buffers, or runs, that are committed on any queue: for this reason, or with this code of Metal's. */
 void softmetal_fail_next_as(unsigned n, unsigned reason);
 void softmetal_fail_next(unsigned n, long code);
+/* The fault waits: the buffer does its work up to its n-th encoded signal, which fires, and then fails at once. A
+   buffer with fewer signals does all of its work. The fault is that of a call above, made before or after this one;
+   SOFTMETAL_INTERNAL where there is none. n 0: the fault does not wait. Either clock: a wait for an event in that work
+   is one of a buffer without a fault. */
+void softmetal_fail_after_signals(void *command_buffer, unsigned n);
+/* A command buffer whose descriptor had MTLCommandBufferErrorOptionEncoderExecutionStatus has, in the user info of an
+   error of MTLCommandBufferErrorDomain, an array under MTLCommandBufferEncoderInfoErrorKey: one object for each
+   encoder, in the order in which they were made. It answers label, debugSignposts and errorState. Apple's
+   MTLCommandBuffer.h has the three and the numbers below. Without the option the key is not there.
+
+   By itself softmetal says this. The encoders with which the GPU was through as the buffer failed are Completed, the
+   next one is Faulted, and all behind it are Pending. Where the GPU was through with all of them, the last one is
+   Faulted. Where a wait timed out, the next one is Pending, and where the device was removed, Affected. An encoder
+   without a label has an empty one. Signposts are those of insertDebugSignpost:. All of this is assumed.
+
+   The call gives the first `count` encoders other states, which may be numbers that Metal does not have. Five quirks
+   spoil the array. With softmetal_hide_selector("errorState") the objects do not answer errorState. */
+typedef enum softmetal_encoder_state {
+    SOFTMETAL_ENCODER_UNKNOWN,
+    SOFTMETAL_ENCODER_COMPLETED,
+    SOFTMETAL_ENCODER_AFFECTED,
+    SOFTMETAL_ENCODER_PENDING,
+    SOFTMETAL_ENCODER_FAULTED
+} softmetal_encoder_state;
+void softmetal_set_encoder_states(void *command_buffer, const long *states, unsigned count);
 /* Total running time of the buffer's work (real clock). softmetal_timing.execute is added to the times of its kernels;
    this one replaces both. */
 void softmetal_set_duration(void *command_buffer, uint64_t ns);
@@ -258,10 +296,20 @@ void softmetal_set_duration(void *command_buffer, uint64_t ns);
    and waitUntilCompleted returns. */
 void softmetal_hold_handlers(void *command_buffer);
 void softmetal_deliver(void *command_buffer);
+/* The completed handlers of this buffer run `ns` after its status was set (real clock), in place of
+   softmetal_timing.handler: the thread goes on with the next buffers meanwhile. softmetal_settle waits for them, and
+   softmetal_reset loses them. */
+void softmetal_delay_handlers(void *command_buffer, uint64_t ns);
 void softmetal_lose_handlers(void *command_buffer);
 /* Handlers run while status still says Scheduled; it turns terminal after they returned. The error is there
    already. Metal promises the opposite order; a program must survive at least without a crash or a hang. */
 void softmetal_status_after_handlers(void *command_buffer);
+/* Calls completed handler k once more, which has run and whose block Metal still holds (manual clock), and returns
+   after it. Metal is not known to do that. */
+void softmetal_call_handler_again(void *command_buffer, unsigned k);
+/* The blocks of listeners that wait on the event and whose value it has reached are due now, whatever a quirk made them
+   miss. softmetal_settle_listeners waits for them. */
+void softmetal_tell_listeners(void *shared_event);
 /* Never completes by itself (real clock): until softmetal_unhang, or the device is removed. */
 void softmetal_hang(void *command_buffer);
 void softmetal_unhang(void *command_buffer);
@@ -427,14 +475,18 @@ void *softmetal_run_of(void *command_buffer4); /* that run, not retained; NULL: 
 /* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer",
    "encoder", "buffer", "event", "shared_event", "listener", "library", "function", "pipeline",
    "error", "block", "descriptor", "wrapper", "dispatch_queue", "queue4", "command_buffer4", "allocator",
-   "argument_table", "commit_options", "feedback", "run", "queue_operation", "layer", "drawable", "texture"), or all of them
-   for NULL. "block" counts handler blocks that Metal still holds, "queue_operation" the signals and waits of Metal 4 queues that are not
-   over. */
+   "argument_table", "commit_options", "feedback", "run", "queue_operation", "layer", "drawable", "texture",
+   "encoder_info"), or all of them for NULL. "block" counts handler blocks that Metal still holds, "queue_operation" the
+   signals and waits of Metal 4 queues that are not over. */
 long softmetal_live(const char *kind);
 /* An object (+1) that does nothing but call `gone` when its last reference goes. */
 void *softmetal_new_witness(void (*gone)(void *user), void *user);
 /* Buffers of the queue that count against its limit. */
 unsigned softmetal_outstanding(void *command_queue);
+/* Threads that are blocked in commandBuffer, or its kin, for want of a place in the queue. */
+unsigned softmetal_blocked(void *command_queue);
+/* Waits until there are `count` of them at least; false after timeout_ns. */
+bool softmetal_await_blocked(void *command_queue, unsigned count, uint64_t timeout_ns);
 unsigned long softmetal_retain_count(void *object);
 /* Waits (real clock) until no committed buffer is unfinished, every due handler has run and its block
    was released, and what was dispatched has run, or waits for a command buffer (timers that are not due

@@ -152,6 +152,24 @@ bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b)
     return true;
 }
 
+static void begin_pass(SoftMetalCommandBuffer *buffer)
+{
+    if (!(buffer->error_options & SM_ENCODER_EXECUTION_STATUS)) return;
+    buffer->passes = grow(buffer->passes, buffer->pass_count, &buffer->pass_capacity, sizeof *buffer->passes);
+    buffer->passes[buffer->pass_count++] =
+        (sm_pass){.signposts = [[NSMutableArray alloc] init], .begins = buffer->recorded.command_count};
+    buffer->encoder->pass = buffer->pass_count;
+}
+
+static void free_passes(SoftMetalCommandBuffer *buffer)
+{
+    for (unsigned k = 0; k < buffer->pass_count; k++) {
+        [buffer->passes[k].label release];
+        [buffer->passes[k].signposts release];
+    }
+    free(buffer->passes);
+}
+
 /* --------------------------------------------------------------------- place in queue -- */
 
 static void join_line(SoftMetalCommandBuffer *buffer)
@@ -341,12 +359,32 @@ void sm_mark_started(SoftMetalCommandBuffer *buffer)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
+unsigned sm_commands_before_fault(SoftMetalCommandBuffer *buffer)
+{
+    unsigned count = buffer->recorded.command_count, signals = 0;
+    if (!buffer->fault.set) return count;
+    if (buffer->signals_before_fault == 0) return 0;
+    for (unsigned i = 0; i < count; i++)
+        if (buffer->recorded.commands[i].kind == SM_SIGNAL && ++signals == buffer->signals_before_fault) return i + 1;
+    return count;
+}
+
+/* What the encoder at which a buffer ends is told: a wait ends it before the encoder, and a device that is gone blames
+   none. Assumed. */
 static id new_error(SoftMetalCommandBuffer *buffer)
 {
-    if (buffer->outcome) return buffer->outcome; /* takes over its reference */
     bool run = buffer->entry == SM_ENTRY_RUN;
-    if (__atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE)) return sm_new_error_of_removal(run);
-    return buffer->fault.set ? sm_new_failure(&buffer->fault, run) : nil;
+    softmetal_encoder_state here = SOFTMETAL_ENCODER_PENDING;
+    SoftMetalError *error = buffer->outcome; /* takes over its reference */
+    if (!error && __atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE)) {
+        here = SOFTMETAL_ENCODER_AFFECTED;
+        error = sm_new_error_of_removal(run);
+    } else if (!error && buffer->fault.set) {
+        here = SOFTMETAL_ENCODER_FAULTED;
+        error = sm_new_failure(&buffer->fault, run);
+    }
+    if (error) sm_tell_encoders(error, buffer, here);
+    return error;
 }
 
 static void store_gpu_times(SoftMetalCommandBuffer *buffer)
@@ -510,6 +548,7 @@ void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose)
     for (unsigned k = 0; k < count; k++) {
         sm_block *held = &buffer->completed_blocks.items[backwards ? count - 1 - k : k];
         if (!lose) call(held, buffer);
+        if (!lose && SM_QUIRK(handlers_twice)) call(held, buffer);
         if (!late_release) sm_block_drop(held);
     }
     sm_end_handlers(buffer);
@@ -535,6 +574,15 @@ void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k)
     bool last = ++buffer->handlers_ran == buffer->completed_blocks.count;
     pthread_mutex_unlock(&buffer->engine->lock);
     if (last) sm_end_handlers(buffer);
+    sm_stepped_handler(buffer->engine, -1);
+    set_block_state(buffer, k, SM_BLOCK_RAN);
+}
+
+/* The panel has set the state, and waits until it is SM_BLOCK_RAN once more. */
+void sm_run_handler_again(SoftMetalCommandBuffer *buffer, unsigned k)
+{
+    sm_stepped_handler(buffer->engine, 1);
+    call(&buffer->completed_blocks.items[k], buffer);
     sm_stepped_handler(buffer->engine, -1);
     set_block_state(buffer, k, SM_BLOCK_RAN);
 }
@@ -597,6 +645,7 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
     SM_REQUIRE(sm_has_pool(), NO_POOL, "%s", what);
     if (sm_creation_fails()) return nil;
     buffer->encoder = [[cls alloc] initWithBuffer:buffer];
+    begin_pass(buffer);
     return [buffer->encoder autorelease];
 }
 
@@ -822,6 +871,8 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     pthread_mutex_unlock(&engine->lock);
     free(scheduled_blocks.items);
     free(completed_blocks.items);
+    free_passes(self);
+    free(encoder_states);
     [fault.domain release];
     [fault.text release];
     [error release];

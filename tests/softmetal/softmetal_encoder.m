@@ -135,12 +135,20 @@ SM_HAS_LABEL
 - (void)insertDebugSignpost:(NSString *)name
 {
     SM_REQUIRE(name, NIL_ARGUMENT, "insertDebugSignpost:");
+    if (!pass || ended) return;
+    NSString *copy = [name copy];
+    [buffer->passes[pass - 1].signposts addObject:copy];
+    [copy release];
 }
 - (void)endEncoding
 {
     SM_REQUIRE(!ended, DOUBLE_END, "%p", (void *)self);
     ended = true;
     *active = nil;
+    if (!pass) return;
+    sm_pass *own = &buffer->passes[pass - 1];
+    own->label = [label retain];
+    own->ends = buffer->recorded.command_count;
 }
 - (void)dealloc
 {

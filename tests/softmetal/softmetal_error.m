@@ -10,8 +10,22 @@
 
 NSString *const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
 NSString *const MTL4CommandQueueErrorDomain = @"MTL4CommandQueueErrorDomain";
+/* MTLCommandBuffer.h has the name. That the text is the same is assumed. */
+NSString *const MTLCommandBufferEncoderInfoErrorKey = @"MTLCommandBufferEncoderInfoErrorKey";
 
 /* ---------------------------------------------------------------------------- the class -- */
+
+/* +1; `encoders` as the quirks leave them, or nil */
+static id new_encoder_info(NSArray *encoders)
+{
+    if (SM_QUIRK(no_encoder_info)) return nil;
+    if (SM_QUIRK(null_encoder_info)) return [[NSNull null] retain];
+    if (SM_QUIRK(empty_encoder_info)) return [[NSArray alloc] init];
+    if (!SM_QUIRK(alien_encoder_info)) return [encoders retain];
+    NSMutableArray *aliens = [[NSMutableArray alloc] init];
+    for (unsigned k = 0; k < [encoders count]; k++) [aliens addObject:[NSNull null]];
+    return aliens;
+}
 
 @implementation SoftMetalError
 + (sm_kind)softmetalKind
@@ -53,6 +67,9 @@ NSString *const MTL4CommandQueueErrorDomain = @"MTL4CommandQueueErrorDomain";
         [info setObject:all forKey:@"NSMultipleUnderlyingErrorsKey"];
         [all release];
     }
+    id encoder_info = encoders ? new_encoder_info(encoders) : nil;
+    if (encoder_info) [info setObject:encoder_info forKey:MTLCommandBufferEncoderInfoErrorKey];
+    [encoder_info release];
     id result = sm_handed_out(info);
     [info release];
     return result;
@@ -64,6 +81,7 @@ NSString *const MTL4CommandQueueErrorDomain = @"MTL4CommandQueueErrorDomain";
 - (void)dealloc
 {
     [underlying release];
+    [encoders release];
     [domain release];
     [text release];
     [super dealloc];
@@ -77,6 +95,70 @@ SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text)
     error->code = code;
     error->text = [text retain];
     return error;
+}
+
+/* ------------------------------------------------------------------- the buffer's encoders -- */
+
+@implementation SoftMetalEncoderInfo
++ (sm_kind)softmetalKind
+{
+    return SM_ENCODER_INFO;
+}
+- (NSString *)label
+{
+    return SM_QUIRK(bare_encoder_info) ? nil : sm_handed_out(label);
+}
+- (NSArray *)debugSignposts
+{
+    return SM_QUIRK(bare_encoder_info) ? nil : sm_handed_out(signposts);
+}
+- (long)errorState
+{
+    return error_state;
+}
+- (void)dealloc
+{
+    [label release];
+    [signposts release];
+    [super dealloc];
+}
+@end
+
+/* The first encoder with which the GPU was not through as the buffer ended; pass_count: there is none. One without a
+   command counts as behind the commands before it. */
+static unsigned encoder_at_end(const SoftMetalCommandBuffer *buffer)
+{
+    unsigned k = 0;
+    while (k < buffer->pass_count && buffer->passes[k].begins < buffer->stopped &&
+           buffer->passes[k].ends <= buffer->stopped)
+        k++;
+    return k;
+}
+
+static long state_of_encoder(const SoftMetalCommandBuffer *buffer, unsigned k, unsigned at, long here)
+{
+    if (k < buffer->encoder_state_count) return buffer->encoder_states[k];
+    if (k == at) return here;
+    return k < at ? SOFTMETAL_ENCODER_COMPLETED : SOFTMETAL_ENCODER_PENDING;
+}
+
+void sm_tell_encoders(SoftMetalError *error, SoftMetalCommandBuffer *buffer, softmetal_encoder_state here)
+{
+    if (!(buffer->error_options & SM_ENCODER_EXECUTION_STATUS)) return;
+    if (![error->domain isEqualToString:MTLCommandBufferErrorDomain]) return;
+    unsigned at = encoder_at_end(buffer);
+    if (here != SOFTMETAL_ENCODER_PENDING && at > 0 && at == buffer->pass_count) at--; /* the last one is to blame */
+    NSMutableArray *all = [[NSMutableArray alloc] init];
+    for (unsigned k = 0; k < buffer->pass_count; k++) {
+        const sm_pass *pass = &buffer->passes[k];
+        SoftMetalEncoderInfo *info = [[SoftMetalEncoderInfo alloc] init];
+        info->label = pass->label ? [pass->label retain] : @"";
+        info->signposts = [pass->signposts copy];
+        info->error_state = state_of_encoder(buffer, k, at, here);
+        [all addObject:info];
+        [info release];
+    }
+    error->encoders = all;
 }
 
 /* --------------------------------------------------------------------- the driver's numbers -- */

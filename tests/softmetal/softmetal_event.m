@@ -228,7 +228,8 @@ static void post_all(SoftMetalEvent *event, sm_notification *due)
 
 static void raise_event(SoftMetalEvent *event, uint64_t value, bool by_device)
 {
-    bool heard = by_device || !sm_quirks().deaf_listeners;
+    softmetal_quirks quirks = sm_quirks();
+    bool heard = !quirks.deaf_to_everything && (by_device || !quirks.deaf_listeners);
     pthread_mutex_lock(&event->lock);
     sm_notification *due = NULL;
     if (by_device && value > event->device_value) event->device_value = value;
@@ -245,6 +246,16 @@ static void raise_event(SoftMetalEvent *event, uint64_t value, bool by_device)
 void sm_event_raise(SoftMetalEvent *event, uint64_t value)
 {
     raise_event(event, value, true);
+}
+
+void softmetal_tell_listeners(void *shared_event)
+{
+    sm_check_argument((id)shared_event, [SoftMetalEvent class], "softmetal_tell_listeners");
+    SoftMetalEvent *event = shared_event;
+    pthread_mutex_lock(&event->lock);
+    sm_notification *due = take_due(event, event->value);
+    pthread_mutex_unlock(&event->lock);
+    post_all(event, due);
 }
 
 /* Device waits look at the removal of the device, and at the watchdog, this often. */
@@ -370,7 +381,7 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
     note->value = wanted;
     note->block = sm_block_take(block);
     pthread_mutex_lock(&lock);
-    bool due = value >= wanted && !SM_QUIRK(deaf_to_the_past);
+    bool due = value >= wanted && !SM_QUIRK(deaf_to_the_past) && !SM_QUIRK(deaf_to_everything);
     if (!due) {
         sm_notification **end = &notifications; /* at the end: equal values run in order */
         unsigned waiting = 0;

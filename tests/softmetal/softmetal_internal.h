@@ -123,6 +123,7 @@ typedef enum sm_kind {
     SM_LAYER,
     SM_DRAWABLE,
     SM_TEXTURE,
+    SM_ENCODER_INFO,
     SM_KINDS
 } sm_kind;
 
@@ -195,17 +196,24 @@ void sm_blocks_add(sm_blocks *blocks, sm_block held);
 typedef struct sm_engine sm_engine;
 typedef struct sm_job sm_job;
 
-typedef enum sm_job_kind { SM_JOB_SCHEDULE, SM_JOB_SCHEDULED, SM_JOB_COMPLETED, SM_JOB_HANDLER } sm_job_kind;
+typedef enum sm_job_kind {
+    SM_JOB_SCHEDULE,
+    SM_JOB_SCHEDULED,
+    SM_JOB_COMPLETED,
+    SM_JOB_HANDLER,
+    SM_JOB_HANDLER_AGAIN
+} sm_job_kind;
 
 /* Something for a completion thread to do. */
 struct sm_job {
     sm_job *next;
     SoftMetalCommandBuffer *buffer;
     sm_job_kind kind;
-    unsigned handler; /* SM_JOB_HANDLER: which one */
+    unsigned handler; /* SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN: which one */
     uint64_t due;
     bool published; /* SM_JOB_COMPLETED: times and status are stored, the handlers have yet to run */
     bool late;      /* lets the next buffer's handlers pass */
+    bool delayed;   /* lets everything pass until it is due */
 };
 
 /* The part of a queue that its threads keep alive. */
@@ -215,14 +223,17 @@ struct sm_engine {
     pthread_cond_t work;         /* for workers: a buffer may be able to start */
     pthread_cond_t jobs_changed; /* for completion threads */
     pthread_cond_t room;         /* for commandBuffer: an outstanding buffer ended */
+    pthread_cond_t more_blocked; /* for softmetal_await_blocked */
     long refs;
     softmetal_clock clock;
     SoftMetalDevice *device; /* not retained: the queue does, and outlives its buffers */
     bool dying;              /* the queue object is gone */
     unsigned limit, outstanding;
+    unsigned blocked;          /* threads in commandBuffer that wait for a place */
     unsigned stepped_handlers; /* running, on the manual clock */
     unsigned unsettled; /* committed buffers that Metal has not let go, less the parked ones */
     unsigned idle_workers, completers, idle_completers, waiting_jobs;
+    unsigned delayed_jobs; /* of the waiting ones */
     sm_job *first_job, *last_job;
     SoftMetalCommandBuffer *newest;                 /* living buffers, by age */
     SoftMetalCommandBuffer *line_first, *line_last; /* enqueued and not finished, in order */
@@ -300,6 +311,15 @@ typedef struct sm_recording {
     bool retains; /* retained references */
 } sm_recording;
 
+#define SM_ENCODER_EXECUTION_STATUS 1ul /* MTLCommandBufferErrorOptionEncoderExecutionStatus */
+
+/* One encoder of a buffer with that option: what an error says about it. */
+typedef struct sm_pass {
+    NSString *label;           /* +1; nil: it has none, or is open */
+    NSMutableArray *signposts; /* +1 */
+    unsigned begins, ends;     /* how many commands of the buffer come before its first, and up to its last */
+} sm_pass;
+
 /* What stands in the line of a queue. The last three are Metal 4's, and not seen by the program. */
 typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY_WAIT } sm_entry;
 
@@ -315,6 +335,8 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     /* Until commit: the program's thread only. Then read by one worker. */
     sm_recording recorded;
     SoftMetalEncoder *encoder; /* the active one, not retained */
+    sm_pass *passes;           /* one for each encoder, where error_options ask for them */
+    unsigned pass_count, pass_capacity;
     struct sm_present *presents;
 
     /* What the program reads without a lock; atomic. The only order that readers of a terminal status get is
@@ -340,14 +362,19 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     bool counted;        /* among the outstanding */
     bool let_go;         /* Metal keeps nothing of it any more */
     id outcome;          /* an error met while executing */
+    unsigned stopped;    /* how many commands the GPU was through with when it ended */
     double began, ended; /* by the GPU's own clock, until they are published */
     unsigned handlers_ran;
     uint64_t schedule_due;
 
     /* Faults and chaos. */
     sm_fault fault;
+    unsigned signals_before_fault, signals_made; /* how many the fault waits for, and how many the GPU has made */
+    long *encoder_states;                        /* of the first encoders, in place of what softmetal finds */
+    unsigned encoder_state_count;
     bool has_duration, hold, parked, lose, status_after, late, overlap, timing_out;
     uint64_t duration;
+    uint64_t handler_delay;
     unsigned hang; /* also a flag to interrupt waits */
 }
 - (double)GPUStartTime;
@@ -370,6 +397,8 @@ void sm_refer(sm_recording *recording, id object);
 void sm_recording_append(sm_recording *to, sm_recording *from); /* empties `from` */
 void sm_recording_clear(sm_recording *recording);               /* drops the references, frees the commands */
 void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
+/* How many commands come before the buffer's fault: all, where it has none or one that waits for more signals. */
+unsigned sm_commands_before_fault(SoftMetalCommandBuffer *buffer);
 
 /* Transitions. All take the engine's lock themselves unless they say otherwise. */
 void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once; posts the scheduled handlers */
@@ -380,6 +409,7 @@ void sm_publish(SoftMetalCommandBuffer *buffer);        /* with the lock: times,
 void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer);
 void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose);   /* real clock: all of them, then the end */
 void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k);   /* manual clock */
+void sm_run_handler_again(SoftMetalCommandBuffer *buffer, unsigned k);
 void sm_end_handlers(SoftMetalCommandBuffer *buffer);     /* references and place are given back, waiters may return */
 void sm_release_handlers(SoftMetalCommandBuffer *buffer); /* drops the blocks not dropped yet */
 void sm_let_go(SoftMetalCommandBuffer *buffer);           /* Metal's own reference goes */
@@ -533,6 +563,7 @@ Class sm_device_class(void); /* of the devices that programs find: SoftMetalDevi
     SoftMetalDevice *device;        /* not retained: the owner does */
     sm_recording *recording;        /* the owner's, as long as the encoder is open */
     SoftMetalEncoder **active;      /* where the owner notes the open encoder */
+    unsigned pass;                  /* its place in the buffer's passes, from 1 on; 0: none is kept */
     bool ended;
     NSString *label;
 }
@@ -588,12 +619,25 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address);
 @public
     SoftMetalError *underlying; /* +1 */
     NSString *domain, *text;    /* text nil: a general one, which is not in the user info */
+    NSArray *encoders;          /* +1; nil: the buffer had not the option */
     long code;
     bool wraps; /* Metal 4's outermost one */
 }
 @end
 
+/* Apple's MTLCommandBufferEncoderInfo: an encoder of a buffer that failed. */
+@interface SoftMetalEncoderInfo : SoftMetalObject {
+@public
+    NSString *label;    /* +1 */
+    NSArray *signposts; /* +1 */
+    long error_state;
+}
+@end
+
 SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text); /* +1 */
+/* The buffer's error gets an object for each of its encoders, where the program asked for them. `here` is the state of
+   the one at which the buffer ended. */
+void sm_tell_encoders(SoftMetalError *error, SoftMetalCommandBuffer *buffer, softmetal_encoder_state here);
 SoftMetalError *sm_new_failure(const sm_fault *fault, bool metal4);        /* +1 */
 SoftMetalError *sm_new_error_of_timeout(void);                             /* +1; of a wait in a command buffer */
 SoftMetalError *sm_new_error_of_removal(bool metal4);                      /* +1 */
@@ -604,6 +648,7 @@ void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *b
 void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block);
 
 extern NSString *const MTLCommandBufferErrorDomain, *const MTL4CommandQueueErrorDomain;
+extern NSString *const MTLCommandBufferEncoderInfoErrorKey;
 
 /* --------------------------------------------------------------------------- >>metal4 -- */
 

@@ -49,7 +49,7 @@ static const char *const kind_names[SM_KINDS] = {
     /* Metal 4 */
     "queue4", "command_buffer4", "allocator", "argument_table", "commit_options", "feedback", "run",
     "queue_operation",
-    "layer", "drawable", "texture",
+    "layer", "drawable", "texture", "encoder_info",
 };
 
 static long live[SM_KINDS];

@@ -239,6 +239,26 @@ void softmetal_fail_as(void *command_buffer, unsigned reason, const char *text)
     unlock(buffer);
 }
 
+void softmetal_fail_after_signals(void *command_buffer, unsigned n)
+{
+    SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_fail_after_signals");
+    buffer->signals_before_fault = n;
+    if (!buffer->fault.set) sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_INTERNAL});
+    unlock(buffer);
+}
+
+void softmetal_set_encoder_states(void *command_buffer, const long *states, unsigned count)
+{
+    long *copy = calloc(count + 1, sizeof *copy);
+    SM_REQUIRE(copy, INTERNAL, "out of memory");
+    for (unsigned k = 0; k < count; k++) copy[k] = states[k];
+    SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_set_encoder_states");
+    free(buffer->encoder_states);
+    buffer->encoder_states = copy;
+    buffer->encoder_state_count = count;
+    unlock(buffer);
+}
+
 void softmetal_set_duration(void *command_buffer, uint64_t ns)
 {
     SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_set_duration");
@@ -274,6 +294,13 @@ void softmetal_hold_handlers(void *command_buffer)
 {
     SoftMetalCommandBuffer *buffer = lock_unhandled(command_buffer, "softmetal_hold_handlers");
     buffer->hold = true;
+    unlock(buffer);
+}
+
+void softmetal_delay_handlers(void *command_buffer, uint64_t ns)
+{
+    SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_delay_handlers");
+    buffer->handler_delay = ns;
     unlock(buffer);
 }
 
@@ -440,13 +467,17 @@ static bool require_no_work(sm_engine *engine, void *unused)
     return true;
 }
 
-/* Handlers that the test held and never delivered are lost. */
+/* Handlers that the test held and never delivered are lost, and those whose delay is not over. */
 static bool lose_parked(sm_engine *engine, void *unused)
 {
     (void)unused;
+    for (sm_job *job = engine->first_job; job; job = job->next)
+        if (job->delayed) job->due = 0;
+    pthread_cond_broadcast(&engine->jobs_changed);
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older) {
-        if (!b->hold || b->handlers_done) continue;
+        if (b->handlers_done || !(b->hold || b->handler_delay > 0)) continue;
         b->lose = true;
+        b->handler_delay = 0;
         unpark(b);
     }
     return true;

@@ -88,12 +88,30 @@ sm_engine *sm_engine_of_running_handler(void)
     return engine_of_running_handler;
 }
 
-/* The first job that is not late; when there is none, the first one. */
+/* The first job that is not late; when there is none, the first one. Not one that is delayed. */
+static sm_job *next_in_order(sm_engine *engine)
+{
+    sm_job *first = NULL;
+    for (sm_job *job = engine->first_job; job; job = job->next) {
+        if (job->delayed) continue;
+        if (!job->late) return job;
+        if (!first) first = job;
+    }
+    return first;
+}
+
+static sm_job *next_delayed(sm_engine *engine)
+{
+    sm_job *next = NULL;
+    for (sm_job *job = engine->first_job; job && engine->delayed_jobs > 0; job = job->next)
+        if (job->delayed && (!next || job->due < next->due)) next = job;
+    return next;
+}
+
 static sm_job *next_job(sm_engine *engine)
 {
-    sm_job *job = engine->first_job;
-    while (job && job->late) job = job->next;
-    return job ? job : engine->first_job;
+    sm_job *job = next_in_order(engine), *delayed = next_delayed(engine);
+    return delayed && (!job || delayed->due < job->due) ? delayed : job;
 }
 
 static void unlink_job(sm_engine *engine, sm_job *job)
@@ -106,6 +124,7 @@ static void unlink_job(sm_engine *engine, sm_job *job)
         engine->first_job = job->next;
     if (engine->last_job == job) engine->last_job = previous;
     engine->waiting_jobs--;
+    if (job->delayed) engine->delayed_jobs--;
 }
 
 /* The next buffer's handlers have run: the late ones have been overtaken and are due. */
@@ -127,9 +146,10 @@ static bool complete_buffer(sm_engine *engine, sm_job *job)
         sm_timing(&timing);
         job->published = true;
         sm_publish(buffer);
-        if (buffer->late) {
-            job->late = true;
-            job->due = sm_after(sm_now(), 2 * SM_MILLISECOND);
+        job->delayed = buffer->handler_delay > 0;
+        job->late = buffer->late && !job->delayed;
+        if (job->delayed || job->late) {
+            job->due = sm_after(sm_now(), job->delayed ? buffer->handler_delay : 2 * SM_MILLISECOND);
             sm_engine_post(engine, job);
             return false;
         }
@@ -164,6 +184,7 @@ static bool run_job(sm_engine *engine, sm_job *job)
     case SM_JOB_SCHEDULE: sm_mark_scheduled(job->buffer); break;
     case SM_JOB_SCHEDULED: sm_run_scheduled_handlers(job->buffer); break;
     case SM_JOB_HANDLER: sm_run_handler(job->buffer, job->handler); break;
+    case SM_JOB_HANDLER_AGAIN: sm_run_handler_again(job->buffer, job->handler); break;
     case SM_JOB_COMPLETED: break;
     }
     pthread_mutex_lock(&engine->lock);
@@ -213,6 +234,7 @@ void sm_engine_post(sm_engine *engine, sm_job *job)
         engine->first_job = job;
     engine->last_job = job;
     engine->waiting_jobs++;
+    if (job->delayed) engine->delayed_jobs++;
     bool serial = engine->clock == SOFTMETAL_REAL;
     bool enough = serial ? engine->completers > 0 : engine->waiting_jobs <= engine->idle_completers;
     if (!enough) start_completer(engine);
@@ -230,6 +252,7 @@ sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit)
     sm_cond_init(&engine->work);
     sm_cond_init(&engine->jobs_changed);
     sm_cond_init(&engine->room);
+    sm_cond_init(&engine->more_blocked);
     engine->refs = 1;
     engine->clock = sm_clock();
     engine->device = device;
@@ -251,6 +274,7 @@ void sm_engine_release(sm_engine *engine)
     pthread_cond_destroy(&engine->work);
     pthread_cond_destroy(&engine->jobs_changed);
     pthread_cond_destroy(&engine->room);
+    pthread_cond_destroy(&engine->more_blocked);
     pthread_mutex_destroy(&engine->lock);
     free(engine);
 }
@@ -284,10 +308,15 @@ static void wait_for_room(sm_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
     while (engine->outstanding >= engine->limit) {
+        SM_REQUIRE(!SM_QUIRK(full_queue_aborts), QUEUE_FULL_BLOCK, "%u buffers of %u are outstanding",
+                   engine->outstanding, engine->limit);
         SM_REQUIRE(engine->clock == SOFTMETAL_REAL || engine->stepped_handlers > in_stepped_handlers, WOULD_BLOCK,
                    "%u buffers of %u are outstanding",
                    engine->outstanding, engine->limit);
+        engine->blocked++;
+        pthread_cond_broadcast(&engine->more_blocked);
         pthread_cond_wait(&engine->room, &engine->lock);
+        engine->blocked--;
     }
     if (!SM_QUIRK(uncommitted_are_free)) engine->outstanding++;
     pthread_mutex_unlock(&engine->lock);
@@ -427,6 +456,29 @@ unsigned softmetal_outstanding(void *command_queue)
     unsigned outstanding = engine->outstanding;
     pthread_mutex_unlock(&engine->lock);
     return outstanding;
+}
+
+unsigned softmetal_blocked(void *command_queue)
+{
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_blocked");
+    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
+    pthread_mutex_lock(&engine->lock);
+    unsigned blocked = engine->blocked;
+    pthread_mutex_unlock(&engine->lock);
+    return blocked;
+}
+
+bool softmetal_await_blocked(void *command_queue, unsigned count, uint64_t timeout_ns)
+{
+    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_await_blocked");
+    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
+    uint64_t deadline = sm_after(sm_now(), timeout_ns);
+    pthread_mutex_lock(&engine->lock);
+    while (engine->blocked < count && sm_now() < deadline)
+        sm_cond_wait_until(&engine->more_blocked, &engine->lock, deadline);
+    bool reached = engine->blocked >= count;
+    pthread_mutex_unlock(&engine->lock);
+    return reached;
 }
 
 void *softmetal_buffer_at(void *command_queue, unsigned k)

@@ -7,13 +7,22 @@ static bool removed(SoftMetalCommandBuffer *buffer)
     return __atomic_load_n(&buffer->engine->device->removed, __ATOMIC_ACQUIRE);
 }
 
-/* A buffer that is going to end in Error does nothing any more. */
+/* A buffer that is going to end in Error does nothing any more, but for what comes before its fault. */
 static bool doomed(SoftMetalCommandBuffer *buffer)
 {
     pthread_mutex_lock(&buffer->engine->lock);
-    bool faulty = buffer->fault.set;
+    bool faulty = buffer->fault.set && buffer->signals_made >= buffer->signals_before_fault;
     pthread_mutex_unlock(&buffer->engine->lock);
     return faulty || removed(buffer);
+}
+
+/* Whether it was the last signal before the buffer's fault: nothing behind it is done, not even a wait. */
+static bool was_last_signal(SoftMetalCommandBuffer *buffer)
+{
+    pthread_mutex_lock(&buffer->engine->lock);
+    bool last = ++buffer->signals_made == buffer->signals_before_fault && buffer->fault.set;
+    pthread_mutex_unlock(&buffer->engine->lock);
+    return last;
 }
 
 static void sit_out_hang(SoftMetalCommandBuffer *buffer)
@@ -127,6 +136,7 @@ id sm_execute(SoftMetalCommandBuffer *buffer)
             id error = SM_QUIRK(open_waits) ? nil : wait_for_event(buffer, command);
             if (error && SM_QUIRK(signals_of_the_killed)) fire_signals(buffer, i);
             if (error) return error;
+            buffer->stopped = i + 1;
             continue;
         }
         if (!spent && SM_QUIRK(early_signals)) fire_signals(buffer, i);
@@ -134,6 +144,8 @@ id sm_execute(SoftMetalCommandBuffer *buffer)
         spent = true;
         if (doomed(buffer)) return nil; /* sm_finish says why */
         perform(buffer, command);
+        buffer->stopped = i + 1;
+        if (command->kind == SM_SIGNAL && was_last_signal(buffer)) return nil;
     }
     if (!spent) spend_duration(buffer);
     return nil;

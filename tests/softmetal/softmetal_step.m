@@ -127,12 +127,12 @@ static void require_handler(SoftMetalCommandBuffer *buffer, unsigned k, const ch
     SM_REQUIRE(k < buffer->completed_blocks.count, STEP_NOT_DUE, "%s: there is no handler %u", what, k);
 }
 
-static void post_handler(SoftMetalCommandBuffer *buffer, unsigned k)
+static void post_handler(SoftMetalCommandBuffer *buffer, unsigned k, sm_job_kind kind)
 {
     sm_job *job = calloc(1, sizeof *job);
     SM_REQUIRE(job, INTERNAL, "out of memory");
     job->buffer = buffer;
-    job->kind = SM_JOB_HANDLER;
+    job->kind = kind;
     job->handler = k;
     sm_engine_post(buffer->engine, job);
 }
@@ -149,7 +149,7 @@ static void begin_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char
     SM_REQUIRE(buffer->finished, STEP_NOT_DUE, "%s: the buffer is not complete", what);
     SM_REQUIRE(buffer->completed_blocks.items[k].state == SM_BLOCK_WAITING, STEP_NOT_DUE, "%s: handler %u was begun",
                what, k);
-    post_handler(buffer, k);
+    post_handler(buffer, k, SM_JOB_HANDLER);
     wait_for_state(buffer, k, SM_BLOCK_RUNNING);
     pthread_mutex_unlock(&buffer->engine->lock);
 }
@@ -183,6 +183,21 @@ void softmetal_run_handler(void *command_buffer, unsigned k)
     SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_run_handler");
     begin_handler(buffer, k, "softmetal_run_handler");
     join_handler(buffer, k, "softmetal_run_handler");
+    end_step(buffer);
+}
+
+void softmetal_call_handler_again(void *command_buffer, unsigned k)
+{
+    static const char what[] = "softmetal_call_handler_again";
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
+    pthread_mutex_lock(&buffer->engine->lock);
+    require_handler(buffer, k, what);
+    SM_REQUIRE(buffer->completed_blocks.items[k].state == SM_BLOCK_RAN, STEP_NOT_DUE,
+               "%s: handler %u has not run, or is released", what, k);
+    buffer->completed_blocks.items[k].state = SM_BLOCK_RUNNING;
+    post_handler(buffer, k, SM_JOB_HANDLER_AGAIN);
+    wait_for_state(buffer, k, SM_BLOCK_RAN);
+    pthread_mutex_unlock(&buffer->engine->lock);
     end_step(buffer);
 }
 
@@ -245,10 +260,13 @@ static bool is_reached(SoftMetalCommandBuffer *buffer, unsigned at)
     return false;
 }
 
+/* Waits behind the signals that a fault waits for are not met. */
 static bool waits_for_nothing(SoftMetalCommandBuffer *buffer)
 {
     if (holding_wait(buffer)) return false;
-    for (unsigned i = 0; i < buffer->recorded.command_count; i++)
+    unsigned count = buffer->recorded.command_count;
+    if (buffer->signals_before_fault > 0) count = sm_commands_before_fault(buffer);
+    for (unsigned i = 0; i < count; i++)
         if (buffer->recorded.commands[i].kind == SM_WAIT && !is_reached(buffer, i)) return false;
     return true;
 }
@@ -259,7 +277,8 @@ static softmetal_due what_is_due(SoftMetalCommandBuffer *buffer)
     if (buffer->finished) return buffer->let_go ? SOFTMETAL_NOTHING_DUE : SOFTMETAL_HANDLERS_DUE;
     if (!buffer->committed || !(buffer->executed || has_its_turn(buffer))) return SOFTMETAL_NOTHING_DUE;
     if (buffer->executed || buffer->engine->device->removed || waits_for_nothing(buffer)) return SOFTMETAL_COMPLETE_DUE;
-    return buffer->fault.set && !holding_wait(buffer) ? SOFTMETAL_FAULT_DUE : SOFTMETAL_WAIT_DUE;
+    bool fails_now = buffer->fault.set && buffer->signals_before_fault == 0;
+    return fails_now && !holding_wait(buffer) ? SOFTMETAL_FAULT_DUE : SOFTMETAL_WAIT_DUE;
 }
 
 softmetal_due softmetal_what_is_due(void *command_buffer)
