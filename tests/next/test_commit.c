@@ -1,0 +1,1641 @@
+/* test_commit.c - tickets, their order and their end, room, who keeps what, and calls that refuse */
+#include "kit.h"
+
+#define ROOM 4u /* of the queues where room is the matter */
+
+/* May one more command buffer be made now? Leaves nothing behind. */
+static bool has_room(gpusync_queue *queue)
+{
+    void *buffer = NULL;
+    gpusync_result result = gpusync_command_buffer_create(queue, NULL, 0, &buffer);
+    if (result == GPUSYNC_OK) {
+        assert_ok(gpusync_command_buffer_discard(queue, buffer));
+        return true;
+    }
+    assert_result(result, GPUSYNC_TIMEOUT);
+    assert_null(buffer);
+    return false;
+}
+
+/* How many command buffers may be made now. Leaves nothing behind. */
+static unsigned room_of(gpusync_queue *queue)
+{
+    void *made[64];
+    unsigned count = 0;
+    unsigned i;
+    while (count < LENGTH(made) && gpusync_command_buffer_create(queue, NULL, 0, &made[count]) == GPUSYNC_OK) count++;
+    for (i = 0; i < count; i++) assert_ok(gpusync_command_buffer_discard(queue, made[i]));
+    return count;
+}
+
+static void *waiting_buffer(gpusync_queue *queue, gpusync_point point)
+{
+    void *buffer = new_buffer(queue);
+    encode_wait(queue, buffer, point);
+    return buffer;
+}
+
+/* A queue over an MTLCommandQueue of the program's, in the stage's second place. */
+static void own_queue(stage *s, unsigned long metal_most, uint32_t limit)
+{
+    gpusync_queue_desc desc = {0};
+    assert_null(s->q[1]);
+    s->metal[1] = metal_queue_new(s->metal_device, metal_most);
+    desc.metal_queue = s->metal[1];
+    desc.max_command_buffer_count = limit;
+    desc.label = "own";
+    assert_ok(gpusync_queue_create(s->device, &desc, &s->q[1]));
+}
+
+/* -- tickets ------------------------------------------------------------------------------------------------------ */
+
+static void test_S1_tickets_count_from_one_in_the_order_of_commits(void **state)
+{
+    stage *s = stage_of(state);
+    void *made_first = new_buffer(s->q[0]);
+    void *made_second = new_buffer(s->q[0]);
+    assert_int_equal(commit(s->q[0], made_second), 1);
+    assert_int_equal(commit(s->q[0], made_first), 2);
+    assert_int_equal(commit(s->q[1], new_buffer(s->q[1])), 1);
+    assert_int_equal(SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0]))), 3);
+    assert_int_equal(SUBMIT(s->q[0], .flags = GPUSYNC_SUBMIT_UNORDERED), 4);
+    assert_ok(gpusync_commit(s->q[0], new_buffer(s->q[0]), NULL));
+    assert_int_equal(commit_new(s->q[0]), 6);
+}
+
+static void test_S1_zero_and_below_are_done(void **state)
+{
+    static const gpusync_ticket none[] = {GPUSYNC_NO_TICKET, -1, -2, INT64_MIN};
+    stage *s = stage_of(state);
+    unsigned with_work;
+    size_t i;
+    for (with_work = 0; with_work < 2; with_work++) {
+        for (i = 0; i < LENGTH(none); i++) {
+            gpusync_times times = {1, 1};
+            assert_true(gpusync_is_done(s->q[0], none[i]));
+            assert_ok(gpusync_poll(s->q[0], none[i], &times));
+            assert_true(times.gpu_start_s == 0 && times.gpu_end_s == 0);
+            assert_ok(gpusync_wait(s->q[0], none[i], GPUSYNC_FOREVER, NULL));
+        }
+        commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    }
+}
+
+static void test_T13_the_frame_before_the_first_needs_no_if(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    int frame;
+    assert_true(GPUSYNC_EVERYTHING == INT64_MAX);
+    assert_true((gpusync_ticket)-1 < 0 && sizeof(gpusync_ticket) == 8);
+    assert_true(GPUSYNC_FOREVER == UINT64_MAX);
+    for (frame = 0; frame < 6; frame++) {
+        ticket = commit_new(s->q[0]);
+        assert_result(gpusync_wait(s->q[0], ticket - 2, 0, NULL), frame < 2 ? GPUSYNC_OK : GPUSYNC_TIMEOUT);
+        if (frame >= 2) assert_true(finish_next(s->q[0]));
+        assert_ok(gpusync_wait(s->q[0], ticket - 2, 0, NULL));
+        assert_result(gpusync_wait(s->q[0], ticket - 1, 0, NULL), frame ? GPUSYNC_TIMEOUT : GPUSYNC_OK);
+    }
+}
+
+/* -- order -------------------------------------------------------------------------------------------------------- */
+
+enum { COMMITTERS = 4, COMMITS = 12 };
+
+typedef struct committer {
+    gpusync_queue *queue;
+    gate *go;
+    void *buffers[COMMITS];
+    gpusync_ticket tickets[COMMITS];
+} committer;
+
+static void *commit_all(void *argument)
+{
+    committer *c = (committer *)argument;
+    unsigned i;
+    gate_wait(c->go);
+    for (i = 0; i < COMMITS; i++) must(!gpusync_commit(c->queue, c->buffers[i], &c->tickets[i]), "a commit is refused");
+    return NULL;
+}
+
+/* Each buffer marks itself; the marks are compared with the tickets that the threads got. */
+static void test_S3_metal_gets_the_work_in_the_order_of_tickets(void **state)
+{
+    stage *s = stage_of(state);
+    static committer c[COMMITTERS];
+    uint32_t of_ticket[COMMITTERS * COMMITS + 1] = {0};
+    pthread_t threads[COMMITTERS];
+    unsigned i;
+    unsigned k;
+    gate go;
+    gate_init(&go, COMMITTERS);
+    for (i = 0; i < COMMITTERS; i++) {
+        c[i].queue = s->q[0];
+        c[i].go = &go;
+        for (k = 0; k < COMMITS; k++) mark(s, c[i].buffers[k] = new_buffer(s->q[0]), 1 + i * COMMITS + k);
+    }
+    for (i = 0; i < COMMITTERS; i++) threads[i] = start(commit_all, &c[i]);
+    for (i = 0; i < COMMITTERS; i++) join(threads[i]);
+    for (i = 0; i < COMMITTERS; i++)
+        for (k = 0; k < COMMITS; k++) {
+            assert_in_range(c[i].tickets[k], 1, COMMITTERS * COMMITS);
+            assert_int_equal(of_ticket[c[i].tickets[k]], 0);
+            of_ticket[c[i].tickets[k]] = 1 + i * COMMITS + k;
+        }
+    finish_all(s);
+    assert_marks_at(&of_ticket[1], COMMITTERS * COMMITS, __FILE__, __LINE__);
+    gate_destroy(&go);
+}
+
+/* Metal may run two buffers at once that share nothing, so the second may be through first. */
+static void test_S3_work_that_metal_ends_early_ends_in_its_turn(void **state)
+{
+    stage *s = stage_of(state);
+    note notes[3];
+    void *buffers[3];
+    gpusync_ticket tickets[3];
+    int i;
+    memset(notes, 0, sizeof notes);
+    for (i = 0; i < 3; i++) {
+        buffers[i] = new_buffer(s->q[0]);
+        tickets[i] = commit(s->q[0], buffers[i]);
+    }
+    for (i = 2; i >= 0; i--) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    softmetal_finish(buffers[2]);
+    softmetal_finish(buffers[1]);
+    for (i = 0; i < 3; i++) {
+        assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
+        assert_false(gpusync_is_done(s->q[0], tickets[i]));
+        assert_int_equal(calls_of(&notes[i]), 0);
+    }
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    softmetal_finish(buffers[0]);
+    for (i = 0; i < 3; i++) {
+        assert_true(gpusync_is_done(s->q[0], tickets[i]));
+        assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
+    }
+    assert_in_order(notes, 3);
+}
+
+/* The same for a failure: its own result is told in its turn, and the first ticket's is not touched by it. */
+static void test_S3_a_failure_behind_running_work_is_told_in_its_turn(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = new_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    softmetal_fail_as(second, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], first);
+    commit(s->q[0], second);
+    softmetal_finish(second);
+    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_NOT_READY);
+    assert_int_equal(failures_of(s->q[0]), 0);
+    softmetal_finish(first);
+    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_int_equal(failures_of(s->q[0]), 1);
+}
+
+static void test_S3_commits_line_up_behind_held_work(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    void *behind = new_buffer(s->q[0]);
+    void *last = new_buffer(s->q[0]);
+    note notes[3];
+    memset(notes, 0, sizeof notes);
+    mark(s, held, 1);
+    mark(s, behind, 2);
+    mark(s, last, 3);
+    on_done(ticket_at(s->q[0], commit(s->q[0], held)), &notes[0]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], behind)), &notes[1]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], last)), &notes[2]);
+    finish_all(s);
+    assert_false(is_sent(held) || is_sent(behind) || is_sent(last));
+    assert_int_equal(marks(), 0);
+    signal_value(s->t[0], 1);
+    assert_true(is_sent(held) && is_sent(behind) && is_sent(last));
+    finish_all(s);
+    assert_marks(1, 2, 3);
+    assert_in_order(notes, 3);
+}
+
+static void test_S3_unordered_work_passes_held_work_and_lines_nothing_up(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    void *passes = new_buffer(s->q[0]);
+    void *waits = new_buffer(s->q[0]);
+    gpusync_ticket ordered = commit(s->q[0], held);
+    gpusync_ticket free_one = SUBMIT(s->q[0], BUFFERS(passes), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    gpusync_ticket bound =
+        SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(waits), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    void *later;
+    assert_true(is_sent(passes));
+    assert_false(is_sent(held) || is_sent(waits));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], free_one, NULL));
+    assert_result(gpusync_poll(s->q[0], ordered, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[0], 1);
+    later = new_buffer(s->q[0]);
+    commit(s->q[0], later);
+    assert_true(is_sent(held) && is_sent(later));
+    assert_false(is_sent(waits));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ordered, NULL));
+    assert_result(gpusync_poll(s->q[0], bound, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[1], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], bound, NULL));
+}
+
+/* -- the end ------------------------------------------------------------------------------------------------------ */
+
+static void test_S2_is_done_only_when_the_gpu_is_through(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    softmetal_schedule(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    softmetal_execute(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    softmetal_finish(buffer);
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    commit_new(s->q[0]);
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_false(gpusync_is_done(s->q[0], ticket + 2)); /* not issued */
+    assert_false(gpusync_is_done(NULL, ticket));
+    assert_false(gpusync_is_done(NULL, 0));
+}
+
+static void test_S2_the_handler_alone_makes_it_true(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = commit_new(s->q[0]);
+    assert_true(finish_next(s->q[0]));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    ticket = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_true(finish_next(s->q[0]));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+}
+
+/* The memory of cancelled work is not free before that of the work in front of it. */
+static void test_S2_is_done_of_cancelled_work_covers_the_work_before_it(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket running = commit_new(s->q[0]);
+    gpusync_ticket held = commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_false(gpusync_is_done(s->q[0], running));
+    assert_false(gpusync_is_done(s->q[0], held));
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], held));
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_CANCELLED);
+}
+
+static void test_S2_in_flight_is_the_number_of_tickets_that_are_not_done(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0); /* open: no ticket yet */
+    assert_int_equal(gpusync_in_flight(NULL), 0);
+    commit(s->q[0], open);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+    SUBMIT(s->q[0], BUFFERS(second, new_buffer(s->q[0])));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* tickets, not command buffers */
+    commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 4);
+    assert_int_equal(gpusync_in_flight(s->q[1]), 0);
+    assert_true(finish_next(s->q[0]));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    finish_all(s);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* the held one, and the marker behind it */
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+}
+
+enum { RACED = 4000 };
+
+static struct {
+    stage *s;
+    gpusync_ticket committed;
+    bool over;
+} raced;
+
+static void *commit_and_wait(void *argument)
+{
+    stage *s = raced.s;
+    unsigned i;
+    for (i = 0; i < RACED / SLOW; i++) {
+        gpusync_ticket ticket;
+        void *buffer;
+        must(!gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &buffer), "no command buffer");
+        mark(s, buffer, i + 1);
+        must(!gpusync_commit(s->q[0], buffer, &ticket), "a commit is refused");
+        PUT(&raced.committed, ticket);
+    }
+    PUT(&raced.over, true);
+    return argument;
+}
+
+/* Each work makes a mark, so the marks tell how much the GPU had done after the answer: is_done may not know of more,
+   and in_flight, of what was committed before it was asked, not of less. */
+static void test_S2_neither_answer_is_ever_early(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = new_buffer(s->q[0]);
+    pthread_t thread;
+    mark(s, first, 1); /* makes the pipeline */
+    assert_ok(gpusync_command_buffer_discard(s->q[0], first));
+    memset(&raced, 0, sizeof raced);
+    raced.s = s;
+    thread = start(commit_and_wait, NULL);
+    while (!GET(&raced.over)) {
+        gpusync_ticket last = GET(&raced.committed);
+        uint64_t in_flight = gpusync_in_flight(s->q[0]);
+        unsigned ran = marks();
+        gpusync_ticket ticket;
+        must(last <= 0 || in_flight + ran >= (uint64_t)last, "in_flight is too small");
+        for (ticket = last; ticket > last - 4 && ticket > 0; ticket--)
+            must(!gpusync_is_done(s->q[0], ticket) || marks() >= (unsigned)ticket, "is_done is early");
+    }
+    join(thread);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(marks(), RACED / SLOW);
+}
+
+/* -- ownership ---------------------------------------------------------------------------------------------------- */
+
+static void test_ownership_an_open_buffer_is_kept_until_its_discard(void **state)
+{
+    stage *s = stage_of(state);
+    long before = softmetal_live("command_buffer");
+    void *buffer = new_buffer(s->q[0]);
+    void *foreign = foreign_buffer(s->q[0]);
+    encode_wait(s->q[0], foreign, at(s->t[0], 1));
+    metal_release(foreign); /* open, so gpusync keeps it */
+    assert_int_equal(softmetal_live("command_buffer"), before + 2);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    assert_int_equal(softmetal_live("command_buffer"), before + 1);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], foreign));
+    assert_int_equal(softmetal_live("command_buffer"), before);
+}
+
+static void test_ownership_a_committed_buffer_is_kept_until_its_handler_has_run(void **state)
+{
+    stage *s = stage_of(state);
+    long before = softmetal_live("command_buffer");
+    void *foreign = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = commit(s->q[0], foreign);
+    assert_true(softmetal_retain_count(foreign) >= 2);
+    metal_release(foreign);
+    assert_int_equal(softmetal_live("command_buffer"), before + 1);
+    finish_all(s);
+    assert_int_equal(softmetal_live("command_buffer"), before);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+static void test_ownership_held_work_keeps_its_buffers_until_it_ends(void **state)
+{
+    stage *s = stage_of(state);
+    long before = softmetal_live("command_buffer");
+    void *foreign = foreign_buffer(s->q[0]);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(foreign), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    metal_release(foreign);
+    commit_new(s->q[0]);
+    assert_int_equal(softmetal_live("command_buffer"), before + 2);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_int_equal(softmetal_live("command_buffer"), before);
+}
+
+static void test_ownership_device_and_queue_are_retained_and_given_back(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_device_desc device_desc = {0};
+    gpusync_queue_desc desc = {0};
+    gpusync_device *device;
+    gpusync_queue *queue;
+    void *metal = metal_device_new();
+    void *metal_queue = metal_queue_new(metal, 8);
+    unsigned long of_device = softmetal_retain_count(metal);
+    unsigned long of_queue = softmetal_retain_count(metal_queue);
+    (void)s;
+    device_desc.metal_device = metal;
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    assert_true(softmetal_retain_count(metal) > of_device);
+    desc.metal_queue = metal_queue;
+    assert_ok(gpusync_queue_create(device, &desc, &queue));
+    assert_true(softmetal_retain_count(metal_queue) > of_queue);
+    assert_ptr_equal(gpusync_queue_metal(queue), metal_queue); /* borrowed: nothing to release */
+    assert_ptr_equal(gpusync_device_metal(device), metal);
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_int_equal(softmetal_retain_count(metal_queue), of_queue);
+    assert_ok(gpusync_device_destroy(device));
+    assert_int_equal(softmetal_retain_count(metal), of_device);
+    metal_release(metal_queue);
+    metal_release(metal);
+    assert_null(gpusync_queue_metal(NULL));
+    assert_null(gpusync_device_metal(NULL));
+}
+
+/* Texts and descs are read during the call alone. */
+static void test_ownership_texts_are_copied(void **state)
+{
+    stage *s = stage_of(state);
+    char text[] = "shadows";
+    char label[32];
+    gpusync_command_buffer_desc desc = {0};
+    void *buffer;
+    desc.label = text;
+    assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
+    memset(text, 'x', sizeof text - 1);
+    memset(&desc, 0xEE, sizeof desc);
+    metal_string_copy(metal_get(buffer, "label"), label, sizeof label);
+    assert_string_equal(label, "shadows");
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_string_equal(failure_at(s->q[0], 0).label, "shadows");
+}
+
+static bool retains_references(void *buffer)
+{
+    return METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")) != 0;
+}
+
+static void test_ownership_references_are_retained_unless_asked_otherwise(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_command_buffer_desc desc = {0};
+    void *buffer = new_buffer(s->q[0]);
+    void *descriptor = metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
+    assert_true(retains_references(buffer));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    desc.unretained_references = true;
+    assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
+    assert_false(retains_references(buffer));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    desc.unretained_references = false;
+    desc.descriptor = descriptor;
+    METAL__AS(void, unsigned long)(descriptor, metal__sel("setErrorOptions:"), 1ul);
+    METAL__AS(void, signed char)(descriptor, metal__sel("setRetainedReferences:"), 0);
+    assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
+    assert_false(retains_references(buffer));
+    assert_int_equal(metal_number(buffer, "errorOptions"), 1);
+    assert_int_equal(softmetal_retain_count(descriptor), 1); /* gpusync keeps none */
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    metal_release(descriptor);
+}
+
+/* -- calls that refuse -------------------------------------------------------------------------------------------- */
+
+/* What no refused call changes, and the objects that it is refused with. */
+typedef struct scene {
+    stage *s;
+    gpusync_ticket ticket; /* what a program keeps there from before */
+    void *out;
+    void *open, *of_other, *late, *selfish, *doomed, *half; /* open ones */
+    void *sent, *held, *ended, *owner_committed, *foreign, *enqueued, *discarded, *string;
+    unsigned long retains[6];
+    uint64_t in_flight[3];
+    unsigned failures, room, log_lines;
+    long blocks, live;
+} scene;
+
+#define OLDER ((gpusync_ticket)77)
+
+static void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
+{
+    gpusync_error reason = {0};
+    reason.result = result;
+    assert_ok(gpusync_timeline_fail(timeline, &reason));
+}
+
+static void count_scene(scene *c)
+{
+    stage *s = c->s;
+    unsigned i;
+    void *kept[] = {c->open, c->late, c->sent, c->held, c->foreign, c->enqueued};
+    for (i = 0; i < 6; i++) c->retains[i] = softmetal_retain_count(kept[i]);
+    for (i = 0; i < 3; i++) c->in_flight[i] = gpusync_in_flight(s->q[i]);
+    c->failures = failures_of(s->q[0]) + failures_of(s->q[1]) + failures_of(s->q[2]);
+    c->room = room_of(s->q[0]);
+    c->log_lines = kit_now().log_lines;
+    c->blocks = kit_now().blocks;
+    c->live = softmetal_live(NULL);
+}
+
+static void set_scene(scene *c, stage *s)
+{
+    memset(c, 0, sizeof *c);
+    c->s = s;
+    c->ended = foreign_buffer(s->q[0]);
+    commit(s->q[0], c->ended);
+    finish_all(s);
+    c->open = new_buffer(s->q[0]);
+    c->of_other = new_buffer(s->q[1]);
+    c->sent = new_buffer(s->q[0]);
+    commit(s->q[0], c->sent);
+    c->held = waiting_buffer(s->q[1], at(s->t[0], 1));
+    commit(s->q[1], c->held);
+    c->foreign = foreign_buffer(s->q[0]);
+    c->enqueued = foreign_buffer(s->q[1]);
+    metal_enqueue(c->enqueued);
+    c->late = new_buffer(s->q[0]);
+    encode_signal(s->q[0], c->late, at(s->t[1], 4));
+    signal_value(s->t[1], 5);
+    c->selfish = waiting_buffer(s->q[0], at(s->t[1], 9));
+    encode_signal(s->q[0], c->selfish, at(s->t[1], 9));
+    c->doomed = new_buffer(s->q[0]);
+    encode_signal(s->q[0], c->doomed, at(s->t[2], 1));
+    fail_timeline(s->t[2], GPUSYNC_ERROR_COMPILE);
+    c->half = new_buffer(s->q[0]);
+    encode_signal(s->q[0], c->half, at(s->t[1], 20));
+    c->owner_committed = foreign_buffer(s->q[0]);
+    metal_commit(c->owner_committed);
+    c->discarded = foreign_buffer(s->q[0]);
+    encode_wait(s->q[0], c->discarded, at(s->t[1], 1));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], c->discarded));
+    c->string = metal_string_new("no command buffer, only a longer text");
+    while (has_room(s->q[2])) (void)new_buffer(s->q[2]);
+    c->ticket = OLDER;
+    (void)room_of(s->q[0]); /* what gpusync keeps for its next buffer it may have kept before */
+    count_scene(c);
+}
+
+static void refused_at(scene *c, gpusync_result got, gpusync_result expected, const char *call, int line)
+{
+    scene now = *c;
+    assert_result_at(got, expected, call, __FILE__, line);
+    count_scene(&now);
+    if (c->ticket != OLDER || c->out != NULL || memcmp(now.retains, c->retains, sizeof now.retains) ||
+        memcmp(now.in_flight, c->in_flight, sizeof now.in_flight) || now.failures != c->failures ||
+        now.room != c->room || now.log_lines != c->log_lines || now.blocks != c->blocks || now.live != c->live) {
+        print_error("%s, line %d: changed something (ticket %lld, blocks %ld, objects %ld, room %d)\n", call, line,
+                    (long long)c->ticket, now.blocks - c->blocks, now.live - c->live, (int)(now.room - c->room));
+        _fail(__FILE__, line);
+    }
+}
+#define refused(call, expected) refused_at(&c, (call), GPUSYNC_##expected, #call, __LINE__)
+
+static gpusync_result make(scene *c, gpusync_queue *queue, const gpusync_command_buffer_desc *desc)
+{
+    c->out = c; /* a refused call puts NULL there */
+    return gpusync_command_buffer_create(queue, desc, 0, &c->out);
+}
+
+static void strike_scene(scene *c)
+{
+    stage *s = c->s;
+    signal_value(s->t[0], 1);
+    commit(s->q[1], c->enqueued);
+    commit(s->q[0], c->open);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 3, NULL)); /* the next number: no refused call has used one up */
+    assert_ok(gpusync_poll(s->q[1], 2, NULL));
+    metal_release(c->enqueued);
+    metal_release(c->ended);
+    metal_release(c->foreign);
+    metal_release(c->owner_committed);
+    metal_release(c->discarded);
+    metal_release(c->string);
+}
+
+/* S5: a call that refuses has changed nothing; T14: nor written the ticket. */
+static void test_S5_T14_a_refused_call_has_changed_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *q = s->q[0];
+    gpusync_ticket *ticket;
+    scene c;
+    set_scene(&c, s);
+    ticket = &c.ticket;
+    /* gpusync_commit */
+    refused(gpusync_commit(NULL, c.open, ticket), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_commit(q, NULL, ticket), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_commit(s->q[1], c.open, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit(q, c.of_other, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit(s->q[1], c.foreign, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit(q, c.sent, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(q, c.ended, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(q, c.owner_committed, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(s->q[1], c.held, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(s->q[1], c.enqueued, ticket), ERROR_ENQUEUED);
+    refused(gpusync_commit(q, c.late, ticket), ERROR_NOT_RISING);
+    refused(gpusync_commit(q, c.selfish, ticket), ERROR_NOT_RISING);
+    refused(gpusync_commit(q, c.doomed, ticket), ERROR_COMPILE);
+    refused(gpusync_commit(q, c.late, NULL), ERROR_NOT_RISING);
+    /* gpusync_submit: the same, about any of its buffers */
+    refused(TRY_SUBMIT(NULL, ticket, BUFFERS(c.open)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_submit(q, NULL, ticket), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, NULL)), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.open)), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), .flags = 1u << 30), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.of_other)), ERROR_WRONG_QUEUE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.sent)), ERROR_ALREADY_COMMITTED);
+    refused(TRY_SUBMIT(s->q[1], ticket, BUFFERS(c.of_other, c.held)), ERROR_ALREADY_COMMITTED);
+    refused(TRY_SUBMIT(s->q[1], ticket, BUFFERS(c.of_other, c.enqueued)), ERROR_ENQUEUED);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.late)), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.doomed)), ERROR_COMPILE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(at(s->t[2], 1))), ERROR_COMPILE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, 3))), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, GPUSYNC_EVERYTHING))), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(ticket_at(q, 1))), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.half), SIGNALS(at(s->t[1], 20))), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(s->q[2], ticket, SIGNALS(at(s->t[1], 30))), ERROR_QUEUE_FULL);
+    refused(TRY_SUBMIT(s->q[2], ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), ERROR_QUEUE_FULL);
+    /* gpusync_commit_marker */
+    refused(gpusync_commit_marker(NULL, NULL, ticket), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_commit_marker(q, c.open, ticket), ERROR_NOT_COMMITTED);
+    refused(gpusync_commit_marker(q, c.foreign, ticket), ERROR_NOT_COMMITTED);
+    refused(gpusync_commit_marker(s->q[1], c.held, ticket), ERROR_NOT_COMMITTED);
+    refused(gpusync_commit_marker(s->q[1], c.sent, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit_marker(s->q[2], NULL, ticket), ERROR_QUEUE_FULL);
+    /* gpusync_command_buffer_create */
+    refused(make(&c, NULL, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_command_buffer_create(q, NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
+    refused(make(&c, q, &(gpusync_command_buffer_desc){.descriptor = c.string}), ERROR_INVALID_ARGUMENT);
+    refused(make(&c, q, &(gpusync_command_buffer_desc){.descriptor = s->metal[0]}), ERROR_INVALID_ARGUMENT);
+    refused(make(&c, s->q[2], NULL), TIMEOUT);
+    /* gpusync_command_buffer_discard */
+    refused(gpusync_command_buffer_discard(NULL, c.open), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_command_buffer_discard(q, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_command_buffer_discard(q, c.sent), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(s->q[1], c.held), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(q, c.ended), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(q, c.foreign), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(q, c.discarded), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(s->q[1], c.open), ERROR_UNKNOWN_BUFFER);
+    /* tickets */
+    refused(gpusync_poll(NULL, 1, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_poll(q, 3, NULL), ERROR_INVALID_TICKET);
+    refused(gpusync_poll(q, GPUSYNC_EVERYTHING - 1, NULL), ERROR_INVALID_TICKET);
+    refused(gpusync_wait(NULL, 1, 0, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_wait(q, 3, GPUSYNC_FOREVER, NULL), ERROR_INVALID_TICKET);
+    refused(gpusync_queue_cancel_held(NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_clear_failure(NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_clear_failure(q), ERROR_INVALID_ARGUMENT); /* not sticky */
+    refused(gpusync_device_wait(NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
+    strike_scene(&c);
+}
+
+/* Without a queue of the program's Metal is asked for one, and has none. */
+static gpusync_result make_queue(scene *c, gpusync_device *device, void *metal_queue)
+{
+    gpusync_queue_desc desc = {0};
+    gpusync_queue *queue = (gpusync_queue *)(void *)c;
+    gpusync_result result;
+    desc.metal_queue = metal_queue;
+    if (!metal_queue) softmetal_fail_creation(1, true);
+    result = gpusync_queue_create(device, &desc, &queue);
+    softmetal_fail_creation(0, false);
+    c->out = queue;
+    return result;
+}
+
+static void test_S5_a_refused_queue_leaves_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *device = softmetal_new_device();
+    void *of_other = metal_queue_new(device, 8);
+    scene c;
+    set_scene(&c, s);
+    refused(make_queue(&c, NULL, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_create(s->device, NULL, NULL), ERROR_INVALID_ARGUMENT);
+    refused(make_queue(&c, s->device, c.string), ERROR_UNSUPPORTED);
+    refused(make_queue(&c, s->device, of_other), ERROR_INVALID_ARGUMENT);
+    refused(make_queue(&c, s->device, NULL), ERROR_METAL_NIL);
+    assert_int_equal(softmetal_retain_count(of_other), 1);
+    metal_release(of_other);
+    metal_release(device);
+    strike_scene(&c);
+}
+
+/* Where Metal has no object to give, a call has taken neither number nor place. */
+static void test_S5_where_metal_returns_nil_nothing_has_changed(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = OLDER;
+    void *buffer = new_buffer(s->q[0]);
+    void *out = s;
+    unsigned room = room_of(s->q[0]);
+    note n = {0};
+    softmetal_fail_creation(1, true);
+    assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_METAL_NIL);
+    assert_null(out);
+    assert_result(gpusync_commit_marker(s->q[0], NULL, &ticket), GPUSYNC_ERROR_METAL_NIL);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .on_complete = remember,
+                             .user = &n),
+                  GPUSYNC_ERROR_METAL_NIL);
+    softmetal_fail_creation(0, false);
+    assert_int_equal(ticket, OLDER);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_int_equal(room_of(s->q[0]), room);
+    assert_int_equal(SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1))), 1);
+    settle(s);
+    assert_int_equal(value_of(s->t[0]), 1);
+    assert_int_equal(calls_of(&n), 0);
+}
+
+/* One call of each kind, which allocates or does not. */
+static gpusync_result call_with_little_memory(stage *s, unsigned kind, void *foreign, gpusync_ticket *ticket, note *n)
+{
+    gpusync_queue *queue = NULL;
+    gpusync_result result;
+    void *made = NULL;
+    switch (kind) {
+    case 0:
+        result = gpusync_command_buffer_create(s->q[0], NULL, 0, &made);
+        if (result == GPUSYNC_OK) assert_ok(gpusync_command_buffer_discard(s->q[0], made));
+        else assert_null(made);
+        return result;
+    case 1: return gpusync_commit(s->q[0], foreign, ticket);
+    case 2:
+        return TRY_SUBMIT(s->q[0], ticket, WAITS(at(s->t[0], 1), ticket_at(s->q[1], 0)), BUFFERS(foreign),
+                          SIGNALS(at(s->t[1], 1)), .on_complete = remember, .user = n, .label = "little");
+    case 3: return gpusync_commit_marker(s->q[0], NULL, ticket);
+    default:
+        result = gpusync_queue_create(s->device, NULL, &queue);
+        if (result == GPUSYNC_OK) assert_ok(gpusync_queue_destroy(queue));
+        else assert_null(queue);
+        return result;
+    }
+}
+
+static void test_R16_without_memory_a_call_has_changed_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned kind;
+    signal_value(s->t[0], 1);
+    for (kind = 0; kind < 5; kind++) {
+        void *foreign = foreign_buffer(s->q[0]);
+        gpusync_ticket ticket = OLDER;
+        gpusync_ticket before = commit_new(s->q[0]);
+        unsigned long retains = softmetal_retain_count(foreign);
+        unsigned room = room_of(s->q[0]);
+        gpusync_result result;
+        long allocation = 0;
+        note n = {0};
+        do {
+            memory_fail(++allocation, false);
+            result = call_with_little_memory(s, kind, foreign, &ticket, &n);
+            memory_fail(0, false);
+            if (result == GPUSYNC_OK) break;
+            assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+            assert_int_equal(ticket, OLDER);
+            assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+            assert_int_equal(softmetal_retain_count(foreign), retains);
+            assert_int_equal(room_of(s->q[0]), room);
+        } while (allocation < 100);
+        assert_ok(result);
+        if (kind >= 1 && kind <= 3) assert_int_equal(ticket, before + 1);
+        settle(s);
+        if (kind == 2) assert_noted(&n, GPUSYNC_OK);
+        assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+        metal_release(foreign);
+    }
+    assert_int_equal(value_of(s->t[1]), 1);
+}
+
+static void test_S5_a_lost_device_refuses_new_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *queue = (gpusync_queue *)(void *)s;
+    gpusync_ticket ticket = OLDER;
+    void *open = new_buffer(s->q[0]);
+    void *out = s;
+    void *behind = foreign_buffer(s->q[1]);
+    commit(s->q[1], behind);
+    commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_all(s);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_result(gpusync_commit(s->q[0], open, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(open)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(TRY_SUBMIT(s->q[1], &ticket, .label = "empty"), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_commit_marker(s->q[1], behind, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_command_buffer_create(s->q[1], NULL, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_queue_create(s->device, NULL, &queue), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(ticket, OLDER);
+    assert_null(out);
+    assert_null(queue);
+    assert_int_equal(gpusync_in_flight(s->q[1]), 0);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    metal_release(behind);
+}
+
+/* A refused buffer is as before: it goes when the reason has gone. */
+static void test_S5_a_refused_buffer_may_be_committed_later(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    void *enqueued = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = OLDER;
+    metal_enqueue(enqueued);
+    mark(s, enqueued, 1);
+    commit(s->q[0], held);
+    assert_result(gpusync_commit(s->q[0], enqueued, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    signal_value(s->t[0], 1);
+    assert_ok(gpusync_commit(s->q[0], enqueued, &ticket));
+    assert_int_equal(ticket, 2);
+    finish_all(s);
+    assert_marks(1);
+    metal_release(enqueued);
+}
+
+/* -- enqueued buffers --------------------------------------------------------------------------------------------- */
+
+enum { FOR_A_WAIT, BEHIND_HELD_WORK, FOR_THE_ORDER_OF_VALUES };
+
+static void test_R5_an_enqueued_buffer_is_not_held(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned reason;
+    unsigned submits;
+    for (reason = FOR_A_WAIT; reason <= FOR_THE_ORDER_OF_VALUES; reason++)
+        for (submits = 0; submits < 2; submits++) {
+            gpusync_timeline *mine = new_timeline(s->device);
+            void *enqueued = foreign_buffer(s->q[0]);
+            gpusync_ticket ticket = OLDER;
+            gpusync_result result;
+            metal_enqueue(enqueued);
+            if (reason == FOR_A_WAIT) encode_wait(s->q[0], enqueued, at(mine, 1));
+            if (reason == BEHIND_HELD_WORK) SUBMIT(s->q[0], WAITS(at(mine, 1)));
+            if (reason == FOR_THE_ORDER_OF_VALUES) {
+                SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(mine, 1)));
+                encode_signal(s->q[0], enqueued, at(mine, 2));
+            }
+            if (submits) result = TRY_SUBMIT(s->q[0], &ticket, BUFFERS(enqueued));
+            else result = gpusync_commit(s->q[0], enqueued, &ticket);
+            assert_result(result, GPUSYNC_ERROR_ENQUEUED);
+            assert_int_equal(ticket, OLDER);
+            assert_int_equal(metal_status(enqueued), 1); /* Enqueued, as before */
+            if (reason == FOR_THE_ORDER_OF_VALUES) finish_all(s);
+            else signal_value(mine, 1);
+            commit(s->q[0], enqueued);
+            assert_true(is_sent(enqueued));
+            finish_all(s);
+            metal_release(enqueued);
+            assert_ok(gpusync_timeline_destroy(mine));
+        }
+}
+
+static void test_R5_an_enqueued_buffer_that_need_not_be_held_goes(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = foreign_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    metal_enqueue(first);
+    encode_wait(s->q[0], first, at(s->t[0], 1));
+    mark(s, first, 1);
+    mark(s, second, 2);
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1))); /* sent: the GPU may wait for it */
+    commit(s->q[0], second);
+    ticket = commit(s->q[0], first); /* its ticket is higher, its place in Metal's queue is not */
+    assert_true(is_sent(first));
+    finish_all(s);
+    assert_marks(1, 2);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    metal_release(first);
+}
+
+/* -- discard ------------------------------------------------------------------------------------------------------ */
+
+static void test_T4_a_discard_signals_nothing_and_withdraws_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *dropped = new_buffer(s->q[0]);
+    job waits = {0};
+    encode_signal(s->q[0], dropped, at(s->t[0], 1));
+    job_value(&waits, s->t[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], dropped));
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_false(job_is_over(&waits));
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_ok(job_end(&waits));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_int_equal(failures_of(s->q[0]), 0);
+}
+
+/* -- markers ------------------------------------------------------------------------------------------------------ */
+
+static void test_T2_a_marker_tells_the_end_of_what_other_code_committed(void **state)
+{
+    stage *s = stage_of(state);
+    void *others = foreign_buffer(s->q[0]);
+    void *later = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = 0;
+    note n = {0};
+    mark(s, others, 1);
+    metal_commit(others);
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, &ticket));
+    assert_int_equal(ticket, 1);
+    on_done(ticket_at(s->q[0], ticket), &n);
+    metal_commit(later);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    softmetal_finish(others);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_true(finish_next(s->q[0]));
+    assert_marks(1);
+    assert_true(gpusync_is_done(s->q[0], ticket)); /* `later` is not among it */
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_noted(&n, GPUSYNC_OK);
+    finish_all(s);
+    metal_release(later);
+    metal_release(others);
+}
+
+static void test_T2_the_marker_behind_a_buffer_that_failed_fails(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned ended;
+    for (ended = 0; ended < 2; ended++) { /* before the marker, or after it */
+        void *others = foreign_buffer(s->q[0]);
+        gpusync_ticket behind = 0;
+        gpusync_ticket blind = 0;
+        unsigned before = failures_of(s->q[0]);
+        softmetal_fail_as(others, SOFTMETAL_OUT_OF_MEMORY, NULL);
+        metal_commit(others);
+        if (ended) finish_all(s);
+        assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
+        assert_ok(gpusync_commit_marker(s->q[0], NULL, &blind));
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[0], behind, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_poll(s->q[0], blind, NULL)); /* the end, and not the success */
+        assert_int_equal(failures_of(s->q[0]), before + 1);
+        assert_int_equal(failure_at(s->q[0], before).ticket, behind);
+        assert_int_equal(failure_at(s->q[0], before).failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+        assert_true(failure_at(s->q[0], before).transient);
+        metal_release(others);
+    }
+}
+
+static void test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds(void **state)
+{
+    stage *s = stage_of(state);
+    void *others = foreign_buffer(s->q[0]);
+    void *mine = new_buffer(s->q[0]);
+    gpusync_ticket behind = 0;
+    gpusync_ticket of_mine = 0;
+    long live = softmetal_live("command_buffer");
+    metal_commit(others);
+    commit(s->q[0], mine);
+    assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
+    metal_release(others); /* retained until the ticket has ended */
+    assert_ok(gpusync_commit_marker(s->q[0], mine, &of_mine));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], behind, NULL));
+    assert_ok(gpusync_poll(s->q[0], of_mine, NULL));
+    assert_int_equal(softmetal_live("command_buffer"), live - 2);
+}
+
+static void test_R6_a_marker_passes_held_work_and_its_end_is_told_alone(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    gpusync_ticket ordered = commit(s->q[0], held);
+    gpusync_ticket marker = 0;
+    note n = {0};
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, &marker));
+    on_done(ticket_at(s->q[0], marker), &n);
+    assert_true(finish_next(s->q[0]));
+    assert_false(is_sent(held));
+    assert_ok(gpusync_poll(s->q[0], marker, NULL));
+    assert_ok(gpusync_wait(s->q[0], marker, GPUSYNC_FOREVER, NULL));
+    assert_noted(&n, GPUSYNC_OK);
+    assert_false(gpusync_is_done(s->q[0], marker)); /* late, for the work before it goes on */
+    assert_result(gpusync_poll(s->q[0], ordered, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], marker));
+}
+
+/* Ordered work behind a marker does not wait for it, but is_done of that work does. */
+static void test_R6_ordered_work_does_not_wait_for_a_marker(void **state)
+{
+    stage *s = stage_of(state);
+    void *slow = foreign_buffer(s->q[0]);
+    void *mine = new_buffer(s->q[0]);
+    gpusync_ticket marker = 0;
+    gpusync_ticket ticket;
+    metal_commit(slow);
+    assert_ok(gpusync_commit_marker(s->q[0], slow, &marker));
+    ticket = commit(s->q[0], mine);
+    softmetal_finish(mine); /* shares nothing with the others, so Metal may run it first */
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_result(gpusync_poll(s->q[0], marker, NULL), GPUSYNC_NOT_READY);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    metal_release(slow);
+}
+
+/* -- room --------------------------------------------------------------------------------------------------------- */
+
+static void take_open(stage *s)
+{
+    (void)new_buffer(s->q[0]);
+}
+
+static void take_sent(stage *s)
+{
+    commit_new(s->q[0]);
+}
+
+static void take_held(stage *s)
+{
+    commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+}
+
+static void take_held_behind(stage *s) /* two: one that waits, and one in line */
+{
+    take_held(s);
+    commit_new(s->q[0]);
+}
+
+static void take_submission(stage *s) /* two buffers, one ticket */
+{
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])));
+}
+
+static void take_empty(stage *s) /* no buffer, one ticket */
+{
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+}
+
+static void take_empty_host_sync(stage *s)
+{
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+}
+
+static void take_marker(stage *s)
+{
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
+}
+
+static void take_foreign(stage *s)
+{
+    void *buffer = foreign_buffer(s->q[0]);
+    commit(s->q[0], buffer);
+    metal_release(buffer);
+}
+
+static void take_foreign_open(stage *s) /* open from the first encode on */
+{
+    void *buffer = foreign_buffer(s->q[0]);
+    encode_wait(s->q[0], buffer, at(s->t[0], 1));
+    metal_release(buffer);
+}
+
+static void test_R10_room_counts_command_buffers_and_tickets(void **state)
+{
+    static const struct {
+        const char *name;
+        void (*take)(stage *s);
+        unsigned places;
+    } rows[] = {
+        {"open", take_open, 1},
+        {"sent", take_sent, 1},
+        {"held", take_held, 1},
+        {"held behind held work", take_held_behind, 2},
+        {"a submission of two", take_submission, 2},
+        {"a submission without buffers", take_empty, 1},
+        {"the same, HOST_SYNC", take_empty_host_sync, 1},
+        {"a marker", take_marker, 1},
+        {"the program's own", take_foreign, 1},
+        {"the program's own, open", take_foreign_open, 1},
+    };
+    size_t i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        stage_desc desc = {.timelines = 1, .queue = {.max_command_buffer_count = ROOM}};
+        unsigned room;
+        stage s;
+        stage_open(&s, &desc);
+        assert_int_equal(room_of(s.q[0]), ROOM);
+        rows[i].take(&s);
+        room = room_of(s.q[0]);
+        if (room != ROOM - rows[i].places) fail_msg("%s: room for %u of %u is left", rows[i].name, room, ROOM);
+        signal_value(s.t[0], 1);
+        finish_all(&s);
+        if (rows[i].take != take_open && rows[i].take != take_foreign_open) assert_int_equal(room_of(s.q[0]), ROOM);
+        stage_close(&s);
+    }
+    (void)state;
+}
+
+static void test_R10_the_default_is_63(void **state)
+{
+    stage *s = stage_of(state);
+    assert_int_equal(room_of(s->q[0]), 63);
+}
+
+enum { BY_HANDLER, BY_LOOK, BY_CALL, BY_DISCARD, BY_CANCEL, BY_CALLS };
+
+/* What brings a place back. A call with a timeout of 0 looks once, so it finds work that has ended itself. */
+static void test_R10_a_place_comes_back_at_the_end(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned by;
+    for (by = BY_HANDLER; by < BY_CALLS; by++) {
+        void *buffer = new_buffer(s->q[0]);
+        void *last = NULL;
+        while (has_room(s->q[0])) last = new_buffer(s->q[0]);
+        if (by == BY_CANCEL) encode_wait(s->q[0], buffer, at(s->t[0], by + 1));
+        if (by != BY_DISCARD) commit(s->q[0], buffer);
+        assert_false(has_room(s->q[0]));
+        if (by == BY_HANDLER) softmetal_finish(buffer);
+        if (by == BY_LOOK || by == BY_CALL) softmetal_complete(buffer);
+        if (by == BY_LOOK) assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
+        if (by == BY_DISCARD) assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+        if (by == BY_CANCEL) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+        assert_true(has_room(s->q[0]));
+        finish_all(s);
+        assert_ok(gpusync_command_buffer_discard(s->q[0], last));
+        while (room_of(s->q[0]) < ROOM) {
+            void *left = softmetal_last_buffer(s->metal[0]);
+            assert_non_null(left);
+            assert_ok(gpusync_command_buffer_discard(s->q[0], left));
+        }
+    }
+}
+
+static void *queue_of_handler;
+static bool room_in_handler;
+
+static void see_room(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    room_in_handler = has_room((gpusync_queue *)queue_of_handler);
+}
+
+/* A program that makes its next buffer when it is told of the end of the last finds room. */
+static void test_R10_the_place_is_there_when_a_callback_runs(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    while (has_room(s->q[0])) (void)new_buffer(s->q[0]);
+    queue_of_handler = s->q[0];
+    room_in_handler = false;
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), see_room, NULL));
+    softmetal_finish(buffer);
+    run_callbacks(s);
+    assert_true(room_in_handler);
+}
+
+/* The program's own buffers never wait, and are counted. */
+static void test_R10_buffers_of_the_program_may_exceed_the_limit(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < 2 * ROOM; i++) take_foreign(s);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2 * ROOM);
+    assert_int_equal(kit_now().parks, 0);
+    for (i = 0; i < 2 * ROOM; i++) {
+        assert_int_equal(has_room(s->q[0]), 2 * ROOM - i < ROOM);
+        assert_true(finish_next(s->q[0]));
+    }
+    assert_int_equal(room_of(s->q[0]), ROOM);
+}
+
+static void test_R10_submit_and_marker_never_wait(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = OLDER;
+    void *open = new_buffer(s->q[0]);
+    note n = {0};
+    while (has_room(s->q[0])) take_sent(s);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, WAITS(at(s->t[0], 1)), .on_complete = remember, .user = &n),
+                  GPUSYNC_ERROR_QUEUE_FULL);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, .flags = GPUSYNC_SUBMIT_HOST_SYNC), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_result(gpusync_commit_marker(s->q[0], NULL, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_int_equal(ticket, OLDER);
+    assert_int_equal(kit_now().parks, 0);
+    SUBMIT(s->q[0], BUFFERS(open)); /* has its place already */
+    finish_all(s);
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, &ticket));
+    finish_all(s);
+    assert_int_equal(calls_of(&n), 0);
+}
+
+/* On a Metal queue of the program's the buffers that gpusync makes count, too. With a limit of 4, and some open ones. */
+static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void **state)
+{
+    static const struct {
+        const char *name;
+        bool waits, signals, empty;
+        uint32_t flags;
+        unsigned open; /* with the one that is submitted */
+        bool fits;
+    } rows[] = {
+        {"plain", false, false, false, 0, 4, true},
+        {"host waits and signals", true, true, false, GPUSYNC_SUBMIT_HOST_SYNC, 4, true},
+        {"one for the signal", false, true, false, 0, 4, false},
+        {"one for the signal", false, true, false, 0, 3, true},
+        {"one for the wait", true, false, false, 0, 4, false},
+        {"one for the wait", true, false, false, 0, 3, true},
+        {"two", true, true, false, 0, 3, false},
+        {"two", true, true, false, 0, 2, true},
+        {"without buffers, a signal", false, true, true, 0, 4, false},
+        {"without buffers, a signal", false, true, true, 0, 3, true},
+        {"without buffers, both", true, true, true, 0, 2, true},
+        {"without buffers or points", false, false, true, 0, 4, false},
+        {"without buffers or points", false, false, true, 0, 3, true},
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++) {
+        stage_desc desc = {.timelines = 2};
+        gpusync_submission submission = {0};
+        gpusync_ticket ticket = OLDER;
+        gpusync_point wait;
+        gpusync_point signal;
+        gpusync_result result;
+        void *buffers[4] = {NULL};
+        void *submitted[1];
+        unsigned k;
+        stage s;
+        stage_open(&s, &desc);
+        own_queue(&s, 5, 4);
+        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)));
+        for (k = 0; k < rows[i].open; k++) buffers[k] = new_buffer(s.q[1]);
+        wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
+        signal = at(s.t[1], 1);
+        submitted[0] = buffers[0];
+        submission.waits = &wait;
+        submission.wait_count = rows[i].waits;
+        submission.signals = &signal;
+        submission.signal_count = rows[i].signals;
+        submission.command_buffers = submitted;
+        submission.command_buffer_count = !rows[i].empty;
+        submission.flags = rows[i].flags;
+        result = gpusync_submit(s.q[1], &submission, &ticket);
+        if (result != (rows[i].fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL))
+            fail_msg("%s, %u open: %s", rows[i].name, rows[i].open, gpusync_result_string(result));
+        if (!rows[i].fits) assert_int_equal(ticket, OLDER);
+        finish_all(&s);
+        assert_ok(gpusync_poll(s.q[1], GPUSYNC_EVERYTHING, NULL));
+        if (rows[i].fits && rows[i].signals) assert_int_equal(value_of(s.t[1]), 1);
+        for (k = rows[i].fits && !rows[i].empty ? 1 : 0; k < rows[i].open; k++)
+            assert_ok(gpusync_command_buffer_discard(s.q[1], buffers[k]));
+        assert_int_equal(room_of(s.q[1]), 4);
+        stage_close(&s);
+    }
+}
+
+/* Barriers without buffers: on a queue that gpusync made each is one ticket, and one place. On the program's a barrier
+   with a wait and a signal may take two. */
+static void test_R10_barriers_without_buffers_take_a_place_each(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned count[2] = {0, 0};
+    unsigned i;
+    gpusync_ticket ticket;
+    own_queue(s, 9, 8);
+    for (i = 0; i < 2; i++) {
+        gpusync_result result;
+        do {
+            result = TRY_SUBMIT(s->q[i], &ticket, WAITS(at(s->t[0], 1)), SIGNALS(at(s->t[1 + i], count[i] + 1)));
+            if (result == GPUSYNC_OK) count[i]++;
+        } while (result == GPUSYNC_OK);
+        assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
+    }
+    assert_int_equal(count[0], 8);
+    assert_in_range(count[1], 4, 8);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    for (i = 0; i < 2; i++) {
+        assert_int_equal(value_of(s->t[1 + i]), count[i]);
+        assert_int_equal(room_of(s->q[i]), 8);
+    }
+}
+
+/* Metal counts the buffers that other code has made and not committed: gpusync does not know them. */
+static void test_R10_foreign_buffers_that_fill_the_queue_block_in_metal(void **state)
+{
+    stage *s = stage_of(state);
+    void *foreign[2];
+    job makes = {0};
+    own_queue(s, 2, 4);
+    foreign[0] = foreign_buffer(s->q[1]);
+    foreign[1] = foreign_buffer(s->q[1]);
+    job_buffer(&makes, s->q[1], 0);
+    assert_true(softmetal_await_blocked(s->metal[1], 1, SECONDS(60)));
+    assert_false(job_is_over(&makes));
+    metal_release(foreign[0]);
+    assert_ok(job_end(&makes));
+    assert_ok(gpusync_command_buffer_discard(s->q[1], makes.buffer));
+    metal_release(foreign[1]);
+}
+
+enum { BUSY = 300 };
+
+typedef struct busy {
+    gpusync_queue *queue;
+    gpusync_timeline *mine, *others;
+    uint64_t value;
+} busy;
+
+/* Each thread signals a timeline of its own, and waits on the GPU for that of its neighbour now and then. */
+static void *keep_busy(void *argument)
+{
+    busy *b = (busy *)argument;
+    unsigned i;
+    for (i = 0; i < BUSY / SLOW; i++) {
+        gpusync_ticket ticket;
+        gpusync_result result;
+        uint64_t reached = 0;
+        void *buffer;
+        must(!gpusync_command_buffer_create(b->queue, NULL, GPUSYNC_FOREVER, &buffer), "no room");
+        must(!gpusync_timeline_query(b->others, &reached), "a timeline has failed");
+        do {
+            if (i % 3 == 0) result = gpusync_commit_marker(b->queue, NULL, NULL);
+            else if (i % 3 == 1) result = TRY_SUBMIT(b->queue, NULL, .label = "empty");
+            else result = GPUSYNC_OK;
+            must(!result || result == GPUSYNC_ERROR_QUEUE_FULL, "a marker or a barrier is refused");
+            result = TRY_SUBMIT(b->queue, &ticket, WAITS(at(b->others, reached)), BUFFERS(buffer),
+                                SIGNALS(at(b->mine, b->value + 1)));
+            must(!result || result == GPUSYNC_ERROR_QUEUE_FULL, "a submission is refused");
+        } while (result);
+        b->value++;
+        if (i % 8 == 0) must(!gpusync_wait(b->queue, ticket, GPUSYNC_FOREVER, NULL), "work fails");
+    }
+    return NULL;
+}
+
+/* Metal ends the program where it would block. */
+static void test_R10_gpusyncs_calls_never_block_in_metal(void **state)
+{
+    stage *s = stage_of(state);
+    softmetal_quirks quirks;
+    busy b[4];
+    pthread_t threads[4];
+    unsigned i;
+    own_queue(s, 9, 8);
+    softmetal_get_quirks(&quirks);
+    quirks.full_queue_aborts = true;
+    softmetal_set_quirks(&quirks);
+    for (i = 0; i < 4; i++) b[i] = (busy){s->q[i % 2], s->t[i], s->t[(i + 2) % 4], 0};
+    for (i = 0; i < 4; i++) threads[i] = start(keep_busy, &b[i]);
+    for (i = 0; i < 4; i++) join(threads[i]);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_wait(s->q[i], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    for (i = 0; i < 4; i++) assert_int_equal(value_of(s->t[i]), BUSY / SLOW);
+    assert_int_equal(softmetal_blocked(s->metal[0]) + softmetal_blocked(s->metal[1]), 0);
+}
+
+/* -- threads that wait for room ----------------------------------------------------------------------------------- */
+
+enum { ENCODERS = 8 };
+
+/* Each place wakes one thread, the one that came first; none that comes later gets in before it. */
+static void test_R10_each_place_wakes_one_thread_in_the_order_of_arrival(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[ENCODERS];
+    unsigned i;
+    unsigned k;
+    memset(jobs, 0, sizeof jobs);
+    for (i = 0; i < ROOM; i++) take_sent(s);
+    for (i = 0; i < ENCODERS; i++) {
+        job_buffer(&jobs[i], s->q[0], GPUSYNC_FOREVER);
+        await_parked(i + 1);
+    }
+    for (i = 0; i < ENCODERS; i++) {
+        unsigned long unparks = kit_now().unparks;
+        if (i < ROOM) assert_true(finish_next(s->q[0]));
+        else assert_ok(gpusync_command_buffer_discard(s->q[0], jobs[i - ROOM].buffer));
+        assert_false(has_room(s->q[0])); /* the place is the thread's, before it runs */
+        assert_ok(job_end(&jobs[i]));
+        assert_non_null(jobs[i].buffer);
+        assert_int_equal(kit_now().unparks, unparks + 1);
+        for (k = i + 1; k < ENCODERS; k++) assert_false(job_is_over(&jobs[k]));
+    }
+}
+
+static void test_R10_many_places_at_once_wake_as_many_threads(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[ROOM];
+    unsigned long unparks;
+    unsigned i;
+    memset(jobs, 0, sizeof jobs);
+    for (i = 0; i < ROOM; i++) take_held(s);
+    for (i = 0; i < ROOM; i++) {
+        job_buffer(&jobs[i], s->q[0], GPUSYNC_FOREVER);
+        await_parked(i + 1);
+    }
+    unparks = kit_now().unparks;
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    for (i = 0; i < ROOM; i++) assert_ok(job_end(&jobs[i]));
+    assert_int_equal(kit_now().unparks, unparks + ROOM);
+    for (i = 0; i < ROOM; i++) commit(s->q[0], jobs[i].buffer);
+}
+
+static struct {
+    gpusync_queue *queue;
+    unsigned turns[ENCODERS];
+    gate go;
+} encoders;
+
+static void *encode_frames(void *argument)
+{
+    unsigned *turns = (unsigned *)argument;
+    unsigned i;
+    gate_wait(&encoders.go);
+    for (i = 0; i < 200 / SLOW + 1; i++) {
+        void *buffer = NULL;
+        must(!gpusync_command_buffer_create(encoders.queue, NULL, GPUSYNC_FOREVER, &buffer), "no turn");
+        if (i % 5 == 4) must(!gpusync_command_buffer_discard(encoders.queue, buffer), "a discard is refused");
+        else must(!gpusync_commit(encoders.queue, buffer, NULL), "a commit is refused");
+        ++*turns;
+    }
+    return NULL;
+}
+
+static void test_R10_eight_encoders_with_a_limit_of_four_get_their_turns(void **state)
+{
+    stage *s = stage_of(state);
+    pthread_t threads[ENCODERS];
+    unsigned i;
+    memset(&encoders, 0, sizeof encoders);
+    encoders.queue = s->q[0];
+    gate_init(&encoders.go, ENCODERS);
+    for (i = 0; i < ENCODERS; i++) threads[i] = start(encode_frames, &encoders.turns[i]);
+    for (i = 0; i < ENCODERS; i++) join(threads[i]);
+    for (i = 0; i < ENCODERS; i++) assert_int_equal(encoders.turns[i], 200 / SLOW + 1);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(room_of(s->q[0]), ROOM);
+    gate_destroy(&encoders.go);
+}
+
+/* A thread whose limit has passed takes no place with it. */
+static void test_R10_a_wait_that_timed_out_leaves_nothing_behind(void **state)
+{
+    stage *s = stage_of(state);
+    void *last = NULL;
+    job patient = {0};
+    job hasty = {0};
+    while (has_room(s->q[0])) last = new_buffer(s->q[0]);
+    job_buffer(&hasty, s->q[0], MS(60));
+    await_parked(1);
+    job_buffer(&patient, s->q[0], SECONDS(60));
+    assert_result(job_end(&hasty), GPUSYNC_TIMEOUT);
+    assert_null(hasty.buffer);
+    await_parked(1);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], last));
+    assert_ok(job_end(&patient));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], patient.buffer));
+    assert_true(has_room(s->q[0]));
+}
+
+/* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
+static void test_R10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t began = gpusync_now_ns();
+    job jobs[4];
+    unsigned i;
+    memset(jobs, 0, sizeof jobs);
+    for (i = 0; i < ROOM; i++) {
+        (void)new_buffer(s->q[0]);
+        commit(s->q[1], waiting_buffer(s->q[1], at(s->t[0], 1)));
+        SUBMIT(s->q[2], WAITS(at(s->t[0], 1)));
+        if (i % 2) (void)new_buffer(s->q[3]);
+        else commit(s->q[3], waiting_buffer(s->q[3], at(s->t[0], 1)));
+    }
+    for (i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER);
+    for (i = 0; i < 4; i++) assert_result(job_end(&jobs[i]), i == 3 ? GPUSYNC_TIMEOUT : GPUSYNC_ERROR_QUEUE_FULL);
+    assert_true(gpusync_now_ns() - began >= SECONDS(1));
+    for (i = 0; i < 4; i++) assert_null(jobs[i].buffer);
+}
+
+/* The parks of a wait grow from 50 ms to 400: the seventh begins 1.5 s after the first, so the second has passed. */
+static void test_R10_work_of_any_queue_that_metal_has_may_make_room(void **state)
+{
+    stage *s = stage_of(state);
+    void *open[ROOM];
+    job waits = {0};
+    unsigned i;
+    for (i = 0; i < ROOM; i++) open[i] = new_buffer(s->q[0]);
+    commit_new(s->q[1]);
+    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
+    await_parks(7);
+    assert_false(job_is_over(&waits));
+    finish_all(s);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open[0]));
+    assert_ok(job_end(&waits));
+}
+
+static struct {
+    gpusync_queue *queue;
+    gpusync_result now, later;
+} in_callback;
+
+static void ask_for_room(void *user, gpusync_result result, const gpusync_error *error)
+{
+    void *buffer = &in_callback;
+    (void)user;
+    (void)result;
+    (void)error;
+    in_callback.now = gpusync_command_buffer_create(in_callback.queue, NULL, 0, &buffer);
+    must(buffer == NULL, "a refused call gives a buffer");
+    in_callback.later = gpusync_command_buffer_create(in_callback.queue, NULL, GPUSYNC_FOREVER, &buffer);
+    must(buffer == NULL, "a refused call gives a buffer");
+}
+
+static void test_R10_in_a_callback_without_room_it_would_deadlock(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = commit_new(s->q[1]);
+    while (has_room(s->q[0])) (void)new_buffer(s->q[0]);
+    in_callback.queue = s->q[0];
+    assert_ok(gpusync_on_done(ticket_at(s->q[1], ticket), ask_for_room, NULL));
+    settle(s);
+    assert_result(in_callback.later, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_true(in_callback.now == GPUSYNC_ERROR_WOULD_DEADLOCK || in_callback.now == GPUSYNC_TIMEOUT);
+}
+
+#define FULL .queue = {.max_command_buffer_count = ROOM}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_stage_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queues = 2),
+        on_stage(test_S1_zero_and_below_are_done),
+        on_stage(test_T13_the_frame_before_the_first_needs_no_if),
+        on_stage(test_S3_metal_gets_the_work_in_the_order_of_tickets),
+        on_stage(test_S3_work_that_metal_ends_early_ends_in_its_turn),
+        on_stage(test_S3_a_failure_behind_running_work_is_told_in_its_turn),
+        on_stage_with(test_S3_commits_line_up_behind_held_work, .timelines = 1),
+        on_stage_with(test_S3_unordered_work_passes_held_work_and_lines_nothing_up, .timelines = 2),
+        on_stage(test_S2_is_done_only_when_the_gpu_is_through),
+        on_stage(test_S2_the_handler_alone_makes_it_true),
+        on_stage_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, .timelines = 1),
+        on_stage_with(test_S2_in_flight_is_the_number_of_tickets_that_are_not_done, .queues = 2, .timelines = 1),
+        on_stage_with(test_S2_neither_answer_is_ever_early, .real = true, .threads = true),
+        on_stage_with(test_ownership_an_open_buffer_is_kept_until_its_discard, .timelines = 1),
+        on_stage(test_ownership_a_committed_buffer_is_kept_until_its_handler_has_run),
+        on_stage_with(test_ownership_held_work_keeps_its_buffers_until_it_ends, .timelines = 1),
+        on_stage_with(test_ownership_device_and_queue_are_retained_and_given_back, .no_queue = true),
+        on_stage(test_ownership_texts_are_copied),
+        on_stage(test_ownership_references_are_retained_unless_asked_otherwise),
+        on_stage_with(test_S5_T14_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
+                      .queue = {.max_command_buffer_count = 12}),
+        on_stage_with(test_S5_a_refused_queue_leaves_nothing, .queues = 3, .timelines = 3,
+                      .queue = {.max_command_buffer_count = 12}),
+        on_stage_with(test_S5_where_metal_returns_nil_nothing_has_changed, .timelines = 1, FULL),
+        on_stage_with(test_R16_without_memory_a_call_has_changed_nothing, .queues = 2, .timelines = 2, FULL),
+        on_stage_with(test_S5_a_lost_device_refuses_new_work, .queues = 2),
+        on_stage_with(test_S5_a_refused_buffer_may_be_committed_later, .timelines = 1),
+        on_stage_with(test_R5_an_enqueued_buffer_is_not_held, .queues = 2),
+        on_stage_with(test_R5_an_enqueued_buffer_that_need_not_be_held_goes, .queues = 2, .timelines = 1),
+        on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues = 2, .timelines = 1),
+        on_stage(test_T2_a_marker_tells_the_end_of_what_other_code_committed),
+        on_stage(test_T2_the_marker_behind_a_buffer_that_failed_fails),
+        on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds),
+        on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .timelines = 1),
+        on_stage(test_R6_ordered_work_does_not_wait_for_a_marker),
+        cmocka_unit_test(test_R10_room_counts_command_buffers_and_tickets),
+        on_stage(test_R10_the_default_is_63),
+        on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL),
+        on_stage_with(test_R10_the_place_is_there_when_a_callback_runs, FULL,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, FULL),
+        on_stage_with(test_R10_submit_and_marker_never_wait, .timelines = 1, FULL),
+        cmocka_unit_test(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program),
+        on_stage_with(test_R10_barriers_without_buffers_take_a_place_each, .timelines = 3,
+                      .queue = {.max_command_buffer_count = 8}),
+        on_stage_with(test_R10_foreign_buffers_that_fill_the_queue_block_in_metal, .real = true),
+        on_stage_with(test_R10_gpusyncs_calls_never_block_in_metal, .real = true, .threads = true, .timelines = 4,
+                      .queue = {.max_command_buffer_count = 8}),
+        on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL),
+        on_stage_with(test_R10_many_places_at_once_wake_as_many_threads, .timelines = 1, FULL),
+        on_stage_with(test_R10_eight_encoders_with_a_limit_of_four_get_their_turns, .real = true, .threads = true,
+                      FULL),
+        on_stage_with(test_R10_a_wait_that_timed_out_leaves_nothing_behind, FULL),
+        on_stage_with(test_R10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
+                      FULL),
+        on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL),
+        on_stage_with(test_R10_in_a_callback_without_room_it_would_deadlock, .queues = 2, FULL,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
