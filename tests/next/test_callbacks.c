@@ -1,0 +1,1094 @@
+/* test_callbacks.c - callbacks and releases: once, in order, where the device says, and what a callback may do
+
+   Where the place of a callback may matter a test runs in three places: on gpusync's dispatch queue, on one of the
+   program's, and by hand. */
+#include "kit.h"
+
+void *dispatch_queue_create(const char *label, void *attribute);
+void dispatch_async_f(void *queue, void *context, void (*function)(void *));
+void dispatch_release(void *object);
+
+/* -- the places --------------------------------------------------------------------------------------------------- */
+
+typedef enum place { OWN_QUEUE, PROGRAMS_QUEUE, BY_HAND, PLACES } place;
+
+typedef struct scene {
+    stage s;
+    place in;
+    void *serial; /* the program's dispatch queue */
+} scene;
+
+static void open_scene(scene *c, place in, stage_desc desc)
+{
+    memset(c, 0, sizeof *c);
+    c->in = in;
+    c->serial = in == PROGRAMS_QUEUE ? dispatch_queue_create("the program's", NULL) : NULL;
+    desc.device.callback_queue = c->serial;
+    desc.device.callback_mode = in == BY_HAND ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
+    stage_open(&c->s, &desc);
+    if (c->serial)
+        c->s.live--; /* stage_close finds the dispatch queue gone */
+}
+
+static void close_scene(scene *c)
+{
+    if (c->serial)
+        dispatch_release(c->serial);
+    stage_close(&c->s);
+}
+
+static void in_each_place(void (*body)(scene *c), stage_desc desc)
+{
+    for (int in = OWN_QUEUE; in < PLACES; in++) {
+        scene c;
+        open_scene(&c, (place)in, desc);
+        body(&c);
+        close_scene(&c);
+    }
+}
+
+/* -- once, and in order ------------------------------------------------------------------------------------------- */
+
+/* notes: in the order in which they are expected. */
+static void register_in_disorder(gpusync_queue *queue, note notes[7])
+{
+    void *buffers[3] = {new_buffer(queue), new_buffer(queue), new_buffer(queue)};
+    commit(queue, buffers[0]);
+    SUBMIT(queue, BUFFERS(buffers[1]), .on_complete = remember, .user = &notes[2]);
+    commit(queue, buffers[2]);
+    on_done(ticket_at(queue, 3), &notes[5]);
+    on_done(ticket_at(queue, 2), &notes[3]);
+    on_done(ticket_at(queue, 1), &notes[0]);
+    on_done(ticket_at(queue, 3), &notes[6]);
+    on_done(ticket_at(queue, 1), &notes[1]);
+    on_done(ticket_at(queue, 2), &notes[4]);
+}
+
+static void callbacks_of_tickets(scene *c)
+{
+    note notes[7];
+    memset(notes, 0, sizeof notes);
+    register_in_disorder(c->s.q[0], notes);
+    for (size_t i = 0; i < LENGTH(notes); i++)
+        assert_int_equal(calls_of(&notes[i]), 0);
+    settle(&c->s);
+    settle(&c->s);
+    assert_in_order(notes, LENGTH(notes));
+    for (size_t i = 0; i < LENGTH(notes); i++)
+        assert_noted(&notes[i], GPUSYNC_OK);
+}
+
+/* Tickets rise; of one ticket on_complete comes first, the others as they were registered. */
+static void test_R25_callbacks_of_tickets_come_once_and_in_order(void **state)
+{
+    (void)state;
+    in_each_place(callbacks_of_tickets, (stage_desc){0});
+}
+
+static void callbacks_of_values(scene *c)
+{
+    gpusync_timeline *t = c->s.t[0];
+    note notes[4];
+    note unreached = {0};
+    memset(notes, 0, sizeof notes);
+    on_done(at(t, 9), &unreached);
+    on_done(at(t, 3), &notes[3]);
+    on_done(at(t, 1), &notes[0]);
+    on_done(at(t, 2), &notes[2]);
+    on_done(at(t, 1), &notes[1]);
+    signal_value(t, 8);
+    settle(&c->s);
+    assert_in_order(notes, LENGTH(notes));
+    for (size_t i = 0; i < LENGTH(notes); i++)
+        assert_noted(&notes[i], GPUSYNC_OK);
+    assert_int_equal(calls_of(&unreached), 0);
+    signal_value(t, 9);
+    settle(&c->s);
+    assert_noted(&unreached, GPUSYNC_OK);
+}
+
+static void test_R25_callbacks_of_values_come_once_and_in_order(void **state)
+{
+    (void)state;
+    in_each_place(callbacks_of_values, (stage_desc){.timelines = 1});
+}
+
+/* The second handler comes first: the callback of its ticket waits for its turn. */
+static void test_S3_callbacks_of_ordered_work_wait_for_their_turn(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    note notes[2];
+    memset(notes, 0, sizeof notes);
+    on_done(ticket_at(s->q[0], commit(s->q[0], buffers[0])), &notes[0]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], buffers[1])), &notes[1]);
+    softmetal_finish(buffers[1]);
+    assert_int_equal(run_callbacks(s), 0);
+    softmetal_finish(buffers[0]);
+    assert_int_equal(run_callbacks(s), 2);
+    assert_in_order(notes, 2);
+}
+
+static void test_R1_the_callback_of_unordered_work_waits_for_nothing_else(void **state)
+{
+    stage *s = stage_of(state);
+    void *ordered = new_buffer(s->q[0]);
+    void *alone = new_buffer(s->q[0]);
+    note notes[2];
+    memset(notes, 0, sizeof notes);
+    on_done(ticket_at(s->q[0], commit(s->q[0], ordered)), &notes[1]);
+    SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[0]);
+    softmetal_finish(alone);
+    assert_int_equal(run_callbacks(s), 1);
+    assert_noted(&notes[0], GPUSYNC_OK);
+    softmetal_finish(ordered);
+    assert_int_equal(run_callbacks(s), 1);
+    assert_noted(&notes[1], GPUSYNC_OK);
+}
+
+static void fail_value(gpusync_timeline *timeline)
+{
+    const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
+    assert_ok(gpusync_timeline_fail(timeline, &reason));
+}
+
+/* By hand nothing runs in on_done; on a dispatch queue it runs on another thread. */
+static void callbacks_of_what_has_ended(scene *c)
+{
+    stage *s = &c->s;
+    const gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    signal_value(s->t[0], 3);
+    fail_value(s->t[0]);
+    const struct {
+        gpusync_point point;
+        gpusync_result expected;
+    } rows[] = {
+        {ticket_at(s->q[0], GPUSYNC_NO_TICKET), GPUSYNC_OK},
+        {ticket_at(s->q[0], -5), GPUSYNC_OK},
+        {ticket_at(s->q[0], failed), GPUSYNC_ERROR_EXECUTION},
+        {at(s->t[0], 0), GPUSYNC_OK},
+        {at(s->t[0], 3), GPUSYNC_OK},
+        {at(s->t[0], 4), GPUSYNC_ERROR_COMPILE},
+    };
+    note notes[LENGTH(rows)];
+    memset(notes, 0, sizeof notes);
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        on_done(rows[i].point, &notes[i]);
+        if (c->in == BY_HAND)
+            assert_int_equal(GET(&notes[i].calls), 0);
+    }
+    settle(s);
+    assert_in_order(notes, LENGTH(rows));
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        assert_noted(&notes[i], rows[i].expected);
+        assert_int_equal(!pthread_equal(notes[i].thread, pthread_self()), c->in != BY_HAND);
+    }
+}
+
+static void test_R25_what_has_ended_calls_back_all_the_same(void **state)
+{
+    (void)state;
+    in_each_place(callbacks_of_what_has_ended, (stage_desc){.timelines = 1});
+}
+
+/* -- where -------------------------------------------------------------------------------------------------------- */
+
+typedef struct busy {
+    gate open;
+    bool left;
+} busy;
+
+static void keep_busy(void *context)
+{
+    busy *b = (busy *)context;
+    gate_wait(&b->open);
+    PUT(&b->left, true);
+}
+
+static void comes_after_the_busy_one(void *user, gpusync_result result, const gpusync_error *error)
+{
+    busy *b = (busy *)user;
+    (void)error;
+    must(result == GPUSYNC_OK, "the callback's result");
+    must(GET(&b->left), "the callback does not run on the program's serial queue");
+    gate_wait(&b->open);
+}
+
+static void test_R25_callbacks_run_on_the_programs_dispatch_queue(void **state)
+{
+    scene c;
+    busy b = {.left = false};
+    (void)state;
+    open_scene(&c, PROGRAMS_QUEUE, (stage_desc){0});
+    gate_init(&b.open, 2);
+    dispatch_async_f(c.serial, &b, keep_busy);
+    assert_ok(gpusync_on_done(ticket_at(c.s.q[0], commit_new(c.s.q[0])), comes_after_the_busy_one, &b));
+    finish_all(&c.s);
+    gate_wait(&b.open);
+    gate_wait(&b.open);
+    settle(&c.s);
+    gate_destroy(&b.open);
+    close_scene(&c);
+}
+
+static void note_class(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)result;
+    (void)error;
+    PUT((unsigned *)user, softmetal_dispatch_qos(NULL));
+}
+
+static void test_R25_gpusyncs_dispatch_queue_is_user_initiated(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned class = 0;
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), note_class, &class));
+    settle(s);
+    assert_int_equal(GET(&class), 0x19); /* QOS_CLASS_USER_INITIATED */
+}
+
+/* No worker of libdispatch begins anything: what runs then ran in a call of this thread. */
+static void test_S10_no_wait_poll_or_signal_runs_a_callback(void **state)
+{
+    stage *s = stage_of(state);
+    note notes[3];
+    memset(notes, 0, sizeof notes);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    softmetal_set_dispatch_threads(0);
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
+    on_done(at(s->t[0], 1), &notes[1]);
+    finish_all(s);
+    assert_ok(gpusync_wait(s->q[0], 1, 0, NULL));
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    signal_value(s->t[0], 1);
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
+    on_done(at(s->t[0], 1), &notes[2]);
+    commit_new(s->q[0]);
+    assert_int_equal(GET(&notes[0].calls) + GET(&notes[1].calls) + GET(&notes[2].calls), 0);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    settle(s);
+    assert_in_order(notes, LENGTH(notes));
+}
+
+/* -- what a callback is told -------------------------------------------------------------------------------------- */
+
+typedef struct heard {
+    gpusync_queue *queue;
+    gpusync_result polled;
+    gpusync_times times;
+    gpusync_error on_record;
+    gpusync_result recorded;
+    bool done;
+    note told;
+} heard;
+
+static void ask_inside(void *user, gpusync_result result, const gpusync_error *error)
+{
+    heard *h = (heard *)user;
+    uint64_t cursor = 0;
+    h->polled = gpusync_poll(h->queue, 1, &h->times);
+    h->recorded = gpusync_queue_next_error(h->queue, &cursor, &h->on_record);
+    h->done = gpusync_is_done(h->queue, 1);
+    remember(&h->told, result, error);
+}
+
+static void test_S4_a_failure_is_on_record_before_its_callback(void **state)
+{
+    stage *s = stage_of(state);
+    heard h = {.queue = s->q[0]};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), ask_inside, &h));
+    settle(s);
+    assert_noted(&h.told, GPUSYNC_ERROR_EXECUTION);
+    assert_result(h.polled, GPUSYNC_ERROR_EXECUTION);
+    assert_ok(h.recorded);
+    assert_int_equal(h.on_record.ticket, 1);
+    assert_int_equal(h.on_record.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_int_equal(h.told.error.ticket, 1);
+    assert_int_equal(h.told.error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_string_equal(h.told.error.queue_label, "first");
+    assert_true(h.done);
+}
+
+static double tick(void)
+{
+    static int now;
+    return COUNT(&now) + 1;
+}
+
+static void assert_times_of_metal(const gpusync_times *times, void *buffer)
+{
+    const double start_s = METAL__AS0(double)(buffer, metal__sel("GPUStartTime"));
+    const double end_s = METAL__AS0(double)(buffer, metal__sel("GPUEndTime"));
+    assert_true(start_s > 0 && start_s < end_s);
+    assert_true(times->gpu_start_s == start_s && times->gpu_end_s == end_s);
+}
+
+/* F14: a look finds the end before the handler. The times are zero until the handler brings them, and not lost. */
+static void test_R26_times_that_a_callback_lacks_come_with_the_handler(void **state)
+{
+    stage *s = stage_of(state);
+    heard h = {.queue = s->q[0]};
+    gpusync_times times;
+    void *buffer = metal_retain(new_buffer(s->q[0]));
+    softmetal_set_gpu_clock(tick);
+    commit(s->q[0], buffer);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), ask_inside, &h));
+    softmetal_complete(buffer);
+    assert_int_equal(run_callbacks(s), 1);
+    assert_ok(h.polled);
+    assert_true(h.times.gpu_start_s == 0 && h.times.gpu_end_s == 0);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 1, &times));
+    assert_times_of_metal(&times, buffer);
+    softmetal_set_gpu_clock(NULL);
+    metal_release(buffer);
+}
+
+static void test_R26_a_callback_behind_the_handler_has_the_times(void **state)
+{
+    stage *s = stage_of(state);
+    heard h = {.queue = s->q[0]};
+    void *buffer = metal_retain(new_buffer(s->q[0]));
+    softmetal_set_gpu_clock(tick);
+    commit(s->q[0], buffer);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), ask_inside, &h));
+    finish_all(s);
+    assert_int_equal(run_callbacks(s), 1);
+    assert_times_of_metal(&h.times, buffer);
+    softmetal_set_gpu_clock(NULL);
+    metal_release(buffer);
+}
+
+static void autorelease(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)result;
+    (void)error;
+    metal_get(user, "autorelease");
+}
+
+static void note_gone(void *user)
+{
+    COUNT((unsigned *)user);
+}
+
+/* By hand, so that the pool of this thread would keep the object. */
+static void test_S10_a_callback_has_an_autorelease_pool(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned gone = 0;
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), autorelease, softmetal_new_witness(note_gone, &gone)));
+    assert_int_equal(run_callbacks(s), 1);
+    assert_int_equal(GET(&gone), 1);
+}
+
+/* -- refused ------------------------------------------------------------------------------------------------------ */
+
+static void test_R7_a_callback_is_refused_for_no_point(void **state)
+{
+    stage *s = stage_of(state);
+    const struct {
+        gpusync_point point;
+        gpusync_result expected;
+    } rows[] = {
+        {ticket_at(s->q[0], 2), GPUSYNC_ERROR_INVALID_TICKET},
+        {ticket_at(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_ERROR_INVALID_TICKET},
+        {ticket_at(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT},
+        {at(s->t[0], GPUSYNC_MAX_VALUE + 1), GPUSYNC_ERROR_NOT_RISING},
+    };
+    note n = {0};
+    commit_new(s->q[0]);
+    for (size_t i = 0; i < LENGTH(rows); i++)
+        assert_result(gpusync_on_done(rows[i].point, remember, &n), rows[i].expected);
+    assert_result(gpusync_on_done(ticket_at(s->q[0], 1), NULL, &n), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    commit_new(s->q[0]);
+    settle(s);
+    assert_int_equal(calls_of(&n), 0);
+}
+
+static void test_T15_a_refused_release_retains_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned gone = 0;
+    void *object = softmetal_new_witness(note_gone, &gone);
+    commit_new(s->q[0]);
+    assert_result(gpusync_release_after(s->q[0], 2, object), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_release_after(s->q[0], GPUSYNC_EVERYTHING, object), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_release_after(NULL, 1, object), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_release_after(s->q[0], 1, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    memory_fail(1, true);
+    assert_result(gpusync_release_after(s->q[0], 1, object), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    memory_fail(0, false);
+    metal_release(object);
+    assert_int_equal(GET(&gone), 1);
+}
+
+/* Whichever allocation fails: no ticket, no callback. The loop ends with the submission that is accepted. */
+static void test_R16_without_memory_nothing_is_registered(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = 77;
+    gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    note n = {0};
+    note refused = {0};
+    memory_fail(1, true);
+    assert_result(gpusync_on_done(ticket_at(s->q[0], 0), remember, &refused), GPUSYNC_ERROR_OUT_OF_MEMORY);
+    for (long i = 1; result != GPUSYNC_OK; i++) {
+        assert_int_equal(ticket, 77);
+        assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+        memory_fail(i, true);
+        result = TRY_SUBMIT(s->q[0], &ticket, .on_complete = remember, .user = &n);
+        assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_OUT_OF_MEMORY);
+    }
+    memory_fail(0, false);
+    assert_true(kit_now().refusals >= 2);
+    assert_int_equal(ticket, 1);
+    settle(s);
+    assert_noted(&n, GPUSYNC_OK);
+    assert_int_equal(calls_of(&refused), 0);
+}
+
+/* -- by hand ------------------------------------------------------------------------------------------------------ */
+
+static void expect_run(stage *s, size_t max, size_t expected)
+{
+    size_t count = 99;
+    assert_ok(gpusync_device_run_callbacks(s->device, max, &count));
+    assert_int_equal(count, expected);
+}
+
+static void test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest(void **state)
+{
+    stage *s = stage_of(state);
+    note notes[5];
+    memset(notes, 0, sizeof notes);
+    for (size_t i = 0; i < LENGTH(notes); i++)
+        on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[i]);
+    assert_int_equal(kit_now().notifies, 0);
+    expect_run(s, SIZE_MAX, 0);
+    finish_all(s);
+    unsigned long told = kit_now().notifies;
+    assert_true(told > 0);
+    expect_run(s, 0, 0);
+    assert_int_equal(kit_now().notifies, told); /* it has run none */
+    expect_run(s, 2, 2);
+    assert_int_equal(kit_now().notifies, told + 1);
+    assert_int_equal(notes[0].calls + notes[1].calls, 2);
+    expect_run(s, 3, 3);
+    assert_int_equal(kit_now().notifies, told + 1); /* none is left */
+    assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, NULL));
+    assert_in_order(notes, LENGTH(notes));
+    assert_result(gpusync_device_run_callbacks(NULL, 1, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+}
+
+static void test_R25_run_callbacks_has_nothing_to_do_where_they_are_queued(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    softmetal_set_dispatch_threads(0);
+    on_done(ticket_at(s->q[0], 0), &n);
+    expect_run(s, SIZE_MAX, 0);
+    assert_int_equal(GET(&n.calls), 0);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
+typedef struct chain {
+    stage *s;
+    unsigned calls, depth, most;
+    unsigned left; /* how many more to register */
+} chain;
+
+static void register_the_next(void *user, gpusync_result result, const gpusync_error *error)
+{
+    chain *l = (chain *)user;
+    (void)error;
+    must(result == GPUSYNC_OK, "the callback's result");
+    l->depth++;
+    l->most = l->depth > l->most ? l->depth : l->most;
+    l->calls++;
+    if (l->left > 0) {
+        l->left--;
+        must(gpusync_on_done(ticket_at(l->s->q[0], 0), register_the_next, l) == GPUSYNC_OK, "on_done in a callback");
+    }
+    l->depth--;
+}
+
+static void test_R25_what_becomes_due_in_run_callbacks_does_not_run_in_it(void **state)
+{
+    stage *s = stage_of(state);
+    chain l = {.s = s, .left = 2};
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), register_the_next, &l));
+    for (unsigned i = 1; i <= 3; i++) {
+        unsigned long told = kit_now().notifies;
+        expect_run(s, SIZE_MAX, 1);
+        assert_int_equal(l.calls, i);
+        assert_int_equal(kit_now().notifies > told, i < 3);
+    }
+    expect_run(s, SIZE_MAX, 0);
+}
+
+static void long_chain(scene *c)
+{
+    chain l = {.s = &c->s, .left = 500};
+    assert_ok(gpusync_on_done(ticket_at(c->s.q[0], 0), register_the_next, &l));
+    settle(&c->s);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    assert_int_equal(l.calls, 501);
+    assert_int_equal(l.most, 1);
+}
+
+static void test_R25_callbacks_that_register_callbacks_do_not_nest(void **state)
+{
+    (void)state;
+    in_each_place(long_chain, (stage_desc){0});
+}
+
+/* Metal loses the handler: run_callbacks reads the status. */
+static void test_R24_run_callbacks_looks(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[1]);
+    note n = {0};
+    softmetal_lose_handlers(buffer);
+    on_done(ticket_at(s->q[1], commit(s->q[1], buffer)), &n);
+    softmetal_finish(buffer);
+    assert_int_equal(kit_now().notifies, 0);
+    expect_run(s, SIZE_MAX, 1);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
+/* -- one at a time ------------------------------------------------------------------------------------------------ */
+
+typedef struct held_up {
+    gate g; /* of the callback and the test: it has begun; it may end */
+    bool over;
+} held_up;
+
+static void be_held_up(void *user, gpusync_result result, const gpusync_error *error)
+{
+    held_up *h = (held_up *)user;
+    (void)result;
+    (void)error;
+    gate_wait(&h->g);
+    gate_wait(&h->g);
+    PUT(&h->over, true);
+}
+
+static gpusync_result run_some(void *argument)
+{
+    return gpusync_device_run_callbacks((gpusync_device *)argument, SIZE_MAX, NULL);
+}
+
+/* A callback of the point runs, on a thread of j's by hand, and does not end before let_end. */
+static void begin_held_up(scene *c, held_up *h, job *j, gpusync_point point)
+{
+    gate_init(&h->g, 2);
+    h->over = false;
+    assert_ok(gpusync_on_done(point, be_held_up, h));
+    if (c->in == BY_HAND)
+        job_call(j, run_some, c->s.device);
+    gate_wait(&h->g);
+}
+
+static void let_end(scene *c, held_up *h, job *j)
+{
+    gate_wait(&h->g);
+    if (c->in == BY_HAND)
+        assert_ok(job_end(j));
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    assert_true(GET(&h->over));
+    gate_destroy(&h->g);
+}
+
+static void test_R25_run_callbacks_returns_at_once_beside_a_callback(void **state)
+{
+    scene c;
+    held_up h;
+    job j = {0};
+    note n = {0};
+    (void)state;
+    open_scene(&c, BY_HAND, (stage_desc){0});
+    begin_held_up(&c, &h, &j, ticket_at(c.s.q[0], 0));
+    on_done(ticket_at(c.s.q[0], 0), &n);
+    expect_run(&c.s, SIZE_MAX, 0);
+    assert_int_equal(GET(&n.calls), 0);
+    let_end(&c, &h, &j);
+    settle(&c.s);
+    assert_noted(&n, GPUSYNC_OK);
+    close_scene(&c);
+}
+
+#define MANY 400u
+
+static struct {
+    unsigned inside;
+    unsigned seen[MANY];
+    unsigned count;
+} crowd;
+
+static void enter_alone(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)result;
+    (void)error;
+    must(COUNT(&crowd.inside) == 0, "two callbacks of a device overlap");
+    crowd.seen[crowd.count++] = (unsigned)(uintptr_t)user;
+    __atomic_fetch_sub(&crowd.inside, 1, __ATOMIC_SEQ_CST);
+}
+
+static void *run_until_all_ran(void *device)
+{
+    bool more = true;
+    while (more) {
+        size_t count = 0;
+        must(gpusync_device_run_callbacks((gpusync_device *)device, 3, &count) == GPUSYNC_OK, "run_callbacks");
+        if (count == 0)
+            sched_yield();
+        more = !GET(&crowd.seen[MANY - 1]);
+    }
+    return NULL;
+}
+
+static void test_R25_threads_that_run_callbacks_take_turns(void **state)
+{
+    stage *s = stage_of(state);
+    pthread_t threads[3];
+    memset(&crowd, 0, sizeof crowd);
+    for (uintptr_t i = 1; i <= MANY; i++)
+        assert_ok(gpusync_on_done(at(s->t[0], i), enter_alone, (void *)i));
+    signal_value(s->t[0], MANY);
+    for (size_t i = 0; i < LENGTH(threads); i++)
+        threads[i] = start(run_until_all_ran, s->device);
+    for (size_t i = 0; i < LENGTH(threads); i++)
+        join(threads[i]);
+    assert_int_equal(crowd.count, MANY);
+    for (unsigned i = 0; i < MANY; i++)
+        assert_int_equal(crowd.seen[i], i + 1);
+}
+
+/* -- objects that are released ------------------------------------------------------------------------------------ */
+
+typedef struct order {
+    unsigned next;
+    unsigned came[3];
+} order;
+
+static void first_comes(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)result;
+    (void)error;
+    ((order *)user)->came[0] = ++((order *)user)->next;
+}
+
+static void object_goes(void *user)
+{
+    ((order *)user)->came[1] = ++((order *)user)->next;
+}
+
+static void last_comes(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)result;
+    (void)error;
+    ((order *)user)->came[2] = ++((order *)user)->next;
+}
+
+static void release_in_order(scene *c)
+{
+    stage *s = &c->s;
+    order o = {0};
+    void *object = softmetal_new_witness(object_goes, &o);
+    gpusync_ticket ticket = commit_new(s->q[0]);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], ticket), first_comes, &o));
+    assert_ok(gpusync_release_after(s->q[0], ticket, object));
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], ticket), last_comes, &o));
+    metal_release(object);
+    commit_new(s->q[0]);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    assert_int_equal(o.next, 0);
+    assert_true(finish_next(s->q[0]));
+    if (c->in == BY_HAND)
+        expect_run(s, SIZE_MAX, 3);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(o.came[i], i + 1);
+}
+
+/* Between the callbacks of its ticket; later work does not matter. */
+static void test_T15_an_object_is_released_where_a_callback_would_run(void **state)
+{
+    (void)state;
+    in_each_place(release_in_order, (stage_desc){0});
+}
+
+static void test_T15_an_object_is_released_however_its_ticket_ends(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned gone = 0;
+    const gpusync_ticket tickets[] = {
+        GPUSYNC_NO_TICKET,
+        commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT),
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1))), /* cancelled */
+    };
+    for (size_t i = 0; i < LENGTH(tickets); i++) {
+        void *object = softmetal_new_witness(note_gone, &gone);
+        assert_ok(gpusync_release_after(s->q[0], tickets[i], object));
+        metal_release(object);
+    }
+    settle(s);
+    assert_int_equal(GET(&gone), 2);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    settle(s);
+    assert_int_equal(GET(&gone), 3);
+}
+
+/* -- what a callback may do --------------------------------------------------------------------------------------- */
+
+enum { ROOM = 4 };
+
+/* q[0]: ticket 1 is done, ticket 2 is not. q[1]: whose callback it is. q[2] is full. t[0]: 5 is reached. */
+static gpusync_result try_wait_done(stage *s) { return gpusync_wait(s->q[0], 1, GPUSYNC_FOREVER, NULL); }
+static gpusync_result try_wait(stage *s) { return gpusync_wait(s->q[0], 2, GPUSYNC_FOREVER, NULL); }
+static gpusync_result try_wait_once(stage *s) { return gpusync_wait(s->q[0], 2, 0, NULL); }
+static gpusync_result try_wait_all(stage *s) { return gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, SECONDS(1), NULL); }
+static gpusync_result try_device(stage *s) { return gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL); }
+static gpusync_result try_value(stage *s) { return gpusync_timeline_wait(s->t[0], 6, GPUSYNC_FOREVER, NULL); }
+static gpusync_result try_value_once(stage *s) { return gpusync_timeline_wait(s->t[0], 6, 0, NULL); }
+static gpusync_result try_value_done(stage *s) { return gpusync_timeline_wait(s->t[0], 5, GPUSYNC_FOREVER, NULL); }
+static gpusync_result try_poll(stage *s) { return gpusync_poll(s->q[0], 2, NULL); }
+static gpusync_result try_signal(stage *s) { return gpusync_timeline_signal(s->t[0], 6); }
+static gpusync_result try_fail(stage *s) { return gpusync_timeline_fail(s->t[0], NULL); }
+static gpusync_result try_cancel(stage *s) { return gpusync_queue_cancel_held(s->q[0]); }
+static gpusync_result try_marker(stage *s) { return gpusync_commit_marker(s->q[0], NULL, NULL); }
+static gpusync_result try_destroy(stage *s) { return gpusync_queue_destroy(s->q[0]); }
+static gpusync_result try_abandon(stage *s) { return gpusync_queue_abandon(s->q[0]); }
+static gpusync_result try_end_timeline(stage *s) { return gpusync_timeline_destroy(s->t[0]); }
+static gpusync_result try_end_device(stage *s) { return gpusync_device_destroy(s->device); }
+
+static gpusync_result try_many(stage *s)
+{
+    const gpusync_point points[] = {ticket_at(s->q[0], 2), at(s->t[0], 6)};
+    return gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, NULL, NULL);
+}
+
+static gpusync_result try_many_done(stage *s)
+{
+    const gpusync_point points[] = {ticket_at(s->q[0], 2), at(s->t[0], 5)};
+    return gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, NULL, NULL);
+}
+
+static gpusync_result try_room(stage *s)
+{
+    void *buffer;
+    return gpusync_command_buffer_create(s->q[2], NULL, GPUSYNC_FOREVER, &buffer);
+}
+
+static gpusync_result try_commit(stage *s)
+{
+    void *buffer;
+    gpusync_result result = gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &buffer);
+    return result ? result : gpusync_commit(s->q[0], buffer, NULL);
+}
+
+static gpusync_result try_encode(stage *s)
+{
+    void *buffer;
+    gpusync_result result = gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &buffer);
+    if (!result)
+        result = gpusync_encode_wait(s->q[0], buffer, at(s->t[0], 5));
+    if (!result)
+        result = gpusync_encode_signal(s->q[0], buffer, at(s->t[0], 7));
+    return result ? result : gpusync_command_buffer_discard(s->q[0], buffer);
+}
+
+static gpusync_result try_submit(stage *s)
+{
+    return TRY_SUBMIT(s->q[0], NULL, WAITS(at(s->t[0], 5)), SIGNALS(at(s->t[0], 6)));
+}
+
+static gpusync_result try_run(stage *s)
+{
+    size_t count = 99;
+    gpusync_result result = gpusync_device_run_callbacks(s->device, 1, &count);
+    must(count == 0, "run_callbacks that is refused runs nothing");
+    return result;
+}
+
+static void nothing(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+}
+
+static gpusync_result try_on_done(stage *s) { return gpusync_on_done(ticket_at(s->q[0], 2), nothing, NULL); }
+
+static gpusync_result try_release(stage *s)
+{
+    void *object = metal_buffer_new(s->metal_device, 16);
+    gpusync_result result = gpusync_release_after(s->q[0], 2, object);
+    metal_release(object);
+    return result;
+}
+
+static gpusync_result try_make(stage *s)
+{
+    gpusync_queue *queue;
+    gpusync_timeline *timeline;
+    gpusync_result result = gpusync_queue_create(s->device, NULL, &queue);
+    if (!result)
+        result = gpusync_timeline_create(s->device, NULL, &timeline);
+    if (!result)
+        result = gpusync_queue_destroy_later(queue, NULL, NULL);
+    return result ? result : gpusync_timeline_destroy_later(timeline, NULL, NULL);
+}
+
+typedef struct act {
+    const char *name;
+    gpusync_result (*call)(stage *s);
+    gpusync_result expected;
+} act;
+
+static const act acts[] = {
+    {"wait for what is done", try_wait_done, GPUSYNC_OK},
+    {"wait", try_wait, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait, timeout 0", try_wait_once, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for everything", try_wait_all, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for the device", try_device, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for a value", try_value, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for a value, timeout 0", try_value_once, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for a value that is reached", try_value_done, GPUSYNC_OK},
+    {"wait for many", try_many, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for many, one of which has ended", try_many_done, GPUSYNC_OK},
+    {"wait for room", try_room, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"poll", try_poll, GPUSYNC_NOT_READY},
+    {"commit", try_commit, GPUSYNC_OK},
+    {"encode and discard", try_encode, GPUSYNC_OK},
+    {"submit", try_submit, GPUSYNC_OK},
+    {"commit a marker", try_marker, GPUSYNC_OK},
+    {"signal", try_signal, GPUSYNC_OK},
+    {"fail", try_fail, GPUSYNC_OK},
+    {"cancel", try_cancel, GPUSYNC_OK},
+    {"register", try_on_done, GPUSYNC_OK},
+    {"release", try_release, GPUSYNC_OK},
+    {"make and destroy later", try_make, GPUSYNC_OK},
+    {"run callbacks", try_run, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"destroy a queue", try_destroy, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"abandon a queue", try_abandon, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"destroy a timeline", try_end_timeline, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"destroy the device", try_end_device, GPUSYNC_ERROR_WOULD_DEADLOCK},
+};
+
+typedef struct attempt {
+    stage *s;
+    const act *what;
+    gpusync_result got;
+    unsigned calls;
+} attempt;
+
+static void attempt_it(void *user, gpusync_result result, const gpusync_error *error)
+{
+    attempt *a = (attempt *)user;
+    (void)result;
+    (void)error;
+    a->got = a->what->call(a->s);
+    COUNT(&a->calls);
+}
+
+static void expect_attempt(const attempt *a)
+{
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    if (GET(&a->calls) != 1 || a->got != a->what->expected)
+        fail_msg("%s: %u calls, %s", a->what->name, a->calls, gpusync_result_string(a->got));
+}
+
+static void prepare_acts(stage *s)
+{
+    commit_new(s->q[0]);
+    finish_all(s);
+    commit_new(s->q[0]);
+    for (int i = 0; i < ROOM; i++)
+        commit_new(s->q[2]);
+    signal_value(s->t[0], 5);
+}
+
+static void try_each_act(place in, bool in_destroy)
+{
+    for (size_t i = 0; i < LENGTH(acts); i++) {
+        scene c;
+        open_scene(&c, in, (stage_desc){.queues = 3, .timelines = 1, .queue = {.max_command_buffer_count = ROOM}});
+        attempt a = {.s = &c.s, .what = &acts[i]};
+        prepare_acts(&c.s);
+        assert_ok(gpusync_on_done(ticket_at(c.s.q[1], 0), attempt_it, &a));
+        if (in_destroy) {
+            assert_ok(gpusync_queue_destroy(c.s.q[1]));
+            c.s.q[1] = NULL;
+        } else {
+            run_callbacks(&c.s);
+        }
+        expect_attempt(&a);
+        settle(&c.s);
+        close_scene(&c);
+    }
+}
+
+static void test_R20_a_callback_may_do_all_but_wait_and_destroy(void **state)
+{
+    (void)state;
+    for (int in = OWN_QUEUE; in < PLACES; in++)
+        try_each_act((place)in, false);
+}
+
+static void test_R20_a_callback_in_a_destroy_may_do_the_same(void **state)
+{
+    (void)state;
+    try_each_act(BY_HAND, true);
+}
+
+/* -- a destroy, and callbacks ------------------------------------------------------------------------------------- */
+
+static void destroy_queue(stage *s, int i)
+{
+    gpusync_queue *queue = s->q[i];
+    s->q[i] = NULL;
+    assert_ok(gpusync_queue_destroy(queue));
+}
+
+/* Nothing but the destroys runs a callback: no worker of libdispatch begins, and run_callbacks is not called. */
+static void destroys_run_their_own(scene *c)
+{
+    stage *s = &c->s;
+    note others = {0};
+    note own[4];
+    memset(own, 0, sizeof own);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    softmetal_set_dispatch_threads(0);
+    on_done(ticket_at(s->q[0], 0), &others);
+    on_done(ticket_at(s->q[1], 0), &own[0]);
+    on_done(ticket_at(s->q[1], commit_new(s->q[1])), &own[1]);
+    on_done(at(s->t[0], 0), &own[2]);
+    on_done(at(s->t[0], 1), &own[3]);
+    finish_all(s);
+    destroy_queue(s, 1);
+    assert_int_equal(GET(&own[0].calls) + GET(&own[1].calls), 2);
+    assert_int_equal(GET(&own[2].calls), 0);
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
+    assert_int_equal(GET(&own[2].calls) + GET(&own[3].calls), 2);
+    assert_int_equal(GET(&others.calls), 0);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    settle(s);
+    assert_noted(&others, GPUSYNC_OK);
+    assert_in_order(own, LENGTH(own));
+    assert_result(own[3].result, GPUSYNC_ERROR_DESTROYED);
+    for (size_t i = 0; i < LENGTH(own); i++)
+        assert_true(pthread_equal(own[i].thread, pthread_self()));
+}
+
+static void test_R25_a_destroy_runs_the_callbacks_of_its_object_alone(void **state)
+{
+    (void)state;
+    in_each_place(destroys_run_their_own, (stage_desc){.queues = 2, .timelines = 1});
+}
+
+static void destroy_beside(scene *c)
+{
+    held_up h;
+    job j = {0};
+    note n = {0};
+    begin_held_up(c, &h, &j, ticket_at(c->s.q[0], 0));
+    on_done(ticket_at(c->s.q[1], 0), &n);
+    destroy_queue(&c->s, 1);
+    assert_int_equal(GET(&n.calls), 1);
+    assert_false(GET(&h.over));
+    let_end(c, &h, &j);
+}
+
+static void test_R25_a_destroy_runs_them_beside_a_callback_of_another_object(void **state)
+{
+    (void)state;
+    in_each_place(destroy_beside, (stage_desc){.queues = 2});
+}
+
+static gpusync_result end_queue(void *queue) { return gpusync_queue_destroy((gpusync_queue *)queue); }
+static gpusync_result give_up_queue(void *queue) { return gpusync_queue_abandon((gpusync_queue *)queue); }
+static gpusync_result end_timeline(void *timeline)
+{
+    return gpusync_timeline_destroy((gpusync_timeline *)timeline);
+}
+
+/* The destroy sleeps meanwhile (A29), and a callback behind the one that runs comes after it. */
+static void destroy_waits(scene *c, gpusync_point point, gpusync_result (*end)(void *), void *object)
+{
+    held_up h;
+    job j = {0};
+    job destroy = {0};
+    note n = {0};
+    begin_held_up(c, &h, &j, point);
+    on_done(point, &n);
+    job_call(&destroy, end, object);
+    await_parked(1);
+    assert_false(job_is_over(&destroy));
+    assert_int_equal(GET(&n.calls), 0);
+    gate_wait(&h.g);
+    assert_ok(job_end(&destroy));
+    assert_true(GET(&h.over));
+    assert_int_equal(GET(&n.calls), 1);
+    if (c->in == BY_HAND)
+        assert_ok(job_end(&j));
+    gate_destroy(&h.g);
+}
+
+static void destroys_wait(scene *c)
+{
+    destroy_waits(c, ticket_at(c->s.q[0], 0), end_queue, c->s.q[0]);
+    c->s.q[0] = NULL;
+    destroy_waits(c, ticket_at(c->s.q[1], 0), give_up_queue, c->s.q[1]);
+    c->s.q[1] = NULL;
+    destroy_waits(c, at(c->s.t[0], 0), end_timeline, c->s.t[0]);
+    c->s.t[0] = NULL;
+}
+
+static void test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs(void **state)
+{
+    (void)state;
+    in_each_place(destroys_wait, (stage_desc){.queues = 2, .timelines = 1});
+}
+
+int main(void)
+{
+    static const gpusync_device_desc by_hand = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_R25_callbacks_of_tickets_come_once_and_in_order),
+        cmocka_unit_test(test_R25_callbacks_of_values_come_once_and_in_order),
+        on_stage_with(test_S3_callbacks_of_ordered_work_wait_for_their_turn, .device = by_hand),
+        on_stage_with(test_R1_the_callback_of_unordered_work_waits_for_nothing_else, .device = by_hand),
+        cmocka_unit_test(test_R25_what_has_ended_calls_back_all_the_same),
+        cmocka_unit_test(test_R25_callbacks_run_on_the_programs_dispatch_queue),
+        on_stage(test_R25_gpusyncs_dispatch_queue_is_user_initiated),
+        on_stage_with(test_S10_no_wait_poll_or_signal_runs_a_callback, .timelines = 1),
+        on_stage(test_S4_a_failure_is_on_record_before_its_callback),
+        on_stage_with(test_R26_times_that_a_callback_lacks_come_with_the_handler, .device = by_hand),
+        on_stage_with(test_R26_a_callback_behind_the_handler_has_the_times, .device = by_hand),
+        on_stage_with(test_S10_a_callback_has_an_autorelease_pool, .device = by_hand),
+        on_stage_with(test_R7_a_callback_is_refused_for_no_point, .timelines = 1),
+        on_stage(test_T15_a_refused_release_retains_nothing),
+        on_stage(test_R16_without_memory_nothing_is_registered),
+        on_stage_with(test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest, .device = by_hand),
+        on_stage(test_R25_run_callbacks_has_nothing_to_do_where_they_are_queued),
+        on_stage_with(test_R25_what_becomes_due_in_run_callbacks_does_not_run_in_it, .device = by_hand),
+        cmocka_unit_test(test_R25_callbacks_that_register_callbacks_do_not_nest),
+        on_stage_with(test_R24_run_callbacks_looks, .queues = 2, .device = by_hand),
+        cmocka_unit_test(test_R25_run_callbacks_returns_at_once_beside_a_callback),
+        on_stage_with(test_R25_threads_that_run_callbacks_take_turns, .timelines = 1, .device = by_hand),
+        cmocka_unit_test(test_T15_an_object_is_released_where_a_callback_would_run),
+        on_stage_with(test_T15_an_object_is_released_however_its_ticket_ends, .timelines = 1),
+        cmocka_unit_test(test_R20_a_callback_may_do_all_but_wait_and_destroy),
+        cmocka_unit_test(test_R20_a_callback_in_a_destroy_may_do_the_same),
+        cmocka_unit_test(test_R25_a_destroy_runs_the_callbacks_of_its_object_alone),
+        cmocka_unit_test(test_R25_a_destroy_runs_them_beside_a_callback_of_another_object),
+        cmocka_unit_test(test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
