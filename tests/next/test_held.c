@@ -1,0 +1,1394 @@
+/* test_held.c - work that has a ticket and that Metal does not have yet
+
+   Proved: what holds work and what lets it go (S3, S6), the order of values with each of its cells (S7, T3, R4), the ends
+   of held work (R8, R9), UNORDERED work (R1), tickets as points (R7), buffers that cannot be held (R5). Almost all of it
+   on the manual clock, where the test knows what Metal has. */
+#include "kit.h"
+
+#define UNORDERED GPUSYNC_SUBMIT_UNORDERED
+#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
+
+/* Submits one buffer with at most one wait and one signal: a NULL is none. */
+static gpusync_ticket send_one(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
+                               const gpusync_point *signal, uint32_t flags)
+{
+    gpusync_submission submission = {0};
+    submission.waits = wait;
+    submission.wait_count = wait != NULL;
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    submission.signals = signal;
+    submission.signal_count = signal != NULL;
+    submission.flags = flags;
+    return submit_at(queue, &submission, __FILE__, __LINE__);
+}
+
+static void *marked(stage *s, unsigned queue, uint32_t number)
+{
+    void *buffer = new_buffer(s->q[queue]);
+    mark(s, buffer, number);
+    return buffer;
+}
+
+/* An open buffer that is to signal. */
+static void *signalling(stage *s, unsigned queue, gpusync_point signal)
+{
+    void *buffer = new_buffer(s->q[queue]);
+    encode_signal(s->q[queue], buffer, signal);
+    return buffer;
+}
+
+/* An open buffer that waits. */
+static void *waiting(stage *s, unsigned queue, gpusync_point wait)
+{
+    void *buffer = new_buffer(s->q[queue]);
+    encode_wait(s->q[queue], buffer, wait);
+    return buffer;
+}
+
+static void assert_failed(gpusync_timeline *timeline, gpusync_result result)
+{
+    uint64_t value;
+    assert_result(gpusync_timeline_query(timeline, &value), result);
+}
+
+/* -- S6: what holds work -------------------------------------------------------------------------------------------- */
+
+typedef enum way_to_come { BY_THE_HOST, BY_SENT_WORK, BY_HOST_SYNC_WORK, BY_HELD_WORK, BY_AN_OPEN_BUFFER, WAYS } way_to_come;
+
+/* How the value 1 of t[0] comes: in three steps, after each of which the test asks what Metal has. */
+static void *begin_to_signal(stage *s, way_to_come way)
+{
+    gpusync_point one = at(s->t[0], 1);
+    gpusync_point go = at(s->t[1], 1);
+    void *buffer = NULL;
+    if (way == BY_SENT_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, 0);
+    if (way == BY_HOST_SYNC_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, HOST_SYNC);
+    if (way == BY_HELD_WORK) send_one(s->q[1], &go, new_buffer(s->q[1]), &one, 0);
+    if (way == BY_AN_OPEN_BUFFER) buffer = signalling(s, 1, one);
+    return buffer;
+}
+
+static void go_on_to_signal(stage *s, way_to_come way, void *open)
+{
+    if (way == BY_HELD_WORK) signal_value(s->t[1], 1);
+    if (way == BY_AN_OPEN_BUFFER) commit(s->q[1], open);
+}
+
+static void test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal(void **state)
+{
+    static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+    stage *s = stage_of(state);
+    unsigned way, kind;
+    for (way = 0; way < WAYS; way++) {
+        for (kind = 0; kind < LENGTH(kinds); kind++) {
+            bool gpu_waits = !(kinds[kind] & HOST_SYNC);
+            gpusync_point one;
+            gpusync_ticket ticket;
+            void *open;
+            void *buffer;
+            s->t[0] = new_timeline(s->device);
+            s->t[1] = new_timeline(s->device);
+            one = at(s->t[0], 1);
+            buffer = new_buffer(s->q[0]);
+            open = begin_to_signal(s, (way_to_come)way);
+            ticket = send_one(s->q[0], &one, buffer, NULL, kinds[kind]);
+            assert_int_equal(is_sent(buffer), way == BY_SENT_WORK && gpu_waits);
+            go_on_to_signal(s, (way_to_come)way, open);
+            assert_int_equal(is_sent(buffer), way != BY_THE_HOST && way != BY_HOST_SYNC_WORK && gpu_waits);
+            assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+            if (way == BY_THE_HOST) signal_value(s->t[0], 1);
+            while (finish_next(s->q[1])) {}
+            assert_int_equal(value_of(s->t[0]), 1);
+            assert_true(is_sent(buffer));
+            assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+            finish_all(s);
+            assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+            assert_ok(gpusync_timeline_destroy(s->t[0]));
+            assert_ok(gpusync_timeline_destroy(s->t[1]));
+            s->t[0] = s->t[1] = NULL;
+        }
+    }
+}
+
+static void test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned order[3];
+    unsigned i, k;
+    for (i = 0; i < 6; i++) {
+        void *buffers[2] = {waiting(s, 0, at(s->t[0], i + 1)), waiting(s, 0, at(s->t[1], i + 1))};
+        gpusync_ticket ticket =
+            SUBMIT(s->q[0], WAITS(at(s->t[2], i + 1)), BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[3], i + 1)));
+        order[0] = i % 3;
+        order[1] = (i + 1 + i / 3) % 3;
+        order[2] = 3 - order[0] - order[1];
+        for (k = 0; k < 3; k++) {
+            assert_false(is_sent(buffers[0]));
+            assert_false(is_sent(buffers[1]));
+            signal_value(s->t[order[k]], i + 1);
+        }
+        assert_true(is_sent(buffers[0]));
+        assert_true(is_sent(buffers[1]));
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(value_of(s->t[3]), i + 1);
+    }
+}
+
+/* The wait need not be the highest: a higher signal that Metal has will do, and so will one that is reached. */
+static void test_S6_a_higher_value_ends_a_wait_as_well(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = waiting(s, 0, at(s->t[0], 3));
+    commit(s->q[0], buffer);
+    assert_false(is_sent(buffer));
+    commit(s->q[1], signalling(s, 1, at(s->t[0], 9)));
+    assert_true(is_sent(buffer));
+    assert_false(finish_next(s->q[0])); /* the GPU waits */
+    finish_all(s);
+    buffer = waiting(s, 0, at(s->t[0], 8));
+    commit(s->q[0], buffer);
+    assert_true(is_sent(buffer));
+}
+
+static void test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(s->t[0], &base);
+    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[1])};
+    gpusync_ticket first = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]));
+    gpusync_ticket second = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffers[1]), .flags = HOST_SYNC);
+    assert_true(is_sent(buffers[0]));
+    assert_false(is_sent(buffers[1]));
+    assert_false(finish_next(s->q[0]));
+    metal_event_signal(event, base + 1);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_true(is_sent(buffers[1])); /* the listener lets it go, without a call of the program's */
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], first, NULL));
+    assert_ok(gpusync_poll(s->q[1], second, NULL));
+}
+
+/* -- S3: held behind held ------------------------------------------------------------------------------------------- */
+
+static void test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order_of_tickets(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[6];
+    gpusync_ticket tickets[6];
+    note notes[6] = {0};
+    unsigned i;
+    for (i = 0; i < 6; i++) {
+        buffers[i] = marked(s, 0, i);
+        if (i == 0) encode_wait(s->q[0], buffers[i], at(s->t[0], 1));
+        if (i == 3) encode_wait(s->q[0], buffers[i], at(s->t[0], 2));
+        tickets[i] = i == 2 ? SUBMIT(s->q[0], BUFFERS(buffers[i]), .flags = HOST_SYNC) : commit(s->q[0], buffers[i]);
+        assert_int_equal(tickets[i], i + 1);
+        on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    }
+    for (i = 0; i < 6; i++) assert_false(is_sent(buffers[i]));
+    signal_value(s->t[0], 1);
+    for (i = 0; i < 6; i++) assert_int_equal(is_sent(buffers[i]), i < 3);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], tickets[2], NULL));
+    for (i = 3; i < 6; i++) assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[0], 2);
+    finish_all(s);
+    assert_marks(0, 1, 2, 3, 4, 5);
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_in_order(notes, 6);
+}
+
+static void test_S3_ordered_work_ends_in_the_order_of_tickets_though_metal_ends_it_otherwise(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    gpusync_ticket tickets[3];
+    note notes[3] = {0};
+    unsigned i;
+    for (i = 0; i < 3; i++) {
+        metal_retain(buffers[i]);
+        tickets[i] = SUBMIT(s->q[0], BUFFERS(buffers[i]), .flags = i == 1 ? UNORDERED : 0);
+        on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    }
+    softmetal_finish(buffers[2]);
+    assert_result(gpusync_poll(s->q[0], tickets[2], NULL), GPUSYNC_NOT_READY);
+    assert_int_equal(calls_of(&notes[2]), 0);
+    softmetal_finish(buffers[1]);
+    assert_ok(gpusync_poll(s->q[0], tickets[1], NULL)); /* UNORDERED: its end is told alone */
+    assert_noted(&notes[1], GPUSYNC_OK);
+    assert_false(gpusync_is_done(s->q[0], tickets[1]));
+    assert_result(gpusync_poll(s->q[0], tickets[2], NULL), GPUSYNC_NOT_READY);
+    softmetal_finish(buffers[0]);
+    assert_ok(gpusync_poll(s->q[0], tickets[2], NULL));
+    assert_true(gpusync_is_done(s->q[0], tickets[2]));
+    assert_noted(&notes[0], GPUSYNC_OK);
+    assert_noted(&notes[2], GPUSYNC_OK);
+    assert_true(notes[0].order < notes[2].order);
+    for (i = 0; i < 3; i++) metal_release(buffers[i]);
+}
+
+static void test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_cancelled(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket first = commit(s->q[0], waiting(s, 0, at(s->t[0], 1)));
+    gpusync_ticket second = commit(s->q[0], signalling(s, 0, at(s->t[0], 1)));
+    gpusync_point two = at(s->t[1], 1);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_NOT_READY);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_CANCELLED);
+    first = commit(s->q[0], waiting(s, 0, two));
+    second = send_one(s->q[0], NULL, new_buffer(s->q[0]), &two, UNORDERED);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], first, NULL));
+    assert_ok(gpusync_poll(s->q[0], second, NULL));
+}
+
+/* -- R1: UNORDERED --------------------------------------------------------------------------------------------------- */
+
+static void test_R1_held_unordered_work_holds_up_nothing_of_its_queue(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    gpusync_point go = at(s->t[0], 1);
+    gpusync_point told = at(s->t[1], 1);
+    gpusync_ticket held = send_one(s->q[0], &go, buffers[0], NULL, UNORDERED);
+    gpusync_ticket plain = send_one(s->q[0], NULL, buffers[1], &told, 0);
+    note note_held = {0};
+    note note_plain = {0};
+    on_done(ticket_at(s->q[0], held), &note_held);
+    on_done(ticket_at(s->q[0], plain), &note_plain);
+    assert_false(is_sent(buffers[0]));
+    assert_true(is_sent(buffers[1]));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[1]), 1);
+    assert_ok(gpusync_poll(s->q[0], plain, NULL));
+    assert_ok(gpusync_wait(s->q[0], plain, 0, NULL));
+    assert_noted(&note_plain, GPUSYNC_OK);
+    assert_int_equal(calls_of(&note_held), 0);
+    /* The answer of is_done is late here, and what covers all work says that there is some. */
+    assert_false(gpusync_is_done(s->q[0], plain));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2);
+    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_TIMEOUT);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_noted(&note_held, GPUSYNC_OK);
+    assert_true(gpusync_is_done(s->q[0], plain));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
+}
+
+static void test_R1_unordered_work_passes_held_work_and_is_told_alone(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {waiting(s, 0, at(s->t[0], 1)), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    gpusync_ticket held = commit(s->q[0], buffers[0]);
+    gpusync_ticket passes = SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = UNORDERED);
+    gpusync_ticket plain = commit(s->q[0], buffers[2]);
+    note n = {0};
+    on_done(ticket_at(s->q[0], passes), &n);
+    assert_false(is_sent(buffers[0]));
+    assert_true(is_sent(buffers[1]));
+    assert_false(is_sent(buffers[2]));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], passes, NULL));
+    assert_ok(gpusync_wait(s->q[0], passes, 0, NULL));
+    assert_noted(&n, GPUSYNC_OK);
+    assert_false(gpusync_is_done(s->q[0], passes)); /* it covers the held one, too */
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], plain, NULL));
+    assert_true(gpusync_is_done(s->q[0], plain));
+}
+
+/* IREE's queue_execute and queue_host_call: the callback of the second makes what the first waits for. */
+static gpusync_timeline *signalled_in_a_callback;
+
+static void signal_one(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)error;
+    must(result == GPUSYNC_OK, "the host call succeeds");
+    must(gpusync_timeline_signal(signalled_in_a_callback, 1) == GPUSYNC_OK, "a callback may signal");
+}
+
+static void test_R1_the_callback_of_an_unordered_ticket_may_let_an_earlier_one_go(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket first = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), .flags = UNORDERED);
+    gpusync_ticket second;
+    signalled_in_a_callback = s->t[0];
+    second = SUBMIT(s->q[0], .on_complete = signal_one, .flags = UNORDERED);
+    finish_all(s);
+    run_callbacks(s); /* on the dispatch queue */
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], first, NULL));
+    assert_ok(gpusync_poll(s->q[0], second, NULL));
+    assert_int_equal(value_of(s->t[0]), 1);
+}
+
+/* Godot's loop: one UNORDERED submission waits for long, and the frames behind it go on, in a queue with little room. */
+static void test_R1_frames_go_on_behind_an_unordered_submission(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ring[3] = {0, 0, 0};
+    gpusync_point go = at(s->t[0], 1);
+    unsigned frame;
+    send_one(s->q[0], &go, new_buffer(s->q[0]), NULL, UNORDERED);
+    for (frame = 0; frame < 40; frame++) {
+        assert_ok(gpusync_wait(s->q[0], ring[frame % 3], 0, NULL));
+        ring[frame % 3] = commit_new(s->q[0]);
+        if (frame % 3 == 2) finish_all(s);
+    }
+    finish_all(s);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 41);
+}
+
+/* IREE's tests: the consumers come first, all on one queue. */
+static void test_R1_a_graph_that_is_submitted_backwards_on_one_queue_runs(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[4];
+    gpusync_ticket tickets[4];
+    unsigned i;
+    for (i = 0; i < 4; i++) buffers[i] = marked(s, 0, i);
+    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)), .flags = UNORDERED);
+    tickets[1] = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(buffers[1]), SIGNALS(at(s->t[2], 1)), .flags = UNORDERED);
+    tickets[2] = SUBMIT(s->q[0], BUFFERS(buffers[2]), .flags = UNORDERED);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], tickets[2], NULL));
+    assert_result(gpusync_poll(s->q[0], tickets[1], NULL), GPUSYNC_NOT_READY);
+    tickets[3] = SUBMIT(s->q[0], BUFFERS(buffers[3]), SIGNALS(at(s->t[0], 1)), .flags = UNORDERED);
+    finish_all(s);
+    for (i = 0; i < 4; i++) assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
+    assert_int_equal(value_of(s->t[2]), 1);
+    assert_marks(2, 3, 0, 1);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
+}
+
+/* -- S7, T3: the order of values ------------------------------------------------------------------------------------ */
+
+static const uint32_t kinds_of_work[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+
+typedef struct cell {
+    unsigned lower_queue; /* the higher signal is of q[0] */
+    uint32_t lower;       /* flags of the work that signals 3 */
+    uint32_t higher;      /* ... 5 */
+    bool ping_pong;       /* the latter waits for 3 */
+} cell;
+
+static bool next_cell(cell *c, unsigned *i)
+{
+    if (*i == 64) return false;
+    c->lower_queue = *i & 1;
+    c->ping_pong = *i & 2;
+    c->lower = kinds_of_work[*i >> 2 & 3];
+    c->higher = kinds_of_work[*i >> 4 & 3];
+    ++*i;
+    return true;
+}
+
+static void tell_cell(const cell *c, const char *state)
+{
+    print_message("the lower signal: %s, of %s queue, flags %u; the higher: flags %u%s\n", state,
+                  c->lower_queue ? "another" : "the same", c->lower, c->higher, c->ping_pong ? ", waits for it" : "");
+}
+
+static void new_timelines(stage *s)
+{
+    s->t[0] = new_timeline(s->device);
+    s->t[1] = new_timeline(s->device);
+    forget_marks();
+}
+
+static void drop_timelines(stage *s)
+{
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    s->t[0] = s->t[1] = NULL;
+}
+
+/* What T3 says of a lower signal that is sent and not reached. A value that the host is to signal, and a wait of the
+   host, are not the GPU's to wait for. */
+static bool is_held_by_a_sent_signal(const cell *c)
+{
+    if (c->ping_pong) return (c->lower & HOST_SYNC) || (c->higher & HOST_SYNC);
+    return c->lower_queue != 0 || c->lower != 0 || c->higher != 0;
+}
+
+/* Both have run, in this order. */
+static void assert_both(stage *s, const cell *c, gpusync_ticket lower, gpusync_ticket higher)
+{
+    assert_ok(gpusync_poll(s->q[c->lower_queue], lower, NULL));
+    assert_ok(gpusync_poll(s->q[0], higher, NULL));
+    assert_int_equal(value_of(s->t[0]), 5);
+    assert_marks(3, 5);
+}
+
+static void test_T3_a_signal_above_one_that_is_sent(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i = 0;
+    cell c;
+    while (next_cell(&c, &i)) {
+        gpusync_point three, five;
+        gpusync_ticket lower, higher;
+        void *low = marked(s, c.lower_queue, 3);
+        void *high = marked(s, 0, 5);
+        bool held = is_held_by_a_sent_signal(&c);
+        new_timelines(s);
+        three = at(s->t[0], 3);
+        five = at(s->t[0], 5);
+        metal_retain(low);
+        metal_retain(high);
+        lower = send_one(s->q[c.lower_queue], NULL, low, &three, c.lower);
+        assert_true(is_sent(low));
+        higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
+        if (is_sent(high) == held) tell_cell(&c, "sent");
+        assert_int_equal(is_sent(high), !held);
+        assert_result(gpusync_timeline_wait(s->t[0], 3, 0, NULL), GPUSYNC_TIMEOUT);
+        if (held && !(c.lower & HOST_SYNC)) { /* its signal stands in a buffer behind */
+            assert_true(finish_next(s->q[c.lower_queue]));
+            assert_false(is_sent(high));
+        }
+        finish_all(s);
+        assert_both(s, &c, lower, higher);
+        drop_timelines(s);
+        metal_release(low);
+        metal_release(high);
+    }
+}
+
+static void test_T3_a_signal_above_one_that_is_held(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i = 0;
+    cell c;
+    while (next_cell(&c, &i)) {
+        gpusync_point three, five, go;
+        gpusync_ticket lower, higher;
+        void *low = marked(s, c.lower_queue, 3);
+        void *high = marked(s, 0, 5);
+        bool behind = c.lower_queue == 0 && !(c.lower & UNORDERED) && !(c.higher & UNORDERED);
+        bool overtakes = !behind && !c.ping_pong;
+        new_timelines(s);
+        three = at(s->t[0], 3);
+        five = at(s->t[0], 5);
+        go = at(s->t[1], 1);
+        metal_retain(high);
+        lower = send_one(s->q[c.lower_queue], &go, low, &three, c.lower);
+        assert_false(is_sent(low));
+        higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
+        if (is_sent(high) != overtakes) tell_cell(&c, "held");
+        assert_int_equal(is_sent(high), overtakes);
+        if (overtakes) {
+            assert_result(gpusync_poll(s->q[c.lower_queue], lower, NULL), GPUSYNC_ERROR_NOT_RISING);
+            signal_value(s->t[1], 1);
+            finish_all(s);
+            assert_ok(gpusync_poll(s->q[0], higher, NULL));
+            assert_int_equal(value_of(s->t[0]), 5); /* the timeline goes on */
+            assert_marks(5);
+        } else {
+            signal_value(s->t[1], 1);
+            finish_all(s);
+            assert_both(s, &c, lower, higher);
+        }
+        drop_timelines(s);
+        metal_release(high);
+    }
+}
+
+static void test_S7_a_signal_that_is_not_above_what_is_sent_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(kinds_of_work); i++) {
+        gpusync_ticket ticket = 77;
+        void *early = signalling(s, 0, at(s->t[0], 10 * i + 4)); /* on another queue it would hold 5 */
+        void *buffer = new_buffer(s->q[1]);
+        gpusync_point five = at(s->t[0], 10 * i + 5);
+        send_one(s->q[0], NULL, new_buffer(s->q[0]), &five, kinds_of_work[i]);
+        assert_result(gpusync_encode_signal(s->q[1], buffer, at(s->t[0], 10 * i + 5)), GPUSYNC_ERROR_NOT_RISING);
+        assert_result(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(buffer), SIGNALS(at(s->t[0], 10 * i + 5))),
+                      GPUSYNC_ERROR_NOT_RISING);
+        assert_result(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(buffer), SIGNALS(at(s->t[0], 10 * i + 4)), .flags = HOST_SYNC),
+                      GPUSYNC_ERROR_NOT_RISING);
+        assert_result(gpusync_commit(s->q[0], early, &ticket), GPUSYNC_ERROR_NOT_RISING);
+        assert_int_equal(ticket, 77); /* T14 */
+        assert_ok(gpusync_command_buffer_discard(s->q[0], early));
+        assert_ok(gpusync_command_buffer_discard(s->q[1], buffer));
+        finish_all(s);
+        assert_int_equal(value_of(s->t[0]), 10 * i + 5);
+    }
+}
+
+/* One queue goes ahead with 3 and 4; what waits for 4 waits for all below it as well. */
+static void test_T3_a_wait_for_a_higher_value_is_ping_pong_too(void **state)
+{
+    stage *s = stage_of(state);
+    void *waits_for_four = waiting(s, 1, at(s->t[0], 4));
+    void *waits_for_three = waiting(s, 2, at(s->t[0], 3));
+    encode_signal(s->q[1], waits_for_four, at(s->t[0], 6));
+    encode_signal(s->q[2], waits_for_three, at(s->t[0], 8));
+    commit(s->q[0], signalling(s, 0, at(s->t[0], 3)));
+    commit(s->q[0], signalling(s, 0, at(s->t[0], 4)));
+    commit(s->q[1], waits_for_four);
+    assert_true(is_sent(waits_for_four));
+    commit(s->q[2], waits_for_three); /* 4 and 6 are sent, not reached, and above what it waits for */
+    assert_false(is_sent(waits_for_three));
+    finish_next(s->q[0]);
+    assert_false(is_sent(waits_for_three));
+    finish_next(s->q[0]);
+    assert_false(is_sent(waits_for_three));
+    finish_next(s->q[1]);
+    assert_true(is_sent(waits_for_three));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 8);
+}
+
+static void test_T3_a_chain_of_ping_pong_goes_to_the_gpu_at_once(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[20];
+    uint64_t i;
+    for (i = 1; i <= 20; i++) {
+        void *buffer = buffers[i - 1] = marked(s, i % 2, (uint32_t)i);
+        if (i > 1) { /* the wait stands in front of the mark, in a buffer of gpusync's */
+            gpusync_point before = at(s->t[0], i - 1);
+            gpusync_point after = at(s->t[0], i);
+            send_one(s->q[i % 2], &before, buffer, &after, 0);
+        } else {
+            encode_signal(s->q[i % 2], buffer, at(s->t[0], i));
+            commit(s->q[i % 2], buffer);
+        }
+        assert_true(is_sent(buffer));
+    }
+    finish_all(s);
+    assert_int_equal(marks(), 20);
+    for (i = 0; i < 20; i++) assert_int_equal(mark_at((unsigned)i), i + 1);
+    assert_int_equal(value_of(s->t[0]), 20);
+}
+
+/* Accepted backwards: C waits for 10 and signals 15, A waits for 5 and signals 10, B signals 5. */
+static void test_T3_what_is_accepted_backwards_goes_in_rising_order(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {waiting(s, 2, at(s->t[0], 10)), waiting(s, 0, at(s->t[0], 5)), new_buffer(s->q[1])};
+    mark(s, buffers[0], 15);
+    mark(s, buffers[1], 10);
+    mark(s, buffers[2], 5);
+    encode_signal(s->q[2], buffers[0], at(s->t[0], 15));
+    encode_signal(s->q[0], buffers[1], at(s->t[0], 10));
+    encode_signal(s->q[1], buffers[2], at(s->t[0], 5));
+    commit(s->q[2], buffers[0]);
+    commit(s->q[0], buffers[1]);
+    assert_false(is_sent(buffers[0]));
+    assert_false(is_sent(buffers[1]));
+    commit(s->q[1], buffers[2]);
+    assert_true(is_sent(buffers[0])); /* each waits for the one below it, on the GPU */
+    assert_true(is_sent(buffers[1]));
+    finish_all(s);
+    assert_marks(5, 10, 15);
+    assert_int_equal(value_of(s->t[0]), 15);
+}
+
+/* Two producers, one counter: what waits for the second value finds the work of both. */
+static void test_T3_a_consumer_of_the_second_value_comes_after_both_producers(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3];
+    gpusync_ticket consumer;
+    unsigned i;
+    for (i = 0; i < 2; i++) {
+        buffers[i] = marked(s, i, i + 1);
+        encode_signal(s->q[i], buffers[i], at(s->t[0], i + 1));
+    }
+    buffers[2] = waiting(s, 2, at(s->t[0], 2));
+    mark(s, buffers[2], 3);
+    for (i = 0; i < 2; i++) commit(s->q[i], buffers[i]);
+    consumer = commit(s->q[2], buffers[2]);
+    assert_false(is_sent(buffers[1]));
+    assert_false(is_sent(buffers[2]));
+    finish_next(s->q[0]);
+    assert_true(is_sent(buffers[1]));
+    assert_true(is_sent(buffers[2]));
+    finish_all(s);
+    assert_marks(1, 2, 3);
+    assert_ok(gpusync_poll(s->q[2], consumer, NULL));
+}
+
+/* -- T3, K1: the lowest of those that could go ---------------------------------------------------------------------- */
+
+typedef enum trigger { BY_THE_END_BELOW, BY_A_VALUE, BY_A_TICKET, BY_A_DISCARD, TRIGGERS } trigger;
+
+/* Holds work of q[first + 1 ...] with the signals 2 and 3, and lets both go by one event of q[first]. */
+static void lowest_first(stage *s, const unsigned *order, bool higher_is_accepted_first, trigger by, uint32_t flags)
+{
+    gpusync_point values[4];
+    gpusync_point go;
+    gpusync_ticket tickets[4] = {0};
+    void *buffers[4] = {NULL};
+    void *open = NULL;
+    unsigned i, n;
+    new_timelines(s);
+    go = at(s->t[1], 1);
+    for (i = 1; i < 4; i++) {
+        values[i] = at(s->t[0], i);
+        buffers[i] = marked(s, order[i - 1], i);
+    }
+    if (by == BY_A_DISCARD) {
+        open = buffers[1];
+        encode_signal(s->q[order[0]], open, values[1]);
+    } else if (by == BY_THE_END_BELOW) {
+        tickets[1] = send_one(s->q[order[0]], NULL, buffers[1], &values[1], flags);
+    } else {
+        tickets[1] = commit(s->q[order[0]], buffers[1]);
+    }
+    if (by == BY_A_TICKET) go = ticket_at(s->q[order[0]], tickets[1]);
+    for (n = 0; n < 2; n++) {
+        i = higher_is_accepted_first ? 3 - n : 2 + n;
+        tickets[i] = send_one(s->q[order[i - 1]], by == BY_A_VALUE || by == BY_A_TICKET ? &go : NULL, buffers[i],
+                              &values[i], flags);
+        assert_false(is_sent(buffers[i]));
+    }
+    if (by == BY_A_DISCARD) assert_ok(gpusync_command_buffer_discard(s->q[order[0]], open));
+    if (by == BY_A_VALUE) signal_value(s->t[1], 1);
+    while (by != BY_A_VALUE && finish_next(s->q[order[0]])) {}
+    assert_true(is_sent(buffers[2]));
+    assert_false(is_sent(buffers[3]));
+    finish_all(s);
+    for (i = 2; i < 4; i++) assert_ok(gpusync_poll(s->q[order[i - 1]], tickets[i], NULL));
+    assert_int_equal(value_of(s->t[0]), 3);
+    drop_timelines(s);
+}
+
+static void test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first(void **state)
+{
+    static const unsigned orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    stage *s = stage_of(state);
+    unsigned i, by, kind;
+    for (by = 0; by < TRIGGERS; by++)
+        for (kind = 0; kind < LENGTH(kinds_of_work); kind++)
+            for (i = 0; i < 12; i++) lowest_first(s, orders[i / 2], i % 2, (trigger)by, kinds_of_work[kind]);
+}
+
+/* On one queue the front of the queue decides, and not the value. */
+static void test_T3_on_one_queue_the_ticket_in_front_goes_first(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket first, second;
+    void *buffers[2] = {waiting(s, 0, at(s->t[1], 1)), waiting(s, 0, at(s->t[1], 1))};
+    encode_signal(s->q[0], buffers[0], at(s->t[0], 5));
+    encode_signal(s->q[0], buffers[1], at(s->t[0], 3));
+    first = commit(s->q[0], buffers[0]);
+    second = commit(s->q[0], buffers[1]);
+    signal_value(s->t[1], 1);
+    assert_true(is_sent(buffers[0]));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], first, NULL));
+    assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(value_of(s->t[0]), 5);
+}
+
+/* -- R4: a lower signal in an open buffer ---------------------------------------------------------------------------- */
+
+typedef enum open_end { COMMITTED, COMMITTED_AND_HELD, DISCARDED, QUEUE_DESTROYED, QUEUE_ABANDONED, OPEN_ENDS } open_end;
+
+/* The ticket of the open buffer, if it gets one. */
+static gpusync_ticket end_open_buffer(stage *s, open_end end, void *open)
+{
+    if (end == COMMITTED || end == COMMITTED_AND_HELD) return commit(s->q[1], open);
+    if (end == DISCARDED) assert_ok(gpusync_command_buffer_discard(s->q[1], open));
+    if (end == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(s->q[1]));
+    if (end == QUEUE_ABANDONED) assert_ok(gpusync_queue_abandon(s->q[1]));
+    if (end == QUEUE_DESTROYED || end == QUEUE_ABANDONED) s->q[1] = NULL;
+    return 0;
+}
+
+static void renew_queue(stage *s, unsigned i)
+{
+    assert_ok(gpusync_queue_create(s->device, NULL, &s->q[i]));
+    metal_release(s->metal[i]);
+    s->metal[i] = metal_retain(gpusync_queue_metal(s->q[i]));
+}
+
+static void test_R4_a_lower_signal_in_an_open_buffer_of_another_queue_holds_work_until_its_end(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned end, kind;
+    for (end = 0; end < OPEN_ENDS; end++) {
+        for (kind = 0; kind < LENGTH(kinds_of_work); kind++) {
+            void *buffer = new_buffer(s->q[0]);
+            void *open = new_buffer(s->q[1]);
+            gpusync_point five;
+            gpusync_ticket lower, higher;
+            new_timelines(s);
+            if (end == COMMITTED_AND_HELD) encode_wait(s->q[1], open, at(s->t[1], 1));
+            encode_signal(s->q[1], open, at(s->t[0], 3));
+            five = at(s->t[0], 5);
+            higher = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
+            assert_false(is_sent(buffer));
+            lower = end_open_buffer(s, (open_end)end, open);
+            assert_int_equal(is_sent(buffer), end != COMMITTED); /* sent and not reached, it holds the work on */
+            if (end == COMMITTED) assert_true(finish_next(s->q[1]));
+            assert_true(is_sent(buffer));
+            if (end == COMMITTED) assert_ok(gpusync_poll(s->q[1], lower, NULL));
+            if (end == COMMITTED_AND_HELD)
+                assert_result(gpusync_poll(s->q[1], lower, NULL), GPUSYNC_ERROR_NOT_RISING);
+            finish_all(s);
+            assert_ok(gpusync_poll(s->q[0], higher, NULL));
+            assert_int_equal(value_of(s->t[0]), 5);
+            drop_timelines(s);
+            if (!s->q[1]) renew_queue(s, 1);
+        }
+    }
+}
+
+static void test_R4_on_one_queue_the_higher_value_goes_and_the_open_one_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned kind;
+    for (kind = 0; kind < LENGTH(kinds_of_work); kind++) {
+        void *open = signalling(s, 0, at(s->t[0], 10 * kind + 3));
+        void *buffer = new_buffer(s->q[0]);
+        gpusync_point five = at(s->t[0], 10 * kind + 5);
+        gpusync_ticket ticket = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
+        assert_true(is_sent(buffer));
+        assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_NOT_RISING);
+        assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(value_of(s->t[0]), 10 * kind + 5);
+    }
+}
+
+/* K8: an equal one is not lower. */
+static void test_R4_an_equal_signal_in_an_open_buffer_holds_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = signalling(s, 1, at(s->t[0], 5));
+    void *buffer = signalling(s, 0, at(s->t[0], 5));
+    commit(s->q[0], buffer);
+    assert_true(is_sent(buffer));
+    assert_result(gpusync_commit(s->q[1], open, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_command_buffer_discard(s->q[1], open));
+}
+
+static void test_R4_the_host_does_not_wait_for_an_open_signal(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = signalling(s, 1, at(s->t[0], 5));
+    void *held = signalling(s, 0, at(s->t[0], 8));
+    commit(s->q[0], held);
+    assert_false(is_sent(held));
+    signal_value(s->t[0], 6);
+    assert_true(is_sent(held)); /* what is reached cannot be signalled any more, open or not */
+    assert_result(gpusync_commit(s->q[1], open, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_command_buffer_discard(s->q[1], open));
+}
+
+/* Only the lower one of an open buffer counts; a refused commit leaves the buffer open. */
+static void test_R4_a_refused_commit_leaves_the_signal_open(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = waiting(s, 1, at(s->t[1], 1));
+    void *held = signalling(s, 0, at(s->t[0], 8));
+    encode_signal(s->q[1], open, at(s->t[0], 5));
+    commit(s->q[0], held);
+    metal_enqueue(open); /* it cannot be held */
+    assert_result(gpusync_commit(s->q[1], open, NULL), GPUSYNC_ERROR_ENQUEUED);
+    assert_false(is_sent(held));
+    signal_value(s->t[1], 1);
+    commit(s->q[1], open);
+    assert_false(is_sent(held));
+    assert_true(finish_next(s->q[1]));
+    assert_true(is_sent(held));
+}
+
+/* PyTorch's MPSEvent: it is recorded on a stream that stays open, and again on another, which is committed first. */
+static void test_R4_an_event_that_is_recorded_twice_keeps_the_order_of_its_records(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3];
+    gpusync_ticket tickets[3];
+    unsigned i;
+    for (i = 0; i < 2; i++) buffers[i] = marked(s, i, i);
+    encode_signal(s->q[0], buffers[0], at(s->t[0], 7));
+    encode_signal(s->q[1], buffers[1], at(s->t[0], 8));
+    buffers[2] = waiting(s, 2, at(s->t[0], 7));
+    mark(s, buffers[2], 2);
+    tickets[2] = commit(s->q[2], buffers[2]);
+    tickets[1] = commit(s->q[1], buffers[1]);
+    assert_false(is_sent(buffers[1]));
+    assert_false(is_sent(buffers[2]));
+    tickets[0] = commit(s->q[0], buffers[0]);
+    finish_all(s);
+    for (i = 0; i < 3; i++) assert_ok(gpusync_poll(s->q[i], tickets[i], NULL));
+    assert_int_equal(mark_at(0), 0); /* the producer of the first record runs before its consumer */
+    assert_int_equal(marks(), 3);
+}
+
+/* -- R9: overtaken --------------------------------------------------------------------------------------------------- */
+
+static void test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = waiting(s, 0, at(s->t[2], 1));
+    gpusync_ticket overtaken, follower;
+    gpusync_error error;
+    uint64_t value = 99;
+    encode_signal(s->q[0], buffer, at(s->t[0], 10));
+    encode_signal(s->q[0], buffer, at(s->t[1], 1));
+    overtaken = commit(s->q[0], buffer);
+    follower = commit(s->q[2], waiting(s, 2, at(s->t[1], 1)));
+    commit(s->q[1], signalling(s, 1, at(s->t[0], 20)));
+    assert_result(gpusync_poll(s->q[0], overtaken, NULL), GPUSYNC_ERROR_NOT_RISING);
+    error = failure_at(s->q[0], 0);
+    assert_int_equal(error.result, GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(error.ticket, overtaken);
+    assert_false(error.inherited);
+    assert_false(error.ran);
+    assert_result(gpusync_timeline_query(s->t[1], &value), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(value, 0);
+    assert_result(gpusync_poll(s->q[2], follower, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(failure_at(s->q[2], 0).origin, overtaken);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 20);
+    assert_ok(gpusync_timeline_wait(s->t[0], 10, 0, NULL)); /* a higher value is reached */
+}
+
+static void test_R9_what_waits_for_an_overtaken_value_goes_with_the_higher_one(void **state)
+{
+    stage *s = stage_of(state);
+    void *consumer = waiting(s, 2, at(s->t[0], 10));
+    gpusync_point go = at(s->t[1], 1);
+    gpusync_point ten = at(s->t[0], 10);
+    gpusync_ticket ticket, overtaken;
+    overtaken = send_one(s->q[0], &go, new_buffer(s->q[0]), &ten, 0);
+    ticket = commit(s->q[2], consumer);
+    assert_false(is_sent(consumer));
+    commit(s->q[1], signalling(s, 1, at(s->t[0], 20)));
+    assert_true(is_sent(consumer));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[2], ticket, NULL));
+    assert_result(gpusync_poll(s->q[0], overtaken, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(value_of(s->t[0]), 20);
+}
+
+static void test_R9_the_host_overtakes_held_signals(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_point go = at(s->t[1], 1);
+    gpusync_point three = at(s->t[0], 3);
+    gpusync_ticket ticket = send_one(s->q[0], &go, new_buffer(s->q[0]), &three, 0);
+    signal_value(s->t[0], 3);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_int_equal(value_of(s->t[0]), 3);
+}
+
+/* -- R8: how held work ends ------------------------------------------------------------------------------------------ */
+
+typedef enum held_end { CANCELLED, WAIT_FAILED, OVERTAKEN, HELD_ENDS } held_end;
+
+static const gpusync_result held_results[] = {GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_OUT_OF_MEMORY,
+                                              GPUSYNC_ERROR_NOT_RISING};
+
+static void end_held(stage *s, held_end end)
+{
+    gpusync_error reason = {0};
+    reason.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (end == CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    if (end == WAIT_FAILED) assert_ok(gpusync_timeline_fail(s->t[1], &reason));
+    if (end == OVERTAKEN) commit(s->q[1], signalling(s, 1, at(s->t[2], 2)));
+}
+
+/* The work waits for t[1], for t[3], which never comes, and for a ticket that never ends; it signals t[0] and t[2]. */
+static void test_R8_work_that_never_ran_waits_for_nothing_any_more(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned round;
+    for (round = 0; round < 2 * HELD_ENDS; round++) {
+        bool unordered = round & 1;
+        void *runs = new_buffer(s->q[0]);
+        void *held = new_buffer(s->q[0]);
+        gpusync_ticket first, ticket, never;
+        uint64_t value;
+        unsigned i;
+        for (i = 0; i < 4; i++) s->t[i] = new_timeline(s->device);
+        first = commit(s->q[0], runs);
+        never = commit(s->q[2], waiting(s, 2, at(s->t[3], 1)));
+        ticket = SUBMIT(s->q[0], WAITS(at(s->t[1], 1), at(s->t[3], 1), ticket_at(s->q[2], never)), BUFFERS(held),
+                        SIGNALS(at(s->t[0], 1), at(s->t[2], 1)), .flags = unordered ? UNORDERED : 0);
+        end_held(s, (held_end)(round / 2));
+        /* Ordered, it ends in its turn; its timelines fail then. */
+        assert_result(gpusync_poll(s->q[0], ticket, NULL),
+                      unordered ? held_results[round / 2] : GPUSYNC_NOT_READY);
+        assert_result(gpusync_timeline_query(s->t[0], &value), unordered ? held_results[round / 2] : GPUSYNC_OK);
+        assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_NOT_READY);
+        assert_true(finish_next(s->q[0]));
+        assert_ok(gpusync_poll(s->q[0], first, NULL));
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), held_results[round / 2]);
+        assert_result(gpusync_wait(s->q[0], ticket, 0, NULL), held_results[round / 2]);
+        assert_failed(s->t[0], held_results[round / 2]);
+        assert_true(gpusync_is_done(s->q[0], ticket));
+        finish_all(s);
+        if (round / 2 == OVERTAKEN) assert_int_equal(value_of(s->t[2]), 2);
+        else assert_failed(s->t[2], held_results[round / 2]);
+        assert_ok(gpusync_queue_cancel_held(s->q[2]));
+        for (i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+        memset(s->t, 0, sizeof s->t);
+    }
+}
+
+/* Until its turn comes the signals of cancelled work count as held ones: they hold nothing, and may be overtaken. */
+static void test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting(s, 0, at(s->t[1], 1));
+    void *higher = signalling(s, 1, at(s->t[0], 6));
+    gpusync_ticket ticket;
+    commit_new(s->q[0]);
+    encode_signal(s->q[0], held, at(s->t[0], 5));
+    encode_signal(s->q[0], held, at(s->t[2], 1));
+    ticket = commit(s->q[0], held);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    commit(s->q[1], higher);
+    assert_true(is_sent(higher));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_CANCELLED); /* and no NOT_RISING */
+    assert_int_equal(value_of(s->t[0]), 6);
+    assert_failed(s->t[2], GPUSYNC_ERROR_CANCELLED);
+}
+
+/* K2: what the watchdog has killed does not wait for its value any more. */
+static void test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_comes(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = waiting(s, 0, at(s->t[0], 7));
+    gpusync_ticket killed, behind;
+    encode_signal(s->q[0], buffer, at(s->t[1], 1));
+    killed = commit(s->q[0], buffer);
+    behind = commit_new(s->q[0]);
+    assert_true(is_sent(buffer));
+    metal_retain(buffer);
+    softmetal_time_out(buffer);
+    softmetal_finish(buffer);
+    metal_release(buffer);
+    assert_result(gpusync_poll(s->q[0], killed, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
+    assert_true(failure_at(s->q[0], 0).ran);
+    assert_false(failure_at(s->q[0], 0).inherited);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], behind, NULL));
+    assert_failed(s->t[1], GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_destroy(s->q[0]));
+    s->q[0] = NULL;
+}
+
+/* -- cancel ---------------------------------------------------------------------------------------------------------- */
+
+static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    gpusync_ticket sent = commit_new(s->q[0]);
+    gpusync_ticket held = commit(s->q[0], waiting(s, 0, at(s->t[0], 1)));
+    gpusync_ticket behind = commit_new(s->q[0]);
+    gpusync_ticket alone = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), .flags = UNORDERED);
+    gpusync_ticket other = commit(s->q[1], waiting(s, 1, at(s->t[0], 1)));
+    gpusync_ticket waits_for_ticket = commit(s->q[2], waiting(s, 2, ticket_at(s->q[0], behind)));
+    gpusync_error error;
+    note notes[2] = {0};
+    on_done(ticket_at(s->q[0], held), &notes[0]);
+    on_done(ticket_at(s->q[0], behind), &notes[1]);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], alone, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_poll(s->q[0], sent, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(s->q[1], other, NULL), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], sent, NULL));
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_poll(s->q[0], behind, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_noted(&notes[0], GPUSYNC_ERROR_CANCELLED);
+    assert_in_order(notes, 2);
+    assert_result(gpusync_poll(s->q[2], waits_for_ticket, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(failures_of(s->q[0]), 3);
+    error = failure_at(s->q[0], 1);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_int_equal(error.ticket, held);
+    assert_false(error.ran);
+    error = failure_at(s->q[2], 0);
+    assert_true(error.inherited);
+    assert_int_equal(error.origin, behind);
+    assert_string_equal(error.queue_label, "first");
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], other, NULL));
+    sent = commit(s->q[0], open);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], sent, NULL)); /* the queue goes on */
+    assert_ok(gpusync_queue_cancel_held(s->q[0])); /* nothing is held */
+    assert_result(gpusync_queue_cancel_held(NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+}
+
+static void test_R8_a_failure_from_before_the_cancel_stays(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error reason = {0};
+    gpusync_ticket held;
+    commit_new(s->q[0]);
+    held = commit(s->q[0], waiting(s, 0, at(s->t[0], 1)));
+    reason.result = GPUSYNC_ERROR_COMPILE;
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(failures_of(s->q[0]), 1);
+}
+
+/* -- R7: tickets as points ------------------------------------------------------------------------------------------- */
+
+static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned kind, from, encoded;
+    for (kind = 0; kind < LENGTH(kinds_of_work); kind++) {
+        for (from = 0; from < 2; from++) {
+            for (encoded = 0; encoded < 2; encoded++) {
+                gpusync_ticket awaited = commit_new(s->q[from]);
+                gpusync_point point = ticket_at(s->q[from], awaited);
+                void *buffer = new_buffer(s->q[0]);
+                gpusync_ticket ticket;
+                if (encoded) encode_wait(s->q[0], buffer, point);
+                ticket = send_one(s->q[0], encoded ? NULL : &point, buffer, NULL, kinds_of_work[kind]);
+                assert_false(is_sent(buffer));
+                assert_true(finish_next(s->q[from]));
+                assert_true(is_sent(buffer));
+                finish_all(s);
+                assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+                point = ticket_at(s->q[from], awaited); /* which has ended */
+                buffer = new_buffer(s->q[0]);
+                send_one(s->q[0], &point, buffer, NULL, kinds_of_work[kind]);
+                assert_true(is_sent(buffer));
+                finish_all(s);
+            }
+        }
+    }
+}
+
+static void test_R7_a_point_names_a_ticket_that_was_issued(void **state)
+{
+    static const struct {
+        gpusync_ticket ticket;
+        gpusync_result result;
+    } rows[] = {{0, GPUSYNC_OK},
+                {-1, GPUSYNC_OK},
+                {INT64_MIN, GPUSYNC_OK},
+                {1, GPUSYNC_OK},
+                {2, GPUSYNC_ERROR_INVALID_TICKET},
+                {GPUSYNC_EVERYTHING - 1, GPUSYNC_ERROR_INVALID_TICKET},
+                {GPUSYNC_EVERYTHING, GPUSYNC_ERROR_INVALID_TICKET}};
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    unsigned i;
+    commit_new(s->q[1]);
+    finish_all(s);
+    for (i = 0; i < LENGTH(rows); i++) {
+        void *buffer = new_buffer(s->q[0]);
+        gpusync_ticket ticket = 77;
+        assert_result(gpusync_encode_wait(s->q[0], open, ticket_at(s->q[1], rows[i].ticket)), rows[i].result);
+        assert_result(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], rows[i].ticket)), BUFFERS(buffer)),
+                      rows[i].result);
+        if (rows[i].result == GPUSYNC_OK) {
+            assert_true(is_sent(buffer)); /* nothing to wait for */
+        } else {
+            assert_int_equal(ticket, 77);
+            assert_false(is_sent(buffer));
+            assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+        }
+        finish_all(s);
+    }
+    commit(s->q[0], open);
+}
+
+static void test_R7_work_cannot_wait_for_itself(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    assert_result(TRY_SUBMIT(s->q[0], NULL, WAITS(ticket_at(s->q[0], 1)), BUFFERS(buffer)),
+                  GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_encode_wait(s->q[0], buffer, ticket_at(s->q[0], 1)), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_int_equal(commit(s->q[0], buffer), 1);
+}
+
+/* In either direction on one queue: the wait counts though both flags let the one pass the other. */
+static void test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[4];
+    gpusync_ticket tickets[4];
+    unsigned i;
+    for (i = 0; i < 4; i++) buffers[i] = marked(s, 0, i);
+    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), .flags = UNORDERED);
+    tickets[1] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[0])), BUFFERS(buffers[1]));
+    tickets[2] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[1])), BUFFERS(buffers[2]), .flags = UNORDERED);
+    tickets[3] = SUBMIT(s->q[0], BUFFERS(buffers[3]));
+    for (i = 0; i < 4; i++) assert_false(is_sent(buffers[i]));
+    signal_value(s->t[0], 1);
+    assert_true(is_sent(buffers[0]));
+    assert_false(is_sent(buffers[1]));
+    while (gpusync_poll(s->q[0], tickets[0], NULL) == GPUSYNC_NOT_READY) {
+        assert_false(is_sent(buffers[1]));
+        assert_true(finish_next(s->q[0]));
+    }
+    assert_true(is_sent(buffers[1]));
+    assert_true(is_sent(buffers[3]));
+    assert_false(is_sent(buffers[2]));
+    finish_all(s);
+    for (i = 0; i < 4; i++) assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+}
+
+static void test_R7_a_ticket_whose_record_is_gone_ends_the_work_with_result_unknown(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket first = commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket last = 0;
+    gpusync_ticket ticket;
+    void *buffer = new_buffer(s->q[0]);
+    unsigned i;
+    for (i = 0; i < 10; i++) last = commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[1], first, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(gpusync_poll(s->q[1], last, NULL), GPUSYNC_ERROR_EXECUTION);
+    encode_wait(s->q[0], buffer, ticket_at(s->q[1], first));
+    ticket = commit(s->q[0], buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(failure_at(s->q[0], 0).result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    ticket = SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], last)));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R7_a_ticket_outlives_its_queue_in_an_open_buffer(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    gpusync_ticket good = commit_new(s->q[1]);
+    gpusync_ticket held = commit(s->q[1], waiting(s, 1, at(s->t[0], 1)));
+    gpusync_ticket ticket;
+    encode_wait(s->q[0], buffers[0], ticket_at(s->q[1], good));
+    encode_wait(s->q[0], buffers[1], ticket_at(s->q[1], held));
+    encode_wait(s->q[0], buffers[2], ticket_at(s->q[1], held));
+    ticket = commit(s->q[0], buffers[2]);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_ok(gpusync_queue_destroy(s->q[1]));
+    s->q[1] = NULL;
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_CANCELLED);
+    ticket = commit(s->q[0], buffers[1]);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_CANCELLED);
+    ticket = commit(s->q[0], buffers[0]);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+/* -- R5: buffers that cannot be held --------------------------------------------------------------------------------- */
+
+typedef enum obstacle { A_WAIT, HELD_WORK, A_SENT_SIGNAL, AN_OPEN_SIGNAL, OBSTACLES } obstacle;
+
+static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned what, way;
+    for (what = 0; what < OBSTACLES; what++) {
+        for (way = 0; way < 2; way++) {
+            void *buffer = new_buffer(s->q[0]);
+            void *open = NULL;
+            gpusync_ticket ticket = 77;
+            gpusync_result result;
+            new_timelines(s);
+            if (what == HELD_WORK) commit(s->q[0], waiting(s, 0, at(s->t[1], 1)));
+            if (what == A_SENT_SIGNAL) commit(s->q[1], signalling(s, 1, at(s->t[0], 3)));
+            if (what == AN_OPEN_SIGNAL) open = signalling(s, 1, at(s->t[0], 3));
+            if (what == A_WAIT) encode_wait(s->q[0], buffer, at(s->t[1], 1));
+            encode_signal(s->q[0], buffer, at(s->t[0], 5));
+            metal_enqueue(buffer);
+            if (way) result = TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer));
+            else result = gpusync_commit(s->q[0], buffer, &ticket);
+            assert_result(result, GPUSYNC_ERROR_ENQUEUED);
+            assert_int_equal(ticket, 77);
+            assert_false(is_sent(buffer));
+            if (what == A_WAIT || what == HELD_WORK) signal_value(s->t[1], 1);
+            if (open) assert_ok(gpusync_command_buffer_discard(s->q[1], open));
+            while (finish_next(s->q[1])) {}
+            ticket = commit(s->q[0], buffer); /* it is as before */
+            assert_true(is_sent(buffer));
+            finish_all(s);
+            assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+            assert_int_equal(value_of(s->t[0]), 5);
+            drop_timelines(s);
+        }
+    }
+}
+
+static void test_R5_a_held_buffer_is_committed_already(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[2] = {waiting(s, 0, at(s->t[0], 1)), foreign_buffer(s->q[0])};
+    gpusync_ticket tickets[2];
+    unsigned i;
+    tickets[0] = commit(s->q[0], buffers[0]);
+    tickets[1] = commit(s->q[0], buffers[1]); /* behind it */
+    for (i = 0; i < 2; i++) {
+        assert_result(gpusync_commit(s->q[0], buffers[i], NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(buffers[i])), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(gpusync_encode_wait(s->q[0], buffers[i], at(s->t[0], 2)), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(gpusync_encode_signal(s->q[0], buffers[i], at(s->t[0], 2)), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(gpusync_command_buffer_discard(s->q[0], buffers[i]), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    }
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
+    metal_release(buffers[1]);
+}
+
+/* -- R10: room (K19) ------------------------------------------------------------------------------------------------- */
+
+static void test_R10_held_buffers_made_elsewhere_fill_the_queue(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[4];
+    void *made = NULL;
+    unsigned i;
+    for (i = 0; i < 4; i++) {
+        buffers[i] = foreign_buffer(s->q[0]);
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[i]), .flags = HOST_SYNC);
+    }
+    assert_result(gpusync_command_buffer_create(s->q[0], NULL, 0, &made), GPUSYNC_TIMEOUT); /* not in Metal, for ever */
+    assert_null(made);
+    signal_value(s->t[0], 1);
+    for (i = 0; i < 4; i++) metal_release(buffers[i]);
+    finish_all(s);
+    assert_ok(gpusync_command_buffer_create(s->q[0], NULL, 0, &made));
+    commit(s->q[0], made);
+}
+
+/* -- long chains ----------------------------------------------------------------------------------------------------- */
+
+enum { CHAIN = 700 };
+
+typedef enum chain_of { OF_VALUES, OF_TICKETS, ON_ONE_QUEUE, CHAINS } chain_of;
+typedef enum chain_end { RUNS, FAILS, IS_CANCELLED, CHAIN_ENDS } chain_end;
+
+/* 700 pieces of work, each of which waits for the one before it, the first one for t[1]. */
+static void hold_chain(stage *s, chain_of kind, gpusync_ticket *tickets)
+{
+    uint64_t i;
+    for (i = 0; i < CHAIN; i++) {
+        unsigned queue = kind == ON_ONE_QUEUE ? 0 : (unsigned)(i % 2);
+        gpusync_point wait = i == 0 ? at(s->t[1], 1) : at(s->t[0], i);
+        gpusync_point signal = at(s->t[0], i + 1);
+        if (i > 0 && kind == OF_TICKETS) wait = ticket_at(s->q[(i - 1) % 2], tickets[i - 1]);
+        tickets[i] = send_one(s->q[queue], &wait, marked(s, queue, (uint32_t)i),
+                              kind == OF_TICKETS ? NULL : &signal, 0);
+    }
+}
+
+static void test_S6_a_chain_of_700_goes_and_fails_with_its_first_link(void **state)
+{
+    static const gpusync_result results[] = {GPUSYNC_OK, GPUSYNC_ERROR_COMPILE, GPUSYNC_ERROR_CANCELLED};
+    stage *s = stage_of(state);
+    unsigned kind, end;
+    for (kind = 0; kind < CHAINS; kind++) {
+        for (end = 0; end < CHAIN_ENDS; end++) {
+            gpusync_ticket tickets[CHAIN];
+            gpusync_error reason = {0};
+            unsigned i;
+            new_timelines(s);
+            hold_chain(s, (chain_of)kind, tickets);
+            assert_int_equal(gpusync_in_flight(s->q[0]) + gpusync_in_flight(s->q[1]), CHAIN);
+            reason.result = GPUSYNC_ERROR_COMPILE;
+            if (end == RUNS) signal_value(s->t[1], 1);
+            if (end == FAILS) assert_ok(gpusync_timeline_fail(s->t[1], &reason));
+            if (end == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+            assert_result(gpusync_device_wait(s->device, SECONDS(60), NULL), results[end]);
+            settle(s);
+            for (i = 0; i < CHAIN; i++) {
+                gpusync_queue *queue = s->q[kind == ON_ONE_QUEUE ? 0 : i % 2];
+                assert_result(gpusync_poll(queue, tickets[i], NULL), results[end]);
+            }
+            assert_int_equal(marks(), end == RUNS ? CHAIN : 0);
+            for (i = 0; i < marks(); i++) assert_int_equal(mark_at(i), i);
+            drop_timelines(s);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_stage_with(test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal, .queues = 2),
+        on_stage_with(test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission, .timelines = 4),
+        on_stage_with(test_S6_a_higher_value_ends_a_wait_as_well, .queues = 2, .timelines = 1),
+        on_stage_with(test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not, .queues = 2,
+                      .timelines = 1, .timeline.signalled_by_others = true),
+        on_stage_with(test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order_of_tickets, .timelines = 1),
+        on_stage(test_S3_ordered_work_ends_in_the_order_of_tickets_though_metal_ends_it_otherwise),
+        on_stage_with(test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_cancelled, .timelines = 2),
+        on_stage_with(test_R1_held_unordered_work_holds_up_nothing_of_its_queue, .timelines = 2),
+        on_stage_with(test_R1_unordered_work_passes_held_work_and_is_told_alone, .timelines = 1),
+        on_stage_with(test_R1_the_callback_of_an_unordered_ticket_may_let_an_earlier_one_go, .timelines = 1),
+        on_stage_with(test_R1_frames_go_on_behind_an_unordered_submission, .timelines = 1,
+                      .queue.max_command_buffer_count = 8),
+        on_stage_with(test_R1_a_graph_that_is_submitted_backwards_on_one_queue_runs, .timelines = 3),
+        on_stage_with(test_T3_a_signal_above_one_that_is_sent, .queues = 2),
+        on_stage_with(test_T3_a_signal_above_one_that_is_held, .queues = 2),
+        on_stage_with(test_S7_a_signal_that_is_not_above_what_is_sent_is_refused, .queues = 2, .timelines = 1),
+        on_stage_with(test_T3_a_wait_for_a_higher_value_is_ping_pong_too, .queues = 3, .timelines = 1),
+        on_stage_with(test_T3_a_chain_of_ping_pong_goes_to_the_gpu_at_once, .queues = 2, .timelines = 1),
+        on_stage_with(test_T3_what_is_accepted_backwards_goes_in_rising_order, .queues = 3, .timelines = 1),
+        on_stage_with(test_T3_a_consumer_of_the_second_value_comes_after_both_producers, .queues = 3, .timelines = 1),
+        on_stage_with(test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first,
+                      .queues = 3),
+        on_stage_with(test_T3_on_one_queue_the_ticket_in_front_goes_first, .timelines = 2),
+        on_stage_with(test_R4_a_lower_signal_in_an_open_buffer_of_another_queue_holds_work_until_its_end, .queues = 2),
+        on_stage_with(test_R4_on_one_queue_the_higher_value_goes_and_the_open_one_is_refused, .timelines = 1),
+        on_stage_with(test_R4_an_equal_signal_in_an_open_buffer_holds_nothing, .queues = 2, .timelines = 1),
+        on_stage_with(test_R4_the_host_does_not_wait_for_an_open_signal, .queues = 2, .timelines = 1),
+        on_stage_with(test_R4_a_refused_commit_leaves_the_signal_open, .queues = 2, .timelines = 2),
+        on_stage_with(test_R4_an_event_that_is_recorded_twice_keeps_the_order_of_its_records, .queues = 3,
+                      .timelines = 1),
+        on_stage_with(test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines, .queues = 3,
+                      .timelines = 3),
+        on_stage_with(test_R9_what_waits_for_an_overtaken_value_goes_with_the_higher_one, .queues = 3, .timelines = 2),
+        on_stage_with(test_R9_the_host_overtakes_held_signals, .timelines = 2),
+        on_stage_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queues = 3),
+        on_stage_with(test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline, .queues = 2,
+                      .timelines = 3),
+        on_stage_with(test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_comes, .timelines = 2,
+                      .timeline.signalled_by_others = true),
+        on_stage_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 3, .timelines = 1),
+        on_stage_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1),
+        on_stage_with(test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended, .queues = 2),
+        on_stage_with(test_R7_a_point_names_a_ticket_that_was_issued, .queues = 2),
+        on_stage(test_R7_work_cannot_wait_for_itself),
+        on_stage_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets, .timelines = 1),
+        on_stage_with(test_R7_a_ticket_whose_record_is_gone_ends_the_work_with_result_unknown, .queues = 2,
+                      .queue.error_log_count = 4),
+        on_stage_with(test_R7_a_ticket_outlives_its_queue_in_an_open_buffer, .queues = 2, .timelines = 1),
+        on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, .queues = 2),
+        on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
+        on_stage_with(test_R10_held_buffers_made_elsewhere_fill_the_queue, .timelines = 1,
+                      .queue.max_command_buffer_count = 4),
+        on_stage_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .real = true, .queues = 2,
+                      .queue.max_command_buffer_count = 4 * CHAIN, .queue.error_log_count = 4 * CHAIN),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
