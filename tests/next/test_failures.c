@@ -1,0 +1,1774 @@
+/* test_failures.c - how work ends that does not succeed: classes, records, what is told to whom, failures that stick,
+   times, the log */
+#include "kit.h"
+
+static void *failing_buffer(gpusync_queue *queue, unsigned reason)
+{
+    void *buffer = new_buffer(queue);
+    softmetal_fail_as(buffer, reason, NULL);
+    return buffer;
+}
+
+/* Work that has failed. */
+static gpusync_ticket fail_one(stage *s, gpusync_queue *queue)
+{
+    gpusync_ticket ticket = commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    return ticket;
+}
+
+static gpusync_ticket succeed_one(stage *s, gpusync_queue *queue)
+{
+    gpusync_ticket ticket = commit_new(queue);
+    finish_all(s);
+    return ticket;
+}
+
+static gpusync_result wait_for(gpusync_queue *queue, gpusync_ticket ticket, gpusync_error *error)
+{
+    gpusync_wait_options options = {0};
+    options.error = error;
+    return gpusync_wait(queue, ticket, 0, &options);
+}
+
+static gpusync_result wait_for_all(gpusync_queue *queue)
+{
+    return wait_for(queue, GPUSYNC_EVERYTHING, NULL);
+}
+
+static gpusync_result poll_all(gpusync_queue *queue)
+{
+    return gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL);
+}
+
+static void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
+{
+    gpusync_error reason = {0};
+    reason.result = result;
+    assert_ok(gpusync_timeline_fail(timeline, &reason));
+}
+
+static gpusync_result state_of(gpusync_timeline *timeline)
+{
+    uint64_t value = 0;
+    return gpusync_timeline_query(timeline, &value);
+}
+
+/* The record of a ticket, which is there once. */
+static gpusync_error record_of(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_error found;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    unsigned count = 0;
+    memset(&found, 0, sizeof found);
+    while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK) {
+        if (error.ticket != ticket) continue;
+        found = error;
+        count++;
+    }
+    if (count != 1) fail_msg("ticket %lld is %u times on record", (long long)ticket, count);
+    return found;
+}
+
+/* Two errors tell the same, but for records that were dropped before. */
+static void assert_same_error(const gpusync_error *a, const gpusync_error *b)
+{
+    assert_int_equal(a->result, b->result);
+    assert_int_equal(a->failure, b->failure);
+    assert_int_equal(a->ticket, b->ticket);
+    assert_int_equal(a->origin, b->origin);
+    assert_int_equal(a->code, b->code);
+    assert_int_equal(a->inherited, b->inherited);
+    assert_int_equal(a->ran, b->ran);
+    assert_int_equal(a->transient, b->transient);
+    assert_string_equal(a->domain, b->domain);
+    assert_string_equal(a->message, b->message);
+    assert_string_equal(a->label, b->label);
+    assert_string_equal(a->queue_label, b->queue_label);
+}
+
+/* -- classes ------------------------------------------------------------------------------------------------------ */
+
+static void in_the_text_and_below(softmetal_quirks *quirks) { (void)quirks; }
+static void in_the_text_alone(softmetal_quirks *quirks) { quirks->ioaccel_errors = true; }
+static void of_older_systems(softmetal_quirks *quirks) { quirks->ioaf_errors = true; }
+
+typedef struct class_row {
+    const char *domain; /* NULL: Metal's */
+    long code;
+    const char *text;
+    gpusync_failure failure;
+    bool transient, lost;
+} class_row;
+
+/* One command buffer fails; its class, and whether it helps to encode it again, are as the row says. */
+static void check_class(stage *s, void *buffer, gpusync_failure failure, bool transient, bool lost, const char *row)
+{
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    gpusync_error error;
+    finish_all(s);
+    error = record_of(s->q[0], ticket);
+    if (error.failure != failure || error.transient != transient || gpusync_device_is_lost(s->device) != lost)
+        fail_msg("%s: %s %lld \"%s\": %s, %stransient, the device %s lost", row, error.domain, (long long)error.code,
+                 error.message, gpusync_failure_string(error.failure), error.transient ? "" : "not ",
+                 gpusync_device_is_lost(s->device) ? "is" : "is not");
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* The driver's number decides, for Metal has fewer codes. */
+static void test_R14_the_drivers_number_gives_the_class(void **state)
+{
+    static const struct {
+        unsigned reason;
+        gpusync_failure failure;
+        bool transient, lost;
+    } rows[] = {
+        {SOFTMETAL_TIMEOUT, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {SOFTMETAL_HANG, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {SOFTMETAL_IMPACTING_INTERACTIVITY, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {SOFTMETAL_SUBMISSIONS_IGNORED, GPUSYNC_FAILURE_ACCESS_REVOKED, false, true},
+        {SOFTMETAL_INNOCENT_VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
+        {SOFTMETAL_BACKGROUND, GPUSYNC_FAILURE_NOT_PERMITTED, true, false},
+        {SOFTMETAL_OUT_OF_MEMORY, GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
+        {SOFTMETAL_INVALID_RESOURCE, GPUSYNC_FAILURE_INVALID_RESOURCE, false, false},
+        {SOFTMETAL_PAGE_FAULT, GPUSYNC_FAILURE_PAGE_FAULT, false, false},
+        {SOFTMETAL_FIRST_INTERNAL, GPUSYNC_FAILURE_OTHER, false, false},
+        {SOFTMETAL_INTERNAL, GPUSYNC_FAILURE_OTHER, false, false},
+        {0xE00002BD, GPUSYNC_FAILURE_OTHER, false, false},
+    };
+    static const struct {
+        void (*where)(softmetal_quirks *quirks);
+        const char *text, *name;
+    } forms[] = {
+        {in_the_text_and_below, NULL, "in the text and in the error below"},
+        {in_the_text_and_below, "on purpose", "in the error below alone"},
+        {in_the_text_alone, NULL, "in the text alone"},
+        {of_older_systems, NULL, "in the text alone, decimal"},
+    };
+    size_t i;
+    size_t k;
+    (void)state;
+    for (k = 0; k < LENGTH(forms); k++)
+        for (i = 0; i < LENGTH(rows); i++) {
+            stage_desc desc = {0};
+            softmetal_quirks quirks;
+            char name[96];
+            void *buffer;
+            stage s;
+            stage_open(&s, &desc);
+            softmetal_get_quirks(&quirks);
+            forms[k].where(&quirks);
+            softmetal_set_quirks(&quirks);
+            buffer = new_buffer(s.q[0]);
+            softmetal_fail_as(buffer, rows[i].reason, forms[k].text);
+            snprintf(name, sizeof name, "number %#x, %s", rows[i].reason, forms[k].name);
+            check_class(&s, buffer, rows[i].failure, rows[i].transient, rows[i].lost, name);
+            stage_close(&s);
+        }
+}
+
+#define VICTIM "Discarded (victim of GPU error/recovery)"
+#define IGNORED "kIOGPUCommandBufferCallbackErrorSubmissionsIgnored"
+
+/* Without a number that is known Metal's code does, and an error of another domain is OTHER. */
+static void test_R14_without_a_number_the_code_gives_the_class(void **state)
+{
+    static const class_row rows[] = {
+        {NULL, 1, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 2, NULL, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {NULL, 3, NULL, GPUSYNC_FAILURE_PAGE_FAULT, false, false},
+        {NULL, 4, NULL, GPUSYNC_FAILURE_ACCESS_REVOKED, false, true},
+        {NULL, 7, NULL, GPUSYNC_FAILURE_NOT_PERMITTED, true, false},
+        {NULL, 8, NULL, GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
+        {NULL, 9, NULL, GPUSYNC_FAILURE_INVALID_RESOURCE, false, false},
+        {NULL, 11, NULL, GPUSYNC_FAILURE_DEVICE_REMOVED, false, true},
+        {NULL, 12, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, -4, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 4294967296 + 11, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {"GPUErrorDomain", 4, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {"MTLCommandBufferErrorDomain2", 8, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 1, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {NULL, 1, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 12, "A picture (4:3) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* no number: eight digits */
+        {NULL, 4, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
+        {"NSPOSIXErrorDomain", 4, "Ignored (00000004:" IGNORED ")", GPUSYNC_FAILURE_OTHER, false, false},
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++) {
+        stage_desc desc = {0};
+        softmetal_quirks quirks;
+        char name[32];
+        void *buffer;
+        stage s;
+        stage_open(&s, &desc);
+        softmetal_get_quirks(&quirks);
+        quirks.bare_errors = true;
+        softmetal_set_quirks(&quirks);
+        buffer = new_buffer(s.q[0]);
+        softmetal_fail(buffer, rows[i].domain, rows[i].code, rows[i].text);
+        snprintf(name, sizeof name, "row %u", (unsigned)i);
+        check_class(&s, buffer, rows[i].failure, rows[i].transient, rows[i].lost, name);
+        stage_close(&s);
+    }
+}
+
+/* -- one result for each ticket ----------------------------------------------------------------------------------- */
+
+static void test_S4_earlier_tickets_are_not_among_a_result(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket bad = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket good = commit_new(s->q[0]);
+    finish_all(s);
+    assert_result(gpusync_wait(s->q[0], bad, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_wait(s->q[0], good, GPUSYNC_FOREVER, NULL));
+    assert_ok(gpusync_poll(s->q[0], good, NULL));
+    assert_int_equal(failures_of(s->q[0]), 1);
+}
+
+/* How a ticket of the first queue ends with each result. What it returns has ended, or ends with finish_all. */
+static gpusync_ticket end_with_execution(stage *s)
+{
+    return commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+}
+
+static gpusync_ticket end_with_cancelled(stage *s)
+{
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    return ticket;
+}
+
+static gpusync_ticket end_with_not_rising(stage *s)
+{
+    gpusync_ticket ticket =
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 5)));
+    signal_value(s->t[1], 6); /* overtakes it */
+    return ticket;
+}
+
+static gpusync_ticket end_with_destroyed(stage *s)
+{
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_ok(gpusync_timeline_destroy(s->t[2]));
+    s->t[2] = NULL;
+    return ticket;
+}
+
+static gpusync_ticket end_with_the_programs_result(stage *s)
+{
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
+    return ticket;
+}
+
+static gpusync_ticket end_with_that_of_another_queue(stage *s)
+{
+    gpusync_ticket first = commit_failing(s->q[1], SOFTMETAL_OUT_OF_MEMORY);
+    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], first)), BUFFERS(new_buffer(s->q[0])));
+}
+
+static gpusync_ticket end_with_an_unknown_result(stage *s)
+{
+    int i;
+    for (i = 0; i < 10; i++) fail_one(s, s->q[1]); /* on record are four */
+    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], 1)), BUFFERS(new_buffer(s->q[0])));
+}
+
+static const struct ending {
+    gpusync_ticket (*end)(stage *s);
+    gpusync_result result;
+    enum { OWN, INHERITED, EITHER } whose; /* EITHER: nothing is promised */
+    bool ran;
+} endings[] = {
+    {end_with_execution, GPUSYNC_ERROR_EXECUTION, OWN, true},
+    {end_with_cancelled, GPUSYNC_ERROR_CANCELLED, OWN, false},
+    {end_with_not_rising, GPUSYNC_ERROR_NOT_RISING, OWN, false},
+    {end_with_destroyed, GPUSYNC_ERROR_DESTROYED, EITHER, false},
+    {end_with_the_programs_result, GPUSYNC_ERROR_COMPILE, INHERITED, false},
+    {end_with_that_of_another_queue, GPUSYNC_ERROR_EXECUTION, INHERITED, false},
+    {end_with_an_unknown_result, GPUSYNC_ERROR_RESULT_UNKNOWN, INHERITED, false},
+};
+
+static const stage_desc endings_desc = {.queues = 2, .timelines = 3, .queue = {.error_log_count = 4}};
+
+/* Poll, wait, callback and record say the same, again and again. */
+static void test_S4_each_result_is_on_record_and_told_alike(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(endings); i++) {
+        gpusync_error record;
+        gpusync_error error;
+        gpusync_ticket ticket;
+        note early = {0};
+        note late = {0};
+        stage s;
+        int again;
+        stage_open(&s, &endings_desc);
+        ticket = endings[i].end(&s);
+        on_done(ticket_at(s.q[0], ticket), &early);
+        finish_all(&s);
+        record = record_of(s.q[0], ticket);
+        for (again = 0; again < 2; again++) {
+            assert_result(gpusync_poll(s.q[0], ticket, NULL), endings[i].result);
+            assert_result(wait_for(s.q[0], ticket, &error), endings[i].result);
+            assert_same_error(&error, &record);
+        }
+        on_done(ticket_at(s.q[0], ticket), &late);
+        settle(&s);
+        assert_noted(&early, endings[i].result);
+        assert_noted(&late, endings[i].result);
+        assert_same_error(&early.error, &record);
+        assert_same_error(&late.error, &record);
+        assert_int_equal(failures_of(s.q[0]), 1);
+        stage_close(&s);
+    }
+}
+
+static void test_R14_inherited_and_ran_are_told_of_each(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(endings); i++) {
+        gpusync_error record;
+        gpusync_ticket ticket;
+        stage s;
+        stage_open(&s, &endings_desc);
+        ticket = endings[i].end(&s);
+        finish_all(&s);
+        record = record_of(s.q[0], ticket);
+        if ((endings[i].whose != EITHER && record.inherited != (endings[i].whose == INHERITED)) ||
+            record.ran != endings[i].ran)
+            fail_msg("%s: %sinherited, %s", gpusync_result_string(record.result), record.inherited ? "" : "not ",
+                     record.ran ? "ran" : "never ran");
+        assert_int_equal(record.ticket, ticket);
+        if (!record.inherited) assert_int_equal(record.origin, ticket);
+        stage_close(&s);
+    }
+}
+
+static gpusync_result record_behind_a_wait(void *argument)
+{
+    gpusync_queue *queue = (gpusync_queue *)argument;
+    gpusync_result result = gpusync_wait(queue, 1, GPUSYNC_FOREVER, NULL);
+    gpusync_error error;
+    uint64_t cursor = 0;
+    must(result == GPUSYNC_ERROR_EXECUTION, "a wait does not return the failure");
+    return gpusync_queue_next_error(queue, &cursor, &error);
+}
+
+static struct {
+    gpusync_queue *queue;
+    unsigned on_record;
+} in_callback;
+
+static void count_records(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    in_callback.on_record = failures_of(in_callback.queue);
+}
+
+static void test_S4_a_failure_is_on_record_before_it_is_told(void **state)
+{
+    stage *s = stage_of(state);
+    job sleeper = {0};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    in_callback.queue = s->q[0];
+    in_callback.on_record = 0;
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), count_records, NULL));
+    job_call(&sleeper, record_behind_a_wait, s->q[0]);
+    await_parked(1);
+    finish_all(s);
+    assert_ok(job_end(&sleeper));
+    settle(s);
+    assert_int_equal(in_callback.on_record, 1);
+}
+
+/* The end is found by a look, then the handler comes, twice. */
+static void test_S4_a_ticket_ends_once(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    note n = {0};
+    on_done(ticket_at(s->q[0], ticket), &n);
+    softmetal_complete(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    softmetal_run_handler(buffer, 0);
+    softmetal_call_handler_again(buffer, 0);
+    softmetal_finish(buffer);
+    settle(s);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    assert_noted(&n, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+}
+
+/* What describes the call alone is not on record, and is no end. */
+static void test_S4_a_result_of_the_call_is_no_end(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_error untouched;
+    gpusync_ticket ticket = commit_new(s->q[0]);
+    memset(&error, 0x77, sizeof error);
+    memset(&untouched, 0x77, sizeof untouched);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_result(wait_for(s->q[0], ticket, &error), GPUSYNC_TIMEOUT);
+    assert_memory_equal(&error, &untouched, sizeof error);
+    assert_result(wait_for(s->q[0], ticket + 1, &error), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(error.result, GPUSYNC_ERROR_INVALID_TICKET);
+    assert_int_equal(error.ticket, 0);
+    finish_all(s);
+    memset(&error, 0x77, sizeof error);
+    assert_ok(wait_for(s->q[0], ticket, &error));
+    assert_memory_equal(&error, &untouched, sizeof error);
+    assert_int_equal(failures_of(s->q[0]), 0);
+}
+
+/* -- fields of a record ------------------------------------------------------------------------------------------- */
+
+static void test_R14_a_record_tells_what_failed_where_and_why(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "shadow pass");
+    gpusync_ticket ticket;
+    gpusync_error error;
+    succeed_one(s, s->q[0]);
+    softmetal_fail(buffer, NULL, 3, "the shader read what it should not");
+    ticket = commit(s->q[0], buffer);
+    finish_all(s);
+    error = failure_at(s->q[0], 0);
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.origin, ticket);
+    assert_int_equal(error.code, 3);
+    assert_int_equal(error.dropped, 0);
+    assert_false(error.inherited);
+    assert_true(error.ran);
+    assert_false(error.transient);
+    assert_string_equal(error.domain, "MTLCommandBufferErrorDomain");
+    assert_string_equal(error.message, "the shader read what it should not");
+    assert_string_equal(error.label, "shadow pass");
+    assert_string_equal(error.queue_label, "first");
+}
+
+static void test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket plain = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)), .label = "upload");
+    void *named = named_buffer(s->q[0], "copy");
+    gpusync_ticket both;
+    softmetal_fail_as(named, SOFTMETAL_PAGE_FAULT, NULL);
+    both = SUBMIT(s->q[0], BUFFERS(named), .label = "upload");
+    finish_all(s);
+    assert_string_equal(record_of(s->q[0], plain).label, "upload");
+    assert_string_equal(record_of(s->q[0], both).label, "copy");
+}
+
+/* Three queues in a row: the third names the first ticket of the first queue. */
+static void test_R14_origin_is_the_first_failure_on_the_queue_that_is_named(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "culprit");
+    gpusync_ticket origin;
+    gpusync_ticket second;
+    gpusync_ticket third;
+    gpusync_error error;
+    gpusync_error first;
+    succeed_one(s, s->q[0]);
+    succeed_one(s, s->q[2]);
+    softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, "too large");
+    origin = commit(s->q[0], buffer);
+    second = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], origin)), BUFFERS(named_buffer(s->q[1], "victim")),
+                    SIGNALS(at(s->t[0], 1)));
+    third = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])));
+    finish_all(s);
+    first = record_of(s->q[0], origin);
+    assert_int_equal(record_of(s->q[1], second).origin, origin);
+    error = record_of(s->q[2], third);
+    assert_int_equal(error.ticket, third);
+    assert_int_equal(error.origin, origin);
+    assert_true(error.inherited);
+    assert_false(error.ran);
+    assert_string_equal(error.queue_label, "first");
+    assert_string_equal(error.label, "culprit");
+    assert_string_equal(error.message, "too large");
+    assert_string_equal(error.domain, first.domain);
+    assert_int_equal(error.code, first.code);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+}
+
+/* Work that the GPU waits for runs on, whatever its input contains. */
+static void test_R14_work_that_metal_has_ran_though_its_failure_is_inherited(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[1]);
+    gpusync_ticket ticket;
+    mark(s, buffer, 1);
+    SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)), SIGNALS(at(s->t[0], 1)));
+    ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffer));
+    assert_true(is_sent(buffer));
+    finish_all(s);
+    assert_marks(1);
+    assert_true(record_of(s->q[1], ticket).inherited);
+    assert_true(record_of(s->q[1], ticket).ran);
+}
+
+static void test_R14_a_failure_of_the_programs_own_has_no_origin(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_error reason = {0};
+    gpusync_error error;
+    reason.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    reason.code = 42;
+    snprintf(reason.message, sizeof reason.message, "the disk is full");
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    finish_all(s);
+    error = record_of(s->q[0], ticket);
+    assert_result(error.result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.origin, 0);
+    assert_int_equal(error.code, 42);
+    assert_string_equal(error.message, "the disk is full");
+    assert_true(error.inherited);
+    assert_false(error.ran);
+}
+
+static void test_R14_cancelled_work_has_its_labels_and_no_domain(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "late")));
+    gpusync_error error;
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    error = record_of(s->q[0], ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_string_equal(error.domain, "");
+    assert_true(error.message[0]);
+    assert_string_equal(error.label, "late");
+    assert_string_equal(error.queue_label, "first");
+}
+
+/* One of several buffers fails: the record is that of this one. */
+static void test_R14_a_submission_tells_of_the_buffer_that_failed(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = named_buffer(s->q[0], "fine");
+    void *second = named_buffer(s->q[0], "broken");
+    void *third = named_buffer(s->q[0], "fine, too");
+    gpusync_ticket ticket;
+    softmetal_fail_as(second, SOFTMETAL_INNOCENT_VICTIM, NULL);
+    ticket = SUBMIT(s->q[0], BUFFERS(first, second, third), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_string_equal(record_of(s->q[0], ticket).label, "broken");
+    assert_true(record_of(s->q[0], ticket).transient);
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+static bool is_utf8(const char *text, size_t size)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if (strnlen(text, size) == size) return false;
+    while (*c) {
+        unsigned more = *c < 0x80 ? 0 : *c >= 0xF0 ? 3 : *c >= 0xE0 ? 2 : *c >= 0xC2 ? 1 : 4;
+        if (more == 4) return false;
+        for (c++; more; more--, c++)
+            if ((*c & 0xC0) != 0x80) return false;
+    }
+    return true;
+}
+
+static void repeat(char *text, size_t size, const char *head, const char *character)
+{
+    snprintf(text, size, "%s", head);
+    while (strlen(text) + strlen(character) < size) strcat(text, character);
+}
+
+/* As much of the text as fits in whole characters. */
+static void assert_cut(const char *cut, size_t size, const char *text)
+{
+    size_t length = strlen(cut);
+    assert_true(is_utf8(cut, size));
+    assert_memory_equal(cut, text, length);
+    assert_true(length + 4 >= size);
+}
+
+static void test_T12_texts_are_cut_between_characters(void **state)
+{
+    static const char *const characters[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+    static const char *const heads[] = {"", "x", "xy", "xyz"};
+    stage *s = stage_of(state);
+    size_t i;
+    size_t k;
+    for (i = 0; i < LENGTH(characters); i++)
+        for (k = 0; k < LENGTH(heads); k++) {
+            char text[600];
+            gpusync_ticket ticket;
+            gpusync_error error;
+            void *buffer;
+            repeat(text, sizeof text, heads[k], characters[i]);
+            buffer = named_buffer(s->q[0], text);
+            softmetal_fail(buffer, text, 1, text);
+            ticket = commit(s->q[0], buffer);
+            finish_all(s);
+            error = record_of(s->q[0], ticket);
+            assert_cut(error.message, sizeof error.message, text);
+            assert_cut(error.label, sizeof error.label, text);
+            assert_cut(error.domain, sizeof error.domain, text);
+        }
+}
+
+/* -- records, cursors --------------------------------------------------------------------------------------------- */
+
+static void expect_next(gpusync_queue *queue, uint64_t *cursor, gpusync_ticket ticket, uint64_t dropped)
+{
+    gpusync_error error;
+    assert_ok(gpusync_queue_next_error(queue, cursor, &error));
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.dropped, dropped);
+}
+
+static void expect_no_more(gpusync_queue *queue, uint64_t *cursor)
+{
+    gpusync_error error;
+    gpusync_error untouched;
+    uint64_t before = *cursor;
+    memset(&error, 0x77, sizeof error);
+    memset(&untouched, 0x77, sizeof untouched);
+    assert_result(gpusync_queue_next_error(queue, cursor, &error), GPUSYNC_NOT_READY);
+    assert_memory_equal(&error, &untouched, sizeof error);
+    if (before == GPUSYNC_FROM_NOW) assert_true(*cursor != GPUSYNC_FROM_NOW);
+    else assert_true(*cursor == before);
+}
+
+static void test_R16_a_cursor_passes_every_failure_once(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t early = 0;
+    uint64_t late = 0;
+    int i;
+    expect_no_more(s->q[0], &early);
+    for (i = 1; i <= 3; i++) {
+        gpusync_ticket ticket = fail_one(s, s->q[0]);
+        succeed_one(s, s->q[0]);
+        expect_next(s->q[0], &early, ticket, 0);
+        expect_no_more(s->q[0], &early);
+    }
+    for (i = 1; i <= 5; i += 2) expect_next(s->q[0], &late, i, 0);
+    expect_no_more(s->q[0], &late);
+    assert_result(gpusync_queue_next_error(NULL, &late, &(gpusync_error){0}), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_queue_next_error(s->q[0], NULL, &(gpusync_error){0}), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_queue_next_error(s->q[0], &late, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+}
+
+/* Ordered work is settled in the order of tickets, UNORDERED work when it ends; cancelled work is on record, too. */
+static void test_R16_records_stand_in_the_order_in_which_they_were_settled(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t cursor = 0;
+    void *first = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *second = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *alone = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    commit(s->q[0], first);
+    commit(s->q[0], second);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    softmetal_finish(second);
+    softmetal_finish(alone);
+    softmetal_finish(first);
+    expect_next(s->q[0], &cursor, 4, 0);
+    expect_next(s->q[0], &cursor, 1, 0);
+    expect_next(s->q[0], &cursor, 2, 0);
+    expect_next(s->q[0], &cursor, 3, 0);
+    expect_no_more(s->q[0], &cursor);
+}
+
+static void test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t from_start = 0;
+    uint64_t from_two = 0;
+    int i;
+    for (i = 1; i <= 10; i++) {
+        fail_one(s, s->q[0]);
+        if (i <= 2) expect_next(s->q[0], &from_two, i, 0);
+    }
+    expect_next(s->q[0], &from_start, 7, 6);
+    expect_next(s->q[0], &from_two, 7, 4);
+    for (i = 8; i <= 10; i++) {
+        expect_next(s->q[0], &from_start, i, 0);
+        expect_next(s->q[0], &from_two, i, 0);
+    }
+    expect_no_more(s->q[0], &from_start);
+}
+
+static void test_R16_64_failures_are_kept_by_default(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t cursor = 0;
+    int i;
+    for (i = 0; i < 70; i++) fail_one(s, s->q[0]);
+    assert_int_equal(failures_of(s->q[0]), 64);
+    expect_next(s->q[0], &cursor, 7, 6);
+}
+
+static void test_R16_from_now_skips_what_is_on_record(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t none = GPUSYNC_FROM_NOW;
+    uint64_t early = GPUSYNC_FROM_NOW;
+    uint64_t late = GPUSYNC_FROM_NOW;
+    gpusync_ticket tickets[9];
+    int i;
+    expect_no_more(s->q[0], &none); /* before the first failure */
+    for (i = 0; i < 2; i++) tickets[i] = fail_one(s, s->q[0]);
+    expect_no_more(s->q[0], &early);
+    expect_no_more(s->q[0], &early);
+    succeed_one(s, s->q[0]);
+    tickets[2] = fail_one(s, s->q[0]);
+    expect_no_more(s->q[0], &late);
+    tickets[3] = fail_one(s, s->q[0]);
+    for (i = 0; i < 4; i++) {
+        expect_next(s->q[0], &none, tickets[i], 0);
+        if (i >= 2) expect_next(s->q[0], &early, tickets[i], 0);
+        if (i >= 3) expect_next(s->q[0], &late, tickets[i], 0);
+    }
+    expect_no_more(s->q[0], &late);
+    none = GPUSYNC_FROM_NOW; /* a cursor may skip again */
+    for (i = 4; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
+    expect_no_more(s->q[0], &none);
+    for (i = 0; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
+    expect_next(s->q[0], &none, tickets[2], 2); /* four are kept: two since the cursor were dropped */
+    expect_next(s->q[0], &late, tickets[2], 4);
+}
+
+/* A failure that is not on record any more is unknown, never a success; and a success stays one. */
+static void test_R16_a_dropped_failure_is_unknown_and_never_well(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    gpusync_error error;
+    note n = {0};
+    int i;
+    for (i = 0; i < 10; i++) {
+        fail_one(s, s->q[0]);
+        succeed_one(s, s->q[0]);
+    }
+    for (ticket = 1; ticket <= 20; ticket++) {
+        gpusync_result failed = ticket < 13 ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_ERROR_EXECUTION;
+        gpusync_result expected = ticket % 2 ? failed : GPUSYNC_OK;
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), expected);
+        assert_result(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, NULL), expected);
+    }
+    assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(error.ticket, 1);
+    on_done(ticket_at(s->q[0], 1), &n);
+    settle(s);
+    assert_noted(&n, GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+static void test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_result result;
+    int i;
+    fail_one(s, s->q[0]);
+    for (i = 0; i < 4; i++) { /* cancelled work pushes it out */
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+        assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    }
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    result = wait_for_all(s->q[0]);
+    assert_true(result < 0);
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+static void test_R16_a_failure_is_on_record_without_memory(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "large");
+    gpusync_ticket ticket;
+    gpusync_ticket held;
+    gpusync_error error;
+    note n = {0};
+    softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, NULL);
+    ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .on_complete = remember, .user = &n);
+    held = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], ticket)), BUFFERS(new_buffer(s->q[1])));
+    memory_fail(1, true);
+    settle(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[1], held, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+    memory_fail(0, false);
+    assert_noted(&n, GPUSYNC_ERROR_EXECUTION);
+    error = record_of(s->q[0], ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    assert_true(error.ran && error.transient);
+    assert_false(error.inherited);
+    error = record_of(s->q[1], held);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    assert_int_equal(error.origin, ticket);
+    assert_true(error.inherited);
+}
+
+/* -- told once ---------------------------------------------------------------------------------------------------- */
+
+static void test_R27_everything_tells_the_first_failure_once(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_ticket first = fail_one(s, s->q[0]);
+    fail_one(s, s->q[0]);
+    assert_result(gpusync_wait(s->q[0], first, 0, NULL), GPUSYNC_ERROR_EXECUTION); /* of a ticket: uses nothing up */
+    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.ticket, first);
+    assert_ok(wait_for_all(s->q[0])); /* one wait reports all up to its point */
+    assert_ok(poll_all(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 2);
+    fail_one(s, s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* T16: it was no failure in 0.4. */
+static void test_R27_T16_cancelled_work_is_a_failure(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_CANCELLED);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_CANCELLED);
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+static void test_R27_a_wait_that_timed_out_has_told_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_TIMEOUT);
+    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
+    assert_result(gpusync_device_wait(s->device, MS(1), NULL), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R27_waits_that_overlap_each_tell(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[4];
+    unsigned i;
+    memset(jobs, 0, sizeof jobs);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    job_wait(&jobs[0], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    job_wait(&jobs[1], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    job_device(&jobs[2], s->device, GPUSYNC_FOREVER);
+    job_wait(&jobs[3], s->q[0], 1, GPUSYNC_FOREVER);
+    await_parked(4);
+    finish_all(s);
+    for (i = 0; i < 4; i++) {
+        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(jobs[i].error.ticket, 1);
+    }
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+/* A wait that began before another one told a failure tells it, too, though it ends later. */
+static void test_R27_an_overlapping_wait_that_ends_later_tells_too(void **state)
+{
+    stage *s = stage_of(state);
+    job longer = {0};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    commit_new(s->q[1]);
+    job_device(&longer, s->device, GPUSYNC_FOREVER); /* for both queues */
+    await_parked(1);
+    assert_true(finish_next(s->q[0]));
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(wait_for_all(s->q[0]));
+    finish_all(s);
+    assert_result(job_end(&longer), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(longer.error.queue_label, "first");
+}
+
+static void test_R27_everything_is_what_was_committed_at_the_call(void **state)
+{
+    stage *s = stage_of(state);
+    job waits = {0};
+    commit_new(s->q[0]);
+    job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(1);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    commit_new(s->q[0]);
+    assert_true(finish_next(s->q[0]));
+    assert_ok(job_end(&waits));
+    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* UNORDERED work counts, though the tickets behind it may have ended before. */
+static void test_R27_everything_covers_unordered_work(void **state)
+{
+    stage *s = stage_of(state);
+    void *alone = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket ordered;
+    void *plain;
+    SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    plain = new_buffer(s->q[0]);
+    ordered = commit(s->q[0], plain);
+    softmetal_finish(plain);
+    assert_ok(gpusync_poll(s->q[0], ordered, NULL));
+    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R27_a_wait_for_the_device_counts_for_each_queue(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_wait_options options = {0};
+    gpusync_error error;
+    options.error = &error;
+    succeed_one(s, s->q[0]);
+    fail_one(s, s->q[1]);
+    fail_one(s, s->q[1]);
+    assert_result(gpusync_device_wait(s->device, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(error.queue_label, "second");
+    assert_int_equal(error.ticket, 1);
+    assert_ok(gpusync_device_wait(s->device, 0, NULL));
+    assert_ok(wait_for_all(s->q[1]));
+}
+
+static void test_R27_wait_many_tells_as_its_points_say(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_point points[2] = {ticket_at(s->q[0], GPUSYNC_EVERYTHING), ticket_at(s->q[1], GPUSYNC_EVERYTHING)};
+    size_t which = 9;
+    fail_one(s, s->q[0]);
+    fail_one(s, s->q[1]);
+    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 0);
+    assert_ok(poll_all(s->q[0]));
+    assert_result(poll_all(s->q[1]), GPUSYNC_ERROR_EXECUTION); /* ANY told of the other point alone */
+    fail_one(s, s->q[0]);
+    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 0);
+    assert_ok(poll_all(s->q[0]));
+    assert_ok(poll_all(s->q[1]));
+}
+
+/* -- a failure that sticks ---------------------------------------------------------------------------------------- */
+
+#define STICKY .queue = {.sticky_failure = true}
+
+static void assert_inherits(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket origin, bool ran)
+{
+    gpusync_error error;
+    assert_result(gpusync_poll(queue, ticket, NULL), GPUSYNC_ERROR_EXECUTION); /* looks */
+    error = record_of(queue, ticket);
+    assert_true(error.inherited);
+    assert_int_equal(error.origin, origin);
+    assert_int_equal(error.ran, ran);
+    assert_string_equal(error.queue_label, "first");
+}
+
+static void clear(gpusync_queue *queue)
+{
+    assert_ok(gpusync_queue_clear_failure(queue));
+}
+
+static bool sticks(gpusync_queue *queue)
+{
+    void *buffer = NULL;
+    gpusync_result result = gpusync_command_buffer_create(queue, NULL, 0, &buffer);
+    if (result == GPUSYNC_OK) assert_ok(gpusync_command_buffer_discard(queue, buffer));
+    else assert_result(result, GPUSYNC_ERROR_EXECUTION);
+    return result != GPUSYNC_OK;
+}
+
+static void test_R17_new_work_is_refused_until_the_clear(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = 77;
+    void *open = new_buffer(s->q[0]);
+    void *foreign = foreign_buffer(s->q[0]);
+    void *out = s;
+    note n = {0};
+    fail_one(s, s->q[0]);
+    assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_EXECUTION);
+    assert_null(out);
+    assert_result(gpusync_commit(s->q[0], open, &ticket), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_commit(s->q[0], foreign, &ticket), GPUSYNC_ERROR_EXECUTION);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(open), .on_complete = remember, .user = &n),
+                  GPUSYNC_ERROR_EXECUTION);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(ticket, 77);
+    assert_int_equal(softmetal_retain_count(foreign), 1);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    clear(s->q[0]);
+    assert_int_equal(commit(s->q[0], open), 2);
+    assert_int_equal(commit(s->q[0], foreign), 3);
+    metal_release(foreign);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 3, NULL));
+    assert_int_equal(calls_of(&n), 0);
+    commit_new(s->q[1]); /* another queue has nothing to do with it */
+}
+
+static void test_R17_without_the_option_nothing_sticks(void **state)
+{
+    stage *s = stage_of(state);
+    fail_one(s, s->q[0]);
+    assert_false(sticks(s->q[0]));
+    assert_ok(gpusync_poll(s->q[0], succeed_one(s, s->q[0]), NULL));
+}
+
+static void test_R17_a_marker_is_accepted_and_takes_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = 0;
+    void *others = foreign_buffer(s->q[0]);
+    fail_one(s, s->q[0]);
+    metal_commit(others);
+    assert_ok(gpusync_commit_marker(s->q[0], others, &ticket));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    metal_release(others);
+}
+
+static void test_R17_held_work_ends_and_never_runs(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = new_buffer(s->q[0]);
+    void *behind = new_buffer(s->q[0]);
+    void *alone = new_buffer(s->q[0]);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket tickets[3];
+    note notes[3];
+    unsigned i;
+    memset(notes, 0, sizeof notes);
+    mark(s, held, 1);
+    mark(s, behind, 2);
+    mark(s, alone, 3);
+    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)));
+    tickets[1] = commit(s->q[0], behind);
+    tickets[2] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    for (i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    settle(s);
+    for (i = 0; i < 3; i++) {
+        assert_inherits(s->q[0], tickets[i], failed, false);
+        assert_noted(&notes[i], GPUSYNC_ERROR_EXECUTION);
+    }
+    assert_result(state_of(s->t[1]), GPUSYNC_ERROR_EXECUTION);
+    clear(s->q[0]);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_int_equal(marks(), 0);
+}
+
+/* It runs, and takes the error all the same; its signals fail with it. */
+static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket before = commit_new(s->q[0]);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *first = new_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    gpusync_ticket tickets[2];
+    unsigned i;
+    mark(s, first, 1);
+    mark(s, second, 2);
+    tickets[0] = commit(s->q[0], first);
+    tickets[1] = SUBMIT(s->q[0], BUFFERS(second), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_marks(1, 2);
+    assert_ok(gpusync_poll(s->q[0], before, NULL));
+    for (i = 0; i < 2; i++) assert_inherits(s->q[0], tickets[i], failed, true);
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 3);
+}
+
+/* Both are sent, and Metal ends the UNORDERED one well. */
+static void test_R17_sent_unordered_work_takes_none(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket alone;
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    alone = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], alone, NULL));
+    assert_true(sticks(s->q[0]));
+}
+
+static void test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)),
+                                   .flags = GPUSYNC_SUBMIT_UNORDERED);
+    gpusync_ticket sent = commit_new(s->q[0]);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], sent, NULL));
+    assert_inherits(s->q[0], held, failed, false);
+    assert_true(sticks(s->q[0]));
+}
+
+/* F17: Metal has ended both, and the calls look at them in either order. */
+static void test_R17_F17_the_order_of_looks_does_not_matter(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned round;
+    for (round = 0; round < 3; round++) {
+        void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+        void *good = new_buffer(s->q[0]);
+        gpusync_ticket first = commit(s->q[0], bad);
+        gpusync_ticket second = commit(s->q[0], good);
+        softmetal_complete(bad);
+        softmetal_complete(good);
+        if (round == 0) assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_EXECUTION);
+        if (round == 1) assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_EXECUTION);
+        if (round == 2) { /* the handlers, backwards */
+            softmetal_finish(good);
+            softmetal_finish(bad);
+        }
+        assert_inherits(s->q[0], second, first, true);
+        assert_false(record_of(s->q[0], first).inherited);
+        finish_all(s);
+        clear(s->q[0]);
+    }
+}
+
+/* A failure sticks when it is settled, in its turn: until then new work is accepted. */
+static void test_R17_a_failure_sticks_when_it_is_settled(void **state)
+{
+    stage *s = stage_of(state);
+    void *running = new_buffer(s->q[0]);
+    void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket failed;
+    gpusync_ticket late;
+    commit(s->q[0], running);
+    failed = commit(s->q[0], bad);
+    softmetal_finish(bad);
+    assert_false(sticks(s->q[0]));
+    late = commit_new(s->q[0]);
+    softmetal_finish(running);
+    assert_true(sticks(s->q[0]));
+    finish_all(s);
+    assert_inherits(s->q[0], late, failed, true);
+}
+
+static void test_R17_what_sticks_and_what_does_not(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(endings); i++) {
+        gpusync_queue_desc sticky = {.label = "sticky", .sticky_failure = true};
+        gpusync_ticket ticket;
+        stage s;
+        stage_open(&s, &endings_desc);
+        assert_ok(gpusync_queue_destroy(s.q[0])); /* the other one is not sticky: it has to fail ten times */
+        assert_ok(gpusync_queue_create(s.device, &sticky, &s.q[0]));
+        metal_release(s.metal[0]);
+        s.metal[0] = metal_retain(gpusync_queue_metal(s.q[0]));
+        ticket = endings[i].end(&s);
+        finish_all(&s);
+        assert_result(gpusync_poll(s.q[0], ticket, NULL), endings[i].result);
+        assert_int_equal(sticks(s.q[0]), endings[i].result != GPUSYNC_ERROR_CANCELLED);
+        clear(s.q[0]);
+        assert_false(sticks(s.q[0]));
+        stage_close(&s);
+    }
+}
+
+static void test_R17_every_wait_and_poll_for_everything_tells_it_until_the_clear(void **state)
+{
+    stage *s = stage_of(state);
+    int i;
+    fail_one(s, s->q[0]);
+    for (i = 0; i < 3; i++) {
+        assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+        assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    }
+    clear(s->q[0]);
+    assert_ok(wait_for_all(s->q[0])); /* it was told */
+    assert_ok(poll_all(s->q[0]));
+    fail_one(s, s->q[0]);
+    clear(s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION); /* no wait had told this one */
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+static void test_R17_clear_looks_first(void **state)
+{
+    stage *s = stage_of(state);
+    void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket failed = commit(s->q[0], bad);
+    softmetal_complete(bad);
+    clear(s->q[0]); /* finds the failure, and lets it stick no more */
+    assert_int_equal(failures_of(s->q[0]), 1);
+    assert_false(sticks(s->q[0]));
+    finish_all(s);
+    assert_false(sticks(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    clear(s->q[0]); /* OK, also when nothing sticks */
+}
+
+static void test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still(void **state)
+{
+    stage *s = stage_of(state);
+    void *running;
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket old;
+    gpusync_ticket new_one;
+    running = new_buffer(s->q[0]);
+    old = SUBMIT(s->q[0], BUFFERS(running), SIGNALS(at(s->t[0], 1)));
+    assert_true(finish_next(s->q[0]));
+    assert_true(sticks(s->q[0]));
+    clear(s->q[0]);
+    new_one = commit_new(s->q[0]);
+    finish_all(s);
+    assert_inherits(s->q[0], old, failed, true);
+    assert_ok(gpusync_poll(s->q[0], new_one, NULL));
+    assert_false(sticks(s->q[0])); /* and sticks no more */
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION); /* timelines that failed stay failed */
+}
+
+static void test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket new_one;
+    clear(s->q[0]);
+    new_one = commit_new(s->q[0]);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_false(sticks(s->q[0]));
+    assert_ok(gpusync_poll(s->q[0], new_one, NULL));
+    assert_true(!sticks(s->q[0]) && fail_one(s, s->q[0]) && sticks(s->q[0])); /* the next one does */
+}
+
+static void test_R17_of_two_failures_the_first_is_taken(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket first = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket second = commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
+    gpusync_ticket third = commit_new(s->q[0]);
+    finish_all(s);
+    assert_int_equal(record_of(s->q[0], first).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_inherits(s->q[0], third, first, true);
+    assert_int_equal(record_of(s->q[0], third).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+}
+
+static void test_R17_a_thread_that_waits_for_room_is_told(void **state)
+{
+    stage *s = stage_of(state);
+    job waits = {0};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    (void)new_buffer(s->q[0]);
+    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
+    await_parked(1);
+    finish_all(s);
+    assert_result(job_end(&waits), GPUSYNC_ERROR_EXECUTION);
+    assert_null(waits.buffer);
+}
+
+static void test_R17_the_error_passes_to_another_sticky_queue(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket inherits = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])));
+    gpusync_ticket behind = commit_new(s->q[1]);
+    finish_all(s);
+    assert_inherits(s->q[1], inherits, failed, false);
+    assert_inherits(s->q[1], behind, failed, false);
+    assert_true(sticks(s->q[1]));
+    clear(s->q[0]);
+    assert_true(sticks(s->q[1])); /* of its own */
+    clear(s->q[1]);
+    assert_false(sticks(s->q[1]));
+}
+
+static void test_R17_a_failure_sticks_without_memory(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket sent = commit_new(s->q[0]);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    memory_fail(1, true);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], sent, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_EXECUTION);
+    memory_fail(0, false);
+    assert_true(sticks(s->q[0]));
+}
+
+static void clear_and_commit(void *user, gpusync_result result, const gpusync_error *error)
+{
+    stage *s = (stage *)user;
+    void *buffer = NULL;
+    (void)error;
+    must(result == GPUSYNC_ERROR_EXECUTION, "the callback of failed work gets another result");
+    must(!gpusync_queue_clear_failure(s->q[0]), "a clear in a callback is refused");
+    must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "no command buffer behind a clear");
+    must(!gpusync_commit(s->q[0], buffer, NULL), "a commit behind a clear is refused");
+}
+
+static void test_R17_a_callback_may_clear_and_go_on(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], failed), clear_and_commit, s));
+    settle(s);
+    assert_ok(gpusync_poll(s->q[0], failed + 1, NULL));
+}
+
+/* -- a discard while a failure sticks ----------------------------------------------------------------------------- */
+
+enum { NOTHING_STICKS, STICKS, STICKS_NO_MORE };
+
+static void test_R11_a_discard_fails_timelines_only_while_a_failure_sticks(void **state)
+{
+    unsigned when;
+    unsigned refused_first;
+    (void)state;
+    for (when = NOTHING_STICKS; when <= STICKS_NO_MORE; when++)
+        for (refused_first = 0; refused_first < 2; refused_first++) {
+            stage_desc desc = {.queues = 2, .timelines = 1, STICKY};
+            gpusync_ticket waits;
+            void *buffer;
+            stage s;
+            stage_open(&s, &desc);
+            buffer = new_buffer(s.q[0]);
+            encode_signal(s.q[0], buffer, at(s.t[0], 1));
+            waits = SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), BUFFERS(new_buffer(s.q[1])));
+            if (when != NOTHING_STICKS) fail_one(&s, s.q[0]);
+            if (refused_first && when != NOTHING_STICKS)
+                assert_result(gpusync_commit(s.q[0], buffer, NULL), GPUSYNC_ERROR_EXECUTION);
+            if (when == STICKS_NO_MORE) clear(s.q[0]);
+            assert_result(gpusync_poll(s.q[1], waits, NULL), GPUSYNC_NOT_READY);
+            assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+            if (when == STICKS) {
+                assert_result(state_of(s.t[0]), GPUSYNC_ERROR_EXECUTION);
+                assert_inherits(s.q[1], waits, 1, false);
+            } else {
+                assert_int_equal(value_of(s.t[0]), 0);
+                signal_value(s.t[0], 1);
+                finish_all(&s);
+                assert_ok(gpusync_poll(s.q[1], waits, NULL));
+            }
+            stage_close(&s);
+        }
+}
+
+static void test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    encode_signal(s->q[0], buffer, at(s->t[0], 3));
+    fail_one(s, s->q[0]);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    assert_int_equal(value_of(s->t[0]), 3);
+}
+
+/* -- times -------------------------------------------------------------------------------------------------------- */
+
+static double clock_s;
+static double gpu_clock(void) { return clock_s; }
+
+static double start_of(void *buffer)
+{
+    return METAL__AS0(double)(buffer, metal__sel("GPUStartTime"));
+}
+
+static double end_of(void *buffer)
+{
+    return METAL__AS0(double)(buffer, metal__sel("GPUEndTime"));
+}
+
+static void assert_times(gpusync_queue *queue, gpusync_ticket ticket, double start_s, double end_s)
+{
+    gpusync_times times = {-1, -1};
+    gpusync_result ignored = gpusync_poll(queue, ticket, &times);
+    (void)ignored;
+    if (times.gpu_start_s == start_s && times.gpu_end_s == end_s) return;
+    fail_msg("ticket %lld ran from %g to %g, expected %g to %g", (long long)ticket, times.gpu_start_s, times.gpu_end_s,
+             start_s, end_s);
+}
+
+/* T11: a look that came first loses none. */
+static void test_R26_T11_times_are_zero_until_the_handler_has_run(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned looks;
+    softmetal_set_gpu_clock(gpu_clock);
+    for (looks = 0; looks < 2; looks++) {
+        void *buffer = foreign_buffer(s->q[0]);
+        gpusync_ticket ticket = commit(s->q[0], buffer);
+        assert_times(s->q[0], ticket, 0, 0);
+        clock_s = 5 + looks;
+        softmetal_schedule(buffer);
+        softmetal_execute(buffer);
+        clock_s = 7 + looks;
+        softmetal_complete(buffer);
+        if (looks) {
+            assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+            assert_times(s->q[0], ticket, 0, 0);
+        }
+        softmetal_finish(buffer);
+        assert_true(end_of(buffer) > 0);
+        assert_times(s->q[0], ticket, start_of(buffer), end_of(buffer));
+        metal_release(buffer);
+    }
+    softmetal_set_gpu_clock(NULL);
+}
+
+/* Three buffers of one submission, which end at these times of the GPU's clock. */
+static void check_times_of_three(stage *s, const double seconds[3])
+{
+    void *buffers[3];
+    double first = 0;
+    double last = 0;
+    gpusync_ticket ticket;
+    unsigned i;
+    softmetal_set_gpu_clock(gpu_clock);
+    for (i = 0; i < 3; i++) buffers[i] = foreign_buffer(s->q[0]);
+    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+    for (i = 0; i < 3; i++) {
+        clock_s = seconds[i];
+        softmetal_finish(buffers[i]);
+    }
+    first = start_of(buffers[0]);
+    last = end_of(buffers[seconds[2] > 0 ? 2 : 1]);
+    assert_true(first > 0 && last > first);
+    assert_times(s->q[0], ticket, first, last);
+    for (i = 0; i < 3; i++) metal_release(buffers[i]);
+    softmetal_set_gpu_clock(NULL);
+}
+
+static void test_R26_a_submission_has_its_first_start_and_last_end(void **state)
+{
+    static const double seconds[] = {10, 11, 12};
+    check_times_of_three(stage_of(state), seconds);
+}
+
+/* A 0 is no time: of this buffer nothing is known. */
+static void test_R26_a_buffer_without_times_leaves_those_of_the_others(void **state)
+{
+    static const double seconds[] = {10, 11, 0};
+    check_times_of_three(stage_of(state), seconds);
+}
+
+static void test_R26_times_are_kept_for_256_tickets(void **state)
+{
+    stage *s = stage_of(state);
+    double start_s;
+    double end_s;
+    void *buffer = foreign_buffer(s->q[0]);
+    int i;
+    commit(s->q[0], buffer);
+    finish_all(s);
+    start_s = start_of(buffer);
+    end_s = end_of(buffer);
+    assert_true(start_s > 0);
+    for (i = 0; i < 255; i++) succeed_one(s, s->q[0]);
+    assert_times(s->q[0], 1, start_s, end_s);
+    succeed_one(s, s->q[0]);
+    assert_times(s->q[0], 1, 0, 0);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    metal_release(buffer);
+}
+
+static void test_R26_everything_and_work_that_never_ran_have_none(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held;
+    succeed_one(s, s->q[0]);
+    assert_times(s->q[0], GPUSYNC_EVERYTHING, 0, 0);
+    assert_times(s->q[0], 0, 0, 0);
+    assert_times(s->q[0], 99, 0, 0);
+    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_times(s->q[0], held, 0, 0);
+}
+
+/* -- the log ------------------------------------------------------------------------------------------------------ */
+
+static void test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit(void **state)
+{
+    stage *s = stage_of(state);
+    void *last = NULL;
+    commit_new(s->q[0]);
+    assert_result(gpusync_wait(s->q[0], 1, MS(7), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 1);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "first") && log_has(GPUSYNC_LOG_WARNING, "7"));
+    assert_result(gpusync_timeline_wait(s->t[0], 3, MS(8), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 2);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "'a'") && log_has(GPUSYNC_LOG_WARNING, "8"));
+    while (gpusync_command_buffer_create(s->q[1], NULL, 0, &last) == GPUSYNC_OK) continue;
+    assert_int_equal(kit_now().log_lines, 2); /* a limit of 0 is a look */
+    assert_result(gpusync_command_buffer_create(s->q[1], NULL, MS(9), &last), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 3);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "second") && log_has(GPUSYNC_LOG_WARNING, "9"));
+}
+
+static struct {
+    stage *s;
+    unsigned count, not_utf8, with_newlines;
+    char text[4][512];
+    gpusync_log_level level[4];
+    bool acts;
+    gpusync_ticket committed;
+} lines;
+
+static void keep_line(void *user, gpusync_log_level level, const char *text)
+{
+    stage *s = lines.s;
+    (void)user;
+    if (!is_utf8(text, 2048)) lines.not_utf8++;
+    if (strpbrk(text, "\n\r")) lines.with_newlines++;
+    if (lines.count < LENGTH(lines.text)) {
+        lines.level[lines.count] = level;
+        snprintf(lines.text[lines.count], sizeof lines.text[0], "%s", text);
+    }
+    lines.count++;
+    if (lines.acts) { /* what a log function may do: whatever neither waits nor destroys */
+        gpusync_error error;
+        uint64_t cursor = 0;
+        void *buffer = NULL;
+        must(gpusync_poll(s->q[0], 1, NULL) == GPUSYNC_ERROR_EXECUTION, "a poll in the log function");
+        must(!gpusync_queue_next_error(s->q[0], &cursor, &error), "next_error in the log function");
+        must(!gpusync_queue_clear_failure(s->q[0]), "a clear in the log function");
+        must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer in the log function");
+        must(!gpusync_commit(s->q[0], buffer, &lines.committed), "a commit in the log function");
+    }
+}
+
+/* Two queues without a label: each line names its queue, so that the lines differ. */
+static void test_F8_queues_without_labels_are_told_apart(void **state)
+{
+    gpusync_device_desc device_desc = {.log = keep_line, .hooks = &kit_hooks, .spin = &no_spin};
+    gpusync_device *device;
+    gpusync_queue *queues[2];
+    unsigned i;
+    (void)state;
+    memset(&lines, 0, sizeof lines);
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    for (i = 0; i < 2; i++) assert_ok(gpusync_queue_create(device, NULL, &queues[i]));
+    for (i = 0; i < 2; i++) {
+        commit_new(queues[i]);
+        assert_result(gpusync_wait(queues[i], 1, MS(5), NULL), GPUSYNC_TIMEOUT);
+    }
+    assert_int_equal(lines.count, 2);
+    assert_non_null(strstr(lines.text[0], "queue"));
+    assert_non_null(strstr(lines.text[0], "5"));
+    assert_string_not_equal(lines.text[0], lines.text[1]);
+    for (i = 0; i < 2; i++) {
+        assert_true(finish_next(queues[i]));
+        assert_ok(gpusync_queue_destroy(queues[i]));
+    }
+    assert_ok(gpusync_device_destroy(device));
+}
+
+static void test_F8_waits_that_end_or_look_write_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    job waits = {0};
+    commit_new(s->q[0]);
+    assert_result(gpusync_wait(s->q[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(s->q[0], 9, MS(1), NULL), GPUSYNC_ERROR_INVALID_TICKET);
+    job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, SECONDS(60));
+    await_parked(1);
+    finish_all(s);
+    assert_ok(job_end(&waits));
+    assert_int_equal(kit_now().log_lines, 0);
+}
+
+static void test_F8_a_failure_is_one_line_that_names_it(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "blur");
+    succeed_one(s, s->q[0]);
+    softmetal_fail(buffer, NULL, 2, "took too long");
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(kit_now().log_lines, 1);
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "first"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "ticket 2"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "blur"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, gpusync_failure_string(GPUSYNC_FAILURE_GPU_TIMEOUT)));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "took too long"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "MTLCommandBufferErrorDomain 2"));
+}
+
+/* Nothing went wrong that the program did not ask for; it is on record all the same. */
+static void test_F8_cancelled_work_writes_no_line(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    settle(s);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    assert_int_equal(kit_now().log_lines, 0);
+}
+
+/* F3: nothing says that the handler has not come. */
+static void test_F3_a_slow_handler_writes_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    job waits = {0};
+    commit(s->q[0], buffer);
+    job_wait(&waits, s->q[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    softmetal_complete(buffer); /* a look of the wait finds it */
+    assert_ok(job_end(&waits));
+    settle(s);
+    assert_int_equal(kit_now().log_lines, 0);
+}
+
+static void test_F2_a_revoked_device_says_what_helps(void **state)
+{
+    stage *s = stage_of(state);
+    commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_all(s);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "lost"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "process"));
+    assert_false(log_has(GPUSYNC_LOG_ERROR, "new device"));
+    assert_int_equal(kit_now().log_lines, 2);
+}
+
+static void test_F8_a_line_is_one_line_of_utf8(void **state)
+{
+    stage *s = stage_of(state);
+    char text[600];
+    void *buffer;
+    memset(&lines, 0, sizeof lines);
+    repeat(text, sizeof text, "x\ny\r", "\xE2\x82\xAC");
+    buffer = named_buffer(s->q[0], text);
+    softmetal_fail(buffer, text, 1, text);
+    commit(s->q[0], buffer);
+    assert_result(gpusync_wait(s->q[0], 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_int_equal(lines.count, 2);
+    assert_int_equal(lines.not_utf8, 0);
+    assert_int_equal(lines.with_newlines, 0);
+    assert_int_equal(lines.level[0], GPUSYNC_LOG_WARNING);
+    assert_int_equal(lines.level[1], GPUSYNC_LOG_ERROR);
+}
+
+static void test_S10_the_log_function_may_poll_clear_and_commit(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed;
+    memset(&lines, 0, sizeof lines);
+    lines.s = s;
+    lines.acts = true;
+    failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    assert_int_equal(lines.count, 1);
+    assert_int_equal(lines.committed, failed + 1);
+    assert_ok(gpusync_poll(s->q[0], lines.committed, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_R14_the_drivers_number_gives_the_class),
+        cmocka_unit_test(test_R14_without_a_number_the_code_gives_the_class),
+        on_stage(test_S4_earlier_tickets_are_not_among_a_result),
+        cmocka_unit_test(test_S4_each_result_is_on_record_and_told_alike),
+        cmocka_unit_test(test_R14_inherited_and_ran_are_told_of_each),
+        on_stage(test_S4_a_failure_is_on_record_before_it_is_told),
+        on_stage(test_S4_a_ticket_ends_once),
+        on_stage(test_S4_a_result_of_the_call_is_no_end),
+        on_stage(test_R14_a_record_tells_what_failed_where_and_why),
+        on_stage(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer),
+        on_stage_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_named, .queues = 3, .timelines = 1),
+        on_stage_with(test_R14_work_that_metal_has_ran_though_its_failure_is_inherited, .queues = 2, .timelines = 1),
+        on_stage_with(test_R14_a_failure_of_the_programs_own_has_no_origin, .timelines = 1),
+        on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1),
+        on_stage_with(test_R14_a_submission_tells_of_the_buffer_that_failed, .timelines = 1),
+        on_stage(test_T12_texts_are_cut_between_characters),
+        on_stage(test_R16_a_cursor_passes_every_failure_once),
+        on_stage_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1),
+        on_stage_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many,
+                      .queue = {.error_log_count = 4}),
+        on_stage(test_R16_64_failures_are_kept_by_default),
+        on_stage_with(test_R16_from_now_skips_what_is_on_record, .queue = {.error_log_count = 4}),
+        on_stage_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4}),
+        on_stage_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
+                      .queue = {.error_log_count = 4}),
+        on_stage_with(test_R16_a_failure_is_on_record_without_memory, .queues = 2, .timelines = 1),
+        on_stage(test_R27_everything_tells_the_first_failure_once),
+        on_stage_with(test_R27_T16_cancelled_work_is_a_failure, .timelines = 1),
+        on_stage(test_R27_a_wait_that_timed_out_has_told_nothing),
+        on_stage(test_R27_waits_that_overlap_each_tell),
+        on_stage_with(test_R27_an_overlapping_wait_that_ends_later_tells_too, .queues = 2),
+        on_stage(test_R27_everything_is_what_was_committed_at_the_call),
+        on_stage(test_R27_everything_covers_unordered_work),
+        on_stage_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2),
+        on_stage_with(test_R27_wait_many_tells_as_its_points_say, .queues = 2),
+        on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY),
+        on_stage(test_R17_without_the_option_nothing_sticks),
+        on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY),
+        on_stage_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICKY),
+        on_stage_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error, .timelines = 1, STICKY),
+        on_stage_with(test_R17_sent_unordered_work_takes_none, STICKY),
+        on_stage_with(test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work, .timelines = 1, STICKY),
+        on_stage_with(test_R17_F17_the_order_of_looks_does_not_matter, STICKY),
+        on_stage_with(test_R17_a_failure_sticks_when_it_is_settled, STICKY),
+        cmocka_unit_test(test_R17_what_sticks_and_what_does_not),
+        on_stage_with(test_R17_every_wait_and_poll_for_everything_tells_it_until_the_clear, STICKY),
+        on_stage_with(test_R17_clear_looks_first, STICKY),
+        on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still, .timelines = 1, STICKY),
+        on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY),
+        on_stage_with(test_R17_of_two_failures_the_first_is_taken, STICKY),
+        on_stage_with(test_R17_a_thread_that_waits_for_room_is_told,
+                      .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
+        on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY),
+        on_stage_with(test_R17_a_failure_sticks_without_memory, .timelines = 1, STICKY),
+        on_stage_with(test_R17_a_callback_may_clear_and_go_on, STICKY),
+        cmocka_unit_test(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks),
+        on_stage_with(test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks, .timelines = 1,
+                      .timeline = {.order_only = true}, STICKY),
+        on_stage(test_R26_T11_times_are_zero_until_the_handler_has_run),
+        on_stage(test_R26_a_submission_has_its_first_start_and_last_end),
+        on_stage(test_R26_a_buffer_without_times_leaves_those_of_the_others),
+        on_stage(test_R26_times_are_kept_for_256_tickets),
+        on_stage_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1),
+        on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
+                      .queue = {.max_command_buffer_count = 2}),
+        cmocka_unit_test(test_F8_queues_without_labels_are_told_apart),
+        on_stage(test_F8_waits_that_end_or_look_write_nothing),
+        on_stage(test_F8_a_failure_is_one_line_that_names_it),
+        on_stage_with(test_F8_cancelled_work_writes_no_line, .timelines = 1),
+        on_stage(test_F3_a_slow_handler_writes_nothing),
+        on_stage(test_F2_a_revoked_device_says_what_helps),
+        on_stage_with(test_F8_a_line_is_one_line_of_utf8, .device = {.log = keep_line}),
+        on_stage_with(test_S10_the_log_function_may_poll_clear_and_commit, .device = {.log = keep_line}, STICKY),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
