@@ -1,0 +1,594 @@
+/* test_loss.c - T6: what becomes of everything when the device is lost
+
+   q[0] has work that hangs: the manual clock does not end it. q[1] has the work whose failure tells of the loss. Time
+   stands still, or passes as the thread that waits sleeps: still.h. "The second": from one second after the loss on. */
+#define GPUSYNC_IMPLEMENTATION
+#include "still.h"
+
+#define SECOND SECONDS(1)
+#define SLICE MS(400) /* the longest time between two looks of a wait that sleeps: T7 */
+
+#define by_hand(parking) {.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .hooks = &(parking)}
+
+static uint64_t lost_at;
+
+static void lose_device(stage *s)
+{
+    gpusync_ticket ticket = commit_failing(s->q[1], SOFTMETAL_SUBMISSIONS_IGNORED);
+    while (finish_next(s->q[1])) {}
+    assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_true(gpusync_device_is_lost(s->device));
+    lost_at = GET(&still_now);
+}
+
+/* -- what loses a device ------------------------------------------------------------------------------------------ */
+
+static void test_T6_two_classes_of_failures_lose_the_device(void **state)
+{
+    static const struct {
+        unsigned reason;
+        gpusync_failure failure;
+        bool lost;
+    } rows[] = {
+        {SOFTMETAL_TIMEOUT, GPUSYNC_FAILURE_GPU_TIMEOUT, false},
+        {SOFTMETAL_INNOCENT_VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
+        {SOFTMETAL_BACKGROUND, GPUSYNC_FAILURE_NOT_PERMITTED, false},
+        {SOFTMETAL_OUT_OF_MEMORY, GPUSYNC_FAILURE_OUT_OF_MEMORY, false},
+        {SOFTMETAL_INVALID_RESOURCE, GPUSYNC_FAILURE_INVALID_RESOURCE, false},
+        {SOFTMETAL_PAGE_FAULT, GPUSYNC_FAILURE_PAGE_FAULT, false},
+        {SOFTMETAL_SUBMISSIONS_IGNORED, GPUSYNC_FAILURE_ACCESS_REVOKED, true},
+    };
+    stage *s = stage_of(state);
+    for (unsigned i = 0; i < LENGTH(rows); i++) {
+        commit_failing(s->q[0], rows[i].reason);
+        assert_false(gpusync_device_is_lost(s->device));
+        finish_all(s);
+        assert_int_equal(failure_at(s->q[0], i).failure, rows[i].failure);
+        assert_int_equal(gpusync_device_is_lost(s->device), rows[i].lost);
+    }
+    assert_false(gpusync_device_is_lost(NULL));
+}
+
+static void test_T6_a_removed_device_is_lost(void **state)
+{
+    stage *s = stage_of(state);
+    commit_new(s->q[0]);
+    softmetal_remove_device(s->metal_device);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
+    assert_true(gpusync_device_is_lost(s->device));
+}
+
+/* -- new work ----------------------------------------------------------------------------------------------------- */
+
+static void test_T6_new_work_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    void *foreign = foreign_buffer(s->q[0]);
+    void *buffer = open;
+    gpusync_ticket ticket = 77;
+    gpusync_queue *queue = s->q[0];
+    gpusync_timeline *timeline = s->t[0];
+    note n = {0};
+    lose_device(s);
+    assert_result(gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(buffer);
+    assert_result(gpusync_commit(s->q[0], open, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_commit(s->q[0], foreign, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, .on_complete = remember, .user = &n), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_commit_marker(s->q[0], NULL, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_encode_wait(s->q[0], open, at(s->t[0], 1)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_encode_signal(s->q[0], open, at(s->t[0], 1)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_queue_create(s->device, NULL, &queue), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(queue);
+    assert_result(gpusync_timeline_create(s->device, NULL, &timeline), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(timeline);
+    assert_int_equal(ticket, 77);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_false(is_sent(open) || is_sent(foreign));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    metal_release(foreign);
+    settle(s);
+    assert_int_equal(calls_of(&n), 0);
+}
+
+/* -- work that Metal has ------------------------------------------------------------------------------------------ */
+
+static void test_T6_work_that_metal_has_goes_on(void **state)
+{
+    stage *s = stage_of(state);
+    const uint64_t waits[] = {0, SECOND - 1, SECONDS(3600)};
+    note notes[LENGTH(waits)];
+    memset(notes, 0, sizeof notes);
+    for (size_t i = 0; i < LENGTH(waits); i++)
+        on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[i]);
+    lose_device(s);
+    for (size_t i = 0; i < LENGTH(waits); i++) {
+        const gpusync_ticket ticket = (gpusync_ticket)i + 1;
+        pass(waits[i]);
+        assert_false(gpusync_is_done(s->q[0], ticket));
+        assert_true(finish_next(s->q[0]));
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, NULL));
+        assert_true(gpusync_is_done(s->q[0], ticket));
+        run_callbacks(s);
+        assert_noted(&notes[i], GPUSYNC_OK);
+    }
+    assert_int_equal(failures_of(s->q[0]), 0);
+}
+
+static void test_T6_work_that_fails_after_the_loss_has_its_own_error(void **state)
+{
+    stage *s = stage_of(state);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    lose_device(s);
+    pass(2 * SECOND);
+    assert_true(finish_next(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+}
+
+static void test_T6_a_value_that_comes_after_the_second_is_reached(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    encode_signal(s->q[0], buffer, at(s->t[0], 1));
+    commit(s->q[0], buffer);
+    lose_device(s);
+    pass(SECOND);
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_true(finish_next(s->q[0]));
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
+    assert_int_equal(value_of(s->t[0]), 1);
+}
+
+/* -- the second --------------------------------------------------------------------------------------------------- */
+
+static gpusync_result ask_poll(stage *s) { return gpusync_poll(s->q[0], 1, NULL); }
+static gpusync_result ask_poll_all(stage *s) { return gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL); }
+static gpusync_result ask_wait(stage *s) { return gpusync_wait(s->q[0], 1, 0, NULL); }
+static gpusync_result ask_wait_all(stage *s) { return gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL); }
+static gpusync_result ask_value(stage *s) { return gpusync_timeline_wait(s->t[0], 1, 0, NULL); }
+
+static gpusync_result ask_many(stage *s, gpusync_wait_for how)
+{
+    const gpusync_point points[] = {ticket_at(s->q[1], 0), ticket_at(s->q[0], 1), at(s->t[0], 1)};
+    size_t which = 99;
+    gpusync_result result = gpusync_wait_many(how == GPUSYNC_WAIT_ANY ? points + 1 : points,
+                                              how == GPUSYNC_WAIT_ANY ? 2 : 3, how, 0, NULL, &which);
+    assert_int_equal(which, result == GPUSYNC_ERROR_DEVICE_LOST ? how != GPUSYNC_WAIT_ANY
+                            : how == GPUSYNC_WAIT_ANY           ? 2
+                                                                : 3);
+    return result;
+}
+
+static gpusync_result ask_all(stage *s) { return ask_many(s, GPUSYNC_WAIT_ALL); }
+static gpusync_result ask_any(stage *s) { return ask_many(s, GPUSYNC_WAIT_ANY); }
+static gpusync_result ask_all_or_failure(stage *s) { return ask_many(s, GPUSYNC_WAIT_ALL_OR_FAILURE); }
+
+/* The device's own: the culprit's failure is told first, so that what is left is the work that hangs. */
+static gpusync_result ask_device(stage *s)
+{
+    gpusync_result told = gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, 0, NULL);
+    assert_true(told == GPUSYNC_ERROR_EXECUTION || told == GPUSYNC_OK);
+    return gpusync_device_wait(s->device, 0, NULL);
+}
+
+static void test_T6_waits_and_polls_tell_of_the_loss_after_a_second(void **state)
+{
+    static const struct {
+        gpusync_result (*ask)(stage *s);
+        gpusync_result before;
+    } rows[] = {
+        {ask_poll, GPUSYNC_NOT_READY}, {ask_poll_all, GPUSYNC_NOT_READY}, {ask_wait, GPUSYNC_TIMEOUT},
+        {ask_wait_all, GPUSYNC_TIMEOUT}, {ask_value, GPUSYNC_TIMEOUT}, {ask_all, GPUSYNC_TIMEOUT},
+        {ask_any, GPUSYNC_TIMEOUT}, {ask_all_or_failure, GPUSYNC_TIMEOUT}, {ask_device, GPUSYNC_TIMEOUT},
+    };
+    stage *s = stage_of(state);
+    commit_new(s->q[0]);
+    pass(SECONDS(5));
+    lose_device(s);
+    for (size_t i = 0; i < LENGTH(rows); i++)
+        assert_result(rows[i].ask(s), rows[i].before);
+    pass(SECOND - 1);
+    for (size_t i = 0; i < LENGTH(rows); i++)
+        assert_result(rows[i].ask(s), rows[i].before);
+    pass(1);
+    for (size_t i = 0; i < LENGTH(rows); i++)
+        assert_result(rows[i].ask(s), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_false(gpusync_is_done(s->q[0], 1));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+    assert_int_equal(failures_of(s->q[0]), 0);
+    finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], 1));
+    assert_ok(ask_poll(s));
+    assert_ok(ask_wait_all(s));
+    assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL));
+}
+
+enum { SLEEPERS = 5 };
+
+static void begin_sleepers(stage *s, job jobs[SLEEPERS], const gpusync_point points[2])
+{
+    job_wait(&jobs[0], s->q[0], 1, GPUSYNC_FOREVER);
+    job_wait(&jobs[1], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    job_value(&jobs[2], s->t[0], 1, GPUSYNC_FOREVER);
+    job_many(&jobs[3], points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
+    job_buffer(&jobs[4], s->q[0], GPUSYNC_FOREVER);
+    await_parked(SLEEPERS);
+}
+
+/* Each looks once more, and sleeps again. */
+static void have_sleepers_look(void)
+{
+    unsigned long before = kit_now().parks;
+    end_parks();
+    await_parks(before + SLEEPERS);
+    await_parked(SLEEPERS);
+}
+
+static void test_T6_waits_that_sleep_end_after_a_second(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_point points[2] = {ticket_at(s->q[0], 1), at(s->t[0], 1)};
+    job jobs[SLEEPERS];
+    memset(jobs, 0, sizeof jobs);
+    commit_new(s->q[0]);
+    commit_new(s->q[0]); /* q[0] is full */
+    begin_sleepers(s, jobs, points);
+    lose_device(s);
+    have_sleepers_look();
+    pass(SECOND - 1);
+    have_sleepers_look();
+    for (size_t i = 0; i < SLEEPERS; i++)
+        assert_false(job_is_over(&jobs[i]));
+    pass(1);
+    end_parks();
+    for (size_t i = 0; i < SLEEPERS; i++)
+        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(jobs[0].error.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(jobs[4].buffer);
+}
+
+/* Alone: nothing but its own slices has it look. */
+static void test_T6_a_wait_that_sleeps_finds_the_second_by_itself(void **state)
+{
+    stage *s = stage_of(state);
+    commit_new(s->q[0]);
+    lose_device(s);
+    assert_result(gpusync_wait(s->q[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_in_range(GET(&still_now) - lost_at, SECOND, SECOND + SLICE);
+}
+
+/* The loss itself is found by the look of a wait: Metal has lost the handler that would have told. */
+static void test_T6_a_wait_that_sleeps_finds_the_loss(void **state)
+{
+    stage *s = stage_of(state);
+    void *culprit = new_buffer(s->q[1]);
+    const uint64_t began = GET(&still_now);
+    commit_new(s->q[0]);
+    softmetal_fail_as(culprit, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    softmetal_lose_handlers(culprit);
+    commit(s->q[1], culprit);
+    finish_next(s->q[1]);
+    assert_false(gpusync_device_is_lost(s->device));
+    assert_result(gpusync_wait(s->q[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_in_range(GET(&still_now) - began, SECOND, SECOND + 2 * SLICE);
+}
+
+static void test_T6_a_limit_before_the_second_is_a_timeout(void **state)
+{
+    stage *s = stage_of(state);
+    commit_new(s->q[0]);
+    lose_device(s);
+    assert_result(gpusync_wait(s->q[0], 1, SECOND / 2, NULL), GPUSYNC_TIMEOUT);
+    assert_in_range(GET(&still_now) - lost_at, SECOND / 2, SECOND - 1);
+}
+
+/* -- held work ---------------------------------------------------------------------------------------------------- */
+
+static void expect_lost_unsent(stage *s, unsigned record, gpusync_ticket ticket)
+{
+    gpusync_error error = failure_at(s->q[0], record);
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_false(error.ran);
+}
+
+/* With nothing before it, its turn is at the loss; what it waited for comes too late then. */
+static void test_T6_held_work_ends_with_the_loss(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    uint64_t value;
+    note notes[2];
+    memset(notes, 0, sizeof notes);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)));
+    commit(s->q[0], buffers[1]);
+    on_done(ticket_at(s->q[0], 1), &notes[0]);
+    on_done(ticket_at(s->q[0], 2), &notes[1]);
+    metal_retain(buffers[0]);
+    metal_retain(buffers[1]);
+    lose_device(s);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    expect_lost_unsent(s, 0, 1);
+    expect_lost_unsent(s, 1, 2);
+    assert_result(gpusync_timeline_query(s->t[1], &value), GPUSYNC_ERROR_DEVICE_LOST);
+    run_callbacks(s);
+    assert_noted(&notes[0], GPUSYNC_ERROR_DEVICE_LOST);
+    assert_noted(&notes[1], GPUSYNC_ERROR_DEVICE_LOST);
+    assert_false(is_sent(buffers[0]) || is_sent(buffers[1]));
+    metal_release(buffers[0]);
+    metal_release(buffers[1]);
+}
+
+/* Behind work that hangs its turn has not come; but what it ends with is decided. UNORDERED work has no turn. */
+static void test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn(void **state)
+{
+    stage *s = stage_of(state);
+    note notes[3];
+    memset(notes, 0, sizeof notes);
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
+    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)))), &notes[1]);
+    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED)), &notes[2]);
+    lose_device(s);
+    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(s->q[0], 3, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    expect_lost_unsent(s, 0, 3);
+    run_callbacks(s);
+    assert_noted(&notes[2], GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(calls_of(&notes[1]), 0);
+    signal_value(s->t[0], 1);
+    finish_next(s->q[0]);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    expect_lost_unsent(s, 1, 2);
+    run_callbacks(s);
+    assert_noted(&notes[0], GPUSYNC_OK);
+    assert_noted(&notes[1], GPUSYNC_ERROR_DEVICE_LOST);
+    assert_in_order(notes, 2);
+}
+
+/* -- destroy ------------------------------------------------------------------------------------------------------ */
+
+typedef struct witness {
+    gpusync_queue *queue;
+    bool done; /* was ticket 1, in the callback? */
+    note n;
+} witness;
+
+static void witness_end(void *user, gpusync_result result, const gpusync_error *error)
+{
+    witness *w = (witness *)user;
+    w->done = gpusync_is_done(w->queue, 1);
+    remember(&w->n, result, error);
+}
+
+/* Ticket 1 is Metal's and signals t[0], and t[1], which is order_only. Ticket 2 is held. */
+static void *hang(stage *s, witness *sent, note *held)
+{
+    void *buffer = new_buffer(s->q[0]);
+    void *object = metal_buffer_new(s->metal_device, 16);
+    encode_signal(s->q[0], buffer, at(s->t[0], 1));
+    encode_signal(s->q[0], buffer, at(s->t[1], 1));
+    commit(s->q[0], buffer);
+    SUBMIT(s->q[0], WAITS(at(s->t[2], 1)));
+    sent->queue = s->q[0];
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), witness_end, sent));
+    assert_ok(gpusync_release_after(s->q[0], 1, object));
+    on_done(ticket_at(s->q[0], 2), held);
+    return object;
+}
+
+/* The one reference of gpusync's stays: the GPU may still use the object. */
+static void expect_given_up(stage *s, witness *sent, note *held, void *object)
+{
+    uint64_t value;
+    assert_noted(&sent->n, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_noted(held, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(sent->n.order < held->order);
+    assert_true(sent->n.error.ran);
+    assert_false(held->error.ran);
+    assert_false(sent->done);
+    assert_result(gpusync_timeline_query(s->t[0], &value), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_timeline_query(s->t[1], &value), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(softmetal_retain_count(object), 2);
+    finish_all(s); /* the GPU goes on, and no callback comes a second time */
+    settle(s);
+    assert_int_equal(calls_of(&sent->n), 1);
+    assert_int_equal(softmetal_retain_count(object), 2);
+    metal_release(object);
+    metal_release(object);
+}
+
+static void order_only(stage *s)
+{
+    const gpusync_timeline_desc desc = {.order_only = true};
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[1]));
+}
+
+static gpusync_result destroy(stage *s, int i)
+{
+    gpusync_queue *queue = s->q[i];
+    s->q[i] = NULL;
+    return gpusync_queue_destroy(queue);
+}
+
+static void test_T6_destroy_gives_up_after_a_second(void **state)
+{
+    stage *s = stage_of(state);
+    witness sent = {0};
+    note held = {0};
+    order_only(s);
+    void *object = hang(s, &sent, &held);
+    lose_device(s);
+    assert_result(destroy(s, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_in_range(GET(&still_now) - lost_at, SECOND, SECOND + SLICE);
+    assert_true(pthread_equal(sent.n.thread, pthread_self()));
+    expect_given_up(s, &sent, &held, object);
+}
+
+static void test_T6_destroy_gives_up_at_once_behind_the_second(void **state)
+{
+    stage *s = stage_of(state);
+    witness sent = {0};
+    note held = {0};
+    order_only(s);
+    void *object = hang(s, &sent, &held);
+    lose_device(s);
+    pass(SECOND);
+    while_parked(NULL, NULL);
+    assert_result(destroy(s, 0), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(passing.parks, 0);
+    expect_given_up(s, &sent, &held, object);
+}
+
+static void finish_at_the_third(void *argument, unsigned park)
+{
+    if (park == 3)
+        finish_next_of(argument);
+}
+
+static void test_T6_destroy_waits_for_what_ends_in_the_second(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
+    lose_device(s);
+    while_parked(finish_at_the_third, s->metal[0]);
+    assert_ok(destroy(s, 0));
+    while_parked(NULL, NULL);
+    assert_true(GET(&still_now) - lost_at < SECOND);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
+static void test_T6_destroy_of_a_queue_without_work_is_ok(void **state)
+{
+    stage *s = stage_of(state);
+    lose_device(s);
+    while_parked(NULL, NULL);
+    assert_ok(destroy(s, 0));
+    pass(SECOND);
+    assert_ok(destroy(s, 1));
+    assert_int_equal(passing.parks, 0);
+}
+
+static void test_T6_abandon_on_a_lost_device_ends_all_with_device_lost(void **state)
+{
+    stage *s = stage_of(state);
+    witness sent = {0};
+    note held = {0};
+    order_only(s);
+    void *object = hang(s, &sent, &held);
+    lose_device(s);
+    while_parked(NULL, NULL);
+    gpusync_queue *queue = s->q[0];
+    s->q[0] = NULL;
+    assert_ok(gpusync_queue_abandon(queue));
+    assert_int_equal(GET(&still_now), lost_at);
+    expect_given_up(s, &sent, &held, object);
+}
+
+/* K6. What is given up is told of as in a destroy. */
+static void test_T6_destroy_later_gives_up_at_a_look(void **state)
+{
+    stage *s = stage_of(state);
+    witness sent = {0};
+    note held = {0};
+    note gone = {0};
+    order_only(s);
+    void *object = hang(s, &sent, &held);
+    lose_device(s);
+    assert_ok(gpusync_queue_destroy_later(s->q[0], remember_destroyed, &gone));
+    s->q[0] = NULL;
+    pass(SECOND - 1);
+    run_callbacks(s);
+    assert_int_equal(sent.n.calls + gone.calls, 0);
+    assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
+    pass(1);
+    run_callbacks(s);
+    run_callbacks(s);
+    assert_noted(&gone, GPUSYNC_OK);
+    assert_true(held.order < gone.order);
+    expect_given_up(s, &sent, &held, object);
+}
+
+/* It sleeps for work of another queue, which hangs, too. */
+static void test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps(void **state)
+{
+    stage *s = stage_of(state);
+    witness sent = {0};
+    note held = {0};
+    note gone = {0};
+    order_only(s);
+    commit_new(s->q[2]);
+    void *object = hang(s, &sent, &held);
+    lose_device(s);
+    assert_ok(gpusync_queue_destroy_later(s->q[0], remember_destroyed, &gone));
+    s->q[0] = NULL;
+    assert_result(gpusync_wait(s->q[2], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_noted(&gone, GPUSYNC_OK);
+    assert_true(held.order < gone.order);
+    expect_given_up(s, &sent, &held, object);
+}
+
+/* Work that ended in time is no reason to give up. */
+static void test_T6_destroy_later_of_what_ended_in_time_tells_so(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    note gone = {0};
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
+    lose_device(s);
+    assert_ok(gpusync_queue_destroy_later(s->q[0], remember_destroyed, &gone));
+    s->q[0] = NULL;
+    pass(SECOND / 2);
+    finish_all(s);
+    pass(SECOND);
+    settle(s);
+    assert_noted(&n, GPUSYNC_OK);
+    assert_noted(&gone, GPUSYNC_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_stage(test_T6_two_classes_of_failures_lose_the_device),
+        on_stage(test_T6_a_removed_device_is_lost),
+        on_stage_with(test_T6_new_work_is_refused, .queues = 2, .timelines = 1),
+        on_stage_with(test_T6_work_that_metal_has_goes_on, .queues = 2, .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_work_that_fails_after_the_loss_has_its_own_error, .queues = 2),
+        on_stage_with(test_T6_a_value_that_comes_after_the_second_is_reached, .queues = 2, .timelines = 1),
+        on_stage_with(test_T6_waits_and_polls_tell_of_the_loss_after_a_second, .queues = 2, .timelines = 1),
+        on_stage_with(test_T6_waits_that_sleep_end_after_a_second, .queues = 2, .timelines = 1,
+                      .device = by_hand(patient_hooks), .queue = {.max_command_buffer_count = 2}),
+        on_stage_with(test_T6_a_wait_that_sleeps_finds_the_second_by_itself, .queues = 2,
+                      .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_a_wait_that_sleeps_finds_the_loss, .queues = 2, .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_a_limit_before_the_second_is_a_timeout, .queues = 2, .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2),
+        on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1),
+        on_stage_with(test_T6_destroy_gives_up_after_a_second, .queues = 2, .timelines = 3,
+                      .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_destroy_gives_up_at_once_behind_the_second, .queues = 2, .timelines = 3,
+                      .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_destroy_waits_for_what_ends_in_the_second, .queues = 2,
+                      .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_destroy_of_a_queue_without_work_is_ok, .queues = 2, .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_abandon_on_a_lost_device_ends_all_with_device_lost, .queues = 2, .timelines = 3,
+                      .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_destroy_later_gives_up_at_a_look, .queues = 2, .timelines = 3,
+                      .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps, .queues = 3, .timelines = 3,
+                      .device = {.hooks = &passing_hooks}),
+        on_stage_with(test_T6_destroy_later_of_what_ended_in_time_tells_so, .queues = 2,
+                      .device = by_hand(passing_hooks)),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
