@@ -560,7 +560,6 @@ static void set_scene(scene *c, stage *s)
     encode_signal(s->q[0], c->late, at(s->t[1], 4));
     signal_value(s->t[1], 5);
     c->selfish = waiting_buffer(s->q[0], at(s->t[1], 9));
-    encode_signal(s->q[0], c->selfish, at(s->t[1], 9));
     c->doomed = new_buffer(s->q[0]);
     encode_signal(s->q[0], c->doomed, at(s->t[2], 1));
     fail_timeline(s->t[2], GPUSYNC_ERROR_COMPILE);
@@ -637,7 +636,6 @@ static void test_S5_T14_a_refused_call_has_changed_nothing(void **state)
     refused(gpusync_commit(s->q[1], c.held, ticket), ERROR_ALREADY_COMMITTED);
     refused(gpusync_commit(s->q[1], c.enqueued, ticket), ERROR_ENQUEUED);
     refused(gpusync_commit(q, c.late, ticket), ERROR_NOT_RISING);
-    refused(gpusync_commit(q, c.selfish, ticket), ERROR_NOT_RISING);
     refused(gpusync_commit(q, c.doomed, ticket), ERROR_COMPILE);
     refused(gpusync_commit(q, c.late, NULL), ERROR_NOT_RISING);
     /* gpusync_submit: the same, about any of its buffers */
@@ -657,6 +655,8 @@ static void test_S5_T14_a_refused_call_has_changed_nothing(void **state)
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, GPUSYNC_EVERYTHING))), ERROR_INVALID_TICKET);
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(ticket_at(q, 1))), ERROR_INVALID_ARGUMENT);
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.half), SIGNALS(at(s->t[1], 20))), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.selfish), SIGNALS(at(s->t[1], 9))), ERROR_NOT_RISING); /* waits for 9 */
+    refused(TRY_SUBMIT(q, ticket, WAITS(at(s->t[1], 9)), SIGNALS(at(s->t[1], 8))), ERROR_NOT_RISING);
     refused(TRY_SUBMIT(s->q[2], ticket, SIGNALS(at(s->t[1], 30))), ERROR_QUEUE_FULL);
     refused(TRY_SUBMIT(s->q[2], ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), ERROR_QUEUE_FULL);
     /* gpusync_commit_marker */

@@ -1340,6 +1340,142 @@ static void test_R17_a_callback_may_clear_and_go_on(void **state)
     assert_ok(gpusync_poll(s->q[0], failed + 1, NULL));
 }
 
+/* -- random work on a sticky queue, beside a model of R17 --------------------------------------------------------- */
+
+enum { MODEL_MOST = 400 };
+
+typedef struct model {
+    struct {
+        bool ordered, bad, ended, settled;
+        bool failed;
+        int64_t origin; /* of a failure */
+        void *buffer;
+    } w[MODEL_MOST + 1];
+    int64_t committed, cleared_to;
+    bool sticks;
+    int64_t spreads_from, spreads_to; /* what ordered work takes; from 0: nothing */
+    uint64_t seed;
+} model;
+
+static unsigned draw(model *m, unsigned below)
+{
+    m->seed = m->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (unsigned)(m->seed >> 33) % below;
+}
+
+static void model_settle(model *m, int64_t t)
+{
+    bool takes = m->w[t].ordered && m->spreads_from && t > m->spreads_from && t <= m->spreads_to;
+    m->w[t].settled = true;
+    m->w[t].failed = m->w[t].bad || takes;
+    m->w[t].origin = m->w[t].bad ? t : takes ? m->spreads_from : 0;
+    if (!m->w[t].failed || t <= m->cleared_to) return;
+    m->sticks = true;
+    if (m->w[t].ordered && !takes) {
+        m->spreads_from = t;
+        m->spreads_to = INT64_MAX;
+    }
+}
+
+/* Ordered work settles in its turn, all other work at its end. */
+static void model_end(model *m, int64_t ended)
+{
+    int64_t t;
+    m->w[ended].ended = true;
+    if (!m->w[ended].ordered) model_settle(m, ended);
+    for (t = 1; t <= m->committed; t++) {
+        if (!m->w[t].ordered || m->w[t].settled) continue;
+        if (!m->w[t].ended) break;
+        model_settle(m, t);
+    }
+}
+
+static void model_clear(model *m)
+{
+    m->cleared_to = m->committed;
+    if (m->spreads_to == INT64_MAX) m->spreads_to = m->committed;
+    m->sticks = false;
+}
+
+static void commit_drawn(stage *s, model *m)
+{
+    gpusync_submission submission = {0};
+    gpusync_ticket ticket = 0;
+    bool bad = draw(m, 6) == 0;
+    bool ordered = draw(m, 4) != 0;
+    void *buffer = foreign_buffer(s->q[0]);
+    void *const buffers[1] = {buffer};
+    gpusync_result result;
+    if (bad) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = 1;
+    submission.flags = ordered ? 0 : GPUSYNC_SUBMIT_UNORDERED;
+    result = gpusync_submit(s->q[0], &submission, &ticket);
+    metal_release(buffer); /* gpusync keeps it, or it goes */
+    assert_result(result, m->sticks ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    if (m->sticks) return;
+    assert_int_equal(ticket, ++m->committed);
+    m->w[ticket].ordered = ordered;
+    m->w[ticket].bad = bad;
+    m->w[ticket].buffer = buffer;
+}
+
+static void end_drawn(model *m)
+{
+    int64_t open[MODEL_MOST];
+    unsigned count = 0;
+    int64_t t;
+    for (t = 1; t <= m->committed; t++)
+        if (!m->w[t].ended) open[count++] = t;
+    if (!count) return;
+    t = open[draw(m, count < 4 ? count : 4)];
+    softmetal_finish(m->w[t].buffer);
+    model_end(m, t);
+}
+
+static void compare_with_model(stage *s, const model *m, gpusync_ticket t)
+{
+    gpusync_result ended = m->w[t].failed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+    gpusync_error error;
+    assert_result(gpusync_poll(s->q[0], t, NULL), m->w[t].settled ? ended : GPUSYNC_NOT_READY);
+    if (!m->w[t].settled || !m->w[t].failed) return;
+    error = record_of(s->q[0], t);
+    assert_result(error.result, ended);
+    assert_int_equal(error.origin, m->w[t].origin);
+    assert_int_equal(error.inherited, !m->w[t].bad);
+    assert_true(error.ran);
+}
+
+static void test_R17_random_work_ends_as_a_model_says(void **state)
+{
+    static model m;
+    uint64_t seed;
+    (void)state;
+    for (seed = 1; seed <= 200 / SLOW + 5; seed++) {
+        stage_desc desc = {.queue = {.sticky_failure = true, .error_log_count = MODEL_MOST}};
+        gpusync_ticket t;
+        unsigned step;
+        stage s;
+        stage_open(&s, &desc);
+        memset(&m, 0, sizeof m);
+        m.seed = seed;
+        for (step = 0; step < 150; step++) {
+            unsigned what = draw(&m, 16);
+            if (what < 7) commit_drawn(&s, &m);
+            else if (what < 15) end_drawn(&m);
+            else {
+                clear(s.q[0]);
+                model_clear(&m);
+            }
+            if (m.committed) compare_with_model(&s, &m, 1 + draw(&m, (unsigned)m.committed));
+        }
+        for (step = 0; step < MODEL_MOST; step++) end_drawn(&m);
+        for (t = 1; t <= m.committed; t++) compare_with_model(&s, &m, t);
+        assert_int_equal(sticks(s.q[0]), m.sticks);
+        stage_close(&s);
+    }
+}
+
 /* -- a discard while a failure sticks ----------------------------------------------------------------------------- */
 
 enum { NOTHING_STICKS, STICKS, STICKS_NO_MORE };
@@ -1441,6 +1577,36 @@ static void test_R26_T11_times_are_zero_until_the_handler_has_run(void **state)
     softmetal_set_gpu_clock(NULL);
 }
 
+static struct {
+    gpusync_queue *queue;
+    gpusync_times times;
+} timed;
+
+static void ask_for_times(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)error;
+    must(result == GPUSYNC_OK, "good work fails");
+    must(!gpusync_poll(timed.queue, 1, &timed.times), "good work fails");
+}
+
+/* A callback after a look comes before the handler, and before the times. */
+static void test_R26_a_callback_may_come_before_the_times(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = foreign_buffer(s->q[0]);
+    timed.queue = s->q[0];
+    timed.times = (gpusync_times){-1, -1};
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), ask_for_times, NULL));
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_int_equal(run_callbacks(s), 1);
+    assert_true(timed.times.gpu_start_s == 0 && timed.times.gpu_end_s == 0);
+    softmetal_finish(buffer);
+    assert_times(s->q[0], 1, start_of(buffer), end_of(buffer));
+    metal_release(buffer);
+}
+
 /* Three buffers of one submission, which end at these times of the GPU's clock. */
 static void check_times_of_three(stage *s, const double seconds[3])
 {
@@ -1528,6 +1694,21 @@ static void test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit
     assert_result(gpusync_command_buffer_create(s->q[1], NULL, MS(9), &last), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().log_lines, 3);
     assert_true(log_has(GPUSYNC_LOG_WARNING, "second") && log_has(GPUSYNC_LOG_WARNING, "9"));
+}
+
+/* One line for all of them; that of a device names a queue that is not idle. */
+static void test_F8_a_wait_for_several_writes_one_line(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_point points[2] = {at(s->t[0], 0), at(s->t[1], 4)};
+    succeed_one(s, s->q[0]);
+    commit_new(s->q[1]);
+    assert_result(gpusync_device_wait(s->device, MS(6), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 1);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "second") && log_has(GPUSYNC_LOG_WARNING, "6"));
+    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, MS(7), NULL, NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 2);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "7"));
 }
 
 static struct {
@@ -1751,16 +1932,20 @@ int main(void)
         on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY),
         on_stage_with(test_R17_a_failure_sticks_without_memory, .timelines = 1, STICKY),
         on_stage_with(test_R17_a_callback_may_clear_and_go_on, STICKY),
+        cmocka_unit_test(test_R17_random_work_ends_as_a_model_says),
         cmocka_unit_test(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks),
         on_stage_with(test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks, .timelines = 1,
                       .timeline = {.order_only = true}, STICKY),
         on_stage(test_R26_T11_times_are_zero_until_the_handler_has_run),
+        on_stage_with(test_R26_a_callback_may_come_before_the_times,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage(test_R26_a_submission_has_its_first_start_and_last_end),
         on_stage(test_R26_a_buffer_without_times_leaves_those_of_the_others),
         on_stage(test_R26_times_are_kept_for_256_tickets),
         on_stage_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1),
         on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
                       .queue = {.max_command_buffer_count = 2}),
+        on_stage_with(test_F8_a_wait_for_several_writes_one_line, .queues = 2, .timelines = 2),
         cmocka_unit_test(test_F8_queues_without_labels_are_told_apart),
         on_stage(test_F8_waits_that_end_or_look_write_nothing),
         on_stage(test_F8_a_failure_is_one_line_that_names_it),
