@@ -148,9 +148,10 @@ static void test_S3_metal_gets_the_work_in_the_order_of_tickets(void **state)
 }
 
 /* Metal may run two buffers at once that share nothing, so the second may be through first. */
-static void test_S3_work_that_metal_ends_early_ends_in_its_turn(void **state)
+static void test_S3_T1_work_that_metal_ends_early_ends_in_its_turn(void **state)
 {
     stage *s = stage_of(state);
+    job waits = {0};
     note notes[3];
     void *buffers[3];
     gpusync_ticket tickets[3];
@@ -165,11 +166,15 @@ static void test_S3_work_that_metal_ends_early_ends_in_its_turn(void **state)
     softmetal_finish(buffers[1]);
     for (i = 0; i < 3; i++) {
         assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
+        assert_result(gpusync_wait(s->q[0], tickets[i], 0, NULL), GPUSYNC_TIMEOUT);
         assert_false(gpusync_is_done(s->q[0], tickets[i]));
         assert_int_equal(calls_of(&notes[i]), 0);
     }
     assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    job_wait(&waits, s->q[0], tickets[2], GPUSYNC_FOREVER);
+    await_parked(1);
     softmetal_finish(buffers[0]);
+    assert_ok(job_end(&waits));
     for (i = 0; i < 3; i++) {
         assert_true(gpusync_is_done(s->q[0], tickets[i]));
         assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
@@ -1328,22 +1333,31 @@ static void test_R10_barriers_without_buffers_take_a_place_each(void **state)
     }
 }
 
-/* Metal counts the buffers that other code has made and not committed: gpusync does not know them. */
+static gpusync_result marker_of(void *queue)
+{
+    return gpusync_commit_marker((gpusync_queue *)queue, NULL, NULL);
+}
+
+/* Metal counts the buffers that other code has made and not committed: gpusync does not know them. Here a call does not
+   return before Metal has a place, whatever its limit, nor does a marker behind them. */
 static void test_R10_foreign_buffers_that_fill_the_queue_block_in_metal(void **state)
 {
     stage *s = stage_of(state);
-    void *foreign[2];
-    job makes = {0};
+    unsigned marker;
     own_queue(s, 2, 4);
-    foreign[0] = foreign_buffer(s->q[1]);
-    foreign[1] = foreign_buffer(s->q[1]);
-    job_buffer(&makes, s->q[1], 0);
-    assert_true(softmetal_await_blocked(s->metal[1], 1, SECONDS(60)));
-    assert_false(job_is_over(&makes));
-    metal_release(foreign[0]);
-    assert_ok(job_end(&makes));
-    assert_ok(gpusync_command_buffer_discard(s->q[1], makes.buffer));
-    metal_release(foreign[1]);
+    for (marker = 0; marker < 2; marker++) {
+        void *foreign[2] = {foreign_buffer(s->q[1]), foreign_buffer(s->q[1])};
+        job call = {0};
+        if (marker) job_call(&call, marker_of, s->q[1]);
+        else job_buffer(&call, s->q[1], 0);
+        assert_true(softmetal_await_blocked(s->metal[1], 1, SECONDS(60)));
+        assert_false(job_is_over(&call));
+        metal_release(foreign[0]);
+        assert_ok(job_end(&call));
+        if (!marker) assert_ok(gpusync_command_buffer_discard(s->q[1], call.buffer));
+        metal_release(foreign[1]);
+    }
+    assert_ok(gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
 }
 
 enum { BUSY = 300 };
@@ -1506,6 +1520,31 @@ static void test_R10_a_wait_that_timed_out_leaves_nothing_behind(void **state)
     assert_true(has_room(s->q[0]));
 }
 
+static void test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *gone = s->q[0];
+    job waits[2];
+    note n = {0};
+    memset(waits, 0, sizeof waits);
+    while (has_room(s->q[0])) take_sent(s);
+    while (has_room(s->q[1])) commit_new(s->q[1]);
+    job_buffer(&waits[0], gone, GPUSYNC_FOREVER);
+    job_buffer(&waits[1], s->q[1], GPUSYNC_FOREVER);
+    await_parked(2);
+    s->q[0] = NULL;
+    assert_ok(gpusync_queue_destroy_later(gone, remember_destroyed, &n));
+    assert_result(job_end(&waits[0]), GPUSYNC_ERROR_DESTROYED);
+    assert_false(job_is_over(&waits[1]));
+    commit_failing(s->q[2], SOFTMETAL_SUBMISSIONS_IGNORED);
+    assert_true(finish_next(s->q[2]));
+    assert_result(job_end(&waits[1]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(waits[0].buffer);
+    assert_null(waits[1].buffer);
+    settle(s);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
 /* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
 static void test_R10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
 {
@@ -1582,7 +1621,7 @@ int main(void)
         on_stage(test_S1_zero_and_below_are_done),
         on_stage(test_T13_the_frame_before_the_first_needs_no_if),
         on_stage(test_S3_metal_gets_the_work_in_the_order_of_tickets),
-        on_stage(test_S3_work_that_metal_ends_early_ends_in_its_turn),
+        on_stage(test_S3_T1_work_that_metal_ends_early_ends_in_its_turn),
         on_stage(test_S3_a_failure_behind_running_work_is_told_in_its_turn),
         on_stage_with(test_S3_commits_line_up_behind_held_work, .timelines = 1),
         on_stage_with(test_S3_unordered_work_passes_held_work_and_lines_nothing_up, .timelines = 2),
@@ -1631,6 +1670,7 @@ int main(void)
         on_stage_with(test_R10_eight_encoders_with_a_limit_of_four_get_their_turns, .real = true, .threads = true,
                       FULL),
         on_stage_with(test_R10_a_wait_that_timed_out_leaves_nothing_behind, FULL),
+        on_stage_with(test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room, .queues = 3, FULL),
         on_stage_with(test_R10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
                       FULL),
         on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL),

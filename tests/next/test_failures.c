@@ -215,6 +215,35 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
     }
 }
 
+/* -- texts -------------------------------------------------------------------------------------------------------- */
+
+static void test_T12_each_result_and_class_has_a_text_of_its_own(void **state)
+{
+#define RESULT(name, value, text) GPUSYNC_##name,
+    static const gpusync_result results[] = {GPUSYNC_RESULTS(RESULT)};
+#undef RESULT
+    const char *unknown = gpusync_result_string((gpusync_result)999);
+    size_t i;
+    size_t k;
+    int failure;
+    (void)state;
+    assert_true(unknown && unknown[0]);
+    for (i = 0; i < LENGTH(results); i++) {
+        assert_string_not_equal(gpusync_result_string(results[i]), unknown);
+        for (k = 0; k < i; k++)
+            assert_string_not_equal(gpusync_result_string(results[i]), gpusync_result_string(results[k]));
+    }
+    unknown = gpusync_failure_string((gpusync_failure)999);
+    assert_true(unknown && unknown[0]);
+    for (failure = GPUSYNC_FAILURE_NONE; failure <= GPUSYNC_FAILURE_OTHER; failure++) {
+        int other;
+        assert_string_not_equal(gpusync_failure_string((gpusync_failure)failure), unknown);
+        for (other = GPUSYNC_FAILURE_NONE; other < failure; other++)
+            assert_string_not_equal(gpusync_failure_string((gpusync_failure)failure),
+                                    gpusync_failure_string((gpusync_failure)other));
+    }
+}
+
 /* -- one result for each ticket ----------------------------------------------------------------------------------- */
 
 static void test_S4_earlier_tickets_are_not_among_a_result(void **state)
@@ -1771,6 +1800,24 @@ static void test_F8_queues_without_labels_are_told_apart(void **state)
     assert_ok(gpusync_device_destroy(device));
 }
 
+static void test_F8_without_a_log_function_it_is_silent(void **state)
+{
+    gpusync_device_desc device_desc = {.hooks = &kit_hooks, .spin = &no_spin};
+    gpusync_device *device;
+    gpusync_queue *queue;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    assert_ok(gpusync_queue_create(device, NULL, &queue));
+    commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    assert_result(gpusync_wait(queue, 1, MS(2), NULL), GPUSYNC_TIMEOUT);
+    assert_true(finish_next(queue));
+    assert_result(gpusync_wait(queue, 1, MS(2), NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_device_destroy(device));
+}
+
 static void test_F8_waits_that_end_or_look_write_nothing(void **state)
 {
     stage *s = stage_of(state);
@@ -1879,6 +1926,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_R14_the_drivers_number_gives_the_class),
         cmocka_unit_test(test_R14_without_a_number_the_code_gives_the_class),
+        cmocka_unit_test(test_T12_each_result_and_class_has_a_text_of_its_own),
         on_stage(test_S4_earlier_tickets_are_not_among_a_result),
         cmocka_unit_test(test_S4_each_result_is_on_record_and_told_alike),
         cmocka_unit_test(test_R14_inherited_and_ran_are_told_of_each),
@@ -1947,6 +1995,7 @@ int main(void)
                       .queue = {.max_command_buffer_count = 2}),
         on_stage_with(test_F8_a_wait_for_several_writes_one_line, .queues = 2, .timelines = 2),
         cmocka_unit_test(test_F8_queues_without_labels_are_told_apart),
+        cmocka_unit_test(test_F8_without_a_log_function_it_is_silent),
         on_stage(test_F8_waits_that_end_or_look_write_nothing),
         on_stage(test_F8_a_failure_is_one_line_that_names_it),
         on_stage_with(test_F8_cancelled_work_writes_no_line, .timelines = 1),
