@@ -1241,7 +1241,7 @@ static void test_R10_submit_and_marker_never_wait(void **state)
     assert_int_equal(calls_of(&n), 0);
 }
 
-/* On a Metal queue of the program's the buffers that gpusync makes count, too. With a limit of 4, and some open ones. */
+/* On a Metal queue of the program's the buffers that gpusync makes count, too. The limit is 4, and some are open. */
 static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void **state)
 {
     static const struct {

@@ -948,6 +948,24 @@ static void test_R27_everything_is_what_was_committed_at_the_call(void **state)
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
 }
 
+/* Later work may even have ended, where it is UNORDERED: the wait leaves its failure to the next one. */
+static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **state)
+{
+    stage *s = stage_of(state);
+    void *later = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *first = new_buffer(s->q[0]);
+    job waits = {0};
+    commit(s->q[0], first);
+    job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(1);
+    SUBMIT(s->q[0], BUFFERS(later), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_finish(later);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    softmetal_finish(first);
+    assert_ok(job_end(&waits));
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
 /* UNORDERED work counts, though the tickets behind it may have ended before. */
 static void test_R27_everything_covers_unordered_work(void **state)
 {
@@ -1316,6 +1334,34 @@ static void test_R17_a_thread_that_waits_for_room_is_told(void **state)
     finish_all(s);
     assert_result(job_end(&waits), GPUSYNC_ERROR_EXECUTION);
     assert_null(waits.buffer);
+}
+
+/* No place comes with this failure: the work that inherits it has ended before, and others have its place. */
+static void test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone(void **state)
+{
+    stage *s = stage_of(state);
+    void *culprit = new_buffer(s->q[1]);
+    void *heir = new_buffer(s->q[0]);
+    unsigned long unparks;
+    job waits = {0};
+    encode_signal(s->q[1], culprit, at(s->t[0], 1));
+    softmetal_fail_after_signals(culprit, 1);
+    commit(s->q[1], culprit);
+    encode_wait(s->q[0], heir, at(s->t[0], 1));
+    commit(s->q[0], heir);
+    softmetal_schedule(culprit);
+    softmetal_execute(culprit); /* the signal, which lets the heir's wait on the GPU pass */
+    softmetal_finish(heir);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
+    (void)new_buffer(s->q[0]);
+    (void)new_buffer(s->q[0]);
+    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
+    await_parked(1);
+    unparks = kit_now().unparks;
+    softmetal_finish(culprit);
+    assert_int_equal(kit_now().unparks, unparks + 1);
+    assert_result(job_end(&waits), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
 static void test_R17_the_error_passes_to_another_sticky_queue(void **state)
@@ -1957,6 +2003,7 @@ int main(void)
         on_stage(test_R27_waits_that_overlap_each_tell),
         on_stage_with(test_R27_an_overlapping_wait_that_ends_later_tells_too, .queues = 2),
         on_stage(test_R27_everything_is_what_was_committed_at_the_call),
+        on_stage(test_R27_a_failure_of_later_work_is_left_to_a_later_wait),
         on_stage(test_R27_everything_covers_unordered_work),
         on_stage_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2),
         on_stage_with(test_R27_wait_many_tells_as_its_points_say, .queues = 2),
@@ -1976,6 +2023,8 @@ int main(void)
         on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY),
         on_stage_with(test_R17_of_two_failures_the_first_is_taken, STICKY),
         on_stage_with(test_R17_a_thread_that_waits_for_room_is_told,
+                      .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
+        on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone, .queues = 2, .timelines = 1,
                       .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
         on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY),
         on_stage_with(test_R17_a_failure_sticks_without_memory, .timelines = 1, STICKY),
