@@ -671,6 +671,15 @@ static void test_S5_T14_a_refused_call_has_changed_nothing(void **state)
     refused(gpusync_commit_marker(s->q[1], c.held, ticket), ERROR_NOT_COMMITTED);
     refused(gpusync_commit_marker(s->q[1], c.sent, ticket), ERROR_WRONG_QUEUE);
     refused(gpusync_commit_marker(s->q[2], NULL, ticket), ERROR_QUEUE_FULL);
+    /* gpusync_encode_wait, gpusync_encode_signal */
+    refused(gpusync_encode_wait(q, c.sent, at(s->t[1], 20)), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_encode_wait(s->q[1], c.held, at(s->t[1], 20)), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_encode_signal(s->q[1], c.held, at(s->t[1], 30)), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_encode_wait(s->q[1], c.foreign, at(s->t[1], 20)), ERROR_WRONG_QUEUE);
+    refused(gpusync_encode_signal(q, c.open, at(s->t[2], 1)), ERROR_COMPILE);
+    refused(gpusync_encode_signal(q, c.open, at(s->t[1], 5)), ERROR_NOT_RISING);
+    refused(gpusync_encode_wait(q, c.open, ticket_at(q, 3)), ERROR_INVALID_TICKET);
+    refused(gpusync_encode_wait(q, c.half, at(s->t[1], 20)), ERROR_INVALID_ARGUMENT); /* behind a signal */
     /* gpusync_command_buffer_create */
     refused(make(&c, NULL, NULL), ERROR_INVALID_ARGUMENT);
     refused(gpusync_command_buffer_create(q, NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
@@ -697,6 +706,23 @@ static void test_S5_T14_a_refused_call_has_changed_nothing(void **state)
     refused(gpusync_queue_clear_failure(q), ERROR_INVALID_ARGUMENT); /* not sticky */
     refused(gpusync_device_wait(NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
     strike_scene(&c);
+}
+
+/* Of a buffer of the program's that was not open: it is not open after the refusal either, takes no room, and goes when
+   the program lets it go. */
+static void test_S5_a_refused_encode_opens_no_buffer(void **state)
+{
+    stage *s = stage_of(state);
+    void *foreign = foreign_buffer(s->q[0]);
+    unsigned room = room_of(s->q[0]);
+    fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
+    assert_result(gpusync_encode_wait(s->q[0], foreign, ticket_at(s->q[0], 1)), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_encode_signal(s->q[0], foreign, ticket_at(s->q[0], 0)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(s->q[0], foreign, at(s->t[0], 1)), GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(room_of(s->q[0]), room);
+    assert_int_equal(softmetal_retain_count(foreign), 1);
+    assert_result(gpusync_command_buffer_discard(s->q[0], foreign), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    metal_release(foreign);
 }
 
 /* Without a queue of the program's Metal is asked for one, and has none. */
@@ -1561,8 +1587,12 @@ static void test_R10_where_nothing_can_make_room_forever_ends_after_a_second(voi
         else commit(s->q[3], waiting_buffer(s->q[3], at(s->t[0], 1)));
     }
     for (i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER);
-    for (i = 0; i < 4; i++) assert_result(job_end(&jobs[i]), i == 3 ? GPUSYNC_TIMEOUT : GPUSYNC_ERROR_QUEUE_FULL);
-    assert_true(gpusync_now_ns() - began >= SECONDS(1));
+    for (i = 0; i < 3; i++) {
+        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_QUEUE_FULL);
+        assert_true(gpusync_now_ns() - began >= SECONDS(1));
+    }
+    assert_result(job_end(&jobs[3]), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_now_ns() - began >= MS(1300));
     for (i = 0; i < 4; i++) assert_null(jobs[i].buffer);
 }
 
@@ -1638,6 +1668,7 @@ int main(void)
         on_stage(test_ownership_references_are_retained_unless_asked_otherwise),
         on_stage_with(test_S5_T14_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
                       .queue = {.max_command_buffer_count = 12}),
+        on_stage_with(test_S5_a_refused_encode_opens_no_buffer, .timelines = 1),
         on_stage_with(test_S5_a_refused_queue_leaves_nothing, .queues = 3, .timelines = 3,
                       .queue = {.max_command_buffer_count = 12}),
         on_stage_with(test_S5_where_metal_returns_nil_nothing_has_changed, .timelines = 1, FULL),

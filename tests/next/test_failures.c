@@ -823,6 +823,21 @@ static void test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_d
     assert_ok(wait_for_all(s->q[0]));
 }
 
+/* What a wait has told may leave the log: the next wait tells the next failure, and knows it. */
+static void test_R27_failures_that_were_told_may_be_dropped(void **state)
+{
+    stage *s = stage_of(state);
+    int i;
+    for (i = 0; i < 10; i++) {
+        gpusync_ticket failed = fail_one(s, s->q[0]);
+        gpusync_error error;
+        assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(error.ticket, failed);
+        assert_ok(wait_for_all(s->q[0]));
+    }
+    assert_int_equal(failures_of(s->q[0]), 4);
+}
+
 static void test_R16_a_failure_is_on_record_without_memory(void **state)
 {
     stage *s = stage_of(state);
@@ -1996,6 +2011,7 @@ int main(void)
         on_stage_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4}),
         on_stage_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
                       .queue = {.error_log_count = 4}),
+        on_stage_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
         on_stage_with(test_R16_a_failure_is_on_record_without_memory, .queues = 2, .timelines = 1),
         on_stage(test_R27_everything_tells_the_first_failure_once),
         on_stage_with(test_R27_T16_cancelled_work_is_a_failure, .timelines = 1),
