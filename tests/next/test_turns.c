@@ -1,0 +1,1221 @@
+/* test_turns.c - races that the library must survive, each searched: see races.h
+
+   Contents
+     >>end       commit, handler, look; wakers of a sleeper; limits
+     >>held      held work: signals that let it go, cancelling, the order of values
+     >>room      places of a queue
+     >>others    values of other code
+     >>destroy   queues, timelines and the device, while something of them goes on */
+#define GPUSYNC_IMPLEMENTATION
+#include "races.h"
+
+static void *buffers[QUEUES];
+static gpusync_ticket tickets[QUEUES];
+static outcome outcomes[QUEUES];
+static gpusync_result results[QUEUES]; /* of waits */
+static bool flags[QUEUES];
+static int numbers[QUEUES] = {0, 1, 2};
+
+static void forget(void)
+{
+    memset(buffers, 0, sizeof buffers);
+    memset(tickets, 0, sizeof tickets);
+    memset(outcomes, 0, sizeof outcomes);
+    memset(results, 0, sizeof results);
+    memset(flags, 0, sizeof flags);
+}
+
+static void begin(int queues, int timelines)
+{
+    forget();
+    open_stage(queues, timelines);
+}
+
+static bool has_ticket(void *ticket)
+{
+    return *(gpusync_ticket *)ticket > 0;
+}
+
+static void close_plainly(void *unused)
+{
+    (void)unused;
+    close_stage();
+}
+
+/* -------------------------------------------------------------------------------------------------------- >>end -- */
+
+/* Two tickets, the second of which fails. The handler, the polls and a look of the wait may each end them. */
+static void commit_two(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++)
+        tickets[i] = submit_buffer(stage.q[0], buffers[i], NULL, NULL, &outcomes[i], 0);
+    turns_expect(wait_for_ever(stage.q[0], tickets[1]), GPUSYNC_ERROR_EXECUTION);
+    turns_expect(records_of(stage.q[0]), 1);
+    turns_expect(gpusync_poll(stage.q[0], tickets[0], NULL), GPUSYNC_OK);
+}
+
+static const gpusync_result of_two[2] = {GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION};
+
+static bool poll_one(int i)
+{
+    gpusync_result result = gpusync_poll(stage.q[0], i + 1, NULL);
+    if (result == GPUSYNC_NOT_READY || result == GPUSYNC_ERROR_INVALID_TICKET)
+        return false;
+    turns_expect(result, of_two[i]);
+    turns_expect(records_of(stage.q[0]) >= (unsigned)i, 1); /* on record before the poll tells of it */
+    return true;
+}
+
+static void poll_two(void *unused)
+{
+    (void)unused;
+    turns_until(has_ticket, &tickets[0]);
+    for (int round = 0; round < 2; round++)
+        for (int i = 1; i >= 0; i--)
+            if (poll_one(i)) {
+                see(0);
+                turns_check(poll_one(i)); /* once ended, it stays ended */
+            }
+}
+
+static void set_up_end(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    for (int i = 0; i < 2; i++)
+        buffers[i] = make_buffer(stage.q[0]);
+    softmetal_fail(buffers[1], NULL, 3, NULL);
+    turns_add("commits", commit_two, NULL);
+    turns_add("polls", poll_two, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_end(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        turns_expect(outcomes[i].calls, 1);
+        turns_expect(outcomes[i].result, of_two[i]);
+    }
+    turns_expect(stage.lines, 1);
+    turns_expect(records_of(stage.q[0]), 1);
+    close_stage();
+}
+
+static void test_S4_a_ticket_that_three_may_end_ends_once(void **state)
+{
+    const turns_race race = {.name = "end", .setup = set_up_end, .teardown = tear_down_end};
+    (void)state;
+    run_race(&race, 1, 200, 1);
+}
+
+/* A sleeper whose entries two wakers take at a time. It waits again at once: in the same frame a waker that comes late
+   would meet another sleeper. */
+static void sleep_for_both(void *unused)
+{
+    (void)unused;
+    for (uint64_t value = 1; value <= 2; value++) {
+        const gpusync_point both[2] = {gpusync_at_value(stage.t[0], value), gpusync_at_value(stage.t[1], value)};
+        size_t which = 9;
+        turns_expect(gpusync_wait_many(both, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, NULL, &which), GPUSYNC_OK);
+        turns_check(which < 2);
+        see((unsigned)which);
+        turns_expect(gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which), GPUSYNC_OK);
+        turns_check(which == 2);
+    }
+}
+
+static void signal_twice(void *number)
+{
+    gpusync_timeline *t = stage.t[*(int *)number];
+    turns_expect(gpusync_timeline_signal(t, 1), GPUSYNC_OK);
+    turns_expect(gpusync_timeline_signal(t, 2), GPUSYNC_OK);
+}
+
+static void set_up_wakers(void *unused)
+{
+    (void)unused;
+    begin(0, 2);
+    turns_add("sleeps", sleep_for_both, NULL);
+    turns_add("one", signal_twice, &numbers[0]);
+    turns_add("other", signal_twice, &numbers[1]);
+}
+
+static void test_R23_a_sleeper_with_two_wakers_is_woken(void **state)
+{
+    const turns_race race = {.name = "wakers", .setup = set_up_wakers, .teardown = close_plainly};
+    (void)state;
+    run_race(&race, 1, 200, 3);
+}
+
+/* What has ended by the deadline has ended: ended_ns is taken when the end is a fact. */
+enum { LIMIT = 700 }; /* ns */
+static uint64_t ended_ns;
+
+/* Each look at the clock takes 100 ns. */
+static void let_time_pass(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 8; i++)
+        gpusync_now_ns();
+}
+
+static void check_limited(gpusync_result result, uint64_t begun)
+{
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_TIMEOUT);
+    turns_check(result == GPUSYNC_OK || ended_ns == 0 || ended_ns >= begun + LIMIT);
+    see(result == GPUSYNC_OK);
+}
+
+static void wait_for_ticket_with_limit(void *unused)
+{
+    uint64_t begun = gpusync_now_ns();
+    (void)unused;
+    check_limited(gpusync_wait(stage.q[0], tickets[0], LIMIT, NULL), begun);
+    turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
+}
+
+static void end_first(void *unused)
+{
+    (void)unused;
+    softmetal_complete(buffers[0]);
+    ended_ns = gpusync_now_ns();
+    turns_point("completed");
+    softmetal_finish(buffers[0]);
+}
+
+static void set_up_ticket_limit(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    ended_ns = 0;
+    buffers[0] = make_buffer(stage.q[0]);
+    tickets[0] = commit_buffer(stage.q[0], buffers[0]);
+    turns_add("waits", wait_for_ticket_with_limit, NULL);
+    turns_add("gpu", end_first, NULL);
+    turns_add("time", let_time_pass, NULL);
+}
+
+static void wait_for_value_with_limit(void *unused)
+{
+    uint64_t begun = gpusync_now_ns();
+    (void)unused;
+    check_limited(gpusync_timeline_wait(stage.t[0], 1, LIMIT, NULL), begun);
+    turns_expect(gpusync_timeline_wait(stage.t[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+}
+
+static void signal_and_note(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
+    ended_ns = gpusync_now_ns();
+}
+
+static void set_up_value_limit(void *unused)
+{
+    (void)unused;
+    begin(0, 1);
+    ended_ns = 0;
+    turns_add("waits", wait_for_value_with_limit, NULL);
+    turns_add("signals", signal_and_note, NULL);
+    turns_add("time", let_time_pass, NULL);
+}
+
+static void test_S4_what_has_ended_by_the_deadline_has_ended(void **state)
+{
+    const turns_race races[] = {
+        {.name = "limit of a ticket", .setup = set_up_ticket_limit, .teardown = close_plainly},
+        {.name = "limit of a value", .setup = set_up_value_limit, .teardown = close_plainly},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        run_race(&races[i], 1, 200, 3);
+}
+
+/* ------------------------------------------------------------------------------------------------------- >>held -- */
+
+static void hold(int i)
+{
+    const gpusync_point wait = gpusync_at_value(stage.t[i], 1);
+    tickets[i] = submit_buffer(stage.q[i], make_buffer(stage.q[i]), &wait, NULL, NULL, 0);
+}
+
+static void signal_one(void *number)
+{
+    turns_expect(gpusync_timeline_signal(stage.t[*(int *)number], 1), GPUSYNC_OK);
+}
+
+static void commit_behind(void *unused)
+{
+    (void)unused;
+    tickets[2] = commit_buffer(stage.q[0], buffers[0]);
+}
+
+static void set_up_missed(void *unused)
+{
+    (void)unused;
+    begin(2, 2);
+    buffers[0] = make_buffer(stage.q[0]);
+    for (int i = 0; i < 2; i++)
+        hold(i);
+    turns_add("signals 0", signal_one, &numbers[0]);
+    turns_add("signals 1", signal_one, &numbers[1]);
+    turns_add("commits", commit_behind, NULL);
+}
+
+/* No wait looks: what Metal does not have by now is forgotten. */
+static void tear_down_missed(void *unused)
+{
+    (void)unused;
+    turns_expect(softmetal_outstanding(stage.metal[0]) >= 2, 1);
+    for (int i = 0; i < 2; i++)
+        softmetal_finish_queue(stage.metal[i]);
+    for (int i = 0; i < 2; i++) {
+        turns_check(gpusync_is_done(stage.q[i], GPUSYNC_EVERYTHING));
+        turns_expect(gpusync_poll(stage.q[i], tickets[i], NULL), GPUSYNC_OK);
+    }
+    close_stage();
+}
+
+static void test_S6_nothing_held_is_forgotten(void **state)
+{
+    const turns_race race = {.name = "missed", .setup = set_up_missed, .teardown = tear_down_missed};
+    (void)state;
+    run_race(&race, 1, 200, 0);
+}
+
+/* Held work is let go by the host, or by another queue, while other threads submit and commit behind it. */
+static void submit_held(void *unused)
+{
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    (void)unused;
+    tickets[0] = submit_buffer(stage.q[0], make_buffer(stage.q[0]), &wait, NULL, &outcomes[0], 0);
+    turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
+}
+
+static void commit_plain(void *unused)
+{
+    (void)unused;
+    tickets[1] = commit_buffer(stage.q[0], make_buffer(stage.q[0]));
+    turns_expect(wait_for_ever(stage.q[0], tickets[1]), GPUSYNC_OK);
+}
+
+static void signal_by_work(void *unused)
+{
+    void *buffer = make_buffer(stage.q[1]);
+    (void)unused;
+    turns_expect(gpusync_encode_signal(stage.q[1], buffer, gpusync_at_value(stage.t[0], 1)), GPUSYNC_OK);
+    commit_buffer(stage.q[1], buffer);
+}
+
+static void set_up_signal(void *by_work)
+{
+    begin(2, 1);
+    turns_add("submits", submit_held, NULL);
+    turns_add("commits", commit_plain, NULL);
+    if (by_work)
+        turns_add("signals", signal_by_work, NULL);
+    else
+        turns_add("signals", signal_one, &numbers[0]);
+    turns_gpus(by_work ? 2 : 1);
+}
+
+static void tear_down_signal(void *unused)
+{
+    uint64_t value = 0;
+    (void)unused;
+    turns_expect(gpusync_in_flight(stage.q[0]), 0);
+    turns_expect(gpusync_timeline_query(stage.t[0], &value), GPUSYNC_OK);
+    turns_expect(value, 1);
+    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK); /* runs the callback */
+    stage.q[0] = NULL;
+    turns_expect(outcomes[0].calls, 1);
+    turns_expect(outcomes[0].result, GPUSYNC_OK);
+    close_stage();
+}
+
+static void test_S6_held_work_goes_with_its_signal(void **state)
+{
+    const turns_race races[] = {
+        {.name = "host signal and commit", .setup = set_up_signal, .teardown = tear_down_signal},
+        {.name = "signal of work and commit", .setup = set_up_signal, .teardown = tear_down_signal, .user = numbers},
+    };
+    (void)state;
+    run_race(&races[0], 1, 200, 0);
+    run_race(&races[1], 0, 200, 0);
+}
+
+/* Held work, and a plain commit behind it, are cancelled as they are let go. */
+static void cancel(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
+}
+
+static void wait_for_second(void *unused)
+{
+    (void)unused;
+    results[1] = wait_for_ever(stage.q[0], tickets[1]);
+}
+
+static void set_up_cancel(void *unused)
+{
+    (void)unused;
+    begin(1, 2);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    const gpusync_point after = gpusync_at_value(stage.t[1], 1);
+    for (int i = 0; i < 2; i++)
+        buffers[i] = metal_retain(make_buffer(stage.q[0]));
+    tickets[0] = submit_buffer(stage.q[0], buffers[0], &wait, NULL, &outcomes[0], 0);
+    tickets[1] = submit_buffer(stage.q[0], buffers[1], NULL, &after, &outcomes[1], 0);
+    turns_add("cancels", cancel, NULL);
+    turns_add("signals", signal_one, &numbers[0]);
+    turns_add("waits", wait_for_second, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_cancel(void *unused)
+{
+    uint64_t value = 0;
+    unsigned cancelled = 0;
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        gpusync_result result = is_committed(buffers[i]) ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED;
+        turns_expect(gpusync_poll(stage.q[0], tickets[i], NULL), result);
+        turns_expect(outcomes[i].calls, 1);
+        turns_expect(outcomes[i].result, result);
+        cancelled += result != GPUSYNC_OK;
+        metal_release(buffers[i]);
+    }
+    turns_expect(results[1], outcomes[1].result);
+    turns_check(outcomes[0].result == GPUSYNC_OK || outcomes[1].result != GPUSYNC_OK); /* in the order of tickets */
+    turns_expect(records_of(stage.q[0]), cancelled);
+    turns_expect(gpusync_timeline_query(stage.t[1], &value), outcomes[1].result);
+    turns_expect(value, outcomes[1].result == GPUSYNC_OK);
+    see(cancelled);
+    close_stage();
+}
+
+static void test_S4_cancelled_work_never_runs(void **state)
+{
+    const turns_race race = {.name = "cancel_held and issue", .setup = set_up_cancel, .teardown = tear_down_cancel};
+    (void)state;
+    run_race(&race, 1, 200, 7);
+}
+
+/* An open buffer of another queue is to signal 1, and held work 2: the discard, the commit, or the destroy of the queue,
+   lets 2 go. A thread sleeps until it is reached. */
+typedef enum ending { DISCARD, COMMIT, DESTROY, ENDINGS } ending;
+static ending endings[ENDINGS] = {DISCARD, COMMIT, DESTROY};
+
+static void end_open(void *how)
+{
+    switch (*(ending *)how) {
+    case DISCARD: turns_expect(gpusync_command_buffer_discard(stage.q[0], buffers[0]), GPUSYNC_OK); break;
+    case COMMIT: tickets[0] = commit_buffer(stage.q[0], buffers[0]); break;
+    default:
+        turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+        stage.q[0] = NULL;
+        break;
+    }
+}
+
+/* The commit of 1 may come too late only where 2 has gone, and 2 waits for it. */
+static void submit_higher(void *unused)
+{
+    const gpusync_point signal = gpusync_at_value(stage.t[0], 2);
+    (void)unused;
+    tickets[1] = submit_buffer(stage.q[1], buffers[1], NULL, &signal, NULL, 0);
+    turns_expect(wait_for_ever(stage.q[1], tickets[1]), GPUSYNC_OK);
+}
+
+static void sleep_until_higher(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_timeline_wait(stage.t[0], 2, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+}
+
+static void set_up_higher(void *how)
+{
+    begin(2, 1);
+    for (int i = 0; i < 2; i++)
+        buffers[i] = make_buffer(stage.q[i]);
+    turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], gpusync_at_value(stage.t[0], 1)), GPUSYNC_OK);
+    turns_add("submits 2", submit_higher, NULL);
+    turns_add("ends 1", end_open, how);
+    turns_add("sleeps", sleep_until_higher, NULL);
+    turns_gpus(2);
+}
+
+static void tear_down_higher(void *how)
+{
+    if (*(ending *)how == COMMIT)
+        turns_expect(gpusync_poll(stage.q[0], tickets[0], NULL), GPUSYNC_OK);
+    close_stage();
+}
+
+static void test_R4_an_open_lower_signal_lets_a_higher_one_go(void **state)
+{
+    static const char *const names[ENDINGS] = {"discard and a higher value", "commit and a higher value",
+                                               "destroy and a higher value"};
+    (void)state;
+    for (int i = 0; i < ENDINGS; i++) {
+        const turns_race race = {names[i], set_up_higher, tear_down_higher, &endings[i], 0, 0, 0, false};
+        run_race(&race, i == DISCARD ? 1 : 0, 200, 0);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- >>room -- */
+
+static int inside; /* threads that have the one place */
+
+static void open_narrow(uint32_t places)
+{
+    const gpusync_queue_desc desc = {.max_command_buffer_count = places};
+    begin(0, 1);
+    open_queue(0, &desc);
+    inside = 0;
+}
+
+/* The queue has all of its places, and no more. */
+static void tear_down_room(void *places)
+{
+    void *buffer;
+    int count = *(int *)places;
+    for (int i = 0; i < count; i++)
+        turns_expect(gpusync_command_buffer_create(stage.q[0], NULL, 0, &buffer), GPUSYNC_OK);
+    turns_expect(gpusync_command_buffer_create(stage.q[0], NULL, 0, &buffer), GPUSYNC_TIMEOUT);
+    close_stage();
+}
+
+/* One place, and a thread that had it gives it back by a discard. */
+static void pass_through(void *unused)
+{
+    (void)unused;
+    for (int round = 0; round < 2; round++) {
+        void *buffer = make_buffer(stage.q[0]);
+        turns_check(inside++ == 0);
+        turns_point("has the place");
+        inside--;
+        turns_expect(gpusync_command_buffer_discard(stage.q[0], buffer), GPUSYNC_OK);
+    }
+}
+
+static void set_up_discards(void *unused)
+{
+    (void)unused;
+    open_narrow(1);
+    turns_add("one", pass_through, NULL);
+    turns_add("two", pass_through, NULL);
+    turns_add("three", pass_through, NULL);
+}
+
+/* Two places, both taken: one comes back by an end, one by a discard, while three wait. A submission takes one without a
+   wait, or is refused. */
+static void take_and_commit(void *unused)
+{
+    (void)unused;
+    commit_buffer(stage.q[0], make_buffer(stage.q[0]));
+}
+
+static void discard_first(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_command_buffer_discard(stage.q[0], buffers[0]), GPUSYNC_OK);
+}
+
+static void set_up_ends(void *unused)
+{
+    (void)unused;
+    open_narrow(2);
+    buffers[0] = make_buffer(stage.q[0]);
+    commit_buffer(stage.q[0], make_buffer(stage.q[0]));
+    turns_add("one", take_and_commit, NULL);
+    turns_add("two", take_and_commit, NULL);
+    turns_add("discards", discard_first, NULL);
+    turns_gpus(1);
+}
+
+static void test_R10_each_place_wakes_one(void **state)
+{
+    const turns_race races[] = {
+        {.name = "room and discards", .setup = set_up_discards, .teardown = tear_down_room, .user = &numbers[1]},
+        {.name = "room and ends", .setup = set_up_ends, .teardown = tear_down_room, .user = &numbers[2]},
+    };
+    (void)state;
+    run_race(&races[0], 1, 200, 0);
+    run_race(&races[1], 1, 200, 0);
+}
+
+/* A limit passes as the place comes: it is had, or it is there for the next. With another thread in the line the place
+   may be that one's. */
+static void take_with_limit(void *alone)
+{
+    void *buffer;
+    uint64_t start_ns = gpusync_now_ns();
+    gpusync_result result = gpusync_command_buffer_create(stage.q[0], NULL, LIMIT, &buffer);
+    if (!alone)
+        ended_ns = 0;
+    check_limited(result, start_ns);
+    if (result == GPUSYNC_OK)
+        turns_expect(gpusync_command_buffer_discard(stage.q[0], buffer), GPUSYNC_OK);
+}
+
+static void discard_and_note(void *unused)
+{
+    discard_first(unused);
+    ended_ns = gpusync_now_ns();
+}
+
+static void set_up_limit_alone(void *unused)
+{
+    (void)unused;
+    open_narrow(1);
+    ended_ns = 0;
+    buffers[0] = make_buffer(stage.q[0]);
+    turns_add("limited", take_with_limit, &numbers[0]);
+    turns_add("time", let_time_pass, NULL);
+    turns_add("discards", discard_and_note, NULL);
+}
+
+static void set_up_limit_and_another(void *unused)
+{
+    set_up_limit_alone(unused);
+    turns.task[0].argument = NULL; /* not alone */
+    turns_add("waits", pass_through, NULL);
+}
+
+static void test_R10_a_limit_loses_no_place(void **state)
+{
+    const turns_race races[] = {
+        {"limit of room", set_up_limit_alone, tear_down_room, &numbers[1], 0, 0, 0, false},
+        {"limit of room and another", set_up_limit_and_another, tear_down_room, &numbers[1], 0, 0, 0, false},
+    };
+    (void)state;
+    run_race(&races[0], 1, 200, 3);
+    run_race(&races[1], 1, 200, 3);
+}
+
+/* ----------------------------------------------------------------------------------------------------- >>others -- */
+
+/* Metal's listeners are a helper: the thread of softmetal's that calls a block counts as the helper, and is let go by it
+   alone. */
+static void *event;
+static uint64_t raised;
+
+static void raise_event(uint64_t value)
+{
+    metal_event_signal(event, value);
+    raised++;
+}
+
+static bool is_raised(void *task)
+{
+    return ((turns_task *)task)->seen != raised;
+}
+
+static void tell_listeners(void *unused)
+{
+    turns_task *task = turns_self();
+    (void)unused;
+    do {
+        while (is_raised(task)) {
+            task->seen = raised;
+            softmetal_tell_listeners(event);
+            if (!softmetal_settle_listeners(TURNS_LONG_ENOUGH))
+                turns_fail("a listener does not end");
+            turns_point("listeners were told");
+        }
+    } while (turns_idle(is_raised, task));
+}
+
+static void add_listeners(void)
+{
+    turns_task *task = turns_add_helper("listeners", tell_listeners, NULL, is_raised);
+    task->condition_argument = task;
+    task->seen = raised = 0;
+}
+
+static void open_imported(int queues)
+{
+    softmetal_quirks quirks;
+    gpusync_timeline_desc desc = {0};
+    begin(queues, 0);
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_to_everything = true; /* but for softmetal_tell_listeners */
+    softmetal_set_quirks(&quirks);
+    event = metal_shared_event_new(gpusync_device_metal(stage.device));
+    desc.shared_event = event;
+    turns_expect(gpusync_timeline_create(stage.device, &desc, &stage.t[0]), GPUSYNC_OK);
+}
+
+static void raise_twice(void *unused)
+{
+    (void)unused;
+    raise_event(3);
+    turns_point("3");
+    raise_event(5);
+}
+
+/* Something waits for 3, and so Metal is asked for 3; then something comes that waits for 5. */
+typedef enum waiting { A_CALLBACK, A_SLEEPER, HELD_WORK, WAITINGS } waiting;
+static waiting waitings[WAITINGS] = {A_CALLBACK, A_SLEEPER, HELD_WORK};
+static uint64_t values[2] = {3, 5};
+
+static bool is_called(void *o)
+{
+    return ((outcome *)o)->calls > 0;
+}
+
+static void list_callback(void *value)
+{
+    int i = *(uint64_t *)value == 5;
+    turns_expect(gpusync_on_done(gpusync_at_value(stage.t[0], *(uint64_t *)value), note_outcome, &outcomes[i]),
+                 GPUSYNC_OK);
+    turns_until(is_called, &outcomes[i]);
+    turns_expect(outcomes[i].result, GPUSYNC_OK);
+}
+
+static void sleep_until(void *value)
+{
+    turns_expect(gpusync_timeline_wait(stage.t[0], *(uint64_t *)value, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+}
+
+static void submit_host_sync(void *value)
+{
+    const gpusync_point wait = gpusync_at_value(stage.t[0], *(uint64_t *)value);
+    int i = *(uint64_t *)value == 5;
+    void *buffer = make_buffer(stage.q[i]);
+    tickets[i] = submit_buffer(stage.q[i], buffer, &wait, NULL, &outcomes[i], GPUSYNC_SUBMIT_HOST_SYNC);
+    turns_until(is_called, &outcomes[i]);
+    turns_expect(outcomes[i].result, GPUSYNC_OK);
+}
+
+static void set_up_listener(void *kind)
+{
+    static void (*const bodies[WAITINGS])(void *) = {list_callback, sleep_until, submit_host_sync};
+    void (*body)(void *) = bodies[*(waiting *)kind];
+    open_imported(2);
+    turns_add("waits for 3", body, &values[0]);
+    turns_add("waits for 5", body, &values[1]);
+    turns_add("raises", raise_twice, NULL);
+    add_listeners();
+    if (*(waiting *)kind == HELD_WORK)
+        turns_gpus(2);
+    if (*(waiting *)kind != A_SLEEPER)
+        turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_listener(void *unused)
+{
+    (void)unused;
+    softmetal_tell_listeners(event);
+    softmetal_settle_listeners(TURNS_LONG_ENOUGH);
+    turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
+    stage.t[0] = NULL;
+    metal_release(event);
+    close_stage();
+}
+
+static void test_R18_a_value_of_other_code_is_not_missed(void **state)
+{
+    static const char *const names[WAITINGS] = {"listener and callback", "listener and sleeper",
+                                                "listener and held work"};
+    (void)state;
+    for (int i = 0; i < WAITINGS; i++) {
+        const turns_race race = {names[i], set_up_listener, tear_down_listener, &waitings[i], 0, 0, 0, false};
+        run_race(&race, i == HELD_WORK ? 0 : 1, 100, 0);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- >>destroy -- */
+
+static bool begun[4]; /* waits that are in progress */
+
+static bool have_begun(void *count)
+{
+    int n = 0;
+    for (int i = 0; i < 4; i++)
+        n += begun[i];
+    return n >= *(int *)count;
+}
+
+
+/* A wait for a ticket, and one for room. What ends first, the work or the queue, is told. */
+static void wait_in_queue(void *unused)
+{
+    gpusync_result result;
+    (void)unused;
+    begun[0] = true;
+    result = wait_for_ever(stage.q[0], 1);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
+    see(result == GPUSYNC_OK);
+}
+
+static void wait_for_place(void *unused)
+{
+    void *buffer = NULL;
+    gpusync_result result;
+    (void)unused;
+    begun[1] = true;
+    result = gpusync_command_buffer_create(stage.q[0], NULL, GPUSYNC_FOREVER, &buffer);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
+    turns_check((buffer != NULL) == (result == GPUSYNC_OK));
+    see(result == GPUSYNC_OK ? 3 : 2);
+}
+
+static int two = 2;
+
+/* The destroy may begin when the two are calls in progress. */
+static void destroy_first(void *unused)
+{
+    (void)unused;
+    turns_until(have_begun, &two);
+    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    turns_expect(metal_status(buffers[0]), 4); /* Completed */
+}
+
+static void set_up_sleeper(void *unused)
+{
+    (void)unused;
+    open_narrow(1);
+    memset(begun, 0, sizeof begun);
+    buffers[0] = metal_retain(make_buffer(stage.q[0]));
+    commit_buffer(stage.q[0], buffers[0]);
+    turns_add("waits", wait_in_queue, NULL);
+    turns_add("waits for room", wait_for_place, NULL);
+    turns_add("destroys", destroy_first, NULL);
+    turns_gpus(1);
+}
+
+static void tear_down_sleeper(void *unused)
+{
+    (void)unused;
+    metal_release(buffers[0]);
+    close_stage();
+}
+
+static void test_R20_a_destroy_ends_waits_in_progress(void **state)
+{
+    const turns_race race = {.name = "destroy and sleeper", .setup = set_up_sleeper, .teardown = tear_down_sleeper};
+    (void)state;
+    run_race(&race, 1, 200, 15);
+}
+
+/* ALL goes on for the value when the queue of its ticket is destroyed; ALL_OR_FAILURE ends. */
+static void wait_for_all(void *unused)
+{
+    const gpusync_point both[2] = {gpusync_at_ticket(stage.q[0], 1), gpusync_at_value(stage.t[0], 1)};
+    size_t which = 9;
+    gpusync_result result;
+    (void)unused;
+    begun[0] = true;
+    result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which);
+    turns_check(flags[0]); /* the signal has begun */
+    turns_check(result == GPUSYNC_OK ? which == 2 : result == GPUSYNC_ERROR_DESTROYED && which == 0);
+    see(result == GPUSYNC_OK);
+}
+
+static void wait_for_failure(void *unused)
+{
+    const gpusync_point both[2] = {gpusync_at_ticket(stage.q[0], 1), gpusync_at_value(stage.t[0], 1)};
+    size_t which = 9;
+    gpusync_result result;
+    (void)unused;
+    begun[1] = true;
+    result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER, NULL, &which);
+    turns_check(result == GPUSYNC_OK ? which == 2 && flags[0] : result == GPUSYNC_ERROR_DESTROYED && which == 0);
+    see(result == GPUSYNC_OK ? 3 : 2);
+}
+
+static void signal_and_tell(void *unused)
+{
+    (void)unused;
+    flags[0] = true;
+    turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
+}
+
+static void set_up_many(void *unused)
+{
+    (void)unused;
+    begin(1, 1);
+    memset(begun, 0, sizeof begun);
+    buffers[0] = metal_retain(make_buffer(stage.q[0]));
+    commit_buffer(stage.q[0], buffers[0]);
+    turns_add("waits for all", wait_for_all, NULL);
+    turns_add("waits for a failure", wait_for_failure, NULL);
+    turns_add("signals", signal_and_tell, NULL);
+    turns_add("destroys", destroy_first, NULL);
+    turns_gpus(1);
+}
+
+static void test_R20_a_destroyed_queue_is_a_failed_point(void **state)
+{
+    const turns_race race = {.name = "destroy and many", .setup = set_up_many, .teardown = tear_down_sleeper};
+    (void)state;
+    run_race(&race, 0, 300, 15);
+}
+
+/* Callbacks of the queue run in its destroy or in gpusync_device_run_callbacks, each once, and before the destroy has
+   returned. */
+static int freed;
+
+static void note_freed(void *unused)
+{
+    (void)unused;
+    check_called();
+    freed++;
+}
+
+static void destroy_with_callbacks(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    for (int i = 0; i < 2; i++) {
+        turns_expect(outcomes[i].calls, 1);
+        turns_expect(outcomes[i].result, of_two[i]);
+        turns_check(metal_status(buffers[i]) >= 4);
+    }
+    turns_expect(freed, 1);
+}
+
+static void set_up_handler(void *unused)
+{
+    void *witness;
+    (void)unused;
+    begin(1, 0);
+    freed = 0;
+    for (int i = 0; i < 2; i++) {
+        buffers[i] = metal_retain(make_buffer(stage.q[0]));
+        if (i)
+            softmetal_fail(buffers[i], NULL, 3, NULL);
+        tickets[i] = submit_buffer(stage.q[0], buffers[i], NULL, NULL, &outcomes[i], 0);
+    }
+    witness = softmetal_new_witness(note_freed, NULL);
+    turns_expect(gpusync_release_after(stage.q[0], tickets[1], witness), GPUSYNC_OK);
+    metal_release(witness);
+    turns_add("destroys", destroy_with_callbacks, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_handler(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++)
+        metal_release(buffers[i]);
+    close_stage();
+}
+
+static void test_R25_a_destroy_and_handlers_run_each_callback_once(void **state)
+{
+    const turns_race race = {.name = "destroy and handler", .setup = set_up_handler, .teardown = tear_down_handler};
+    (void)state;
+    run_race(&race, 1, 200, 0);
+}
+
+/* A signal is about to send held work as its queue is abandoned: once abandon has returned, Metal gets nothing. */
+static void abandon(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_queue_abandon(stage.q[0]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    flags[0] = is_committed(buffers[0]);
+    turns_expect(outcomes[0].calls, 1);
+    if (flags[0])
+        turns_check(outcomes[0].result == GPUSYNC_OK || outcomes[0].result == GPUSYNC_ERROR_DESTROYED);
+    else
+        turns_expect(outcomes[0].result, GPUSYNC_ERROR_CANCELLED);
+    see(!flags[0] ? 0 : outcomes[0].result == GPUSYNC_OK ? 1 : 2);
+}
+
+static void set_up_abandon(void *unused)
+{
+    (void)unused;
+    begin(1, 1);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    buffers[0] = metal_retain(make_buffer(stage.q[0]));
+    submit_buffer(stage.q[0], buffers[0], &wait, NULL, &outcomes[0], 0);
+    turns_add("signals", signal_one, &numbers[0]);
+    turns_add("abandons", abandon, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_abandon(void *unused)
+{
+    (void)unused;
+    turns_check(is_committed(buffers[0]) == flags[0]);
+    metal_release(buffers[0]);
+    close_stage();
+}
+
+static void test_R21_nothing_is_committed_after_abandon(void **state)
+{
+    const turns_race race = {.name = "abandon and commit", .setup = set_up_abandon, .teardown = tear_down_abandon};
+    (void)state;
+    run_race(&race, 1, 200, 7);
+}
+
+/* A queue, a timeline and the device are destroyed later, while the GPU ends the last work. The device goes in the
+   gpusync_device_run_callbacks that tells so: none comes after it. */
+enum { QUEUE_GONE, TIMELINE_GONE, DEVICE_GONE, GONES };
+static int gones[GONES];
+
+static void note_device_gone(void *unused)
+{
+    (void)unused;
+    count_gone(&gones[DEVICE_GONE]);
+    turns_expect(gones[QUEUE_GONE], 1);
+    turns_expect(gones[TIMELINE_GONE], 1);
+    turns_expect(outcomes[0].calls, 1);
+    turns_expect(outcomes[1].calls, 1);
+}
+
+static void note_queue_gone(void *unused)
+{
+    (void)unused;
+    count_gone(&gones[QUEUE_GONE]);
+    turns_expect(outcomes[0].calls, 1);
+    turns_expect(outcomes[1].calls, 1);
+    turns_check(metal_status(buffers[1]) >= 4);
+}
+
+static void destroy_queue_later(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_queue_destroy_later(stage.q[0], note_queue_gone, NULL), GPUSYNC_OK);
+}
+
+static void destroy_others_later(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_timeline_destroy_later(stage.t[0], count_gone, &gones[TIMELINE_GONE]), GPUSYNC_OK);
+    turns_expect(gpusync_device_destroy_later(stage.device, note_device_gone, NULL), GPUSYNC_OK);
+}
+
+static bool is_told_here(void *task)
+{
+    return gones[DEVICE_GONE] == 0 && turns_is_told(task);
+}
+
+static void run_callbacks_to_the_end(void *unused)
+{
+    turns_task *task = turns_self();
+    (void)unused;
+    do {
+        while (is_told_here(task)) {
+            task->seen = turns.told;
+            turns_expect(gpusync_device_run_callbacks(stage.device, SIZE_MAX, NULL), GPUSYNC_OK);
+            turns.progress++;
+        }
+    } while (turns_idle(is_told_here, task));
+}
+
+static void set_up_later(void *unused)
+{
+    turns_task *task;
+    (void)unused;
+    begin(1, 1);
+    const gpusync_point last = gpusync_at_value(stage.t[0], 1);
+    memset(gones, 0, sizeof gones);
+    for (int i = 0; i < 2; i++) {
+        buffers[i] = metal_retain(make_buffer(stage.q[0]));
+        submit_buffer(stage.q[0], buffers[i], NULL, i ? &last : NULL, &outcomes[i], 0);
+    }
+    turns_add("queue", destroy_queue_later, NULL);
+    turns_add("others", destroy_others_later, NULL);
+    turns_gpus(1);
+    task = turns_add_helper("callbacks", run_callbacks_to_the_end, NULL, is_told_here);
+    task->condition_argument = task;
+    task->seen = 0;
+}
+
+static void tear_down_later(void *unused)
+{
+    (void)unused;
+    turns_expect(gones[DEVICE_GONE], 1);
+    stage.q[0] = NULL;
+    stage.t[0] = NULL;
+    stage.device = NULL;
+    for (int i = 0; i < 2; i++) {
+        turns_expect(outcomes[i].result, GPUSYNC_OK);
+        metal_release(buffers[i]);
+    }
+    close_stage();
+}
+
+static void test_R22_destroy_later_and_the_last_handler(void **state)
+{
+    const turns_race race = {
+        .name = "destroy_later and the last handler", .setup = set_up_later, .teardown = tear_down_later};
+    (void)state;
+    run_race(&race, 0, 300, 0);
+}
+
+/* The handler of failed work calls log, unpark and notify, while a thread that the wait has let go destroys all. */
+static void destroy_all(void *unused)
+{
+    (void)unused;
+    turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_ERROR_EXECUTION);
+    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    turns_expect(outcomes[0].calls, 1);
+    turns_expect(gpusync_device_destroy(stage.device), GPUSYNC_OK);
+    stage.device = NULL;
+    stage.gone = true;
+    turns_expect(stage.blocks, 0);
+}
+
+static void set_up_gone(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    buffers[0] = make_buffer(stage.q[0]);
+    softmetal_fail(buffers[0], NULL, 3, NULL);
+    submit_buffer(stage.q[0], buffers[0], NULL, NULL, &outcomes[0], 0);
+    turns_add("destroys", destroy_all, NULL);
+    turns_gpus(1);
+}
+
+static void tear_down_gone(void *unused)
+{
+    (void)unused;
+    turns_expect(stage.lines, 1);
+    close_stage();
+}
+
+/* The same of a queue that is destroyed later: it is gone when `destroyed` has returned. */
+static void destroy_when_told(void *unused)
+{
+    (void)unused;
+    turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_OK);
+    turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    while (gones[QUEUE_GONE] == 0) {
+        turns_expect(gpusync_device_run_callbacks(stage.device, SIZE_MAX, NULL), GPUSYNC_OK);
+        if (gones[QUEUE_GONE] == 0)
+            turns_yield(NULL);
+    }
+    turns_expect(gpusync_device_destroy(stage.device), GPUSYNC_OK);
+    stage.device = NULL;
+    stage.gone = true;
+    turns_expect(stage.blocks, 0);
+}
+
+static void set_up_gone_later(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    memset(gones, 0, sizeof gones);
+    submit_buffer(stage.q[0], make_buffer(stage.q[0]), NULL, NULL, &outcomes[0], 0);
+    turns_add("destroys", destroy_when_told, NULL);
+    turns_gpus(1);
+}
+
+static void test_S10_nothing_is_called_after_device_destroy(void **state)
+{
+    const turns_race races[] = {
+        {.name = "device_destroy and notify", .setup = set_up_gone, .teardown = tear_down_gone},
+        {.name = "device_destroy and destroy_later", .setup = set_up_gone_later, .teardown = close_plainly},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        run_race(&races[i], 1, 200, 0);
+}
+
+/* A timeline is destroyed between the work that signals it and the work that waits for it: accepted work is not touched,
+   and waits of the host end. Where the open signal is discarded instead, the held work ends. */
+static void end_producer(void *how)
+{
+    end_open(how);
+}
+
+static void wait_for_consumer(void *how)
+{
+    gpusync_result expected = *(ending *)how == COMMIT ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+    turns_expect(wait_for_ever(stage.q[1], tickets[1]), expected);
+}
+
+static void wait_for_the_value(void *unused)
+{
+    gpusync_result result;
+    (void)unused;
+    begun[0] = true;
+    result = gpusync_timeline_wait(stage.t[0], 1, GPUSYNC_FOREVER, NULL);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
+    see(result == GPUSYNC_OK);
+}
+
+static void destroy_timeline(void *count)
+{
+    turns_until(have_begun, count);
+    turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
+    stage.t[0] = NULL;
+    turns_expect(outcomes[0].calls, 1);
+}
+
+static void set_up_between(void *how)
+{
+    begin(2, 1);
+    memset(begun, 0, sizeof begun);
+    const gpusync_point one = gpusync_at_value(stage.t[0], 1);
+    for (int i = 0; i < 2; i++)
+        buffers[i] = make_buffer(stage.q[i]);
+    turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], one), GPUSYNC_OK);
+    tickets[1] = submit_buffer(stage.q[1], buffers[1], &one, NULL, NULL, 0);
+    turns_expect(gpusync_on_done(one, note_outcome, &outcomes[0]), GPUSYNC_OK);
+    turns_add("produces", end_producer, how);
+    turns_add("consumes", wait_for_consumer, how);
+    turns_add("waits", wait_for_the_value, NULL);
+    turns_add("destroys", destroy_timeline, &numbers[1]);
+    turns_gpus(2);
+}
+
+static void tear_down_between(void *how)
+{
+    turns_expect(outcomes[0].calls, 1);
+    turns_check(outcomes[0].result == GPUSYNC_ERROR_DESTROYED ||
+                (*(ending *)how == COMMIT && outcomes[0].result == GPUSYNC_OK));
+    close_stage();
+}
+
+static void test_R19_a_destroyed_timeline_carries_accepted_work(void **state)
+{
+    const turns_race races[] = {
+        {"timeline destroy and commit", set_up_between, tear_down_between, &endings[COMMIT], 0, 0, 0, false},
+        {"timeline destroy and discard", set_up_between, tear_down_between, &endings[DISCARD], 0, 0, 0, false},
+    };
+    (void)state;
+    run_race(&races[0], 0, 300, 3);
+    run_race(&races[1], 0, 100, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_S4_a_ticket_that_three_may_end_ends_once),
+        cmocka_unit_test(test_R23_a_sleeper_with_two_wakers_is_woken),
+        cmocka_unit_test(test_S4_what_has_ended_by_the_deadline_has_ended),
+        cmocka_unit_test(test_S6_nothing_held_is_forgotten),
+        cmocka_unit_test(test_S6_held_work_goes_with_its_signal),
+        cmocka_unit_test(test_S4_cancelled_work_never_runs),
+        cmocka_unit_test(test_R4_an_open_lower_signal_lets_a_higher_one_go),
+        cmocka_unit_test(test_R10_each_place_wakes_one),
+        cmocka_unit_test(test_R10_a_limit_loses_no_place),
+        cmocka_unit_test(test_R18_a_value_of_other_code_is_not_missed),
+        cmocka_unit_test(test_R20_a_destroy_ends_waits_in_progress),
+        cmocka_unit_test(test_R20_a_destroyed_queue_is_a_failed_point),
+        cmocka_unit_test(test_R25_a_destroy_and_handlers_run_each_callback_once),
+        cmocka_unit_test(test_R21_nothing_is_committed_after_abandon),
+        cmocka_unit_test(test_R22_destroy_later_and_the_last_handler),
+        cmocka_unit_test(test_S10_nothing_is_called_after_device_destroy),
+        cmocka_unit_test(test_R19_a_destroyed_timeline_carries_accepted_work),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

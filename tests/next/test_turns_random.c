@@ -1,0 +1,429 @@
+/* test_turns_random.c - small programs that a seed draws, whose every answer a model knows: see races.h
+
+   Contents
+     >>programs   three threads, three queues, two timelines: values, failures, callbacks, limits, polls
+     >>ends       a queue goes while work, waits and followers of it go on */
+#define GPUSYNC_IMPLEMENTATION
+#include "races.h"
+
+/* --------------------------------------------------------------------------------------------------- >>programs -- */
+
+/* Thread i has queue i. Step k of threads 0 and 1 waits for value k of the other one's timeline, and signals value k + 1
+   of its own; thread 2 only waits. A step is a submission, a buffer with encoded points, or plain work behind which the
+   host signals. */
+enum { THREADS = 3, STEPS = 4 };
+typedef enum step_kind { SUBMITS, ENCODES, SIGNALS, KINDS } step_kind;
+enum {
+    FROM_OTHER = 1, /* thread 2 waits for the other timeline */
+    HOST_SYNC = 2,
+    UNORDERED = 4, /* thread 2 alone: on the others a later signal would overtake it */
+    ASKS = 8,      /* on_done */
+    POLLS = 16,
+    LIMITS = 32,
+    WAITS = 64,
+    EXTRAS = 128
+};
+
+typedef struct step {
+    step_kind kind;
+    unsigned extra;
+    bool fails;
+    bool accepted;
+    gpusync_ticket ticket;
+    outcome complete, asked;
+} step;
+static step plan[THREADS][STEPS];
+static int places[THREADS] = {0, 1, 2};
+
+static int source_of(int thread, int k)
+{
+    return thread < 2 ? !thread : (int)(plan[2][k].extra & FROM_OTHER);
+}
+
+static uint64_t waits_for(int thread, int k)
+{
+    if (plan[thread][k].kind == SIGNALS)
+        return 0;
+    return (uint64_t)(thread < 2 ? k : k + 1);
+}
+
+/* -- the model */
+
+static bool work_is_good(int thread, int k);
+
+/* A value is reached where it and each lower one was signalled by work that succeeds, or by the host. */
+static bool value_is_good(int timeline, uint64_t value)
+{
+    for (uint64_t v = 1; v <= value; v++)
+        if (plan[timeline][v - 1].kind != SIGNALS && !work_is_good(timeline, (int)v - 1))
+            return false;
+    return true;
+}
+
+static bool work_is_good(int thread, int k)
+{
+    return !plan[thread][k].fails && value_is_good(source_of(thread, k), waits_for(thread, k));
+}
+
+static gpusync_result result_of(bool good)
+{
+    return good ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION;
+}
+
+/* -- the threads */
+
+/* May the step be refused because the thread's timeline has failed? */
+static gpusync_result expect_accepted(int thread, int k, gpusync_result result)
+{
+    bool may_be_refused = thread < 2 && !value_is_good(thread, (uint64_t)k);
+    turns_check(result == GPUSYNC_OK || (may_be_refused && result == GPUSYNC_ERROR_EXECUTION));
+    return result;
+}
+
+static gpusync_result submit_step(int me, int k, void *buffer)
+{
+    step *now = &plan[me][k];
+    const gpusync_point wait = gpusync_at_value(stage.t[source_of(me, k)], waits_for(me, k));
+    const gpusync_point signal = gpusync_at_value(stage.t[me & 1], (uint64_t)k + 1);
+    gpusync_submission submission = {
+        .waits = &wait,
+        .wait_count = wait.value != 0,
+        .command_buffers = &buffer,
+        .command_buffer_count = 1,
+        .signals = &signal,
+        .signal_count = me < 2,
+        .on_complete = note_outcome,
+        .user = &now->complete,
+    };
+    if (now->extra & HOST_SYNC)
+        submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
+    if (now->extra & UNORDERED && me == 2)
+        submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
+    return expect_accepted(me, k, gpusync_submit(stage.q[me], &submission, &now->ticket));
+}
+
+static gpusync_result encode_step(int me, int k, void *buffer)
+{
+    const gpusync_point wait = gpusync_at_value(stage.t[source_of(me, k)], waits_for(me, k));
+    gpusync_result result = GPUSYNC_OK;
+    if (wait.value)
+        turns_expect(gpusync_encode_wait(stage.q[me], buffer, wait), GPUSYNC_OK);
+    if (me < 2)
+        result = gpusync_encode_signal(stage.q[me], buffer, gpusync_at_value(stage.t[me], (uint64_t)k + 1));
+    if (result == GPUSYNC_OK)
+        result = gpusync_commit(stage.q[me], buffer, &plan[me][k].ticket);
+    return expect_accepted(me, k, result);
+}
+
+static gpusync_result signal_step(int me, int k, void *buffer)
+{
+    step *now = &plan[me][k];
+    now->ticket = commit_buffer(stage.q[me], buffer);
+    if (me == 2)
+        return GPUSYNC_OK;
+    turns_expect(wait_for_ever(stage.q[me], now->ticket), result_of(work_is_good(me, k)));
+    turns_expect(gpusync_timeline_signal(stage.t[me], (uint64_t)k + 1), result_of(value_is_good(me, (uint64_t)k)));
+    return GPUSYNC_OK;
+}
+
+static void ask_about_step(int me, int k)
+{
+    step *now = &plan[me][k];
+    gpusync_queue *q = stage.q[me];
+    gpusync_result right = result_of(work_is_good(me, k));
+    gpusync_result result;
+    if (now->extra & ASKS)
+        turns_expect(gpusync_on_done(gpusync_at_ticket(q, now->ticket), note_outcome, &now->asked), GPUSYNC_OK);
+    if (now->extra & POLLS) {
+        result = gpusync_poll(q, now->ticket, NULL);
+        turns_check(result == right || result == GPUSYNC_NOT_READY);
+        turns_check(result == right || !gpusync_is_done(q, now->ticket) ||
+                    gpusync_poll(q, now->ticket, NULL) == right);
+    }
+    if (now->extra & LIMITS) {
+        turns_limit(true);
+        result = gpusync_wait(q, now->ticket, 500, NULL);
+        turns_limit(false);
+        turns_check(result == right || result == GPUSYNC_TIMEOUT);
+        see(result == GPUSYNC_TIMEOUT ? 0 : 1);
+    }
+    if (now->extra & WAITS || k == STEPS - 1)
+        turns_expect(wait_for_ever(q, now->ticket), right);
+}
+
+static void wait_for_both(void)
+{
+    const gpusync_point both[2] = {gpusync_at_value(stage.t[0], STEPS), gpusync_at_value(stage.t[1], STEPS)};
+    bool good[2] = {value_is_good(0, STEPS), value_is_good(1, STEPS)};
+    bool all = plan[2][0].extra & FROM_OTHER;
+    gpusync_wait_for how = all ? GPUSYNC_WAIT_ALL : GPUSYNC_WAIT_ALL_OR_FAILURE;
+    size_t which = 9;
+    gpusync_result result = gpusync_wait_many(both, 2, how, GPUSYNC_FOREVER, NULL, &which);
+    turns_expect(result, result_of(good[0] && good[1]));
+    turns_check(which < 2 ? !good[which] : which == 2 && good[0] && good[1]);
+    turns_check(!all || good[0] || which == 0);
+}
+
+static void take_steps(void *place)
+{
+    static gpusync_result (*const take[KINDS])(int, int, void *) = {submit_step, encode_step, signal_step};
+    int me = *(int *)place;
+    for (int k = 0; k < STEPS; k++) {
+        step *now = &plan[me][k];
+        void *buffer = make_buffer(stage.q[me]);
+        if (now->fails)
+            softmetal_fail(buffer, NULL, 3, NULL);
+        now->accepted = take[now->kind](me, k, buffer) == GPUSYNC_OK;
+        if (now->accepted)
+            ask_about_step(me, k);
+        else
+            turns_expect(gpusync_command_buffer_discard(stage.q[me], buffer), GPUSYNC_OK);
+        see(now->accepted ? 2 : 3);
+    }
+    if (me == 2)
+        wait_for_both();
+}
+
+/* -- the race */
+
+static bool failures; /* are drawn, in one program of three; and whatever else needs no value */
+
+static void draw_plan(void)
+{
+    bool failing = failures && turns_draw(3) == 0;
+    memset(plan, 0, sizeof plan);
+    for (int i = 0; i < THREADS; i++)
+        for (int k = 0; k < STEPS; k++) {
+            plan[i][k].kind = (step_kind)turns_draw(KINDS);
+            plan[i][k].extra = turns_draw(EXTRAS) & turns_draw(EXTRAS);
+            plan[i][k].fails = failing && turns_draw(5) == 0;
+            if (!failures)
+                plan[i][k].extra &= FROM_OTHER | HOST_SYNC | UNORDERED | WAITS;
+        }
+}
+
+static void set_up_program(void *fails)
+{
+    static const char *const names[THREADS] = {"one", "two", "three"};
+    gpusync_queue_desc narrow = {.max_command_buffer_count = 2};
+    failures = *(bool *)fails;
+    draw_plan();
+    open_stage(0, TIMELINES);
+    narrow.max_command_buffer_count = turns_draw(2) ? 2 : 0;
+    for (int i = 0; i < QUEUES; i++)
+        open_queue(i, &narrow);
+    for (int i = 0; i < THREADS; i++)
+        turns_add(names[i], take_steps, &places[i]);
+    turns_gpus(QUEUES);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void check_outcome(const outcome *o, bool called, gpusync_result right)
+{
+    turns_expect(o->calls, called);
+    if (called)
+        turns_expect(o->result, right);
+}
+
+static void check_step(int i, int k, unsigned *failed)
+{
+    const step *now = &plan[i][k];
+    gpusync_result right = result_of(work_is_good(i, k));
+    check_outcome(&now->complete, now->accepted && now->kind == SUBMITS, right);
+    check_outcome(&now->asked, now->accepted && now->extra & ASKS, right);
+    if (!now->accepted)
+        return;
+    turns_expect(gpusync_poll(stage.q[i], now->ticket, NULL), right);
+    *failed += right != GPUSYNC_OK;
+}
+
+static void check_timeline(int i)
+{
+    uint64_t value = 0, reached = 0;
+    while (reached < STEPS && value_is_good(i, reached + 1))
+        reached++;
+    turns_expect(gpusync_timeline_query(stage.t[i], &value), result_of(reached == STEPS));
+    turns_expect(value, reached);
+}
+
+static void tear_down_program(void *unused)
+{
+    unsigned failed_at_all = 0;
+    (void)unused;
+    for (int i = 0; i < THREADS; i++) {
+        unsigned failed = 0;
+        turns_expect(gpusync_in_flight(stage.q[i]), 0);
+        for (int k = 0; k < STEPS; k++)
+            check_step(i, k, &failed);
+        turns_expect(records_of(stage.q[i]), failed);
+        failed_at_all += failed;
+    }
+    for (int i = 0; i < TIMELINES; i++)
+        check_timeline(i);
+    turns_expect(gpusync_device_wait(stage.device, 0, NULL), result_of(failed_at_all == 0));
+    turns_expect(gpusync_device_wait(stage.device, 0, NULL), GPUSYNC_OK); /* told once */
+    close_stage();
+}
+
+static void test_S7_random_programs_reach_each_value(void **state)
+{
+    static bool fails = false;
+    const turns_race race = {.name = "values", .setup = set_up_program, .teardown = tear_down_program, .user = &fails,
+                             .reach = 1200, .changes = 4};
+    (void)state;
+    run_random(&race, 500, 1u << 2);
+}
+
+static void test_S8_random_programs_fail_as_the_model_says(void **state)
+{
+    static bool fails = true;
+    const turns_race race = {.name = "failures", .setup = set_up_program, .teardown = tear_down_program, .user = &fails,
+                             .reach = 1200, .changes = 4};
+    (void)state;
+    run_random(&race, 1000, 15);
+}
+
+/* ------------------------------------------------------------------------------------------------------- >>ends -- */
+
+/* Queue 0 has two tickets: the second signals value 1 of timeline 0, for which work of queue 1 waits. The first is plain,
+   or held for timeline 1. The queue goes while a thread sleeps in it. Timeline 0 may go, too, once the follower is
+   accepted. */
+typedef enum going { DESTROYS, ABANDONS, LATER, GOINGS } going;
+static going how;
+static bool held, timeline_goes, later, waiting, follows;
+static outcome second, follower;
+static int queue_gone, timeline_gone;
+
+static bool may_end_with(gpusync_result result)
+{
+    if (result == GPUSYNC_ERROR_CANCELLED)
+        return held;
+    return result == GPUSYNC_OK || (how == ABANDONS && result == GPUSYNC_ERROR_DESTROYED);
+}
+
+static void wait_in_queue(void *unused)
+{
+    gpusync_result result;
+    (void)unused;
+    waiting = true;
+    result = wait_for_ever(stage.q[0], 1);
+    turns_check(result == GPUSYNC_ERROR_DESTROYED || may_end_with(result));
+}
+
+static void follow(void *unused)
+{
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    gpusync_ticket ticket =
+        submit_buffer(stage.q[1], make_buffer(stage.q[1]), &wait, NULL, &follower, turns_draw(2) ? 0u : 2u);
+    gpusync_result result;
+    (void)unused;
+    follows = true;
+    result = wait_for_ever(stage.q[1], ticket);
+    turns_check(may_end_with(result));
+    turns_expect(gpusync_poll(stage.q[1], ticket, NULL), result);
+}
+
+static void raise_second(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_timeline_signal(stage.t[1], 1), GPUSYNC_OK);
+}
+
+static bool is_true(void *flag)
+{
+    return *(bool *)flag;
+}
+
+static void end_queue(void *unused)
+{
+    (void)unused;
+    turns_until(is_true, &waiting);
+    if (how == LATER)
+        turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &queue_gone), GPUSYNC_OK);
+    else if (how == ABANDONS)
+        turns_expect(gpusync_queue_abandon(stage.q[0]), GPUSYNC_OK);
+    else
+        turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+    turns_check(how == LATER || second.calls == 1);
+}
+
+static void end_timeline(void *unused)
+{
+    (void)unused;
+    turns_until(is_true, &follows);
+    if (later)
+        turns_expect(gpusync_timeline_destroy_later(stage.t[0], count_gone, &timeline_gone), GPUSYNC_OK);
+    else
+        turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
+}
+
+static void draw_ends(void)
+{
+    how = (going)turns_draw(GOINGS);
+    held = turns_draw(2);
+    timeline_goes = turns_draw(2);
+    later = turns_draw(2);
+    waiting = follows = false;
+    queue_gone = timeline_gone = 0;
+    memset(&second, 0, sizeof second);
+    memset(&follower, 0, sizeof follower);
+}
+
+static void submit_both(void)
+{
+    const gpusync_point wait = gpusync_at_value(stage.t[1], 1);
+    const gpusync_point signal = gpusync_at_value(stage.t[0], 1);
+    uint32_t flags = turns_draw(2) ? 0u : GPUSYNC_SUBMIT_HOST_SYNC;
+    submit_buffer(stage.q[0], make_buffer(stage.q[0]), held ? &wait : NULL, NULL, NULL, 0);
+    submit_buffer(stage.q[0], make_buffer(stage.q[0]), NULL, &signal, &second, flags);
+}
+
+static void set_up_ends(void *unused)
+{
+    (void)unused;
+    draw_ends();
+    open_stage(2, 2);
+    submit_both();
+    turns_add("waits", wait_in_queue, NULL);
+    turns_add("follows", follow, NULL);
+    turns_add("ends", end_queue, NULL);
+    if (held)
+        turns_add("raises", raise_second, NULL);
+    if (timeline_goes)
+        turns_add("ends the timeline", end_timeline, NULL);
+    turns_gpus(2);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_ends(void *unused)
+{
+    (void)unused;
+    turns_expect(second.calls, 1);
+    turns_expect(follower.calls, 1);
+    turns_check(may_end_with(second.result));
+    turns_expect(follower.result, second.result);
+    turns_expect(queue_gone, how == LATER);
+    turns_expect(timeline_gone, timeline_goes && later);
+    see(second.result == GPUSYNC_OK ? 0 : second.result == GPUSYNC_ERROR_DESTROYED ? 1 : 2);
+    stage.q[0] = NULL;
+    if (timeline_goes)
+        stage.t[0] = NULL;
+    close_stage();
+}
+
+static void test_R20_a_queue_that_goes_tells_its_followers(void **state)
+{
+    const turns_race race = {.name = "ends", .setup = set_up_ends, .teardown = tear_down_ends, .reach = 200, .changes = 4};
+    (void)state;
+    run_random(&race, 2000, 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_S7_random_programs_reach_each_value),
+        cmocka_unit_test(test_S8_random_programs_fail_as_the_model_says),
+        cmocka_unit_test(test_R20_a_queue_that_goes_tells_its_followers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
