@@ -843,6 +843,53 @@ static void test_R16_without_memory_a_call_has_changed_nothing(void **state)
     assert_int_equal(value_of(s->t[1]), 1);
 }
 
+enum { RIVALS = 4, RIVALRIES = 2000 };
+
+static struct {
+    gpusync_queue *queue;
+    gate go;
+    unsigned failures;
+} rivalry;
+
+static void *make_one(void *argument)
+{
+    unsigned i;
+    for (i = 0; i < RIVALRIES / SLOW; i++) {
+        void *buffer = NULL;
+        gate_wait(&rivalry.go); /* the queue is there */
+        if (gpusync_command_buffer_create(rivalry.queue, NULL, 0, &buffer)) COUNT(&rivalry.failures);
+        gate_wait(&rivalry.go); /* each has asked */
+    }
+    return argument;
+}
+
+/* What gpusync keeps for its next work, of one that was discarded, is enough for one of them. There is memory. */
+static void test_R16_rivals_get_their_memory(void **state)
+{
+    gpusync_device_desc desc = {.hooks = &kit_hooks, .spin = &no_spin};
+    pthread_t threads[RIVALS];
+    unsigned i;
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    memset(&rivalry, 0, sizeof rivalry);
+    gate_init(&rivalry.go, RIVALS + 1);
+    for (i = 0; i < RIVALS; i++) threads[i] = start(make_one, NULL);
+    for (i = 0; i < RIVALRIES / SLOW; i++) {
+        gpusync_device *device;
+        assert_ok(gpusync_device_create(&desc, &device));
+        assert_ok(gpusync_queue_create(device, NULL, &rivalry.queue));
+        assert_ok(gpusync_command_buffer_discard(rivalry.queue, new_buffer(rivalry.queue)));
+        gate_wait(&rivalry.go);
+        gate_wait(&rivalry.go);
+        assert_ok(gpusync_queue_destroy(rivalry.queue)); /* discards what is open */
+        assert_ok(gpusync_device_destroy(device));
+    }
+    for (i = 0; i < RIVALS; i++) join(threads[i]);
+    gate_destroy(&rivalry.go);
+    assert_int_equal(rivalry.failures, 0);
+}
+
 static void test_S5_a_lost_device_refuses_new_work(void **state)
 {
     stage *s = stage_of(state);
@@ -1673,6 +1720,7 @@ int main(void)
                       .queue = {.max_command_buffer_count = 12}),
         on_stage_with(test_S5_where_metal_returns_nil_nothing_has_changed, .timelines = 1, FULL),
         on_stage_with(test_R16_without_memory_a_call_has_changed_nothing, .queues = 2, .timelines = 2, FULL),
+        cmocka_unit_test(test_R16_rivals_get_their_memory),
         on_stage_with(test_S5_a_lost_device_refuses_new_work, .queues = 2),
         on_stage_with(test_S5_a_refused_buffer_may_be_committed_later, .timelines = 1),
         on_stage_with(test_R5_an_enqueued_buffer_is_not_held, .queues = 2),
