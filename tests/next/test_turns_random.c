@@ -137,8 +137,7 @@ static void ask_about_step(int me, int k)
     if (now->extra & POLLS) {
         result = gpusync_poll(q, now->ticket, NULL);
         turns_check(result == right || result == GPUSYNC_NOT_READY);
-        turns_check(result == right || !gpusync_is_done(q, now->ticket) ||
-                    gpusync_poll(q, now->ticket, NULL) == right);
+        turns_check(result == right || !gpusync_is_done(q, now->ticket) || gpusync_poll(q, now->ticket, NULL) == right);
     }
     if (now->extra & LIMITS) {
         turns_limit(true);
@@ -268,19 +267,27 @@ static void tear_down_program(void *unused)
 static void test_S7_random_programs_reach_each_value(void **state)
 {
     static bool fails = false;
-    const turns_race race = {.name = "values", .setup = set_up_program, .teardown = tear_down_program, .user = &fails,
-                             .reach = 1200, .changes = 4};
+    const turns_race race = {.name = "values",
+                             .setup = set_up_program,
+                             .teardown = tear_down_program,
+                             .user = &fails,
+                             .reach = 800,
+                             .changes = 4};
     (void)state;
-    run_random(&race, 500, 1u << 2);
+    run_random(&race, 1000, 1u << 2);
 }
 
 static void test_S8_random_programs_fail_as_the_model_says(void **state)
 {
     static bool fails = true;
-    const turns_race race = {.name = "failures", .setup = set_up_program, .teardown = tear_down_program, .user = &fails,
-                             .reach = 1200, .changes = 4};
+    const turns_race race = {.name = "failures",
+                             .setup = set_up_program,
+                             .teardown = tear_down_program,
+                             .user = &fails,
+                             .reach = 800,
+                             .changes = 4};
     (void)state;
-    run_random(&race, 1000, 15);
+    run_random(&race, 2000, 15);
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>ends -- */
@@ -413,7 +420,8 @@ static void tear_down_ends(void *unused)
 
 static void test_R20_a_queue_that_goes_tells_its_followers(void **state)
 {
-    const turns_race race = {.name = "ends", .setup = set_up_ends, .teardown = tear_down_ends, .reach = 200, .changes = 4};
+    const turns_race race = {
+        .name = "ends", .setup = set_up_ends, .teardown = tear_down_ends, .reach = 200, .changes = 4};
     (void)state;
     run_random(&race, 2000, 7);
 }

@@ -1,0 +1,5911 @@
+/* gpusync.h - v0.5.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
+
+   gpusync counts what a program commits to a Metal queue, and what has ended: one atomic load answers "is the work
+   done?". A wait reads Metal's status, spins briefly when the end is near, then sleeps until the completed handler
+   wakes the thread. Every command buffer that failed is on record. gpusync calls Metal through objc_msgSend: the
+   program needs no Objective-C compiler and no blocks.
+
+   The contract, in ten sentences:
+
+     1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
+     2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the ordered work before
+        it, uses. True stays true, and whatever a call returned, gpusync_is_done decides about memory.
+     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets, except UNORDERED work: while
+        it is held nothing waits for it, it waits for no held work, and its end is told alone. Once Metal has work,
+        Metal's order of the queue applies.
+     4. A ticket ends once, with one result. OK means that the work, and the points that it was given to wait for,
+        succeeded; earlier tickets of its queue are not among them. Every other result is on record
+        (gpusync_queue_next_error) before a call returns it. TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK
+        and ERROR_DEVICE_LOST, while the ticket has not ended, describe the call alone.
+     5. Only calls with a timeout_ns, destroy and abandon wait, and abandon does not wait for the GPU. A call that
+        refuses has changed nothing.
+     6. The GPU never waits for the host: work is held until each ticket that it waits for has ended, and each value is
+        reached or is signalled by work that Metal has. Values from other code, where the timeline says so, are the
+        exception.
+     7. A timeline only rises. Its signals go to Metal in rising order; one that is not above what has been sent is
+        refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
+        and stays reached.
+     8. Work that fails fails the timelines that it was to signal; what waits for them, or for its ticket, fails, and
+        never runs if it is still held. An order_only timeline rises however its work ends, unless nobody knows whether
+        it ended (abandoned, or on a lost device).
+     9. Whatever does not move has a reason that the program can find: work that is held, an open command buffer, a
+        call that waits.
+    10. gpusync calls the program (hooks, callbacks, log) without a lock of its own, and never again after
+        gpusync_device_destroy has returned OK.
+
+   A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
+   CoreGraphics it may get no device.
+
+       #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
+       #include "gpusync.h"
+       #include <stdio.h>
+
+       int main(void)
+       {
+           gpusync_device *device;
+           gpusync_queue *queue;
+           gpusync_ticket ticket;
+           gpusync_error error;
+           gpusync_result result;
+           uint64_t cursor = 0;
+           void *buffer;                                                     // an MTLCommandBuffer
+
+           if (gpusync_device_create(NULL, &device)) return 1;
+           if (gpusync_queue_create(device, NULL, &queue)) return 1;
+           if (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) return 1;
+           // ... encode work into buffer with Metal ...
+           if (gpusync_commit(queue, buffer, &ticket)) return 1;             // instead of [buffer commit]
+           result = gpusync_wait(queue, ticket, 1000000000, NULL);           // one second at most
+           printf("%s\n", gpusync_result_string(result));
+           while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK)
+               printf("%s: %s\n", gpusync_failure_string(error.failure), error.message);
+           if (result == GPUSYNC_TIMEOUT)
+               gpusync_queue_abandon(queue);                                 // the GPU hangs: destroy would wait for it
+           else
+               gpusync_queue_destroy(queue);
+           gpusync_device_destroy(device);
+           return result != GPUSYNC_OK;
+       }
+
+   Contents: search for the tag.
+     >>options      macros that change how this file compiles
+     >>words        the nouns of this file
+     >>threads      what may be called from where
+     >>ownership    who retains what
+     >>caveats      what surprises programmers
+     >>core         set up, commit, ask, wait, failures: a program with one queue needs no more
+     >>more         callbacks, timelines, points, submissions, markers, other ends of a queue
+     >>rare         spin budgets, hooks of a scheduler, devices that are destroyed later, versions
+     >>impl         how it works, on one page: lives, locks, invariants
+         >>objc  >>platform  >>objects  >>failure  >>lists  >>lifetimes  >>values  >>settle  >>held  >>send  >>ended
+         >>look  >>events  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines  >>destroy
+         >>create  >>stubs
+     >>history      changes, licence
+
+   >>options ----------------------------------------------------------------------------------------------------------
+
+     macro                    defined in          meaning
+     GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
+     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies
+     GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
+     GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
+     GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or
+                                                  neither. Any thread calls them, Metal's too, and none with a lock of
+                                                  gpusync.
+     GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
+                                                  0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
+                                                  NULL; the texts and gpusync_version answer.
+
+   The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
+   200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
+
+   >>words ------------------------------------------------------------------------------------------------------------
+
+   Work        What has one ticket: a command buffer that the program commits, a submission, a marker.
+   Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
+               made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
+   Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): it waits on the host for a
+               point, behind held work, or for the order of values.
+   Sent        Metal has the work.
+   Ended       The result is on record.
+   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with it.
+               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done.
+   In flight   Has a ticket, and is not done.
+   Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
+   Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
+               reached, or the timeline fails.
+   Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
+               at their own points; a wait that sleeps looks at the whole device after 50 ms, then after 100, 200, 400
+               ms and each 400 ms more. So a completed handler that Metal loses costs such a time, and nothing else.
+
+   >>threads ----------------------------------------------------------------------------------------------------------
+
+   Devices, queues, timelines: any call except the destroy calls and abandon on any thread, several at once; each of
+   those on one thread, once. Command buffers: encoding and commit on one thread at a time (Metal's rule).
+   While a queue or timeline is destroyed, calls that wait for it may be in progress: they end with ERROR_DESTROYED. No
+   other call on it may be in progress, and none may begin but in its own callbacks: the program ensures this, as with
+   free(), also for the calls that destroy later. In those callbacks questions are answered, and what would change the
+   object returns ERROR_DESTROYED. Destroy waits for a callback of its own object that runs: while you call destroy,
+   hold no lock that a callback, the log function, notify or unpark acquires. Never cancel a thread in a call
+   (pthread_cancel). No call is async-signal-safe. A forked child may call nothing of gpusync, but exec and _exit.
+
+   Callbacks may call everything except gpusync_*_destroy, gpusync_queue_abandon and gpusync_device_run_callbacks, which
+   return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at once returns ERROR_WOULD_DEADLOCK.
+   The hooks yield, park and unpark may call everything that does not wait or destroy. log and notify must return soon:
+   they must not wait, destroy, or acquire a lock that a thread in a destroy holds. No function of the program may be
+   left by a C++ exception or longjmp, nor end its thread. gpusync holds no lock while it calls them. Every call that is
+   not inline may call unpark for other threads, log, and notify. gpusync has no autorelease pool or thread-local value
+   in use while yield, park or unpark runs: a fiber may resume on another thread. gpusync has no threads of its own.
+
+   >>ownership --------------------------------------------------------------------------------------------------------
+
+   Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
+   never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
+   Objects that gpusync returns are borrowed. Descs, arrays and
+   texts, and what they point to, are read only during the call. Calls that may get
+   autoreleased objects from Metal open their own autorelease pool.
+   gpusync retains a command buffer from when it is open, or committed, until its work has ended and its handler has
+   run.
+
+   >>caveats ----------------------------------------------------------------------------------------------------------
+
+   * Never wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns,
+     Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
+     work, too. gpusync's callbacks run elsewhere.
+   * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU. Code that
+     contains gpusync may be unloaded after gpusync_device_destroy has returned OK, unless a queue was abandoned, the
+     device was lost, or the log has said that Metal still has blocks of gpusync.
+   * Not provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside,
+     wait with gpusync_wait_many for ANY of its point and a value that the host signals. */
+
+/* In force to the end of the file. Only the declarations are marked for NULL. Old-style casts are deliberate. */
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wunknown-warning-option"
+#pragma clang diagnostic ignored "-Wnullability-extension"
+#pragma clang diagnostic ignored "-Wnullability-completeness"
+#pragma clang diagnostic ignored "-Wnullable-to-nonnull-conversion"
+#pragma clang diagnostic ignored "-Wreserved-identifier"
+#pragma clang diagnostic ignored "-Wreserved-macro-identifier"
+#pragma clang diagnostic ignored "-Wold-style-cast"
+#pragma clang diagnostic ignored "-Wdeclaration-after-statement"
+#pragma clang diagnostic ignored "-Wzero-as-null-pointer-constant"
+#endif
+
+#ifndef GPUSYNC_H
+#define GPUSYNC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GPUSYNC_VERSION_MAJOR 0
+#define GPUSYNC_VERSION_MINOR 5
+#define GPUSYNC_VERSION_PATCH 0
+/** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
+#define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
+
+#if !defined(GPUSYNC_OBJC) && defined(__APPLE__)
+#define GPUSYNC_OBJC 1
+#elif !defined(GPUSYNC_OBJC)
+#define GPUSYNC_OBJC 0
+#endif
+
+#if defined(__GNUC__)
+#define GPUSYNC_NODISCARD __attribute__((warn_unused_result))
+#define GPUSYNC__UNUSED __attribute__((unused))
+#else
+#define GPUSYNC_NODISCARD
+#define GPUSYNC__UNUSED
+#endif
+
+#if !defined(GPUSYNC_API) && defined(GPUSYNC_STATIC)
+#define GPUSYNC_API static GPUSYNC__UNUSED
+#elif !defined(GPUSYNC_API)
+#define GPUSYNC_API
+#endif
+
+/* The symbols of three calls that every program needs contain the version: files compiled with different versions of
+   this header do not link. For other languages each has a plain symbol, too: compare gpusync_version at the start. */
+#define GPUSYNC__TEXT2(x) #x
+#define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
+#define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
+#if defined(__GNUC__) && !defined(GPUSYNC_STATIC)
+#define GPUSYNC__VERSIONED(name) \
+    GPUSYNC__SYMBOL(name "_" GPUSYNC__TEXT(GPUSYNC_VERSION_MAJOR) "_" GPUSYNC__TEXT(GPUSYNC_VERSION_MINOR))
+#else
+#define GPUSYNC__VERSIONED(name)
+#endif
+
+/* Marks for Clang's warnings and for Swift. GPUSYNC_OPT marks a pointer that may be NULL, no other may: the
+   declarations are an assume_nonnull region, which infers every pointer except the outer one of two (GPUSYNC_REQ).
+   Later versions may add values to an open enum (results, reasons, events, flags): a switch needs a default. */
+#ifdef __clang__
+#if __has_feature(nullability) && __has_attribute(enum_extensibility)
+#define GPUSYNC__MARKS
+#endif
+#endif
+#ifdef GPUSYNC__MARKS
+#define GPUSYNC_OPT _Nullable
+#define GPUSYNC_REQ _Nonnull
+#define GPUSYNC__CLOSED_ENUM __attribute__((enum_extensibility(closed)))
+#define GPUSYNC__OPEN_ENUM __attribute__((enum_extensibility(open)))
+#define GPUSYNC__FLAG_ENUM __attribute__((flag_enum, enum_extensibility(open)))
+#else
+#define GPUSYNC_OPT
+#define GPUSYNC_REQ
+#define GPUSYNC__CLOSED_ENUM
+#define GPUSYNC__OPEN_ENUM
+#define GPUSYNC__FLAG_ENUM
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef GPUSYNC__MARKS
+#pragma clang assume_nonnull begin
+#endif
+
+/* ------------------------------------------------------------------------------------------------------- >>core --
+   In every call:
+
+     GPUSYNC_OPT     may be NULL. A NULL desc or NULL options mean defaults, as does zero in their fields.
+     out             gets the object with OK, else NULL.
+     ticket          may be NULL. Gets the ticket with OK, and is not written otherwise: it may hold an older one.
+     timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
+     destroy         NULL: OK, nothing to do, wherever it is called.
+     Returns         results without GPUSYNC_. Every call may return ERROR_INVALID_ARGUMENT (NULL where an object is
+                     required) and ERROR_UNSUPPORTED (no Metal); "also": in addition to that.
+     Threads any     any thread, several at once.    Blocks no   waits for locks alone. */
+
+/* clang-format off */
+/** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
+#define GPUSYNC_RESULTS(X)                                                                                         \
+    X(OK, 0, "done") /* of a wait or poll: the work succeeded */                                                   \
+    X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
+    X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
+    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or invalid")                                                \
+    X(ERROR_UNSUPPORTED, -2, "Metal is unavailable or lacks this feature (no Mac? see softmetal in README)")       \
+    X(ERROR_OUT_OF_MEMORY, -3, "there is no memory")                                                               \
+    X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
+    X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
+    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call accepts")                   \
+    X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
+    X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed or held already")                              \
+    X(ERROR_NOT_COMMITTED, -10, "the command buffer is not committed yet") /* of gpusync_commit_marker */          \
+    X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such uncommitted command buffer")                             \
+    X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_queue_next_error tells which")                  \
+    X(ERROR_RESULT_UNKNOWN, -13, "the work ended, but how is no longer on record") /* dropped from the log */      \
+    X(ERROR_CANCELLED, -14, "the work was cancelled, and never ran")                                               \
+    X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */                  \
+    X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
+    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where no call may wait or destroy")                           \
+    X(ERROR_IN_USE, -18, "the device still has queues or timelines")                                               \
+    X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled already, or out of range")             \
+    X(ERROR_QUEUE_FULL, -20, "the queue has no room for another command buffer")                                   \
+    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
+    X(ERROR_COMPILE, -22, "a shader does not compile")
+/* clang-format on */
+
+/** What a call returns. Zero: success. Positive: not an error, the answer is "not yet". Negative: an error.
+    EXECUTION, CANCELLED, NOT_RISING, DESTROYED, DEVICE_LOST and RESULT_UNKNOWN may be how work ended, and so may a
+    result that the program gave to gpusync_timeline_fail; all others are about the call. No result has to be compared
+    to know whether memory may be used again: gpusync_is_done tells, after any of them. Open: Metal gets new reasons. */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
+#define GPUSYNC__RESULT(name, value, text) GPUSYNC_##name = value,
+    GPUSYNC_RESULTS(GPUSYNC__RESULT)
+} gpusync_result;
+
+/** The text of a result.
+    Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
+
+typedef struct gpusync_device gpusync_device;     /**< Stands for an MTLDevice: hooks, callbacks. */
+typedef struct gpusync_queue gpusync_queue;       /**< Stands for an MTLCommandQueue: tickets, failures. */
+typedef struct gpusync_timeline gpusync_timeline; /**< A number that only rises, in an MTLSharedEvent: >>more. */
+typedef struct gpusync_hooks gpusync_hooks;       /**< How a wait sleeps: >>rare. */
+typedef struct gpusync_spin gpusync_spin;         /**< How long a wait spins: >>rare. */
+
+/** The number of a piece of work on its queue: 1, 2, 3, ... */
+typedef int64_t gpusync_ticket;
+#define GPUSYNC_NO_TICKET INT64_C(0) /**< No work: done, as every ticket below is, such as `ticket - 2` of ticket 1. */
+#define GPUSYNC_EVERYTHING INT64_MAX /**< All work committed to the queue up to the call. */
+#define GPUSYNC_FOREVER \
+    UINT64_MAX /**< A timeout without a limit. One that ends beyond the clock ends with the
+   clock. */
+
+/** The severity of a log line. */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
+    GPUSYNC_LOG_WARNING = 1, /**< A wait ended at its limit; Metal still has blocks of gpusync at the device's end. */
+    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed; the device is lost. */
+} gpusync_log_level;
+
+/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: see >>threads. A wait may
+    return a failure before gpusync logs it. */
+typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
+
+/** Where callbacks run: see gpusync_on_done. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
+    GPUSYNC_CALLBACKS_QUEUED = 0, /**< Soon, on a serial dispatch queue: gpusync's own is "user initiated". */
+    GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_device_run_callbacks. */
+} gpusync_callback_mode;
+
+/** Callbacks are due: arrange a gpusync_device_run_callbacks. Any thread, Metal's too: see >>threads. */
+typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
+
+/** Options of a device. */
+typedef struct gpusync_device_desc {
+    void *GPUSYNC_OPT metal_device; /**< An MTLDevice; NULL: the system's default, else the first of the list. */
+    const gpusync_hooks *GPUSYNC_OPT hooks; /**< NULL: threads. */
+    const gpusync_spin *GPUSYNC_OPT spin;   /**< NULL: each wait decides by what its queue has done. */
+    gpusync_log_fn GPUSYNC_OPT log;         /**< NULL: silent. */
+    void *GPUSYNC_OPT log_user;             /**< Passed to log. */
+    gpusync_callback_mode callback_mode;    /**< Where callbacks run. */
+    /** QUEUED: a dispatch_queue_t, which must be serial; retained. Give it a quality of service: without one
+        libdispatch uses that of the thread that asks first. NULL: gpusync's. */
+    void *GPUSYNC_OPT callback_queue;
+    gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program runs callbacks now and then. */
+    void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
+} gpusync_device_desc;
+
+/** Make the gpusync_device of an MTLDevice, one for each: two of one MTLDevice cannot wait for each other's points.
+    Returns  OK; ERROR_NO_DEVICE; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark
+             or unpark without park, an unknown callback_mode, a metal_device that is not one.
+    Threads any   Blocks no   Owns retains the Metal device */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
+                                                                   gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
+    GPUSYNC__VERSIONED("gpusync_device_create");
+
+/** Destroy a device that has no queue and no timeline any more. After OK gpusync calls no function of the program.
+    Returns  OK; ERROR_IN_USE: a queue or timeline is left, perhaps one that a gpusync_*_destroy_later call is
+             destroying: it is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error
+             nothing has changed.
+    Threads one, see >>threads   Owns releases the Metal device
+    Blocks in the yield and park hooks, until other calls that are about to return have left the device, and Metal has
+           dropped the blocks of gpusync's handlers, which it does after each handler (assumed); a second at most. If
+           Metal has blocks then, the log says so: the code of gpusync must stay loaded. */
+GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
+
+/** Options of a queue. */
+typedef struct gpusync_queue_desc {
+    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
+    const char *GPUSYNC_OPT label; /**< Shows in failures and in the log; given to a queue that gpusync makes. */
+    /** Room: command buffers that may be open, held or sent at a time, at least one for each ticket; on a metal_queue
+        of the program's gpusync's own count, too: a submission may need one for its waits and one for its signals. 0:
+        63. Metal does not report the count of a queue that the program made (64 by default): pass one less than
+        yours. */
+    uint32_t max_command_buffer_count;
+    uint32_t error_log_count;             /**< Failures on record for gpusync_queue_next_error; 0: 64. */
+    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
+    bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_clear_failure. */
+} gpusync_queue_desc;
+
+/** Make the gpusync_queue of a command queue of the device, one for each: two of one command queue, which gpusync does
+    not detect, would each know only their own commits.
+    Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
+             not an MTLCommandQueue. ERROR_INVALID_ARGUMENT also: it is one of another device.
+    Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
+                                                                  const gpusync_queue_desc *GPUSYNC_OPT desc,
+                                                                  gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out)
+    GPUSYNC__VERSIONED("gpusync_queue_create");
+
+/** Wait until the GPU is finished with all that the queue has sent, then destroy the queue. Held work never runs.
+    Held work ends with ERROR_CANCELLED; open command buffers are discarded. Calls of other threads that wait for
+    tickets which have not ended return ERROR_DESTROYED. Callbacks of the queue that have not run yet run in this call,
+    on its thread. It runs no callback of another object: if the queue's work cannot end before one of those has run,
+    destroy does not return. With GPUSYNC_CALLBACKS_MANUAL call gpusync_device_run_callbacks first.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it, if
+             detected; ERROR_DEVICE_LOST: the device is lost, and a second after the loss some work had not ended: the
+             queue is destroyed, as by gpusync_queue_abandon, but that work ends with ERROR_DEVICE_LOST.
+    Threads one, see >>threads   Owns releases what the queue kept
+    Blocks until the GPU is finished, in the yield and park hooks, without a limit: for a GPU that may hang wait with a
+           limit first, then call gpusync_queue_abandon */
+GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
+
+/** Options of a command buffer. */
+typedef struct gpusync_command_buffer_desc {
+    const char *GPUSYNC_OPT label; /**< Shows in failures and reports; NULL: none. */
+    bool unretained_references;    /**< Metal does not retain encoded resources: the program keeps them alive. */
+    /** An MTLCommandBufferDescriptor, for everything that Metal can do for one command buffer; NULL: none. Its
+        retainedReferences counts: unretained_references must be false. macOS 11, iOS 14. */
+    void *GPUSYNC_OPT descriptor;
+} gpusync_command_buffer_desc;
+
+/** Make a command buffer of this queue. It is open until its commit or discard.
+    While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room, first come, first
+    served. Room comes back when work ends, and with a discard. Metal also counts command buffers that gpusync does not
+    know, and those that the program still references after a discard: if these fill the queue, the call blocks in
+    Metal, whatever its limit.
+    timeout_ns  0: never waits.
+    Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
+             ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
+             without room; ERROR_QUEUE_FULL: no limit was set, and for a second Metal has had no work of any queue of
+             the device, so that only the program can make room. ERROR_UNSUPPORTED also: this Metal accepts no
+             descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or stands beside unretained_references.
+    Threads any   Blocks up to timeout_ns, in the park hook   Owns gpusync keeps *out until its commit or discard */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
+    gpusync_queue *queue, const gpusync_command_buffer_desc *GPUSYNC_OPT desc, uint64_t timeout_ns,
+    void *GPUSYNC_OPT *GPUSYNC_REQ out) GPUSYNC__VERSIONED("gpusync_command_buffer_create");
+
+/** Give an open command buffer back: it will never be committed. Use it when a frame is dropped.
+    The buffer signals nothing, and withdraws nothing either: a value that it was to signal may be signalled by other
+    work. While a failure sticks on the queue, the timelines that the buffer was to signal fail with that failure (one
+    that is order_only gets the value, as if the buffer had been held and never run). Never discard a buffer that the
+    program has enqueued: its Metal queue would wait for it.
+    Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more.
+    Threads any   Blocks no   Owns releases the buffer */
+GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
+
+/** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
+    command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer_create or from anywhere else; not a wrapper
+                    that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
+                    gpusync_commit_marker). One that was made elsewhere needs no room; it is counted, and may exceed it.
+    Returns  OK: sent; or held, behind held work, for a wait in the buffer, or for the order of its signals: then never
+             call waitUntilCompleted. After an error the buffer is as before: commit it later, or discard it.
+             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer would have to be
+             held, but is enqueued: its place in Metal's queue is taken. Try again when the queue holds no work and what
+             the buffer waits for is sent or has ended. ERROR_NOT_RISING: it signals a value that is not above what was
+             sent; or it waits for that value or a higher one of the same timeline. The failure of a timeline that it is
+             to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE;
+             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer until its handler ran */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
+                                                            gpusync_ticket *GPUSYNC_OPT ticket);
+
+#if GPUSYNC_OBJC
+/* The start of every gpusync_queue, for the inline calls below alone. The pad is for cache lines of 128 bytes. */
+typedef struct gpusync__head {
+    uint64_t completed; /* every ticket up to this one has ended */
+    unsigned char pad[120];
+    uint64_t committed; /* last ticket issued */
+} gpusync__head;
+#endif
+
+/** True if the GPU no longer uses anything that this work, and all ordered work before it, uses, whether it succeeded
+    or failed. Ask this before memory is used again. One load, no message to Metal.
+    ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done (two loads).
+    Returns  false for NULL, for a ticket that was not issued, and behind UNORDERED work or a marker that has not ended:
+             there the answer is late, and gpusync_poll tells sooner. Never true too early. In a callback of the ticket
+             it may still be false for an UNORDERED one.   Threads any   Blocks no, wait-free   Owns nothing */
+GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
+{
+#if GPUSYNC_OBJC
+    const gpusync__head *head = (const gpusync__head *)(const void *)queue;
+    uint64_t completed;
+    if (!head)
+        return false;
+    /* completed is read first. In the other order a commit and its end between the two loads would make a busy queue
+       look finished. */
+    completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
+    if (ticket == GPUSYNC_EVERYTHING)
+        return completed == __atomic_load_n(&head->committed, __ATOMIC_RELAXED);
+    return ticket <= (gpusync_ticket)completed;
+#else
+    (void)queue;
+    (void)ticket;
+    return false;
+#endif
+}
+
+/** The number of tickets that are not done: 0 means that the queue is idle. Two loads, no message to Metal.
+    Returns  never too few; 0 for NULL.   Threads any   Blocks no, wait-free   Owns nothing */
+GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
+{
+#if GPUSYNC_OBJC
+    const gpusync__head *head = (const gpusync__head *)(const void *)queue;
+    uint64_t completed;
+    if (!head)
+        return 0;
+    /* completed is read first: in the other order tickets that end in between would make the number too small. */
+    completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&head->committed, __ATOMIC_RELAXED) - completed;
+#else
+    (void)queue;
+    return 0;
+#endif
+}
+
+/** When the GPU ran a ticket, by Metal's GPUStartTime and GPUEndTime: seconds of the host's clock. */
+typedef struct gpusync_times {
+    double gpu_start_s; /**< The first start of its command buffers; 0: not known, or not yet. */
+    double gpu_end_s;   /**< The last end, likewise. */
+} gpusync_times;
+
+/** Look now whether a ticket has ended, and how: reads Metal's status, even before the handler has run.
+    ticket   GPUSYNC_EVERYTHING: all that was committed before the call. 0 and below: OK.
+    times    May be NULL. Gets the GPU's times when the call returns how the ticket ended, else zeros. They are zero
+             until the completed handler has run, for work that never ran, for EVERYTHING, and for a ticket that 256
+             newer ones followed.
+    Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more. Otherwise the
+             ticket has ended: OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it
+             was held; ERROR_RESULT_UNKNOWN: its failure, or that of what it waited for, was dropped from the log; the
+             failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own result of
+             gpusync_timeline_fail. With any of these the GPU is finished with this work, whatever earlier work does.
+             EVERYTHING: OK, or the first failure that gpusync_wait would return, which stays to be returned.
+             ERROR_INVALID_TICKET: above what was committed.
+    Threads any, also in callbacks   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket,
+                                                          gpusync_times *GPUSYNC_OPT times);
+
+typedef struct gpusync_error gpusync_error;
+
+/** Options of one wait. */
+typedef struct gpusync_wait_options {
+    const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
+    /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
+        the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls
+        the wait ends at its limit. Never make such a wait in a completed handler. Assumed: Metal runs handlers in the
+        order of their addition; gpusync adds its own last. */
+    bool handlers;
+} gpusync_wait_options;
+
+/** Wait until a ticket has ended: an ordered one ends behind all ordered work before it, an UNORDERED one alone. A wait
+    for what is done costs two loads.
+    ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call. The wait returns the first
+             failure, ERROR_CANCELLED too, that no earlier wait for everything has reported, and reports all failures of
+             that work: a later wait returns none of them, a wait that overlaps this one in time does. While a failure
+             sticks, each wait for everything returns it. A TIMEOUT reports nothing. To see every failure use
+    gpusync_queue_next_error. Work that has ended by the deadline counts as ended. A wait that timed out leaves nothing
+    behind and can be repeated.
+    Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
+             ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended: do not touch the queue any
+             more. ERROR_DEVICE_LOST: a second after the loss of the device the ticket had not ended.
+             ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even if the timeout is 0: use
+             gpusync_poll.
+    Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
+                                                          uint64_t timeout_ns,
+                                                          const gpusync_wait_options *GPUSYNC_OPT options);
+
+/** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
+    A queue that is being destroyed is skipped. Each queue counts as a wait for its GPUSYNC_EVERYTHING.
+    options  error: the failure of one queue; gpusync_error.queue_label names it.
+    Returns  as gpusync_wait, except ERROR_DESTROYED and ERROR_INVALID_TICKET; TIMEOUT: some work did not end, and no
+             failure of this wait counts as reported. ERROR_OUT_OF_MEMORY: more than 16 queues allocate during the call.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
+                                                                 const gpusync_wait_options *GPUSYNC_OPT options);
+
+/** Why a command buffer failed, and what helps: from the driver's error number if gpusync knows it, else from Metal's
+    code (examples/metal-behaves.md). An error of another domain is OTHER. Open: Metal gets new failures. */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
+    GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
+    GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then encode it again. */
+    GPUSYNC_FAILURE_GPU_TIMEOUT,      /**< The work ran or waited too long, or held up the display: split the work. */
+    GPUSYNC_FAILURE_PAGE_FAULT,       /**< Bad access in a shader: a bug, do not retry. */
+    GPUSYNC_FAILURE_INVALID_RESOURCE, /**< A resource was gone: a bug, do not retry. */
+    GPUSYNC_FAILURE_NOT_PERMITTED,    /**< iOS in the background: encode it again in the foreground. */
+    GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< A fault of other work reset the GPU: encode it again at once. */
+    GPUSYNC_FAILURE_ACCESS_REVOKED,   /**< Too many faults: the device is lost to this process. */
+    GPUSYNC_FAILURE_DEVICE_REMOVED,   /**< Unplugged: the device is lost. */
+    GPUSYNC_FAILURE_CANCELLED,        /**< gpusync_queue_cancel_held, destroy or abandon of the queue. */
+    GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
+} gpusync_failure;
+
+/** One failure. Text is valid UTF-8, cut to fit at a character, always terminated; empty where unknown. */
+struct gpusync_error {
+    gpusync_result result;   /**< What a wait for the ticket returns. */
+    gpusync_failure failure; /**< The class: what helps. */
+    gpusync_ticket ticket;   /**< Of the queue that was asked. 0: the call or the timeline failed, not work. */
+    gpusync_ticket origin;   /**< inherited: the first failure's ticket, on the queue that queue_label names. 0: it was
+                                  no work that failed. Not inherited: as ticket. */
+    int64_t code;            /**< NSError code: look at the domain first. */
+    uint64_t dropped;        /**< Of gpusync_queue_next_error: records dropped since the cursor, before this failure. */
+    bool inherited;    /**< The failure of what the work waited for, or one that stuck: the fields below are the first
+    one's. */
+    bool ran;          /**< Metal had the work of this ticket: memory may have been written. */
+    bool transient;    /**< The same work, encoded again, may succeed. */
+    char domain[64];   /**< NSError domain; empty: a failure of gpusync's own. */
+    char message[256]; /**< NSError localizedDescription, or a text of gpusync. */
+    char label[64];    /**< Of the command buffer; of a submission, where its buffer has none. */
+    char queue_label[64]; /**< Of its queue. */
+};
+
+#define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_queue_next_error that skips what is on record. */
+
+/** Read the next failure of this queue that the cursor has not seen. Use it for logs and for recovery.
+    cursor   The reader's own number. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets the
+             cursor after the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
+    error    Gets the failure when OK, else is unchanged.
+    A cursor passes every failure on record once, in the order in which they were settled, cancelled work included. A
+    failure is on record before a poll, a wait or a callback tells of it.
+    Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor,
+                                                                      gpusync_error *error);
+
+/** The text of a class.   Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
+
+/** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has told so. It stays lost.
+    From then on new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that Metal has goes on,
+    and its end is told as ever. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
+    ended, and destroy gives such work up. gpusync_is_done stays the truth. Callbacks of work that never ends come with
+    the destroy of its queue. Only a new process has been seen to work again after ACCESS_REVOKED.
+    Does not look.
+    Returns  false for NULL.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
+
+/* You can stop reading here. The rest serves further needs. */
+
+/* ------------------------------------------------------------------------------------------------------- >>more --
+   Callbacks. They run soon after the end, on a serial dispatch queue or in gpusync_device_run_callbacks, never on a
+   thread of Metal's, where they would delay the end of later work. Those of a device run one at a time, in the order in
+   which they became due; those of one point in the order in which they were registered, on_complete of a submission
+   first. A destroy runs those of its own object on its thread, beside them. A slow callback delays the others, and no
+   wait. A wait may return before the callback of its ticket has run. Frames in flight need no callback: keep a ticket
+   for each set of resources, and wait for it before the next use. */
+
+/** A point to wait for or to signal: a value of a timeline; if timeline is NULL, a ticket of a queue. The calls that
+    get a point check it, and retain what it names. */
+typedef struct gpusync_point {
+    gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
+    gpusync_ticket ticket;                  /**< GPUSYNC_EVERYTHING: only in gpusync_wait_many. */
+    gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value; NULL: the point is a ticket. */
+    uint64_t value;                         /**< Up to GPUSYNC_MAX_VALUE. */
+} gpusync_point;
+
+/** The point of a ticket, unchecked.   Returns  the point.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_point point = {queue, ticket, NULL, 0};
+    return point;
+}
+
+/** The point of a value, unchecked.   Returns  the point.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_point point = {NULL, 0, timeline, value};
+    return point;
+}
+
+/** Called when a point has ended. error is NULL when the result is OK, else valid during the call. Runs with an
+    autorelease pool and no lock, and may call what >>threads says. gpusync_poll has no GPU times yet if the handler is
+    late. */
+typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
+
+/** Have gpusync call fn once when the point has ended, even if that was before this call.
+    point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline.
+    user   Passed to fn. Must stay valid until fn has been called. After an error fn is not called.
+    fn gets what gpusync_poll or gpusync_timeline_query would tell. When the timeline is destroyed before it has the
+    value, which on a lost device may be the only end: ERROR_DESTROYED. When the queue is abandoned: ERROR_DESTROYED for
+    work that Metal has, ERROR_CANCELLED for held work.
+    Returns  OK; ERROR_INVALID_TICKET: above what was committed, or EVERYTHING; ERROR_NOT_RISING: a value above
+             GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
+                                                             void *GPUSYNC_OPT user);
+
+/** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
+    the GPU uses and Metal does not retain.
+    Never released if the queue is abandoned, or given up by a destroy on a lost device, before the ticket has ended, of
+    held work too: the GPU may still use the object.
+    Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
+                                                                   void *object);
+
+/** Run the callbacks and releases that are due at the call, with GPUSYNC_CALLBACKS_MANUAL: in each turn of an event
+    loop, or when notify was called. Looks at the whole device first.
+    max    Runs at most this many callbacks and releases, the oldest first. 0: none.
+    count  Gets the number that has run, 0 after an error. May be NULL.
+    What becomes due during the call does not run in it. If the call has run some and others remain, it calls notify.
+    Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED, or at once when another thread runs a
+             callback. ERROR_WOULD_DEADLOCK: in a callback.
+    Threads any   Blocks while the callbacks run   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
+
+/* Timelines. A timeline is a 64-bit number that only rises, in an MTLSharedEvent. The host or the GPU raises it. A wait
+   for a value ends once the number is that value or more. A failed timeline stays failed: every value that was not
+   reached before fails. Give work that fails independently its own timeline, and each queue that signals its own: then
+   no order of values between queues holds anything up. */
+
+#define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
+
+/** Options of a timeline. */
+typedef struct gpusync_timeline_desc {
+    uint64_t initial_value;        /**< Of a timeline with its own event, else ignored. Up to GPUSYNC_MAX_VALUE. */
+    const char *GPUSYNC_OPT label; /**< Shows in failures and reports; NULL: none. */
+    /** An MTLSharedEvent that other code signals, too; retained. Its value UINT64_MAX fails the timeline, with
+        ERROR_EXECUTION; others above GPUSYNC_MAX_VALUE count as that. NULL: makes one. */
+    void *GPUSYNC_OPT shared_event;
+    /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
+        A value may then come from there: work that waits for one goes to the GPU, whether or not its signal is known.
+        Danger: if other code signals the value only after work that gpusync holds, the GPU's watchdog may end the wait.
+        The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
+    bool signalled_by_others;
+    /** A failure does not pass along this timeline: the value of work that failed, or never ran, is raised by the host
+        once each lower value of sent work has come. For frames that go on without the one that failed. */
+    bool order_only;
+} gpusync_timeline_desc;
+
+/** Make a timeline, with an event of its own or with desc->shared_event.
+    Returns  OK; ERROR_METAL_NIL: Metal has no event to give (as happens in sandboxes); ERROR_OUT_OF_MEMORY;
+             ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value out of range. ERROR_INVALID_ARGUMENT also: shared_event
+             is not an MTLSharedEvent. ERROR_UNSUPPORTED also: this Metal has no shared event.
+    Threads any   Blocks no   Owns retains the event; the device must outlive the timeline */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
+                                                                     const gpusync_timeline_desc *GPUSYNC_OPT desc,
+                                                                     gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
+
+/** Destroy a timeline. Waits and callbacks of the host for values that are not reached end with ERROR_DESTROYED.
+    The callbacks run in this call. Work goes on: signals of work with a ticket, held or sent, still reach waits of such
+    work. Held work that waits for a value above all these signals ends with ERROR_DESTROYED; if an open command buffer
+    is to signal such a value, not before that buffer is discarded or refused. Open buffers may still be committed, and
+    are judged by the same rule. Where other code signals the timeline, held work goes on waiting.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys it.
+    Threads one, see >>threads   Blocks until a callback of it that runs has returned   Owns releases the event */
+GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
+
+/** Called when one of the destroy_later calls has destroyed an object. Runs as a callback does. */
+typedef void (*gpusync_destroyed_fn)(void *GPUSYNC_OPT user);
+
+/** Destroy a timeline as gpusync_timeline_destroy does, without blocking: in callbacks and finalizers. Needs no memory.
+    destroyed  Called with user, where callbacks run, when its callbacks have run. NULL: none. Not called after an
+               error, nor for a NULL timeline.
+    Returns  OK; ERROR_DESTROYED: another call destroys the timeline.
+    Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUSYNC_OPT timeline,
+                                                          gpusync_destroyed_fn GPUSYNC_OPT destroyed,
+                                                          void *GPUSYNC_OPT user);
+
+/** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
+    base     Gets the offset: value v of the timeline is v + *base on the event, which may have been used before. 0 for
+             an imported event, and for NULL. Call this before the expression that uses base.
+    Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
+                                                     uint64_t *GPUSYNC_OPT base);
+
+/** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
+    signalled counts when the work has succeeded. With signalled_by_others this call reads the event.
+    Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
+
+/** Raise the timeline from the host. Ends waits for the value, on host and GPU, and sends work held for it. Signals of
+    held and open work up to the value come too late then: they are NOT_RISING.
+    Returns  OK; ERROR_NOT_RISING: not above what is reached (another thread may have been first), not below the lowest
+             signal of sent work that is not reached (Vulkan's rule), or above GPUSYNC_MAX_VALUE; the result of the
+             failure; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
+
+/** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
+    because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
+    GPU go on until other code signals it. Work that was to signal the timeline is not affected.
+    reason   Copied. Its result counts if it is from -1 to ERROR_COMPILE, named or not. Else, or NULL: ERROR_EXECUTION.
+    Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
+
+/** Wait for a value. Costs one load and no message if the value is reached. The ticket of the work that signals the
+    value may still be NOT_READY for a moment.
+    options  As gpusync_wait; handlers does nothing.
+    Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST: not reached a second after the loss;
+             ERROR_DESTROYED; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WOULD_DEADLOCK: in a callback.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
+                                                                   uint64_t timeout_ns,
+                                                                   const gpusync_wait_options *GPUSYNC_OPT options);
+
+/** When a wait for several points ends. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
+    GPUSYNC_WAIT_ALL,           /**< When every point has ended. */
+    GPUSYNC_WAIT_ANY,           /**< When one point has, in success or failure. */
+    GPUSYNC_WAIT_ALL_OR_FAILURE /**< When every point has ended, or one has failed. */
+} gpusync_wait_for;
+
+/** Wait for several points of one device. A wait for ANY with a value that another thread signals can be cancelled.
+    points   May be NULL when count is 0. The same point may occur several times.
+    options  As gpusync_wait. error: of the point that `which` gets.
+    which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
+             lowest that failed; count: none has, or the call was refused. Set whatever the call returns.
+    A point whose queue or timeline is destroyed before it has ended has failed with ERROR_DESTROYED: ANY and
+    ALL_OR_FAILURE end, ALL goes on with the others; if the work of the point ends before ALL looks again, its own
+    result counts. One whose device was lost a second ago has failed with ERROR_DEVICE_LOST.
+    GPUSYNC_EVERYTHING counts as a wait for everything: ALL reports the failures of each such point,
+    ANY those of the point of `which`.
+    Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
+             ANY. TIMEOUT: at the limit the wait was not over; with ALL although a point may have failed already
+             (`which` tells it). ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an
+             unknown how.
+             ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY: more than 16 points allocate during the call;
+             ERROR_WOULD_DEADLOCK.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *GPUSYNC_OPT points, size_t count,
+                                                               gpusync_wait_for how, uint64_t timeout_ns,
+                                                               const gpusync_wait_options *GPUSYNC_OPT options,
+                                                               size_t *GPUSYNC_OPT which);
+
+/* Waits and signals of work. A command buffer with encoded waits and signals is committed like any other.
+   gpusync_submit makes one ticket of several command buffers, even ones encoded elsewhere.
+
+   Held. gpusync holds work on the host, where the GPU's watchdog does not end it, until each ticket that it waits for
+   has ended, each value is reached or is signalled by work that Metal has (the GPU then waits), no held work is in
+   front of it, and the order of values allows it. The thread that ends or commits what the work waits for sends it,
+   often Metal's completion thread. So a signal behind its own wait on one queue never comes; gpusync_queue_cancel_held
+   ends such work.
+
+   Order of values. The GPU compares numbers: a wait for 3 also ends when the event shows 5. So the signals of a
+   timeline go to Metal in rising order. Work that signals 5 is held
+     - while a lower value is sent and not reached. Two cases are exempt: ordered work of the same queue, where the GPU
+       makes both signals; and work that waits for the lower value or a higher one (ping-pong, wait for n - 1 and signal
+       n);
+     - while a lower value stands in an open command buffer of another queue, until that is committed, held or not, or
+       discarded.
+   Held signals do not count: once 5 is sent, work that is held with a lower signal fails with ERROR_NOT_RISING, and an
+   open buffer with one is refused. Where several held ones could go, the lowest value goes first.
+
+   Failure. The value is reached when the work has succeeded. If the work fails, the timeline fails with its error (not
+   order_only), and so does what waits for it. Work that is already on the GPU then stops waiting, and runs on whatever
+   its input contains; its ticket fails. Work that was accepted before a timeline failed, and was only to signal it,
+   succeeds. */
+
+/** Encode a wait: what comes later in the command buffer waits for the point, on the GPU. Call it between encoders, or
+    before the first one to make everything wait, and before any signal of this buffer. The buffer is open from here on.
+    command_buffer  Any uncommitted one of the Metal queue.
+    point           A value, or a ticket of any queue of the device, for which the host waits.
+    The buffer is held, as a whole, until each point has come as "Held" says. Nothing is encoded for what is reached.
+    Commit it with gpusync_commit or gpusync_submit, never with [buffer commit]; or discard it. If the point fails, the
+    ticket fails with the same error; if the record of how a ticket ended is gone, with ERROR_RESULT_UNKNOWN.
+    Returns  OK, also for a timeline that has failed. After an error nothing is encoded. ERROR_INVALID_ARGUMENT also:
+             behind a signal of this buffer; a point of another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
+             ERROR_INVALID_TICKET: above what was committed, or EVERYTHING. ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
+             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    Threads the one that encodes the buffer   Blocks no   Owns retains the buffer and what the point names */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
+                                                                 gpusync_point point);
+
+/** Encode a signal of a value, at this place of the command buffer: put it at the buffer's end, for the host counts the
+    value as reached when the whole buffer has succeeded. Until the commit nothing is promised: other work may signal
+    the value first, and the commit is refused then.
+    command_buffer  As gpusync_encode_wait.
+    Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed. ERROR_NOT_RISING: not above
+             what was sent, what this buffer signals already, and what it waits for; or above GPUSYNC_MAX_VALUE.
+             ERROR_INVALID_ARGUMENT also: a ticket.
+    Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
+                                                                   gpusync_point point);
+
+/** Flags of a submission. Open: later versions may have more. */
+typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
+    /** The host waits and signals, in place of the GPU: for command buffers that were encoded elsewhere. Without it the
+        waits stand in a command buffer of gpusync's in front of the work, and the signals in one behind it: the work
+        may overlap those where Metal tracks no resource between the two. */
+    GPUSYNC_SUBMIT_HOST_SYNC = 2,
+    GPUSYNC_SUBMIT_UNORDERED = 4 /**< Passes held work; while it is held, no work queues up behind it: sentence 3. */
+} gpusync_submit_flags;
+
+/** Work between waits and signals. */
+typedef struct gpusync_submission {
+    const gpusync_point *GPUSYNC_OPT waits; /**< Values of timelines; tickets of any queue of the device. */
+    size_t wait_count;                      /**< 0: waits may be NULL. */
+    void *GPUSYNC_REQ const *GPUSYNC_OPT command_buffers; /**< MTLCommandBuffers, each once, in this order. */
+    size_t command_buffer_count;                          /**< 0: a ticket that ends when its waits have. */
+    const gpusync_point *GPUSYNC_OPT signals;             /**< Values of timelines. */
+    size_t signal_count;                                  /**< 0: signals may be NULL. */
+    gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at the end, as if by gpusync_on_done. */
+    void *GPUSYNC_OPT user;                               /**< Passed to on_complete. */
+    const char *GPUSYNC_OPT label;                        /**< Shows in failures and reports; NULL: none. */
+    uint32_t flags;                                       /**< gpusync_submit_flags. */
+} gpusync_submission;
+
+/** Submit command buffers between waits and signals as one ticket, which ends when all of them, and all points that
+    they wait for, have ended. Waits and signals that were encoded into the buffers count, too. Never waits for room.
+    Returns  OK: sent, held, or ended already. After an error the command buffers are as
+             before, and on_complete is not called. Every error of gpusync_commit, about any of the command buffers.
+             ERROR_QUEUE_FULL: no place for a submission without command buffers, or for gpusync's own: one for waits
+             and one for signals that the GPU makes. ERROR_INVALID_TICKET: a wait above what was committed, or
+             EVERYTHING. ERROR_NOT_RISING also: the signals of one timeline do not rise, or a value above
+             GPUSYNC_MAX_VALUE. ERROR_METAL_NIL: gpusync's own buffers. ERROR_INVALID_ARGUMENT also: a point of another
+             device, a signal of a ticket, a command buffer twice, an unknown flag.
+    Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue   Owns retains
+                              command buffers until their handlers ran, and what the points name until the submission
+                              has ended */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
+                                                            gpusync_ticket *GPUSYNC_OPT ticket);
+
+/** Get a ticket for what other code (MPSGraph, sokol_gfx, commitAndContinue) has committed to this Metal queue: gpusync
+    commits an empty command buffer behind it, at once, whatever is held. The ticket is UNORDERED.
+    behind   A command buffer of this queue that was committed: the ticket fails with its error if it fails. NULL: the
+             ticket tells the end of what was committed before, and not its success.
+    A sticky failure refuses no marker. The ticket does not tell of work that the other code commits later.
+    Returns  OK; ERROR_NOT_COMMITTED: behind is not committed; ERROR_WRONG_QUEUE; ERROR_QUEUE_FULL; ERROR_METAL_NIL;
+             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
+    Owns retains behind until the ticket has ended */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *GPUSYNC_OPT behind,
+                                                                   gpusync_ticket *GPUSYNC_OPT ticket);
+
+/* Other ends of a queue, and of a failure. */
+
+/** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
+    Danger: the GPU continues with the work that Metal has, and nothing tells when it is finished, so gpusync_is_done
+    stays false: keep the memory that this work uses for ever. Such work ends with ERROR_DESTROYED, held work with
+    ERROR_CANCELLED (on a lost device both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that
+    work of Metal's was to signal fail, order_only ones too.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
+    Threads one, see >>threads   Blocks until callbacks of the queue that run have returned
+    Owns releases what the queue kept; Metal keeps command buffers in flight. Objects of gpusync_release_after stay */
+GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queue);
+
+/** Destroy a queue as gpusync_queue_destroy does, without blocking: in callbacks and finalizers. Needs no memory.
+    destroyed  Called with user, where callbacks run, when the work of the queue has ended, its callbacks have run, and
+               nothing of it remains. NULL: none. Not called after an error, nor for a NULL queue.
+    The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and the looks of
+    whatever other calls come, do the rest. If the GPU hangs the queue, its memory and its device remain, until the
+    device is lost: then the first look after a second gives it up.
+    Returns  OK; ERROR_DESTROYED: another call destroys the queue.
+    Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
+                                                       gpusync_destroyed_fn GPUSYNC_OPT destroyed,
+                                                       void *GPUSYNC_OPT user);
+
+/** End all held work of the queue with ERROR_CANCELLED, plain commits that are held behind other work, too. Ordered
+    work ends in its turn, behind the ordered work before it; the timelines that the work was to signal fail then. Work
+    that failed before keeps its failure.
+    Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
+GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
+
+/** Let a queue with gpusync_queue_desc.sticky_failure accept new work after a failure. Looks first.
+    A failure of the queue's work (any result but ERROR_CANCELLED, its own or inherited) sticks from when the work ends
+    until this call:
+      New work     gpusync_command_buffer_create, gpusync_commit and gpusync_submit return ERROR_EXECUTION and change
+                   nothing. Discard a refused open buffer, or commit it after this call. A marker is accepted.
+      Held work    ends with the error, and never runs, even if this call comes soon.
+      Sent work    that is ordered, of a higher ticket, and was sent before this call gets the error, even if it
+                   succeeds, and even after this call. UNORDERED work gets none, nor does ordered work get that of
+                   UNORDERED work.
+      Everything   waits and polls for GPUSYNC_EVERYTHING return the error.
+    A failure of a ticket from before this call that is found after it does not stick. Timelines that failed stay
+    failed.
+    Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
+
+/* ------------------------------------------------------------------------------------------------------- >>rare -- */
+
+/** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. A time without
+    iterations: pauses for the time. All zero: sleeps at once. Without a budget (NULL) the wait decides by what its
+    queue has done: it spins for 20 us where nothing is known, up to the expected end if that is within 250 us, and less
+    and less often after spins in vain. */
+struct gpusync_spin {
+    uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
+    uint32_t yield_iterations; /**< Then, with the yield hook in between. */
+    uint64_t max_spin_ns;      /**< Nanoseconds; 0: no limit in time. */
+};
+
+/** A sleeping thread or fiber, as the hooks see it. It lives for one wait, which may park several times: a fiber
+    library that needs an object for each waiter puts the object into scheduler_data in park, and takes it back at the
+    end of park. */
+typedef struct gpusync_waiter {
+    void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL at first, never touched by gpusync. */
+} gpusync_waiter;
+
+/** What a wait does with its thread: a fiber scheduler or a language runtime supplies its own hooks and blocks no
+    thread. yield and park run on the waiting thread. See >>threads for what they may call. */
+struct gpusync_hooks {
+    void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield. */
+    /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns, which is never GPUSYNC_FOREVER: a wait
+        looks now and then. May return early for no reason. An earlier unpark leaves a permit, one at most: park then
+        returns at once. On a thread that runs no task of the scheduler it may just sleep. NULL, and then unpark too: a
+        condition variable. */
+    void (*GPUSYNC_OPT park)(void *GPUSYNC_OPT user, gpusync_waiter *waiter, uint64_t deadline_ns);
+    /** Wakes the waiter, on any thread, Metal's too. May acquire a short lock; must not block, nor run the waiter
+        inside the call. The waiter lives until unpark has returned. */
+    void (*GPUSYNC_OPT unpark)(void *GPUSYNC_OPT user, gpusync_waiter *waiter);
+    void *GPUSYNC_OPT user; /**< Passed to all three. */
+};
+
+/** The clock of deadline_ns and of timeouts.
+    Returns  monotonic nanoseconds, which stop while an Apple system sleeps.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API uint64_t gpusync_now_ns(void);
+
+/** Destroy a device when its queues and timelines are destroyed, without blocking.
+    destroyed  Called with user when the last object is gone, where callbacks run; with GPUSYNC_CALLBACKS_MANUAL the
+               device goes in that gpusync_device_run_callbacks. NULL: none. No function of the program is called after
+               it. The code of gpusync must stay loaded.
+    The device's objects stay usable until they are destroyed. No call may use the device itself any more, except, with
+    GPUSYNC_CALLBACKS_MANUAL, gpusync_device_run_callbacks: on one thread at a time, until `destroyed` has run.
+    Returns  OK; ERROR_DESTROYED: this was called before.
+    Threads one, also in callbacks   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *GPUSYNC_OPT device,
+                                                        gpusync_destroyed_fn GPUSYNC_OPT destroyed,
+                                                        void *GPUSYNC_OPT user);
+
+/** The MTLDevice.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API void *GPUSYNC_OPT gpusync_device_metal(const gpusync_device *GPUSYNC_OPT device);
+
+/** The MTLCommandQueue.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_OPT queue);
+
+/** The version of the linked implementation, as GPUSYNC_VERSION: compare it with the header's.
+    Returns  the number.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API uint32_t gpusync_version(void);
+
+#ifdef GPUSYNC__MARKS
+#pragma clang assume_nonnull end
+#endif
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* GPUSYNC_H */
+
+/* ========================================================================================== */
+/* ----------------------------------------------------------------------------- >>impl -- */
+
+#if defined(GPUSYNC_IMPLEMENTATION) && !defined(GPUSYNC__IMPLEMENTED)
+#define GPUSYNC__IMPLEMENTED
+
+GPUSYNC_API const char *gpusync_result_string(gpusync_result result)
+{
+    switch (result) {
+#define GPUSYNC__CASE(name, value, text) \
+    case GPUSYNC_##name: return text;
+        GPUSYNC_RESULTS(GPUSYNC__CASE)
+#undef GPUSYNC__CASE
+    }
+    return "unknown result";
+}
+
+GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
+{
+    switch (failure) {
+    case GPUSYNC_FAILURE_NONE: return "no failure";
+    case GPUSYNC_FAILURE_OUT_OF_MEMORY: return "out of memory";
+    case GPUSYNC_FAILURE_GPU_TIMEOUT: return "GPU timeout";
+    case GPUSYNC_FAILURE_PAGE_FAULT: return "page fault";
+    case GPUSYNC_FAILURE_INVALID_RESOURCE: return "invalid resource";
+    case GPUSYNC_FAILURE_NOT_PERMITTED: return "not permitted";
+    case GPUSYNC_FAILURE_INNOCENT_VICTIM: return "innocent victim";
+    case GPUSYNC_FAILURE_ACCESS_REVOKED: return "access revoked";
+    case GPUSYNC_FAILURE_DEVICE_REMOVED: return "device removed";
+    case GPUSYNC_FAILURE_CANCELLED: return "cancelled";
+    case GPUSYNC_FAILURE_OTHER: return "other";
+    }
+    return "unknown failure";
+}
+
+GPUSYNC_API uint32_t gpusync_version(void)
+{
+    return GPUSYNC_VERSION;
+}
+
+#if GPUSYNC_OBJC
+
+/* How it works, on one page. Names of functions in brackets.
+
+   STRUCTURES, at >>objects in this order
+     target     what rises: the tickets of a queue, the values of a timeline
+     entry      what waits for a number of a target: a sleeper, a callback, or a link of work
+     queue      a target; its work in the order of tickets; open work; failures on record; room
+     timeline   a target; an event; the signals that are to come, by value
+     work       what has one ticket, with its command buffers, and links: its waits and signals
+     sleeper    a thread in a wait, on its stack
+     after      what a thread does when it has unlocked: unpark, write and read events, send, log, ask for callbacks
+     device     the lock, and everything under it
+
+   A STEP. A commit, a handler, a look, a signal, a destroy takes the device's lock, changes its object, and takes off
+   the entries whose numbers have come [gpusync__take]: sleepers go to `after`, callbacks become due, work is stirred.
+   Before the unlock all stirred work is judged, and what that stirs, too [gpusync__go_on]: ended work settles, held
+   work becomes ready. After the unlock the thread does what stands in `after` [gpusync__work_off]. A step costs what it
+   changes, not what there is.
+
+   LIVES
+     work      OPEN: made, or encoded into; its signals are on their timelines.
+               -> gets a ticket [gpusync__admit]. It may go: SENT. It may not yet: HELD, its waits are listed. It never
+                  may: ENDED, unsent.
+               HELD -> an entry fires: stirred, judged, ready [gpusync__rejudge] -> sent under the order lock
+               [gpusync__issue]. SENT -> ENDED by its last handler, or a look [gpusync__end]; its room goes back.
+               ENDED -> SETTLED when its waits are over, ordered work in the order of tickets [gpusync__settle]: its
+                  result is on record, its signals pass, what waits for its ticket goes on.
+               SETTLED -> PUBLISHED when all before it have settled [gpusync__publish]: `completed` passes it.
+     value     encoded or committed: on `signals` [gpusync__promise] -> sent: lower ones that Metal does not have come
+               too late [gpusync__send_signal] -> its work settles: reached as soon as no lower signal of sent work is
+               left [gpusync__advance], or the timeline fails [gpusync__fail].
+     sleeper   checks, looks, spins; checks under the lock, lists its entries [gpusync__prepare], parks. The waker takes
+               the entries off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks,
+               and subtracts from `taken`: its last access [gpusync__unpark_one]. The frame goes when it is on no ring
+               and `taken` is 0.
+     callback  its memory comes before the ticket -> listed -> due, in the order in which tickets settle -> run by one
+               thread at a time [gpusync__run_due] -> freed.
+
+   TWO LOCKS
+     order lock of a queue   from the ticket to [commit]: the order of tickets is Metal's order. Commit, submit, marker
+                             and abandon block on it; all others try it, and set `missed` first.
+     device's lock           everything but what a field calls atomic. Order: order lock, then device's lock.
+   Beside them the lock for selectors and listeners, and the mutex of the default hooks: each is taken last.
+
+   WHAT ALWAYS HOLDS, at each unlock of the device
+     1.  Under the device's lock comes no message, allocation, release, hook, callback or log line; under an order lock
+         only gpusync__set_out and the messages that send. (objc_retain of an object may come under the device's lock.)
+     2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
+         `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
+         for ever.
+     3.  Nothing is settled, published or woken under an order lock. What stirs work goes on in the same hold of the
+         device's lock, or after the unlock of the order lock. Unparks come first in `after`.
+     4.  An entry is on one ring at most. A wait of held or ended work that is not over is listed where that may change.
+     5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
+     6.  `signals` is sorted: first signals of sent work, then, above `sent`, those of open, held, and never sent work.
+     7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
+         reached; `coming` <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
+     8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later. Ordered work settles
+         in the order of tickets.
+     9.  Work that never ran, or failed, waits for no value and no ticket, and needs no memory to fail.
+     10. The record, what sticks, how the ticket ended and the timelines' failure are there before SETTLED and before
+         `completed` rises, in one hold.
+     11. A reference comes from a reference, or under the lock while the count is above 0 [gpusync__revive]. A block's
+         reference is taken once [gpusync__take_work]. A listener's block holds no timeline.
+     12. Values of other code: what waits is listed, then Metal is asked, then the event is read [gpusync__arm]. The
+         event is not believed from the lowest signal of our own sent work on.
+     13. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
+         Closing a timeline ends the host's waits and callbacks, and held work for values that never come, and nothing
+         else.
+     14. `owed` is above 0 while a callback of the target is not over. A destroy runs the callbacks of its own object,
+         no others. Each call into the program comes from a thread that has a reference to the device.
+     15. Room is the sum over open, held and sent work, given back once, at the end or at a discard. An event outlives
+         every signal that was sent for it. */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__has_feature)
+#if __has_feature(ptrauth_calls)
+#error "gpusync: arm64e needs signed block pointers, which are untried; build for arm64"
+#endif
+#endif
+
+#ifndef GPUSYNC_MALLOC
+#define GPUSYNC_MALLOC(size) malloc(size)
+#define GPUSYNC_FREE(memory) free(memory)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --------------------------------------------------------------------------------- >>objc --
+   Everything of the Objective-C runtime and of Metal that is used, declared here under private
+   names. The asm label is the real symbol: so no SDK header is needed, and none can clash. */
+
+extern void gpusync__objc_msg_send(void) GPUSYNC__SYMBOL("objc_msgSend");
+extern void *gpusync__sel_register(const char *name) GPUSYNC__SYMBOL("sel_registerName");
+extern void *gpusync__class_named(const char *name) GPUSYNC__SYMBOL("objc_getClass");
+extern void *gpusync__class_of(void *object) GPUSYNC__SYMBOL("object_getClass");
+/* BOOL is a signed char or a bool: one byte either way. */
+extern signed char gpusync__class_responds(void *cls, void *sel) GPUSYNC__SYMBOL("class_respondsToSelector");
+extern void *gpusync__retain(void *object) GPUSYNC__SYMBOL("objc_retain");
+extern void gpusync__release(void *object) GPUSYNC__SYMBOL("objc_release");
+extern void *gpusync__pool_push(void) GPUSYNC__SYMBOL("objc_autoreleasePoolPush");
+extern void gpusync__pool_pop(void *pool) GPUSYNC__SYMBOL("objc_autoreleasePoolPop");
+extern void *gpusync__default_device(void) GPUSYNC__SYMBOL("MTLCreateSystemDefaultDevice");
+extern void *gpusync__find_symbol(void *image, const char *name) GPUSYNC__SYMBOL("dlsym");
+extern void *gpusync__stack_block[32] GPUSYNC__SYMBOL("_NSConcreteStackBlock");
+
+/* Through a variable, because gcc traps on a call of a declared function by another type. */
+static void (*gpusync__send)(void) = gpusync__objc_msg_send;
+
+/* objc_msgSend as a function of this result and, after object and selector, these arguments: they
+   must be the method's own types, and never variadic. No selector here returns a struct, so
+   objc_msgSend serves for all, double included, on arm64 and x86-64. */
+#define GPUSYNC__AS(result) ((result(*)(void *, void *))gpusync__send)
+#define GPUSYNC__AS1(result, argument) ((result(*)(void *, void *, argument))gpusync__send)
+
+static void *gpusync__send_id(void *self, void *sel)
+{
+    return GPUSYNC__AS(void *)(self, sel);
+}
+static unsigned long gpusync__send_ulong(void *self, void *sel)
+{
+    return GPUSYNC__AS(unsigned long)(self, sel);
+}
+static void gpusync__send_void_id(void *self, void *sel, void *other)
+{
+    GPUSYNC__AS1(void, void *)(self, sel, other);
+}
+
+/* Every selector that is sent: its field in gpusync__sel, and its name in Metal or Foundation. By
+   the alphabet. */
+/* clang-format off */
+#define GPUSYNC__SELECTORS(X) \
+    X(addCompletedHandler, "addCompletedHandler:") X(code, "code") X(commandBuffer, "commandBuffer") \
+    X(commandBufferUnretained, "commandBufferWithUnretainedReferences") \
+    X(commandBufferWithDescriptor, "commandBufferWithDescriptor:") X(commandQueue, "commandQueue") \
+    X(commit, "commit") X(count, "count") X(device, "device") X(domain, "domain") \
+    X(encodeSignalEvent, "encodeSignalEvent:value:") X(encodeWaitForEvent, "encodeWaitForEvent:value:") \
+    X(error, "error") X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label") \
+    X(localizedDescription, "localizedDescription") \
+    X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:") X(newObject, "new") \
+    X(newSharedEvent, "newSharedEvent") X(notifyListener, "notifyListener:atValue:block:") \
+    X(objectAtIndex, "objectAtIndex:") X(objectForKey, "objectForKey:") X(registryID, "registryID") \
+    X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setSignaledValue, "setSignaledValue:") \
+    X(signaledValue, "signaledValue") X(status, "status") X(stringWithCString, "stringWithCString:encoding:") \
+    X(stringWithUTF8String, "stringWithUTF8String:") X(userInfo, "userInfo") X(utf8String, "UTF8String")
+/* clang-format on */
+
+/* Registered when the first device is made, under the global lock; never written again. */
+static struct gpusync__selectors {
+#define GPUSYNC__FIELD(name, text) void *name;
+    GPUSYNC__SELECTORS(GPUSYNC__FIELD)
+#undef GPUSYNC__FIELD
+} gpusync__sel;
+
+/* MTLCommandBufferStatus, as far as it is asked for. Every number from COMPLETED on is terminal. */
+#define GPUSYNC__STATUS_NOT_ENQUEUED 0ul
+#define GPUSYNC__STATUS_COMMITTED 2ul
+#define GPUSYNC__STATUS_COMPLETED 4ul
+#define GPUSYNC__STATUS_ERROR 5ul
+
+/* RTLD_DEFAULT of <dlfcn.h>, which glibc declares for _GNU_SOURCE alone: every image that is
+   loaded. */
+#ifdef __APPLE__
+#define GPUSYNC__EVERY_IMAGE ((void *)(intptr_t)-2)
+#else
+#define GPUSYNC__EVERY_IMAGE NULL
+#endif
+
+/* +1, or NULL where there is no such class: a message to nil returns nil. */
+static void *gpusync__new_object(const char *name)
+{
+    return gpusync__send_id(gpusync__class_named(name), gpusync__sel.newObject);
+}
+
+/* +0, for the caller's pool. */
+static void *gpusync__string(const char *text)
+{
+    void *cls = gpusync__class_named("NSString");
+    return GPUSYNC__AS1(void *, const char *)(cls, gpusync__sel.stringWithUTF8String, text);
+}
+
+/* Copies a text that is valid UTF-8, or NULL: cut to fit at the start of a character. */
+static void gpusync__copy_text(char *to, size_t size, const char *text)
+{
+    size_t length = text ? strlen(text) : 0;
+    if (length >= size)
+        for (length = size - 1; ((unsigned char)text[length] & 0xC0) == 0x80;)
+            length--;
+    if (text)
+        memcpy(to, text, length);
+    to[length] = '\0';
+}
+
+/* Copy an NSString; string may be nil. Needs a pool. */
+static void gpusync__copy_string(char *to, size_t size, void *string)
+{
+    gpusync__copy_text(to, size, GPUSYNC__AS(const char *)(string, gpusync__sel.utf8String));
+}
+
+/* A text of the program's as an NSString, +0, for the caller's pool: UTF-8 or, if it is not valid, Latin-1. */
+static void *gpusync__label(const char *text)
+{
+    void *label = gpusync__string(text);
+    typedef void *(*make)(void *, void *, const char *, unsigned long);
+    return label ? label
+                 : ((make)gpusync__send)(gpusync__class_named("NSString"), gpusync__sel.stringWithCString, text, 5ul);
+}
+
+/* Copies a text of the program's, or NULL: nothing. */
+static void gpusync__copy_label(char *to, size_t size, const char *text)
+{
+    void *pool = gpusync__pool_push();
+    if (text)
+        gpusync__copy_string(to, size, gpusync__label(text));
+    gpusync__pool_pop(pool);
+}
+
+/* Without a pool, as the one message that waits send again and again: it returns a number. Assumed:
+   nothing is autoreleased on the way. If something is, it stays until the thread's own pool ends. */
+static unsigned long gpusync__status(void *buffer)
+{
+    unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
+    /* The program reads what the GPU wrote after it sees the end of the work. Metal does not say
+       that reading the status orders these reads, so the fence does. */
+    if (status >= GPUSYNC__STATUS_COMPLETED)
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return status;
+}
+
+/* Release what the program may have made, or nil, in a pool: its dealloc may autorelease. No lock is
+   held. */
+static void gpusync__release_pooled(void *object)
+{
+    void *pool = gpusync__pool_push();
+    gpusync__release(object);
+    gpusync__pool_pop(pool);
+}
+/* ----------------------------------------------------------------------------- >>platform --
+   Atomics, clock, locks, dispatch queues, the default hooks. Names say the order of memory. SEQ is sequentially
+   consistent: for a thread that writes one thing and then reads another (`missed` and the order lock; references).
+   ACQUIRE and RELEASE pass on what was written before the store. */
+
+#define GPUSYNC__LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define GPUSYNC__STORE(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
+#define GPUSYNC__LOAD_SEQ(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define GPUSYNC__STORE_SEQ(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
+#define GPUSYNC__ADD(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
+#define GPUSYNC__SUB(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
+
+/* For functions that few calls need: kept out of the code, and out of the stack frames, of the others. */
+#define GPUSYNC__APART static __attribute__((noinline, cold))
+
+#if defined(__x86_64__) || defined(__i386__)
+#define GPUSYNC__PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__) /* `yield` takes next to no time on Apple's cores; Rust's std and WebKit use isb, too */
+#define GPUSYNC__PAUSE() __asm__ __volatile__("isb")
+#elif defined(__arm__)
+#define GPUSYNC__PAUSE() __asm__ __volatile__("yield")
+#else
+#define GPUSYNC__PAUSE() ((void)0)
+#endif
+
+GPUSYNC_API uint64_t gpusync_now_ns(void)
+{
+#ifdef __APPLE__
+    return clock_gettime_nsec_np(CLOCK_UPTIME_RAW);
+#else
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#endif
+}
+
+/* Returns a timeout as a deadline: 0 for no wait at all. A timeout beyond the clock ends just before FOREVER, which has
+   no end. */
+static uint64_t gpusync__deadline(uint64_t timeout_ns)
+{
+    if (timeout_ns == 0 || timeout_ns == GPUSYNC_FOREVER)
+        return timeout_ns;
+    uint64_t now = gpusync_now_ns();
+    return timeout_ns < GPUSYNC_FOREVER - 1 - now ? now + timeout_ns : GPUSYNC_FOREVER - 1;
+}
+
+/* Apple's os_unfair_lock. A waiting thread lends the owner its priority, which is why Rust's standard library prefers
+   this lock to pthread's. */
+typedef struct gpusync__mutex {
+    uint32_t word; /* 0 while no thread has it */
+} gpusync__mutex;
+extern void gpusync__lock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_lock");
+extern bool gpusync__try_lock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
+extern void gpusync__unlock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
+
+/* Apple's libdispatch, as far as it is used here: serial queues of functions. */
+extern void *gpusync__dispatch_queue_create(const char *label, void *attr) GPUSYNC__SYMBOL("dispatch_queue_create");
+extern void *gpusync__dispatch_attr_with_qos(void *attr, unsigned qos, int relative_priority)
+    GPUSYNC__SYMBOL("dispatch_queue_attr_make_with_qos_class");
+#define GPUSYNC__QOS_USER_INITIATED 0x19u /* QOS_CLASS_USER_INITIATED */
+extern void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *)) GPUSYNC__SYMBOL("dispatch_async_f");
+extern void gpusync__dispatch_retain(void *queue) GPUSYNC__SYMBOL("dispatch_retain");
+extern void gpusync__dispatch_release(void *queue) GPUSYNC__SYMBOL("dispatch_release");
+
+/* Memory that is zero, or NULL. */
+static void *gpusync__zeroed(size_t size)
+{
+    void *memory = GPUSYNC_MALLOC(size);
+    return memory ? memset(memory, 0, size) : NULL;
+}
+
+/* ------------------------------------------------------------------------------ >>objects --
+   In the order in which a reader meets them. Everything below is under the device's lock, unless a line says
+   otherwise. */
+
+/* What waits for a number of a target, or is to signal one. On one ring at most. Without sleeper and work it is the
+   first field of a callback. */
+typedef struct gpusync__entry {
+    struct gpusync__entry *next, *prev; /* a ring with its head; next NULL: on no ring */
+    uint64_t number;
+    struct gpusync__sleeper *sleeper; /* a thread that waits */
+    struct gpusync__work *work;       /* of a link, or of the `turn` of held work */
+} gpusync__entry;
+
+/* A thread that waits, on its stack. */
+typedef struct gpusync__sleeper {
+    gpusync_waiter open;   /* first: what the hooks get */
+    pthread_mutex_t mutex; /* of the default hooks, with the next two */
+    pthread_cond_t wake;
+    bool permit;
+    bool woken;                    /* on a list `woken`: set by the waker under the lock, cleared before its unpark. The
+                                      sleeper lists no entry meanwhile */
+    uint32_t taken;                /* wakers that still touch the sleeper: the frame stays until this is 0 */
+    struct gpusync__sleeper *next; /* of a list `woken` */
+    struct gpusync__goal *goals;   /* with an entry each */
+    size_t count;
+} gpusync__sleeper;
+
+/* What a thread waits for. Of a queue NUMBER: a ticket; ALL: everything up to a ticket; ROOM: a place for a command
+   buffer, which the wait takes; CALLS: that no other thread runs a callback of the target. Of a timeline NUMBER: a
+   value. */
+enum { GPUSYNC__NUMBER, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__CALLS };
+
+typedef struct gpusync__goal {
+    gpusync__entry entry;
+    struct gpusync__target *target; /* with a reference */
+    uint64_t number;
+    uint64_t begun; /* of ALL: how many waits for everything had begun, with this one; 0: not looked yet */
+    uint8_t kind;
+    bool handlers; /* those up to the ticket, too */
+    bool over;
+} gpusync__goal;
+
+/* Called, or released, when its target has the number. */
+typedef struct gpusync__callback {
+    gpusync__entry entry;           /* first: on its target, then among those that are due */
+    struct gpusync__target *target; /* with a reference. NULL: the end of the device */
+    gpusync_done_fn fn;             /* NULL: `user` is an object to release, or see `destroyed` */
+    gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
+    void *user;
+    bool ends;   /* the callback of a destroy_later: a field of the object, with the program's reference */
+    bool failed; /* and how */
+    gpusync_error error;
+} gpusync__callback;
+
+enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE };
+
+/* Reasons for a wait to look under the lock, in target.alert: read without it. */
+enum {
+    GPUSYNC__CLOSED = 1, /* a destroy has begun */
+    GPUSYNC__FAILED = 2, /* a timeline, for good */
+    GPUSYNC__AHEAD = 4,  /* a queue has tickets that have ended behind one that has not */
+    GPUSYNC__STUCK = 8   /* a failure sticks to a queue */
+};
+
+/* What rises: the tickets of a queue, the values of a timeline. The first field of both. */
+typedef struct gpusync__target {
+    gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
+    uint32_t alert;     /* likewise */
+    uint8_t kind;
+    gpusync_device *device;       /* with a reference */
+    struct gpusync__target *next; /* of the device */
+    gpusync__entry entries;       /* the ring of all that waits for a number, by number */
+    uint32_t refs;                /* the program; each work, link, callback and wait. Atomic */
+    uint32_t owed;                /* callbacks that have not run */
+    uint32_t number;              /* of the device's targets, for texts */
+    bool later;                   /* by a destroy_later: not told yet */
+    gpusync__callback gone;       /* of the destroy_later */
+    char label[64];
+} gpusync__target;
+
+/* A wait or a signal of work. */
+typedef struct gpusync__link {
+    gpusync__entry entry;       /* first: of a wait that is not over, on its target; of a signal, on its timeline */
+    struct gpusync__link *next; /* of the work */
+    gpusync__target *target;    /* with a reference */
+    bool signal;
+    bool encoded; /* the GPU waits or signals, not the host */
+    bool crossed; /* the host has written the event while the GPU was to signal this: it writes this value, too */
+    bool boxed;   /* memory of its own */
+    bool awaited; /* held work has its `turn` listed for this signal, which Metal does not have yet */
+} gpusync__link;
+
+/* The states of work. OPEN: no ticket yet. HELD: Metal does not have it. SENT: Metal has it. ENDED: its command buffers
+   are over, or it never ran. SETTLED: its result is on record, its signals have passed. PUBLISHED: so is all before it,
+   and `completed` has passed it. */
+enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SETTLED, GPUSYNC__PUBLISHED };
+
+#define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
+
+/* What has one ticket. The fields from `ticket` to `label` are zero at first. */
+typedef struct gpusync__work {
+    struct gpusync__work *next; /* of those that are open, that have a ticket, or that are free */
+    gpusync_queue *queue;       /* with a reference */
+    void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals */
+    gpusync__link **links_end;
+    uint32_t refs;                   /* the list; each block; each look. Atomic */
+    struct gpusync__work *next_else; /* of those that are ready, or of a list `dead` */
+    struct gpusync__work *next_stirred;
+    void *few_buffers[GPUSYNC__FEW];
+    gpusync__link few_links[GPUSYNC__FEW];
+    uint64_t ticket;
+    gpusync__link *links;        /* in the order in which they were added */
+    struct gpusync__work *parts; /* open work of its command buffers that a submission has taken over, by `next` */
+    gpusync_error *error;        /* the text of Metal's failure, or NULL: there was no memory for it */
+    const char *why;             /* of a failure of gpusync's own */
+    gpusync_result result;       /* how the work itself has ended, without what it waits for */
+    gpusync_failure failure;
+    uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
+    uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
+    uint32_t link_count, listed;  /* listed: signals on their timelines */
+    uint32_t running;             /* completed handlers to come */
+    uint32_t room, own;           /* what it takes of the queue's room and of that for gpusync's own buffers */
+    uint8_t state;
+    bool unordered, submitted, marker;
+    bool enqueued;     /* has a place in Metal's queue already, and cannot be held */
+    bool ready;        /* HELD, and on the queue's list `ready` */
+    bool stirred;      /* on the device's list */
+    bool unsent;       /* ended, and never was Metal's */
+    bool unknown;      /* given up while Metal had it: nothing tells of its end */
+    uint64_t since_ns; /* when it was sent, if the queue was idle then */
+    double gpu_start, gpu_end;
+    gpusync__entry turn; /* of work that is held for the order of values, on that timeline */
+    char label[64];
+} gpusync__work;
+
+/* One failure on record. */
+typedef struct gpusync__record {
+    gpusync_error error;
+    uint64_t told; /* 0, or how many waits for everything had begun when one told of it */
+} gpusync__record;
+
+/* How one of the last tickets ended. */
+typedef struct gpusync__info {
+    uint64_t ticket;
+    double gpu_start, gpu_end;
+    bool failed;
+} gpusync__info;
+#define GPUSYNC__INFOS 256
+
+struct gpusync_queue {
+    gpusync__target target; /* first */
+    void *metal;
+    gpusync_spin own_spin;
+    const gpusync_spin *spin;
+    uint32_t limit, log_size;
+    bool imported, sticky;
+    uint64_t bad;    /* the highest ticket that failed. Read without the lock */
+    uint32_t untold; /* failures of which no wait for everything has told. Read without the lock */
+    bool missed;     /* a thread had work to send, and found the order lock taken: its holder looks once more after its
+                         unlock. Atomic */
+    gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
+    /* Under the device's lock. */
+    gpusync__work *open, **open_end;   /* open work, the oldest first */
+    gpusync__work *first, **end;       /* work with a ticket, in its order, until it leaves: gpusync__leave */
+    gpusync__work *front;              /* the first that is not PUBLISHED */
+    gpusync__work *turn;               /* the first ordered one that is not SETTLED */
+    gpusync__work *held;               /* the first ordered one that is HELD */
+    gpusync__work *ready, **ready_end; /* held work to send */
+    uint64_t published;                /* the last PUBLISHED ticket: `completed`, unless that is frozen */
+    uint32_t held_count;               /* UNORDERED work, too */
+    uint32_t ahead;                    /* SETTLED work that is not PUBLISHED */
+    uint32_t sent;                     /* work that Metal has */
+    bool goes;                         /* on a list `go` */
+    bool abandoned;                    /* nothing that waits for the queue is released any more */
+    bool frozen;                       /* Metal had work when the queue was given up: `completed` stands still */
+    uint32_t room;                     /* taken: open, held and sent command buffers, at least one a ticket */
+    uint32_t own;                      /* taken besides: gpusync's own, for waits, signals and markers */
+    gpusync__entry rooms;              /* the ring of sleepers that wait for room, the first come first */
+    gpusync__record *log;              /* failure n at n % log_size */
+    uint64_t log_count;
+    uint64_t dropped_to;     /* the highest ticket whose record newer ones pushed out */
+    uint64_t dropped_untold; /* ... before a wait for everything told of it; 0: none */
+    uint64_t asked;          /* waits for everything that have begun */
+    bool sticks;             /* `stuck` refuses new work and ends held work */
+    gpusync_error stuck;
+    gpusync_error spread;       /* what ordered work takes that was sent behind this failure, of a ticket up to: */
+    uint64_t spread_to;         /* 0: none has stuck yet; UINT64_MAX: it sticks */
+    uint64_t cleared_to;        /* failures of tickets up to this one do not stick */
+    uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
+    uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
+    gpusync_queue *next_go;     /* of a list `go` */
+    gpusync__info infos[GPUSYNC__INFOS];
+};
+
+/* What a block that Metal calls when an event rises leads to. */
+typedef struct gpusync__listening {
+    uint32_t refs;              /* the timeline; each block. Atomic */
+    gpusync_timeline *timeline; /* NULL: it is gone. Under the global lock */
+} gpusync__listening;
+
+#define GPUSYNC__FAILED_VALUE UINT64_MAX /* of an event whose timeline has failed */
+
+struct gpusync_timeline {
+    gpusync__target target; /* first */
+    void *event;
+    uint64_t base;          /* event value = value + base */
+    gpusync__entry signals; /* the ring of links that are to signal, by value: first those of sent work, then, above
+                               `sent`, those of work that Metal does not have */
+    uint64_t sent;          /* the highest signal that was sent, by Metal or the host: new ones are above */
+    uint64_t coming;        /* the highest that the GPU itself brings: waits on the GPU go up to it */
+    uint32_t settled;       /* links on `signals` whose work has settled, and whose value is to be reached */
+    bool outside, imported; /* others signal the event; it is theirs */
+    bool shared;            /* the program knows the event: it is not used for another timeline */
+    bool order_only;
+    bool dirty;     /* on a list `dirty`: the event is to be written */
+    bool arms;      /* on a list `arms`: the event is to be read, and Metal to be asked for the next value */
+    void *listener; /* an MTLSharedEventListener. NULL: looks alone find the values of others */
+    uint64_t armed; /* the value that Metal was asked for; 0: none */
+    gpusync__listening *listening; /* of one that others signal */
+    gpusync_timeline *next_dirty, *next_arms;
+    gpusync_error error; /* of the failure */
+};
+
+/* The event of a timeline that is gone, for the next one. */
+typedef struct gpusync__spare {
+    void *event;
+    uint64_t value;
+} gpusync__spare;
+#define GPUSYNC__SPARES 32
+#define GPUSYNC__FREE_WORK 64
+
+/* A thread that runs a callback. */
+typedef struct gpusync__caller {
+    struct gpusync__caller *next;
+    pthread_t thread;
+    const gpusync__target *target; /* of the callback */
+    bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
+} gpusync__caller;
+
+struct gpusync_device {
+    void *metal;
+    gpusync_hooks hooks;
+    bool default_hooks;
+    gpusync_spin own_spin;
+    const gpusync_spin *spin;
+    gpusync_log_fn log;
+    void *log_user;
+    gpusync_callback_mode callback_mode;
+    void *callback_queue;
+    gpusync_notify_fn notify;
+    void *notify_user;
+    uint32_t refs;                         /* the program, and each target, among others. Atomic */
+    uint32_t asked;                        /* the dispatch queue was asked to run callbacks. Atomic */
+    uint32_t lost;                         /* Read without the lock */
+    uint64_t lost_ns;                      /* when; written before `lost` */
+    uint64_t looked_ns;                    /* a poll's last look at the whole device. Atomic */
+    unsigned char pad[128];                /* what is read without the lock stands apart from it */
+    gpusync__mutex lock;                   /* over all that follows, and over queues, timelines and work */
+    gpusync__work *stirred, **stirred_end; /* work to judge: something that it waits for has changed */
+    gpusync__target *targets;
+    uint32_t objects; /* queues and timelines that are not destroyed */
+    uint32_t made;    /* targets, ever */
+    uint32_t sent;    /* work that Metal has */
+    uint64_t sends;   /* work that Metal ever got */
+    gpusync__work *free_work;
+    uint32_t free_count, spare_count;
+    gpusync__spare spares[GPUSYNC__SPARES];
+    gpusync__entry due; /* the ring of callbacks that are to run, in their order */
+    size_t due_count;
+    gpusync__caller *callers;
+    uint32_t running; /* how many. Read without the lock */
+    bool ends;        /* by destroy_later */
+    gpusync__callback gone;
+};
+
+/* What a thread does when it has unlocked the device. */
+typedef struct gpusync__after {
+    gpusync__sleeper *woken;        /* to unpark */
+    gpusync_timeline *dirty, *arms; /* events to write; to read and ask for */
+    gpusync_queue *go;              /* queues with work to send */
+    gpusync__work *dead;            /* to unreference */
+    const gpusync__work *failed;    /* to log */
+    bool calls;                     /* callbacks are due */
+    bool pooled;                    /* the thread has an autorelease pool */
+} gpusync__after;
+#define GPUSYNC__NOTHING                                 \
+    {                                                    \
+        NULL, NULL, NULL, NULL, NULL, NULL, false, false \
+    }
+#define GPUSYNC__NOTHING_POOLED                         \
+    {                                                   \
+        NULL, NULL, NULL, NULL, NULL, NULL, false, true \
+    }
+
+/* The selectors are registered once. */
+static struct gpusync__global {
+    gpusync__mutex lock; /* over this, and what blocks of listeners lead to */
+    bool selectors_ready;
+} gpusync__global = {{0}, false};
+
+static gpusync_queue *gpusync__queue_of(const gpusync__target *t)
+{
+    return (gpusync_queue *)(uintptr_t)t;
+}
+
+static gpusync_timeline *gpusync__timeline_of(const gpusync__target *t)
+{
+    return (gpusync_timeline *)(uintptr_t)t;
+}
+
+static gpusync__link *gpusync__link_of(const gpusync__entry *e)
+{
+    return (gpusync__link *)(uintptr_t)e;
+}
+
+/* -- the default hooks: a mutex and a condition variable */
+
+static void gpusync__default_yield(void *user)
+{
+    (void)user;
+    sched_yield();
+}
+
+/* Parks until there is a permit, and takes it: an unpark that came first ends the park at once. */
+static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    gpusync__sleeper *s = (gpusync__sleeper *)(void *)waiter;
+    struct timespec at;
+    uint64_t ns = deadline_ns, now = 0;
+    (void)user;
+    pthread_mutex_lock(&s->mutex);
+    while (!s->permit && (now = gpusync_now_ns()) < deadline_ns) {
+#ifdef __APPLE__
+        ns = deadline_ns - now;
+#endif
+        at.tv_sec = (time_t)(ns / 1000000000u);
+        at.tv_nsec = (long)(ns % 1000000000u);
+#ifdef __APPLE__
+        pthread_cond_timedwait_relative_np(&s->wake, &s->mutex, &at);
+#else
+        pthread_cond_timedwait(&s->wake, &s->mutex, &at); /* of the clock of gpusync_now_ns */
+#endif
+    }
+    s->permit = false;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
+{
+    gpusync__sleeper *s = (gpusync__sleeper *)(void *)waiter;
+    (void)user;
+
+    pthread_mutex_lock(&s->mutex);
+    s->permit = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* ------------------------------------------------------------------------------ >>failure --
+   From Metal's error to the record. A handler or a look reads Metal's error into work->error (gpusync__read_failure).
+   When the work settles, gpusync__settle_badly puts the error on its queue's log, and on the timelines that it was to
+   signal. */
+
+/* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
+   number, and merges several numbers in one code of its own. The number stands in the text as eight
+   hexadecimal digits, "(0000000e:...)", or on older systems as "(IOAF code 5)" (seen in
+   public logs: examples/metal-behaves.md). */
+static int64_t gpusync__driver_number(const char *message)
+{
+    char *end;
+    const char *at = strstr(message, "(IOAF code ");
+
+    if (at)
+        return (uint32_t)strtol(at + strlen("(IOAF code "), NULL, 10); /* an IOReturn may be negative */
+    for (at = strchr(message, '('); at; at = strchr(at + 1, '(')) {
+        unsigned long number = strtoul(at + 1, &end, 16);
+        if (end == at + 9 && *end == ':')
+            return (int64_t)number;
+    }
+    return -1;
+}
+
+/* What a number says of the class of an error: one of the driver, whose meanings were seen with their texts in logs; of
+   MTLCommandBufferError. NONE: nothing, as all numbers that are not here. */
+enum { GPUSYNC__OF_DRIVER, GPUSYNC__OF_CODE, GPUSYNC__NUMBERINGS };
+#define GPUSYNC__NUMBERS 16 /* so many, from 0 on; those that are not shown are NONE */
+/* clang-format off */
+static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][GPUSYNC__NUMBERS] = {
+    {
+        /*  0 */ GPUSYNC_FAILURE_NONE,
+        /*  1 */ GPUSYNC_FAILURE_NONE,
+        /*  2 */ GPUSYNC_FAILURE_GPU_TIMEOUT,           /* it ran too long */
+        /*  3 */ GPUSYNC_FAILURE_GPU_TIMEOUT,           /* it hung */
+        /*  4 */ GPUSYNC_FAILURE_ACCESS_REVOKED,    /* ignored, because of earlier errors */
+        /*  5 */ GPUSYNC_FAILURE_INNOCENT_VICTIM,   /* discarded, because of other work's error */
+        /*  6 */ GPUSYNC_FAILURE_NOT_PERMITTED,     /* in the background */
+        /*  7 */ GPUSYNC_FAILURE_NONE,
+        /*  8 */ GPUSYNC_FAILURE_OUT_OF_MEMORY,     /* no memory for what it uses */
+        /*  9 */ GPUSYNC_FAILURE_INVALID_RESOURCE,  /* a resource is gone */
+        /* 10 */ GPUSYNC_FAILURE_NONE,
+        /* 11 */ GPUSYNC_FAILURE_PAGE_FAULT,        /* a shader reached past its memory */
+        /* 12 */ GPUSYNC_FAILURE_NONE,
+        /* 13 */ GPUSYNC_FAILURE_NONE,
+        /* 14 */ GPUSYNC_FAILURE_GPU_TIMEOUT,           /* it kept the display from being drawn */
+    },
+    {
+        /*  0 */ GPUSYNC_FAILURE_NONE,
+        /*  1 */ GPUSYNC_FAILURE_NONE,
+        /*  2 */ GPUSYNC_FAILURE_GPU_TIMEOUT,
+        /*  3 */ GPUSYNC_FAILURE_PAGE_FAULT,
+        /*  4 */ GPUSYNC_FAILURE_ACCESS_REVOKED,
+        /*  5 */ GPUSYNC_FAILURE_NONE,
+        /*  6 */ GPUSYNC_FAILURE_NONE,
+        /*  7 */ GPUSYNC_FAILURE_NOT_PERMITTED,
+        /*  8 */ GPUSYNC_FAILURE_OUT_OF_MEMORY,
+        /*  9 */ GPUSYNC_FAILURE_INVALID_RESOURCE,
+        /* 10 */ GPUSYNC_FAILURE_NONE,
+        /* 11 */ GPUSYNC_FAILURE_DEVICE_REMOVED,
+    },
+};
+/* clang-format on */
+
+/* Returns the class of an error. The driver's number (-1: unknown) says more than the code, which merges several
+   numbers, and comes first. */
+static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t number)
+{
+    if (strcmp(error->domain, "MTLCommandBufferErrorDomain") != 0)
+        return GPUSYNC_FAILURE_OTHER;
+    if (strstr(error->message, "victim of GPU"))
+        return GPUSYNC_FAILURE_INNOCENT_VICTIM;
+    bool known = number >= 0 && number < GPUSYNC__NUMBERS, coded = error->code >= 0 && error->code < GPUSYNC__NUMBERS;
+    uint8_t failure = known ? gpusync__classes[GPUSYNC__OF_DRIVER][number] : 0;
+    if (!failure && coded)
+        failure = gpusync__classes[GPUSYNC__OF_CODE][error->code];
+    return failure ? (gpusync_failure)failure : GPUSYNC_FAILURE_OTHER;
+}
+
+/* Copies code, domain and message of an NSError. Needs a pool. */
+static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
+{
+    error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+    gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
+    gpusync__copy_string(error->message, sizeof error->message,
+                         gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
+}
+
+/* Fills in an error of gpusync's own. */
+static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
+{
+    memset(error, 0, sizeof *error);
+    error->result = result;
+    error->failure = GPUSYNC_FAILURE_OTHER;
+    gpusync__copy_text(error->message, sizeof error->message, message);
+}
+
+/* The same for an optional error of a call. Returns the result. */
+GPUSYNC__APART gpusync_result gpusync__explain(gpusync_error *error, gpusync_result result)
+{
+    if (error && result < GPUSYNC_OK)
+        gpusync__own_error(error, result, gpusync_result_string(result));
+    return result;
+}
+
+static bool gpusync__is_loss(gpusync_failure failure)
+{
+    return failure == GPUSYNC_FAILURE_ACCESS_REVOKED || failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
+}
+
+/* Reads how a command buffer of the work failed. Metal nests errors: its own error has the driver's inside, and Metal 4
+   puts its own into one more, which has the same domain (mokume-metal/mokume, CommandFaultLog.swift). The innermost of
+   Metal's own has the code and the text. No lock is held. */
+GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *buffer, gpusync_error *error)
+{
+    void *pool = gpusync__pool_push();
+    void *ns_error = gpusync__send_id(buffer, gpusync__sel.error);
+    void *key = gpusync__string("NSUnderlyingError");
+    int64_t number = -1;
+    char domain[sizeof error->domain];
+
+    memset(error, 0, sizeof *error);
+    for (int depth = 0; ns_error && depth < 4; depth++) {
+        gpusync__copy_string(domain, sizeof domain, gpusync__send_id(ns_error, gpusync__sel.domain));
+        if (depth == 0 || strcmp(domain, error->domain) == 0)
+            gpusync__read_ns_error(error, ns_error);
+        if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
+            number = (uint32_t)GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+        void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
+        ns_error = GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key);
+    }
+    if (number < 0)
+        number = gpusync__driver_number(error->message);
+    error->result = GPUSYNC_ERROR_EXECUTION;
+    error->failure = gpusync__classify(error, number);
+    gpusync__copy_string(error->label, sizeof error->label, gpusync__send_id(buffer, gpusync__sel.label));
+    if (!error->label[0])
+        gpusync__copy_text(error->label, sizeof error->label, w->label);
+    gpusync__pool_pop(pool);
+}
+
+/* The work's own failure: what Metal told, or why gpusync gave it up. */
+GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *error)
+{
+    const char *why = w->why ? w->why : "the command buffer failed; there was no memory for Metal's text";
+    if (w->error)
+        *error = *w->error;
+    else
+        gpusync__own_error(error, w->result, why);
+    if (!w->error)
+        gpusync__copy_text(error->label, sizeof error->label, w->label);
+    error->failure = w->failure;
+    error->transient = w->failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || w->failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
+                       w->failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
+    error->ticket = error->origin = (gpusync_ticket)w->ticket;
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, w->queue->target.label);
+}
+
+/* Notes why gpusync gives work up. What Metal told of it comes first. */
+static void gpusync__refuse(gpusync__work *w, gpusync_result result, const char *why)
+{
+    bool cancelled = result == GPUSYNC_ERROR_CANCELLED || result == GPUSYNC_ERROR_DESTROYED;
+    if (w->result != GPUSYNC_OK)
+        return;
+    w->result = result;
+    w->failure = cancelled ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
+    w->why = why;
+}
+
+/* -- lines for the program's log. No lock is held. */
+
+static void gpusync__log(const gpusync_device *dev, gpusync_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void gpusync__log(const gpusync_device *dev, gpusync_log_level level, const char *format, ...)
+{
+    char text[768];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    for (char *c = text; *c; c++) /* labels and Metal's texts may have more than one line */
+        *c = (unsigned char)*c < ' ' || *c == 127 ? ' ' : *c;
+    dev->log(dev->log_user, level, text);
+}
+
+/* The name of a target, in the texts for people. */
+static const char *gpusync__name(const gpusync__target *t, char name[96])
+{
+    const char *kind = t->kind == GPUSYNC__QUEUE ? "queue" : "timeline";
+    if (t->label[0])
+        snprintf(name, 96, "%s '%s'", kind, t->label);
+    else
+        snprintf(name, 96, "%s %u", kind, (unsigned)t->number);
+    return name;
+}
+
+/* Tells of a command buffer that failed, and of the loss of the device. */
+GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
+{
+    const gpusync_device *dev = w->queue->target.device;
+    gpusync_error error;
+    char name[96];
+    gpusync__describe(w, &error);
+    gpusync__name(&w->queue->target, name);
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, ticket %" PRIu64 ", command buffer '%s': %s (%s %" PRId64 "): %s", name,
+                 w->ticket, error.label, gpusync_failure_string(error.failure), error.domain, error.code,
+                 error.message);
+    if (gpusync__is_loss(error.failure))
+        gpusync__log(
+            dev, GPUSYNC_LOG_ERROR, "the device is lost: %s. All new work is refused%s",
+            gpusync_failure_string(error.failure),
+            error.failure == GPUSYNC_FAILURE_ACCESS_REVOKED ? "; only a new process has been seen to work again" : "");
+}
+
+/* -------------------------------------------------------------------------------- >>lists --
+   Rings of entries, lists of work, references. */
+
+static void gpusync__ring_init(gpusync__entry *ring)
+{
+    ring->next = ring->prev = ring;
+}
+
+static void gpusync__put(gpusync__entry *prev, gpusync__entry *e)
+{
+    e->prev = prev;
+    e->next = prev->next;
+    e->next->prev = e;
+    prev->next = e;
+}
+
+/* Lists the entry by its number, behind equal ones. Numbers mostly rise, so the search begins at the end. */
+static void gpusync__insert(gpusync__entry *ring, gpusync__entry *e)
+{
+    gpusync__entry *prev = ring->prev;
+    while (prev != ring && prev->number > e->number)
+        prev = prev->prev;
+    gpusync__put(prev, e);
+}
+
+/* Takes the entry off its ring, if it is on one. */
+static void gpusync__unlist(gpusync__entry *e)
+{
+    if (!e->next)
+        return;
+    e->prev->next = e->next;
+    e->next->prev = e->prev;
+    e->next = NULL;
+}
+
+/* ---------------------------------------------------------------------------- >>lifetimes --
+   A reference comes from a reference, or, by gpusync__revive, under a lock that keeps the memory. A queue or timeline
+   has one of the program, and one of each work, link, callback and wait that leads to it. Work has one of its list, and
+   one of each block that Metal holds and of each look. The last reference frees, on whatever thread, without a lock. */
+
+static void gpusync__unref(gpusync__target *t);
+
+GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
+{
+    for (gpusync__work *w = dev->free_work, *next; w; w = next) {
+        next = w->next;
+        GPUSYNC_FREE(w);
+    }
+    void *pool = gpusync__pool_push();
+    while (dev->spare_count)
+        gpusync__release(dev->spares[--dev->spare_count].event);
+    gpusync__release(dev->metal);
+    gpusync__pool_pop(pool);
+    gpusync__dispatch_release(dev->callback_queue);
+    GPUSYNC_FREE(dev);
+}
+
+static void gpusync__device_unref(gpusync_device *dev)
+{
+    if (GPUSYNC__SUB(&dev->refs, 1) == 1)
+        gpusync__device_free(dev);
+}
+
+static void gpusync__keep(gpusync__target *t)
+{
+    GPUSYNC__ADD(&t->refs, 1);
+}
+
+/* Takes a reference of a target that may be about to go. False: it is. */
+static bool gpusync__revive(gpusync__target *t)
+{
+    uint32_t refs = GPUSYNC__LOAD_SEQ(&t->refs);
+    while (refs && !__atomic_compare_exchange_n(&t->refs, &refs, refs + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+    return refs != 0;
+}
+
+static void gpusync__listening_unref(gpusync__listening *l)
+{
+    if (GPUSYNC__SUB(&l->refs, 1) == 1)
+        GPUSYNC_FREE(l);
+}
+
+/* Keeps the event of a timeline for the next one, if all that was sent is reached and no other code knows the event. */
+static bool gpusync__spare_event(gpusync_device *dev, const gpusync_timeline *t)
+{
+    gpusync__spare spare = {t->event, t->sent + t->base};
+    if (t->shared || t->outside || t->target.alert & GPUSYNC__FAILED || t->sent != t->target.head.completed ||
+        spare.value > GPUSYNC_MAX_VALUE / 2 || dev->spare_count == GPUSYNC__SPARES)
+        return false;
+    dev->spares[dev->spare_count++] = spare;
+    return true;
+}
+
+/* Frees what a timeline has but its own memory, however far its creation came. */
+static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
+{
+    if (t->listening) {
+        gpusync__lock(&gpusync__global.lock);
+        t->listening->timeline = NULL;
+        gpusync__unlock(&gpusync__global.lock);
+        gpusync__listening_unref(t->listening);
+    }
+    gpusync__release_pooled(t->listener);
+    if (!spared)
+        gpusync__release_pooled(t->event);
+}
+
+static void gpusync__queue_free(gpusync_queue *q)
+{
+    gpusync__release_pooled(q->metal);
+    GPUSYNC_FREE(q->log);
+}
+
+/* The last reference of a target is gone. */
+GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
+{
+    gpusync_device *dev = t->device;
+    gpusync__target **at = &dev->targets;
+    gpusync__lock(&dev->lock);
+    while (*at != t)
+        at = &(*at)->next;
+    *at = t->next;
+    bool spared = t->kind == GPUSYNC__TIMELINE && gpusync__spare_event(dev, gpusync__timeline_of(t));
+    gpusync__unlock(&dev->lock);
+    if (t->kind == GPUSYNC__QUEUE)
+        gpusync__queue_free(gpusync__queue_of(t));
+    else
+        gpusync__timeline_free(gpusync__timeline_of(t), spared);
+    GPUSYNC_FREE(t);
+    gpusync__device_unref(dev);
+}
+
+static void gpusync__unref(gpusync__target *t)
+{
+    if (GPUSYNC__SUB(&t->refs, 1) == 1)
+        gpusync__target_free(t);
+}
+
+/* Fills in and adds a new target. DEVICE_LOST: not added. */
+static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *dev, uint8_t kind)
+{
+    t->device = dev;
+    t->refs = 1;
+    t->kind = kind;
+    gpusync__ring_init(&t->entries);
+    if (GPUSYNC__LOAD(&dev->lost))
+        return GPUSYNC_ERROR_DEVICE_LOST;
+    GPUSYNC__ADD(&dev->refs, 1);
+    gpusync__lock(&dev->lock);
+    t->next = dev->targets;
+    dev->targets = t;
+    dev->objects++;
+    t->number = ++dev->made;
+    gpusync__unlock(&dev->lock);
+    return GPUSYNC_OK;
+}
+
+/* The device's next target, with a reference in place of that to the last one; NULL: the first, there are no more. */
+static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__target *last)
+{
+    gpusync__lock(&dev->lock);
+    gpusync__target *t = last ? last->next : dev->targets;
+    while (t && !gpusync__revive(t))
+        t = t->next;
+    gpusync__unlock(&dev->lock);
+    if (last)
+        gpusync__unref(last);
+    return t;
+}
+
+/* -- work */
+
+/* Fills in work with one reference. */
+static void gpusync__work_init(gpusync__work *w, gpusync_queue *q)
+{
+    memset(&w->ticket, 0, offsetof(gpusync__work, since_ns) - offsetof(gpusync__work, ticket));
+    w->since_ns = 0;
+    w->gpu_start = w->gpu_end = 0;
+    w->turn.next = NULL;
+    w->label[0] = '\0';
+    w->buffers = w->few_buffers;
+    w->links_end = &w->links;
+    w->refs = 1;
+    w->queue = q;
+    gpusync__keep(&q->target);
+}
+
+/* Takes memory off the free list, or NULL. Under the lock. */
+static gpusync__work *gpusync__reuse(gpusync_device *dev)
+{
+    gpusync__work *w = dev->free_work;
+    if (w) {
+        dev->free_work = w->next;
+        dev->free_count--;
+    }
+    return w;
+}
+
+/* Puts memory on the free list. Under the lock. */
+static void gpusync__recycle(gpusync_device *dev, gpusync__work *w)
+{
+    w->next = dev->free_work;
+    dev->free_work = w;
+    dev->free_count++;
+}
+
+/* New work with one reference, and room for so many buffers. NULL: no memory. */
+static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
+{
+    void **many = NULL;
+    gpusync__lock(&q->target.device->lock);
+    gpusync__work *w = gpusync__reuse(q->target.device);
+    gpusync__unlock(&q->target.device->lock);
+    if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
+        return NULL;
+    if (buffers > GPUSYNC__FEW && (many = (void **)GPUSYNC_MALLOC(buffers * sizeof(void *))) == NULL) {
+        GPUSYNC_FREE(w);
+        return NULL;
+    }
+    gpusync__work_init(w, q);
+    w->buffers = many ? many : w->few_buffers;
+    return w;
+}
+
+/* The last reference of work is gone. In a pool, for objects of the program's may go. */
+static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
+{
+    gpusync_queue *q = w->queue;
+    gpusync_device *dev = q->target.device;
+    for (uint32_t i = 0; i < w->count; i++)
+        gpusync__release(w->buffers[i]);
+    for (gpusync__link *link = w->links, *next; link; link = next) {
+        next = link->next;
+        gpusync__unref(link->target);
+        if (link->boxed)
+            GPUSYNC_FREE(link);
+    }
+    for (gpusync__work *part = w->parts, *next; part; part = next) {
+        next = part->next;
+        part->links = NULL; /* they were the submission's; those in the part's own memory go with it */
+        gpusync__work_free(part);
+    }
+    if (w->buffers != w->few_buffers)
+        GPUSYNC_FREE(w->buffers);
+    if (w->error)
+        GPUSYNC_FREE(w->error);
+    gpusync__lock(&dev->lock);
+    bool keeps = dev->free_count < GPUSYNC__FREE_WORK;
+    if (keeps)
+        gpusync__recycle(dev, w);
+    gpusync__unlock(&dev->lock);
+    if (!keeps)
+        GPUSYNC_FREE(w);
+    gpusync__unref(&q->target);
+}
+
+static void gpusync__work_unref(gpusync__work *w)
+{
+    if (GPUSYNC__SUB(&w->refs, 1) == 1)
+        gpusync__work_free(w);
+}
+
+/* ------------------------------------------------------------------------------- >>values --
+   What becomes of those that wait for a number, and of the signals of a timeline. Down to the end of >>held everything
+   is under the device's lock: only lists and numbers change. What has to be done without the lock stands in `after`. */
+
+enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
+
+/* Has gpusync__go_on judge the work: something that it waits for has changed. */
+static void gpusync__stir(gpusync__work *w)
+{
+    gpusync_device *dev = w->queue->target.device;
+    if (w->stirred)
+        return;
+    w->stirred = true;
+    w->next_stirred = NULL;
+    *dev->stirred_end = w;
+    dev->stirred_end = &w->next_stirred;
+}
+
+/* -- how a number stands */
+
+/* How a ticket that has settled ended: by its info, or its record, or as RESULT_UNKNOWN, if newer ones pushed that
+   out. */
+static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+{
+    const gpusync__info *info = &q->infos[ticket % GPUSYNC__INFOS];
+    uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
+    if (!ticket || ticket > q->bad || (info->ticket == ticket && !info->failed))
+        return GPUSYNC__WELL;
+    while (n > first && q->log[(n - 1) % q->log_size].error.ticket != (gpusync_ticket)ticket)
+        n--;
+    if (n == first && ticket > q->dropped_to)
+        return GPUSYNC__WELL;
+    if (error && n > first)
+        *error = q->log[(n - 1) % q->log_size].error;
+    if (error && n == first) {
+        gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, "the work ended, but how is no longer on record");
+        error->ticket = error->origin = (gpusync_ticket)ticket;
+    }
+    return GPUSYNC__BADLY;
+}
+
+/* Whether a ticket has settled, and all ordered ones before it, if it is one. */
+static bool gpusync__has_settled(const gpusync_queue *q, uint64_t ticket)
+{
+    uint64_t noted = q->infos[ticket % GPUSYNC__INFOS].ticket;
+    if (ticket <= q->published || !q->ahead)
+        return ticket <= q->published;
+    if (noted <= ticket)
+        return noted == ticket;
+    const gpusync__work *w = q->front; /* a newer ticket has taken its place */
+    while (w && w->ticket < ticket)
+        w = w->next;
+    return w && w->state == GPUSYNC__SETTLED;
+}
+
+/* How a ticket or a value stands. BADLY: `error`, if there is one, gets the failure. */
+static int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+{
+    if (t->kind == GPUSYNC__QUEUE) {
+        const gpusync_queue *q = gpusync__queue_of(t);
+        return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
+    }
+    if (number <= t->head.completed)
+        return GPUSYNC__WELL; /* what was reached before a failure stays reached */
+    if (!(t->alert & GPUSYNC__FAILED))
+        return GPUSYNC__NOT_YET;
+    if (error)
+        *error = gpusync__timeline_of(t)->error;
+    return GPUSYNC__BADLY;
+}
+
+/* -- entries */
+
+/* Has the event read, and Metal asked for the next value, where other code signals the timeline. */
+static void gpusync__arm_later(gpusync_timeline *t, gpusync__after *after)
+{
+    if (!t->outside || t->arms)
+        return;
+    t->arms = true;
+    gpusync__keep(&t->target);
+    t->next_arms = after->arms;
+    after->arms = t;
+}
+
+/* Lists what waits for its number of the target, if it is not listed. */
+static void gpusync__list(gpusync__target *t, gpusync__entry *e, gpusync__after *after)
+{
+    if (e->next)
+        return;
+    gpusync__insert(&t->entries, e);
+    if (t->kind == GPUSYNC__TIMELINE)
+        gpusync__arm_later(gpusync__timeline_of(t), after);
+}
+
+/* Takes a sleeper off all its rings, and has it unparked. */
+static void gpusync__rouse(gpusync__sleeper *s, gpusync__after *after)
+{
+    for (size_t i = 0; i < s->count; i++)
+        gpusync__unlist(&s->goals[i].entry);
+    if (s->woken)
+        return;
+    GPUSYNC__STORE(&s->woken, true);
+    GPUSYNC__ADD(&s->taken, 1);
+    s->next = after->woken;
+    after->woken = s;
+}
+
+/* Makes a callback the last of those that are due. */
+static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__after *after)
+{
+    gpusync__put(dev->due.prev, &c->entry);
+    dev->due_count++;
+    after->calls = true;
+}
+
+/* Has a callback run: its target has the number, has failed, or is destroyed. */
+static void gpusync__due(gpusync__callback *c, gpusync__after *after)
+{
+    const gpusync__target *t = c->target;
+    int stands = gpusync__stands(t, c->entry.number, &c->error);
+    if (stands == GPUSYNC__NOT_YET)
+        gpusync__own_error(&c->error, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed before it had the value");
+    c->failed = stands != GPUSYNC__WELL;
+    if (!c->fn && t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->abandoned)
+        c->user = NULL; /* the GPU may use the object: it is never released */
+    gpusync__unlist(&c->entry);
+    gpusync__append(t->device, c, after);
+}
+
+/* Takes an entry off, and lets go on what waits by it. */
+static void gpusync__take(gpusync__entry *e, gpusync__after *after)
+{
+    if (e->sleeper) {
+        gpusync__rouse(e->sleeper, after);
+    } else if (e->work) {
+        gpusync__unlist(e);
+        gpusync__stir(e->work);
+    } else {
+        gpusync__due((gpusync__callback *)(void *)e, after);
+    }
+}
+
+/* Takes all that waits for numbers up to this one. */
+static void gpusync__wake(gpusync__target *t, uint64_t number, gpusync__after *after)
+{
+    for (gpusync__entry *e; (e = t->entries.next) != &t->entries && e->number <= number;)
+        gpusync__take(e, after);
+}
+
+enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__ALL_KINDS = 7 };
+
+/* Takes those of some kinds that wait for a number from low to high. */
+static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
+{
+    gpusync__entry *ring = &t->entries, *next = ring, *e;
+    while ((e = next->prev) != ring && e->number >= low) {
+        int kind = e->sleeper ? GPUSYNC__SLEEPERS : e->work ? GPUSYNC__WORKS : GPUSYNC__CALLBACKS;
+        if (e->number > high || !(kind & kinds)) {
+            next = e; /* it stays */
+            continue;
+        }
+        gpusync__take(e, after);
+        if (kind == GPUSYNC__SLEEPERS)
+            next = ring; /* `next` may have been another entry of the sleeper */
+    }
+}
+
+/* -- the signals of a timeline */
+
+/* Whether Metal does not have the work, and never had it. */
+static bool gpusync__is_unsent(const gpusync__work *w)
+{
+    return w->state <= GPUSYNC__HELD || w->unsent;
+}
+
+/* The lowest signal of sent work that is not reached, or NULL. */
+static const gpusync__entry *gpusync__lowest_sent(const gpusync_timeline *t)
+{
+    const gpusync__entry *e = t->signals.next;
+    return e == &t->signals || gpusync__is_unsent(e->work) ? NULL : e;
+}
+
+/* Lets held work go on that had its turn listed for this signal. */
+static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
+{
+    if (!link->awaited)
+        return;
+    link->awaited = false;
+    gpusync__take_some(link->target, link->entry.number, link->entry.number, GPUSYNC__WORKS, after);
+}
+
+/* A timeline is closed: work that waits above the highest signal that may come is judged again. */
+static void gpusync__judge_closed(gpusync_timeline *t, gpusync__after *after)
+{
+    const gpusync__entry *top = t->signals.prev;
+    uint64_t number = top != &t->signals && top->number > t->sent ? top->number : t->sent;
+    gpusync__take_some(&t->target, number + 1, UINT64_MAX, GPUSYNC__WORKS, after);
+}
+
+/* Drops the list's reference to work with which nothing is left to do. */
+static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    gpusync__work **at = &q->first;
+    if (w->state != GPUSYNC__PUBLISHED || w->running || w->listed)
+        return;
+    while (*at != w)
+        at = &(*at)->next;
+    if ((*at = w->next) == NULL)
+        q->end = at;
+    w->next_else = after->dead;
+    after->dead = w;
+}
+
+/* Takes a signal off its timeline. */
+static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
+{
+    gpusync_timeline *t = gpusync__timeline_of(link->target);
+    gpusync__work *w = link->entry.work;
+    if (!link->entry.next)
+        return;
+    gpusync__unlist(&link->entry);
+    gpusync__let_by(link, after);
+    w->listed--;
+    t->settled -= w->state >= GPUSYNC__SETTLED;
+    gpusync__arm_later(t, after); /* other code may have signalled more */
+    if (t->target.alert & GPUSYNC__CLOSED)
+        gpusync__judge_closed(t, after);
+    gpusync__leave(w->queue, w, after);
+}
+
+/* Lists a signal on its timeline. */
+static void gpusync__promise(gpusync__link *link)
+{
+    gpusync__insert(&gpusync__timeline_of(link->target)->signals, &link->entry);
+    link->entry.work->listed++;
+}
+
+/* Takes off a signal that comes too late: a value that is not below was sent. Open work is refused at its commit, held
+   work ends when it is judged. */
+static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
+{
+    gpusync__work *w = link->entry.work;
+    gpusync__withdraw(link, after);
+    if (w->state != GPUSYNC__HELD)
+        return;
+    gpusync__refuse(w, GPUSYNC_ERROR_NOT_RISING, "the value, or a higher one, was signalled while the work was held");
+    gpusync__stir(w);
+}
+
+/* Has the event written when the thread has unlocked. */
+static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
+{
+    if (t->dirty || (t->target.alert & GPUSYNC__FAILED && t->imported))
+        return;
+    t->dirty = true;
+    gpusync__keep(&t->target);
+    t->next_dirty = after->dirty;
+    after->dirty = t;
+}
+
+/* The timeline has this value. The caller knows that no lower signal of sent work is left. */
+static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *after)
+{
+    gpusync__target *target = &t->target;
+    if (target->alert & GPUSYNC__FAILED || value <= target->head.completed)
+        return;
+    for (gpusync__entry *e; (e = t->signals.next) != &t->signals && e->number <= value;)
+        gpusync__overtake(gpusync__link_of(e), after);
+    if (t->sent < value)
+        t->sent = value;
+    GPUSYNC__STORE(&target->head.completed, value);
+    gpusync__wake(target, value, after);
+}
+
+/* The values that are not reached fail, now and later. */
+static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusync__after *after)
+{
+    if (t->target.alert & GPUSYNC__FAILED)
+        return;
+    t->error = *error;
+    GPUSYNC__STORE(&t->target.alert, t->target.alert | GPUSYNC__FAILED);
+    gpusync__write_later(t, after);
+    gpusync__wake(&t->target, UINT64_MAX, after);
+}
+
+/* Reaches the values of settled work that no lower signal of sent work stands before. Only on an order_only timeline
+   settled signals stand behind those of work that Metal does not have, which they overtake. */
+static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
+{
+    uint64_t value = 0;
+    bool by_host = false;
+    for (gpusync__entry *e = t->signals.next, *next; t->settled && e != &t->signals; e = next) {
+        gpusync__link *link = gpusync__link_of(e);
+        next = e->next;
+        if (e->work->state < GPUSYNC__SETTLED && !gpusync__is_unsent(e->work))
+            break;
+        if (e->work->state < GPUSYNC__SETTLED)
+            continue;
+        value = e->number;
+        by_host = by_host || !link->encoded || link->crossed || e->work->unsent || e->work->result != GPUSYNC_OK;
+        gpusync__withdraw(link, after);
+    }
+    if (!value)
+        return;
+    if (by_host)
+        gpusync__write_later(t, after);
+    gpusync__reach(t, value, after);
+}
+
+/* ------------------------------------------------------------------------------- >>settle --
+   How work ends. Its last handler, or a look, ends it (gpusync__end). It settles when its own waits are over, ordered
+   work in the order of tickets: the result is on record, its signals have passed, what waits for its ticket goes on. It
+   is published when all work before it has settled: `completed` passes it. */
+
+static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after);
+
+/* Publishes the work at the front that has settled. */
+static void gpusync__publish(gpusync_queue *q, gpusync__after *after)
+{
+    for (gpusync__work *w; (w = q->front) != NULL && w->state == GPUSYNC__SETTLED;) {
+        q->front = w->next;
+        w->state = GPUSYNC__PUBLISHED;
+        q->published = w->ticket;
+        q->ahead--;
+        if (!q->frozen)
+            GPUSYNC__STORE(&q->target.head.completed, w->ticket);
+        gpusync__leave(q, w, after);
+    }
+    if (!q->ahead && q->target.alert & GPUSYNC__AHEAD)
+        GPUSYNC__STORE(&q->target.alert, q->target.alert & ~(uint32_t)GPUSYNC__AHEAD);
+    gpusync__wake(&q->target, q->target.head.completed, after);
+    if (q->target.later)
+        gpusync__tell_gone(&q->target, after);
+}
+
+/* -- failures */
+
+/* Puts a failure on record. */
+static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error)
+{
+    gpusync__record *record = &q->log[q->log_count % q->log_size];
+    uint64_t ticket = (uint64_t)error->ticket;
+    if (q->log_count++ >= q->log_size) {
+        uint64_t dropped = (uint64_t)record->error.ticket;
+        q->dropped_to = dropped > q->dropped_to ? dropped : q->dropped_to;
+        if (!record->told)
+            q->dropped_untold = dropped > q->dropped_untold ? dropped : q->dropped_untold;
+    }
+    record->error = *error;
+    record->told = 0;
+    GPUSYNC__STORE(&q->untold, q->untold + 1);
+    if (ticket > q->bad)
+        GPUSYNC__STORE(&q->bad, ticket);
+}
+
+/* Whether the failure of earlier work is that of this ordered work, too, which Metal had. */
+static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
+{
+    return !w->unordered && w->ticket > (uint64_t)q->spread.ticket && w->ticket <= q->spread_to;
+}
+
+static void gpusync__stir_held(gpusync_queue *q);
+
+/* Has a failure stick to its queue: see gpusync_queue_clear_failure. */
+static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
+{
+    if (!q->sticky || error->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->cleared_to)
+        return;
+    if (!w->unordered && !gpusync__spreads_to(q, w)) {
+        q->spread = *error;
+        q->spread_to = UINT64_MAX;
+    }
+    if (q->sticks)
+        return;
+    q->stuck = *error;
+    q->sticks = true;
+    for (gpusync__entry *e; (e = q->rooms.next) != &q->rooms;)
+        gpusync__rouse(e->sleeper, after);
+    GPUSYNC__STORE(&q->target.alert, q->target.alert | GPUSYNC__STUCK);
+    gpusync__stir_held(q);
+}
+
+/* Fails the timelines that failed work was to signal. One that is order_only gets the value all the same, unless nobody
+   knows whether the work has ended. */
+static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        if (!link->signal || !link->entry.next)
+            continue; /* an overtaken signal fails its work, and not the timeline that overtook it */
+        gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (!t->order_only || w->unknown)
+            gpusync__fail(t, error, after);
+    }
+}
+
+/* Settles failed work. Its failure is its own, else that of the first thing it waited for that failed, else one that
+   spreads or sticks. */
+GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    gpusync_error error;
+    const gpusync__link *link = w->links;
+    if (w->result != GPUSYNC_OK) {
+        gpusync__describe(w, &error);
+    } else {
+        while (link && (link->signal || gpusync__stands(link->target, link->entry.number, &error) != GPUSYNC__BADLY))
+            link = link->next;
+        if (!link)
+            error = gpusync__spreads_to(q, w) ? q->spread : q->stuck;
+        if (!error.inherited)
+            error.origin = error.ticket;
+        error.inherited = true;
+        error.ticket = (gpusync_ticket)w->ticket;
+        error.dropped = 0;
+    }
+    error.ran = !w->unsent;
+    gpusync__record_failure(q, &error);
+    gpusync__stick(q, w, &error, after);
+    gpusync__fail_signals(w, &error, after);
+}
+
+/* -- settling */
+
+/* How ended work stands with what it waits for; NOT_YET: its waits are listed. Work that failed, or never ran, waits
+   for nothing any more. */
+static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    int outcome = GPUSYNC__WELL;
+    if (w->result != GPUSYNC_OK || w->unsent)
+        return GPUSYNC__BADLY;
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        if (link->signal)
+            continue;
+        int stands = gpusync__stands(link->target, link->entry.number, NULL);
+        if (stands == GPUSYNC__NOT_YET)
+            gpusync__list(link->target, &link->entry, after);
+        if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
+            outcome = stands;
+    }
+    return outcome == GPUSYNC__WELL && gpusync__spreads_to(q, w) ? GPUSYNC__BADLY : outcome;
+}
+
+/* Passes the signals of settled work on to their timelines, and takes its waits off. */
+static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (!link->signal)
+            gpusync__unlist(&link->entry);
+        else if (link->entry.next)
+            gpusync__timeline_of(link->target)->settled++;
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (!link->signal || !link->entry.next)
+            continue;
+        if (t->target.alert & GPUSYNC__FAILED) {
+            gpusync__withdraw(link, after);
+            gpusync__write_later(t, after); /* the GPU's signal may have come after the value that means failure */
+        } else {
+            gpusync__advance(t, after);
+        }
+    }
+}
+
+/* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
+   whoever sees the end finds the failure. */
+static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
+    if (!w->unordered && q->turn != w)
+        return;
+    int outcome = gpusync__outcome(q, w, after);
+    if (outcome == GPUSYNC__NOT_YET)
+        return;
+    if (info->ticket < w->ticket) {
+        info->ticket = w->ticket;
+        info->gpu_start = w->gpu_start;
+        info->gpu_end = w->gpu_end;
+        info->failed = outcome == GPUSYNC__BADLY;
+    }
+    if (outcome == GPUSYNC__BADLY)
+        gpusync__settle_badly(q, w, after);
+    w->state = GPUSYNC__SETTLED;
+    q->ahead++;
+    if (w->links)
+        gpusync__pass_links(w, after);
+    if (!w->unordered) { /* the next ordered work may settle */
+        do
+            q->turn = q->turn->next;
+        while (q->turn && q->turn->unordered);
+        if (q->turn && q->turn->state == GPUSYNC__ENDED)
+            gpusync__stir(q->turn);
+    }
+    if (q->front != w || q->frozen) { /* nothing passes this ticket now */
+        GPUSYNC__STORE(&q->target.alert, q->target.alert | GPUSYNC__AHEAD);
+        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__ALL_KINDS, after);
+    }
+    if (q->front == w)
+        gpusync__publish(q, after);
+}
+
+/* -- room, and the end of work */
+
+/* Whether the program may have one more command buffer. A Metal queue that gpusync made holds three times as many, and
+   one: each ticket may take one for its waits and one for its signals, and Metal counts a buffer until its handler
+   returns. */
+static bool gpusync__has_room(const gpusync_queue *q)
+{
+    uint32_t all = q->room + q->own;
+    return q->imported ? all < q->limit : q->room < q->limit && all <= 3 * q->limit;
+}
+
+/* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
+   so no other thread gets in first, and each place wakes one thread. */
+static void gpusync__give_room(gpusync_queue *q, uint32_t room, uint32_t own, gpusync__after *after)
+{
+    q->room -= room;
+    q->own -= own;
+    for (gpusync__entry *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
+        q->room++;
+        e->number = 1;
+        gpusync__rouse(e->sleeper, after);
+    }
+}
+
+/* Learns how long a ticket takes, for the default spin. */
+static void gpusync__note_end(gpusync_queue *q, const gpusync__work *w, uint64_t now)
+{
+    uint64_t begun = w->since_ns > q->ended_ns ? w->since_ns : q->ended_ns;
+    uint64_t took = now > begun ? now - begun : 0;
+    q->took_ns = q->took_ns ? (7 * q->took_ns + took) / 8 : took;
+    q->ended_ns = now;
+}
+
+/* Work is over that was HELD or SENT. now: the time, if the GPU has ended it, else 0. */
+static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    if (w->state == GPUSYNC__SENT) {
+        q->sent--;
+        q->target.device->sent--;
+    }
+    if (now)
+        gpusync__note_end(q, w, now);
+    w->state = GPUSYNC__ENDED;
+    gpusync__give_room(q, w->room, w->own, after);
+    gpusync__stir(w);
+}
+
+/* --------------------------------------------------------------------------------- >>held --
+   What holds work back, and what lets it go. Work is judged when it enters, and again each time that something it waits
+   for changes: gpusync__stir, then gpusync__go_on. Work that may go stands on its queue's list `ready`; >>send sends
+   it. */
+
+/* Takes work off its queue's list `ready`. */
+static void gpusync__unready(gpusync_queue *q, gpusync__work *w)
+{
+    gpusync__work **at = &q->ready;
+    while (*at != w)
+        at = &(*at)->next_else;
+    if ((*at = w->next_else) == NULL)
+        q->ready_end = at;
+    w->ready = false;
+}
+
+/* Work is HELD no more: the ordered work that is held behind it is judged. */
+static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
+{
+    q->held_count--;
+    if (w->ready)
+        gpusync__unready(q, w);
+    gpusync__unlist(&w->turn);
+    if (q->held != w)
+        return;
+    do
+        q->held = q->held->next;
+    while (q->held && (q->held->unordered || q->held->state != GPUSYNC__HELD));
+    if (q->held)
+        gpusync__stir(q->held);
+}
+
+/* Held work does not go now: what has its turn listed for its signals need not wait for it. */
+static void gpusync__let_others_by(gpusync__work *w, gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal)
+            gpusync__let_by(link, after);
+}
+
+/* Ends work that will never run, or whose end nothing tells. */
+static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
+{
+    if (w->state == GPUSYNC__HELD) {
+        gpusync__unhold(w->queue, w);
+        gpusync__let_others_by(w, after);
+        w->unsent = true;
+    }
+    w->unknown = w->state == GPUSYNC__SENT;
+    gpusync__end(w, 0, after);
+}
+
+/* Has all held work of a queue judged again. */
+static void gpusync__stir_held(gpusync_queue *q)
+{
+    for (gpusync__work *w = q->held_count ? q->front : NULL; w; w = w->next)
+        if (w->state == GPUSYNC__HELD)
+            gpusync__stir(w);
+}
+
+/* Whether the work waits for this value of the timeline or a higher one. */
+static bool gpusync__waits_for(const gpusync__work *w, const gpusync__target *t, uint64_t value)
+{
+    const gpusync__link *link = w->links;
+    while (link && (link->signal || link->target != t || link->entry.number < value))
+        link = link->next;
+    return link != NULL;
+}
+
+/* The signal that has to come before this one of work that Metal does not have, or NULL: a lower one in an open command
+   buffer of another queue; the highest that is sent, unless the GPU, or the work, waits for it anyway: it stands for
+   all lower ones, for it was sent by the same rule. Of held work that could go the lowest goes first. */
+static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
+{
+    const gpusync__entry *ring = &gpusync__timeline_of(link->target)->signals;
+    for (gpusync__entry *e = link->entry.prev; e != ring; e = e->prev) {
+        gpusync__link *lower = gpusync__link_of(e);
+        const gpusync__work *other = e->work;
+        bool same = other->queue == w->queue, first = other->unordered || other->queue->held == other;
+        if (other == w || e->number == link->entry.number || other->unsent)
+            continue;
+        if (other->state == GPUSYNC__OPEN ? !same
+                                          : other->ready || (other->stirred && first && other->state == GPUSYNC__HELD))
+            return lower;
+        if (other->state <= GPUSYNC__HELD)
+            continue;
+        bool in_order = same && link->encoded && lower->encoded && !w->unordered && !other->unordered;
+        return in_order || gpusync__waits_for(w, link->target, e->number) ? NULL : lower;
+    }
+    return NULL;
+}
+
+/* Whether the signal may go to Metal. NOT_YET: the work has its turn listed. */
+static int gpusync__judge_signal(gpusync__work *w, const gpusync__link *link, gpusync__after *after)
+{
+    gpusync_timeline *t = gpusync__timeline_of(link->target);
+    if (t->target.alert & GPUSYNC__FAILED)
+        return GPUSYNC__WELL;
+    gpusync__link *lower = gpusync__blocker(w, link);
+    if (!lower)
+        return GPUSYNC__WELL;
+    lower->awaited = lower->awaited || gpusync__is_unsent(lower->entry.work);
+    gpusync__unlist(&w->turn);
+    w->turn.number = lower->entry.number;
+    w->turn.sleeper = NULL;
+    w->turn.work = w;
+    gpusync__list(&t->target, &w->turn, after);
+    return GPUSYNC__NOT_YET;
+}
+
+/* Whether the host need not hold the work for this wait. NOT_YET: the wait is listed. */
+static int gpusync__judge_wait(gpusync__work *w, gpusync__link *link, gpusync__after *after)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync__entry *top = t->signals.prev;
+    int stands = gpusync__stands(link->target, link->entry.number, NULL);
+    if (stands != GPUSYNC__NOT_YET)
+        return stands;
+    if (link->encoded && (t->coming >= link->entry.number || t->outside))
+        return GPUSYNC__WELL;
+    bool closed = link->target->kind == GPUSYNC__TIMELINE && link->target->alert & GPUSYNC__CLOSED && !t->outside;
+    if (closed && link->entry.number > t->sent && (top == &t->signals || top->number < link->entry.number)) {
+        gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
+        return GPUSYNC__BADLY;
+    }
+    gpusync__list(link->target, &link->entry, after);
+    return GPUSYNC__NOT_YET;
+}
+
+/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
+static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    int result = GPUSYNC__WELL;
+    if (q->target.alert & GPUSYNC__CLOSED)
+        gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
+    else if (q->target.device->lost)
+        gpusync__refuse(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
+    if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
+        return GPUSYNC__BADLY;
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link, after);
+        if (may == GPUSYNC__BADLY)
+            return may;
+        if (may == GPUSYNC__NOT_YET)
+            result = may;
+    }
+    for (const gpusync__link *link = w->links; link && result == GPUSYNC__WELL; link = link->next)
+        if (link->signal)
+            result = gpusync__judge_signal(w, link, after);
+    return result;
+}
+
+/* Judges held work again. An ordered one goes only as the first. Work that may go is sent when the thread has unlocked,
+   and judged once more then. */
+static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    bool first = w->unordered || q->held == w;
+    int may = first ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
+    if (may == GPUSYNC__BADLY)
+        gpusync__give_up(w, after);
+    if (may == GPUSYNC__NOT_YET)
+        gpusync__let_others_by(w, after);
+    if (may != GPUSYNC__WELL)
+        return;
+    w->ready = true;
+    w->next_else = NULL;
+    *q->ready_end = w;
+    q->ready_end = &w->next_else;
+    if (q->goes)
+        return;
+    q->goes = true;
+    gpusync__keep(&q->target);
+    q->next_go = after->go;
+    after->go = q;
+}
+
+/* Judges stirred work until nothing moves any more: the whole of what one change brings about. */
+static void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
+{
+    for (gpusync__work *w; (w = dev->stirred) != NULL;) {
+        if ((dev->stirred = w->next_stirred) == NULL)
+            dev->stirred_end = &dev->stirred;
+        w->stirred = false;
+        if (w->state == GPUSYNC__HELD && !w->ready)
+            gpusync__rejudge(w->queue, w, after);
+        else if (w->state == GPUSYNC__ENDED)
+            gpusync__settle(w->queue, w, after);
+    }
+}
+
+/* The device is lost: held work ends, everywhere. */
+static void gpusync__lose(gpusync_device *dev, uint64_t now)
+{
+    if (dev->lost)
+        return;
+    dev->lost_ns = now;
+    GPUSYNC__STORE(&dev->lost, 1);
+    for (gpusync__target *t = dev->targets; t; t = t->next)
+        if (t->kind == GPUSYNC__QUEUE)
+            gpusync__stir_held(gpusync__queue_of(t));
+}
+
+/* --------------------------------------------------------------------------------- >>send --
+   Handing work to Metal. gpusync__set_out is the last step under the device's lock; the messages come under the queue's
+   order lock alone, so that ticket order is Metal's order. */
+
+static void gpusync__completed(void *block, void *buffer);
+
+/* What Metal reads of a block, by the Clang Block ABI. */
+typedef struct gpusync__block_descriptor {
+    uintptr_t reserved, size; /* 0; bytes of the block */
+    void (*copy)(void *to, const void *from);
+    void (*dispose)(const void *block);
+    const char *signature, *layout; /* the arguments, in Objective-C's encoding of types; NULL */
+} gpusync__block_descriptor;
+
+typedef struct gpusync__block {
+    void *isa;
+    int32_t flags, reserved;
+    void (*invoke)(void *block, void *argument);
+    const gpusync__block_descriptor *descriptor; /* the same for all blocks of a kind */
+} gpusync__block;
+
+#define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
+#define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
+
+/* Fills in a block on the stack, which Metal copies. */
+static void gpusync__block_init(gpusync__block *block, void (*invoke)(void *, void *),
+                                const gpusync__block_descriptor *descriptor)
+{
+    block->isa = gpusync__stack_block;
+    block->flags = GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE;
+    block->reserved = 0;
+    block->invoke = invoke;
+    block->descriptor = descriptor;
+}
+
+/* The completed handler of one command buffer. */
+typedef struct gpusync__handler {
+    gpusync__block block; /* first */
+    gpusync__work *work;  /* with a reference of a copy; taken once. Atomic */
+    uint32_t index;       /* of the command buffer */
+} gpusync__handler;
+
+/* Takes the reference of a block to its work. NULL: it was taken. */
+static gpusync__work *gpusync__take_work(const void *block)
+{
+    gpusync__handler *h = (gpusync__handler *)(uintptr_t)block;
+    return __atomic_exchange_n(&h->work, (gpusync__work *)NULL, __ATOMIC_SEQ_CST);
+}
+
+static void gpusync__handler_copy(void *to, const void *from)
+{
+    (void)from;
+    GPUSYNC__ADD(&((gpusync__handler *)to)->work->refs, 1);
+}
+
+static void gpusync__handler_dispose(const void *block);
+
+static const gpusync__block_descriptor gpusync__handler_descriptor = {
+    0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__handler_dispose, "v16@?0@8", NULL,
+};
+
+/* Has the GPU wait or signal, at this place of the command buffer. */
+static void gpusync__encode(void *buffer, const gpusync__link *link)
+{
+    typedef void (*encode)(void *, void *, void *, uint64_t);
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    void *sel = link->signal ? gpusync__sel.encodeSignalEvent : gpusync__sel.encodeWaitForEvent;
+    ((encode)gpusync__send)(buffer, sel, t->event, link->entry.number + t->base);
+}
+
+/* Metal is about to have the signal: those below that it does not have come too late, and waits on the GPU may go. */
+static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
+{
+    gpusync_timeline *t = gpusync__timeline_of(link->target);
+    gpusync__entry *ring = &t->signals;
+    uint64_t number = link->entry.number;
+    for (gpusync__entry *e; (e = link->entry.prev) != ring && gpusync__is_unsent(e->work);)
+        gpusync__overtake(gpusync__link_of(e), after);
+    for (gpusync__entry *e; (e = link->entry.next) != ring && e->number == number;)
+        gpusync__overtake(gpusync__link_of(e), after);
+    t->sent = number;
+    gpusync__let_by(link, after);
+    if (!link->encoded)
+        return;
+    gpusync__take_some(&t->target, t->coming + 1, number, GPUSYNC__WORKS, after);
+    t->coming = number;
+}
+
+/* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
+static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    gpusync_device *dev = q->target.device;
+    if (w->state == GPUSYNC__HELD)
+        gpusync__unhold(q, w);
+    w->state = GPUSYNC__SENT;
+    w->running = w->count - w->passive;
+    w->since_ns = now;
+    q->sent++;
+    dev->sent++;
+    dev->sends++;
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (!link->signal)
+            gpusync__unlist(&link->entry);
+        else if (link->entry.next)
+            gpusync__send_signal(link, after);
+    if (!w->running)
+        gpusync__end(w, 0, after);
+}
+
+/* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
+static void gpusync__send_work(gpusync__work *w)
+{
+    gpusync__handler h;
+    gpusync__block_init(&h.block, gpusync__completed, &gpusync__handler_descriptor);
+    for (uint32_t i = w->passive, count = w->count; i < count; i++) {
+        void *buffer = w->buffers[i];
+        h.work = w;
+        h.index = i;
+        gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
+        GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
+    }
+}
+
+/* Sends the first held work on the list `ready` that may still go. False: there was none. Under the order lock. */
+static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
+{
+    gpusync_device *dev = q->target.device;
+    uint64_t now = gpusync_now_ns();
+    int may = GPUSYNC__NOT_YET;
+    gpusync__lock(&dev->lock);
+    gpusync__work *w;
+    while ((w = q->ready) != NULL && (may = gpusync__judge(q, w, after)) != GPUSYNC__WELL) {
+        gpusync__unready(q, w);
+        if (may == GPUSYNC__BADLY)
+            gpusync__give_up(w, after);
+        else
+            gpusync__let_others_by(w, after);
+    }
+    if (w)
+        gpusync__set_out(q, w, now, after);
+    gpusync__unlock(&dev->lock);
+    if (w)
+        gpusync__send_work(w);
+    return w != NULL;
+}
+
+/* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
+   `missed` after its unlock: both write first, and then read what the other wrote. */
+static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
+{
+    gpusync_device *dev = q->target.device;
+    void *pool = gpusync__pool_push();
+    GPUSYNC__STORE_SEQ(&q->missed, true);
+    while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__try_lock(&q->order)) {
+        GPUSYNC__STORE_SEQ(&q->missed, false);
+        bool sent = gpusync__issue_one(q, after);
+        gpusync__unlock(&q->order);
+        gpusync__lock(&dev->lock);
+        gpusync__go_on(dev, after); /* which may have made the next ready */
+        gpusync__unlock(&dev->lock);
+        if (sent)
+            GPUSYNC__STORE_SEQ(&q->missed, true);
+    }
+    gpusync__pool_pop(pool);
+}
+
+/* ------------------------------------------------------------------------------- >>events --
+   Values that the host makes are written to the event after the unlock. Values that other code makes are read from it:
+   at each look, and when Metal's listener tells. A listener may not hear (said of some systems), and a block may come
+   late. */
+
+/* What the event of a timeline is to have. */
+static uint64_t gpusync__event_value(const gpusync_timeline *t)
+{
+    return t->target.alert & GPUSYNC__FAILED ? GPUSYNC__FAILED_VALUE : t->target.head.completed + t->base;
+}
+
+/* Writes the value of a timeline to its event, if it is higher. One thread does at a time, and looks again whether the
+   value has changed. A signal of the GPU's may cross this one, and the event then have the lower value (assumed): so
+   the host also writes the GPU's next value, when that is reached. */
+static void gpusync__write_event(gpusync_device *dev, gpusync_timeline *t)
+{
+    void *pool = gpusync__pool_push();
+    for (bool again = true; again;) {
+        gpusync__lock(&dev->lock);
+        uint64_t value = gpusync__event_value(t);
+        gpusync__entry *e = t->signals.next;
+        if (gpusync__lowest_sent(t))
+            gpusync__link_of(e)->crossed = true;
+        gpusync__unlock(&dev->lock);
+        if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
+            GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
+        gpusync__lock(&dev->lock);
+        again = t->dirty = value != gpusync__event_value(t);
+        gpusync__unlock(&dev->lock);
+    }
+    gpusync__pool_pop(pool);
+    gpusync__unref(&t->target);
+}
+
+/* Reads the event where other code signals it. What our own work signals is reached when that has settled: from the
+   lowest such value on the event is not believed. */
+static void gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
+{
+    gpusync_device *dev = t->target.device;
+    gpusync_error error;
+    if (!t->outside || GPUSYNC__LOAD(&t->target.alert) & GPUSYNC__FAILED)
+        return;
+    uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the program reads what the GPU wrote before it signalled */
+    uint64_t value = raw > t->base ? raw - t->base : 0;
+    if (value <= GPUSYNC__LOAD(&t->target.head.completed))
+        return;
+    gpusync__lock(&dev->lock);
+    const gpusync__entry *e = gpusync__lowest_sent(t);
+    if (raw == GPUSYNC__FAILED_VALUE) {
+        gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION,
+                           "other code has set the event to the value that means failure");
+        gpusync__fail(t, &error, after);
+    } else {
+        value = e && value >= e->number ? e->number - 1 : value;
+        gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
+    }
+    gpusync__go_on(dev, after);
+    gpusync__unlock(&dev->lock);
+}
+
+static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
+
+typedef struct gpusync__listener_block {
+    gpusync__block block; /* first */
+    gpusync__listening *listening;
+} gpusync__listener_block;
+
+static void gpusync__listener_copy(void *to, const void *from)
+{
+    (void)from;
+    GPUSYNC__ADD(&((gpusync__listener_block *)to)->listening->refs, 1);
+}
+
+static void gpusync__listener_dispose(const void *block)
+{
+    gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
+}
+
+static const gpusync__block_descriptor gpusync__listener_descriptor = {
+    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
+};
+
+/* Metal calls this on the listener's thread. The block holds no timeline: one whose value never comes would keep it. */
+static void gpusync__heard(void *block, void *event)
+{
+    gpusync__listening *l = ((gpusync__listener_block *)block)->listening;
+    gpusync__after after = GPUSYNC__NOTHING;
+    (void)event;
+    gpusync__lock(&gpusync__global.lock);
+    gpusync_timeline *t = l->timeline;
+    if (t && !gpusync__revive(&t->target))
+        t = NULL;
+    gpusync__unlock(&gpusync__global.lock);
+    if (!t)
+        return;
+    gpusync__lock(&t->target.device->lock);
+    t->armed = 0;
+    gpusync__arm_later(t, &after);
+    gpusync__finish(t->target.device, &after);
+    gpusync__unref(&t->target);
+}
+
+/* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
+   lower one. What waits was listed before. The event is read once more after Metal was asked: it may have risen in
+   between. */
+static void gpusync__arm(gpusync_device *dev, gpusync_timeline *t, gpusync__after *after)
+{
+    typedef void (*notify)(void *, void *, void *, uint64_t, void *);
+    gpusync__listener_block block;
+    gpusync__read_event(t, after);
+    gpusync__lock(&dev->lock);
+    t->arms = false;
+    const gpusync__entry *e = t->target.entries.next;
+    while (e != &t->target.entries && !e->number)
+        e = e->next;
+    uint64_t value = e->number;
+    bool needed = t->listener && e != &t->target.entries && (!t->armed || value < t->armed);
+    if (needed)
+        t->armed = value;
+    gpusync__unlock(&dev->lock);
+    if (needed) {
+        void *pool = gpusync__pool_push();
+        gpusync__block_init(&block.block, gpusync__heard, &gpusync__listener_descriptor);
+        block.listening = t->listening;
+        ((notify)gpusync__send)(t->event, gpusync__sel.notifyListener, t->listener, value + t->base, &block);
+        gpusync__pool_pop(pool);
+        gpusync__read_event(t, after);
+    }
+    gpusync__unref(&t->target);
+}
+
+/* -------------------------------------------------------------------------------- >>after --
+   What a thread does when it has unlocked the device: unparks come first, before anything that may take time. */
+
+static void gpusync__ask_for_calls(gpusync_device *dev);
+
+/* Unparks one sleeper. `woken` is cleared first: from then on the sleeper may list itself, and be taken again. The last
+   access is to `taken`: the sleeper's frame may go then. */
+static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after)
+{
+    gpusync__sleeper *s = after->woken;
+    after->woken = s->next;
+    GPUSYNC__STORE_SEQ(&s->woken, false);
+    dev->hooks.unpark(dev->hooks.user, &s->open);
+    GPUSYNC__SUB(&s->taken, 1);
+}
+
+/* Sends held work of one queue. */
+static void gpusync__go_one(gpusync_device *dev, gpusync__after *after)
+{
+    gpusync_queue *q = after->go;
+    gpusync__lock(&dev->lock);
+    after->go = q->next_go;
+    q->goes = false;
+    gpusync__unlock(&dev->lock);
+    gpusync__issue(q, after);
+    gpusync__unref(&q->target);
+}
+
+/* Drops references of lists. Last of all: the end of an object of the program's may call gpusync. */
+static void gpusync__drop_dead(gpusync__after *after)
+{
+    void *pool = after->dead && !after->pooled ? gpusync__pool_push() : NULL;
+    for (gpusync__work *w; (w = after->dead) != NULL;) {
+        after->dead = w->next_else;
+        gpusync__work_unref(w);
+    }
+    if (pool)
+        gpusync__pool_pop(pool);
+}
+
+static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
+{
+    while (after->woken || after->dirty || after->arms || after->go) {
+        gpusync_timeline *t = after->woken ? NULL : after->dirty ? after->dirty : after->arms;
+        if (after->woken) {
+            gpusync__unpark_one(dev, after);
+        } else if (after->dirty) {
+            after->dirty = t->next_dirty;
+            gpusync__write_event(dev, t);
+        } else if (after->arms) {
+            after->arms = t->next_arms;
+            gpusync__arm(dev, t, after);
+        } else {
+            gpusync__go_one(dev, after);
+        }
+    }
+    if (after->failed)
+        gpusync__log_failure(after->failed);
+    if (after->calls)
+        gpusync__ask_for_calls(dev);
+    gpusync__drop_dead(after);
+}
+
+/* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. */
+static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
+{
+    gpusync__go_on(dev, after);
+    gpusync__unlock(&dev->lock);
+    if (after->woken || after->dirty || after->arms || after->go || after->failed || after->calls)
+        gpusync__work_off(dev, after);
+    else
+        gpusync__drop_dead(after);
+}
+
+/* -------------------------------------------------------------------------------- >>ended --
+   The completed handler, and the looks. Whichever comes first ends the work. */
+
+/* Notes when the GPU ran, also after the ticket has settled. */
+static void gpusync__note_times(gpusync__work *w, double start, double end)
+{
+    gpusync__info *info = &w->queue->infos[w->ticket % GPUSYNC__INFOS];
+    if (start > 0 && (w->gpu_start <= 0 || start < w->gpu_start))
+        w->gpu_start = start;
+    if (end > w->gpu_end)
+        w->gpu_end = end;
+    if (w->state >= GPUSYNC__SETTLED && info->ticket == w->ticket) {
+        info->gpu_start = w->gpu_start;
+        info->gpu_end = w->gpu_end;
+    }
+}
+
+/* A command buffer of the work has failed. Its text is read without a lock; without memory for it the failure is known
+   all the same. */
+GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *buffer, gpusync__after *after)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync_error told, *error = (gpusync_error *)GPUSYNC_MALLOC(sizeof *error);
+    gpusync__read_failure(w, buffer, &told);
+    if (error)
+        *error = told;
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(&dev->lock);
+    bool noted = w->state == GPUSYNC__SENT && w->result == GPUSYNC_OK;
+    if (noted) {
+        w->result = GPUSYNC_ERROR_EXECUTION;
+        w->failure = told.failure;
+        w->error = error;
+        after->failed = dev->log ? w : NULL;
+        if (gpusync__is_loss(told.failure))
+            gpusync__lose(dev, now);
+    }
+    gpusync__unlock(&dev->lock);
+    if (!noted)
+        GPUSYNC_FREE(error);
+}
+
+/* A handler of the work has come, or its block is gone. The caller has the block's reference. */
+static void gpusync__handled(gpusync__work *w, double start, double end, bool came, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    gpusync_device *dev = q->target.device;
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(&dev->lock);
+    gpusync__note_times(w, start, end);
+    w->running--;
+    if (w->state == GPUSYNC__SENT && !w->running && came) {
+        gpusync__end(w, now, after);
+    } else if (!w->running && w->state >= GPUSYNC__SETTLED) {
+        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
+        gpusync__leave(q, w, after);
+    }
+    gpusync__finish(dev, after);
+}
+
+/* Metal's handler. The status is terminal by then; should it not be, Metal's error decides. */
+static void gpusync__completed(void *block, void *argument)
+{
+    gpusync__after after = GPUSYNC__NOTHING_POOLED; /* libdispatch has one */
+    uint32_t index = ((const gpusync__handler *)block)->index;
+    gpusync__work *w = gpusync__take_work(block);
+    (void)argument; /* perhaps a wrapper of the command buffer */
+    if (!w)
+        return;
+    void *buffer = w->buffers[index];
+    unsigned long status = gpusync__status(buffer);
+    double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
+    double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
+    if (status != GPUSYNC__STATUS_COMPLETED &&
+        (status == GPUSYNC__STATUS_ERROR || gpusync__send_id(buffer, gpusync__sel.error)))
+        gpusync__failed(w, buffer, &after);
+    else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
+        gpusync__failed(w, w->buffers[0], &after);
+    gpusync__handled(w, start, end, true, &after);
+    gpusync__work_unref(w);
+}
+
+/* Metal drops the block. If the handler has not run, it never will: a look has to find the end. */
+static void gpusync__handler_dispose(const void *block)
+{
+    gpusync__after after = GPUSYNC__NOTHING_POOLED; /* that of the release */
+    gpusync__work *w = gpusync__take_work(block);
+    if (!w)
+        return;
+    gpusync__handled(w, 0, 0, false, &after);
+    gpusync__work_unref(w);
+}
+
+/* --------------------------------------------------------------------------------- >>look --
+   A look reads the status of what Metal has, in the order of tickets, and ends what has ended. */
+
+/* The first work that Metal has, up to this ticket, with a reference. NULL: there is none. */
+static gpusync__work *gpusync__first_sent(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync_device *dev = q->target.device;
+    gpusync__lock(&dev->lock);
+    gpusync__work *w = q->sent ? q->front : NULL;
+    while (w && w->ticket <= ticket && w->state != GPUSYNC__SENT)
+        w = w->next;
+    if (w && w->ticket > ticket)
+        w = NULL;
+    if (w)
+        GPUSYNC__ADD(&w->refs, 1);
+    gpusync__unlock(&dev->lock);
+    return w;
+}
+
+/* Whether all command buffers of the work are over. *failed gets the first that failed, or NULL. */
+static bool gpusync__is_over(const gpusync__work *w, void **failed)
+{
+    *failed = NULL;
+    for (uint32_t i = w->count; i-- > 0;) { /* the last is the last to end */
+        unsigned long status = gpusync__status(w->buffers[i]);
+        if (status < GPUSYNC__STATUS_COMPLETED)
+            return false;
+        if (status == GPUSYNC__STATUS_ERROR)
+            *failed = w->buffers[i];
+    }
+    return true;
+}
+
+/* Ends work that a look has found over. */
+static void gpusync__found_over(gpusync__work *w, void *failed)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync__after after = GPUSYNC__NOTHING_POOLED;
+    void *pool = gpusync__pool_push();
+    uint64_t now = gpusync_now_ns();
+    if (failed)
+        gpusync__failed(w, failed, &after);
+    gpusync__lock(&dev->lock);
+    if (w->state == GPUSYNC__SENT)
+        gpusync__end(w, now, &after);
+    gpusync__finish(dev, &after);
+    gpusync__work_unref(w);
+    gpusync__pool_pop(pool);
+}
+
+/* Looks at a queue, up to a ticket. Returns whether Metal still has work up to there. */
+static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
+{
+    gpusync__work *w;
+    void *failed;
+    while ((w = gpusync__first_sent(q, ticket)) != NULL) {
+        if (!gpusync__is_over(w, &failed)) {
+            gpusync__work_unref(w);
+            return true;
+        }
+        gpusync__found_over(w, failed);
+    }
+    return false;
+}
+
+/* Reads the event of a timeline, and what that brings about. */
+static void gpusync__look_at_event(gpusync_timeline *t)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__read_event(t, &after);
+    gpusync__work_off(t->target.device, &after);
+}
+
+/* Has the device been lost for so long that nothing is to be expected of it? */
+#define GPUSYNC__LOST_NS 1000000000u
+static bool gpusync__is_gone(const gpusync_device *dev)
+{
+    return GPUSYNC__LOAD(&dev->lost) && gpusync_now_ns() - dev->lost_ns >= GPUSYNC__LOST_NS;
+}
+
+static void gpusync__give_up_later(gpusync_queue *q);
+
+#define GPUSYNC__SLICE_NS 50000000u /* from one look at the whole device to the next, at first */
+
+/* Looks at the whole device: Metal may have lost a handler, or a listener may not have heard. A queue of a lost device
+   that is destroyed later is given up. */
+static void gpusync__look_everywhere(gpusync_device *dev)
+{
+    bool gone = gpusync__is_gone(dev);
+    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t)) {
+        if (t->kind == GPUSYNC__TIMELINE) {
+            gpusync__look_at_event(gpusync__timeline_of(t));
+            continue;
+        }
+        gpusync__look(gpusync__queue_of(t), UINT64_MAX);
+        if (gone)
+            gpusync__give_up_later(gpusync__queue_of(t));
+    }
+}
+
+/* The same for a thread that polls: once in the time of a slice. */
+GPUSYNC__APART void gpusync__look_around(gpusync_device *dev)
+{
+    uint64_t now = gpusync_now_ns(), last = __atomic_load_n(&dev->looked_ns, __ATOMIC_RELAXED);
+    if (now - last < GPUSYNC__SLICE_NS)
+        return;
+    __atomic_store_n(&dev->looked_ns, now, __ATOMIC_RELAXED);
+    gpusync__look_everywhere(dev);
+}
+
+/* --------------------------------------------------------------------------------- >>wait --
+   A wait checks by loads whether it may be over, then under the lock whether it is; it looks, spins, and sleeps. What
+   wakes a sleeping wait: gpusync__take rouses the sleeper of an entry whose number is reached, fails, or whose target
+   closes. */
+
+typedef struct gpusync__wait {
+    gpusync_device *device;
+    gpusync__goal *goals;
+    size_t count, which; /* which: the goal that ended the wait, or the lowest that failed; count: none */
+    gpusync_wait_for how;
+    gpusync_result result;   /* of `which` */
+    gpusync_error *error;    /* the program's, or NULL */
+    bool drains;             /* of a destroy: goes on though its queue is closed */
+    bool skips;              /* of the device: a queue that closes is none of its queues */
+    uint64_t sends, idle_ns; /* of ROOM without a limit: what the device had sent, and since when nothing was on it */
+} gpusync__wait;
+
+#define GPUSYNC__LAST_SLICE_NS 400000000u
+#define GPUSYNC__IDLE_NS 1000000000u /* so long without work on the device: nothing makes room but the program */
+
+/* The first failure up to the goal's ticket of which no wait for everything has told before this one began, or NULL.
+   tells: this one is over, and tells of all of them. */
+static gpusync__record *gpusync__untold(gpusync_queue *q, const gpusync__goal *goal, bool tells)
+{
+    gpusync__record *first = NULL;
+    uint64_t kept = q->log_count < q->log_size ? q->log_count : q->log_size;
+    for (uint64_t n = q->log_count - kept; n < q->log_count && (tells || !first); n++) {
+        gpusync__record *record = &q->log[n % q->log_size];
+        if ((uint64_t)record->error.ticket > goal->number || (record->told && record->told < goal->begun))
+            continue;
+        first = first ? first : record;
+        if (tells && !record->told) {
+            record->told = q->asked;
+            GPUSYNC__STORE(&q->untold, q->untold - 1);
+        }
+    }
+    return first;
+}
+
+/* How everything up to the goal's ticket ended. */
+static int gpusync__all_stand(gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
+{
+    if (!goal->begun)
+        goal->begun = ++q->asked;
+    if (goal->number > q->target.head.completed)
+        return GPUSYNC__NOT_YET;
+    const gpusync__record *record = gpusync__untold(q, goal, false);
+    bool dropped = q->dropped_untold && q->dropped_untold <= goal->number;
+    if (dropped)
+        gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN,
+                           "a failure was dropped from the log before a wait told of it");
+    else if (record)
+        *error = record->error;
+    else if (q->sticks)
+        *error = q->stuck;
+    return dropped || record || q->sticks ? GPUSYNC__BADLY : GPUSYNC__WELL;
+}
+
+/* Whether a handler is to come of work up to the ticket: of ordered work, and of the ticket itself. */
+static bool gpusync__handler_comes(const gpusync_queue *q, const gpusync__goal *goal)
+{
+    const gpusync__work *w = q->first;
+    while (w && w->ticket <= goal->number &&
+           (!w->running || (w->unordered && w->ticket != goal->number && goal->kind != GPUSYNC__ALL)))
+        w = w->next;
+    return w && w->ticket <= goal->number;
+}
+
+/* Whether a wait for room has its place. Only work that Metal has makes room by itself: without any for a second a wait
+   without a limit is in vain. */
+static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
+{
+    const gpusync_device *dev = q->target.device;
+    gpusync__entry *e = &wait->goals->entry;
+    bool free = !e->next && !e->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
+    q->room += free;
+    if (free || e->number) { /* or a thread that gave room back has left the place to this one */
+        e->number = 0;
+        return GPUSYNC__WELL;
+    }
+    if (q->sticks) {
+        gpusync__explain(error, GPUSYNC_ERROR_EXECUTION);
+        return GPUSYNC__BADLY;
+    }
+    if (!wait->idle_ns)
+        return GPUSYNC__NOT_YET;
+    uint64_t now = gpusync_now_ns();
+    if (dev->sent || dev->sends != wait->sends)
+        wait->idle_ns = now;
+    wait->sends = dev->sends;
+    if (now - wait->idle_ns < GPUSYNC__IDLE_NS)
+        return GPUSYNC__NOT_YET;
+    gpusync__explain(error, GPUSYNC_ERROR_QUEUE_FULL);
+    return GPUSYNC__BADLY;
+}
+
+/* Whether another thread runs a callback of the target. */
+static bool gpusync__runs(const gpusync__target *t)
+{
+    const gpusync__caller *c = t->device->callers;
+    while (c && c->target != t)
+        c = c->next;
+    return c != NULL;
+}
+
+/* How a goal stands by itself. BADLY: `error` gets the failure. */
+static int gpusync__goal_stands(gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    int stands;
+    if (goal->kind == GPUSYNC__CALLS)
+        return gpusync__runs(goal->target) ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
+    if (goal->kind == GPUSYNC__ROOM)
+        return gpusync__room_stands(wait, q, error);
+    stands = goal->kind == GPUSYNC__ALL ? gpusync__all_stand(q, goal, error)
+                                        : gpusync__stands(goal->target, goal->number, error);
+    return stands != GPUSYNC__NOT_YET && goal->handlers && gpusync__handler_comes(q, goal) ? GPUSYNC__NOT_YET : stands;
+}
+
+/* Checks one goal that was open. Returns whether it ends the wait. */
+static __attribute__((noinline)) bool gpusync__check_goal(gpusync__wait *wait, size_t i)
+{
+    gpusync__goal *goal = &wait->goals[i];
+    gpusync_error error;
+    int stands = gpusync__goal_stands(wait, goal, &error);
+    if (stands == GPUSYNC__NOT_YET) { /* a reason to end all the same? */
+        bool closed = goal->target->alert & GPUSYNC__CLOSED && !wait->drains;
+        if (!closed && (!wait->device->lost || goal->kind == GPUSYNC__CALLS || !gpusync__is_gone(wait->device)))
+            return false;
+        gpusync__explain(&error, closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST);
+        goal->kind = GPUSYNC__NUMBER; /* it tells of no failure */
+        stands = closed && wait->skips ? GPUSYNC__WELL : GPUSYNC__BADLY;
+    }
+    goal->over = true;
+    if (stands == GPUSYNC__WELL && wait->how != GPUSYNC_WAIT_ANY)
+        return false;
+    if (i < wait->which) {
+        wait->which = i;
+        wait->result = stands == GPUSYNC__WELL ? GPUSYNC_OK : error.result;
+        if (wait->error && stands == GPUSYNC__BADLY)
+            *wait->error = error;
+    }
+    return wait->how != GPUSYNC_WAIT_ALL;
+}
+
+/* Notes what the wait tells, now that it is over: for ANY of the goal that ended it, else of every one that is over. */
+static void gpusync__tell(const gpusync__wait *wait)
+{
+    for (size_t i = 0; i < wait->count; i++) {
+        const gpusync__goal *goal = &wait->goals[i];
+        gpusync_queue *q = gpusync__queue_of(goal->target);
+        bool tells = wait->how == GPUSYNC_WAIT_ANY ? i == wait->which : goal->over;
+        if (!tells || goal->kind != GPUSYNC__ALL)
+            continue;
+        gpusync__untold(q, goal, true);
+        if (q->dropped_untold <= goal->number)
+            q->dropped_untold = 0;
+    }
+}
+
+/* Whether the wait is over. Under the lock. */
+static bool gpusync__check(gpusync__wait *wait)
+{
+    bool ends = wait->how != GPUSYNC_WAIT_ALL && wait->which < wait->count, all = true;
+    for (size_t i = 0; i < wait->count && !ends; i++) {
+        ends = !wait->goals[i].over && gpusync__check_goal(wait, i);
+        all = all && wait->goals[i].over;
+    }
+    bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
+    if (over)
+        gpusync__tell(wait);
+    return over;
+}
+
+static bool gpusync__check_now(gpusync__wait *wait)
+{
+    gpusync__lock(&wait->device->lock);
+    bool over = gpusync__check(wait);
+    gpusync__unlock(&wait->device->lock);
+    return over;
+}
+
+/* Checks the wait, if loads say that it may be over: two for each goal. */
+static bool gpusync__check_soon(gpusync__wait *wait)
+{
+    bool any = false, all = true;
+    for (size_t i = 0; i < wait->count; i++) {
+        const gpusync__goal *goal = &wait->goals[i];
+        const gpusync__target *t = goal->target;
+        bool may = goal->over || GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number;
+        any = any || may;
+        all = all && may;
+    }
+    bool may = GPUSYNC__LOAD(&wait->device->lost) || (wait->how == GPUSYNC_WAIT_ALL ? all : any);
+    return may && gpusync__check_now(wait);
+}
+
+/* Looks at what a goal waits for, if that is not reached: of a timeline at its event, and at the queue that is to
+   signal it next. */
+static void gpusync__look_at(const gpusync__goal *goal)
+{
+    gpusync__target *t = goal->target;
+    if (goal->over || (goal->kind < GPUSYNC__ROOM && GPUSYNC__LOAD(&t->head.completed) >= goal->number))
+        return;
+    if (t->kind == GPUSYNC__QUEUE) {
+        gpusync__look(gpusync__queue_of(t), goal->kind >= GPUSYNC__ROOM ? UINT64_MAX : goal->number);
+        return;
+    }
+    gpusync__look_at_event(gpusync__timeline_of(t));
+    gpusync__lock(&t->device->lock);
+    const gpusync__entry *e = gpusync__lowest_sent(gpusync__timeline_of(t));
+    gpusync_queue *sender = e ? e->work->queue : NULL;
+    if (sender)
+        gpusync__keep(&sender->target);
+    gpusync__unlock(&t->device->lock);
+    if (!sender)
+        return;
+    gpusync__look(sender, UINT64_MAX);
+    gpusync__unref(&sender->target);
+}
+
+/* Looks at every open goal, and checks the wait. */
+static bool gpusync__look_now(gpusync__wait *wait)
+{
+    for (size_t i = 0; i < wait->count; i++)
+        gpusync__look_at(&wait->goals[i]);
+    return gpusync__check_soon(wait);
+}
+
+/* -- the spin */
+
+#define GPUSYNC__LOOK_NS 500u /* from one look to the next */
+#define GPUSYNC__SPIN_NS 250000u
+#define GPUSYNC__MARGIN_NS 50000u
+#define GPUSYNC__BLIND_NS 20000u
+#define GPUSYNC__MANY 16 /* more goals are not spun for */
+
+/* How long to spin, where the program has set nothing: to the expected end if that is near, else briefly. The figures
+   are those of bench-spin's best rows. */
+static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync_queue *q, uint64_t now)
+{
+    if (!q)
+        return wait->count > GPUSYNC__MANY ? 0 : GPUSYNC__BLIND_NS;
+    gpusync__lock(&wait->device->lock);
+    uint64_t ahead = wait->goals->number - q->target.head.completed;
+    uint64_t took = q->took_ns, end = q->ended_ns + ahead * took;
+    bool skips = q->skips != 0;
+    q->skips -= skips;
+    gpusync__unlock(&wait->device->lock);
+    if (end < now)
+        end = now + took;
+    bool near = took && end - now <= GPUSYNC__SPIN_NS;
+    return skips ? 0 : near ? end - now + GPUSYNC__MARGIN_NS : GPUSYNC__BLIND_NS;
+}
+
+/* Spins, at most to the deadline. q: the queue that the wait is for, or NULL. */
+static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_spin *set, uint64_t deadline)
+{
+    const gpusync_hooks *hooks = &wait->device->hooks;
+    uint64_t rounds = set ? (uint64_t)set->pause_iterations + set->yield_iterations : 0;
+    uint64_t now = gpusync_now_ns(), next = now;
+    uint64_t longest = set ? set->max_spin_ns : gpusync__worth(wait, q, now);
+    uint64_t until = longest && now + longest < deadline ? now + longest : deadline;
+    bool over = false;
+    if (!rounds && !longest)
+        return false;
+    for (uint64_t i = 0; !over && (!rounds || i < rounds) && now < until; i++) {
+        if (!set || !rounds || i < set->pause_iterations)
+            GPUSYNC__PAUSE();
+        else
+            hooks->yield(hooks->user);
+        over = gpusync__check_soon(wait);
+        now = gpusync_now_ns();
+        if (over || now < next)
+            continue;
+        over = gpusync__look_now(wait);
+        next = now + GPUSYNC__LOOK_NS;
+    }
+    if (set || !q)
+        return over;
+    gpusync__lock(&wait->device->lock); /* after five spins in vain in a row more and more waits do not spin */
+    q->misses = over ? 0 : q->misses < 12 ? q->misses + 1 : 12;
+    q->skips = over || q->misses < 5 ? 0 : 1u << (q->misses - 5);
+    gpusync__unlock(&wait->device->lock);
+    return over;
+}
+
+/* -------------------------------------------------------------------------------- >>sleep -- */
+
+/* Lists what the sleeper waits for: for ALL the first goal that is open is enough. */
+static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpusync__after *after)
+{
+    bool enough = false;
+    for (size_t i = 0; i < wait->count && !enough; i++) {
+        gpusync__goal *goal = &wait->goals[i];
+        if (goal->over)
+            continue;
+        goal->entry.sleeper = s;
+        goal->entry.number = goal->kind >= GPUSYNC__ROOM ? 0 : goal->number;
+        if (goal->kind == GPUSYNC__ROOM)
+            gpusync__put(gpusync__queue_of(goal->target)->rooms.prev, &goal->entry);
+        else
+            gpusync__list(goal->target, &goal->entry, after);
+        enough = wait->how == GPUSYNC_WAIT_ALL;
+    }
+}
+
+/* Checks whether the wait is over, and lists the sleeper if not. One that a thread is about to unpark is not listed: it
+   will be here again. A wait for room keeps its place in the line. */
+static bool gpusync__prepare(gpusync__wait *wait, gpusync__sleeper *s, bool last)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&wait->device->lock);
+    bool in_line = wait->goals->kind == GPUSYNC__ROOM && wait->goals->entry.next;
+    for (size_t i = 0; i < s->count && !in_line; i++)
+        gpusync__unlist(&s->goals[i].entry);
+    bool over = gpusync__check(wait);
+    if (in_line && (over || last))
+        gpusync__unlist(&s->goals->entry);
+    if (!over && !last && !in_line && !GPUSYNC__LOAD_SEQ(&s->woken))
+        gpusync__enlist(wait, s, &after);
+    gpusync__finish(wait->device, &after);
+    return over;
+}
+
+static void gpusync__sleeper_init(gpusync__sleeper *s, const gpusync_device *dev, gpusync__goal *goals, size_t count)
+{
+    memset(&s->open, 0, sizeof s->open);
+    if (dev->default_hooks) {
+        pthread_mutex_init(&s->mutex, NULL);
+#ifdef __APPLE__
+        pthread_cond_init(&s->wake, NULL);
+#else
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&s->wake, &attributes);
+        pthread_condattr_destroy(&attributes);
+#endif
+    }
+    s->permit = s->woken = false;
+    s->taken = 0;
+    s->goals = goals;
+    s->count = count;
+}
+
+#define GPUSYNC__YIELDS 64u            /* for what another thread is about to do */
+#define GPUSYNC__BRIEF_NS 50000u       /* the first park for it; */
+#define GPUSYNC__LAST_BRIEF_NS 800000u /* the longest */
+
+/* Yields, then parks, until a count that no wake-up follows is down, or the deadline has passed. */
+static void gpusync__outlast(const gpusync_device *dev, gpusync__sleeper *s, const uint32_t *count, uint32_t down,
+                             uint64_t deadline)
+{
+    uint64_t brief = GPUSYNC__BRIEF_NS, now = 0;
+    for (uint32_t i = 0; GPUSYNC__LOAD_SEQ(count) > down && now < deadline; i++) {
+        if (i < GPUSYNC__YIELDS) {
+            dev->hooks.yield(dev->hooks.user);
+            continue;
+        }
+        now = gpusync_now_ns();
+        dev->hooks.park(dev->hooks.user, &s->open, now + brief);
+        brief = brief < GPUSYNC__LAST_BRIEF_NS ? 2 * brief : brief;
+    }
+}
+
+/* Ends a sleeper: wakers may still touch it. */
+static void gpusync__sleeper_end(gpusync__sleeper *s, const gpusync_device *dev)
+{
+    gpusync__outlast(dev, s, &s->taken, 0, GPUSYNC_FOREVER);
+    if (dev->default_hooks) {
+        pthread_cond_destroy(&s->wake);
+        pthread_mutex_destroy(&s->mutex);
+    }
+}
+
+/* Sleeps until the wait is over. Looks at the whole device now and then, and at the deadline at what it waits for: what
+   has ended by then has ended. */
+static bool gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
+{
+    const gpusync_hooks *hooks = &wait->device->hooks;
+    gpusync__sleeper s;
+    uint64_t slice = GPUSYNC__SLICE_NS, now = gpusync_now_ns(), until = now + slice;
+    gpusync__sleeper_init(&s, wait->device, wait->goals, wait->count);
+    bool over = false;
+    for (bool last = false; !over && !last; now = gpusync_now_ns()) {
+        last = now >= deadline;
+        if (now >= until) {
+            gpusync__look_everywhere(wait->device);
+            slice = slice < GPUSYNC__LAST_SLICE_NS ? 2 * slice : slice;
+            until = now + slice;
+        }
+        if (last)
+            gpusync__look_now(wait);
+        over = gpusync__prepare(wait, &s, last);
+        if (!over && !last)
+            hooks->park(hooks->user, &s.open, until < deadline ? until : deadline);
+    }
+    gpusync__sleeper_end(&s, wait->device);
+    return over;
+}
+
+/* -- one wait */
+
+/* Is this thread in a callback of the device? */
+static __attribute__((noinline)) bool gpusync__in_callback(gpusync_device *dev)
+{
+    gpusync__lock(&dev->lock);
+    const gpusync__caller *c = dev->callers;
+    while (c && !pthread_equal(c->thread, pthread_self()))
+        c = c->next;
+    gpusync__unlock(&dev->lock);
+    return c != NULL;
+}
+
+GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t timeout_ns)
+{
+    const gpusync__goal *goal = wait->goals;
+    char name[96], what[48] = "room for a command buffer";
+    const char *kind = goal->target->kind == GPUSYNC__QUEUE ? "ticket" : "value";
+    if (goal->kind != GPUSYNC__ROOM)
+        snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
+    gpusync__log(wait->device, GPUSYNC_LOG_WARNING, "%s: a wait for %s was not over at its limit of %.3f ms",
+                 gpusync__name(goal->target, name), what, (double)timeout_ns / 1e6);
+}
+
+/* Waits. set: the spin that the program has set for this wait, or NULL. */
+static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_spin *set)
+{
+    gpusync_device *dev = wait->device;
+    gpusync__target *t = wait->goals->target;
+    bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
+    gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
+    bool plain = wait->count == 1 && wait->goals->kind == GPUSYNC__NUMBER; /* others note when they began */
+    bool over = (plain ? gpusync__check_soon(wait) : gpusync__check_now(wait)) || gpusync__look_now(wait);
+    if (!over && gpusync__in_callback(dev))
+        return gpusync__explain(wait->error, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    if (!over && timeout_ns) {
+        uint64_t deadline = gpusync__deadline(timeout_ns);
+        const gpusync_spin *spin = set ? set : queue ? gpusync__queue_of(t)->spin : dev->spin;
+        over = gpusync__spin(wait, q, spin, deadline) || gpusync__sleep(wait, deadline);
+    }
+    if (over)
+        return wait->which < wait->count ? wait->result : GPUSYNC_OK;
+    if (timeout_ns && dev->log)
+        gpusync__log_timeout(wait, timeout_ns);
+    return GPUSYNC_TIMEOUT;
+}
+
+/* Makes the goal of a point, with a reference. everything: the point may be EVERYTHING. */
+static gpusync_result gpusync__goal_of(const gpusync_point *point, bool everything, gpusync__goal *goal)
+{
+    gpusync__target *t = point->timeline ? &point->timeline->target : &point->queue->target;
+    memset(goal, 0, sizeof *goal);
+    goal->target = t;
+    goal->number = point->timeline ? point->value : point->ticket > 0 ? (uint64_t)point->ticket : 0;
+    if (point->timeline && goal->number > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
+    if (!point->timeline) {
+        uint64_t committed = GPUSYNC__LOAD(&t->head.committed);
+        if (point->ticket == GPUSYNC_EVERYTHING && everything) {
+            goal->kind = GPUSYNC__ALL;
+            goal->number = committed;
+        } else if (goal->number > committed) {
+            return GPUSYNC_ERROR_INVALID_TICKET;
+        }
+    }
+    gpusync__keep(t);
+    return GPUSYNC_OK;
+}
+
+/* Waits for points of one device. skips: see gpusync__wait. */
+static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
+                                           gpusync_wait_for how, uint64_t timeout_ns,
+                                           const gpusync_wait_options *options, size_t *which, bool skips)
+{
+    gpusync__goal few[GPUSYNC__MANY], *goals = few;
+    gpusync_error *error = options ? options->error : NULL;
+    gpusync_result result = GPUSYNC_OK;
+    size_t made = 0;
+    if (count > GPUSYNC__MANY)
+        goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
+    if (!goals)
+        return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    for (; made < count && (result = gpusync__goal_of(&points[made], true, &goals[made])) == GPUSYNC_OK; made++)
+        goals[made].handlers = options && options->handlers && !points[made].timeline;
+    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0, 0};
+    if (result == GPUSYNC_OK)
+        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
+    else
+        gpusync__explain(error, result);
+    if (which)
+        *which = made < count ? count : wait.which;
+    while (made)
+        gpusync__unref(goals[--made].target);
+    if (goals != few)
+        GPUSYNC_FREE(goals);
+    return result;
+}
+
+/* A wait of the library's own for one thing of a target, to which the caller has a reference. drains: of a destroy. */
+static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint64_t number, uint64_t timeout_ns,
+                                         bool drains)
+{
+    gpusync__goal goal;
+    uint64_t idle_ns = timeout_ns == GPUSYNC_FOREVER ? gpusync_now_ns() : 0;
+    memset(&goal, 0, sizeof goal);
+    goal.target = t;
+    goal.kind = kind;
+    goal.number = number;
+    gpusync__wait wait = {t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, 0, idle_ns};
+    if (!drains)
+        return gpusync__await(&wait, timeout_ns, NULL);
+    gpusync__sleep(&wait, timeout_ns);
+    return wait.result;
+}
+
+/* Whether the ticket has ended well, and nothing is to be told: loads alone. */
+static bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticket)
+{
+    if (!gpusync_is_done(q, ticket))
+        return false;
+    if (ticket == GPUSYNC_EVERYTHING)
+        return !GPUSYNC__LOAD(&q->untold) && !(GPUSYNC__LOAD(&q->target.alert) & GPUSYNC__STUCK);
+    return ticket <= 0 || (uint64_t)ticket > GPUSYNC__LOAD(&q->bad);
+}
+
+GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
+                                        const gpusync_wait_options *options)
+{
+    if (!queue)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (gpusync__is_well(queue, ticket) && !(options && options->handlers))
+        return GPUSYNC_OK;
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    return gpusync__wait_points(queue->target.device, &point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
+}
+
+/* How a ticket of a queue, or everything up to one, stands. */
+static gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal, gpusync_times *times)
+{
+    gpusync_error error;
+    const gpusync__info *info = &q->infos[goal->number % GPUSYNC__INFOS];
+    gpusync__lock(&q->target.device->lock);
+    uint64_t asked = q->asked;
+    int stands = gpusync__goal_stands(NULL, goal, &error);
+    q->asked = asked; /* a poll tells nothing */
+    bool known =
+        stands != GPUSYNC__NOT_YET && goal->kind == GPUSYNC__NUMBER && goal->number && info->ticket == goal->number;
+    if (times && known) {
+        times->gpu_start_s = info->gpu_start;
+        times->gpu_end_s = info->gpu_end;
+    }
+    gpusync__unlock(&q->target.device->lock);
+    if (stands == GPUSYNC__BADLY)
+        return error.result;
+    return stands == GPUSYNC__WELL ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+}
+
+GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket, gpusync_times *times)
+{
+    if (times)
+        memset(times, 0, sizeof *times);
+    if (!queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__is_well(queue, ticket) && !times)
+        return GPUSYNC_OK;
+    gpusync__target *t = &queue->target;
+    uint64_t committed = GPUSYNC__LOAD(&t->head.committed), number = ticket > 0 ? (uint64_t)ticket : 0;
+    gpusync__goal goal;
+    memset(&goal, 0, sizeof goal);
+    goal.target = t;
+    goal.number = number;
+    if (ticket == GPUSYNC_EVERYTHING) {
+        goal.kind = GPUSYNC__ALL;
+        goal.number = committed;
+    } else if (number > committed) {
+        return GPUSYNC_ERROR_INVALID_TICKET;
+    }
+    bool ended = GPUSYNC__LOAD(&t->head.completed) >= goal.number || !gpusync__look(queue, goal.number);
+    if (ended && GPUSYNC__LOAD(&t->head.completed) < goal.number)
+        gpusync__look_around(t->device); /* it waits for work or values of others */
+    bool runs = !ended && !GPUSYNC__LOAD(&t->alert);
+    gpusync_result result = runs ? GPUSYNC_NOT_READY : gpusync__ask(queue, &goal, times);
+    return result == GPUSYNC_NOT_READY && gpusync__is_gone(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
+}
+
+/* The device of a point. NULL: it names nothing. */
+static gpusync_device *gpusync__device_of(const gpusync_point *point)
+{
+    if (point->timeline)
+        return point->timeline->target.device;
+    return point->queue ? point->queue->target.device : NULL;
+}
+
+GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                             uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
+{
+    if (which)
+        *which = count;
+    bool valid = (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && (count ? points != NULL : how != GPUSYNC_WAIT_ANY);
+    gpusync_device *dev = valid && count ? gpusync__device_of(points) : NULL;
+    for (size_t i = 0; i < count && valid; i++)
+        valid = dev && gpusync__device_of(&points[i]) == dev;
+    if (!valid)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (!count)
+        return GPUSYNC_OK;
+    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which, false);
+}
+
+GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t timeout_ns,
+                                               const gpusync_wait_options *options)
+{
+    gpusync_point few[GPUSYNC__MANY], *points = few;
+    gpusync_result result = GPUSYNC_OK;
+    size_t count = 0;
+    if (!dev)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    gpusync__lock(&dev->lock);
+    size_t room = dev->objects;
+    gpusync__unlock(&dev->lock);
+    if (room > GPUSYNC__MANY)
+        points = (gpusync_point *)GPUSYNC_MALLOC(room * sizeof *points);
+    if (!points)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    gpusync__lock(&dev->lock);
+    for (gpusync__target *t = dev->targets; t && count < room; t = t->next) {
+        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
+            continue;
+        gpusync__keep(t);
+        points[count++] = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
+    }
+    gpusync__unlock(&dev->lock);
+    if (count)
+        result = gpusync__wait_points(dev, points, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, true);
+    while (count)
+        gpusync__unref(&points[--count].queue->target);
+    if (points != few)
+        GPUSYNC_FREE(points);
+    return result;
+}
+
+/* ----------------------------------------------------------------------------- >>callbacks --
+   A callback is listed on its target, becomes due when that has the number, and is run by one thread at a time, outside
+   of every lock. A destroy runs those of its object itself. */
+
+/* Tells the program of the end of an object that is destroyed later, when nothing of it is left: its own callbacks have
+   run, and the work of a queue is published. */
+static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
+{
+    if (t->owed || (t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->front))
+        return;
+    t->later = false;
+    gpusync__append(t->device, &t->gone, after);
+}
+
+/* An object of the device is gone. */
+static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
+{
+    dev->objects--;
+    if (!dev->objects && dev->ends)
+        gpusync__append(dev, &dev->gone, after);
+}
+
+/* Takes the first callback that is due, of one target or of any (NULL), for this thread to run. NULL: there is none, or
+   another thread runs one that comes first: any, or, for a destroy, one of its object. */
+static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self)
+{
+    gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
+    gpusync__lock(&dev->lock);
+    gpusync__entry *e = dev->due.next;
+    const gpusync__caller *busy = t ? NULL : dev->callers;
+    while (t && e != &dev->due && ((gpusync__callback *)(void *)e)->target != t)
+        e = e->next;
+    while (busy && !busy->in_turn)
+        busy = busy->next;
+    bool waits = t ? gpusync__runs(t) : busy != NULL;
+    gpusync__callback *c = e == &dev->due || waits ? NULL : (gpusync__callback *)(void *)e;
+    if (c) {
+        gpusync__unlist(e);
+        dev->due_count--;
+        self->thread = pthread_self();
+        self->target = c->target;
+        self->in_turn = !t;
+        self->next = dev->callers;
+        dev->callers = self;
+        GPUSYNC__STORE(&dev->running, dev->running + 1);
+        if (c->ends && c->target)
+            gpusync__object_gone(dev, &after);
+    }
+    gpusync__unlock(&dev->lock);
+    return c;
+}
+
+/* What follows a callback: a destroy may wait for it. */
+static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpusync__caller *self)
+{
+    gpusync__target *t = c->target;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&dev->lock);
+    gpusync__caller **at = &dev->callers;
+    while (*at != self)
+        at = &(*at)->next;
+    *at = self->next;
+    GPUSYNC__STORE(&dev->running, dev->running - 1);
+    if (t && !c->ends) {
+        t->owed--;
+        gpusync__take_some(t, 0, 0, GPUSYNC__SLEEPERS, &after); /* a destroy */
+        if (t->later)
+            gpusync__tell_gone(t, &after);
+    }
+    gpusync__finish(dev, &after);
+    bool ends = c->ends; /* then c is a field of the object, which may go now */
+    if (!ends)
+        GPUSYNC_FREE(c);
+    if (t)
+        gpusync__unref(t);
+    else
+        gpusync__device_unref(dev);
+}
+
+/* Runs at most `max` of the callbacks of a target, or of any (NULL), that are due now. Returns how many ran. */
+static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, size_t max)
+{
+    gpusync__caller self;
+    size_t n = 0;
+    GPUSYNC__ADD(&dev->refs, 1); /* a callback may end it */
+    gpusync__lock(&dev->lock);
+    max = max < dev->due_count ? max : dev->due_count;
+    gpusync__unlock(&dev->lock);
+    for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, &self)) != NULL; n++) {
+        void *pool = gpusync__pool_push();
+        if (c->destroyed)
+            c->destroyed(c->user);
+        else if (c->fn)
+            c->fn(c->user, c->failed ? c->error.result : GPUSYNC_OK, c->failed ? &c->error : NULL);
+        else if (c->user)
+            gpusync__release(c->user);
+        gpusync__pool_pop(pool);
+        gpusync__called(dev, c, &self);
+    }
+    gpusync__lock(&dev->lock);
+    bool more = n && dev->due.next != &dev->due;
+    gpusync__unlock(&dev->lock);
+    if (more)
+        gpusync__ask_for_calls(dev);
+    gpusync__device_unref(dev);
+    return n;
+}
+
+/* On the dispatch queue, with a reference to the device. */
+static void gpusync__answer(void *context)
+{
+    gpusync_device *dev = (gpusync_device *)context;
+    GPUSYNC__STORE_SEQ(&dev->asked, 0);
+    gpusync__run_due(dev, NULL, SIZE_MAX);
+    gpusync__device_unref(dev);
+}
+
+/* Has the callbacks run that are due. No lock is held. */
+static void gpusync__ask_for_calls(gpusync_device *dev)
+{
+    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL) {
+        if (dev->notify)
+            dev->notify(dev->notify_user);
+    } else if (!__atomic_exchange_n(&dev->asked, 1, __ATOMIC_SEQ_CST)) {
+        GPUSYNC__ADD(&dev->refs, 1);
+        gpusync__dispatch_async(dev->callback_queue, dev, gpusync__answer);
+    }
+}
+
+GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, size_t max, size_t *count)
+{
+    size_t n = 0;
+    if (count)
+        *count = 0;
+    if (!dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__in_callback(dev))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL) {
+        GPUSYNC__ADD(&dev->refs, 1);
+        gpusync__look_everywhere(dev);
+        n = gpusync__run_due(dev, NULL, max);
+        gpusync__device_unref(dev);
+    }
+    if (count)
+        *count = n;
+    return GPUSYNC_OK;
+}
+
+/* Lists a new callback for a number of its target, or makes it due. Takes over a reference to the target. Under the
+   lock. */
+static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t number, gpusync__after *after)
+{
+    c->target = t;
+    c->entry.number = number;
+    t->owed++;
+    if (gpusync__stands(t, number, NULL) == GPUSYNC__NOT_YET)
+        gpusync__list(t, &c->entry, after);
+    else
+        gpusync__due(c, after);
+}
+
+/* fn NULL: `user` is an object to release. */
+static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
+{
+    gpusync__goal goal;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_device *dev = gpusync__device_of(point);
+    if (!dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__goal_of(point, false, &goal);
+    if (result != GPUSYNC_OK)
+        return result;
+    gpusync__callback *c = (gpusync__callback *)gpusync__zeroed(sizeof *c);
+    gpusync__lock(&dev->lock);
+    if (!c)
+        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    else if (goal.target->alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else
+        c->fn = fn;
+    if (result == GPUSYNC_OK) {
+        c->user = fn ? user : gpusync__retain(user);
+        gpusync__post(c, goal.target, goal.number, &after);
+    }
+    gpusync__finish(dev, &after);
+    if (result == GPUSYNC_OK)
+        return result;
+    GPUSYNC_FREE(c);
+    gpusync__unref(goal.target);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
+{
+    return fn ? gpusync__callback_at(&point, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+}
+
+GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object)
+{
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    return queue && object ? gpusync__callback_at(&point, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+}
+
+/* -------------------------------------------------------------------------------- >>commit --
+   A command buffer that gpusync makes, or that a program encodes a wait or signal into, is open work. Work enters its
+   queue under the order lock: it is accepted or refused, gets its ticket, and is sent or held (gpusync__enter). */
+
+/* Why the queue takes no new work. OK: it does. */
+static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
+{
+    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
+    if (alert & GPUSYNC__CLOSED)
+        return GPUSYNC_ERROR_DESTROYED;
+    if (GPUSYNC__LOAD(&q->target.device->lost))
+        return GPUSYNC_ERROR_DEVICE_LOST;
+    return alert & GPUSYNC__STUCK && !marker ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+}
+
+/* Where the list of open work leads to that of this buffer, or NULL. */
+static gpusync__work **gpusync__find_open(gpusync_queue *q, const void *buffer)
+{
+    gpusync__work **at = &q->open;
+    while (*at && (*at)->buffers[0] != buffer)
+        at = &(*at)->next;
+    return *at ? at : NULL;
+}
+
+/* Lists work as open. */
+static void gpusync__open(gpusync_queue *q, gpusync__work *w)
+{
+    w->next = NULL;
+    *q->open_end = w;
+    q->open_end = &w->next;
+}
+
+static gpusync__work *gpusync__unopen(gpusync_queue *q, gpusync__work **at)
+{
+    gpusync__work *w = *at;
+    if ((*at = w->next) == NULL)
+        q->open_end = at;
+    return w;
+}
+
+/* Takes a place for a command buffer, and waits for it. */
+static gpusync_result gpusync__take_place(gpusync_queue *q, uint64_t timeout_ns)
+{
+    gpusync_result result = gpusync__refuses(q, false);
+    if (result != GPUSYNC_OK)
+        return result;
+    gpusync__lock(&q->target.device->lock);
+    bool free = q->rooms.next == &q->rooms && gpusync__has_room(q);
+    q->room += free;
+    gpusync__unlock(&q->target.device->lock);
+    return free ? GPUSYNC_OK : gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
+}
+
+/* Drops open work, which signals nothing. While a failure sticks the work counts as held work that never ran: it stands
+   in front of all tickets until its order_only values are reached. */
+static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    gpusync__give_room(q, w->room, w->own, after);
+    w->unsent = true;
+    if (q->sticks)
+        gpusync__fail_signals(w, &q->stuck, after);
+    for (gpusync__link *link = w->links; link && !q->sticks; link = link->next)
+        if (link->signal)
+            gpusync__withdraw(link, after);
+    if ((w->next = q->first) == NULL)
+        q->end = &w->next;
+    q->first = w;
+    w->state = GPUSYNC__SETTLED;
+    gpusync__pass_links(w, after);
+    w->state = GPUSYNC__PUBLISHED;
+    gpusync__leave(q, w, after);
+}
+
+/* Drops work that has no ticket, whether it is listed as open or was refused. */
+static void gpusync__drop(gpusync__work *w)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_queue *q = w->queue;
+    gpusync__work **at = &q->open;
+    gpusync__lock(&q->target.device->lock);
+    while (*at && *at != w)
+        at = &(*at)->next;
+    if (*at)
+        gpusync__unopen(q, at);
+    gpusync__drop_open(q, w, &after);
+    gpusync__finish(q->target.device, &after);
+}
+
+/* Makes Metal's command buffer, +0, for the caller's pool. */
+static void *gpusync__make_buffer(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
+{
+    void *sel = desc->unretained_references ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer;
+    void *made = desc->descriptor ? GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor,
+                                                                 desc->descriptor)
+                                  : gpusync__send_id(q->metal, sel);
+    if (made && desc->label)
+        gpusync__send_void_id(made, gpusync__sel.setLabel, gpusync__label(desc->label));
+    return made;
+}
+
+/* Whether Metal can make a command buffer of the descriptor. */
+GPUSYNC__APART gpusync_result gpusync__check_descriptor(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
+{
+    if (desc->unretained_references ||
+        !gpusync__class_responds(gpusync__class_of(desc->descriptor), gpusync__sel.setErrorOptions))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    bool takes = gpusync__class_responds(gpusync__class_of(q->metal), gpusync__sel.commandBufferWithDescriptor);
+    return takes ? GPUSYNC_OK : GPUSYNC_ERROR_UNSUPPORTED;
+}
+
+/* Makes a command buffer, and opens work for it. The caller has a reference to the queue, which a destroy may close. */
+static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
+                                             uint64_t timeout_ns, void **out)
+{
+    gpusync__after after = GPUSYNC__NOTHING_POOLED;
+    gpusync__work *w = gpusync__work_new(q, 1);
+    if (!w)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync_result result = gpusync__take_place(q, timeout_ns);
+    w->room = result == GPUSYNC_OK;
+    void *pool = gpusync__pool_push();
+    void *made = w->room ? gpusync__make_buffer(q, desc) : NULL;
+    if (made)
+        w->buffers[w->count++] = gpusync__retain(made);
+    else if (w->room)
+        result = GPUSYNC_ERROR_METAL_NIL;
+    if (made && desc->label)
+        gpusync__copy_label(w->label, sizeof w->label, desc->label);
+    gpusync__lock(&q->target.device->lock);
+    if (made)
+        result = gpusync__refuses(q, false);
+    if (result == GPUSYNC_OK)
+        gpusync__open(q, w);
+    else
+        gpusync__give_room(q, w->room, 0, &after);
+    gpusync__finish(q->target.device, &after);
+    if (result == GPUSYNC_OK)
+        *out = made;
+    else
+        gpusync__work_unref(w);
+    gpusync__pool_pop(pool);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_command_buffer_create(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                                         uint64_t timeout_ns, void **out)
+{
+    static const gpusync_command_buffer_desc none = {NULL, false, NULL};
+    if (out)
+        *out = NULL;
+    if (!queue || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc)
+        desc = &none;
+    gpusync__keep(&queue->target);
+    gpusync_result result = desc->descriptor ? gpusync__check_descriptor(queue, desc) : GPUSYNC_OK;
+    if (result == GPUSYNC_OK)
+        result = gpusync__create_buffer(queue, desc, timeout_ns, out);
+    gpusync__unref(&queue->target);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!queue || !command_buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_device *dev = queue->target.device;
+    gpusync__lock(&dev->lock);
+    gpusync__work **at = gpusync__find_open(queue, command_buffer);
+    if (at)
+        gpusync__drop_open(queue, gpusync__unopen(queue, at), &after);
+    gpusync__finish(dev, &after);
+    return at ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
+}
+
+/* -- entering a queue */
+
+/* Whether a signal rises: above what was sent, the work's signals before it, and what the work waits for. */
+static bool gpusync__rises(const gpusync__work *w, const gpusync__link *link)
+{
+    bool rises = link->entry.number > gpusync__timeline_of(link->target)->sent, before = true;
+    for (const gpusync__link *other = w->links; other && rises; other = other->next) {
+        if (other == link)
+            before = false;
+        else if (other->target == link->target && (before || !other->signal))
+            rises = other->entry.number < link->entry.number;
+    }
+    return rises;
+}
+
+/* Whether the queue takes the work. */
+static gpusync_result gpusync__accept(const gpusync_queue *q, const gpusync__work *w)
+{
+    gpusync_result result = gpusync__refuses(q, w->marker);
+    for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next) {
+        if (!link->signal)
+            continue;
+        if (link->target->alert & GPUSYNC__FAILED)
+            result = gpusync__timeline_of(link->target)->error.result;
+        else if (!gpusync__rises(w, link))
+            result = GPUSYNC_ERROR_NOT_RISING;
+    }
+    return result;
+}
+
+/* Whether held work has this command buffer. */
+static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
+{
+    for (const gpusync__work *w = q->held_count ? q->front : NULL; w; w = w->next)
+        for (uint32_t i = 0; i < w->count && w->state == GPUSYNC__HELD; i++)
+            if (w->buffers[i] == buffer)
+                return true;
+    return false;
+}
+
+/* Takes off what judging work has listed, and what a submission's own signals are listed on. */
+static void gpusync__unlist_links(gpusync__work *w, bool signals, gpusync__after *after)
+{
+    gpusync__unlist(&w->turn);
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (!link->signal)
+            gpusync__unlist(&link->entry);
+        else if (signals)
+            gpusync__withdraw(link, after);
+}
+
+/* Gives work its ticket, and sets it out or holds it. False: it would have to be held, and is enqueued. Enqueued work
+   that could never go is sent all the same: its place in Metal's queue is taken, and its ticket fails. */
+static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback *c, uint64_t now,
+                           gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal && !link->entry.next && !(link->target->alert & GPUSYNC__FAILED))
+            gpusync__promise(link);
+    int may = q->held && !w->unordered ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
+    if (may == GPUSYNC__WELL && w->links)
+        may = gpusync__judge(q, w, after);
+    if (w->enqueued && may == GPUSYNC__NOT_YET)
+        return false;
+    w->next = NULL;
+    *q->end = w;
+    q->end = &w->next;
+    q->front = q->front ? q->front : w;
+    q->turn = q->turn || w->unordered ? q->turn : w;
+    w->ticket = q->target.head.committed + 1;
+    GPUSYNC__STORE(&q->target.head.committed, w->ticket);
+    if (c) {
+        gpusync__keep(&q->target);
+        gpusync__post(c, &q->target, w->ticket, after);
+    }
+    if (may == GPUSYNC__WELL || w->enqueued) {
+        gpusync__set_out(q, w, now, after);
+        return true;
+    }
+    w->state = GPUSYNC__HELD;
+    q->held_count++;
+    q->held = q->held || w->unordered ? q->held : w;
+    if (may == GPUSYNC__BADLY)
+        gpusync__give_up(w, after);
+    else
+        gpusync__let_others_by(w, after); /* of open work: it is committed now */
+    return true;
+}
+
+static gpusync_result gpusync__join(gpusync__work *w);
+static void gpusync__part(gpusync__work *w, gpusync__after *after);
+
+/* Finds out which work is to enter, and whether its queue takes it. */
+static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work **work, const void *buffer, bool enqueued,
+                                         gpusync__callback *c, uint64_t now, gpusync__after *after)
+{
+    gpusync__work *w = *work, **at = w ? NULL : gpusync__find_open(q, buffer);
+    if (at)
+        w = *work = *at;
+    if (!w)
+        return GPUSYNC_NOT_READY;
+    gpusync_result result = GPUSYNC_OK;
+    w->enqueued = w->enqueued || enqueued;
+    if (w->submitted)
+        result = gpusync__join(w);
+    else if (buffer && !at && gpusync__is_held(q, buffer))
+        result = GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if (result == GPUSYNC_OK)
+        result = gpusync__accept(q, w);
+    if (result == GPUSYNC_OK && at)
+        gpusync__unopen(q, at);
+    if (result == GPUSYNC_OK && !gpusync__admit(q, w, c, now, after)) {
+        result = GPUSYNC_ERROR_ENQUEUED;
+        gpusync__unlist_links(w, false, after);
+        if (at)
+            gpusync__open(q, w);
+    }
+    if (result != GPUSYNC_OK && w->submitted)
+        gpusync__part(w, after);
+    return result;
+}
+
+/* Has work enter its queue: it gets a ticket, and Metal gets the work, if nothing holds it back. w NULL: the open work
+   of the buffer; NOT_READY: there is none. c: called at its end. After OK the queue has the caller's reference. */
+static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const void *buffer, bool enqueued,
+                                     gpusync__callback *c, gpusync_ticket *ticket)
+{
+    gpusync_device *dev = q->target.device;
+    gpusync__after after = GPUSYNC__NOTHING;
+    uint64_t now =
+        gpusync_in_flight(q) ? 0 : gpusync_now_ns(); /* for how long a ticket takes; else the last end counts */
+    gpusync_ticket number = 0;
+    gpusync__lock(&q->order);
+    gpusync__lock(&dev->lock);
+    gpusync_result result = gpusync__try_enter(q, &w, buffer, enqueued, c, now, &after);
+    bool goes = result == GPUSYNC_OK && w->state == GPUSYNC__SENT;
+    if (result == GPUSYNC_OK)
+        number = (gpusync_ticket)w->ticket;
+    bool plain = goes && !w->links && !c; /* then nothing else has changed */
+    bool moves = !plain && (dev->stirred || after.woken || after.dirty || after.arms || after.dead || after.calls);
+    gpusync__unlock(&dev->lock);
+    if (goes)
+        gpusync__send_work(w);
+    gpusync__unlock(&q->order);
+    if (ticket && result == GPUSYNC_OK)
+        *ticket = number;
+    if (GPUSYNC__LOAD_SEQ(&q->missed)) { /* a thread has found the order lock taken */
+        gpusync__issue(q, &after);
+        moves = true;
+    }
+    if (moves) {
+        gpusync__lock(&dev->lock);
+        gpusync__finish(dev, &after);
+    }
+    return result;
+}
+
+/* Whether a command buffer that was made elsewhere is of this queue. */
+static gpusync_result gpusync__check_foreign(const gpusync_queue *q, void *buffer)
+{
+    void *pool = gpusync__pool_push();
+    bool ours = gpusync__send_id(buffer, gpusync__sel.commandQueue) == q->metal;
+    gpusync__pool_pop(pool);
+    return ours ? GPUSYNC_OK : GPUSYNC_ERROR_WRONG_QUEUE;
+}
+
+/* New work for a command buffer that was made elsewhere: Metal has counted it, so it is counted, and never refused.
+   NULL: *result tells why not. */
+static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool opens, gpusync_result *result)
+{
+    *result = gpusync__check_foreign(q, buffer);
+    gpusync__work *w = *result == GPUSYNC_OK ? gpusync__work_new(q, 1) : NULL;
+    if (!w) {
+        *result = *result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : *result;
+        return NULL;
+    }
+    w->buffers[0] = gpusync__retain(buffer);
+    w->count = w->room = 1;
+    gpusync__lock(&q->target.device->lock);
+    q->room++;
+    *result = opens ? gpusync__refuses(q, true) : GPUSYNC_OK;
+    if (opens && *result == GPUSYNC_OK && gpusync__is_held(q, buffer))
+        *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if (opens && *result == GPUSYNC_OK)
+        gpusync__open(q, w);
+    gpusync__unlock(&q->target.device->lock);
+    if (*result == GPUSYNC_OK)
+        return w;
+    gpusync__drop(w);
+    return NULL;
+}
+
+GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    if (!queue || !command_buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    unsigned long status = gpusync__send_ulong(command_buffer, gpusync__sel.status);
+    bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
+    if (status >= GPUSYNC__STATUS_COMMITTED)
+        return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    gpusync_result result = gpusync__enter(queue, NULL, command_buffer, enqueued, NULL, ticket);
+    if (result != GPUSYNC_NOT_READY)
+        return result;
+    gpusync__work *w = gpusync__foreign(queue, command_buffer, false, &result);
+    if (!w)
+        return result;
+    result = gpusync__enter(queue, w, command_buffer, enqueued, NULL, ticket);
+    if (result != GPUSYNC_OK)
+        gpusync__drop(w);
+    return result;
+}
+
+/* Takes room for work of gpusync's own command buffers, and a place for work that has no other. */
+static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
+{
+    gpusync_queue *q = w->queue;
+    uint32_t place = !w->given && !(q->imported && own);
+    uint32_t most = q->imported ? q->limit : 3 * q->limit + 1;
+    gpusync__lock(&q->target.device->lock);
+    bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
+    if (fits) {
+        w->room = place;
+        w->own = own;
+        q->room += place;
+        q->own += own;
+    }
+    gpusync__unlock(&q->target.device->lock);
+    return fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
+}
+
+/* Makes a command buffer of gpusync's own, +1, or NULL. */
+static void *gpusync__make_own(const gpusync_queue *q)
+{
+    void *pool = gpusync__pool_push();
+    void *made = gpusync__retain(gpusync__send_id(q->metal, gpusync__sel.commandBuffer));
+    gpusync__pool_pop(pool);
+    return made;
+}
+
+GPUSYNC_API gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *behind, gpusync_ticket *ticket)
+{
+    if (!queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = behind ? gpusync__check_foreign(queue, behind) : GPUSYNC_OK;
+    if (result == GPUSYNC_OK && behind && gpusync__status(behind) < GPUSYNC__STATUS_COMMITTED)
+        result = GPUSYNC_ERROR_NOT_COMMITTED;
+    if (result == GPUSYNC_OK)
+        result = gpusync__refuses(queue, true);
+    gpusync__work *w = result == GPUSYNC_OK ? gpusync__work_new(queue, 2) : NULL;
+    if (!w)
+        return result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
+    w->marker = w->unordered = true;
+    result = gpusync__reserve(w, 1);
+    if (result == GPUSYNC_OK) {
+        if (behind)
+            w->buffers[w->count++] = gpusync__retain(behind);
+        w->passive = w->count;
+        w->buffers[w->count] = gpusync__make_own(queue);
+        result = w->buffers[w->count++] ? gpusync__enter(queue, w, NULL, false, NULL, ticket) : GPUSYNC_ERROR_METAL_NIL;
+    }
+    if (result != GPUSYNC_OK)
+        gpusync__drop(w);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_device *dev = queue->target.device;
+    gpusync__lock(&dev->lock);
+    gpusync_result result = queue->target.alert & GPUSYNC__CLOSED ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
+    for (gpusync__work *w = queue->held_count ? queue->front : NULL; w && result == GPUSYNC_OK; w = w->next) {
+        if (w->state != GPUSYNC__HELD)
+            continue;
+        gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held");
+        gpusync__give_up(w, &after);
+    }
+    gpusync__finish(dev, &after);
+    return result;
+}
+
+/* -------------------------------------------------------------------------------- >>encode -- */
+
+/* Adds a link to work, if its point is not reached already: then *added is NULL. listed: a signal is listed at once. */
+static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, bool listed, gpusync__link **added)
+{
+    gpusync__target *t = link->target;
+    gpusync_result result = GPUSYNC_OK;
+    bool reached = false;
+    gpusync__lock(&t->device->lock);
+    if (t->kind == GPUSYNC__TIMELINE && t->alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (link->signal && t->alert & GPUSYNC__FAILED)
+        result = gpusync__timeline_of(t)->error.result;
+    else if (link->signal && !gpusync__rises(w, link))
+        result = GPUSYNC_ERROR_NOT_RISING;
+    else
+        reached = !link->signal && gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__WELL;
+    if (result == GPUSYNC_OK && !reached) {
+        *added = link;
+        *w->links_end = link;
+        w->links_end = &link->next;
+        w->link_count++;
+        if (listed && link->signal)
+            gpusync__promise(link);
+    }
+    gpusync__unlock(&t->device->lock);
+    return result;
+}
+
+/* Adds a wait or a signal to work that has no ticket yet. *added NULL: there is nothing to wait for. */
+static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *point, bool signal, bool encoded,
+                                        bool listed, gpusync__link **added)
+{
+    gpusync__goal goal;
+    *added = NULL;
+    if (gpusync__device_of(point) != w->queue->target.device || (signal && !point->timeline))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__goal_of(point, false, &goal);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (point->timeline && point->timeline->outside)
+        gpusync__look_at_event(point->timeline);
+    bool boxed = w->link_count >= GPUSYNC__FEW;
+    gpusync__link *link = boxed ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->few_links[w->link_count];
+    if (link) {
+        link->boxed = boxed;
+        link->entry.next = NULL;
+        link->entry.number = goal.number;
+        link->entry.sleeper = NULL;
+        link->entry.work = w;
+        link->next = NULL;
+        link->target = goal.target;
+        link->signal = signal;
+        link->encoded = encoded && point->timeline;
+        link->awaited = link->crossed = false;
+    }
+    result = link ? gpusync__join_link(w, link, listed, added) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (*added)
+        return result;
+    gpusync__unref(goal.target);
+    if (link && link->boxed)
+        GPUSYNC_FREE(link);
+    return result;
+}
+
+/* The open work of a command buffer that is to be encoded into. *opened: by this call. NULL: *result tells why there is
+   none. */
+static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *opened, gpusync_result *result)
+{
+    gpusync__lock(&q->target.device->lock);
+    gpusync__work **at = gpusync__find_open(q, buffer), *w = at ? *at : NULL;
+    gpusync__unlock(&q->target.device->lock);
+    *opened = !w;
+    if (w)
+        return w;
+    if (gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED)
+        *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
+    else
+        w = gpusync__foreign(q, buffer, true, result);
+    return w;
+}
+
+static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool signal)
+{
+    gpusync__link *link;
+    bool opened = false;
+    if (!q || !buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__refuses(q, true);
+    gpusync__work *w = result == GPUSYNC_OK ? gpusync__open_of(q, buffer, &opened, &result) : NULL;
+    if (!w)
+        return result;
+    for (link = w->links; link && !signal; link = link->next)
+        if (link->signal)
+            return GPUSYNC_ERROR_INVALID_ARGUMENT; /* nothing waits behind a signal */
+    result = gpusync__add_link(w, point, signal, true, true, &link);
+    if (result != GPUSYNC_OK && opened)
+        gpusync__drop(w);
+    if (!link || !link->encoded)
+        return result;
+    void *pool = gpusync__pool_push();
+    gpusync__encode(buffer, link);
+    gpusync__pool_pop(pool);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point)
+{
+    return gpusync__encode_point(queue, command_buffer, &point, false);
+}
+
+GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point)
+{
+    return gpusync__encode_point(queue, command_buffer, &point, true);
+}
+
+/* -------------------------------------------------------------------------------- >>submit --
+   A submission is work like any other. Its own waits stand in a command buffer in front of the program's, its signals
+   in one behind. It takes over the open work of the program's buffers when it enters, and gives that back if it is
+   refused. */
+
+/* Takes over the open work of the submission's buffers: its links, in the order of the buffers, and its room. */
+static gpusync_result gpusync__join(gpusync__work *w)
+{
+    gpusync_queue *q = w->queue;
+    for (uint32_t i = w->first + w->given; i-- > w->first;) {
+        gpusync__work **at = gpusync__find_open(q, w->buffers[i]);
+        if (!at && gpusync__is_held(q, w->buffers[i]))
+            return GPUSYNC_ERROR_ALREADY_COMMITTED;
+        w->room++;
+        if (!at) {
+            q->room++; /* Metal has counted it, and never asks */
+            continue;
+        }
+        gpusync__work *part = gpusync__unopen(q, at);
+        part->next = w->parts;
+        w->parts = part;
+        for (gpusync__link *link = part->links; link; link = link->next)
+            link->entry.work = w;
+        w->listed += part->listed;
+        if (!w->label[0])
+            memcpy(w->label, part->label, sizeof w->label);
+        if (!w->links)
+            w->links_end = part->links_end;
+        *part->links_end = w->links;
+        w->links = part->links ? part->links : w->links;
+    }
+    return GPUSYNC_OK;
+}
+
+/* Gives back what a refused submission has taken over. The signals that are left are its own. */
+static void gpusync__part(gpusync__work *w, gpusync__after *after)
+{
+    for (gpusync__work *part; (part = w->parts) != NULL;) {
+        w->parts = part->next;
+        if (part->links) {
+            w->links = *part->links_end;
+            *part->links_end = NULL;
+        }
+        for (gpusync__link *link = part->links; link; link = link->next)
+            link->entry.work = part;
+        w->listed -= part->listed;
+        w->room--;
+        gpusync__open(w->queue, part);
+    }
+    gpusync__unlist_links(w, true, after);
+}
+
+/* Adds waits or signals. *needed: one of them is for the GPU. */
+static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submission *s, bool signal, bool *needed)
+{
+    const gpusync_point *points = signal ? s->signals : s->waits;
+    size_t count = signal ? s->signal_count : s->wait_count;
+    bool encoded = !(s->flags & GPUSYNC_SUBMIT_HOST_SYNC);
+    gpusync__link *link;
+    *needed = false;
+    if (count && !points)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    for (size_t i = 0; i < count; i++) {
+        gpusync_result result = gpusync__add_link(w, &points[i], signal, encoded, false, &link);
+        if (result != GPUSYNC_OK)
+            return result;
+        *needed = *needed || (link && link->encoded);
+    }
+    return GPUSYNC_OK;
+}
+
+/* Adds one of the program's command buffers. */
+static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
+{
+    gpusync_queue *q = w->queue;
+    if (!buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    for (uint32_t i = w->first; i < w->count; i++)
+        if (w->buffers[i] == buffer)
+            return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_result result = gpusync__check_foreign(q, buffer);
+    if (result != GPUSYNC_OK)
+        return result;
+    unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
+    if (status >= GPUSYNC__STATUS_COMMITTED)
+        return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    w->enqueued = w->enqueued || status != GPUSYNC__STATUS_NOT_ENQUEUED;
+    w->buffers[w->count++] = gpusync__retain(buffer);
+    return GPUSYNC_OK;
+}
+
+/* Makes gpusync's own command buffer for the waits or signals. The others are those of parts, which are encoded
+   already. */
+static gpusync_result gpusync__add_own(gpusync__work *w, uint32_t i, bool signal)
+{
+    void *buffer = w->buffers[i] = gpusync__make_own(w->queue);
+    if (!buffer)
+        return GPUSYNC_ERROR_METAL_NIL;
+    void *pool = gpusync__pool_push();
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->encoded && link->signal == signal)
+            gpusync__encode(buffer, link);
+    gpusync__pool_pop(pool);
+    return GPUSYNC_OK;
+}
+
+/* Puts a submission together. */
+static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submission *s)
+{
+    bool front = false, back = false;
+    w->submitted = true;
+    w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
+    w->given = (uint32_t)s->command_buffer_count;
+    if (s->label)
+        gpusync__copy_label(w->label, sizeof w->label, s->label);
+    gpusync_result result = gpusync__add_links(w, s, false, &front);
+    w->buffers[0] = NULL;
+    w->first = w->count = front;
+    for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
+        result = gpusync__add_buffer(w, s->command_buffers[i]);
+    if (result == GPUSYNC_OK)
+        result = gpusync__add_links(w, s, true, &back);
+    if (result == GPUSYNC_OK)
+        result = gpusync__reserve(w, (uint32_t)front + back);
+    if (result == GPUSYNC_OK && front)
+        result = gpusync__add_own(w, 0, false);
+    if (result == GPUSYNC_OK && back)
+        result = gpusync__add_own(w, w->count++, true);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *s, gpusync_ticket *ticket)
+{
+    const uint32_t flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED;
+    if (!queue || !s || s->command_buffer_count > UINT32_MAX / 2 || (s->command_buffer_count && !s->command_buffers) ||
+        s->flags & ~flags)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__callback *c = s->on_complete ? (gpusync__callback *)gpusync__zeroed(sizeof *c) : NULL;
+    gpusync__work *w = gpusync__work_new(queue, s->command_buffer_count + 2);
+    gpusync_result result = w && (c || !s->on_complete) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (c) {
+        c->fn = s->on_complete;
+        c->user = s->user;
+    }
+    if (result == GPUSYNC_OK)
+        result = gpusync__refuses(queue, false);
+    if (result == GPUSYNC_OK)
+        result = gpusync__assemble(w, s);
+    if (result == GPUSYNC_OK)
+        result = gpusync__enter(queue, w, NULL, false, c, ticket);
+    if (result == GPUSYNC_OK)
+        return result;
+    GPUSYNC_FREE(c);
+    if (w)
+        gpusync__drop(w);
+    return result;
+}
+
+/* ----------------------------------------------------------------------------- >>timelines -- */
+
+/* Gives a new timeline its event: the program's, one of a timeline that is gone, or a new one. */
+static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *dev, const gpusync_timeline_desc *desc)
+{
+    uint64_t first = t->imported ? 0 : desc->initial_value;
+    gpusync__spare spare = {NULL, 0};
+    t->target.head.completed = t->sent = first;
+    if (t->imported) {
+        bool is_event = gpusync__class_responds(gpusync__class_of(desc->shared_event), gpusync__sel.signaledValue);
+        t->event = is_event ? gpusync__retain(desc->shared_event) : NULL;
+        return is_event ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    }
+    gpusync__lock(&dev->lock);
+    if (!t->outside && dev->spare_count && first <= dev->spares[dev->spare_count - 1].value)
+        spare = dev->spares[--dev->spare_count];
+    gpusync__unlock(&dev->lock);
+    t->event = spare.event;
+    t->base = spare.event ? spare.value - first : 0;
+    if (t->event)
+        return GPUSYNC_OK;
+    if (!gpusync__class_responds(gpusync__class_of(dev->metal), gpusync__sel.newSharedEvent))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    void *pool = gpusync__pool_push();
+    t->event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
+    if (t->event && first)
+        GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, first);
+    gpusync__pool_pop(pool);
+    return t->event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                                   gpusync_timeline **out)
+{
+    static const gpusync_timeline_desc plain = {0, NULL, NULL, false, false};
+    if (out)
+        *out = NULL;
+    if (!device || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc)
+        desc = &plain;
+    if (!desc->shared_event && desc->initial_value > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
+    gpusync_timeline *t = (gpusync_timeline *)gpusync__zeroed(sizeof *t);
+    if (!t)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    t->imported = desc->shared_event != NULL;
+    t->outside = t->imported || desc->signalled_by_others;
+    t->order_only = desc->order_only;
+    gpusync__ring_init(&t->signals);
+    gpusync__copy_label(t->target.label, sizeof t->target.label, desc->label);
+    t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
+    if (t->listening) {
+        t->listening->refs = 1;
+        t->listening->timeline = t;
+        t->listener = gpusync__new_object("MTLSharedEventListener");
+    }
+    gpusync_result result =
+        t->listening || !t->outside ? gpusync__event_for(t, device, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK)
+        result = gpusync__target_begin(&t->target, device, GPUSYNC__TIMELINE);
+    if (result != GPUSYNC_OK) {
+        gpusync__timeline_free(t, false);
+        GPUSYNC_FREE(t);
+        return result;
+    }
+    gpusync__look_at_event(t);
+    *out = t;
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
+{
+    if (base)
+        *base = timeline ? timeline->base : 0;
+    if (!timeline)
+        return NULL;
+    gpusync__lock(&timeline->target.device->lock);
+    timeline->shared = true;
+    gpusync__unlock(&timeline->target.device->lock);
+    return timeline->event;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
+{
+    if (!timeline || !value)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (timeline->outside)
+        gpusync__look_at_event(timeline);
+    bool failed =
+        GPUSYNC__LOAD(&timeline->target.alert) & GPUSYNC__FAILED; /* read first: nothing is reached after it */
+    *value = GPUSYNC__LOAD(&timeline->target.head.completed);
+    return failed ? timeline->error.result : GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_timeline *t = timeline;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_result result = GPUSYNC_OK;
+    if (!t)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__read_event(t, &after);
+    gpusync__lock(&t->target.device->lock);
+    const gpusync__entry *e = gpusync__lowest_sent(t);
+    if (t->target.alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (t->target.alert & GPUSYNC__FAILED)
+        result = t->error.result;
+    else if (value > GPUSYNC_MAX_VALUE || value <= t->target.head.completed || (e && value >= e->number))
+        result = GPUSYNC_ERROR_NOT_RISING;
+    if (result == GPUSYNC_OK) {
+        gpusync__reach(t, value, &after);
+        gpusync__write_later(t, &after);
+    }
+    gpusync__finish(t->target.device, &after);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_error error;
+    if (!timeline)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the program failed the timeline");
+    if (reason)
+        error = *reason;
+    if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
+        error.result = GPUSYNC_ERROR_EXECUTION;
+    gpusync__lock(&timeline->target.device->lock);
+    gpusync_result result = GPUSYNC_OK;
+    if (timeline->target.alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (timeline->target.alert & GPUSYNC__FAILED)
+        result = timeline->error.result;
+    if (result == GPUSYNC_OK)
+        gpusync__fail(timeline, &error, &after);
+    gpusync__finish(timeline->target.device, &after);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+                                                 const gpusync_wait_options *options)
+{
+    if (!timeline)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
+        return GPUSYNC_OK;
+    const gpusync_point point = gpusync_at_value(timeline, value);
+    return gpusync__wait_points(timeline->target.device, &point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
+}
+
+/* ------------------------------------------------------------------------------- >>destroy --
+   What becomes of everything when an object is destroyed. It closes: no new work, the host's waits end, open work is
+   dropped, held work ends. What Metal has goes on, and the object with it: a destroy waits for that, one that is later
+   does not, and an abandon gives it up. Then the object's callbacks run. The memory goes with the last reference. */
+
+/* Closes the target. later: what tells of its end, or NULL. False: it was closed already. */
+static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&t->device->lock);
+    bool first = !(t->alert & GPUSYNC__CLOSED);
+    gpusync_queue *q = first && t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
+    if (first) {
+        GPUSYNC__STORE(&t->alert, t->alert | GPUSYNC__CLOSED);
+        gpusync__take_some(t, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__SLEEPERS | GPUSYNC__CALLBACKS, &after);
+    }
+    for (gpusync__entry *e; q && (e = q->rooms.next) != &q->rooms;)
+        gpusync__rouse(e->sleeper, &after);
+    while (q && q->open)
+        gpusync__drop_open(q, gpusync__unopen(q, &q->open), &after);
+    if (q)
+        gpusync__stir_held(q);
+    else if (first)
+        gpusync__judge_closed(gpusync__timeline_of(t), &after);
+    if (first && later) {
+        t->gone = *later;
+        t->later = true;
+        gpusync__go_on(t->device, &after);
+        if (t->later)
+            gpusync__tell_gone(t, &after);
+    }
+    gpusync__finish(t->device, &after);
+    return first;
+}
+
+/* Gives up what a closed queue has not ended. The order lock is taken once: a thread that had set work out has
+   committed it then, and no other can. */
+static void gpusync__abandon(gpusync_queue *q)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_device *dev = q->target.device;
+    gpusync__lock(&q->order);
+    gpusync__unlock(&q->order);
+    gpusync__look(q, UINT64_MAX);
+    gpusync__lock(&dev->lock);
+    q->abandoned = true;
+    q->frozen = q->sent != 0;
+    for (gpusync__work *w = q->front; w; w = w->next) {
+        gpusync_result result = dev->lost                   ? GPUSYNC_ERROR_DEVICE_LOST
+                                : w->state == GPUSYNC__HELD ? GPUSYNC_ERROR_CANCELLED
+                                                            : GPUSYNC_ERROR_DESTROYED;
+        if (w->state >= GPUSYNC__SETTLED || w->unsent)
+            continue;
+        gpusync__refuse(w, result, "its queue was given up");
+        if (w->state == GPUSYNC__ENDED)
+            gpusync__stir(w);
+        else
+            gpusync__give_up(w, &after);
+    }
+    gpusync__finish(dev, &after);
+}
+
+/* Gives up a queue of a lost device that is destroyed later. */
+static void gpusync__give_up_later(gpusync_queue *q)
+{
+    gpusync__lock(&q->target.device->lock);
+    bool gives_up = q->target.later && q->front && !q->abandoned;
+    gpusync__unlock(&q->target.device->lock);
+    if (gives_up)
+        gpusync__abandon(q);
+}
+
+/* Destroys an object, and waits. waits: for the GPU, too, but not for a lost device that has not ended the work. */
+static gpusync_result gpusync__close(gpusync__target *t, bool waits)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!t)
+        return GPUSYNC_OK;
+    gpusync_device *dev = t->device;
+    if (gpusync__in_callback(dev))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    if (!gpusync__shut(t, NULL))
+        return GPUSYNC_ERROR_DESTROYED;
+    gpusync_queue *q = t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
+    if (q && waits)
+        gpusync__look(q, UINT64_MAX);
+    if (q && waits && gpusync_in_flight(q))
+        gpusync__await_one(t, GPUSYNC__ALL, GPUSYNC__LOAD(&t->head.committed), GPUSYNC_FOREVER, true);
+    bool gives_up = q && (!waits || gpusync_in_flight(q));
+    if (gives_up)
+        gpusync__abandon(q);
+    for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
+        bool ran = gpusync__run_due(dev, t, SIZE_MAX) != 0;
+        gpusync__lock(&dev->lock);
+        owes = t->owed != 0;
+        gpusync__unlock(&dev->lock);
+        if (owes && !ran)
+            gpusync__await_one(t, GPUSYNC__CALLS, 0, GPUSYNC_FOREVER, true);
+    }
+    gpusync__lock(&dev->lock);
+    gpusync__object_gone(dev, &after);
+    gpusync__finish(dev, &after);
+    gpusync__unref(t);
+    return gives_up && waits ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
+{
+    return gpusync__close(queue ? &queue->target : NULL, true);
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
+{
+    return gpusync__close(queue ? &queue->target : NULL, false);
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
+{
+    return gpusync__close(timeline ? &timeline->target : NULL, true);
+}
+
+/* Fills in what tells of the end of an object: a field of the object, so that it needs no memory then. */
+static void gpusync__gone_init(gpusync__callback *c, gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
+{
+    memset(c, 0, sizeof *c);
+    c->target = t;
+    c->destroyed = destroyed;
+    c->user = destroyed ? user : NULL;
+    c->ends = true;
+}
+
+static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
+{
+    gpusync__callback gone;
+    if (!t)
+        return GPUSYNC_OK;
+    gpusync__gone_init(&gone, t, destroyed, user);
+    return gpusync__shut(t, &gone) ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user)
+{
+    return gpusync__close_later(queue ? &queue->target : NULL, destroyed, user);
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline, gpusync_destroyed_fn destroyed,
+                                                          void *user)
+{
+    return gpusync__close_later(timeline ? &timeline->target : NULL, destroyed, user);
+}
+
+GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
+{
+    gpusync__sleeper s;
+    if (!dev)
+        return GPUSYNC_OK;
+    if (gpusync__in_callback(dev))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__lock(&dev->lock);
+    bool in_use = dev->objects != 0;
+    gpusync__unlock(&dev->lock);
+    if (in_use)
+        return GPUSYNC_ERROR_IN_USE;
+    gpusync__sleeper_init(&s, dev, NULL, 0);
+    gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
+    gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
+    gpusync__sleeper_end(&s, dev);
+    if (GPUSYNC__LOAD_SEQ(&dev->refs) > 1 && dev->log)
+        gpusync__log(dev, GPUSYNC_LOG_WARNING,
+                     "the device is destroyed, but Metal still has blocks of gpusync: its code must stay loaded");
+    gpusync__device_unref(dev);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpusync_destroyed_fn destroyed, void *user)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!dev)
+        return GPUSYNC_OK;
+    GPUSYNC__ADD(&dev->refs, 1); /* it may go before this call returns */
+    gpusync__lock(&dev->lock);
+    bool first = !dev->ends;
+    if (first) {
+        gpusync__gone_init(&dev->gone, NULL, destroyed, user);
+        dev->ends = true;
+    }
+    if (first && !dev->objects)
+        gpusync__append(dev, &dev->gone, &after);
+    gpusync__finish(dev, &after);
+    gpusync__device_unref(dev);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+}
+
+/* -------------------------------------------------------------------------------- >>create -- */
+
+/* Registers the selectors, once. */
+static void gpusync__init_selectors(void)
+{
+    gpusync__lock(&gpusync__global.lock);
+    if (!gpusync__global.selectors_ready) {
+#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
+        GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
+#undef GPUSYNC__REGISTER
+        gpusync__global.selectors_ready = true;
+    }
+    gpusync__unlock(&gpusync__global.lock);
+}
+
+/* The given MTLDevice, or the system's, or the first of all, +1, or NULL. MTLCopyAllDevices is looked up by name,
+   because iOS has it from 18 on, and a weak reference to it does not link with earlier SDKs. Needs a pool. */
+static void *gpusync__find_device(void *given)
+{
+    void *metal = given ? gpusync__retain(given) : gpusync__default_device();
+    void *symbol = metal ? NULL : gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices");
+    void *(*copy_all)(void);
+    if (!symbol)
+        return metal;
+    memcpy(&copy_all, &symbol, sizeof symbol); /* C has no cast from an object to a function */
+    void *list = copy_all();
+    if (gpusync__send_ulong(list, gpusync__sel.count) > 0)
+        metal = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
+    gpusync__release(list);
+    return metal;
+}
+
+/* Fills in a new device. */
+static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc *desc, void *metal)
+{
+    dev->metal = metal;
+    dev->refs = 1;
+    dev->stirred_end = &dev->stirred;
+    gpusync__ring_init(&dev->due);
+    if (desc->hooks)
+        dev->hooks = *desc->hooks;
+    if (!dev->hooks.yield)
+        dev->hooks.yield = gpusync__default_yield;
+    dev->default_hooks = !dev->hooks.park;
+    if (dev->default_hooks) {
+        dev->hooks.park = gpusync__default_park;
+        dev->hooks.unpark = gpusync__default_unpark;
+    }
+    if (desc->spin) {
+        dev->own_spin = *desc->spin;
+        dev->spin = &dev->own_spin;
+    }
+    dev->log = desc->log;
+    dev->log_user = desc->log_user;
+    dev->notify = desc->notify;
+    dev->notify_user = desc->notify_user;
+    dev->callback_mode = desc->callback_mode;
+    dev->callback_queue = desc->callback_queue;
+    if (desc->callback_queue)
+        gpusync__dispatch_retain(desc->callback_queue);
+    else
+        dev->callback_queue = gpusync__dispatch_queue_create(
+            "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
+}
+
+GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
+{
+    static const gpusync_device_desc none = {NULL, NULL, NULL, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
+    if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
+        (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__init_selectors();
+    if (desc->metal_device &&
+        !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    void *pool = gpusync__pool_push();
+    void *metal = gpusync__find_device(desc->metal_device);
+    gpusync__pool_pop(pool);
+    if (!metal)
+        return GPUSYNC_ERROR_NO_DEVICE;
+    gpusync_device *dev = (gpusync_device *)gpusync__zeroed(sizeof *dev);
+    if (!dev) {
+        gpusync__release_pooled(metal);
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    }
+    gpusync__device_init(dev, desc, metal);
+    if (!dev->callback_queue) {
+        gpusync__release_pooled(metal);
+        GPUSYNC_FREE(dev);
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    }
+    *out = dev;
+    return GPUSYNC_OK;
+}
+
+/* Makes or retains the Metal queue. One that is made here holds more than its limit: see gpusync__has_room. Needs a
+   pool. */
+static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc)
+{
+    void *given = desc->metal_queue;
+    unsigned long most = 3 * (unsigned long)q->limit + 1;
+    if (!given) {
+        q->metal = GPUSYNC__AS1(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
+        if (q->metal && desc->label)
+            gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__label(desc->label));
+        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
+        return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+    }
+    if (!gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commandBuffer))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    void *device = gpusync__send_id(given, gpusync__sel.device); /* wrappers of validation layers differ by pointer */
+    if (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
+                       GPUSYNC__AS(uint64_t)(dev->metal, gpusync__sel.registryID))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    q->metal = gpusync__retain(given);
+    if (desc->label)
+        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
+    else
+        gpusync__copy_string(q->target.label, sizeof q->target.label, gpusync__send_id(given, gpusync__sel.label));
+    return GPUSYNC_OK;
+}
+
+/* Fills in a new queue. */
+static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc)
+{
+    const uint32_t most = UINT32_MAX / 8;
+    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 63;
+    q->limit = q->limit < most ? q->limit : most;
+    q->log_size = desc->error_log_count ? desc->error_log_count : 64;
+    q->open_end = &q->open;
+    q->end = &q->first;
+    q->ready_end = &q->ready;
+    gpusync__ring_init(&q->rooms);
+    q->sticky = desc->sticky_failure;
+    q->imported = desc->metal_queue != NULL;
+    q->spin = dev->spin;
+    if (desc->spin) {
+        q->own_spin = *desc->spin;
+        q->spin = &q->own_spin;
+    }
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
+                                                gpusync_queue **out)
+{
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false};
+    gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
+    if (!dev || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_queue *q = (gpusync_queue *)gpusync__zeroed(sizeof *q);
+    if (!q)
+        return result;
+    gpusync__queue_init(q, dev, desc);
+    q->log = (gpusync__record *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
+    if (q->log) {
+        void *pool = gpusync__pool_push();
+        result = gpusync__metal_queue(q, dev, desc);
+        gpusync__pool_pop(pool);
+    }
+    if (result == GPUSYNC_OK)
+        result = gpusync__target_begin(&q->target, dev, GPUSYNC__QUEUE);
+    if (result == GPUSYNC_OK) {
+        *out = q;
+        return result;
+    }
+    gpusync__queue_free(q);
+    GPUSYNC_FREE(q);
+    return result;
+}
+
+/* -- what else a program asks */
+
+GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
+{
+    if (!queue || !queue->sticky)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__look(queue, UINT64_MAX);
+    gpusync__lock(&queue->target.device->lock);
+    bool closed = queue->target.alert & GPUSYNC__CLOSED;
+    if (!closed) {
+        queue->cleared_to = queue->target.head.committed;
+        if (queue->spread_to == UINT64_MAX)
+            queue->spread_to = queue->cleared_to;
+        queue->sticks = false;
+        GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
+    }
+    gpusync__unlock(&queue->target.device->lock);
+    return closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
+{
+    if (!queue || !cursor || !error)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__lock(&queue->target.device->lock);
+    uint64_t first = queue->log_count > queue->log_size ? queue->log_count - queue->log_size : 0;
+    uint64_t at = *cursor == GPUSYNC_FROM_NOW ? queue->log_count : *cursor > first ? *cursor : first;
+    bool found = at < queue->log_count;
+    if (found) {
+        *error = queue->log[at % queue->log_size].error;
+        error->dropped = at - *cursor;
+    }
+    if (found || *cursor == GPUSYNC_FROM_NOW)
+        *cursor = at + found;
+    gpusync__unlock(&queue->target.device->lock);
+    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+}
+
+GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
+{
+    return device ? device->metal : NULL;
+}
+
+GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
+{
+    return queue ? queue->metal : NULL;
+}
+
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
+{
+    return device && GPUSYNC__LOAD(&device->lost);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#else /* GPUSYNC_OBJC */
+
+/* -------------------------------------------------------------------------------- >>stubs --
+   No Metal here: every call says so. Where a call has an `out`, *out becomes NULL. The public declarations have given
+   all of these the linkage of C. They use none of their parameters, and no compiler is to complain of that. */
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#elif defined(_MSC_VER)
+#pragma warning(push)
+#pragma warning(disable : 4100)
+#endif
+
+/* clang-format off */
+#define GPUSYNC__STUB(declaration)                                                                   \
+    GPUSYNC_API gpusync_result declaration                                                           \
+    {                                                                                                \
+        return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
+    }
+#define GPUSYNC__STUB_DESTROY(declaration, object)                                                   \
+    GPUSYNC_API gpusync_result declaration                                                           \
+    {                                                                                                \
+        return object ? GPUSYNC_ERROR_UNSUPPORTED : GPUSYNC_OK;                                      \
+    }
+#define GPUSYNC__STUB_OUT(declaration)                                                               \
+    GPUSYNC_API gpusync_result declaration                                                           \
+    {                                                                                                \
+        if (out)                                                                                     \
+            *out = 0;                                                                                \
+        return GPUSYNC_ERROR_UNSUPPORTED;                                                            \
+    }
+/* clang-format on */
+GPUSYNC__STUB_OUT(gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out))
+GPUSYNC__STUB_DESTROY(gpusync_device_destroy(gpusync_device *device), device)
+GPUSYNC__STUB_DESTROY(gpusync_device_destroy_later(gpusync_device *device, gpusync_destroyed_fn destroyed, void *user),
+                      device)
+GPUSYNC__STUB_OUT(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out))
+GPUSYNC__STUB_DESTROY(gpusync_queue_destroy(gpusync_queue *queue), queue)
+GPUSYNC__STUB_DESTROY(gpusync_queue_abandon(gpusync_queue *queue), queue)
+GPUSYNC__STUB_DESTROY(gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user),
+                      queue)
+GPUSYNC__STUB(gpusync_queue_clear_failure(gpusync_queue *queue))
+GPUSYNC__STUB(gpusync_queue_cancel_held(gpusync_queue *queue))
+GPUSYNC__STUB(gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
+GPUSYNC__STUB_OUT(gpusync_command_buffer_create(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                                uint64_t timeout_ns, void **out))
+GPUSYNC__STUB(gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer))
+GPUSYNC__STUB(gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket))
+GPUSYNC__STUB(gpusync_commit_marker(gpusync_queue *queue, void *behind, gpusync_ticket *ticket))
+GPUSYNC__STUB(gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket, gpusync_times *times))
+GPUSYNC__STUB(gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
+                           const gpusync_wait_options *options))
+GPUSYNC__STUB(gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns, const gpusync_wait_options *options))
+GPUSYNC__STUB_OUT(gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                          gpusync_timeline **out))
+GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy(gpusync_timeline *timeline), timeline)
+GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy_later(gpusync_timeline *timeline, gpusync_destroyed_fn destroyed,
+                                                     void *user),
+                      timeline)
+GPUSYNC__STUB(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value))
+GPUSYNC__STUB(gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value))
+GPUSYNC__STUB(gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason))
+GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+                                    const gpusync_wait_options *options))
+GPUSYNC__STUB(gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gpusync_point point))
+GPUSYNC__STUB(gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point))
+GPUSYNC__STUB(gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket))
+GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
+GPUSYNC__STUB(gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object))
+GPUSYNC__STUB(gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *count))
+#undef GPUSYNC__STUB
+#undef GPUSYNC__STUB_DESTROY
+#undef GPUSYNC__STUB_OUT
+
+GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                             uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
+{
+    if (which)
+        *which = count;
+    return GPUSYNC_ERROR_UNSUPPORTED;
+}
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
+{
+    return false;
+}
+GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
+{
+    return 0;
+}
+GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
+{
+    return 0;
+}
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
+{
+    if (base)
+        *base = 0;
+    return 0;
+}
+GPUSYNC_API uint64_t gpusync_now_ns(void)
+{
+    return 0;
+}
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#elif defined(_MSC_VER)
+#pragma warning(pop)
+#endif
+
+#endif /* GPUSYNC_OBJC */
+
+/* The inline calls as symbols, for languages that cannot read this header. C++ makes one only where
+   a program takes the address. */
+#ifndef GPUSYNC_STATIC
+#ifdef __cplusplus
+extern "C" bool (*const gpusync__inline_is_done)(const gpusync_queue *, gpusync_ticket);
+extern "C" uint64_t (*const gpusync__inline_in_flight)(const gpusync_queue *);
+extern "C" gpusync_point (*const gpusync__inline_at_ticket)(gpusync_queue *, gpusync_ticket);
+extern "C" gpusync_point (*const gpusync__inline_at_value)(gpusync_timeline *, uint64_t);
+bool (*const gpusync__inline_is_done)(const gpusync_queue *, gpusync_ticket) = gpusync_is_done;
+uint64_t (*const gpusync__inline_in_flight)(const gpusync_queue *) = gpusync_in_flight;
+gpusync_point (*const gpusync__inline_at_ticket)(gpusync_queue *, gpusync_ticket) = gpusync_at_ticket;
+gpusync_point (*const gpusync__inline_at_value)(gpusync_timeline *, uint64_t) = gpusync_at_value;
+#else
+extern inline bool gpusync_is_done(const gpusync_queue *queue, gpusync_ticket ticket);
+extern inline uint64_t gpusync_in_flight(const gpusync_queue *queue);
+extern inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket);
+extern inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value);
+#endif
+
+/* Plain symbols of the calls whose symbols contain the version. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifdef __GNUC__
+gpusync_result gpusync__plain_device_create(const gpusync_device_desc *desc, gpusync_device **out)
+    GPUSYNC__SYMBOL("gpusync_device_create");
+gpusync_result gpusync__plain_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out)
+    GPUSYNC__SYMBOL("gpusync_queue_create");
+gpusync_result gpusync__plain_command_buffer_create(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
+                                                    uint64_t timeout_ns, void **out)
+    GPUSYNC__SYMBOL("gpusync_command_buffer_create");
+
+GPUSYNC_API gpusync_result gpusync__plain_device_create(const gpusync_device_desc *desc, gpusync_device **out)
+{
+    return gpusync_device_create(desc, out);
+}
+
+GPUSYNC_API gpusync_result gpusync__plain_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
+                                                       gpusync_queue **out)
+{
+    return gpusync_queue_create(device, desc, out);
+}
+
+GPUSYNC_API gpusync_result gpusync__plain_command_buffer_create(gpusync_queue *queue,
+                                                                const gpusync_command_buffer_desc *desc,
+                                                                uint64_t timeout_ns, void **out)
+{
+    return gpusync_command_buffer_create(queue, desc, timeout_ns, out);
+}
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#endif /* GPUSYNC_IMPLEMENTATION */
+
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
+
+/* -------------------------------------------------------------------------- >>history --
+
+   Changes
+     0.5   rebuilt on the contract at the head of this file; programs of 0.4 have to be ported
+
+   Versions are semantic. While the major number is 0, a minor number may change the API, and says so here.
+
+   SPDX-License-Identifier: MIT
+
+   Copyright (c) 2026 the gpusync authors
+
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+   documentation files (the "Software"), to deal in the Software without restriction, including without limitation
+   the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and
+   to permit persons to whom the Software is furnished to do so, subject to the following conditions:
+
+   The above copyright notice and this permission notice shall be included in all copies or substantial portions of
+   the Software.
+
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO
+   THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+   AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+   CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS
+   IN THE SOFTWARE. */

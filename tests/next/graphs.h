@@ -1,0 +1,1502 @@
+/* graphs.h - random programs of queues and timelines beside a model of the contract (test_graphs.c)
+
+   A graph is a number of steps, all of them drawn from one seed: commits, submissions, markers, signals of the host,
+   discards, cancelled work, and ends on the GPU, one at a time, on the manual clock. After each step the model below says
+   what the contract allows: which work Metal has got by now and in which order, which tickets have ended and how, what
+   each timeline shows, what is on record, and which callbacks have become due. gpusync has to agree with all of it.
+
+   The model is written from the contract, and knows nothing of how gpusync works: no lists, no locks, no references. It
+   goes through all work again and again until nothing moves.
+
+   Where the contract leaves the result open, as between two failures that a ticket both waits for, the model keeps a set
+   of results and takes over which of them gpusync has chosen. What the contract leaves open altogether is not drawn:
+     - two signals of one value: each work signals a number of its own (its rank) on all timelines that it signals, so
+       that there is always one lowest.
+
+   Environment: GRAPHS graphs in all (by default 200), GRAPHS_SEED runs one. A failure prints both, and all steps. */
+#ifndef GRAPHS_H
+#define GRAPHS_H
+
+#include "kit.h"
+
+/* What may occur in a graph. */
+typedef struct graph_rules {
+    const char *name;
+    unsigned queues, timelines;
+    unsigned steps;
+    bool unordered, host_sync, tickets, encoded, markers, fails, cancels, discards, host_signals, order_only, sticky;
+    bool others, empties, looks, timeline_fails;
+} graph_rules;
+
+enum { MOST_WORK = 96, MOST_WAITS = 4, MOST_SIGNALS = 2, MOST_BUFFERS = 2, MOST_CALLBACKS = 256, MOST_COMMITS = 2048 };
+
+/* -- the model ------------------------------------------------------------------------------------------------------ */
+
+/* OPEN: encoded, not committed. OVER: never ran, and its result is fixed; it waits for its turn. */
+typedef enum model_state { MODEL_OPEN, MODEL_GONE, MODEL_HELD, MODEL_SENT, MODEL_OVER, MODEL_SETTLED } model_state;
+
+/* A set of results: bit n is result -n. */
+typedef uint64_t results;
+#define RESULT(r) (UINT64_C(1) << -(r))
+#define ONLY_OK RESULT(GPUSYNC_OK)
+
+typedef struct model_point {
+    int queue; /* below 0: a value */
+    int64_t ticket;
+    int timeline;
+    uint64_t value;
+} model_point;
+
+typedef struct model_signal {
+    int timeline;
+    bool overtaken;
+    bool crossed; /* sent as the host wrote a lower value: it may count as the host's from then on */
+} model_signal;
+
+typedef struct model_work {
+    model_state state;
+    int queue;
+    int64_t ticket;
+    bool unordered, host_sync, marker;
+    model_point waits[MOST_WAITS];
+    unsigned wait_count;
+    model_signal signals[MOST_SIGNALS];
+    unsigned signal_count;
+    uint64_t rank; /* the value of all its signals */
+    bool encodes;  /* its waits and signals are encoded in its only buffer */
+    void *buffers[MOST_BUFFERS];
+    unsigned buffer_count;
+    unsigned left;   /* buffers that have not ended on the GPU */
+    bool ended;      /* the GPU is finished with it */
+    bool late;       /* handlers of one of its buffers have not run: a look has to tell the end */
+    bool faults;     /* one of its buffers fails */
+    bool failed;     /* one of them has failed */
+    results takes;   /* the failure that stuck before it in the order of tickets; 0: none */
+    results allowed; /* OVER: what it ends with */
+    bool inherits;   /* OVER */
+    gpusync_result result;
+    bool inherited, ran;
+    bool inherited_or_not; /* cancelled, or waited for cancelled work: either */
+} model_work;
+
+typedef struct model_timeline {
+    bool order_only, others;
+    uint64_t reached, sent, event;
+    results failure; /* 0: has not failed */
+    uint64_t raises[MOST_WORK]; /* order_only: values of work that never ran or failed, not raised yet */
+    bool raise_sent[MOST_WORK];
+    unsigned raise_count;
+} model_timeline;
+
+typedef struct model_queue {
+    bool sticky;
+    results stuck;   /* 0: nothing sticks */
+    int64_t cleared; /* failures of tickets up to this one do not stick */
+    int64_t last;    /* ticket */
+    int tickets[MOST_WORK + 1]; /* the work of each */
+    int failures[MOST_WORK]; /* work, in the order in which it was settled */
+    unsigned failure_count;
+    bool told[MOST_WORK + 1]; /* a wait for everything has returned the failure of this ticket */
+} model_queue;
+
+typedef struct graph {
+    stage s;
+    const graph_rules *rules;
+    uint64_t seed, random;
+    unsigned step;
+    model_work work[MOST_WORK];
+    int work_count;
+    model_timeline t[STAGE_MOST];
+    model_queue q[STAGE_MOST];
+    uint64_t top; /* highest rank drawn */
+    bool used[4096];
+    /* callbacks */
+    struct {
+        model_point point;
+        bool ran, seen;
+        unsigned order;
+        gpusync_result result;
+    } callbacks[MOST_CALLBACKS];
+    unsigned callback_count;
+    /* what Metal was sent: buffers in the order of [commit], by the message hook */
+    pthread_mutex_t lock;
+    void *signalling[64];
+    unsigned signalling_count;
+    struct {
+        void *buffer;
+        bool signals;
+    } commits[MOST_COMMITS];
+    unsigned commit_count;
+    int behind[STAGE_MOST]; /* the work whose program's buffers have all ended, and whose signals are in the next one */
+    char text[1 << 16];
+    size_t length;
+} graph;
+
+static void say(graph *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(graph *g, const char *format, ...)
+{
+    va_list list;
+    int n;
+    va_start(list, format);
+    n = vsnprintf(g->text + g->length, sizeof g->text - g->length, format, list);
+    va_end(list);
+    if (n > 0 && g->length + (size_t)n < sizeof g->text) g->length += (size_t)n;
+}
+
+#define wrong(g, ...) (fprintf(stderr, "\n%s", (g)->text), fprintf(stderr, __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
+static void end_wrong(graph *g, const char *file, int line)
+{
+    fprintf(stderr, "\n%s: step %u of GRAPHS_SEED=%llu\n", g->rules->name, g->step, (unsigned long long)g->seed);
+    _fail(file, line);
+}
+
+static uint64_t draw(graph *g, uint64_t n)
+{
+    g->random ^= g->random << 13;
+    g->random ^= g->random >> 7;
+    g->random ^= g->random << 17;
+    return (g->random * UINT64_C(0x2545F4914F6CDD1D) >> 33) % n;
+}
+
+static bool chance(graph *g, unsigned percent)
+{
+    return draw(g, 100) < percent;
+}
+
+/* Of the values that work is to signal (S7): each is a rank. */
+static bool model_sent(const model_work *w)
+{
+    return w->state == MODEL_SENT;
+}
+
+/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. With what is to be raised. */
+static uint64_t model_lowest_sent(const graph *g, int timeline)
+{
+    const model_timeline *t = &g->t[timeline];
+    uint64_t lowest = UINT64_MAX;
+    unsigned k;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        if (!model_sent(w) || w->rank >= lowest) continue;
+        for (k = 0; k < w->signal_count; k++)
+            if (w->signals[k].timeline == timeline) lowest = w->rank;
+    }
+    for (k = 0; k < t->raise_count; k++)
+        if (t->raise_sent[k] && t->raises[k] < lowest) lowest = t->raises[k];
+    return lowest;
+}
+
+/* R18: where others signal, the event counts below the lowest own signal that is sent and not settled. */
+static uint64_t model_reached(const graph *g, int timeline)
+{
+    const model_timeline *t = &g->t[timeline];
+    uint64_t lowest;
+    uint64_t event = t->event;
+    if (!t->others || t->failure) return t->reached;
+    lowest = model_lowest_sent(g, timeline);
+    if (event >= lowest) event = lowest - 1;
+    return event > t->reached ? event : t->reached;
+}
+
+/* 0: it has not ended; else how. */
+static results model_point_result(const graph *g, const model_point *p)
+{
+    const model_work *w;
+    if (p->queue < 0) {
+        if (p->value <= model_reached(g, p->timeline)) return ONLY_OK;
+        return g->t[p->timeline].failure;
+    }
+    if (p->ticket <= 0) return ONLY_OK;
+    w = &g->work[g->q[p->queue].tickets[p->ticket]];
+    return w->state == MODEL_SETTLED ? RESULT(w->result) : 0;
+}
+
+static results model_failed_waits(const graph *g, const model_work *w)
+{
+    results all = 0;
+    unsigned i;
+    for (i = 0; i < w->wait_count; i++) all |= model_point_result(g, &w->waits[i]) & ~ONLY_OK;
+    return all;
+}
+
+static bool model_waits_over(const graph *g, const model_work *w)
+{
+    unsigned i;
+    for (i = 0; i < w->wait_count; i++)
+        if (!model_point_result(g, &w->waits[i])) return false;
+    return true;
+}
+
+/* S6: reached, or signalled by work that Metal has; HOST_SYNC waits for what is reached (R2), tickets for the end. */
+static bool model_comes(const graph *g, const model_work *w, const model_point *p)
+{
+    const model_timeline *t;
+    unsigned k;
+    int i;
+    if (model_point_result(g, p) == ONLY_OK) return true;
+    if (p->queue >= 0 || w->host_sync) return false;
+    t = &g->t[p->timeline];
+    if (t->others) return true;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *other = &g->work[i];
+        if (!model_sent(other) || other->host_sync || other->rank < p->value) continue;
+        for (k = 0; k < other->signal_count; k++)
+            if (other->signals[k].timeline == p->timeline) return true;
+    }
+    return false;
+}
+
+static bool model_waits_for(const model_work *w, int timeline, uint64_t value)
+{
+    unsigned i;
+    for (i = 0; i < w->wait_count; i++)
+        if (w->waits[i].queue < 0 && w->waits[i].timeline == timeline && w->waits[i].value >= value) return true;
+    return false;
+}
+
+/* Where [commit] of the work's first buffer of the program stands; UINT32_MAX: nowhere. */
+static unsigned commit_of(const graph *g, const model_work *w)
+{
+    unsigned i;
+    for (i = 0; w->buffer_count && i < g->commit_count; i++)
+        if (g->commits[i].buffer == w->buffers[0]) return i;
+    return UINT32_MAX;
+}
+
+/* T3, R2, R4: is there a lower signal that this one has to wait for? */
+static bool model_in_order(const graph *g, const model_work *w, int timeline)
+{
+    unsigned k;
+    int i;
+    if (g->t[timeline].failure) return true;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *other = &g->work[i];
+        bool apart = other->queue != w->queue;
+        if (other->rank >= w->rank) continue;
+        for (k = 0; k < other->signal_count; k++) {
+            if (other->signals[k].timeline != timeline) continue;
+            if (other->state == MODEL_OPEN && apart && other->rank > g->t[timeline].sent) return false;
+            if (!model_sent(other) || model_waits_for(w, timeline, other->rank)) continue;
+            if (apart || other->host_sync || w->host_sync || other->unordered || w->unordered) return false;
+            if (other->signals[k].crossed && commit_of(g, w) == UINT32_MAX) return false;
+        }
+    }
+    return true;
+}
+
+/* The host writes a value while a higher one is under way on the GPU. The two may cross, and gpusync may hold what is to
+   signal behind the GPU's: the contract does not say. The model accepts either. */
+static void model_cross(graph *g, int timeline)
+{
+    uint64_t lowest = model_lowest_sent(g, timeline);
+    unsigned k;
+    int i;
+    for (i = 0; i < g->work_count; i++)
+        for (k = 0; k < g->work[i].signal_count; k++)
+            if (model_sent(&g->work[i]) && g->work[i].rank == lowest && g->work[i].signals[k].timeline == timeline)
+                g->work[i].signals[k].crossed = true;
+}
+
+static bool model_may_go(const graph *g, const model_work *w)
+{
+    const model_queue *q = &g->q[w->queue];
+    int64_t ticket;
+    unsigned i;
+    if (w->state != MODEL_HELD) return false;
+    for (ticket = 1; !w->unordered && ticket < w->ticket; ticket++) {
+        const model_work *other = &g->work[q->tickets[ticket]];
+        if (!other->unordered && other->state == MODEL_HELD) return false;
+    }
+    for (i = 0; i < w->wait_count; i++)
+        if (!model_comes(g, w, &w->waits[i])) return false;
+    for (i = 0; i < w->signal_count; i++)
+        if (!model_in_order(g, w, w->signals[i].timeline)) return false;
+    return true;
+}
+
+static void model_over(model_work *w, results allowed, bool inherits)
+{
+    w->state = MODEL_OVER;
+    w->allowed = allowed;
+    w->inherits = inherits;
+}
+
+/* S7: what is held with a value up to this one comes too late. */
+static void model_overtake(graph *g, int timeline, uint64_t value, const model_work *by)
+{
+    unsigned k;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        model_work *w = &g->work[i];
+        if (w == by || (w->state != MODEL_HELD && w->state != MODEL_OVER) || w->rank > value) continue;
+        for (k = 0; k < w->signal_count; k++) {
+            if (w->signals[k].timeline != timeline || w->signals[k].overtaken) continue;
+            w->signals[k].overtaken = true;
+            if (w->state == MODEL_HELD) model_over(w, RESULT(GPUSYNC_ERROR_NOT_RISING), false);
+        }
+    }
+}
+
+/* R12: a higher one that is sent takes those along that are to be raised. */
+static void model_rise(graph *g, int timeline, uint64_t value, const model_work *by)
+{
+    model_timeline *t = &g->t[timeline];
+    unsigned k, kept = 0;
+    if (t->failure) return;
+    if (value > t->sent) t->sent = value;
+    for (k = 0; k < t->raise_count; k++) {
+        if (t->raises[k] <= value && !t->raise_sent[k]) continue;
+        t->raises[kept] = t->raises[k];
+        t->raise_sent[kept++] = t->raise_sent[k];
+    }
+    t->raise_count = kept;
+    model_overtake(g, timeline, value, by);
+}
+
+static void model_fail_timeline(graph *g, int timeline, results failure)
+{
+    model_timeline *t = &g->t[timeline];
+    if (t->failure) return;
+    t->reached = model_reached(g, timeline);
+    t->failure = failure;
+    t->raise_count = 0;
+}
+
+static void model_failed_signals(graph *g, const model_work *w, results failure)
+{
+    unsigned k;
+    for (k = 0; k < w->signal_count; k++) {
+        model_timeline *t = &g->t[w->signals[k].timeline];
+        if (w->signals[k].overtaken || t->failure) continue;
+        if (t->order_only) {
+            t->raises[t->raise_count] = w->rank;
+            t->raise_sent[t->raise_count++] = w->ran;
+        } else {
+            model_fail_timeline(g, w->signals[k].timeline, failure);
+        }
+    }
+}
+
+/* R17. */
+static void model_stick(graph *g, model_work *w)
+{
+    model_queue *q = &g->q[w->queue];
+    int64_t ticket;
+    if (!q->sticky || w->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->cleared) return;
+    if (!q->stuck) q->stuck = RESULT(w->result);
+    for (ticket = w->ticket + 1; ticket <= q->last && !w->unordered; ticket++) {
+        model_work *other = &g->work[q->tickets[ticket]];
+        if (model_sent(other) && !other->unordered) other->takes |= RESULT(w->result);
+    }
+}
+
+static void model_settle(graph *g, model_work *w, results allowed, bool inherited)
+{
+    model_queue *q = &g->q[w->queue];
+    gpusync_result result;
+    unsigned k;
+    int bit = __builtin_ctzll(allowed);
+    w->ran = w->state == MODEL_SENT;
+    w->state = MODEL_SETTLED;
+    w->result = (gpusync_result)-bit;
+    if (allowed & (allowed - 1)) { /* several are right */
+        result = gpusync_poll(g->s.q[w->queue], w->ticket, NULL);
+        if (result > 0 || !(allowed & RESULT(result))) wrong(g, "ticket %d of queue %d ends with %d, allowed are %llx",
+            (int)w->ticket, w->queue, result, (unsigned long long)allowed);
+        w->result = result;
+    }
+    w->inherited = inherited && w->result != GPUSYNC_ERROR_CANCELLED;
+    w->inherited_or_not = inherited && w->result == GPUSYNC_ERROR_CANCELLED;
+    if (w->result == GPUSYNC_OK) {
+        for (k = 0; k < w->signal_count; k++) {
+            model_timeline *t = &g->t[w->signals[k].timeline];
+            if (!t->failure && w->rank > t->reached) t->reached = w->rank;
+            if (w->host_sync || w->signals[k].crossed) model_cross(g, w->signals[k].timeline);
+        }
+        return;
+    }
+    q->failures[q->failure_count++] = (int)(w - g->work);
+    model_failed_signals(g, w, RESULT(w->result));
+    model_stick(g, w);
+}
+
+/* S3: ordered work in its turn. S4, R8: work that failed on its own waits for nothing. */
+static bool model_settle_one(graph *g, int queue)
+{
+    model_queue *q = &g->q[queue];
+    bool turn = true;
+    int64_t ticket;
+    for (ticket = 1; ticket <= q->last; ticket++) {
+        model_work *w = &g->work[q->tickets[ticket]];
+        bool free_to = w->unordered || turn;
+        if (w->state == MODEL_SETTLED) continue;
+        if (!w->unordered) turn = false;
+        if (!free_to) continue;
+        if (w->state == MODEL_OVER) {
+            model_settle(g, w, w->allowed, w->inherits);
+            return true;
+        }
+        if (w->state != MODEL_SENT || !w->ended) continue;
+        if (w->failed) {
+            results allowed = RESULT(GPUSYNC_ERROR_EXECUTION);
+            model_settle(g, w, allowed, false);
+            return true;
+        }
+        if (model_waits_over(g, w)) {
+            results failed = model_failed_waits(g, w) | w->takes;
+            model_settle(g, w, failed ? failed : ONLY_OK, failed != 0);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool model_fail_held(graph *g)
+{
+    bool moved = false;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        model_work *w = &g->work[i];
+        results failed;
+        if (w->state != MODEL_HELD) continue;
+        failed = model_failed_waits(g, w);
+        if (!failed) failed = g->q[w->queue].stuck;
+        if (!failed) continue;
+        model_over(w, failed, true);
+        moved = true;
+    }
+    return moved;
+}
+
+static bool model_raise(graph *g)
+{
+    unsigned k, best;
+    int i;
+    for (i = 0; i < (int)g->rules->timelines; i++) {
+        model_timeline *t = &g->t[i];
+        uint64_t value, lowest = UINT64_MAX;
+        int j;
+        if (!t->raise_count) continue;
+        for (best = 0, k = 1; k < t->raise_count; k++)
+            if (t->raises[k] < t->raises[best]) best = k;
+        value = t->raises[best];
+        for (j = 0; j < g->work_count; j++)
+            for (k = 0; k < g->work[j].signal_count; k++)
+                if (model_sent(&g->work[j]) && g->work[j].signals[k].timeline == i && g->work[j].rank < lowest)
+                    lowest = g->work[j].rank;
+        if (lowest < value) continue;
+        t->raise_count--;
+        t->raises[best] = t->raises[t->raise_count];
+        t->raise_sent[best] = t->raise_sent[t->raise_count];
+        model_rise(g, i, value, NULL);
+        if (value > t->reached) t->reached = value;
+        model_cross(g, i);
+        return true;
+    }
+    return false;
+}
+
+/* T3: of those that could go, the lowest value first. */
+static bool model_send_one(graph *g)
+{
+    model_work *best = NULL;
+    unsigned k;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        model_work *w = &g->work[i];
+        if (!model_may_go(g, w)) continue;
+        if (!best || !w->signal_count || (best->signal_count && w->rank < best->rank)) best = w;
+        if (!best->signal_count) break;
+    }
+    if (!best) return false;
+    best->state = MODEL_SENT;
+    best->ended = best->left == 0;
+    for (k = 0; k < best->signal_count; k++) model_rise(g, best->signals[k].timeline, best->rank, best);
+    return true;
+}
+
+static void model_step(graph *g)
+{
+    bool moved;
+    int i;
+    do {
+        moved = false;
+        for (i = 0; i < (int)g->rules->queues; i++)
+            while (model_settle_one(g, i)) moved = true;
+        if (moved) continue;
+        moved = model_fail_held(g) || model_raise(g) || model_send_one(g);
+    } while (moved);
+}
+
+/* What a commit or submission of this work may be refused with; 0: it is accepted. */
+static results model_refusals(const graph *g, const model_work *w)
+{
+    results all = 0;
+    unsigned k;
+    if (g->q[w->queue].stuck) all |= RESULT(GPUSYNC_ERROR_EXECUTION);
+    for (k = 0; k < w->signal_count; k++) {
+        int timeline = w->signals[k].timeline;
+        all |= g->t[timeline].failure;
+        if (g->t[timeline].failure) continue;
+        if (w->rank <= g->t[timeline].sent || w->rank <= model_reached(g, timeline))
+            all |= RESULT(GPUSYNC_ERROR_NOT_RISING);
+        if (model_waits_for(w, timeline, w->rank)) all |= RESULT(GPUSYNC_ERROR_NOT_RISING);
+    }
+    return all;
+}
+
+/* -- what gpusync does ---------------------------------------------------------------------------------------------- */
+
+static const char *const state_names[] = {"open", "gone", "held", "sent", "over", "settled"};
+
+static void watch(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    graph *g = (graph *)user;
+    unsigned i;
+    bool commits = strcmp(selector, "commit") == 0;
+    if (phase != SOFTMETAL_BEFORE || (!commits && strcmp(selector, "encodeSignalEvent:value:") != 0)) return;
+    pthread_mutex_lock(&g->lock);
+    for (i = 0; i < g->signalling_count && g->signalling[i] != object; i++) {}
+    if (!commits) {
+        must(i < LENGTH(g->signalling), "too many buffers with signals");
+        g->signalling[i] = object;
+        if (i == g->signalling_count) g->signalling_count++;
+    } else {
+        must(g->commit_count < MOST_COMMITS, "too many commits");
+        g->commits[g->commit_count].buffer = object;
+        g->commits[g->commit_count++].signals = i < g->signalling_count;
+        if (i < g->signalling_count) g->signalling[i] = g->signalling[--g->signalling_count];
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void forget_signals_of(graph *g, void *buffer)
+{
+    unsigned i;
+    pthread_mutex_lock(&g->lock);
+    for (i = 0; i < g->signalling_count && g->signalling[i] != buffer; i++) {}
+    if (i < g->signalling_count) g->signalling[i] = g->signalling[--g->signalling_count];
+    pthread_mutex_unlock(&g->lock);
+}
+
+static int work_of(const graph *g, const void *buffer)
+{
+    unsigned k;
+    int i;
+    for (i = 0; i < g->work_count; i++)
+        for (k = 0; k < g->work[i].buffer_count; k++)
+            if (g->work[i].buffers[k] == buffer) return i;
+    return -1;
+}
+
+/* A buffer of gpusync's that signals: the one behind the program's, where GPU signals stand. */
+static bool signals_behind(graph *g, const void *buffer)
+{
+    unsigned i;
+    bool signals = false;
+    if (!buffer || work_of(g, buffer) >= 0) return false;
+    pthread_mutex_lock(&g->lock);
+    for (i = g->commit_count; i-- > 0;) {
+        if (g->commits[i].buffer != buffer) continue;
+        signals = g->commits[i].signals;
+        break;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return signals;
+}
+
+/* S3: a queue's ordered work in the order of tickets, each with its buffers side by side. */
+static void check_sent_of_queue(graph *g, int queue)
+{
+    int64_t last = 0;
+    int part_of = -1;
+    unsigned part = 0;
+    unsigned i;
+    for (i = 0; i < g->commit_count; i++) {
+        int n = work_of(g, g->commits[i].buffer);
+        const model_work *w;
+        if (n < 0 || g->work[n].queue != queue) continue;
+        w = &g->work[n];
+        if (part_of >= 0 ? part_of != n : w->buffers[0] != g->commits[i].buffer)
+            wrong(g, "the buffers of work %d are not side by side", n);
+        if (w->buffers[part] != g->commits[i].buffer) wrong(g, "the buffers of work %d go in another order", n);
+        part_of = ++part < w->buffer_count ? n : -1;
+        if (part_of >= 0) continue;
+        part = 0;
+        if (w->unordered) continue;
+        if (w->ticket < last) wrong(g, "work %d goes behind ticket %d of its queue", n, (int)last);
+        last = w->ticket;
+    }
+    if (part_of >= 0) wrong(g, "Metal has a part of work %d", part_of);
+}
+
+static bool signals_timeline(const model_work *w, int timeline)
+{
+    unsigned k;
+    for (k = 0; k < w->signal_count; k++)
+        if (w->signals[k].timeline == timeline) return true;
+    return false;
+}
+
+/* S7: the signals of a timeline in rising order. */
+static void check_sent_of_timeline(graph *g, int timeline)
+{
+    uint64_t last = 0;
+    unsigned i;
+    if (g->t[timeline].failure) return; /* nothing rises any more */
+    for (i = 0; i < g->commit_count; i++) {
+        int n = work_of(g, g->commits[i].buffer);
+        if (n < 0 || !signals_timeline(&g->work[n], timeline)) continue;
+        if (g->work[n].rank < last)
+            wrong(g, "work %d signals %d:%d behind %d", n, timeline, (int)g->work[n].rank, (int)last);
+        last = g->work[n].rank;
+    }
+}
+
+/* Metal has got what the model has sent, and nothing else. */
+static void check_sent(graph *g)
+{
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        bool sent = w->state == MODEL_SENT || (w->state == MODEL_SETTLED && w->ran);
+        if (!w->buffer_count || sent == (commit_of(g, w) != UINT32_MAX)) continue;
+        wrong(g, "Metal has %s work %d (ticket %d of queue %d), which is %s", sent ? "not got" : "got", i, (int)w->ticket,
+              w->queue, state_names[w->state]);
+    }
+    for (i = 0; i < (int)g->rules->queues; i++) check_sent_of_queue(g, i);
+    for (i = 0; i < (int)g->rules->timelines; i++) check_sent_of_timeline(g, i);
+}
+
+static int64_t model_done(const graph *g, int queue)
+{
+    int64_t ticket = 0;
+    while (ticket < g->q[queue].last && g->work[g->q[queue].tickets[ticket + 1]].state == MODEL_SETTLED) ticket++;
+    return ticket;
+}
+
+static void check_done(graph *g)
+{
+    int i;
+    for (i = 0; i < (int)g->rules->queues; i++) {
+        int64_t done = model_done(g, i);
+        if (!gpusync_is_done(g->s.q[i], done)) wrong(g, "ticket %d of queue %d is not done", (int)done, i);
+        if (gpusync_is_done(g->s.q[i], done + 1)) wrong(g, "ticket %d of queue %d is done", (int)done + 1, i);
+        if (gpusync_in_flight(g->s.q[i]) != (uint64_t)(g->q[i].last - done)) wrong(g, "in flight on queue %d", i);
+    }
+}
+
+static void check_tickets(graph *g)
+{
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        gpusync_result expected = w->state == MODEL_SETTLED ? w->result : GPUSYNC_NOT_READY;
+        gpusync_result got;
+        if (w->state == MODEL_OPEN || w->state == MODEL_GONE) continue;
+        got = gpusync_poll(g->s.q[w->queue], w->ticket, NULL);
+        if (got != expected)
+            wrong(g, "work %d, ticket %d of queue %d (%s): poll says %d (%s), the contract %d", i, (int)w->ticket,
+                  w->queue, state_names[w->state], got, gpusync_result_string(got), expected);
+        if (expected == GPUSYNC_NOT_READY) expected = GPUSYNC_TIMEOUT;
+        if (chance(g, 90)) continue;
+        got = gpusync_wait(g->s.q[w->queue], w->ticket, 0, NULL);
+        if (got != expected)
+            wrong(g, "work %d, ticket %d of queue %d (%s): a wait says %d (%s), the contract %d", i, (int)w->ticket,
+                  w->queue, state_names[w->state], got, gpusync_result_string(got), expected);
+    }
+}
+
+static void check_values(graph *g)
+{
+    int i;
+    for (i = 0; i < (int)g->rules->timelines; i++) {
+        uint64_t value = UINT64_MAX;
+        uint64_t reached = model_reached(g, i);
+        gpusync_result got = gpusync_timeline_query(g->s.t[i], &value);
+        results allowed = g->t[i].failure ? g->t[i].failure : ONLY_OK;
+        if (got > 0 || !(allowed & RESULT(got)))
+            wrong(g, "timeline %d: query says %d (%s), allowed are %llx", i, got, gpusync_result_string(got),
+                  (unsigned long long)allowed);
+        if (value != reached)
+            wrong(g, "timeline %d shows %llu, the contract %llu", i, (unsigned long long)value,
+                  (unsigned long long)reached);
+        if (gpusync_timeline_wait(g->s.t[i], reached, 0, NULL) != GPUSYNC_OK)
+            wrong(g, "a wait for what timeline %d shows fails", i);
+        got = gpusync_timeline_wait(g->s.t[i], reached + 1, 0, NULL);
+        if (g->t[i].failure ? got > 0 || !(allowed & RESULT(got)) : got != GPUSYNC_TIMEOUT)
+            wrong(g, "a wait for more than timeline %d shows says %d", i, got);
+    }
+}
+
+static void check_failures(graph *g)
+{
+    int i;
+    for (i = 0; i < (int)g->rules->queues; i++) {
+        uint64_t cursor = 0;
+        unsigned count = 0;
+        unsigned seen = 0;
+        gpusync_error error;
+        int64_t last_ordered = 0;
+        bool found[MOST_WORK + 1] = {false};
+        while (gpusync_queue_next_error(g->s.q[i], &cursor, &error) == GPUSYNC_OK) {
+            const model_work *w;
+            if (error.ticket < 1 || error.ticket > g->q[i].last) wrong(g, "a failure of no ticket on queue %d", i);
+            w = &g->work[g->q[i].tickets[error.ticket]];
+            if (w->state != MODEL_SETTLED || w->result == GPUSYNC_OK || found[error.ticket])
+                wrong(g, "a failure of ticket %d of queue %d", (int)error.ticket, i);
+            found[error.ticket] = true;
+            if (error.result != w->result || (error.inherited != w->inherited && !w->inherited_or_not) || error.ran != w->ran)
+                wrong(g, "the failure of ticket %d of queue %d: result %d, inherited %d, ran %d, the contract %d, %d, %d",
+                      (int)error.ticket, i, error.result, error.inherited, error.ran, w->result, w->inherited, w->ran);
+            if (!error.inherited && error.origin != error.ticket) wrong(g, "the origin of ticket %d", (int)error.ticket);
+            if (!w->unordered && error.ticket < last_ordered) wrong(g, "failures of queue %d are out of order", i);
+            if (!w->unordered) last_ordered = error.ticket;
+            count++;
+        }
+        for (seen = 0; seen < g->q[i].failure_count; seen++)
+            if (!found[g->work[g->q[i].failures[seen]].ticket])
+                wrong(g, "no failure of ticket %d of queue %d is on record",
+                      (int)g->work[g->q[i].failures[seen]].ticket, i);
+        if (count != g->q[i].failure_count) wrong(g, "%u failures on queue %d", count, i);
+    }
+}
+
+/* R27. */
+static void check_everything(graph *g)
+{
+    int i;
+    unsigned k;
+    for (i = 0; i < (int)g->rules->queues; i++) {
+        model_queue *q = &g->q[i];
+        results allowed = 0;
+        gpusync_result got;
+        bool all = model_done(g, i) == q->last;
+        int64_t first = INT64_MAX;
+        bool unordered = false;
+        for (k = 0; k < q->failure_count; k++) {
+            const model_work *w = &g->work[q->failures[k]];
+            if (q->told[w->ticket]) continue;
+            if (w->unordered) unordered = true;
+            if (w->ticket < first) allowed = RESULT(w->result);
+            if (w->ticket < first) first = w->ticket;
+        }
+        /* With UNORDERED failures among them, "first" may be by ticket or by end. */
+        for (k = 0; k < q->failure_count && unordered; k++)
+            if (!q->told[g->work[q->failures[k]].ticket]) allowed |= RESULT(g->work[q->failures[k]].result);
+        if (!allowed) allowed = ONLY_OK;
+        if (q->stuck) allowed = q->stuck;
+        got = gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL);
+        if (!all && !q->stuck && got != GPUSYNC_NOT_READY) wrong(g, "poll for everything of queue %d says %d", i, got);
+        if (all && (got > 0 || !(allowed & RESULT(got))))
+            wrong(g, "poll for everything of queue %d says %d, allowed are %llx", i, got, (unsigned long long)allowed);
+        if (!all || chance(g, 60)) continue;
+        got = gpusync_wait(g->s.q[i], GPUSYNC_EVERYTHING, 0, NULL);
+        if (got > 0 || !(allowed & RESULT(got)))
+            wrong(g, "wait for everything of queue %d says %d, allowed are %llx", i, got, (unsigned long long)allowed);
+        for (k = 0; k < q->failure_count; k++) q->told[g->work[q->failures[k]].ticket] = true;
+    }
+}
+
+/* -- callbacks ------------------------------------------------------------------------------------------------------ */
+
+static graph *calling;
+static unsigned call_order;
+
+static void called(void *user, gpusync_result result, const gpusync_error *error)
+{
+    unsigned i = (unsigned)(uintptr_t)user;
+    must((error == NULL) == (result == GPUSYNC_OK), "an error with OK, or none with a failure");
+    must(!calling->callbacks[i].ran, "a callback was called twice");
+    calling->callbacks[i].ran = true;
+    calling->callbacks[i].result = result;
+    calling->callbacks[i].order = ++call_order;
+}
+
+/* R25, S3: each that is due has been called, with its result; those of ordered tickets of a queue in their order, those of
+   one point as they were registered. */
+static void check_callbacks(graph *g)
+{
+    size_t count = 0;
+    unsigned expected = 0, i, j;
+    if (gpusync_device_run_callbacks(g->s.device, SIZE_MAX, &count) != GPUSYNC_OK) wrong(g, "run_callbacks fails");
+    for (i = 0; i < g->callback_count; i++) {
+        results right = model_point_result(g, &g->callbacks[i].point);
+        if (g->callbacks[i].ran && !right) wrong(g, "callback %u was called too early", i);
+        if (!g->callbacks[i].ran && right) wrong(g, "callback %u was not called", i);
+        if (!right || g->callbacks[i].seen) continue;
+        g->callbacks[i].seen = true;
+        expected++;
+        if (g->callbacks[i].result > 0 || !(right & RESULT(g->callbacks[i].result)))
+            wrong(g, "callback %u gets %d", i, g->callbacks[i].result);
+    }
+    if (count != expected) wrong(g, "%zu callbacks were run, %u were due", count, expected);
+    for (i = 0; i < g->callback_count; i++)
+        for (j = 0; j < g->callback_count; j++) {
+            const model_point *a = &g->callbacks[i].point, *b = &g->callbacks[j].point;
+            if (i == j || !g->callbacks[i].ran || !g->callbacks[j].ran || a->queue != b->queue) continue;
+            if (a->queue < 0 && (a->timeline != b->timeline || i > j || a->value != b->value)) continue;
+            if (a->queue >= 0 && (a->ticket > b->ticket || (a->ticket == b->ticket && i > j))) continue;
+            if (a->queue >= 0 && a->ticket < b->ticket) continue; /* judged where both were registered before the end */
+            if (g->callbacks[i].order > g->callbacks[j].order) wrong(g, "callback %u runs behind %u", i, j);
+        }
+}
+
+static gpusync_point real_point(const graph *g, const model_point *p)
+{
+    return p->queue < 0 ? at(g->s.t[p->timeline], p->value) : ticket_at(g->s.q[p->queue], p->ticket);
+}
+
+static void register_callback(graph *g, const model_point *p)
+{
+    unsigned i = g->callback_count;
+    if (i == MOST_CALLBACKS) return;
+    g->callbacks[i].point = *p;
+    g->callback_count++;
+    say(g, "  on_done %u: queue %d ticket %d timeline %d value %d\n", i, p->queue, (int)p->ticket, p->timeline,
+        (int)p->value);
+    assert_ok(gpusync_on_done(real_point(g, p), called, (void *)(uintptr_t)i));
+}
+
+/* -- the steps ------------------------------------------------------------------------------------------------------ */
+
+static void check(graph *g)
+{
+    model_step(g);
+    check_sent(g);
+    check_done(g);
+    check_tickets(g);
+    check_values(g);
+    check_failures(g);
+    check_everything(g);
+    if (chance(g, 70)) check_callbacks(g);
+}
+
+static uint64_t new_rank(graph *g)
+{
+    uint64_t low = g->top > 6 ? g->top - 6 : 1;
+    uint64_t rank = low + draw(g, 10);
+    while (g->used[rank]) rank++;
+    g->used[rank] = true;
+    if (rank > g->top) g->top = rank;
+    return rank;
+}
+
+static bool draw_point(graph *g, model_point *p)
+{
+    memset(p, 0, sizeof *p);
+    if (g->rules->tickets && chance(g, 35)) {
+        p->queue = (int)draw(g, g->rules->queues);
+        p->ticket = (int64_t)draw(g, (uint64_t)g->q[p->queue].last + 1);
+        return p->ticket > 0;
+    }
+    if (!g->rules->timelines) return false;
+    p->queue = -1;
+    p->timeline = (int)draw(g, g->rules->timelines);
+    p->value = 1 + draw(g, g->top + 2);
+    return true;
+}
+
+static model_work *new_work(graph *g, int queue)
+{
+    model_work *w = &g->work[g->work_count];
+    memset(w, 0, sizeof *w);
+    w->queue = queue;
+    return w;
+}
+
+static bool signals_already(const model_work *w, int timeline)
+{
+    unsigned k;
+    for (k = 0; k < w->signal_count; k++)
+        if (w->signals[k].timeline == timeline) return true;
+    return false;
+}
+
+static void draw_points(graph *g, model_work *w)
+{
+    unsigned waits = (unsigned)draw(g, 3);
+    unsigned signals = g->rules->timelines ? (unsigned)draw(g, 3) : 0;
+    while (waits-- > 0) {
+        model_point p;
+        if (draw_point(g, &p)) w->waits[w->wait_count++] = p;
+    }
+    if (signals) w->rank = new_rank(g);
+    while (signals-- > 0) {
+        int timeline = (int)draw(g, g->rules->timelines);
+        if (g->t[timeline].others || signals_already(w, timeline)) continue;
+        w->signals[w->signal_count++].timeline = timeline;
+    }
+}
+
+/* The graph's own reference keeps the address of each buffer its own. */
+static void *draw_buffer(graph *g, model_work *w)
+{
+    void *buffer = new_buffer(g->s.q[w->queue]);
+    int number = (int)(w - g->work);
+    metal_retain(buffer);
+    mark(&g->s, buffer, (uint32_t)number);
+    if (g->rules->fails && chance(g, 12)) {
+        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        w->faults = true;
+    }
+    w->buffers[w->buffer_count++] = buffer;
+    return buffer;
+}
+
+static void accept(graph *g, model_work *w, int64_t ticket)
+{
+    model_queue *q = &g->q[w->queue];
+    if (ticket != q->last + 1) wrong(g, "ticket %d, expected %d", (int)ticket, (int)q->last + 1);
+    w->ticket = ++q->last;
+    q->tickets[w->ticket] = (int)(w - g->work);
+    w->left = w->buffer_count;
+    w->state = MODEL_HELD;
+    say(g, "  ticket %d\n", (int)ticket);
+}
+
+static void tell_work(graph *g, const model_work *w, const char *what)
+{
+    unsigned k;
+    say(g, "%u: %s work %d on queue %d%s%s%s", g->step, what, (int)(w - g->work), w->queue,
+        w->unordered ? " UNORDERED" : "", w->host_sync ? " HOST_SYNC" : "", w->faults ? " fails" : "");
+    say(g, ", %u buffers", w->buffer_count);
+    for (k = 0; k < w->wait_count; k++) {
+        const model_point *p = &w->waits[k];
+        if (p->queue < 0) say(g, ", waits %d:%d", p->timeline, (int)p->value);
+        if (p->queue >= 0) say(g, ", waits ticket %d of %d", (int)p->ticket, p->queue);
+    }
+    for (k = 0; k < w->signal_count; k++) say(g, ", signals %d:%d", w->signals[k].timeline, (int)w->rank);
+    say(g, "\n");
+}
+
+static void throw_away(graph *g, model_work *w)
+{
+    unsigned k;
+    for (k = 0; k < w->buffer_count; k++) {
+        assert_ok(gpusync_command_buffer_discard(g->s.q[w->queue], w->buffers[k]));
+        forget_signals_of(g, w->buffers[k]);
+    }
+    w->state = MODEL_GONE;
+}
+
+/* Either the work is accepted, or refused as the contract says; then it has changed nothing. */
+static void judge(graph *g, model_work *w, results refusals, gpusync_result got, int64_t ticket)
+{
+    if (!refusals) {
+        if (got != GPUSYNC_OK) wrong(g, "refused with %d (%s)", got, gpusync_result_string(got));
+        accept(g, w, ticket);
+        return;
+    }
+    if (got >= 0 || !(refusals & RESULT(got)))
+        wrong(g, "refusal %d (%s), allowed are %llx", got, gpusync_result_string(got), (unsigned long long)refusals);
+    if (ticket != -7) wrong(g, "a refused call writes the ticket");
+    say(g, "  refused with %d\n", got);
+}
+
+static bool room_for_work(const graph *g)
+{
+    return g->work_count < MOST_WORK;
+}
+
+static bool can_make(graph *g, int queue)
+{
+    void *buffer = NULL;
+    if (!g->q[queue].stuck) return room_for_work(g);
+    assert_result(gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer), GPUSYNC_ERROR_EXECUTION);
+    return false;
+}
+
+static void step_submit(graph *g)
+{
+    int queue = (int)draw(g, g->rules->queues);
+    model_work *w = new_work(g, queue);
+    gpusync_point waits[MOST_WAITS], signals[MOST_SIGNALS];
+    gpusync_submission submission = {0};
+    gpusync_ticket ticket = -7;
+    unsigned buffers = chance(g, 15) ? 2 : 1;
+    unsigned k;
+    bool callback = chance(g, 40) && g->callback_count < MOST_CALLBACKS;
+    results refusals;
+    gpusync_result got;
+    if (!can_make(g, queue)) return;
+    g->work_count++;
+    w->unordered = g->rules->unordered && chance(g, 30);
+    w->host_sync = g->rules->host_sync && chance(g, 25);
+    if (w->host_sync && g->rules->empties && chance(g, 30)) buffers = 0;
+    draw_points(g, w);
+    for (k = 0; k < buffers; k++) draw_buffer(g, w);
+    for (k = 0; k < w->wait_count; k++) waits[k] = real_point(g, &w->waits[k]);
+    for (k = 0; k < w->signal_count; k++) signals[k] = at(g->s.t[w->signals[k].timeline], w->rank);
+    tell_work(g, w, "submit");
+    submission.waits = waits;
+    submission.wait_count = w->wait_count;
+    submission.signals = signals;
+    submission.signal_count = w->signal_count;
+    submission.command_buffers = w->buffers;
+    submission.command_buffer_count = w->buffer_count;
+    submission.flags = (w->unordered ? GPUSYNC_SUBMIT_UNORDERED : 0u) | (w->host_sync ? GPUSYNC_SUBMIT_HOST_SYNC : 0u);
+    if (callback) {
+        submission.on_complete = called;
+        submission.user = (void *)(uintptr_t)g->callback_count;
+    }
+    refusals = model_refusals(g, w);
+    w->state = MODEL_GONE;
+    got = gpusync_submit(g->s.q[queue], &submission, &ticket);
+    judge(g, w, refusals, got, ticket);
+    if (got != GPUSYNC_OK) {
+        check_sent(g);
+        throw_away(g, w);
+        return;
+    }
+    if (!callback) return;
+    memset(&g->callbacks[g->callback_count].point, 0, sizeof g->callbacks[0].point);
+    g->callbacks[g->callback_count].point.queue = queue;
+    g->callbacks[g->callback_count].point.ticket = ticket;
+    say(g, "  with on_complete %u\n", g->callback_count);
+    g->callback_count++;
+}
+
+/* A buffer with encoded waits and signals, which stays open for a while. */
+static void step_encode(graph *g)
+{
+    int queue = (int)draw(g, g->rules->queues);
+    model_work *w = new_work(g, queue);
+    void *buffer;
+    unsigned k, kept = 0;
+    if (!can_make(g, queue)) return;
+    g->work_count++;
+    w->encodes = true;
+    draw_points(g, w);
+    buffer = draw_buffer(g, w);
+    tell_work(g, w, "encode");
+    w->state = MODEL_OPEN;
+    for (k = 0; k < w->wait_count; k++) encode_wait(g->s.q[queue], buffer, real_point(g, &w->waits[k]));
+    for (k = 0; k < w->signal_count; k++) {
+        model_signal signal = w->signals[k];
+        const model_timeline *t = &g->t[signal.timeline];
+        results allowed = t->failure ? t->failure : w->rank <= t->sent ? RESULT(GPUSYNC_ERROR_NOT_RISING) : ONLY_OK;
+        gpusync_result got = gpusync_encode_signal(g->s.q[queue], buffer, at(g->s.t[signal.timeline], w->rank));
+        bool itself = model_waits_for(w, signal.timeline, w->rank);
+        if (got > 0 || !(allowed & RESULT(got))) {
+            /* The contract does not say which of the two calls finds that the buffer waits for its own signal. */
+            if (!itself || got != GPUSYNC_ERROR_NOT_RISING)
+                wrong(g, "encode_signal %d:%d says %d, allowed are %llx", signal.timeline, (int)w->rank, got,
+                      (unsigned long long)allowed);
+        }
+        if (got == GPUSYNC_OK) w->signals[kept++] = signal;
+        if (got != GPUSYNC_OK) say(g, "  signal %d:%d is refused\n", signal.timeline, (int)w->rank);
+    }
+    w->signal_count = kept;
+}
+
+static model_work *draw_open(graph *g)
+{
+    int first = g->work_count ? (int)draw(g, (uint64_t)g->work_count) : 0;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        model_work *w = &g->work[(first + i) % g->work_count];
+        if (w->state == MODEL_OPEN) return w;
+    }
+    return NULL;
+}
+
+static void step_commit_open(graph *g)
+{
+    model_work *w = draw_open(g);
+    gpusync_ticket ticket = -7;
+    results refusals;
+    gpusync_result got;
+    if (!w) return;
+    tell_work(g, w, "commit");
+    refusals = model_refusals(g, w);
+    got = gpusync_commit(g->s.q[w->queue], w->buffers[0], &ticket);
+    judge(g, w, refusals, got, ticket);
+}
+
+static void step_commit_plain(graph *g)
+{
+    int queue = (int)draw(g, g->rules->queues);
+    model_work *w = new_work(g, queue);
+    gpusync_ticket ticket = -7;
+    results refusals;
+    gpusync_result got;
+    if (!can_make(g, queue)) return;
+    g->work_count++;
+    draw_buffer(g, w);
+    tell_work(g, w, "commit");
+    refusals = model_refusals(g, w);
+    got = gpusync_commit(g->s.q[queue], w->buffers[0], &ticket);
+    judge(g, w, refusals, got, ticket);
+}
+
+/* R11. */
+static void step_discard(graph *g)
+{
+    model_work *w = draw_open(g);
+    if (!w) return;
+    tell_work(g, w, "discard");
+    throw_away(g, w);
+    if (g->q[w->queue].stuck) model_failed_signals(g, w, g->q[w->queue].stuck);
+}
+
+static void step_marker(graph *g)
+{
+    int queue = (int)draw(g, g->rules->queues);
+    model_work *w = new_work(g, queue);
+    gpusync_ticket ticket = -7;
+    if (!room_for_work(g)) return;
+    g->work_count++;
+    w->unordered = true;
+    w->marker = true;
+    tell_work(g, w, "marker");
+    w->state = MODEL_GONE;
+    assert_ok(gpusync_commit_marker(g->s.q[queue], NULL, &ticket));
+    w->buffers[w->buffer_count++] = metal_retain(softmetal_last_buffer(g->s.metal[queue]));
+    accept(g, w, ticket);
+    w->state = MODEL_SENT; /* R6: at once, whatever is held, and whatever sticks */
+}
+
+/* R3. */
+static void step_host_signal(graph *g)
+{
+    int i = (int)draw(g, g->rules->timelines);
+    model_timeline *t = &g->t[i];
+    uint64_t value = 1 + draw(g, g->top + 2);
+    uint64_t reached = model_reached(g, i);
+    gpusync_result got = gpusync_timeline_signal(g->s.t[i], value);
+    results allowed = ONLY_OK;
+    if (value <= reached || value >= model_lowest_sent(g, i)) allowed = RESULT(GPUSYNC_ERROR_NOT_RISING);
+    if (t->failure) allowed = t->failure;
+    say(g, "%u: host signals %d:%d: %d\n", g->step, i, (int)value, got);
+    if (got > 0 || !(allowed & RESULT(got)))
+        wrong(g, "a signal of the host says %d, allowed are %llx", got, (unsigned long long)allowed);
+    if (got != GPUSYNC_OK) return;
+    model_rise(g, i, value, NULL);
+    t->reached = value;
+    model_cross(g, i);
+    if (t->event < value) t->event = value;
+}
+
+static void look_everywhere(graph *g)
+{
+    size_t count;
+    assert_ok(gpusync_device_run_callbacks(g->s.device, 0, &count));
+}
+
+/* R18: other code. */
+static void step_others(graph *g)
+{
+    int i = (int)draw(g, g->rules->timelines);
+    uint64_t base = 0;
+    void *event;
+    if (!g->t[i].others || g->t[i].failure) return;
+    g->t[i].event += 1 + draw(g, 3);
+    say(g, "%u: other code signals %d:%d\n", g->step, i, (int)g->t[i].event);
+    event = gpusync_timeline_metal(g->s.t[i], &base);
+    metal_event_signal(event, g->t[i].event + base);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    look_everywhere(g);
+}
+
+static void cancel_queue(graph *g, int queue)
+{
+    bool behind = false; /* held work */
+    int64_t ticket;
+    int i;
+    say(g, "%u: cancel_held of queue %d\n", g->step, queue);
+    assert_ok(gpusync_queue_cancel_held(g->s.q[queue]));
+    /* Ordered work behind held work: whether it has failed before its turn has come is left open. */
+    for (ticket = 1; ticket <= g->q[queue].last; ticket++) {
+        model_work *w = &g->work[g->q[queue].tickets[ticket]];
+        if (w->unordered) continue;
+        if (w->state == MODEL_OVER && behind) w->allowed |= RESULT(GPUSYNC_ERROR_CANCELLED);
+        behind = behind || w->state == MODEL_HELD;
+    }
+    for (i = 0; i < g->work_count; i++)
+        if (g->work[i].queue == queue && g->work[i].state == MODEL_HELD)
+            model_over(&g->work[i], RESULT(GPUSYNC_ERROR_CANCELLED), false);
+}
+
+static void step_cancel(graph *g)
+{
+    cancel_queue(g, (int)draw(g, g->rules->queues));
+}
+
+static void step_clear(graph *g)
+{
+    int queue = (int)draw(g, g->rules->queues);
+    if (!g->q[queue].sticky) return;
+    say(g, "%u: clear_failure of queue %d\n", g->step, queue);
+    assert_ok(gpusync_queue_clear_failure(g->s.q[queue]));
+    g->q[queue].stuck = 0;
+    g->q[queue].cleared = g->q[queue].last;
+}
+
+static void step_timeline_fail(graph *g)
+{
+    int i = (int)draw(g, g->rules->timelines);
+    gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
+    gpusync_result got;
+    results allowed = g->t[i].failure ? g->t[i].failure : ONLY_OK;
+    if (chance(g, 70)) return;
+    say(g, "%u: the host fails timeline %d\n", g->step, i);
+    got = gpusync_timeline_fail(g->s.t[i], &reason);
+    if (got > 0 || !(allowed & RESULT(got))) wrong(g, "timeline_fail says %d", got);
+    model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_COMPILE));
+}
+
+static void work_over(graph *g, model_work *w)
+{
+    w->ended = true;
+    if (w->late) look_everywhere(g);
+}
+
+/* The work's GPU part is over when its buffers are, and the one of gpusync's behind them that signals. */
+static void buffer_over(graph *g, void *buffer, int queue, bool late)
+{
+    int n = work_of(g, buffer);
+    model_work *w;
+    if (n >= 0) {
+        w = &g->work[n];
+        w->left--;
+        w->late = w->late || late;
+        if (metal_status(buffer) == 5) w->failed = true; /* MTLCommandBufferStatusError */
+        if (w->left) return;
+        if (signals_behind(g, softmetal_first_in_line(g->s.metal[queue])))
+            g->behind[queue] = n;
+        else
+            work_over(g, w);
+    } else if (signals_behind(g, buffer) && g->behind[queue] >= 0) {
+        w = &g->work[g->behind[queue]];
+        w->late = w->late || late;
+        g->behind[queue] = -1;
+        work_over(g, w);
+    }
+}
+
+/* One buffer ends on one queue: with its handlers, or first the status alone, and somebody looks. */
+static bool step_gpu(graph *g, int queue)
+{
+    void *metal = g->s.metal[queue];
+    softmetal_due due = SOFTMETAL_NOTHING_DUE;
+    void *buffer;
+    unsigned k;
+    bool look = g->rules->looks && chance(g, 25);
+    for (k = 0; (buffer = softmetal_due_at(metal, k, &due)) != NULL; k++) {
+        if (due != SOFTMETAL_HANDLERS_DUE || !chance(g, 60)) continue;
+        say(g, "%u: late handlers on queue %d, work %d\n", g->step, queue, work_of(g, buffer));
+        softmetal_finish(buffer);
+        return true;
+    }
+    buffer = softmetal_first_in_line(metal);
+    if (!buffer || softmetal_what_is_due(buffer) != SOFTMETAL_COMPLETE_DUE) return false;
+    metal_retain(buffer);
+    say(g, "%u: the GPU ends a buffer on queue %d, work %d%s\n", g->step, queue, work_of(g, buffer),
+        look ? " (status alone, and a look)" : "");
+    if (look)
+        softmetal_complete(buffer);
+    else
+        softmetal_finish(buffer);
+    buffer_over(g, buffer, queue, look);
+    if (look) look_everywhere(g);
+    metal_release(buffer);
+    return true;
+}
+
+static void step_callback(graph *g)
+{
+    model_point p;
+    if (draw_point(g, &p)) register_callback(g, &p);
+}
+
+static void one_step(graph *g)
+{
+    const graph_rules *r = g->rules;
+    unsigned what = (unsigned)draw(g, 100);
+    if (what < 40) {
+        step_gpu(g, (int)draw(g, r->queues));
+    } else if (what < 60) {
+        step_submit(g);
+    } else if (what < 65) {
+        step_commit_plain(g);
+    } else if (what < 72) {
+        if (r->encoded) step_encode(g);
+    } else if (what < 78) {
+        if (r->encoded) step_commit_open(g);
+    } else if (what < 80) {
+        if (r->discards) step_discard(g);
+    } else if (what < 82) {
+        if (r->markers) step_marker(g);
+    } else if (what < 86) {
+        if (r->host_signals && r->timelines) step_host_signal(g);
+    } else if (what < 88) {
+        if (r->cancels) step_cancel(g);
+    } else if (what < 91) {
+        if (r->sticky) step_clear(g);
+    } else if (what < 93) {
+        if (r->others) step_others(g);
+    } else if (what < 94) {
+        if (r->timeline_fails && r->timelines) step_timeline_fail(g);
+    } else {
+        step_callback(g);
+    }
+}
+
+static void finish_gpu(graph *g)
+{
+    bool moved;
+    int i;
+    do {
+        moved = false;
+        for (i = 0; i < (int)g->rules->queues; i++) {
+            if (!step_gpu(g, i)) continue;
+            moved = true;
+            check(g);
+            g->step++;
+        }
+    } while (moved);
+}
+
+/* Open buffers are committed or discarded, what can end does; then what still waits is cancelled, and all has ended. */
+static void end_graph(graph *g)
+{
+    model_work *w;
+    int i;
+    while ((w = draw_open(g)) != NULL) {
+        tell_work(g, w, "discard");
+        throw_away(g, w);
+        if (g->q[w->queue].stuck) model_failed_signals(g, w, g->q[w->queue].stuck);
+        check(g);
+        g->step++;
+    }
+    finish_gpu(g);
+    for (i = 0; i < (int)g->rules->timelines; i++) {
+        if (!g->t[i].others || g->t[i].failure) continue;
+        say(g, "%u: the host fails timeline %d, which others signal\n", g->step, i);
+        assert_ok(gpusync_timeline_fail(g->s.t[i], NULL));
+        model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_EXECUTION));
+        check(g);
+        g->step++;
+    }
+    finish_gpu(g);
+    for (i = 0; i < (int)g->rules->queues; i++) {
+        cancel_queue(g, i);
+        check(g);
+        g->step++;
+        finish_gpu(g);
+    }
+    for (i = 0; i < (int)g->rules->queues; i++) {
+        if (model_done(g, i) != g->q[i].last) wrong(g, "ticket %d of queue %d never ends", (int)model_done(g, i) + 1, i);
+        assert_false(gpusync_in_flight(g->s.q[i]));
+    }
+    check_callbacks(g);
+}
+
+/* The order on the GPU, by what it wrote: work that never ran wrote nothing, work that waited wrote behind what it waited
+   for, and a queue's work in the order in which Metal got it. */
+static unsigned mark_of(int work)
+{
+    unsigned i;
+    for (i = 0; i < marks(); i++)
+        if (mark_at(i) == (uint32_t)work) return i;
+    return UINT32_MAX;
+}
+
+static void check_marks(graph *g)
+{
+    unsigned last[STAGE_MOST] = {0};
+    unsigned k;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        unsigned mine = mark_of(i);
+        if (!w->ran && mine != UINT32_MAX) wrong(g, "work %d never ran, and has written", i);
+        if (w->state != MODEL_SETTLED || w->result != GPUSYNC_OK || !w->buffer_count || w->marker) continue;
+        if (mine == UINT32_MAX) wrong(g, "work %d ran, and has not written", i);
+        for (k = 0; k < w->wait_count; k++) {
+            const model_point *p = &w->waits[k];
+            int other = p->queue >= 0 ? g->q[p->queue].tickets[p->ticket] : -1;
+            int j;
+            if (other >= 0 && g->work[other].buffer_count && !g->work[other].marker && mark_of(other) > mine)
+                wrong(g, "work %d runs before work %d, whose ticket it waits for", i, other);
+            for (j = 0; p->queue < 0 && j < g->work_count; j++) {
+                unsigned n;
+                other = -1;
+                for (n = 0; n < g->work[j].signal_count; n++)
+                    if (g->work[j].signals[n].timeline == p->timeline && g->work[j].rank <= p->value) other = j;
+                if (other < 0 || g->work[j].state != MODEL_SETTLED || g->work[j].result != GPUSYNC_OK) continue;
+                if (g->work[j].buffer_count && mark_of(j) > mine)
+                    wrong(g, "work %d runs before work %d, whose value it waits for", i, j);
+            }
+        }
+    }
+    for (k = 0; k < g->commit_count; k++) {
+        unsigned mine;
+        i = work_of(g, g->commits[k].buffer);
+        if (i < 0 || g->work[i].buffers[0] != g->commits[k].buffer) continue;
+        mine = mark_of(i);
+        if (mine == UINT32_MAX) continue;
+        if (mine < last[g->work[i].queue]) wrong(g, "work %d runs out of the order of queue %d", i, g->work[i].queue);
+        last[g->work[i].queue] = mine;
+    }
+}
+
+static void open_graph(graph *g)
+{
+    stage_desc desc = {.no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL};
+    unsigned i;
+    stage_open(&g->s, &desc);
+    for (i = 0; i < g->rules->queues; i++) {
+        gpusync_queue_desc queue = {.max_command_buffer_count = 400, .error_log_count = 128};
+        queue.sticky_failure = g->rules->sticky && chance(g, 60);
+        g->q[i].sticky = queue.sticky_failure;
+        assert_ok(gpusync_queue_create(g->s.device, &queue, &g->s.q[i]));
+        g->s.metal[i] = metal_retain(gpusync_queue_metal(g->s.q[i]));
+        g->behind[i] = -1;
+        say(g, "queue %u%s\n", i, g->q[i].sticky ? " sticky" : "");
+    }
+    for (i = 0; i < g->rules->timelines; i++) {
+        gpusync_timeline_desc timeline = {0};
+        timeline.order_only = g->rules->order_only && chance(g, 50);
+        timeline.signalled_by_others = g->rules->others && chance(g, 40);
+        g->t[i].order_only = timeline.order_only;
+        g->t[i].others = timeline.signalled_by_others;
+        assert_ok(gpusync_timeline_create(g->s.device, &timeline, &g->s.t[i]));
+        say(g, "timeline %u%s%s\n", i, timeline.order_only ? " order_only" : "",
+            timeline.signalled_by_others ? " signalled by others" : "");
+    }
+    softmetal_set_message_hook(watch, g);
+}
+
+static void run_graph(const graph_rules *rules, uint64_t seed)
+{
+    graph *g = (graph *)calloc(1, sizeof *g);
+    unsigned k;
+    int i;
+    must(g != NULL, "no memory");
+    pthread_mutex_init(&g->lock, NULL);
+    g->rules = rules;
+    g->seed = seed;
+    g->random = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    g->top = 1;
+    calling = g;
+    call_order = 0;
+    for (i = 0; i < 8; i++) draw(g, 2);
+    open_graph(g);
+    for (g->step = 0; g->step < rules->steps; g->step++) {
+        one_step(g);
+        check(g);
+    }
+    end_graph(g);
+    check_marks(g);
+    for (i = 0; i < g->work_count; i++)
+        for (k = 0; k < g->work[i].buffer_count; k++) metal_release(g->work[i].buffers[k]);
+    softmetal_set_message_hook(NULL, NULL);
+    stage_close(&g->s);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+#endif

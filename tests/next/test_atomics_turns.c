@@ -1,0 +1,234 @@
+/* test_atomics_turns.c - the races of test_turns.c once more, with each atomic operation a point, and races that have no
+   other points: what a thread may read without a lock
+
+   Contents
+     >>loads    is_done, in_flight, the record behind them
+     >>asked    callbacks on a dispatch queue
+     >>targets  looks at the whole device, while objects of it go */
+#define GPUSYNC_IMPLEMENTATION
+#define WITH_ATOMICS
+#include "test_turns.c"
+
+/* ------------------------------------------------------------------------------------------------------ >>loads -- */
+
+/* Each ticket is committed before the one before it ends: the queue is never idle. */
+static void commit_and_end(void *unused)
+{
+    (void)unused;
+    for (int i = 1; i < 3; i++) {
+        tickets[i] = commit_buffer(stage.q[0], buffers[i]);
+        softmetal_finish(buffers[i - 1]);
+    }
+}
+
+static void ask(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        turns_check(!gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
+        turns_check(gpusync_in_flight(stage.q[0]) >= 1);
+        turns_check(!gpusync_is_done(stage.q[0], 3));
+        bool first = gpusync_is_done(stage.q[0], 1), next = gpusync_is_done(stage.q[0], 2);
+        turns_check(!first || gpusync_is_done(stage.q[0], 1));
+        turns_check(!next || gpusync_is_done(stage.q[0], 1));
+        see(next ? 2 : first);
+    }
+}
+
+static void set_up_busy(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    for (int i = 0; i < 3; i++)
+        buffers[i] = make_buffer(stage.q[0]);
+    tickets[0] = commit_buffer(stage.q[0], buffers[0]);
+    turns_add("commits", commit_and_end, NULL);
+    turns_add("asks", ask, NULL);
+}
+
+static void tear_down_busy(void *unused)
+{
+    (void)unused;
+    softmetal_finish(buffers[2]);
+    turns_check(gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
+    turns_expect(gpusync_in_flight(stage.q[0]), 0);
+    close_stage();
+}
+
+static void test_S2_a_busy_queue_never_looks_idle(void **state)
+{
+    const turns_race race = {.name = "busy", .setup = set_up_busy, .teardown = tear_down_busy};
+    (void)state;
+    run_race(&race, 1, 300, 7);
+}
+
+/* Once is_done is true, the record is there, and a poll and a wait tell of the failure; a value that is reached by
+   sight of the lock-free load is reached for each call. */
+static void ask_for_the_record(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        bool done = gpusync_is_done(stage.q[0], 2);
+        see(done);
+        if (!done)
+            continue;
+        turns_expect(records_of(stage.q[0]), 1);
+        turns_expect(gpusync_poll(stage.q[0], 2, NULL), GPUSYNC_ERROR_EXECUTION);
+        turns_expect(gpusync_wait(stage.q[0], 2, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+        turns_expect(gpusync_wait(stage.q[0], 1, 0, NULL), GPUSYNC_OK);
+        turns_expect(gpusync_timeline_wait(stage.t[0], 1, 0, NULL), GPUSYNC_OK);
+        turns_expect(gpusync_timeline_wait(stage.t[0], 2, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    }
+}
+
+static void set_up_record(void *unused)
+{
+    (void)unused;
+    begin(1, 1);
+    for (int i = 0; i < 2; i++) {
+        const gpusync_point signal = gpusync_at_value(stage.t[0], (uint64_t)i + 1);
+        buffers[i] = make_buffer(stage.q[0]);
+        if (i)
+            softmetal_fail(buffers[i], NULL, 3, NULL);
+        tickets[i] = submit_buffer(stage.q[0], buffers[i], NULL, &signal, NULL, 0);
+    }
+    turns_add("asks", ask_for_the_record, NULL);
+    turns_gpus(1);
+}
+
+static void test_S4_the_record_comes_before_is_done(void **state)
+{
+    const turns_race race = {.name = "record", .setup = set_up_record, .teardown = close_plainly};
+    (void)state;
+    run_race(&race, 1, 300, 3);
+}
+
+/* ------------------------------------------------------------------------------------------------------ >>asked -- */
+
+/* Each callback that becomes due is run, though no other call follows: the one that is asked for may be about to end. */
+static void end_one(void *number)
+{
+    softmetal_finish(buffers[*(int *)number]);
+}
+
+static void ask_for_callback(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_on_done(gpusync_at_ticket(stage.q[0], 1), note_outcome, &outcomes[2]), GPUSYNC_OK);
+}
+
+static bool are_called(void *unused)
+{
+    (void)unused;
+    return outcomes[0].calls && outcomes[1].calls && outcomes[2].calls;
+}
+
+static void await_callbacks(void *unused)
+{
+    turns_until(are_called, unused);
+}
+
+static void set_up_asked(void *unused)
+{
+    gpusync_device_desc desc = race_device();
+    (void)unused;
+    forget();
+    memset(&stage, 0, sizeof stage);
+    desc.callback_mode = GPUSYNC_CALLBACKS_QUEUED;
+    desc.notify = NULL;
+    turns_expect(gpusync_device_create(&desc, &stage.device), GPUSYNC_OK);
+    for (int i = 0; i < 2; i++) {
+        open_queue(i, NULL);
+        buffers[i] = make_buffer(stage.q[i]);
+        submit_buffer(stage.q[i], buffers[i], NULL, NULL, &outcomes[i], 0);
+    }
+    turns_add("ends 0", end_one, &numbers[0]);
+    turns_add("ends 1", end_one, &numbers[1]);
+    turns_add("asks", ask_for_callback, NULL);
+    turns_add("awaits", await_callbacks, NULL);
+    turns_workers();
+}
+
+static void tear_down_asked(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        turns_expect(outcomes[i].calls, 1);
+        turns_expect(outcomes[i].result, GPUSYNC_OK);
+    }
+    close_stage();
+}
+
+static void test_R25_a_callback_that_is_due_is_run(void **state)
+{
+    const turns_race race = {.name = "asked", .setup = set_up_asked, .teardown = tear_down_asked};
+    (void)state;
+    run_race(&race, 1, 300, 0);
+}
+
+/* ---------------------------------------------------------------------------------------------------- >>targets -- */
+
+/* gpusync_device_run_callbacks and gpusync_device_wait go through all objects, while one is destroyed, and another one
+   later. */
+static void look_everywhere(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_device_run_callbacks(stage.device, 0, NULL), GPUSYNC_OK);
+    turns_expect(gpusync_device_wait(stage.device, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+}
+
+static void destroy_now(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+    turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    stage.t[0] = NULL;
+}
+
+static void destroy_then(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_queue_destroy_later(stage.q[1], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
+    stage.q[1] = NULL;
+}
+
+static void set_up_targets(void *unused)
+{
+    (void)unused;
+    begin(3, 1);
+    memset(gones, 0, sizeof gones);
+    for (int i = 0; i < 3; i++)
+        commit_buffer(stage.q[i], make_buffer(stage.q[i]));
+    turns_add("looks", look_everywhere, NULL);
+    turns_add("destroys", destroy_now, NULL);
+    turns_add("destroys later", destroy_then, NULL);
+    turns_gpus(3);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_targets(void *unused)
+{
+    (void)unused;
+    turns_expect(gones[QUEUE_GONE], 1);
+    close_stage();
+}
+
+static void test_R24_a_look_everywhere_meets_objects_that_go(void **state)
+{
+    const turns_race race = {.name = "targets", .setup = set_up_targets, .teardown = tear_down_targets};
+    (void)state;
+    run_race(&race, 1, 300, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_S2_a_busy_queue_never_looks_idle),
+        cmocka_unit_test(test_S4_the_record_comes_before_is_done),
+        cmocka_unit_test(test_R25_a_callback_that_is_due_is_run),
+        cmocka_unit_test(test_R24_a_look_everywhere_meets_objects_that_go),
+        TESTS_OF_TURNS,
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,972 @@
+/* test_destroy.c - how queues, timelines and devices end: destroy, abandon, destroy_later
+
+   Time stands still (still.h): a destroy that another thread makes sleeps until the test has the GPU end something. That
+   nothing is left, of memory, of Metal's objects, each stage asserts as it closes. */
+#define GPUSYNC_IMPLEMENTATION
+#include "still.h"
+
+#define threads {.hooks = &patient_hooks}
+#define threads_by_hand {.hooks = &patient_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}
+#define alone {.hooks = &passing_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}
+
+static gpusync_result destroy_queue(void *queue) { return gpusync_queue_destroy((gpusync_queue *)queue); }
+static gpusync_result abandon_queue(void *queue) { return gpusync_queue_abandon((gpusync_queue *)queue); }
+static gpusync_result let_queue_go(void *queue)
+{
+    return gpusync_queue_destroy_later((gpusync_queue *)queue, NULL, NULL);
+}
+static gpusync_result destroy_device(void *device) { return gpusync_device_destroy((gpusync_device *)device); }
+
+static gpusync_queue *taken(stage *s, int i)
+{
+    gpusync_queue *queue = s->q[i];
+    s->q[i] = NULL;
+    return queue;
+}
+
+static gpusync_timeline *taken_timeline(stage *s, int i)
+{
+    gpusync_timeline *timeline = s->t[i];
+    s->t[i] = NULL;
+    return timeline;
+}
+
+static gpusync_device *taken_device(stage *s)
+{
+    gpusync_device *device = s->device;
+    s->device = NULL;
+    return device;
+}
+
+static void note_gone(void *user)
+{
+    COUNT((unsigned *)user);
+}
+
+static void test_T6_nothing_is_destroyed_at_once(void **state)
+{
+    note n = {0};
+    (void)state;
+    assert_ok(gpusync_queue_destroy(NULL));
+    assert_ok(gpusync_queue_abandon(NULL));
+    assert_ok(gpusync_queue_destroy_later(NULL, remember_destroyed, &n));
+    assert_ok(gpusync_timeline_destroy(NULL));
+    assert_ok(gpusync_timeline_destroy_later(NULL, remember_destroyed, &n));
+    assert_ok(gpusync_device_destroy(NULL));
+    assert_ok(gpusync_device_destroy_later(NULL, remember_destroyed, &n));
+    assert_int_equal(n.calls, 0);
+}
+
+/* -- gpusync_queue_destroy ---------------------------------------------------------------------------------------- */
+
+/* Ticket 1 is Metal's, ticket 2 is held, ticket 3 is held behind it. */
+static void test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    note notes[3];
+    job j = {0};
+    uint64_t value;
+    memset(notes, 0, sizeof notes);
+    for (uint32_t i = 0; i < 3; i++)
+        mark(s, buffers[i], i + 1);
+    commit(s->q[0], buffers[0]);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[1]), SIGNALS(at(s->t[1], 1)));
+    commit(s->q[0], buffers[2]);
+    for (int i = 0; i < 3; i++)
+        on_done(ticket_at(s->q[0], i + 1), &notes[i]);
+    job_call(&j, destroy_queue, taken(s, 0));
+    await_parked(1);
+    assert_false(job_is_over(&j));
+    signal_value(s->t[0], 1); /* too late: it was cancelled as the queue closed */
+    assert_true(finish_next_of(s->metal[0]));
+    assert_ok(job_end(&j));
+    assert_noted(&notes[0], GPUSYNC_OK);
+    assert_noted(&notes[1], GPUSYNC_ERROR_CANCELLED);
+    assert_noted(&notes[2], GPUSYNC_ERROR_CANCELLED);
+    assert_in_order(notes, 3);
+    assert_int_equal(notes[1].error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_false(notes[1].error.ran);
+    assert_result(gpusync_timeline_query(s->t[1], &value), GPUSYNC_ERROR_CANCELLED);
+    assert_false(finish_next_of(s->metal[0]));
+    assert_marks(1);
+}
+
+/* The handler is late, or lost: the status tells. */
+static void test_R20_destroy_looks(void **state)
+{
+    stage *s = stage_of(state);
+    void *late = metal_retain(new_buffer(s->q[0]));
+    void *lost = new_buffer(s->q[1]);
+    commit(s->q[0], late);
+    softmetal_lose_handlers(lost);
+    commit(s->q[1], lost);
+    softmetal_complete(late);
+    softmetal_finish(lost);
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    assert_ok(gpusync_queue_destroy(taken(s, 1)));
+    assert_int_equal(passing.parks, 0);
+    softmetal_finish(late); /* its handler finds what it needs */
+    metal_release(late);
+}
+
+static void finish_at_the_third(void *argument, unsigned park)
+{
+    if (park == 3)
+        finish_next_of(argument);
+}
+
+/* Metal loses the handler of work that ends while the destroy sleeps: a slice later it looks. */
+static void test_T7_a_destroy_that_sleeps_looks(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    softmetal_lose_handlers(buffer);
+    commit(s->q[0], buffer);
+    while_parked(finish_at_the_third, s->metal[0]);
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    assert_int_equal(passing.parks, 3);
+}
+
+static void test_R20_open_buffers_are_discarded(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    const long buffers = softmetal_live("command_buffer");
+    encode_signal(s->q[0], open, at(s->t[0], 1));
+    SUBMIT(s->q[1], SIGNALS(at(s->t[0], 2)));
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    assert_true(softmetal_live("command_buffer") <= buffers); /* one less, and gpusync's own for the signal */
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 2);
+    assert_ok(gpusync_poll(s->q[1], 1, NULL));
+}
+
+/* R4: work of another queue is held for a lower value in the open buffer. Each end of the queue lets it go. */
+static void open_buffer_holds(stage *s, gpusync_result (*end)(void *))
+{
+    void *open = new_buffer(s->q[0]);
+    void *buffer = new_buffer(s->q[1]);
+    encode_signal(s->q[0], open, at(s->t[0], 1));
+    encode_signal(s->q[1], buffer, at(s->t[0], 2));
+    commit(s->q[1], buffer);
+    assert_false(is_sent(buffer));
+    assert_ok(end(taken(s, 0)));
+    assert_true(is_sent(buffer));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 2);
+}
+
+static void test_R4_destroy_lets_go_what_an_open_buffer_holds(void **state)
+{
+    open_buffer_holds(stage_of(state), destroy_queue);
+}
+
+static void test_R4_abandon_lets_go_what_an_open_buffer_holds(void **state)
+{
+    open_buffer_holds(stage_of(state), abandon_queue);
+}
+
+static void test_R4_destroy_later_lets_go_what_an_open_buffer_holds(void **state)
+{
+    open_buffer_holds(stage_of(state), let_queue_go);
+}
+
+/* A failure sticks: the discard fails what the buffer was to signal. */
+static void test_R11_a_stuck_queue_that_goes_fails_what_its_open_buffers_signal(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    uint64_t value;
+    encode_signal(s->q[0], open, at(s->t[0], 1));
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    assert_result(gpusync_timeline_query(s->t[0], &value), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* -- waits that sleep --------------------------------------------------------------------------------------------- */
+
+enum { IN_TICKET, IN_EVERYTHING, IN_ROOM, IN_ANY, IN_ALL_OR_FAILURE, SLEEPERS };
+
+/* Ticket 1 of q[0] fills it; the waits are for it and for a value that does not come. */
+static void begin_sleepers(stage *s, job jobs[SLEEPERS], const gpusync_point points[2])
+{
+    memset(jobs, 0, SLEEPERS * sizeof jobs[0]);
+    job_wait(&jobs[IN_TICKET], s->q[0], 1, GPUSYNC_FOREVER);
+    job_wait(&jobs[IN_EVERYTHING], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    job_buffer(&jobs[IN_ROOM], s->q[0], GPUSYNC_FOREVER);
+    job_many(&jobs[IN_ANY], points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
+    job_many(&jobs[IN_ALL_OR_FAILURE], points, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER);
+}
+
+static void destroy_under_sleepers(stage *s, gpusync_result (*end)(void *))
+{
+    const gpusync_point points[2] = {at(s->t[0], 1), ticket_at(s->q[0], 1)};
+    job jobs[SLEEPERS];
+    job all = {0};
+    job device = {0};
+    job ending = {0};
+    commit_new(s->q[0]);
+    commit_new(s->q[1]);
+    begin_sleepers(s, jobs, points);
+    job_many(&all, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    job_device(&device, s->device, GPUSYNC_FOREVER);
+    await_parked(SLEEPERS + 2);
+    job_call(&ending, end, taken(s, 0));
+    for (int i = 0; i < SLEEPERS; i++)
+        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_DESTROYED);
+    assert_null(jobs[IN_ROOM].buffer);
+    assert_int_equal(jobs[IN_ANY].which, 1);
+    assert_int_equal(jobs[IN_ALL_OR_FAILURE].which, 1);
+    assert_int_equal(jobs[IN_TICKET].error.result, GPUSYNC_ERROR_DESTROYED);
+    assert_false(job_is_over(&all) || job_is_over(&device));
+    signal_value(s->t[0], 1);
+    assert_result(job_end(&all), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(all.which, 1);
+    finish_next(s->q[1]);
+    assert_ok(job_end(&device));
+    finish_all(s);
+    assert_ok(job_end(&ending));
+}
+
+static void test_R20_destroy_ends_waits_that_sleep(void **state)
+{
+    destroy_under_sleepers(stage_of(state), destroy_queue);
+}
+
+static void test_R20_abandon_ends_waits_that_sleep(void **state)
+{
+    destroy_under_sleepers(stage_of(state), abandon_queue);
+}
+
+static void test_R20_destroy_later_ends_waits_that_sleep(void **state)
+{
+    destroy_under_sleepers(stage_of(state), let_queue_go);
+}
+
+/* F13, K3: all work was held, and is cancelled as the queue closes. */
+static void cancel_under_everything(stage *s, gpusync_result (*end)(void *))
+{
+    job waiting = {0};
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    job_wait(&waiting, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(1);
+    assert_ok(end(taken(s, 0)));
+    job_end(&waiting);
+    assert_true(waiting.result == GPUSYNC_ERROR_DESTROYED || waiting.result == GPUSYNC_ERROR_CANCELLED);
+}
+
+static void test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled(void **state)
+{
+    gpusync_result (*const ends[])(void *) = {destroy_queue, abandon_queue, let_queue_go};
+    (void)state;
+    for (size_t i = 0; i < LENGTH(ends); i++) {
+        stage s;
+        stage_open(&s, &(stage_desc){.timelines = 1, .device = threads});
+        cancel_under_everything(&s, ends[i]);
+        stage_close(&s);
+    }
+}
+
+/* -- gpusync_queue_abandon ---------------------------------------------------------------------------------------- */
+
+typedef struct witness {
+    gpusync_queue *queue;
+    bool done[4]; /* of tickets 0 to 3, in the callback */
+    note n;
+} witness;
+
+static void witness_end(void *user, gpusync_result result, const gpusync_error *error)
+{
+    witness *w = (witness *)user;
+    for (int i = 0; i < 4; i++)
+        w->done[i] = gpusync_is_done(w->queue, i);
+    remember(&w->n, result, error);
+}
+
+static void keep_for(gpusync_queue *queue, gpusync_ticket ticket, unsigned *gone, void **object)
+{
+    *object = softmetal_new_witness(note_gone, gone);
+    assert_ok(gpusync_release_after(queue, ticket, *object));
+    metal_release(*object);
+}
+
+/* Ticket 1 is done, ticket 2 is Metal's and signals t[0] and t[1], ticket 3 is held and signals t[2]. */
+static void begin_abandoned(stage *s, witness w[3])
+{
+    void *buffer;
+    commit_new(s->q[0]);
+    finish_all(s);
+    buffer = new_buffer(s->q[0]);
+    mark(s, buffer, 2);
+    encode_signal(s->q[0], buffer, at(s->t[0], 1));
+    encode_signal(s->q[0], buffer, at(s->t[1], 1));
+    commit(s->q[0], buffer);
+    SUBMIT(s->q[0], WAITS(at(s->t[3], 1)), SIGNALS(at(s->t[2], 1)));
+    for (int i = 0; i < 3; i++) {
+        w[i].queue = s->q[0];
+        assert_ok(gpusync_on_done(ticket_at(s->q[0], i + 1), witness_end, &w[i]));
+    }
+}
+
+static void expect_abandoned(const witness w[3])
+{
+    static const gpusync_result expected[3] = {GPUSYNC_OK, GPUSYNC_ERROR_DESTROYED, GPUSYNC_ERROR_CANCELLED};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(w[i].n.calls, 1);
+        assert_result(w[i].n.result, expected[i]);
+        assert_true(w[i].done[0] && w[i].done[1]);
+        assert_false(w[i].done[2] || w[i].done[3]);
+        assert_true(pthread_equal(w[i].n.thread, pthread_self()));
+        assert_true(i == 0 || w[i - 1].n.order < w[i].n.order);
+    }
+    assert_true(w[1].n.error.ran);
+    assert_false(w[2].n.error.ran);
+}
+
+static void test_R21_abandon_ends_all_and_waits_for_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_timeline_desc order_only = {.order_only = true};
+    witness w[3];
+    unsigned gone = 0;
+    void *objects[2];
+    uint64_t value;
+    const uint64_t began = GET(&still_now);
+    memset(w, 0, sizeof w);
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 1)));
+    assert_ok(gpusync_timeline_create(s->device, &order_only, &s->t[1]));
+    begin_abandoned(s, w);
+    keep_for(s->q[0], 2, &gone, &objects[0]);
+    keep_for(s->q[0], 3, &gone, &objects[1]);
+    while_parked(NULL, NULL);
+    assert_ok(gpusync_queue_abandon(taken(s, 0)));
+    assert_int_equal(passing.parks, 0);
+    assert_int_equal(GET(&still_now), began);
+    expect_abandoned(w);
+    assert_result(gpusync_timeline_query(s->t[0], &value), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_timeline_query(s->t[1], &value), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_timeline_query(s->t[2], &value), GPUSYNC_ERROR_CANCELLED);
+    assert_int_equal(marks(), 0);
+    finish_all(s); /* the GPU goes on with what it has */
+    settle(s);
+    assert_marks(2);
+    expect_abandoned(w);
+    assert_int_equal(GET(&gone), 0);
+    metal_release(objects[0]);
+    metal_release(objects[1]);
+    assert_int_equal(GET(&gone), 2);
+}
+
+/* Work of another queue waits for it on the GPU, and work that is held for its ticket. */
+static void test_R21_abandon_lets_no_other_queue_hang(void **state)
+{
+    stage *s = stage_of(state);
+    void *signals = new_buffer(s->q[0]);
+    void *waits = new_buffer(s->q[1]);
+    encode_signal(s->q[0], signals, at(s->t[0], 1));
+    commit(s->q[0], signals);
+    encode_wait(s->q[1], waits, at(s->t[0], 1));
+    commit(s->q[1], waits);
+    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)));
+    assert_true(is_sent(waits));
+    assert_false(finish_next(s->q[1]));
+    assert_ok(gpusync_queue_abandon(taken(s, 0)));
+    assert_true(finish_next(s->q[1]));
+    assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_poll(s->q[1], 2, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_true(failure_at(s->q[1], 0).inherited);
+    assert_string_equal(failure_at(s->q[1], 0).queue_label, "first");
+}
+
+/* Nothing was left: is_done tells the truth to the last. */
+static void test_R21_abandon_of_held_work_alone(void **state)
+{
+    stage *s = stage_of(state);
+    witness w = {.queue = s->q[0]};
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), witness_end, &w));
+    assert_ok(gpusync_queue_abandon(taken(s, 0)));
+    assert_noted(&w.n, GPUSYNC_ERROR_CANCELLED);
+    assert_true(w.done[1]);
+}
+
+/* -- destroy_later ------------------------------------------------------------------------------------------------ */
+
+/* Everything that a queue can have: Metal's, held, and open work; callbacks, and an object to release. */
+static void fill_queue(stage *s, note *sent, note *held, unsigned *gone)
+{
+    void *object;
+    void *open = new_buffer(s->q[0]);
+    encode_signal(s->q[0], open, at(s->t[1], 9));
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), sent);
+    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)))), held);
+    keep_for(s->q[0], 2, gone, &object);
+}
+
+static void test_R22_destroy_later_tells_when_nothing_is_left(void **state)
+{
+    stage *s = stage_of(state);
+    note sent = {0};
+    note held = {0};
+    note destroyed = {0};
+    unsigned gone = 0;
+    fill_queue(s, &sent, &held, &gone);
+    assert_ok(gpusync_queue_destroy_later(taken(s, 0), remember_destroyed, &destroyed));
+    run_callbacks(s);
+    assert_int_equal(calls_of(&destroyed), 0);
+    assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
+    settle(s);
+    assert_noted(&sent, GPUSYNC_OK);
+    assert_noted(&held, GPUSYNC_ERROR_CANCELLED);
+    assert_noted(&destroyed, GPUSYNC_OK);
+    assert_true(sent.order < held.order && held.order < destroyed.order);
+    assert_int_equal(GET(&gone), 1);
+    for (int i = 0; i < 2; i++)
+        assert_ok(gpusync_timeline_destroy(taken_timeline(s, i)));
+    assert_ok(gpusync_device_destroy(taken_device(s)));
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+/* No memory at all from the calls to the end. */
+static void test_R22_destroy_later_needs_no_memory(void **state)
+{
+    stage *s = stage_of(state);
+    note sent = {0};
+    note held = {0};
+    note destroyed[4];
+    note value = {0};
+    unsigned gone = 0;
+    memset(destroyed, 0, sizeof destroyed);
+    fill_queue(s, &sent, &held, &gone);
+    on_done(at(s->t[1], 1), &value);
+    memory_fail(1, true);
+    assert_ok(gpusync_device_destroy_later(taken_device(s), remember_destroyed, &destroyed[3]));
+    assert_ok(gpusync_queue_destroy_later(taken(s, 0), remember_destroyed, &destroyed[2]));
+    assert_ok(gpusync_timeline_destroy_later(taken_timeline(s, 0), remember_destroyed, &destroyed[0]));
+    assert_ok(gpusync_timeline_destroy_later(taken_timeline(s, 1), remember_destroyed, &destroyed[1]));
+    finish_all(s);
+    assert_noted(&sent, GPUSYNC_OK);
+    assert_noted(&held, GPUSYNC_ERROR_CANCELLED);
+    assert_noted(&value, GPUSYNC_ERROR_DESTROYED);
+    for (size_t i = 0; i < LENGTH(destroyed); i++)
+        assert_noted(&destroyed[i], GPUSYNC_OK);
+    assert_int_equal(destroyed[3].order, 7); /* the last of all */
+    assert_int_equal(GET(&gone), 1);
+}
+
+/* A hang keeps its queue and the device, and nothing else. */
+static void test_R22_a_queue_whose_gpu_hangs_stays_until_its_work_ends(void **state)
+{
+    stage *s = stage_of(state);
+    note destroyed[2];
+    memset(destroyed, 0, sizeof destroyed);
+    commit_new(s->q[0]);
+    assert_ok(gpusync_queue_destroy_later(taken(s, 0), remember_destroyed, &destroyed[0]));
+    assert_ok(gpusync_queue_destroy_later(taken(s, 1), remember_destroyed, &destroyed[1]));
+    run_callbacks(s);
+    assert_noted(&destroyed[1], GPUSYNC_OK);
+    assert_int_equal(calls_of(&destroyed[0]), 0);
+    pass(SECONDS(3600));
+    run_callbacks(s);
+    assert_int_equal(calls_of(&destroyed[0]), 0);
+    finish_all(s);
+    run_callbacks(s);
+    assert_noted(&destroyed[0], GPUSYNC_OK);
+}
+
+/* F12, K5: the first waits on the GPU for the second, whose handler Metal loses. A look at the device finds both. */
+static void test_F12_queues_that_go_later_are_looked_at(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = new_buffer(s->q[0]);
+    void *second = new_buffer(s->q[1]);
+    note destroyed[2];
+    memset(destroyed, 0, sizeof destroyed);
+    softmetal_lose_handlers(second);
+    encode_signal(s->q[1], second, at(s->t[0], 1));
+    commit(s->q[1], second);
+    encode_wait(s->q[0], first, at(s->t[0], 1));
+    commit(s->q[0], first);
+    for (int i = 0; i < 2; i++)
+        assert_ok(gpusync_queue_destroy_later(taken(s, i), remember_destroyed, &destroyed[i]));
+    finish_all(s);
+    run_callbacks(s);
+    run_callbacks(s);
+    assert_noted(&destroyed[0], GPUSYNC_OK);
+    assert_noted(&destroyed[1], GPUSYNC_OK);
+}
+
+/* R24: so does a wait that sleeps, for work of another queue that does not end. */
+static void test_K5_a_wait_that_sleeps_looks_at_queues_that_go_later(void **state)
+{
+    stage *s = stage_of(state);
+    void *lost = new_buffer(s->q[0]);
+    note destroyed = {0};
+    commit_new(s->q[1]);
+    softmetal_lose_handlers(lost);
+    commit(s->q[0], lost);
+    assert_ok(gpusync_queue_destroy_later(taken(s, 0), remember_destroyed, &destroyed));
+    finish_next_of(s->metal[0]);
+    assert_int_equal(calls_of(&destroyed), 0);
+    assert_result(gpusync_wait(s->q[1], 1, MS(60), NULL), GPUSYNC_TIMEOUT);
+    assert_noted(&destroyed, GPUSYNC_OK);
+}
+
+typedef struct end_inside {
+    gpusync_device *device;
+    gpusync_queue *queue;
+    gpusync_timeline *timeline;
+    gpusync_result inside[4];
+    note destroyed[3];
+    gate g;
+} end_inside;
+
+static void let_all_go(void *user, gpusync_result result, const gpusync_error *error)
+{
+    end_inside *e = (end_inside *)user;
+    (void)result;
+    (void)error;
+    e->inside[0] = gpusync_queue_destroy_later(e->queue, remember_destroyed, &e->destroyed[0]);
+    e->inside[1] = gpusync_timeline_destroy_later(e->timeline, remember_destroyed, &e->destroyed[1]);
+    e->inside[2] = gpusync_device_destroy_later(e->device, remember_destroyed, &e->destroyed[2]);
+}
+
+static void begin_end_inside(stage *s, end_inside *e)
+{
+    memset(e, 0, sizeof *e);
+    e->queue = taken(s, 0);
+    e->timeline = taken_timeline(s, 0);
+    e->device = s->device;
+    assert_ok(gpusync_on_done(ticket_at(e->queue, commit_new(e->queue)), let_all_go, e));
+}
+
+static void expect_all_gone(end_inside *e)
+{
+    for (int i = 0; i < 3; i++) {
+        assert_ok(e->inside[i]);
+        assert_noted(&e->destroyed[i], GPUSYNC_OK);
+    }
+    assert_true(e->destroyed[0].order < e->destroyed[2].order && e->destroyed[1].order < e->destroyed[2].order);
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+/* A40. */
+static void test_R22_a_callback_may_let_everything_go(void **state)
+{
+    stage *s = stage_of(state);
+    end_inside e;
+    begin_end_inside(s, &e);
+    finish_all(s);
+    (void)taken_device(s);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    expect_all_gone(&e);
+}
+
+static void test_R22_a_callback_may_let_everything_go_by_hand(void **state)
+{
+    stage *s = stage_of(state);
+    end_inside e;
+    begin_end_inside(s, &e);
+    finish_all(s);
+    while (!GET(&e.destroyed[2].calls)) {
+        unsigned long told = kit_now().notifies;
+        assert_true(told > 0);
+        assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, NULL));
+    }
+    (void)taken_device(s);
+    expect_all_gone(&e);
+}
+
+/* -- gpusync_device_destroy --------------------------------------------------------------------------------------- */
+
+static void test_R22_a_device_in_use_is_not_destroyed(void **state)
+{
+    stage *s = stage_of(state);
+    assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
+    assert_ok(gpusync_poll(s->q[0], 0, NULL));
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_ok(gpusync_device_destroy(taken_device(s)));
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+static void destroy_the_device_inside(void *user)
+{
+    end_inside *e = (end_inside *)user;
+    e->inside[3] = gpusync_device_destroy(e->device);
+    gate_wait(&e->g);
+    gate_wait(&e->g);
+    remember_destroyed(&e->destroyed[0]);
+}
+
+static gpusync_result run_some(void *device)
+{
+    return gpusync_device_run_callbacks((gpusync_device *)device, SIZE_MAX, NULL);
+}
+
+/* The object is gone when its `destroyed` is called, and the device's destroy waits until that has returned. */
+static void test_R22_the_destroy_of_a_device_waits_for_destroyed(void **state)
+{
+    stage *s = stage_of(state);
+    end_inside e = {.device = s->device};
+    job running = {0};
+    job ending = {0};
+    gate_init(&e.g, 2);
+    assert_ok(gpusync_queue_destroy_later(taken(s, 0), destroy_the_device_inside, &e));
+    job_call(&running, run_some, s->device);
+    gate_wait(&e.g);
+    assert_result(e.inside[3], GPUSYNC_ERROR_WOULD_DEADLOCK);
+    job_call(&ending, destroy_device, taken_device(s));
+    while (!job_is_over(&ending) && kit_now().parked == 0)
+        sched_yield();
+    assert_false(job_is_over(&ending));
+    gate_wait(&e.g);
+    assert_ok(job_end(&running));
+    end_parks();
+    while (!job_is_over(&ending)) {
+        pass(MS(1));
+        end_parks();
+        sched_yield();
+    }
+    assert_ok(job_end(&ending));
+    gate_destroy(&e.g);
+    assert_noted(&e.destroyed[0], GPUSYNC_OK);
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+/* Its status has told the end, and Metal has not called its handler. */
+static void *end_without_handler(stage *s)
+{
+    void *buffer = metal_retain(new_buffer(s->q[0]));
+    commit(s->q[0], buffer);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    return buffer;
+}
+
+static void finish_buffer_at_the_third(void *argument, unsigned park)
+{
+    if (park == 3)
+        softmetal_finish(argument);
+}
+
+static void test_R22_the_destroy_of_a_device_waits_for_metals_blocks(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = end_without_handler(s);
+    const uint64_t began = GET(&still_now);
+    while_parked(finish_buffer_at_the_third, buffer);
+    assert_ok(gpusync_device_destroy(taken_device(s)));
+    while_parked(NULL, NULL);
+    assert_true(GET(&still_now) - began < SECONDS(1));
+    assert_int_equal(kit_now().blocks, 0);
+    assert_int_equal(kit_now().log_lines, 0);
+    metal_release(buffer);
+}
+
+static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = end_without_handler(s);
+    const uint64_t began = GET(&still_now);
+    assert_ok(gpusync_device_destroy(taken_device(s)));
+    assert_in_range(GET(&still_now) - began, SECONDS(1), SECONDS(1) + MS(2));
+    assert_true(log_has(GPUSYNC_LOG_WARNING, ""));
+    softmetal_finish(buffer); /* late; the block finds what it needs, and the rest goes with it */
+    assert_int_equal(kit_now().blocks, 0);
+    assert_int_equal(kit_now().log_lines, 1);
+    metal_release(buffer);
+}
+
+/* -- gpusync_device_destroy_later --------------------------------------------------------------------------------- */
+
+static void device_goes_later(stage *s, bool by_hand)
+{
+    note destroyed = {0};
+    note done = {0};
+    gpusync_device *device = s->device;
+    assert_ok(gpusync_device_destroy_later(device, remember_destroyed, &destroyed));
+    assert_result(gpusync_device_destroy_later(device, remember_destroyed, &done), GPUSYNC_ERROR_DESTROYED);
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &done); /* its objects stay usable */
+    settle(s);
+    assert_noted(&done, GPUSYNC_OK);
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    run_callbacks(s);
+    assert_int_equal(calls_of(&destroyed), 0);
+    unsigned long told = kit_now().notifies;
+    assert_ok(gpusync_timeline_destroy_later(taken_timeline(s, 0), NULL, NULL));
+    if (by_hand) {
+        assert_int_equal(calls_of(&destroyed), 0);
+        while (!GET(&destroyed.calls)) {
+            assert_true(kit_now().notifies > told);
+            told = kit_now().notifies;
+            assert_ok(gpusync_device_run_callbacks(device, SIZE_MAX, NULL));
+        }
+    }
+    s->device = NULL;
+    assert_noted(&destroyed, GPUSYNC_OK);
+    assert_int_equal(pthread_equal(destroyed.thread, pthread_self()) != 0, by_hand);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+static void test_R22_a_device_goes_later_with_its_last_object(void **state)
+{
+    device_goes_later(stage_of(state), false);
+}
+
+static void test_R22_a_device_goes_later_by_hand(void **state)
+{
+    device_goes_later(stage_of(state), true);
+}
+
+static void test_R22_a_device_without_objects_goes_later_at_once(void **state)
+{
+    stage *s = stage_of(state);
+    note destroyed = {0};
+    assert_ok(gpusync_device_destroy_later(taken_device(s), remember_destroyed, &destroyed));
+    assert_noted(&destroyed, GPUSYNC_OK);
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+/* Without a `destroyed` the device goes all the same, in the run_callbacks that is asked for. */
+static void test_R22_a_device_goes_later_untold(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_device *device = taken_device(s);
+    assert_ok(gpusync_device_destroy_later(device, NULL, NULL));
+    assert_int_equal(kit_now().notifies, 1);
+    assert_ok(gpusync_device_run_callbacks(device, SIZE_MAX, NULL));
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+/* The device goes with a plain destroy of its last object, too. */
+static void test_R22_a_device_goes_later_with_a_plain_destroy(void **state)
+{
+    stage *s = stage_of(state);
+    note destroyed = {0};
+    assert_ok(gpusync_device_destroy_later(taken_device(s), remember_destroyed, &destroyed));
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_int_equal(calls_of(&destroyed), 0);
+    assert_ok(gpusync_queue_destroy(taken(s, 0)));
+    assert_noted(&destroyed, GPUSYNC_OK);
+    assert_int_equal(kit_now().blocks, 0);
+}
+
+/* -- timelines ---------------------------------------------------------------------------------------------------- */
+
+static gpusync_result destroy_timeline(gpusync_timeline *timeline, note *n)
+{
+    gpusync_result result = gpusync_timeline_destroy(timeline);
+    remember_destroyed(n);
+    return result;
+}
+
+static gpusync_result let_timeline_go(gpusync_timeline *timeline, note *n)
+{
+    return gpusync_timeline_destroy_later(timeline, remember_destroyed, n);
+}
+
+/* Both ends; those of the host's waits and callbacks that are reached keep their result. */
+static void end_timeline(gpusync_result (*end)(gpusync_timeline *, note *))
+{
+    stage s;
+    stage_open(&s, &(stage_desc){.timelines = 1, .device = threads});
+    const gpusync_point points[2] = {ticket_at(s.q[0], 0), at(s.t[0], 2)};
+    note reached = {0};
+    note missed = {0};
+    note destroyed = {0};
+    job value = {0};
+    job many = {0};
+    on_done(at(s.t[0], 1), &reached);
+    on_done(at(s.t[0], 2), &missed);
+    signal_value(s.t[0], 1);
+    job_value(&value, s.t[0], 2, GPUSYNC_FOREVER);
+    job_many(&many, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    await_parked(2);
+    assert_ok(end(taken_timeline(&s, 0), &destroyed));
+    assert_result(job_end(&value), GPUSYNC_ERROR_DESTROYED);
+    assert_result(job_end(&many), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(many.which, 1);
+    assert_noted(&reached, GPUSYNC_OK);
+    assert_noted(&missed, GPUSYNC_ERROR_DESTROYED);
+    assert_noted(&destroyed, GPUSYNC_OK);
+    assert_true(reached.order < missed.order && missed.order < destroyed.order);
+    stage_close(&s);
+}
+
+static void test_R19_the_end_of_a_timeline_ends_waits_and_callbacks_of_the_host(void **state)
+{
+    (void)state;
+    end_timeline(destroy_timeline);
+    end_timeline(let_timeline_go);
+}
+
+/* C4: both are held as the timeline goes. */
+static void test_R19_signals_of_accepted_work_still_reach_accepted_work(void **state)
+{
+    stage *s = stage_of(state);
+    note destroyed = {0};
+    SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 2)));
+    assert_ok(gpusync_timeline_destroy_later(taken_timeline(s, 0), remember_destroyed, &destroyed));
+    settle(s);
+    assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[1], 1);
+    settle(s);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_ok(gpusync_poll(s->q[1], 1, NULL));
+    assert_result(gpusync_poll(s->q[1], 2, NULL), GPUSYNC_ERROR_DESTROYED); /* above the highest signal */
+    assert_noted(&destroyed, GPUSYNC_OK);
+}
+
+/* An open buffer is to signal the value: its commit or its discard decides. */
+static void test_R19_an_open_buffer_decides_of_work_that_is_held(void **state)
+{
+    stage *s = stage_of(state);
+    void *committed = new_buffer(s->q[0]);
+    void *discarded = new_buffer(s->q[0]);
+    encode_signal(s->q[0], committed, at(s->t[0], 1));
+    encode_signal(s->q[0], discarded, at(s->t[1], 1));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 1)));
+    assert_result(gpusync_poll(s->q[1], 2, NULL), GPUSYNC_NOT_READY);
+    commit(s->q[0], committed);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], discarded));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], 1, NULL));
+    assert_result(gpusync_poll(s->q[1], 2, NULL), GPUSYNC_ERROR_DESTROYED);
+}
+
+static void test_R19_work_that_is_committed_later_is_judged_alike(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    encode_wait(s->q[0], buffer, at(s->t[0], 1));
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_int_equal(commit(s->q[0], buffer), 1);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_DESTROYED);
+}
+
+/* The destroyed timeline's event is still raised by other code. */
+static void test_R19_where_others_signal_held_work_goes_on(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_retain(gpusync_timeline_metal(s->t[0], NULL));
+    uint64_t base;
+    assert_ptr_equal(gpusync_timeline_metal(s->t[0], &base), event);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
+    METAL__AS(void, uint64_t)(event, metal__sel("setSignaledValue:"), base + 1);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    metal_release(event);
+}
+
+/* -- other rules -------------------------------------------------------------------------------------------------- */
+
+/* F17: Metal has ended both, and no handler tells. Whichever is asked first, the first failure passes to the second. */
+static void test_F17_the_order_of_polls_decides_nothing(void **state)
+{
+    (void)state;
+    for (int first = 1; first <= 2; first++) {
+        stage s;
+        stage_open(&s, &(stage_desc){.device = threads, .queue = {.sticky_failure = true}});
+        void *buffers[2] = {new_buffer(s.q[0]), new_buffer(s.q[0])};
+        softmetal_fail_as(buffers[0], SOFTMETAL_PAGE_FAULT, NULL);
+        for (int i = 0; i < 2; i++) {
+            softmetal_lose_handlers(buffers[i]);
+            commit(s.q[0], buffers[i]);
+        }
+        finish_all(&s);
+        assert_result(gpusync_poll(s.q[0], first, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_poll(s.q[0], 3 - first, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(failures_of(s.q[0]), 2);
+        assert_false(failure_at(s.q[0], 0).inherited);
+        assert_true(failure_at(s.q[0], 1).inherited);
+        stage_close(&s);
+    }
+}
+
+/* F18: a timer may run after a plug-in with a copy of gpusync was unloaded. */
+static void test_F18_no_timer_is_armed(void **state)
+{
+    stage *s = stage_of(state);
+    commit_new(s->q[0]);
+    assert_result(gpusync_wait(s->q[0], 1, SECONDS(10), NULL), GPUSYNC_TIMEOUT);
+    commit_failing(s->q[1], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_next(s->q[1]);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_ok(gpusync_queue_destroy_later(taken(s, 0), NULL, NULL));
+    assert_ok(gpusync_queue_destroy(taken(s, 1)));
+    settle(s);
+    assert_ok(gpusync_device_destroy(taken_device(s)));
+    assert_int_equal(softmetal_timers_armed(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_T6_nothing_is_destroyed_at_once),
+        on_stage_with(test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest, .timelines = 2,
+                      .device = threads),
+        on_stage_with(test_R20_destroy_looks, .queues = 2, .device = alone),
+        on_stage_with(test_T7_a_destroy_that_sleeps_looks, .device = alone),
+        on_stage_with(test_R20_open_buffers_are_discarded, .queues = 2, .timelines = 1, .device = alone),
+        on_stage_with(test_R4_destroy_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1, .device = alone),
+        on_stage_with(test_R4_abandon_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1, .device = alone),
+        on_stage_with(test_R4_destroy_later_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1,
+                      .device = threads),
+        on_stage_with(test_R11_a_stuck_queue_that_goes_fails_what_its_open_buffers_signal, .timelines = 1,
+                      .device = alone, .queue = {.sticky_failure = true}),
+        on_stage_with(test_R20_destroy_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
+                      .queue = {.max_command_buffer_count = 1}),
+        on_stage_with(test_R20_abandon_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
+                      .queue = {.max_command_buffer_count = 1}),
+        on_stage_with(test_R20_destroy_later_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
+                      .queue = {.max_command_buffer_count = 1}),
+        cmocka_unit_test(test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled),
+        on_stage_with(test_R21_abandon_ends_all_and_waits_for_nothing, .timelines = 4, .device = alone),
+        on_stage_with(test_R21_abandon_lets_no_other_queue_hang, .queues = 2, .timelines = 1, .device = alone),
+        on_stage_with(test_R21_abandon_of_held_work_alone, .timelines = 1, .device = alone),
+        on_stage_with(test_R22_destroy_later_tells_when_nothing_is_left, .timelines = 2, .device = threads),
+        on_stage_with(test_R22_destroy_later_needs_no_memory, .timelines = 2, .device = threads),
+        on_stage_with(test_R22_a_queue_whose_gpu_hangs_stays_until_its_work_ends, .queues = 2,
+                      .device = threads_by_hand),
+        on_stage_with(test_F12_queues_that_go_later_are_looked_at, .queues = 2, .timelines = 1,
+                      .device = threads_by_hand),
+        on_stage_with(test_K5_a_wait_that_sleeps_looks_at_queues_that_go_later, .queues = 2,
+                      .device = {.hooks = &passing_hooks}),
+        on_stage_with(test_R22_a_callback_may_let_everything_go, .timelines = 1, .device = threads),
+        on_stage_with(test_R22_a_callback_may_let_everything_go_by_hand, .timelines = 1, .device = threads_by_hand),
+        on_stage_with(test_R22_a_device_in_use_is_not_destroyed, .timelines = 1, .device = alone),
+        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_destroyed, .device = threads_by_hand),
+        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_metals_blocks, .device = alone),
+        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most, .device = alone),
+        on_stage_with(test_R22_a_device_goes_later_with_its_last_object, .timelines = 1, .device = threads),
+        on_stage_with(test_R22_a_device_goes_later_by_hand, .timelines = 1, .device = threads_by_hand),
+        on_stage_with(test_R22_a_device_without_objects_goes_later_at_once, .no_queue = true, .device = threads),
+        on_stage_with(test_R22_a_device_goes_later_untold, .no_queue = true, .device = threads_by_hand),
+        on_stage_with(test_R22_a_device_goes_later_with_a_plain_destroy, .timelines = 1, .device = threads),
+        cmocka_unit_test(test_R19_the_end_of_a_timeline_ends_waits_and_callbacks_of_the_host),
+        on_stage_with(test_R19_signals_of_accepted_work_still_reach_accepted_work, .queues = 2, .timelines = 2,
+                      .device = threads),
+        on_stage_with(test_R19_an_open_buffer_decides_of_work_that_is_held, .queues = 2, .timelines = 2,
+                      .device = threads),
+        on_stage_with(test_R19_work_that_is_committed_later_is_judged_alike, .timelines = 1, .device = threads),
+        on_stage_with(test_R19_where_others_signal_held_work_goes_on, .timelines = 1, .device = threads,
+                      .timeline = {.signalled_by_others = true}),
+        cmocka_unit_test(test_F17_the_order_of_polls_decides_nothing),
+        on_stage_with(test_F18_no_timer_is_armed, .queues = 2, .device = alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

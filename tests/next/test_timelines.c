@@ -1,0 +1,942 @@
+/* test_timelines.c - numbers that only rise
+
+   Proved: how a timeline starts, what the host may signal (R3), waits for values, failure (R13, T5), order_only (R12),
+   values of other code (R18), the pool of events, the end of a timeline (R19), and that a write of the host that crosses
+   one of the GPU takes nothing back. How work is held for values is in test_held.c. */
+#include "kit.h"
+
+#define UNORDERED GPUSYNC_SUBMIT_UNORDERED
+#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
+
+static void *signalling(gpusync_queue *queue, gpusync_point signal)
+{
+    void *buffer = new_buffer(queue);
+    encode_signal(queue, buffer, signal);
+    return buffer;
+}
+
+static void *waiting(gpusync_queue *queue, gpusync_point wait)
+{
+    void *buffer = new_buffer(queue);
+    encode_wait(queue, buffer, wait);
+    return buffer;
+}
+
+static void assert_failed_at(gpusync_timeline *timeline, gpusync_result result, uint64_t reached)
+{
+    uint64_t value = UINT64_MAX;
+    assert_result(gpusync_timeline_query(timeline, &value), result);
+    assert_int_equal(value, reached);
+}
+
+static gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_timeline_desc *desc)
+{
+    gpusync_timeline *timeline = NULL;
+    assert_ok(gpusync_timeline_create(device, desc, &timeline));
+    return timeline;
+}
+
+/* What the event shows, in values of the timeline. Makes the event known to other code. */
+static uint64_t shown(gpusync_timeline *timeline)
+{
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    return metal_event_value(event) - base;
+}
+
+static void other_code_signals(gpusync_timeline *timeline, uint64_t value)
+{
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    metal_event_signal(event, base + value);
+}
+
+/* The GPU has ended with it, its handlers have not run. Retained: metal_release. */
+static void *complete(void *buffer)
+{
+    metal_retain(buffer);
+    softmetal_complete(buffer);
+    return buffer;
+}
+
+static void finish_and_release(void *buffer)
+{
+    softmetal_finish(buffer);
+    metal_release(buffer);
+}
+
+/* -- the start ------------------------------------------------------------------------------------------------------- */
+
+static void test_S7_a_timeline_starts_at_its_initial_value(void **state)
+{
+    static const uint64_t values[] = {0, 1, 7, UINT64_C(1) << 40, GPUSYNC_MAX_VALUE - 1, GPUSYNC_MAX_VALUE};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i < LENGTH(values); i++) {
+        gpusync_timeline_desc desc = {0};
+        gpusync_timeline *timeline;
+        desc.initial_value = values[i];
+        timeline = timeline_from(s->device, &desc);
+        assert_int_equal(value_of(timeline), values[i]);
+        assert_ok(gpusync_timeline_wait(timeline, values[i], 0, NULL));
+        assert_result(gpusync_timeline_signal(timeline, values[i]), GPUSYNC_ERROR_NOT_RISING);
+        if (values[i] < GPUSYNC_MAX_VALUE) {
+            assert_result(gpusync_timeline_wait(timeline, values[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
+            signal_value(timeline, values[i] + 1);
+            assert_int_equal(shown(timeline), values[i] + 1);
+        }
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+static void test_S5_a_timeline_that_cannot_be_made_leaves_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline_desc desc = {0};
+    gpusync_timeline *timeline = (gpusync_timeline *)s;
+    long blocks = kit_now().blocks;
+    long live = softmetal_live(NULL);
+    unsigned n;
+    desc.initial_value = GPUSYNC_MAX_VALUE + 1;
+    assert_result(gpusync_timeline_create(s->device, &desc, &timeline), GPUSYNC_ERROR_NOT_RISING);
+    assert_null(timeline);
+    desc.initial_value = UINT64_MAX;
+    assert_result(gpusync_timeline_create(s->device, &desc, &timeline), GPUSYNC_ERROR_NOT_RISING);
+    desc.initial_value = 0;
+    desc.shared_event = s->metal_device;
+    assert_result(gpusync_timeline_create(s->device, &desc, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(timeline);
+    assert_result(gpusync_timeline_create(NULL, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_create(s->device, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    softmetal_fail_creation(1, true);
+    assert_result(gpusync_timeline_create(s->device, NULL, &timeline), GPUSYNC_ERROR_METAL_NIL);
+    assert_null(timeline);
+    softmetal_fail_creation(0, false);
+    desc.shared_event = NULL;
+    for (n = 0; n < 2; n++) {
+        unsigned step = 1;
+        gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+        desc.signalled_by_others = n;
+        for (; result != GPUSYNC_OK; step++) {
+            memory_fail(step, true);
+            result = gpusync_timeline_create(s->device, &desc, &timeline);
+            memory_fail(0, false);
+            if (result == GPUSYNC_OK) break;
+            assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+            assert_null(timeline);
+            assert_int_equal(kit_now().blocks, blocks);
+        }
+        assert_true(step > 1);
+        assert_ok(gpusync_timeline_fail(timeline, NULL)); /* so that its event is not kept */
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    assert_int_equal(kit_now().blocks, blocks);
+    assert_in_range(softmetal_live(NULL), live, live + 2); /* at most an event that waits for its next use */
+}
+
+static void test_S5_calls_without_a_timeline_are_refused(void **state)
+{
+    uint64_t value = 7;
+    (void)state;
+    assert_result(gpusync_timeline_query(NULL, &value), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(value, 7);
+    assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_fail(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_wait(NULL, 0, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_timeline_destroy(NULL));
+    assert_null(gpusync_timeline_metal(NULL, NULL));
+}
+
+/* -- R3: what the host may signal ------------------------------------------------------------------------------------ */
+
+typedef struct host_signal {
+    uint64_t value;
+    gpusync_result result;
+} host_signal;
+
+static void signal_rows(gpusync_timeline *timeline, const host_signal *rows, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        uint64_t before = value_of(timeline);
+        gpusync_result result = gpusync_timeline_signal(timeline, rows[i].value);
+        if (result != rows[i].result) print_error("the host signals %llu\n", (unsigned long long)rows[i].value);
+        assert_result(result, rows[i].result);
+        assert_int_equal(value_of(timeline), result == GPUSYNC_OK ? rows[i].value : before);
+    }
+}
+
+static void test_R3_the_host_signals_between_what_is_reached_and_what_is_sent(void **state)
+{
+    static const host_signal below[] = {{0, GPUSYNC_ERROR_NOT_RISING},
+                                        {9, GPUSYNC_ERROR_NOT_RISING},
+                                        {10, GPUSYNC_ERROR_NOT_RISING},
+                                        {20, GPUSYNC_ERROR_NOT_RISING},
+                                        {21, GPUSYNC_ERROR_NOT_RISING},
+                                        {25, GPUSYNC_ERROR_NOT_RISING},
+                                        {GPUSYNC_MAX_VALUE, GPUSYNC_ERROR_NOT_RISING},
+                                        {UINT64_MAX, GPUSYNC_ERROR_NOT_RISING},
+                                        {11, GPUSYNC_OK},
+                                        {11, GPUSYNC_ERROR_NOT_RISING},
+                                        {19, GPUSYNC_OK}};
+    static const host_signal above[] = {{20, GPUSYNC_ERROR_NOT_RISING},
+                                        {21, GPUSYNC_OK},
+                                        {GPUSYNC_MAX_VALUE + 1, GPUSYNC_ERROR_NOT_RISING},
+                                        {UINT64_MAX, GPUSYNC_ERROR_NOT_RISING},
+                                        {GPUSYNC_MAX_VALUE, GPUSYNC_OK},
+                                        {GPUSYNC_MAX_VALUE, GPUSYNC_ERROR_NOT_RISING}};
+    stage *s = stage_of(state);
+    unsigned host_sync;
+    for (host_sync = 0; host_sync < 2; host_sync++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_timeline *gate_of_held = new_timeline(s->device);
+        gpusync_ticket held;
+        signal_value(timeline, 10);
+        SUBMIT(s->q[0], SIGNALS(at(timeline, 20)), BUFFERS(new_buffer(s->q[0])), .flags = host_sync ? HOST_SYNC : 0);
+        held = SUBMIT(s->q[1], WAITS(at(gate_of_held, 1)), SIGNALS(at(timeline, 25)));
+        signal_rows(timeline, below, LENGTH(below)); /* the held 25 does not count */
+        finish_all(s);
+        assert_int_equal(value_of(timeline), 20);
+        signal_rows(timeline, above, LENGTH(above));
+        assert_ok(gpusync_timeline_fail(gate_of_held, NULL));
+        assert_result(gpusync_poll(s->q[1], held, NULL) == GPUSYNC_OK ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION,
+                      GPUSYNC_ERROR_EXECUTION);
+        finish_all(s);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_timeline_destroy(gate_of_held));
+    }
+}
+
+/* Vulkan's ping-pong with the host: the GPU waits for 1 and signals 2, the host signals the 1. */
+static void test_R3_the_host_lets_work_go_that_signals_the_same_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = waiting(s->q[0], at(s->t[0], 1));
+    gpusync_ticket ticket;
+    encode_signal(s->q[0], buffer, at(s->t[0], 2));
+    ticket = commit(s->q[0], buffer);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 2);
+}
+
+/* K22: other code signals, too. What a wait or a query has called reached, the host may go on from. */
+static void test_R3_the_host_goes_on_from_a_value_that_it_was_told_of(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t i;
+    for (i = 0; i < 4; i++) {
+        uint64_t now;
+        void *buffer = signalling(s->q[0], at(s->t[0], 2 * i + 1));
+        commit(s->q[0], buffer);
+        complete(buffer);
+        if (i & 1) while (value_of(s->t[0]) < 2 * i + 1) (void)!gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL);
+        else assert_ok(gpusync_timeline_wait(s->t[0], 2 * i + 1, SECONDS(60), NULL));
+        now = value_of(s->t[0]);
+        assert_int_equal(now, 2 * i + 1);
+        signal_value(s->t[0], now + 1);
+        finish_and_release(buffer);
+        assert_int_equal(value_of(s->t[0]), 2 * i + 2);
+    }
+}
+
+/* -- S7: what is reached --------------------------------------------------------------------------------------------- */
+
+/* The event shows it as soon as the GPU has signalled; the rest of the buffer may still fail. */
+static void test_S7_a_value_is_reached_when_its_work_has_succeeded(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = signalling(s->q[0], at(s->t[0], 1));
+    void *failing = signalling(s->q[0], at(s->t[0], 2));
+    commit(s->q[0], buffer);
+    commit(s->q[0], failing);
+    softmetal_execute(buffer);
+    assert_int_equal(shown(s->t[0]), 1);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffer);
+    assert_int_equal(value_of(s->t[0]), 1);
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    softmetal_fail_after_signals(failing, 1);
+    softmetal_finish(failing);
+    assert_int_equal(softmetal_outstanding(s->metal[0]), 0);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 1);
+}
+
+static void test_S7_a_value_that_is_reached_costs_a_wait_no_message(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t messages;
+    signal_value(s->t[0], 5);
+    messages = softmetal_thread_messages();
+    assert_ok(gpusync_timeline_wait(s->t[0], 5, GPUSYNC_FOREVER, NULL));
+    assert_ok(gpusync_timeline_wait(s->t[0], 0, 0, NULL));
+    assert_int_equal(softmetal_thread_messages(), messages);
+}
+
+/* -- waits ----------------------------------------------------------------------------------------------------------- */
+
+static void test_S7_a_sleeping_wait_ends_with_its_own_value(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[4] = {{.which = 0}};
+    unsigned i;
+    for (i = 0; i < 4; i++) job_value(&jobs[i], s->t[0], 2 * i + 1, GPUSYNC_FOREVER);
+    await_parked(4);
+    signal_value(s->t[0], 2);
+    assert_ok(job_end(&jobs[0]));
+    signal_value(s->t[0], 4);
+    assert_ok(job_end(&jobs[1]));
+    assert_false(job_is_over(&jobs[2]));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 9)));
+    finish_all(s);
+    assert_ok(job_end(&jobs[2]));
+    assert_ok(job_end(&jobs[3]));
+}
+
+static void test_S4_a_wait_that_cannot_have_an_answer_says_so(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_wait_options options = {.error = &error};
+    memset(&error, 0x5A, sizeof error);
+    assert_result(gpusync_timeline_wait(s->t[0], GPUSYNC_MAX_VALUE, 1, &options), GPUSYNC_TIMEOUT);
+    assert_int_equal(error.ticket, INT64_C(0x5A5A5A5A5A5A5A5A)); /* not an error: unchanged */
+    assert_result(gpusync_timeline_wait(s->t[0], GPUSYNC_MAX_VALUE + 1, 0, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_timeline_wait(s->t[0], UINT64_MAX, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_NOT_RISING);
+    signal_value(s->t[0], 1); /* a wait that timed out has left nothing behind */
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
+}
+
+/* -- R13, T5: failure ------------------------------------------------------------------------------------------------ */
+
+static void test_R13_the_first_failure_answers_every_later_call(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .code = 77, .message = "no shader"};
+    gpusync_error other = {.result = GPUSYNC_ERROR_METAL_NIL};
+    gpusync_error error;
+    gpusync_wait_options options = {.error = &error};
+    void *open = signalling(s->q[0], at(s->t[0], 6));
+    void *waits = new_buffer(s->q[0]);
+    gpusync_ticket ticket = 77;
+    note notes[2] = {0};
+    signal_value(s->t[0], 5);
+    on_done(at(s->t[0], 6), &notes[0]);
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    memset(&reason, 0, sizeof reason); /* it was copied */
+    assert_result(gpusync_timeline_fail(s->t[0], &other), GPUSYNC_ERROR_COMPILE);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_COMPILE, 5);
+    assert_result(gpusync_timeline_wait(s->t[0], 6, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(error.result, GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(error.code, 77);
+    assert_string_equal(error.message, "no shader");
+    assert_int_equal(error.ticket, 0);
+    assert_ok(gpusync_timeline_wait(s->t[0], 5, 0, NULL)); /* T5: what was reached stays reached, later too */
+    on_done(at(s->t[0], 5), &notes[1]);
+    assert_noted(&notes[0], GPUSYNC_ERROR_COMPILE);
+    assert_noted(&notes[1], GPUSYNC_OK);
+    assert_result(gpusync_timeline_signal(s->t[0], 7), GPUSYNC_ERROR_COMPILE);
+    assert_result(gpusync_commit(s->q[0], open, &ticket), GPUSYNC_ERROR_COMPILE);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    assert_result(gpusync_encode_signal(s->q[0], waits, at(s->t[0], 7)), GPUSYNC_ERROR_COMPILE);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, SIGNALS(at(s->t[0], 7))), GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(ticket, 77);
+    encode_wait(s->q[0], waits, at(s->t[0], 6)); /* accepted, and the ticket tells */
+    ticket = commit(s->q[0], waits);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_COMPILE);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+static void test_R13_the_result_of_a_failure(void **state)
+{
+    static const struct {
+        int given;
+        gpusync_result result;
+    } rows[] = {{GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION},
+                {GPUSYNC_TIMEOUT, GPUSYNC_ERROR_EXECUTION},
+                {GPUSYNC_NOT_READY, GPUSYNC_ERROR_EXECUTION},
+                {-1, GPUSYNC_ERROR_INVALID_ARGUMENT},
+                {-9, (gpusync_result)-9}, /* a number without a name */
+                {GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_CANCELLED},
+                {GPUSYNC_ERROR_COMPILE, GPUSYNC_ERROR_COMPILE},
+                {GPUSYNC_ERROR_COMPILE - 1, GPUSYNC_ERROR_EXECUTION},
+                {INT32_MIN, GPUSYNC_ERROR_EXECUTION}};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i <= LENGTH(rows); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_error reason = {0};
+        gpusync_result result = GPUSYNC_ERROR_EXECUTION;
+        if (i < LENGTH(rows)) {
+            reason.result = (gpusync_result)rows[i].given;
+            result = rows[i].result;
+        }
+        assert_ok(gpusync_timeline_fail(timeline, i < LENGTH(rows) ? &reason : NULL));
+        assert_failed_at(timeline, result, 0);
+        assert_result(gpusync_timeline_wait(timeline, 1, 0, NULL), result);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+static void test_R13_a_failure_wakes_sleepers_and_ends_held_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error reason = {.result = GPUSYNC_ERROR_NO_DEVICE};
+    gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    job jobs[2] = {{.which = 0}};
+    job_value(&jobs[0], s->t[0], 1, GPUSYNC_FOREVER);
+    job_wait(&jobs[1], s->q[0], held, GPUSYNC_FOREVER);
+    await_parked(2);
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    assert_result(job_end(&jobs[0]), GPUSYNC_ERROR_NO_DEVICE);
+    assert_result(job_end(&jobs[1]), GPUSYNC_ERROR_NO_DEVICE);
+    assert_int_equal(jobs[1].error.ticket, held);
+    assert_true(jobs[1].error.inherited);
+    assert_int_equal(jobs[1].error.origin, 0); /* no work failed */
+    assert_false(jobs[1].error.ran);
+}
+
+/* No GPU wait hangs on an own event; an imported one is not written. */
+static void test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned imported;
+    for (imported = 0; imported < 2; imported++) {
+        void *event = imported ? metal_shared_event_new(s->metal_device) : NULL;
+        gpusync_timeline_desc desc = {.shared_event = event};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *runs = signalling(s->q[0], at(timeline, 1));
+        void *waits = waiting(s->q[1], at(timeline, 1));
+        gpusync_ticket producer = commit(s->q[0], runs);
+        gpusync_ticket consumer = commit(s->q[1], waits);
+        assert_true(is_sent(waits));
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        assert_int_equal(finish_next(s->q[1]), !imported);
+        if (imported) {
+            assert_int_equal(metal_event_value(event), 0);
+            assert_result(gpusync_poll(s->q[1], consumer, NULL), GPUSYNC_NOT_READY); /* the GPU uses its memory */
+        } else {
+            assert_result(gpusync_poll(s->q[1], consumer, NULL), GPUSYNC_ERROR_EXECUTION);
+            assert_true(metal_event_value(gpusync_timeline_metal(timeline, NULL)) == UINT64_MAX);
+        }
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[1], consumer, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_poll(s->q[0], producer, NULL)); /* it was only to signal it */
+        assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        metal_release(event);
+    }
+}
+
+static void test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds(void **state)
+{
+    static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC};
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(kinds); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_ticket sent = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)), .flags = kinds[i]);
+        gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(s->q[0])),
+                                     SIGNALS(at(timeline, 2), at(s->t[1], i + 1)), .flags = kinds[i]);
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        signal_value(s->t[0], i + 1);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], sent, NULL));
+        assert_ok(gpusync_poll(s->q[0], held, NULL));
+        assert_int_equal(value_of(s->t[1]), i + 1);
+        assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+/* -- R12: order_only ------------------------------------------------------------------------------------------------- */
+
+static void test_R12_failure_does_not_pass_along_an_order_only_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    void *upload = signalling(s->q[0], at(s->t[0], 1));
+    gpusync_ticket failed, frames[3];
+    unsigned i;
+    softmetal_fail_as(upload, SOFTMETAL_OUT_OF_MEMORY, NULL);
+    failed = commit(s->q[0], upload);
+    frames[0] = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1))); /* on the GPU already */
+    frames[1] = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])), .flags = HOST_SYNC);
+    assert_false(finish_next(s->q[1]));
+    finish_all(s);
+    frames[2] = commit(s->q[2], waiting(s->q[2], at(s->t[0], 1))); /* later */
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    for (i = 0; i < 3; i++) assert_ok(gpusync_poll(s->q[i ? 2 : 1], frames[i], NULL));
+    assert_int_equal(value_of(s->t[0]), 1);
+    assert_int_equal(shown(s->t[0]), 1);
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 2)));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 2); /* the next upload */
+}
+
+typedef enum never_ran { CANCELLED, WAIT_FAILED, QUEUE_DESTROYED, WAYS } never_ran;
+
+static void test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work(void **state)
+{
+    static const gpusync_timeline_desc order = {.order_only = true};
+    static const gpusync_result results[] = {GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_EXECUTION, GPUSYNC_OK};
+    stage *s = stage_of(state);
+    unsigned way;
+    for (way = 0; way < WAYS; way++) {
+        gpusync_timeline *timeline = timeline_from(s->device, &order);
+        gpusync_timeline *go = new_timeline(s->device);
+        gpusync_queue *queue = NULL;
+        gpusync_ticket ticket;
+        gpusync_ticket consumer;
+        assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+        commit(s->q[0], signalling(s->q[0], at(timeline, 5)));
+        ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7)));
+        consumer = SUBMIT(s->q[1], WAITS(at(timeline, 7)));
+        if (way == CANCELLED) assert_ok(gpusync_queue_cancel_held(queue));
+        if (way == WAIT_FAILED) assert_ok(gpusync_timeline_fail(go, NULL));
+        if (way == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
+        if (way != QUEUE_DESTROYED) assert_result(gpusync_poll(queue, ticket, NULL), results[way]); /* at once */
+        assert_int_equal(value_of(timeline), 0); /* not before 5: what waits for 5 may not go */
+        signal_value(timeline, 4);
+        assert_result(gpusync_timeline_signal(timeline, 6), GPUSYNC_ERROR_NOT_RISING);
+        finish_all(s);
+        assert_int_equal(value_of(timeline), 7);
+        assert_int_equal(shown(timeline), 7);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[1], consumer, NULL));
+        if (way != QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_timeline_destroy(go));
+    }
+}
+
+/* Until raised, the value of work that never ran counts as held: lower ones go, and a higher one takes it along. */
+static void test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held(void **state)
+{
+    stage *s = stage_of(state);
+    void *six = waiting(s->q[2], at(s->t[0], 5));
+    void *eight = waiting(s->q[2], at(s->t[0], 6));
+    gpusync_ticket ticket;
+    encode_signal(s->q[2], six, at(s->t[0], 6));
+    encode_signal(s->q[2], eight, at(s->t[0], 8));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    ticket = SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 7)));
+    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    commit(s->q[2], six); /* below the 7 that nothing has sent */
+    assert_true(is_sent(six));
+    commit(s->q[2], eight); /* ping-pong: it goes at once, and overtakes the 7 */
+    assert_true(is_sent(eight));
+    finish_next(s->q[0]);
+    assert_int_equal(value_of(s->t[0]), 5);
+    finish_next(s->q[2]);
+    assert_int_equal(value_of(s->t[0]), 6);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 8);
+    assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_CANCELLED);
+}
+
+/* Where Metal had the work, it counts as sent. */
+static void test_R12_until_raised_the_value_of_failed_work_counts_as_sent(void **state)
+{
+    stage *s = stage_of(state);
+    void *seven = waiting(s->q[1], at(s->t[0], 5));
+    void *six = waiting(s->q[2], at(s->t[0], 5));
+    gpusync_ticket ticket;
+    encode_signal(s->q[1], seven, at(s->t[0], 7));
+    encode_signal(s->q[2], six, at(s->t[0], 6));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    ticket = commit(s->q[1], seven);
+    assert_true(is_sent(seven));
+    metal_retain(seven);
+    softmetal_time_out(seven);
+    finish_and_release(seven);
+    assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_EXECUTION); /* the ticket does not wait */
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_result(gpusync_commit(s->q[2], six, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_command_buffer_discard(s->q[2], six));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 7);
+    assert_int_equal(shown(s->t[0]), 7);
+}
+
+static void test_R12_an_imported_event_is_raised_too(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_shared_event_new(s->metal_device);
+    gpusync_timeline_desc desc = {.shared_event = event, .order_only = true};
+    gpusync_timeline *timeline = timeline_from(s->device, &desc);
+    void *buffer = signalling(s->q[0], at(timeline, 3));
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_int_equal(value_of(timeline), 3);
+    assert_int_equal(metal_event_value(event), 3);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+}
+
+static void test_R12_fail_fails_an_order_only_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 0);
+}
+
+/* S8: nothing tells whether abandoned work has ended. */
+static void test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has(void **state)
+{
+    stage *s = stage_of(state);
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), SIGNALS(at(s->t[1], 1)));
+    assert_ok(gpusync_queue_abandon(s->q[0]));
+    s->q[0] = NULL;
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_DESTROYED, 0);
+    assert_int_equal(value_of(s->t[1]), 1); /* held work never ran: that is known */
+}
+
+/* R11: as if held work had never run. */
+static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = signalling(s->q[0], at(s->t[0], 4));
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    assert_int_equal(value_of(s->t[0]), 4);
+}
+
+/* -- R18: values of other code --------------------------------------------------------------------------------------- */
+
+static void test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent(void **state)
+{
+    static const struct {
+        uint64_t shows, value;
+    } rows[] = {{1, 1}, {3, 3}, {4, 4}, {5, 4}, {6, 4}, {9, 4}};
+    stage *s = stage_of(state);
+    size_t i;
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    for (i = 0; i < LENGTH(rows); i++) {
+        other_code_signals(s->t[0], rows[i].shows);
+        assert_int_equal(value_of(s->t[0]), rows[i].value);
+        assert_ok(gpusync_timeline_wait(s->t[0], rows[i].value, 0, NULL));
+        assert_result(gpusync_timeline_wait(s->t[0], rows[i].value + 1, 0, NULL), GPUSYNC_TIMEOUT);
+    }
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 9);
+}
+
+static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t value;
+    other_code_signals(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
+    value = softmetal_message_count("signaledValue");
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_int_equal(softmetal_message_count("signaledValue"), value);
+}
+
+static void test_R18_an_imported_event_starts_where_it_stands(void **state)
+{
+    static const uint64_t stands[] = {0, 7, GPUSYNC_MAX_VALUE};
+    stage *s = stage_of(state);
+    void *event;
+    gpusync_timeline *timeline;
+    gpusync_timeline_desc desc = {.initial_value = 99};
+    uint64_t base = 5;
+    size_t i;
+    for (i = 0; i < LENGTH(stands); i++) {
+        event = metal_shared_event_new(s->metal_device);
+        if (stands[i]) metal_event_signal(event, stands[i]);
+        desc.shared_event = event;
+        timeline = timeline_from(s->device, &desc);
+        assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
+        assert_int_equal(base, 0);
+        assert_int_equal(value_of(timeline), stands[i]);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(softmetal_retain_count(event), 1);
+        metal_release(event);
+    }
+    event = metal_shared_event_new(s->metal_device);
+    metal_event_signal(event, UINT64_MAX);
+    desc.shared_event = event;
+    timeline = timeline_from(s->device, &desc);
+    assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+}
+
+static void test_R18_the_value_of_failure_on_the_event_fails_the_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(new_buffer(s->q[0])));
+    void *event = gpusync_timeline_metal(s->t[0], NULL);
+    other_code_signals(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 3);
+    metal_event_signal(event, UINT64_MAX);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 3);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R18_a_failed_timeline_does_not_read_its_event_any_more(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_shared_event_new(s->metal_device);
+    gpusync_timeline_desc desc = {.shared_event = event};
+    gpusync_timeline *timeline = timeline_from(s->device, &desc);
+    metal_event_signal(event, 2);
+    assert_int_equal(value_of(timeline), 2);
+    assert_ok(gpusync_timeline_fail(timeline, NULL));
+    metal_event_signal(event, 9);
+    assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 2);
+    assert_ok(gpusync_timeline_wait(timeline, 2, 0, NULL));
+    assert_result(gpusync_timeline_wait(timeline, 3, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+}
+
+static void test_R18_the_listener_ends_waits_callbacks_and_held_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), .flags = HOST_SYNC);
+    note notes[3] = {0};
+    job j = {0};
+    on_done(at(s->t[0], 1), &notes[0]);
+    on_done(at(s->t[0], 3), &notes[1]);
+    on_done(ticket_at(s->q[0], held), &notes[2]);
+    job_value(&j, s->t[0], 3, GPUSYNC_FOREVER);
+    await_parked(1);
+    other_code_signals(s->t[0], 1);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_noted(&notes[0], GPUSYNC_OK);
+    assert_int_equal(calls_of(&notes[2]), 0);
+    other_code_signals(s->t[0], 2);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_noted(&notes[2], GPUSYNC_OK);
+    assert_true(gpusync_is_done(s->q[0], held));
+    assert_int_equal(calls_of(&notes[1]), 0);
+    other_code_signals(s->t[0], 3);
+    assert_ok(job_end(&j));
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_noted(&notes[1], GPUSYNC_OK);
+}
+
+/* Metal ends the process, on some systems, when too many blocks wait for one event. */
+static void test_R18_blocks_of_listeners_do_not_pile_up(void **state)
+{
+    stage *s = stage_of(state);
+    softmetal_quirks quirks;
+    note n = {0};
+    uint64_t i;
+    softmetal_get_quirks(&quirks);
+    quirks.refused_listeners = true;
+    softmetal_set_quirks(&quirks);
+    on_done(at(s->t[0], 100000), &n); /* never comes */
+    for (i = 1; i <= 300; i++) {
+        assert_result(gpusync_timeline_wait(s->t[0], i, 1, NULL), GPUSYNC_TIMEOUT);
+        assert_result(gpusync_timeline_wait(s->t[0], 50000, 1, NULL), GPUSYNC_TIMEOUT);
+        other_code_signals(s->t[0], i);
+    }
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_in_range(softmetal_live("block"), 0, 3);
+    assert_int_equal(calls_of(&n), 0);
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+}
+
+typedef enum deafness { TO_THE_HOST, TO_EVERYTHING, TO_THE_PAST, DEAFNESSES } deafness;
+typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
+
+static void set_deaf(deafness kind)
+{
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_listeners = kind == TO_THE_HOST;
+    quirks.deaf_to_everything = kind == TO_EVERYTHING;
+    quirks.deaf_to_the_past = kind == TO_THE_PAST;
+    softmetal_set_quirks(&quirks);
+}
+
+/* K9: no listener tells of what other code has set; whichever call looks finds it. */
+static void test_R18_a_deaf_listener_costs_a_look(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned deaf, by;
+    uint64_t value = 0;
+    for (deaf = 0; deaf < DEAFNESSES; deaf++) {
+        set_deaf((deafness)deaf);
+        for (by = 0; by < LOOKERS; by++) {
+            gpusync_ticket held;
+            note n = {0};
+            value++;
+            held = SUBMIT(s->q[0], WAITS(at(s->t[0], value)), .flags = HOST_SYNC);
+            on_done(at(s->t[0], value), &n);
+            other_code_signals(s->t[0], value);
+            if (by == A_WAIT) assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
+            if (by == A_POLL) assert_ok(gpusync_poll(s->q[0], held, NULL));
+            if (by == RUN_CALLBACKS) assert_ok(gpusync_device_run_callbacks(s->device, 0, NULL));
+            assert_true(gpusync_is_done(s->q[0], held));
+            assert_noted(&n, GPUSYNC_OK);
+        }
+    }
+    softmetal_tell_listeners(gpusync_timeline_metal(s->t[0], NULL));
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+}
+
+/* A wait of another queue sleeps: at the end of its slice it looks at the whole device. */
+static void test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
+    gpusync_ticket behind = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], held)), .flags = HOST_SYNC);
+    job j = {0};
+    set_deaf(TO_EVERYTHING);
+    job_wait(&j, s->q[1], behind, GPUSYNC_FOREVER);
+    await_parked(1);
+    other_code_signals(s->t[0], 1);
+    assert_ok(job_end(&j));
+}
+
+/* -- the pool of events ---------------------------------------------------------------------------------------------- */
+
+static void test_S7_an_event_is_used_again_and_no_value_of_its_past_counts(void **state)
+{
+    static const uint64_t initial[] = {0, 3, 0, 500, 2, 0};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i < LENGTH(initial); i++) {
+        gpusync_timeline_desc desc = {.initial_value = initial[i]};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *consumer = waiting(s->q[1], at(timeline, initial[i] + 2));
+        gpusync_ticket ticket;
+        assert_int_equal(softmetal_live("shared_event"), 1);
+        assert_int_equal(value_of(timeline), initial[i]);
+        assert_result(gpusync_timeline_wait(timeline, initial[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
+        signal_value(timeline, initial[i] + 1);
+        commit(s->q[0], signalling(s->q[0], at(timeline, initial[i] + 2)));
+        ticket = commit(s->q[1], consumer);
+        assert_true(is_sent(consumer));
+        assert_false(finish_next(s->q[1])); /* the GPU sees no value of the event's past as the one that it waits for */
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+        assert_int_equal(value_of(timeline), initial[i] + 2);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(softmetal_live("shared_event"), 1); /* kept */
+    }
+    assert_in_range(softmetal_message_count("newSharedEvent"), 1, 2); /* 500 is above what the first one shows */
+}
+
+static void test_S7_a_base_is_told_and_two_timelines_never_share_an_event(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = new_timeline(s->device);
+    gpusync_timeline *other;
+    uint64_t base = 99;
+    signal_value(timeline, 4);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = new_timeline(s->device);
+    other = new_timeline(s->device);
+    assert_int_equal(softmetal_live("shared_event"), 2);
+    signal_value(other, 1);
+    assert_int_equal(value_of(timeline), 0);
+    signal_value(timeline, 3);
+    assert_non_null(gpusync_timeline_metal(timeline, &base));
+    assert_int_equal(metal_event_value(gpusync_timeline_metal(timeline, NULL)), base + 3);
+    assert_ptr_not_equal(gpusync_timeline_metal(timeline, NULL), gpusync_timeline_metal(other, NULL));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_destroy(other));
+}
+
+typedef enum reason_to_drop { HANDED_OUT, FAILED, USED_UP, OTHERS_SIGNAL, IMPORTED, REASONS } reason_to_drop;
+
+static void test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_used_again(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned reason;
+    for (reason = 0; reason < REASONS; reason++) {
+        void *event = reason == IMPORTED ? metal_shared_event_new(s->metal_device) : NULL;
+        gpusync_timeline_desc desc = {.shared_event = event, .signalled_by_others = reason == OTHERS_SIGNAL};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        if (reason == HANDED_OUT) assert_non_null(gpusync_timeline_metal(timeline, NULL));
+        if (reason == FAILED) assert_ok(gpusync_timeline_fail(timeline, NULL));
+        if (reason == USED_UP) signal_value(timeline, GPUSYNC_MAX_VALUE);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        if (event) assert_int_equal(softmetal_retain_count(event), 1);
+        metal_release(event);
+        assert_int_equal(softmetal_live("shared_event"), 0);
+    }
+}
+
+/* A signal that is still to come would count for the next timeline over the event. */
+static void test_S7_an_event_with_a_signal_on_its_way_is_not_used_again(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = new_timeline(s->device);
+    void *buffer = signalling(s->q[0], at(timeline, 5));
+    void *held;
+    gpusync_ticket ticket;
+    commit(s->q[0], buffer);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = new_timeline(s->device);
+    held = waiting(s->q[1], at(timeline, 1));
+    commit(s->q[1], held);
+    finish_all(s);
+    assert_int_equal(value_of(timeline), 0);
+    assert_false(is_sent(held));
+    signal_value(timeline, 1);
+    finish_all(s);
+    ticket = commit_new(s->q[1]);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+    assert_ok(gpusync_timeline_destroy(timeline));
+}
+
+static void test_S7_a_bounded_number_of_events_is_kept(void **state)
+{
+    enum { TIMELINES = 100 };
+    stage *s = stage_of(state);
+    gpusync_timeline *timelines[TIMELINES];
+    int round, i;
+    for (round = 0; round < 2; round++) {
+        for (i = 0; i < TIMELINES; i++) {
+            gpusync_timeline_desc desc = {.initial_value = (uint64_t)i};
+            timelines[i] = timeline_from(s->device, &desc);
+        }
+        for (i = 0; i < TIMELINES; i++) assert_int_equal(value_of(timelines[i]), i);
+        for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+        assert_in_range(softmetal_live("shared_event"), 1, 32);
+    }
+}
+
+/* However high an event of the pool stands, GPUSYNC_MAX_VALUE of the next timeline is a value of it below UINT64_MAX. */
+static void test_S7_no_value_wraps_around_on_an_event_that_stands_high(void **state)
+{
+    static const uint64_t stands[] = {GPUSYNC_MAX_VALUE / 2, GPUSYNC_MAX_VALUE / 2 + 1, GPUSYNC_MAX_VALUE - 2};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i < LENGTH(stands); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        uint64_t base = 0;
+        signal_value(timeline, stands[i]);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        timeline = new_timeline(s->device);
+        commit(s->q[0], signalling(s->q[0], at(timeline, GPUSYNC_MAX_VALUE)));
+        finish_all(s);
+        assert_int_equal(value_of(timeline), GPUSYNC_MAX_VALUE);
+        assert_non_null(gpusync_timeline_metal(timeline, &base));
+        assert_true(base <= UINT64_MAX - 1 - GPUSYNC_MAX_VALUE);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
