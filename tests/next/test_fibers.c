@@ -1,0 +1,1436 @@
+/* test_fibers.c - waits on fibers: the hooks of a scheduler
+
+   A cooperative scheduler (ucontext) has the hooks yield, park and unpark. A thousand tasks wait on one thread, and nothing
+   of gpusync's blocks that thread; a task that parked on one thread goes on on another; an unpark that comes before the park
+   is not lost; no lock and no pool of gpusync's is held while a hook runs.
+
+   The implementation is compiled in this program: whatever it sleeps on is counted here. */
+#define GPUSYNC_IMPLEMENTATION
+#ifdef __APPLE__
+#define _XOPEN_SOURCE 700
+#define _DARWIN_C_SOURCE
+#endif
+#include <pthread.h>
+#include <time.h>
+#include <ucontext.h>
+#include "kit_memory.h"
+
+/* Everything that gpusync may sleep on goes through here. The scheduler uses the real ones. */
+static int watched_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
+static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *when);
+#define pthread_cond_wait watched_wait
+#define pthread_cond_timedwait watched_timedwait
+#define pthread_cond_timedwait_relative_np watched_timedwait
+#include "gpusync.h"
+#undef pthread_cond_wait
+#undef pthread_cond_timedwait
+#undef pthread_cond_timedwait_relative_np
+#include "kit.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN 1
+#elif defined(__SANITIZE_THREAD__)
+#define WITH_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#elif __has_feature(thread_sanitizer)
+#define WITH_TSAN 1
+#endif
+#endif
+
+#ifdef WITH_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef WITH_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+static long blocked_inside; /* how often gpusync put a thread to sleep */
+
+__attribute__((unused)) static int watched_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
+{
+    COUNT(&blocked_inside);
+    return pthread_cond_wait(cond, mutex);
+}
+
+static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *when)
+{
+    COUNT(&blocked_inside);
+#ifdef __APPLE__
+    return pthread_cond_timedwait_relative_np(cond, mutex, when);
+#else
+    return pthread_cond_timedwait(cond, mutex, when);
+#endif
+}
+
+/* -- the scheduler -------------------------------------------------------------------------------------------------------- */
+
+#define STACK_SIZE (64 * 1024)
+#define MOST_WORKERS 4
+
+typedef struct fiber fiber;
+typedef struct worker worker;
+typedef struct scheduler scheduler;
+
+typedef enum left_as { YIELDED, PARKED, ENDED } left_as;
+
+struct fiber {
+    scheduler *home;
+    void (*body)(fiber *);
+    ucontext_t context;
+    char *stack;
+    worker *on; /* runs on it, or ran last */
+    left_as left;
+    gpusync_waiter *waiter; /* while it is parked */
+    uint64_t deadline;
+    fiber *next; /* of the ready ones */
+    void *fake_stack, *tsan;
+    /* for the tests */
+    unsigned index;
+    void *buffer;
+    gpusync_ticket ticket;
+    gpusync_result result;
+    unsigned parks, yields, resumes, moves;
+};
+
+struct worker {
+    scheduler *home;
+    unsigned index;
+    ucontext_t context;
+    fiber *first, *last, *running;
+    void *fake_stack, *tsan;
+    const void *stack;
+    size_t stack_size;
+};
+
+struct scheduler {
+    stage stage;
+    gpusync_hooks hooks;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    fiber *fibers;
+    unsigned count, living, worker_count;
+    worker workers[MOST_WORKERS];
+    bool moves;                      /* a fiber goes on on the next worker */
+    void (*idle)(scheduler *);       /* called where the worker would block; it must make progress */
+    void (*before_switch)(fiber *);  /* in the park hook, */
+    void (*before_publish)(fiber *); /* ... when the context is saved and no thread knows it, */
+    void (*after_publish)(fiber *);  /* ... when an unpark can find the fiber */
+    void *user;
+    unsigned long permits, idles, sleeps;
+    unsigned suspended, most_suspended;
+    void *memory; /* 16 bytes for each fiber */
+};
+
+static void *const permit = (void *)&blocked_inside; /* an address that is no fiber */
+
+static __thread worker *this_worker;
+
+/* Not inlined: the address of a thread's variable must not be kept over a switch. */
+__attribute__((noinline)) static worker *here(void)
+{
+    __asm__ volatile("");
+    return this_worker;
+}
+
+static fiber *running(void)
+{
+    worker *w = here();
+    return w ? w->running : NULL;
+}
+
+static void push_ready(fiber *f)
+{
+    scheduler *s = f->home;
+    worker *w;
+    pthread_mutex_lock(&s->lock);
+    w = s->moves ? &s->workers[(f->on->index + 1) % s->worker_count] : f->on;
+    f->next = NULL;
+    if (w->first) w->last->next = f;
+    else w->first = f;
+    w->last = f;
+    pthread_cond_broadcast(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* From the worker to the fiber and, when the fiber leaves, back again. Returns how it left: the fiber itself is some other
+   worker's as soon as it is pushed or published. */
+static left_as enter_fiber(worker *w, fiber *f)
+{
+    f->on = w;
+    w->running = f;
+#ifdef WITH_ASAN
+    __sanitizer_start_switch_fiber(&w->fake_stack, f->stack, STACK_SIZE);
+#endif
+#ifdef WITH_TSAN
+    __tsan_switch_to_fiber(f->tsan, 0);
+#endif
+    swapcontext(&w->context, &f->context);
+#ifdef WITH_ASAN
+    __sanitizer_finish_switch_fiber(w->fake_stack, NULL, NULL);
+#endif
+    w->running = NULL;
+    return f->left;
+}
+
+static void arrived(fiber *f)
+{
+#ifdef WITH_ASAN
+    worker *w = here();
+    __sanitizer_finish_switch_fiber(f->fake_stack, &w->stack, &w->stack_size);
+#endif
+    f->resumes++;
+}
+
+static void leave_fiber(fiber *f, left_as as)
+{
+    worker *w = f->on;
+    f->left = as;
+#ifdef WITH_ASAN
+    __sanitizer_start_switch_fiber(as == ENDED ? NULL : &f->fake_stack, w->stack, w->stack_size);
+#endif
+#ifdef WITH_TSAN
+    __tsan_switch_to_fiber(w->tsan, 0);
+#endif
+    swapcontext(&f->context, &w->context);
+    arrived(f);
+    if (f->on != w) f->moves++;
+}
+
+static void fiber_main(void)
+{
+    fiber *f = running();
+    arrived(f);
+    f->body(f);
+    leave_fiber(f, ENDED);
+}
+
+/* The context is saved: from here on any thread may resume the fiber. A permit that is there already does so. */
+static void publish(scheduler *s, fiber *f)
+{
+    void **word = &f->waiter->scheduler_data[0];
+    void *empty = NULL;
+    if (s->before_publish) s->before_publish(f);
+    if (__atomic_compare_exchange_n(word, &empty, (void *)f, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        if (s->after_publish) s->after_publish(f);
+        return;
+    }
+    PUT(word, NULL);
+    COUNT(&s->permits);
+    push_ready(f);
+}
+
+/* Resumes the fibers whose deadline has passed; returns the earliest deadline of the others. Without the lock. */
+static uint64_t expire(scheduler *s)
+{
+    uint64_t now = gpusync_now_ns(), earliest = GPUSYNC_FOREVER;
+    unsigned i;
+    for (i = 0; i < s->count; i++) {
+        fiber *f = &s->fibers[i];
+        gpusync_waiter *waiter = GET(&f->waiter);
+        uint64_t deadline = GET(&f->deadline);
+        void *seen = f;
+        if (!waiter) continue;
+        if (deadline > now) {
+            if (deadline < earliest) earliest = deadline;
+        } else if (__atomic_compare_exchange_n(&waiter->scheduler_data[0], &seen, NULL, false, __ATOMIC_SEQ_CST,
+                                               __ATOMIC_SEQ_CST)) {
+            push_ready(f);
+        }
+    }
+    return earliest;
+}
+
+/* The one place where a worker sleeps. With the lock. */
+static void sleep_until(scheduler *s, uint64_t deadline)
+{
+    uint64_t now = gpusync_now_ns(), most = now + MS(5); /* a fiber that parks meanwhile may have an earlier one */
+    struct timespec when;
+    if (deadline > most) deadline = most;
+    COUNT(&s->sleeps);
+#ifdef __APPLE__
+    deadline = deadline > now ? deadline - now : 0;
+#endif
+    when.tv_sec = (time_t)(deadline / 1000000000u);
+    when.tv_nsec = (long)(deadline % 1000000000u);
+#ifdef __APPLE__
+    pthread_cond_timedwait_relative_np(&s->wake, &s->lock, &when);
+#else
+    pthread_cond_timedwait(&s->wake, &s->lock, &when);
+#endif
+}
+
+/* The next fiber to run; NULL when all have ended. */
+static fiber *next_ready(worker *w)
+{
+    scheduler *s = w->home;
+    fiber *f;
+    pthread_mutex_lock(&s->lock);
+    while (!w->first && s->living) {
+        uint64_t deadline;
+        pthread_mutex_unlock(&s->lock);
+        deadline = s->idle ? 0 : expire(s);
+        pthread_mutex_lock(&s->lock);
+        if (w->first || !s->living) break;
+        s->idles++;
+        if (s->idle) {
+            pthread_mutex_unlock(&s->lock);
+            s->idle(s);
+            expire(s);
+            pthread_mutex_lock(&s->lock);
+        } else {
+            sleep_until(s, deadline);
+        }
+    }
+    f = w->first;
+    if (f) w->first = f->next;
+    pthread_mutex_unlock(&s->lock);
+    return f;
+}
+
+static void *work(void *argument)
+{
+    worker *w = (worker *)argument;
+    scheduler *s = w->home;
+    void *pool = metal_pool_push();
+    fiber *f;
+    this_worker = w;
+#ifdef WITH_TSAN
+    w->tsan = __tsan_get_current_fiber();
+#endif
+    while ((f = next_ready(w)) != NULL) {
+        left_as as = enter_fiber(w, f);
+        if (as == YIELDED) push_ready(f);
+        if (as == PARKED) publish(s, f);
+        if (as != ENDED) continue;
+        pthread_mutex_lock(&s->lock);
+        s->living--;
+        pthread_cond_broadcast(&s->wake);
+        pthread_mutex_unlock(&s->lock);
+    }
+    this_worker = NULL;
+    metal_pool_pop(pool);
+    return NULL;
+}
+
+/* -- its hooks -------------------------------------------------------------------------------------------------------------- */
+
+static void fiber_yield(void *user)
+{
+    fiber *f = running();
+    (void)user;
+    if (!f) {
+        sched_yield();
+        return;
+    }
+    f->yields++;
+    leave_fiber(f, YIELDED);
+}
+
+/* Outside of the fibers: when an object is destroyed at the end of a test. */
+static void park_thread(gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    void *seen = permit;
+    while (GET(&waiter->scheduler_data[0]) != permit && gpusync_now_ns() < deadline_ns) sched_yield();
+    __atomic_compare_exchange_n(&waiter->scheduler_data[0], &seen, NULL, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void fiber_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    scheduler *s = (scheduler *)user;
+    fiber *f = running();
+    must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
+    if (!f) {
+        park_thread(waiter, deadline_ns);
+        return;
+    }
+    f->parks++;
+    if (s->before_switch) {
+        PUT(&f->waiter, waiter);
+        s->before_switch(f);
+    }
+    PUT(&f->deadline, deadline_ns);
+    PUT(&f->waiter, waiter);
+    pthread_mutex_lock(&s->lock);
+    if (++s->suspended > s->most_suspended) s->most_suspended = s->suspended;
+    pthread_mutex_unlock(&s->lock);
+    leave_fiber(f, PARKED);
+    pthread_mutex_lock(&s->lock);
+    s->suspended--;
+    pthread_mutex_unlock(&s->lock);
+    PUT(&f->waiter, NULL);
+}
+
+static void fiber_unpark(void *user, gpusync_waiter *waiter)
+{
+    void **word = &waiter->scheduler_data[0];
+    void *seen = GET(word);
+    (void)user;
+    while (seen != permit) {
+        void *next = seen ? NULL : permit;
+        if (!__atomic_compare_exchange_n(word, &seen, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
+        if (seen) push_ready((fiber *)seen);
+        return;
+    }
+}
+
+/* -- a stage whose waits are fibers --------------------------------------------------------------------------------------------- */
+
+static void init_condition(pthread_cond_t *cond)
+{
+#ifdef __APPLE__
+    pthread_cond_init(cond, NULL);
+#else
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+#endif
+}
+
+static void fibers_open(scheduler *s, bool real, const gpusync_spin *spin, uint32_t limit)
+{
+    stage_desc desc = {.real = real, .timelines = 1};
+    memset(s, 0, sizeof *s);
+    s->hooks = (gpusync_hooks){fiber_yield, fiber_park, fiber_unpark, s};
+    desc.device.hooks = &s->hooks;
+    desc.device.spin = spin;
+    desc.queue.max_command_buffer_count = limit;
+    pthread_mutex_init(&s->lock, NULL);
+    init_condition(&s->wake);
+    PUT(&blocked_inside, 0);
+    stage_open(&s->stage, &desc);
+}
+
+static void fibers_close(scheduler *s)
+{
+    unsigned i;
+    for (i = 0; i < s->count; i++) {
+#ifdef WITH_TSAN
+        __tsan_destroy_fiber(s->fibers[i].tsan);
+#endif
+        free(s->fibers[i].stack);
+    }
+    free(s->fibers);
+    s->count = 0;
+    metal_release(s->memory);
+    stage_close(&s->stage);
+    assert_int_equal(GET(&blocked_inside), 0);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+}
+
+static void fibers_make(scheduler *s, unsigned count, void (*body)(fiber *))
+{
+    unsigned i;
+    s->count = s->living = count;
+    s->fibers = (fiber *)calloc(count, sizeof *s->fibers);
+    assert_non_null(s->fibers);
+    if (!s->worker_count) s->worker_count = 1;
+    for (i = 0; i < s->worker_count; i++) {
+        s->workers[i].home = s;
+        s->workers[i].index = i;
+    }
+    for (i = 0; i < count; i++) {
+        fiber *f = &s->fibers[i];
+        f->home = s;
+        f->index = i;
+        f->body = body;
+        f->result = GPUSYNC_NOT_READY;
+        f->stack = (char *)malloc(STACK_SIZE);
+        assert_non_null(f->stack);
+        f->on = &s->workers[i % s->worker_count];
+#ifdef WITH_TSAN
+        f->tsan = __tsan_create_fiber(0);
+#endif
+        getcontext(&f->context);
+        f->context.uc_stack.ss_sp = f->stack;
+        f->context.uc_stack.ss_size = STACK_SIZE;
+        f->context.uc_link = NULL;
+        makecontext(&f->context, fiber_main, 0);
+    }
+    s->memory = metal_buffer_new(s->stage.metal_device, 16 * count);
+    for (i = 0; i < count; i++) push_ready(&s->fibers[i]);
+}
+
+/* The calling thread is the first worker. */
+static void fibers_run(scheduler *s)
+{
+    pthread_t threads[MOST_WORKERS];
+    unsigned i;
+    for (i = 1; i < s->worker_count; i++) threads[i] = start(work, &s->workers[i]);
+    work(&s->workers[0]);
+    for (i = 1; i < s->worker_count; i++) join(threads[i]);
+    assert_int_equal(s->living, 0);
+}
+
+static void assert_all_ended(const scheduler *s, gpusync_result result)
+{
+    unsigned i;
+    for (i = 0; i < s->count; i++) assert_result(s->fibers[i].result, result);
+}
+
+/* -- what the fibers do ----------------------------------------------------------------------------------------------------------- */
+
+static unsigned char byte_of(const fiber *f)
+{
+    return (unsigned char)(f->index % 255 + 1);
+}
+
+/* A command buffer that fills the fiber's 16 bytes. */
+static void *make_work(fiber *f)
+{
+    scheduler *s = f->home;
+    void *buffer = NULL, *blit;
+    f->result = gpusync_command_buffer_create(s->stage.q[0], NULL, GPUSYNC_FOREVER, &buffer);
+    if (f->result != GPUSYNC_OK) return NULL;
+    blit = metal_blit_begin(buffer);
+    metal_fill(blit, s->memory, 16 * f->index, 16, byte_of(f));
+    metal_end(blit);
+    return buffer;
+}
+
+static bool work_is_done(const fiber *f)
+{
+    const unsigned char *bytes = (const unsigned char *)metal_contents(f->home->memory) + 16 * f->index;
+    unsigned i;
+    for (i = 0; i < 16; i++)
+        if (bytes[i] != byte_of(f)) return false;
+    return true;
+}
+
+static void body_commit(fiber *f)
+{
+    f->buffer = make_work(f);
+    if (f->buffer) f->result = gpusync_commit(f->home->stage.q[0], f->buffer, &f->ticket);
+}
+
+static void body_commit_and_wait(fiber *f)
+{
+    body_commit(f);
+    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(f->home->stage.q[0], f->ticket, GPUSYNC_FOREVER, NULL);
+    if (f->result == GPUSYNC_OK) must(work_is_done(f), "a wait returned before the GPU had written");
+}
+
+/* -- a thousand tasks on one thread ------------------------------------------------------------------------------------------------ */
+
+#define TASKS 1000u
+
+/* The GPU ends with the next command buffer when no fiber can go on. */
+static void idle_finishes_one(scheduler *s)
+{
+    unsigned *next = (unsigned *)s->user;
+    if (*next == 0) /* every fiber waits, and this thread is free */
+        must(s->suspended == TASKS && gpusync_in_flight(s->stage.q[0]) == TASKS, "a task that waits blocks its thread");
+    if (*next == TASKS) return;
+    softmetal_finish(s->fibers[(*next)++].buffer);
+}
+
+static void test_R23_a_thousand_tasks_wait_on_one_thread(void **state)
+{
+    static scheduler s;
+    unsigned next = 0, i;
+    (void)state;
+    fibers_open(&s, false, &no_spin, TASKS);
+    s.idle = idle_finishes_one;
+    s.user = &next;
+    fibers_make(&s, TASKS, body_commit_and_wait);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
+    for (i = 0; i < TASKS; i++) {
+        assert_true(s.fibers[i].parks >= 1);
+        assert_int_equal(s.fibers[i].yields, 0);
+    }
+    assert_int_equal(s.most_suspended, TASKS);
+    assert_int_equal(softmetal_message_count("waitUntilCompleted"), 0);
+    fibers_close(&s);
+}
+
+/* With yields in the spin they take turns, and park after exactly the budget. */
+static void test_R23_a_thousand_tasks_spin_in_turns(void **state)
+{
+    static const gpusync_spin four = {1, 4, 0};
+    static scheduler s;
+    unsigned next = 0, i;
+    (void)state;
+    fibers_open(&s, false, &four, TASKS);
+    s.idle = idle_finishes_one;
+    s.user = &next;
+    fibers_make(&s, TASKS, body_commit_and_wait);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
+    for (i = 0; i < TASKS; i++) {
+        assert_int_equal(s.fibers[i].yields, 4);
+        assert_true(s.fibers[i].parks >= 1);
+    }
+    fibers_close(&s);
+}
+
+/* The GPU runs by itself, and a queue has room for 64: the others park inside gpusync_command_buffer_create. The first
+   buffer hangs until the scheduler's thread sleeps, in the one place where it may. */
+static void body_behind_a_hang(fiber *f)
+{
+    gpusync_queue *q = f->home->stage.q[0];
+    if (f->index != 0) {
+        body_commit_and_wait(f);
+        return;
+    }
+    f->buffer = make_work(f);
+    if (!f->buffer) return;
+    softmetal_hang(f->buffer);
+    f->result = gpusync_commit(q, f->buffer, &f->ticket);
+    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(q, f->ticket, GPUSYNC_FOREVER, NULL);
+}
+
+static void *unhang_when_asleep(void *argument)
+{
+    scheduler *s = (scheduler *)argument;
+    while (GET(&s->sleeps) == 0) sched_yield();
+    softmetal_unhang(s->fibers[0].buffer);
+    return NULL;
+}
+
+static void test_R23_a_thousand_tasks_wait_for_room(void **state)
+{
+    static scheduler s;
+    pthread_t helper;
+    (void)state;
+    fibers_open(&s, true, &no_spin, 64);
+    fibers_make(&s, TASKS, body_behind_a_hang);
+    helper = start(unhang_when_asleep, &s);
+    fibers_run(&s);
+    join(helper);
+    assert_all_ended(&s, GPUSYNC_OK);
+    assert_int_equal(s.most_suspended, TASKS);
+    fibers_close(&s);
+}
+
+static void test_R23_a_thousand_tasks_with_the_spin_that_gpusync_chooses(void **state)
+{
+    static const gpusync_spin usual = {32, 224, 0};
+    static scheduler s;
+    (void)state;
+    fibers_open(&s, true, &usual, 64);
+    fibers_make(&s, TASKS, body_commit_and_wait);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
+    fibers_close(&s);
+}
+
+/* Waits of every kind for one end. The first half of them also waits for a value, which the last of the others signals. */
+#define CROWD 200u
+#define SLEEP_ON 100u
+
+static void body_in_a_crowd(fiber *f)
+{
+    const fiber *first = &f->home->fibers[0];
+    gpusync_queue *q = f->home->stage.q[0];
+    gpusync_timeline *t = f->home->stage.t[0];
+    if (f == first) {
+        body_commit(f);
+        if (f->result != GPUSYNC_OK) return;
+    }
+    if (f->index < SLEEP_ON) {
+        const gpusync_point both[] = {ticket_at(q, GPUSYNC_EVERYTHING), at(t, 1)};
+        f->result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL);
+    } else if (f->index % 3 == 0) {
+        f->result = gpusync_wait(q, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL);
+    } else if (f->index % 3 == 1) {
+        f->result = gpusync_device_wait(f->home->stage.device, GPUSYNC_FOREVER, NULL);
+    } else {
+        f->result = gpusync_wait(q, first->ticket, GPUSYNC_FOREVER, NULL);
+    }
+    if (f->index == CROWD - 1 && f->result == GPUSYNC_OK) f->result = gpusync_timeline_signal(t, 1);
+}
+
+/* Not a second time: the end was told to all. */
+static void idle_finishes_the_only_one(scheduler *s)
+{
+    must(s->suspended == CROWD, "not every sleeper was woken");
+    softmetal_finish(s->fibers[0].buffer);
+}
+
+static void test_R23_one_end_wakes_a_crowd(void **state)
+{
+    static scheduler s;
+    unsigned i;
+    (void)state;
+    fibers_open(&s, false, &no_spin, 4);
+    s.idle = idle_finishes_the_only_one;
+    fibers_make(&s, CROWD, body_in_a_crowd);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
+    for (i = SLEEP_ON; i < CROWD; i++) assert_int_equal(s.fibers[i].parks, 1);
+    assert_int_equal(s.idles, 1);
+    fibers_close(&s);
+}
+
+/* -- fibers that move between threads ------------------------------------------------------------------------------------------------ */
+
+#define TRAVELLERS 60u
+#define TRIPS 6u
+
+/* Waits with short limits too, so that deadlines and unparks race for the fiber. */
+static void body_travel(fiber *f)
+{
+    unsigned i;
+    for (i = 0; i < TRIPS; i++) {
+        body_commit(f);
+        if (f->result != GPUSYNC_OK) return;
+        do f->result = gpusync_wait(f->home->stage.q[0], f->ticket, i % 2 ? GPUSYNC_FOREVER : 200000, NULL);
+        while (f->result == GPUSYNC_TIMEOUT);
+        if (f->result != GPUSYNC_OK) return;
+        must(work_is_done(f), "a wait returned before the GPU had written");
+    }
+}
+
+static void travel(unsigned workers, const gpusync_spin *spin)
+{
+    static scheduler s;
+    softmetal_timing timing;
+    unsigned long moves = 0;
+    unsigned i;
+    fibers_open(&s, true, spin, 32);
+    softmetal_get_timing(&timing);
+    timing.execute.max_ns = 100000;
+    timing.notify.max_ns = 50000;
+    softmetal_set_timing(&timing);
+    s.worker_count = workers;
+    s.moves = true;
+    fibers_make(&s, TRAVELLERS, body_travel);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
+    for (i = 0; i < TRAVELLERS; i++) {
+        /* by construction every return, from park and from yield, is on another thread */
+        assert_int_equal(s.fibers[i].moves, s.fibers[i].resumes - 1);
+        moves += s.fibers[i].moves;
+    }
+    assert_true(moves > 0);
+    fibers_close(&s);
+}
+
+static void test_R23_a_park_may_return_on_another_thread(void **state)
+{
+    (void)state;
+    travel(2, &no_spin);
+    travel(3, &no_spin);
+}
+
+static void test_R23_a_yield_may_return_on_another_thread(void **state)
+{
+    static const gpusync_spin some = {2, 5, 0};
+    (void)state;
+    travel(2, &some);
+    travel(3, &some);
+}
+
+/* One fiber, two threads, nothing left to chance: it parks on the first, and the handler hands it to the second. */
+
+/* Not inlined: compilers take pthread_self for a constant of the function that they are in. */
+__attribute__((noinline)) static pthread_t this_thread(void)
+{
+    __asm__ volatile("");
+    return pthread_self();
+}
+
+static void body_note_thread(fiber *f)
+{
+    pthread_t *threads = (pthread_t *)f->home->user;
+    threads[0] = this_thread();
+    body_commit_and_wait(f);
+    threads[1] = this_thread();
+}
+
+static void finish_the_buffer(fiber *f)
+{
+    softmetal_finish(f->buffer);
+}
+
+static void test_R23_one_park_is_one_move(void **state)
+{
+    static scheduler s;
+    pthread_t threads[2];
+    (void)state;
+    fibers_open(&s, false, &no_spin, 4);
+    s.worker_count = 2;
+    s.moves = true;
+    s.user = threads;
+    s.after_publish = finish_the_buffer;
+    fibers_make(&s, 1, body_note_thread);
+    fibers_run(&s);
+    assert_result(s.fibers[0].result, GPUSYNC_OK);
+    assert_int_equal(s.fibers[0].parks, 1);
+    assert_int_equal(s.fibers[0].moves, 1);
+    assert_false(pthread_equal(threads[0], threads[1]));
+    fibers_close(&s);
+}
+
+/* -- permits ---------------------------------------------------------------------------------------------------------------------------- */
+
+static void idle_is_a_lost_wakeup(scheduler *s)
+{
+    (void)s;
+    must(false, "the fiber sleeps although it was unparked");
+}
+
+/* The handler runs, and unparks, at one moment of the park. */
+static void test_R23_an_unpark_at_any_moment_of_a_park_is_not_lost(void **state)
+{
+    static scheduler s;
+    unsigned moment;
+    (void)state;
+    for (moment = 0; moment < 3; moment++) {
+        fibers_open(&s, false, &no_spin, 4);
+        if (moment == 0) s.before_switch = finish_the_buffer;
+        if (moment == 1) s.before_publish = finish_the_buffer;
+        if (moment == 2) s.after_publish = finish_the_buffer;
+        s.idle = idle_is_a_lost_wakeup;
+        fibers_make(&s, 1, body_commit_and_wait);
+        fibers_run(&s);
+        assert_result(s.fibers[0].result, GPUSYNC_OK);
+        assert_int_equal(s.fibers[0].parks, 1);
+        assert_int_equal(s.permits, moment < 2 ? 1 : 0);
+        fibers_close(&s);
+    }
+}
+
+/* Unparks of nobody's: the park returns early, and the wait goes on. Two of them are one permit. */
+static void unpark_too_early(fiber *f)
+{
+    if (f->parks != 1) return;
+    fiber_unpark(f->home, f->waiter);
+    fiber_unpark(f->home, f->waiter);
+}
+
+static void idle_finishes_first(scheduler *s)
+{
+    softmetal_finish(s->fibers[0].buffer);
+}
+
+static void test_R23_a_park_may_return_early(void **state)
+{
+    static scheduler s;
+    (void)state;
+    fibers_open(&s, false, &no_spin, 4);
+    s.before_switch = unpark_too_early;
+    s.idle = idle_finishes_first;
+    fibers_make(&s, 1, body_commit_and_wait);
+    fibers_run(&s);
+    assert_result(s.fibers[0].result, GPUSYNC_OK);
+    assert_int_equal(s.fibers[0].parks, 2);
+    assert_int_equal(s.permits, 1);
+    fibers_close(&s);
+}
+
+/* Deadlines are the scheduler's: fibers whose work does not end come back by themselves. */
+static void body_time_out(fiber *f)
+{
+    body_commit(f);
+    if (f->result == GPUSYNC_OK)
+        f->result = gpusync_wait(f->home->stage.q[0], f->ticket, MS(60 * (f->index % 3)), NULL);
+}
+
+static void test_R23_limits_are_kept_on_fibers(void **state)
+{
+    static const gpusync_spin some = {1, 2, 0};
+    static scheduler s;
+    unsigned i;
+    (void)state;
+    fibers_open(&s, false, &some, 64);
+    fibers_make(&s, 30, body_time_out);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_TIMEOUT);
+    for (i = 0; i < 30; i += 3) assert_int_equal(s.fibers[i].parks, 0);
+    fibers_close(&s);
+}
+
+/* -- destroy ------------------------------------------------------------------------------------------------------------------------------ */
+
+#define ROOM 40u
+#define MEMBERS 61u /* 40 wait for their tickets, 20 for room, the last one destroys */
+
+static void body_be_destroyed(fiber *f)
+{
+    scheduler *s = f->home;
+    if (f->index < MEMBERS - 1) {
+        body_commit_and_wait(f);
+        return;
+    }
+    must(s->suspended == MEMBERS - 1, "a fiber does not wait");
+    f->result = s->user ? gpusync_queue_abandon(s->stage.q[0]) : gpusync_queue_destroy(s->stage.q[0]);
+    s->stage.q[0] = NULL;
+}
+
+/* Only the fiber that destroys is left: let the work end. */
+static void idle_ends_the_work(scheduler *s)
+{
+    must(s->living == 1, "a wait goes on though its queue is being destroyed");
+    while (finish_next_of(s->stage.metal[0])) {}
+}
+
+static void test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers(void **state)
+{
+    static scheduler s;
+    unsigned abandons, i;
+    (void)state;
+    for (abandons = 0; abandons < 2; abandons++) {
+        fibers_open(&s, false, &no_spin, ROOM);
+        s.idle = idle_ends_the_work;
+        s.user = abandons ? &s : NULL;
+        fibers_make(&s, MEMBERS, body_be_destroyed);
+        fibers_run(&s);
+        for (i = 0; i < MEMBERS - 1; i++) assert_result(s.fibers[i].result, GPUSYNC_ERROR_DESTROYED);
+        assert_result(s.fibers[MEMBERS - 1].result, GPUSYNC_OK);
+        fibers_close(&s);
+    }
+}
+
+/* -- a run loop without hooks --------------------------------------------------------------------------------------------------------------- */
+
+/* Tasks of a loop that never waits: each makes its buffer when there is room, polls, and is told by a callback. */
+typedef struct task {
+    gpusync_ticket ticket;
+    bool over;
+    note told;
+} task;
+
+static bool task_goes_on(stage *s, task *t)
+{
+    void *buffer;
+    if (t->over) return false;
+    if (!t->ticket) {
+        gpusync_result result = gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer);
+        if (result == GPUSYNC_TIMEOUT) return false;
+        assert_ok(result);
+        t->ticket = commit(s->q[0], buffer);
+        on_done(ticket_at(s->q[0], t->ticket), &t->told);
+        return true;
+    }
+    if (gpusync_poll(s->q[0], t->ticket, NULL) == GPUSYNC_NOT_READY) return false;
+    assert_ok(gpusync_poll(s->q[0], t->ticket, NULL));
+    t->over = true;
+    return true;
+}
+
+static void test_S5_a_loop_that_polls_runs_a_thousand_tasks_and_never_sleeps(void **state)
+{
+    static task tasks[TASKS];
+    stage *s = stage_of(state);
+    unsigned over = 0, told = 0, i;
+    memset(tasks, 0, sizeof tasks);
+    while (over < TASKS || told < TASKS) {
+        size_t count = 0;
+        for (i = 0; i < TASKS; i++) {
+            bool before = tasks[i].over;
+            task_goes_on(s, &tasks[i]);
+            over += tasks[i].over != before;
+        }
+        assert_ok(gpusync_device_run_callbacks(s->device, 5, &count));
+        assert_true(count <= 5);
+        told += (unsigned)count;
+        finish_next(s->q[0]);
+    }
+    for (i = 0; i < TASKS; i++) assert_noted(&tasks[i].told, GPUSYNC_OK);
+    assert_int_equal(kit_now().parks, 0);
+    assert_int_equal(kit_now().yields, 0);
+}
+
+/* -- nothing is held while a hook runs (R23) -------------------------------------------------------------------------------------------------- */
+
+/* Hooks that use gpusync, then do what the kit's do. */
+static struct {
+    stage *s;
+    gpusync_queue *q;
+    gpusync_timeline *t;
+    bool on;
+    unsigned parks, unparks, yields, pools;
+    void *depth; /* what a push of a pool answers outside of gpusync, on the thread that waits */
+    void *ends_in_park;
+} nosy;
+
+static __thread bool nosy_inside;
+
+/* A push answers the depth of the thread's pools: softmetal's does. */
+static void *pool_depth(void)
+{
+    void *pool = metal_pool_push();
+    metal_pool_pop(pool);
+    return pool;
+}
+
+/* Every lock of gpusync's: with one of them held this does not come back. On a queue and a timeline that are not destroyed. */
+static void use_everything(void)
+{
+    void *pool;
+    uint64_t cursor = 0, value;
+    gpusync_error error;
+    gpusync_ticket ticket;
+    void *buffer = NULL;
+    if (!GET(&nosy.on) || nosy_inside) return;
+    nosy_inside = true;
+    pool = metal_pool_push();
+    must(gpusync_command_buffer_create(nosy.q, NULL, 0, &buffer) == GPUSYNC_OK, "a buffer in a hook");
+    must(gpusync_command_buffer_discard(nosy.q, buffer) == GPUSYNC_OK, "a discard in a hook");
+    must(gpusync_submit(nosy.q, &(gpusync_submission){.flags = GPUSYNC_SUBMIT_HOST_SYNC}, &ticket) == GPUSYNC_OK,
+         "a submission in a hook");
+    must(gpusync_poll(nosy.q, ticket, NULL) >= 0, "a poll in a hook");
+    must(gpusync_wait(nosy.q, ticket, 0, NULL) >= 0, "a wait without time in a hook");
+    must(gpusync_queue_next_error(nosy.q, &cursor, &error) == GPUSYNC_NOT_READY, "next_error in a hook");
+    must(gpusync_timeline_query(nosy.t, &value) == GPUSYNC_OK, "a query in a hook");
+    must(gpusync_timeline_signal(nosy.t, value + 1) == GPUSYNC_OK || GET(&nosy.unparks) > 0, "a signal in a hook");
+    metal_pool_pop(pool);
+    nosy_inside = false;
+}
+
+static void nosy_yield(void *user)
+{
+    nosy.yields++;
+    if (nosy.depth && pool_depth() != nosy.depth) nosy.pools++;
+    use_everything();
+    kit_hooks.yield(user);
+}
+
+static void nosy_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
+    COUNT(&nosy.parks);
+    if (nosy.depth && pool_depth() != nosy.depth) nosy.pools++;
+    use_everything();
+    if (nosy.ends_in_park) {
+        void *buffer = nosy.ends_in_park;
+        nosy.ends_in_park = NULL;
+        softmetal_finish(buffer); /* the handler, and the unpark hook, run inside this call */
+    }
+    kit_hooks.park(user, waiter, deadline_ns);
+}
+
+static void nosy_unpark(void *user, gpusync_waiter *waiter)
+{
+    COUNT(&nosy.unparks);
+    use_everything();
+    kit_hooks.unpark(user, waiter);
+}
+
+static const gpusync_hooks nosy_hooks = {nosy_yield, nosy_park, nosy_unpark, NULL};
+
+static void nosy_begin(stage *s)
+{
+    memset(&nosy, 0, sizeof nosy);
+    nosy.s = s;
+    assert_ok(gpusync_queue_create(s->device, NULL, &nosy.q));
+    nosy.t = new_timeline(s->device);
+    PUT(&nosy.on, true);
+}
+
+static void nosy_end(void)
+{
+    PUT(&nosy.on, false);
+    assert_ok(gpusync_queue_destroy(nosy.q));
+    assert_ok(gpusync_timeline_destroy(nosy.t));
+}
+
+static void test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its(void **state)
+{
+    static const gpusync_spin three = {2, 3, 0};
+    const gpusync_wait_options options = {.spin = &three};
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    void *buffer;
+    nosy_begin(s);
+    buffer = new_buffer(s->q[0]);
+    ticket = commit(s->q[0], buffer);
+    nosy.depth = pool_depth();
+    nosy.ends_in_park = buffer;
+    assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options));
+    assert_int_equal(nosy.yields, 3);
+    assert_int_equal(nosy.parks, 1);
+    assert_int_equal(nosy.unparks, 1);
+    assert_int_equal(nosy.pools, 0);
+    nosy.depth = NULL;
+    nosy_end();
+}
+
+/* -- which calls unpark: all that end something, on the thread that calls them (C15) */
+
+typedef enum waker {
+    A_HANDLER,
+    A_POLL,
+    A_WAIT,
+    A_SIGNAL,
+    A_FAIL,
+    A_CANCEL,
+    A_DISCARD,
+    A_DESTROY_LATER,
+    AN_ABANDON,
+    A_TIMELINE_DESTROY,
+    A_TIMELINE_DESTROY_LATER,
+    RUN_CALLBACKS,
+    WAKERS
+} waker;
+static const char *const waker_names[] = {"a handler",     "a poll",        "a wait",        "a signal",
+                                          "a fail",        "cancel_held",   "a discard",     "destroy_later",
+                                          "an abandon",    "timeline_destroy", "timeline_destroy_later",
+                                          "run_callbacks"};
+
+static gpusync_result wake_by(waker by, stage *s, void *buffer)
+{
+    switch (by) {
+    case A_HANDLER: softmetal_finish(buffer); return GPUSYNC_OK;
+    case A_POLL: softmetal_complete(buffer); return gpusync_poll(s->q[0], 1, NULL);
+    case A_WAIT: softmetal_complete(buffer); return gpusync_wait(s->q[0], 1, 0, NULL);
+    case A_SIGNAL: return gpusync_timeline_signal(s->t[0], 1);
+    case A_FAIL: return gpusync_timeline_fail(s->t[0], NULL);
+    case A_CANCEL: return gpusync_queue_cancel_held(s->q[0]);
+    case A_DISCARD: return gpusync_command_buffer_discard(s->q[0], buffer);
+    case A_DESTROY_LATER: return gpusync_queue_destroy_later(s->q[0], NULL, NULL);
+    case AN_ABANDON: return gpusync_queue_abandon(s->q[0]);
+    case A_TIMELINE_DESTROY: return gpusync_timeline_destroy(s->t[0]);
+    case A_TIMELINE_DESTROY_LATER: return gpusync_timeline_destroy_later(s->t[0], NULL, NULL);
+    default: softmetal_complete(buffer); return gpusync_device_run_callbacks(s->device, 0, NULL);
+    }
+}
+
+static void wake(stage *s, waker by)
+{
+    void *buffer = new_buffer(s->q[0]);
+    bool destroyed = by >= A_DESTROY_LATER && by <= A_TIMELINE_DESTROY_LATER;
+    job j = {0};
+    gpusync_result result;
+    nosy_begin(s);
+    if (by == A_SIGNAL || by == A_FAIL || by == A_TIMELINE_DESTROY || by == A_TIMELINE_DESTROY_LATER) {
+        job_value(&j, s->t[0], 1, GPUSYNC_FOREVER);
+    } else if (by == A_DISCARD) {
+        job_buffer(&j, s->q[0], GPUSYNC_FOREVER);
+    } else {
+        if (by == A_CANCEL) encode_wait(s->q[0], buffer, at(s->t[0], 1));
+        job_wait(&j, s->q[0], commit(s->q[0], buffer), GPUSYNC_FOREVER);
+    }
+    await_parked(1);
+    assert_ok(wake_by(by, s, buffer));
+    result = job_end(&j);
+    assert_true(nosy.unparks >= 1);
+    if (by == A_DESTROY_LATER || by == AN_ABANDON) s->q[0] = NULL;
+    if (by == A_TIMELINE_DESTROY || by == A_TIMELINE_DESTROY_LATER) s->t[0] = NULL;
+    if (destroyed) assert_result(result, GPUSYNC_ERROR_DESTROYED);
+    else if (by == A_CANCEL) assert_result(result, GPUSYNC_ERROR_CANCELLED);
+    else if (by == A_FAIL) assert_result(result, GPUSYNC_ERROR_EXECUTION);
+    else assert_ok(result);
+    if (by == A_DISCARD) assert_ok(gpusync_command_buffer_discard(s->q[0], j.buffer));
+    else if (s->q[0] && gpusync_in_flight(s->q[0]) == 0 && (by == A_SIGNAL || by == A_FAIL))
+        assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    finish_all(s);
+    nosy_end();
+}
+
+static void test_R23_whatever_unparks_holds_no_lock(void **state)
+{
+    waker by;
+    (void)state;
+    for (by = A_HANDLER; by < WAKERS; by++) {
+        stage_desc desc = {.timelines = 1, .queue = {.max_command_buffer_count = 1}, .device = {.hooks = &nosy_hooks}};
+        stage s;
+        print_message("  %s\n", waker_names[by]);
+        stage_open(&s, &desc);
+        wake(&s, by);
+        stage_close(&s);
+    }
+}
+
+/* -- unpark takes the scheduler's lock, under which another thread polls */
+
+static pthread_mutex_t run_queue = PTHREAD_MUTEX_INITIALIZER;
+static bool unpark_waits;
+
+static void locking_unpark(void *user, gpusync_waiter *waiter)
+{
+    PUT(&unpark_waits, true);
+    pthread_mutex_lock(&run_queue);
+    kit_hooks.unpark(user, waiter);
+    pthread_mutex_unlock(&run_queue);
+}
+
+static void locking_yield(void *user)
+{
+    kit_hooks.yield(user);
+}
+
+static void locking_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    kit_hooks.park(user, waiter, deadline_ns);
+}
+
+static const gpusync_hooks locking_hooks = {locking_yield, locking_park, locking_unpark, NULL};
+
+static void *finish_buffer(void *buffer)
+{
+    softmetal_finish(buffer);
+    return NULL;
+}
+
+static void test_R23_unpark_may_take_a_lock_under_which_another_thread_polls(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_error error;
+    uint64_t cursor = 0, value;
+    pthread_t finisher;
+    job j = {0};
+    gpusync_ticket later;
+    commit(s->q[0], buffer);
+    later = commit_new(s->q[0]);
+    job_wait(&j, s->q[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    PUT(&unpark_waits, false);
+    pthread_mutex_lock(&run_queue);
+    finisher = start(finish_buffer, buffer);
+    while (!GET(&unpark_waits)) sched_yield();
+    assert_ok(gpusync_poll(s->q[0], 1, NULL)); /* the handler has settled it, and is in unpark */
+    assert_result(gpusync_poll(s->q[0], later, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(s->q[0], later, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_queue_next_error(s->q[0], &cursor, &error), GPUSYNC_NOT_READY);
+    assert_ok(gpusync_timeline_query(s->t[0], &value));
+    signal_value(s->t[0], 1);
+    commit_new(s->q[0]);
+    commit_new(s->q[1]);
+    assert_true(finish_next(s->q[1]));
+    pthread_mutex_unlock(&run_queue);
+    join(finisher);
+    assert_ok(job_end(&j));
+}
+
+/* The same left to chance: threads that wait, poll under the lock, and a GPU that runs by itself. */
+static void *poll_under_the_lock(void *argument)
+{
+    stage *s = (stage *)argument;
+    unsigned i;
+    for (i = 0; i < 3000; i++) {
+        pthread_mutex_lock(&run_queue);
+        must(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL) >= 0, "a poll");
+        pthread_mutex_unlock(&run_queue);
+    }
+    return NULL;
+}
+
+static void *commit_and_wait_often(void *argument)
+{
+    stage *s = (stage *)argument;
+    void *pool = metal_pool_push();
+    unsigned i;
+    for (i = 0; i < 150; i++) {
+        gpusync_ticket ticket;
+        void *buffer;
+        must(gpusync_command_buffer_create(s->q[0], NULL, SECONDS(60), &buffer) == GPUSYNC_OK, "a buffer");
+        must(gpusync_commit(s->q[0], buffer, &ticket) == GPUSYNC_OK, "a commit");
+        must(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL) == GPUSYNC_OK, "a wait");
+    }
+    metal_pool_pop(pool);
+    return NULL;
+}
+
+static void test_R23_threads_that_poll_under_the_lock_and_wait_never_block_each_other(void **state)
+{
+    pthread_t threads[4];
+    unsigned i;
+    for (i = 0; i < 4; i++) threads[i] = start(i % 2 ? poll_under_the_lock : commit_and_wait_often, stage_of(state));
+    for (i = 0; i < 4; i++) join(threads[i]);
+    settle(stage_of(state));
+}
+
+/* -- the waiter (C14) -------------------------------------------------------------------------------------------------------------------------- */
+
+/* Each park of a wait finds what the one before has left; the first one of each wait finds nothing. */
+static struct {
+    gpusync_waiter *waiter;
+    unsigned parks, of_wait; /* since the test began; since the wait did */
+    void *buffer;            /* ends in the third park of a wait */
+    bool on;
+} diary;
+
+static void diary_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
+    if (!diary.on) {
+        sched_yield();
+        return;
+    }
+    if (diary.of_wait == 0) {
+        must(!waiter->scheduler_data[0] && !waiter->scheduler_data[1], "scheduler_data is not NULL at first");
+        diary.waiter = waiter;
+    } else {
+        must(diary.waiter == waiter, "a wait has two waiters");
+        must(waiter->scheduler_data[0] == &diary, "scheduler_data was touched");
+        must(waiter->scheduler_data[1] == (void *)((char *)&diary + diary.of_wait), "scheduler_data was touched, too");
+    }
+    diary.parks++;
+    diary.of_wait++;
+    waiter->scheduler_data[0] = &diary;
+    waiter->scheduler_data[1] = (char *)&diary + diary.of_wait;
+    if (diary.of_wait == 3 && diary.buffer) softmetal_finish(diary.buffer);
+}
+
+static void diary_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)user;
+    if (!diary.on) return;
+    must(waiter == diary.waiter, "an unpark of a waiter that does not sleep");
+    must(waiter->scheduler_data[0] == &diary, "scheduler_data is gone in unpark");
+}
+
+static const gpusync_hooks diary_hooks = {NULL, diary_park, diary_unpark, NULL};
+
+static void test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    memset(&diary, 0, sizeof diary);
+    diary.on = true;
+    for (i = 0; i < 6; i++) {
+        const gpusync_wait_options options = {.spin = &no_spin};
+        gpusync_point points[2];
+        void *buffer = new_buffer(s->q[0]);
+        gpusync_ticket ticket = commit(s->q[0], buffer);
+        points[0] = ticket_at(s->q[0], ticket);
+        points[1] = points[0];
+        diary.of_wait = 0;
+        diary.buffer = i == 1 ? NULL : buffer;
+        switch (i) {
+        case 1: assert_result(gpusync_wait(s->q[0], ticket, 300000, &options), GPUSYNC_TIMEOUT); break;
+        case 2: assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, &options, NULL)); break;
+        case 3: assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, &options)); break;
+        default: assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options)); break;
+        }
+        if (i != 1) assert_int_equal(diary.of_wait, 3);
+        else softmetal_finish(buffer);
+    }
+    diary.on = false;
+}
+
+/* The waiter of a wait that has seen the end by itself lives until the unpark has returned. */
+static gpusync_waiter *in_unpark;
+static bool let_unpark_go;
+
+static void slow_unpark(void *user, gpusync_waiter *waiter)
+{
+    PUT(&in_unpark, waiter);
+    while (!GET(&let_unpark_go)) sched_yield();
+    kit_hooks.unpark(user, waiter); /* writes to it */
+}
+
+static const gpusync_hooks slow_hooks = {locking_yield, locking_park, slow_unpark, NULL};
+
+static void test_R23_a_waiter_lives_until_unpark_has_returned(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    pthread_t finisher;
+    job j = {0};
+    unsigned long seen;
+    PUT(&in_unpark, NULL);
+    PUT(&let_unpark_go, false);
+    job_wait(&j, s->q[0], commit(s->q[0], buffer), GPUSYNC_FOREVER);
+    await_parked(1);
+    finisher = start(finish_buffer, buffer);
+    while (!GET(&in_unpark)) sched_yield();
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    seen = kit_now().yields + kit_now().parks;
+    end_parks(); /* it finds the end without the unpark */
+    while (kit_now().yields + kit_now().parks < seen + 3) sched_yield(); /* it waits for that */
+    assert_false(job_is_over(&j));
+    PUT(&let_unpark_go, true);
+    join(finisher);
+    assert_ok(job_end(&j));
+}
+
+static void test_R23_park_and_unpark_come_together_or_not_at_all(void **state)
+{
+    static const struct {
+        gpusync_hooks hooks;
+        gpusync_result result;
+    } rows[] = {
+        {{NULL, NULL, NULL, NULL}, GPUSYNC_OK},
+        {{locking_yield, NULL, NULL, NULL}, GPUSYNC_OK},
+        {{NULL, locking_park, locking_unpark, NULL}, GPUSYNC_OK},
+        {{NULL, locking_park, NULL, NULL}, GPUSYNC_ERROR_INVALID_ARGUMENT},
+        {{locking_yield, NULL, locking_unpark, NULL}, GPUSYNC_ERROR_INVALID_ARGUMENT},
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++) {
+        gpusync_device_desc desc = {0};
+        gpusync_device *device = (gpusync_device *)&desc;
+        desc.hooks = &rows[i].hooks;
+        assert_result(gpusync_device_create(&desc, &device), rows[i].result);
+        if (rows[i].result != GPUSYNC_OK) assert_null(device);
+        assert_ok(gpusync_device_destroy(device));
+    }
+}
+
+/* Every call that waits without a limit; the hooks end the program at GPUSYNC_FOREVER. */
+static gpusync_result destroy_queue(void *queue)
+{
+    return gpusync_queue_destroy((gpusync_queue *)queue);
+}
+
+static void test_R23_no_park_is_without_a_deadline(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_point points[] = {ticket_at(s->q[0], 1), at(s->t[0], 1)};
+    job jobs[7] = {0};
+    void *buffer = new_buffer(s->q[0]);
+    unsigned i;
+    memset(&nosy, 0, sizeof nosy);
+    commit(s->q[0], buffer);
+    commit_new(s->q[1]);
+    job_wait(&jobs[0], s->q[0], 1, GPUSYNC_FOREVER);
+    job_wait(&jobs[1], s->q[0], GPUSYNC_EVERYTHING, UINT64_MAX - 1);
+    job_value(&jobs[2], s->t[0], 1, GPUSYNC_FOREVER);
+    job_many(&jobs[3], points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    job_device(&jobs[4], s->device, GPUSYNC_FOREVER);
+    job_buffer(&jobs[5], s->q[0], GPUSYNC_FOREVER);
+    await_parked(6);
+    job_call(&jobs[6], destroy_queue, s->q[1]);
+    await_parked(7);
+    assert_true(GET(&nosy.parks) >= 7);
+    softmetal_finish(buffer);
+    signal_value(s->t[0], 1);
+    while (finish_next_of(s->metal[1])) {}
+    for (i = 0; i < 7; i++) assert_ok(job_end(&jobs[i]));
+    s->q[1] = NULL;
+    assert_ok(gpusync_command_buffer_discard(s->q[0], jobs[5].buffer));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_R23_a_thousand_tasks_wait_on_one_thread),
+        cmocka_unit_test(test_R23_a_thousand_tasks_spin_in_turns),
+        cmocka_unit_test(test_R23_a_thousand_tasks_wait_for_room),
+        cmocka_unit_test(test_R23_a_thousand_tasks_with_the_spin_that_gpusync_chooses),
+        cmocka_unit_test(test_R23_one_end_wakes_a_crowd),
+        cmocka_unit_test(test_R23_a_park_may_return_on_another_thread),
+        cmocka_unit_test(test_R23_a_yield_may_return_on_another_thread),
+        cmocka_unit_test(test_R23_one_park_is_one_move),
+        cmocka_unit_test(test_R23_an_unpark_at_any_moment_of_a_park_is_not_lost),
+        cmocka_unit_test(test_R23_a_park_may_return_early),
+        cmocka_unit_test(test_R23_limits_are_kept_on_fibers),
+        cmocka_unit_test(test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers),
+        on_stage_with(test_S5_a_loop_that_polls_runs_a_thousand_tasks_and_never_sleeps,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its, .device = {.hooks = &nosy_hooks}),
+        cmocka_unit_test(test_R23_whatever_unparks_holds_no_lock),
+        on_stage_with(test_R23_unpark_may_take_a_lock_under_which_another_thread_polls, .queues = 2, .timelines = 1,
+                      .device = {.hooks = &locking_hooks}),
+        on_stage_with(test_R23_threads_that_poll_under_the_lock_and_wait_never_block_each_other, .real = true,
+                      .device = {.hooks = &locking_hooks}),
+        on_stage_with(test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own,
+                      .device = {.hooks = &diary_hooks}),
+        on_stage_with(test_R23_a_waiter_lives_until_unpark_has_returned, .device = {.hooks = &slow_hooks}),
+        cmocka_unit_test(test_R23_park_and_unpark_come_together_or_not_at_all),
+        on_stage_with(test_R23_no_park_is_without_a_deadline, .queues = 2, .timelines = 1,
+                      .device = {.hooks = &nosy_hooks}, .queue = {.max_command_buffer_count = 1}),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
