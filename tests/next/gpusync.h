@@ -2004,6 +2004,8 @@ static void gpusync__unlist(gpusync__entry *e)
    one of each block that Metal holds and of each look. The last reference frees, on whatever thread, without a lock. */
 
 static void gpusync__unref(gpusync__target *t);
+static void gpusync__return_room(const gpusync__work *w);
+static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 
 GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
 {
@@ -2210,6 +2212,8 @@ static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
         GPUSYNC_FREE(w->buffers);
     if (w->error)
         GPUSYNC_FREE(w->error);
+    if (w->unsent)
+        gpusync__return_room(w);
     gpusync__lock(&dev->lock);
     bool keeps = dev->free_count < GPUSYNC__FREE_WORK;
     if (keeps)
@@ -2729,11 +2733,11 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
 
 /* Whether the program may have one more command buffer. A Metal queue that gpusync made holds three times as many, and
    one: each ticket may take one for its waits and one for its signals, and Metal counts a buffer until its handler
-   returns. */
+   returns, gpusync until it begins. */
 static bool gpusync__has_room(const gpusync_queue *q)
 {
     uint32_t all = q->room + q->own;
-    return q->imported ? all < q->limit : q->room < q->limit && all <= 3 * q->limit;
+    return q->imported ? all < q->limit : q->room < q->limit && all < 3 * q->limit;
 }
 
 /* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
@@ -2749,6 +2753,16 @@ static void gpusync__give_room(gpusync_queue *q, uint32_t room, uint32_t own, gp
     }
 }
 
+/* The command buffers of work that never ran are gone: Metal has counted them until now. */
+GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
+{
+    gpusync__after after = GPUSYNC__NOTHING_POOLED;
+    gpusync_device *dev = w->queue->target.device;
+    gpusync__lock(&dev->lock);
+    gpusync__give_room(w->queue, w->room, w->own, &after);
+    gpusync__finish(dev, &after);
+}
+
 /* Learns how long a ticket takes, for the default spin. */
 static void gpusync__note_end(gpusync_queue *q, const gpusync__work *w, uint64_t now)
 {
@@ -2758,7 +2772,8 @@ static void gpusync__note_end(gpusync_queue *q, const gpusync__work *w, uint64_t
     q->ended_ns = now;
 }
 
-/* Work is over that was HELD or SENT. now: the time, if the GPU has ended it, else 0. */
+/* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, else
+0. */
 static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
@@ -2769,8 +2784,8 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
     if (now)
         gpusync__note_end(q, w, now);
     w->state = GPUSYNC__ENDED;
-    gpusync__give_room(q, w->room, w->own, after);
-    gpusync__stir(w);
+    if (!w->unsent) /* else with its memory */
+        gpusync__give_room(q, w->room, w->own, after);
 }
 
 /* --------------------------------------------------------------------------------- >>held --
@@ -2823,6 +2838,7 @@ static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
     }
     w->unknown = w->state == GPUSYNC__SENT;
     gpusync__end(w, 0, after);
+    gpusync__stir(w);
 }
 
 /* Has all held work of a queue judged again. */
@@ -2950,7 +2966,7 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
 }
 
 /* Judges stirred work until nothing moves any more: the whole of what one change brings about. */
-static void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
+static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
 {
     for (gpusync__work *w; (w = dev->stirred) != NULL;) {
         if ((dev->stirred = w->next_stirred) == NULL)
@@ -3080,8 +3096,10 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
             gpusync__unlist(&link->entry);
         else if (link->entry.next)
             gpusync__send_signal(link, after);
-    if (!w->running)
-        gpusync__end(w, 0, after);
+    if (w->running)
+        return;
+    gpusync__end(w, 0, after);
+    gpusync__stir(w); /* nothing settles under an order lock */
 }
 
 /* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
@@ -3202,8 +3220,6 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     gpusync__unlock(&dev->lock);
 }
 
-static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
-
 typedef struct gpusync__listener_block {
     gpusync__block block; /* first */
     gpusync__listening *listening;
@@ -3304,7 +3320,7 @@ static void gpusync__go_one(gpusync_device *dev, gpusync__after *after)
 /* Drops references of lists. Last of all: the end of an object of the program's may call gpusync. */
 static void gpusync__drop_dead(gpusync__after *after)
 {
-    void *pool = after->dead && !after->pooled ? gpusync__pool_push() : NULL;
+    void *pool = after->pooled ? NULL : gpusync__pool_push();
     for (gpusync__work *w; (w = after->dead) != NULL;) {
         after->dead = w->next_else;
         gpusync__work_unref(w);
@@ -3333,17 +3349,17 @@ static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpu
         gpusync__log_failure(after->failed);
     if (after->calls)
         gpusync__ask_for_calls(dev);
-    gpusync__drop_dead(after);
 }
 
 /* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
-    gpusync__go_on(dev, after);
+    if (dev->stirred)
+        gpusync__go_on(dev, after);
     gpusync__unlock(&dev->lock);
     if (after->woken || after->dirty || after->arms || after->go || after->failed || after->calls)
         gpusync__work_off(dev, after);
-    else
+    if (after->dead)
         gpusync__drop_dead(after);
 }
 
@@ -3400,6 +3416,7 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     w->running--;
     if (w->state == GPUSYNC__SENT && !w->running && came) {
         gpusync__end(w, now, after);
+        gpusync__settle(q, w, after);
     } else if (!w->running && w->state >= GPUSYNC__SETTLED) {
         gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
         gpusync__leave(q, w, after);
@@ -3417,7 +3434,7 @@ static void gpusync__completed(void *block, void *argument)
     if (!w)
         return;
     void *buffer = w->buffers[index];
-    unsigned long status = gpusync__status(buffer);
+    unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status); /* Metal has ordered the GPU's writes */
     double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
     double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
     if (status != GPUSYNC__STATUS_COMPLETED &&
@@ -3483,8 +3500,10 @@ static void gpusync__found_over(gpusync__work *w, void *failed)
     if (failed)
         gpusync__failed(w, failed, &after);
     gpusync__lock(&dev->lock);
-    if (w->state == GPUSYNC__SENT)
+    if (w->state == GPUSYNC__SENT) {
         gpusync__end(w, now, &after);
+        gpusync__settle(w->queue, w, &after);
+    }
     gpusync__finish(dev, &after);
     gpusync__work_unref(w);
     gpusync__pool_pop(pool);
@@ -3510,7 +3529,8 @@ static void gpusync__look_at_event(gpusync_timeline *t)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__read_event(t, &after);
-    gpusync__work_off(t->target.device, &after);
+    gpusync__lock(&t->target.device->lock);
+    gpusync__finish(t->target.device, &after);
 }
 
 /* Has the device been lost for so long that nothing is to be expected of it? */
@@ -4437,8 +4457,8 @@ static gpusync__work *gpusync__unopen(gpusync_queue *q, gpusync__work **at)
     return w;
 }
 
-/* Takes a place for a command buffer, and waits for it. */
-static gpusync_result gpusync__take_place(gpusync_queue *q, uint64_t timeout_ns)
+/* Takes a place for a command buffer, and waits for it; takes memory for its work, if there is some free. */
+static gpusync_result gpusync__take_place(gpusync_queue *q, uint64_t timeout_ns, gpusync__work **w)
 {
     gpusync_result result = gpusync__refuses(q, false);
     if (result != GPUSYNC_OK)
@@ -4446,6 +4466,7 @@ static gpusync_result gpusync__take_place(gpusync_queue *q, uint64_t timeout_ns)
     gpusync__lock(&q->target.device->lock);
     bool free = q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
+    *w = gpusync__reuse(q->target.device);
     gpusync__unlock(&q->target.device->lock);
     return free ? GPUSYNC_OK : gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
 }
@@ -4454,7 +4475,6 @@ static gpusync_result gpusync__take_place(gpusync_queue *q, uint64_t timeout_ns)
    in front of all tickets until its order_only values are reached. */
 static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    gpusync__give_room(q, w->room, w->own, after);
     w->unsent = true;
     if (q->sticks)
         gpusync__fail_signals(w, &q->stuck, after);
@@ -4512,17 +4532,21 @@ static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_com
                                              uint64_t timeout_ns, void **out)
 {
     gpusync__after after = GPUSYNC__NOTHING_POOLED;
-    gpusync__work *w = gpusync__work_new(q, 1);
-    if (!w)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    gpusync_result result = gpusync__take_place(q, timeout_ns);
-    w->room = result == GPUSYNC_OK;
+    gpusync__work *w = NULL;
+    gpusync_result result = gpusync__take_place(q, timeout_ns, &w);
+    bool placed = result == GPUSYNC_OK;
+    if (placed && !w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
+        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     void *pool = gpusync__pool_push();
-    void *made = w->room ? gpusync__make_buffer(q, desc) : NULL;
+    void *made = result == GPUSYNC_OK ? gpusync__make_buffer(q, desc) : NULL;
+    if (result == GPUSYNC_OK && !made)
+        result = GPUSYNC_ERROR_METAL_NIL;
+    if (w)
+        gpusync__work_init(w, q);
+    if (w)
+        w->room = placed;
     if (made)
         w->buffers[w->count++] = gpusync__retain(made);
-    else if (w->room)
-        result = GPUSYNC_ERROR_METAL_NIL;
     if (made && desc->label)
         gpusync__copy_label(w->label, sizeof w->label, desc->label);
     gpusync__lock(&q->target.device->lock);
@@ -4530,12 +4554,14 @@ static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_com
         result = gpusync__refuses(q, false);
     if (result == GPUSYNC_OK)
         gpusync__open(q, w);
-    else
-        gpusync__give_room(q, w->room, 0, &after);
+    else if (w)
+        w->unsent = true; /* its place comes back with its memory */
+    else if (placed)
+        gpusync__give_room(q, 1, 0, &after);
     gpusync__finish(q->target.device, &after);
     if (result == GPUSYNC_OK)
         *out = made;
-    else
+    else if (w)
         gpusync__work_unref(w);
     gpusync__pool_pop(pool);
     return result;
@@ -4790,7 +4816,7 @@ static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
 {
     gpusync_queue *q = w->queue;
     uint32_t place = !w->given && !(q->imported && own);
-    uint32_t most = q->imported ? q->limit : 3 * q->limit + 1;
+    uint32_t most = q->imported ? q->limit : 3 * q->limit;
     gpusync__lock(&q->target.device->lock);
     bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
     if (fits) {
@@ -4991,6 +5017,7 @@ static gpusync_result gpusync__join(gpusync__work *w)
             continue;
         }
         gpusync__work *part = gpusync__unopen(q, at);
+        part->room = 0;
         part->next = w->parts;
         w->parts = part;
         for (gpusync__link *link = part->links; link; link = link->next)
@@ -5019,6 +5046,7 @@ static void gpusync__part(gpusync__work *w, gpusync__after *after)
             link->entry.work = part;
         w->listed -= part->listed;
         w->room--;
+        part->room = 1;
         gpusync__open(w->queue, part);
     }
     gpusync__unlist_links(w, true, after);

@@ -609,6 +609,7 @@ void stage_close(stage *s)
     if (!s->real) finish_all(s);
     for (i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
     for (i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+    assert_true(softmetal_dispatched(PATIENCE)); /* what a destroy_later has left to do */
     assert_ok(gpusync_device_destroy(s->device));
     assert_true(softmetal_settle(PATIENCE));
     metal_release(noted.pipeline);

@@ -634,7 +634,7 @@ static void enter_alone(void *user, gpusync_result result, const gpusync_error *
     (void)result;
     (void)error;
     must(COUNT(&crowd.inside) == 0, "two callbacks of a device overlap");
-    crowd.seen[crowd.count++] = (unsigned)(uintptr_t)user;
+    PUT(&crowd.seen[crowd.count++], (unsigned)(uintptr_t)user);
     __atomic_fetch_sub(&crowd.inside, 1, __ATOMIC_SEQ_CST);
 }
 
