@@ -662,9 +662,24 @@ static void raise_twice(void *unused)
     raise_event(5);
 }
 
-/* Something waits for 3, and so Metal is asked for 3; then something comes that waits for 5. */
-typedef enum waiting { A_CALLBACK, A_SLEEPER, HELD_WORK, WAITINGS } waiting;
-static waiting waitings[WAITINGS] = {A_CALLBACK, A_SLEEPER, HELD_WORK};
+static bool is_first_over(void *unused)
+{
+    (void)unused;
+    return turns_state_of("waits for 3") == TURNS_OVER;
+}
+
+/* The one that waits for 3 must not need 5. */
+static void raise_one_by_one(void *unused)
+{
+    (void)unused;
+    raise_event(3);
+    turns_until(is_first_over, NULL);
+    raise_event(5);
+}
+
+/* Metal is asked for 3, or for 5, by what waits for it; then something comes that waits for the other one. */
+typedef enum waiting { A_CALLBACK, A_SLEEPER, TWO_SLEEPERS, HELD_WORK, WAITINGS } waiting;
+static waiting waitings[WAITINGS] = {A_CALLBACK, A_SLEEPER, TWO_SLEEPERS, HELD_WORK};
 static uint64_t values[2] = {3, 5};
 
 static bool is_called(void *o)
@@ -698,16 +713,16 @@ static void submit_host_sync(void *value)
 
 static void set_up_listener(void *kind)
 {
-    static void (*const bodies[WAITINGS])(void *) = {list_callback, sleep_until, submit_host_sync};
+    static void (*const bodies[WAITINGS])(void *) = {list_callback, sleep_until, sleep_until, submit_host_sync};
     void (*body)(void *) = bodies[*(waiting *)kind];
     open_imported(2);
     turns_add("waits for 3", body, &values[0]);
     turns_add("waits for 5", body, &values[1]);
-    turns_add("raises", raise_twice, NULL);
+    turns_add("raises", *(waiting *)kind == TWO_SLEEPERS ? raise_one_by_one : raise_twice, NULL);
     add_listeners();
     if (*(waiting *)kind == HELD_WORK)
         turns_gpus(2);
-    if (*(waiting *)kind != A_SLEEPER)
+    if (*(waiting *)kind == HELD_WORK || *(waiting *)kind == A_CALLBACK)
         turns_callbacks_when_told(stage.device);
 }
 
@@ -725,7 +740,7 @@ static void tear_down_listener(void *unused)
 static void test_R18_a_value_of_other_code_is_not_missed(void **state)
 {
     static const char *const names[WAITINGS] = {"listener and callback", "listener and sleeper",
-                                                "listener and held work"};
+                                                "listener and two sleepers", "listener and held work"};
     (void)state;
     for (int i = 0; i < WAITINGS; i++) {
         const turns_race race = {names[i], set_up_listener, tear_down_listener, &waitings[i], 0, 0, 0, false};
@@ -791,9 +806,22 @@ static void destroy_first(void *unused)
     turns_expect(metal_status(buffers[0]), 4); /* Completed */
 }
 
-static void set_up_sleeper(void *unused)
+static bool are_waits_over(void *unused)
 {
     (void)unused;
+    return turns_state_of("waits") == TURNS_OVER && turns_state_of("waits for room") == TURNS_OVER;
+}
+
+/* A GPU that ends its work only when no wait needs that. */
+static void end_last(void *unused)
+{
+    (void)unused;
+    turns_until(are_waits_over, NULL);
+    softmetal_finish(buffers[0]);
+}
+
+static void set_up_sleeper(void *slow)
+{
     open_narrow(1);
     memset(begun, 0, sizeof begun);
     buffers[0] = metal_retain(make_buffer(stage.q[0]));
@@ -801,7 +829,10 @@ static void set_up_sleeper(void *unused)
     turns_add("waits", wait_in_queue, NULL);
     turns_add("waits for room", wait_for_place, NULL);
     turns_add("destroys", destroy_first, NULL);
-    turns_gpus(1);
+    if (slow)
+        turns_add("gpu", end_last, NULL);
+    else
+        turns_gpus(1);
 }
 
 static void tear_down_sleeper(void *unused)
@@ -813,9 +844,13 @@ static void tear_down_sleeper(void *unused)
 
 static void test_R20_a_destroy_ends_waits_in_progress(void **state)
 {
-    const turns_race race = {.name = "destroy and sleeper", .setup = set_up_sleeper, .teardown = tear_down_sleeper};
+    const turns_race races[] = {
+        {.name = "destroy and sleeper", .setup = set_up_sleeper, .teardown = tear_down_sleeper},
+        {.name = "destroy before the end", .setup = set_up_sleeper, .teardown = tear_down_sleeper, .user = numbers},
+    };
     (void)state;
-    run_race(&race, 1, 200, 15);
+    run_race(&races[0], 1, 200, 15);
+    run_race(&races[1], 0, 300, 5);
 }
 
 /* ALL goes on for the value when the queue of its ticket is destroyed; ALL_OR_FAILURE ends. */
