@@ -349,6 +349,85 @@ static void test_S6_held_work_goes_with_its_signal(void **state)
     run_race(&races[1], 0, 200, 0);
 }
 
+/* Two threads signal one timeline from the host: one writes the event for both, and what is last on it is the highest. */
+static void signal_lower(void *unused)
+{
+    gpusync_result result = gpusync_timeline_signal(stage.t[0], 1);
+    (void)unused;
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_NOT_RISING);
+    see(result == GPUSYNC_OK);
+}
+
+static void signal_higher(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_timeline_signal(stage.t[0], 2), GPUSYNC_OK);
+}
+
+static void set_up_event(void *unused)
+{
+    (void)unused;
+    begin(0, 1);
+    turns_add("signals 1", signal_lower, NULL);
+    turns_add("signals 2", signal_higher, NULL);
+}
+
+static void tear_down_event(void *unused)
+{
+    uint64_t base = 0;
+    void *metal_event = gpusync_timeline_metal(stage.t[0], &base);
+    (void)unused;
+    turns_expect(metal_event_value(metal_event), 2 + base);
+    close_stage();
+}
+
+static void test_S7_the_event_gets_the_highest_value(void **state)
+{
+    const turns_race race = {.name = "event", .setup = set_up_event, .teardown = tear_down_event};
+    (void)state;
+    run_race(&race, 1, 200, 3);
+}
+
+/* Two threads commit to one queue: the order of tickets is the order in Metal. */
+static void *of_ticket[5];
+
+static void commit_in_order(void *number)
+{
+    bool submits = *(int *)number == 0;
+    void *buffer = make_buffer(stage.q[0]);
+    of_ticket[commit_buffer(stage.q[0], buffer)] = buffer;
+    buffer = make_buffer(stage.q[0]);
+    of_ticket[submits ? submit_buffer(stage.q[0], buffer, NULL, NULL, NULL, 0) : commit_buffer(stage.q[0], buffer)] =
+        buffer;
+}
+
+static void set_up_order(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    memset(of_ticket, 0, sizeof of_ticket);
+    turns_add("one", commit_in_order, &numbers[0]);
+    turns_add("two", commit_in_order, &numbers[1]);
+}
+
+static void tear_down_order(void *unused)
+{
+    (void)unused;
+    for (int ticket = 1; ticket <= 4; ticket++) {
+        turns_check(softmetal_first_in_line(stage.metal[0]) == of_ticket[ticket]);
+        softmetal_finish(of_ticket[ticket]);
+        turns_expect(gpusync_in_flight(stage.q[0]), 4 - ticket);
+    }
+    close_stage();
+}
+
+static void test_S3_the_order_of_tickets_is_the_order_in_Metal(void **state)
+{
+    const turns_race race = {.name = "order", .setup = set_up_order, .teardown = tear_down_order};
+    (void)state;
+    run_race(&race, 1, 200, 0);
+}
+
 /* Held work, and a plain commit behind it, are cancelled as they are let go. */
 static void cancel(void *unused)
 {
@@ -1250,6 +1329,8 @@ static void test_R19_a_destroyed_timeline_carries_accepted_work(void **state)
     cmocka_unit_test(test_S4_what_has_ended_by_the_deadline_has_ended), \
     cmocka_unit_test(test_S6_nothing_held_is_forgotten), \
     cmocka_unit_test(test_S6_held_work_goes_with_its_signal), \
+    cmocka_unit_test(test_S7_the_event_gets_the_highest_value), \
+    cmocka_unit_test(test_S3_the_order_of_tickets_is_the_order_in_Metal), \
     cmocka_unit_test(test_S4_cancelled_work_never_runs), \
     cmocka_unit_test(test_R4_an_open_lower_signal_lets_a_higher_one_go), \
     cmocka_unit_test(test_R10_each_place_wakes_one), \
