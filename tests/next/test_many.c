@@ -12,7 +12,7 @@ static gpusync_result many(const gpusync_point *points, size_t count, gpusync_wa
 #define ALL_OR_FAILURE GPUSYNC_WAIT_ALL_OR_FAILURE
 static const gpusync_wait_for ways[] = {ALL, ANY, ALL_OR_FAILURE};
 
-/* -- what it tells: a table over how three points stand ----------------------------------------------------------------- */
+/* -- what it tells: a table over how three points stand ------------------------------------------------------------ */
 
 /* O: succeeded, F: failed, -: not ended. */
 static gpusync_point point_that(stage *s, char stands)
@@ -184,7 +184,7 @@ static void test_S4_the_error_is_that_of_which(void **state)
     assert_string_equal(error.queue_label, "second");
 }
 
-/* -- sleeping ------------------------------------------------------------------------------------------------------------ */
+/* -- sleeping ------------------------------------------------------------------------------------------------------ */
 
 typedef struct three {
     void *buffers[3];
@@ -365,7 +365,7 @@ static void test_R28_many_wait_for_the_handlers_of_each_ticket(void **state)
     assert_int_equal(world.parks, 1);
 }
 
-/* -- everything (R27) ------------------------------------------------------------------------------------------------------ */
+/* -- everything (R27) ---------------------------------------------------------------------------------------------- */
 
 static void test_R27_a_point_for_everything_is_what_was_committed_at_the_call(void **state)
 {
@@ -441,7 +441,7 @@ static void test_R27_waits_for_many_that_overlap_each_tell(void **state)
     assert_ok(many(&point, 1, ALL, NULL));
 }
 
-/* -- destroyed points (R20), lost devices (T6) -------------------------------------------------------------------------------- */
+/* -- destroyed points (R20), lost devices (T6) --------------------------------------------------------------------- */
 
 static gpusync_result destroy_queue(void *queue)
 {
@@ -590,7 +590,7 @@ static void test_T6_a_second_after_the_loss_the_points_that_have_not_ended_have_
     assert_ok(many(&points[1], 1, ANY, NULL));
 }
 
-/* -- costs -------------------------------------------------------------------------------------------------------------------- */
+/* -- costs --------------------------------------------------------------------------------------------------------- */
 
 enum { FEW = 16, CROWD = 40 };
 
@@ -697,7 +697,7 @@ static void test_S5_a_look_at_many_points_costs_so_many_messages(void **state)
     assert_true(all <= one * (MOST / 4));
 }
 
-/* -- a model -------------------------------------------------------------------------------------------------------------------- */
+/* -- a model ------------------------------------------------------------------------------------------------------- */
 
 typedef struct model_point {
     gpusync_point point;
@@ -883,7 +883,7 @@ static void test_S4_every_sleeper_ends_with_the_step_of_a_simple_model(void **st
     }
 }
 
-/* -- threads ---------------------------------------------------------------------------------------------------------------------- */
+/* -- threads ------------------------------------------------------------------------------------------------------- */
 
 typedef struct signaller {
     stage *s;

@@ -30,7 +30,7 @@ static char turn(stage *s, uint64_t took_ns)
     return spun() > US(2) ? 'V' : 'P';
 }
 
-/* -- budgets ------------------------------------------------------------------------------------------------------------ */
+/* -- budgets ------------------------------------------------------------------------------------------------------- */
 
 static void test_T8_a_budget_of_zero_sleeps_at_once(void **state)
 {
@@ -150,7 +150,7 @@ static void test_S5_a_limit_inside_the_spin_is_kept(void **state)
     }
 }
 
-/* -- whose budget it is ---------------------------------------------------------------------------------------------------- */
+/* -- whose budget it is -------------------------------------------------------------------------------------------- */
 
 static const gpusync_spin of_device = {0, 3, 0}, of_queue = {0, 5, 0}, of_call = {0, 7, 0};
 
@@ -190,7 +190,7 @@ static void test_T8_the_spin_of_the_call_the_queue_or_the_device_counts(void **s
     assert_ok(gpusync_queue_destroy(plain));
 }
 
-/* -- what a wait decides by itself ------------------------------------------------------------------------------------------- */
+/* -- what a wait decides by itself --------------------------------------------------------------------------------- */
 
 #define BLIND US(20) /* where nothing is known */
 

@@ -2,7 +2,7 @@
 #define GPUSYNC_IMPLEMENTATION
 #include "world.h"
 
-/* -- one piece of work, and every way to wait for it ---------------------------------------------------------------- */
+/* -- one piece of work, and every way to wait for it --------------------------------------------------------------- */
 
 /* Ticket 1 of the first queue, which signals 1 of timeline "a". */
 typedef struct work {
@@ -67,7 +67,7 @@ static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
     return gpusync_wait(queue, ticket, 0, NULL);
 }
 
-/* -- tickets --------------------------------------------------------------------------------------------------------- */
+/* -- tickets ------------------------------------------------------------------------------------------------------- */
 
 static void test_S1_tickets_count_from_1_and_what_is_below_is_done(void **state)
 {
@@ -187,7 +187,7 @@ static void test_T1_a_ticket_waits_for_the_ordered_work_before_it(void **state)
     for (i = 1; i <= 3; i++) assert_ok(gpusync_poll(s->q[0], i, NULL));
 }
 
-/* -- UNORDERED work (R1) --------------------------------------------------------------------------------------------- */
+/* -- UNORDERED work (R1) ------------------------------------------------------------------------------------------- */
 
 typedef struct trio {
     void *before, *loose, *behind; /* ordered, UNORDERED, ordered: tickets 1, 2, 3 */
@@ -337,7 +337,7 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
     }
 }
 
-/* -- limits ---------------------------------------------------------------------------------------------------------- */
+/* -- limits -------------------------------------------------------------------------------------------------------- */
 
 static void no_time_looks_once(stage *s, way by)
 {
@@ -484,7 +484,7 @@ static void test_S5_an_end_before_the_park_is_not_slept_through(void **state)
     assert_about(world_passed(), 0);
 }
 
-/* -- what never waits ------------------------------------------------------------------------------------------------- */
+/* -- what never waits ---------------------------------------------------------------------------------------------- */
 
 static void test_S5_calls_without_a_limit_call_no_hook_that_waits(void **state)
 {
@@ -544,7 +544,7 @@ static void test_S5_a_wait_that_refuses_has_changed_nothing(void **state)
     assert_true(commit_new(s->q[0]) == ticket + 1);
 }
 
-/* -- costs ------------------------------------------------------------------------------------------------------------ */
+/* -- costs --------------------------------------------------------------------------------------------------------- */
 
 static void nothing_for_what_is_done(stage *s, way by)
 {
@@ -625,7 +625,7 @@ static void test_S5_the_sleep_of_gpusync_itself_wakes_every_thread(void **state)
     }
 }
 
-/* -- options.error ----------------------------------------------------------------------------------------------------- */
+/* -- options.error ------------------------------------------------------------------------------------------------- */
 
 static gpusync_error unfilled(void)
 {
@@ -759,7 +759,7 @@ static void test_R20_a_destroy_ends_the_waits_of_other_threads(void **state)
     s->t[0] = NULL;
 }
 
-/* -- everything (R27) ---------------------------------------------------------------------------------------------------- */
+/* -- everything (R27) ---------------------------------------------------------------------------------------------- */
 
 static void test_R27_everything_is_what_was_committed_at_the_call(void **state)
 {
@@ -849,7 +849,7 @@ static void test_R27_while_a_failure_sticks_each_wait_and_poll_for_everything_te
     assert_ok(gpusync_device_wait(s->device, 0, NULL));
 }
 
-/* -- the device ----------------------------------------------------------------------------------------------------------- */
+/* -- the device ---------------------------------------------------------------------------------------------------- */
 
 static void test_R27_a_wait_for_the_device_has_the_error_of_the_first_queue_and_tells_of_all(void **state)
 {
@@ -993,7 +993,7 @@ static void test_S5_without_memory_a_wait_for_more_than_16_queues_changes_nothin
     for (i = 0; i < CROWD; i++) assert_ok(gpusync_queue_destroy(queues[i]));
 }
 
-/* -- handlers (R28) -------------------------------------------------------------------------------------------------------- */
+/* -- handlers (R28) ------------------------------------------------------------------------------------------------ */
 
 /* A completed handler of the program's, as the block that it hands to Metal. */
 typedef struct flag_block {
@@ -1223,7 +1223,7 @@ static void test_R28_what_handlers_wrote_is_seen_after_the_wait(void **state)
     settle(stage_of(state));
 }
 
-/* -- lost handlers and deaf listeners (R24, T7) ----------------------------------------------------------------------------- */
+/* -- lost handlers and deaf listeners (R24, T7) -------------------------------------------------------------------- */
 
 static void test_T7_a_sleeping_wait_looks_after_50_ms_and_then_more_seldom(void **state)
 {
@@ -1527,7 +1527,7 @@ static void test_R24_a_callback_of_a_deaf_listener_runs_where_another_thread_wai
     assert_noted(&n, GPUSYNC_OK);
 }
 
-/* -- in a callback ---------------------------------------------------------------------------------------------------------- */
+/* -- in a callback ------------------------------------------------------------------------------------------------- */
 
 typedef struct inside {
     stage *s;
@@ -1612,7 +1612,7 @@ static void test_R28_a_wait_for_handlers_in_a_callback_would_deadlock(void **sta
     assert_int_equal(in.calls, 1);
 }
 
-/* -- a lost device (T6) ------------------------------------------------------------------------------------------------------ */
+/* -- a lost device (T6) -------------------------------------------------------------------------------------------- */
 
 static void lost_for_a_second(stage *s, way by)
 {

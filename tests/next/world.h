@@ -1,11 +1,11 @@
 /* world.h - a clock that a test moves, and a GPU that keeps to a plan: what a wait does is the same on every run
 
-   A program defines GPUSYNC_IMPLEMENTATION and includes this in place of kit.h, gpusync.h through it alone. The library's
-   clock is then the one of this file in tests that on_world makes, and the machine's in those of on_stage.
+   A program defines GPUSYNC_IMPLEMENTATION and includes this in place of kit.h, gpusync.h through it alone. The
+   library's clock is then the one of this file in tests that on_world makes, and the machine's in those of on_stage.
 
-   One thread, the test's. The clock moves by 100 ns with each look at it, and in park to the next moment of the plan, or
-   to the park's deadline. A plan says what happens when: it comes true in park, in yield, and at a look of the test's
-   thread at a status or a value.
+   One thread, the test's. The clock moves by 100 ns with each look at it, and in park to the next moment of the plan,
+   or to the park's deadline. A plan says what happens when: it comes true in park, in yield, and at a look of the
+   test's thread at a status or a value.
 
        plan(MS(3), finish_now, buffer);
        assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, NULL));
