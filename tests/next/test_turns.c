@@ -111,6 +111,11 @@ static void test_S4_a_ticket_that_three_may_end_ends_once(void **state)
     run_race(&race, 1, 200, 1);
 }
 
+static void signal_one(void *number)
+{
+    turns_expect(gpusync_timeline_signal(stage.t[*(int *)number], 1), GPUSYNC_OK);
+}
+
 /* A sleeper whose entries two wakers take at a time. It waits again at once: in the same frame a waker that comes late
    would meet another sleeper. */
 static void sleep_for_both(void *unused)
@@ -143,11 +148,40 @@ static void set_up_wakers(void *unused)
     turns_add("other", signal_twice, &numbers[1]);
 }
 
+/* A park may end early for no reason: then the sleeper is awake while a waker is about to unpark it, and another one. */
+static void sleep_beside(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_timeline_wait(stage.t[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+}
+
+static void sleep_for_all(void *unused)
+{
+    const gpusync_point both[2] = {gpusync_at_value(stage.t[0], 1), gpusync_at_value(stage.t[1], 1)};
+    (void)unused;
+    turns_expect(gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL), GPUSYNC_OK);
+}
+
+static void set_up_early(void *unused)
+{
+    (void)unused;
+    begin(0, 2);
+    turns_add("sleeps beside", sleep_beside, NULL);
+    turns_add("sleeps", sleep_for_all, NULL);
+    turns_add("one", signal_one, &numbers[0]);
+    turns_add("other", signal_one, &numbers[1]);
+    stage.early_parks = 1;
+}
+
 static void test_R23_a_sleeper_with_two_wakers_is_woken(void **state)
 {
-    const turns_race race = {.name = "wakers", .setup = set_up_wakers, .teardown = close_plainly};
+    const turns_race races[] = {
+        {.name = "wakers", .setup = set_up_wakers, .teardown = close_plainly},
+        {.name = "wakers and early parks", .setup = set_up_early, .teardown = close_plainly},
+    };
     (void)state;
-    run_race(&race, 1, 200, 3);
+    for (size_t i = 0; i < 2; i++)
+        run_race(&races[i], 1, 1000, i == 0 ? 3 : 0);
 }
 
 /* What has ended by the deadline has ended: ended_ns is taken when the end is a fact. */
@@ -242,11 +276,6 @@ static void hold(int i)
 {
     const gpusync_point wait = gpusync_at_value(stage.t[i], 1);
     tickets[i] = submit_buffer(stage.q[i], make_buffer(stage.q[i]), &wait, NULL, NULL, 0);
-}
-
-static void signal_one(void *number)
-{
-    turns_expect(gpusync_timeline_signal(stage.t[*(int *)number], 1), GPUSYNC_OK);
 }
 
 static void commit_behind(void *unused)
@@ -1255,16 +1284,17 @@ static void test_S10_nothing_is_called_after_device_destroy(void **state)
         run_race(&races[i], 1, 200, 0);
 }
 
-/* A timeline is destroyed between the work that signals it and the work that waits for it: accepted work is not touched,
-   and waits of the host end. Where the open signal is discarded instead, the held work ends. */
+/* A timeline is destroyed between the work that signals it and the work that waits for it, whichever is committed by
+   then: work is not touched, and waits of the host end. Where the open signal is discarded instead, the held work ends. */
 static void end_producer(void *how)
 {
     end_open(how);
 }
 
-static void wait_for_consumer(void *how)
+static void commit_consumer(void *how)
 {
     gpusync_result expected = *(ending *)how == COMMIT ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+    tickets[1] = commit_buffer(stage.q[1], buffers[1]);
     turns_expect(wait_for_ever(stage.q[1], tickets[1]), expected);
 }
 
@@ -1294,10 +1324,10 @@ static void set_up_between(void *how)
     for (int i = 0; i < 2; i++)
         buffers[i] = make_buffer(stage.q[i]);
     turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], one), GPUSYNC_OK);
-    tickets[1] = submit_buffer(stage.q[1], buffers[1], &one, NULL, NULL, 0);
+    turns_expect(gpusync_encode_wait(stage.q[1], buffers[1], one), GPUSYNC_OK);
     turns_expect(gpusync_on_done(one, note_outcome, &outcomes[0]), GPUSYNC_OK);
     turns_add("produces", end_producer, how);
-    turns_add("consumes", wait_for_consumer, how);
+    turns_add("consumes", commit_consumer, how);
     turns_add("waits", wait_for_the_value, NULL);
     turns_add("destroys", destroy_timeline, &numbers[1]);
     turns_gpus(2);
