@@ -977,8 +977,8 @@ static void use_everything(void)
 
 static void nosy_yield(void *user)
 {
-    nosy.yields++;
-    if (nosy.depth && pool_depth() != nosy.depth) nosy.pools++;
+    COUNT(&nosy.yields);
+    if (nosy.depth && pool_depth() != nosy.depth) COUNT(&nosy.pools);
     use_everything();
     kit_hooks.yield(user);
 }
@@ -987,7 +987,7 @@ static void nosy_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
     COUNT(&nosy.parks);
-    if (nosy.depth && pool_depth() != nosy.depth) nosy.pools++;
+    if (nosy.depth && pool_depth() != nosy.depth) COUNT(&nosy.pools);
     use_everything();
     if (nosy.ends_in_park) {
         void *buffer = nosy.ends_in_park;
