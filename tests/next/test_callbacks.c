@@ -743,6 +743,40 @@ static void test_T15_an_object_is_released_however_its_ticket_ends(void **state)
     assert_int_equal(GET(&gone), 3);
 }
 
+typedef struct farewell {
+    gpusync_queue *queue;
+    gpusync_result committed, destroyed;
+    unsigned gone;
+} farewell;
+
+static void call_from_dealloc(void *user)
+{
+    farewell *f = (farewell *)user;
+    f->committed = gpusync_commit_marker(f->queue, NULL, NULL);
+    f->destroyed = gpusync_queue_destroy(f->queue);
+    COUNT(&f->gone);
+}
+
+static void release_what_calls(scene *c)
+{
+    farewell f = {.queue = c->s.q[0]};
+    void *object = softmetal_new_witness(call_from_dealloc, &f);
+    assert_ok(gpusync_release_after(c->s.q[0], commit_new(c->s.q[0]), object));
+    metal_release(object);
+    settle(&c->s);
+    assert_int_equal(GET(&f.gone), 1);
+    assert_ok(f.committed);
+    assert_result(f.destroyed, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_ok(gpusync_poll(c->s.q[0], 2, NULL));
+}
+
+/* The dealloc of an object is code of the program's, and runs as a callback does. */
+static void test_T15_an_object_that_is_released_may_call_what_a_callback_may(void **state)
+{
+    (void)state;
+    in_each_place(release_what_calls, (stage_desc){0});
+}
+
 /* -- what a callback may do --------------------------------------------------------------------------------------- */
 
 enum { ROOM = 4 };
@@ -1084,6 +1118,7 @@ int main(void)
         on_stage_with(test_R25_threads_that_run_callbacks_take_turns, .timelines = 1, .device = by_hand),
         cmocka_unit_test(test_T15_an_object_is_released_where_a_callback_would_run),
         on_stage_with(test_T15_an_object_is_released_however_its_ticket_ends, .timelines = 1),
+        cmocka_unit_test(test_T15_an_object_that_is_released_may_call_what_a_callback_may),
         cmocka_unit_test(test_R20_a_callback_may_do_all_but_wait_and_destroy),
         cmocka_unit_test(test_R20_a_callback_in_a_destroy_may_do_the_same),
         cmocka_unit_test(test_R25_a_destroy_runs_the_callbacks_of_its_object_alone),

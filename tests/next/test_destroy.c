@@ -1,7 +1,7 @@
 /* test_destroy.c - how queues, timelines and devices end: destroy, abandon, destroy_later
 
-   Time stands still (still.h): a destroy that another thread makes sleeps until the test has the GPU end something. That
-   nothing is left, of memory, of Metal's objects, each stage asserts as it closes. */
+   Time stands still (still.h): a destroy that another thread makes sleeps until the test has the GPU end something. Each
+   stage asserts, as it closes, that nothing is left: no memory, and none of Metal's objects. */
 #define GPUSYNC_IMPLEMENTATION
 #include "still.h"
 
@@ -392,6 +392,21 @@ static void test_R21_abandon_of_held_work_alone(void **state)
     assert_true(w.done[1]);
 }
 
+/* Ticket 2 has failed with what it waited for, and has not had its turn. */
+static void test_R8_abandon_changes_no_failure_that_was_there_before(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
+    note notes[2];
+    memset(notes, 0, sizeof notes);
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
+    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)))), &notes[1]);
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    assert_ok(gpusync_queue_abandon(taken(s, 0)));
+    assert_noted(&notes[0], GPUSYNC_ERROR_DESTROYED);
+    assert_noted(&notes[1], GPUSYNC_ERROR_COMPILE);
+}
+
 /* -- destroy_later ------------------------------------------------------------------------------------------------ */
 
 /* Everything that a queue can have: Metal's, held, and open work; callbacks, and an object to release. */
@@ -623,6 +638,14 @@ static void test_R22_the_destroy_of_a_device_waits_for_destroyed(void **state)
     while (!job_is_over(&ending) && kit_now().parked == 0)
         sched_yield();
     assert_false(job_is_over(&ending));
+    for (int i = 0; i < 3; i++) { /* the program's function may take its time */
+        const unsigned long parks = kit_now().parks;
+        pass(SECONDS(3600));
+        end_parks();
+        while (!job_is_over(&ending) && kit_now().parks == parks)
+            sched_yield();
+        assert_false(job_is_over(&ending));
+    }
     gate_wait(&e.g);
     assert_ok(job_end(&running));
     end_parks();
@@ -824,6 +847,19 @@ static void test_R19_signals_of_accepted_work_still_reach_accepted_work(void **s
     assert_noted(&destroyed, GPUSYNC_OK);
 }
 
+/* Nothing is to signal the value, and nothing else happens than the timeline's end. */
+static void test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), SIGNALS(at(s->t[1], 1)))), &n);
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+    assert_false(n.error.ran);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_result(gpusync_timeline_wait(s->t[1], 1, 0, NULL), GPUSYNC_ERROR_DESTROYED);
+}
+
 /* An open buffer is to signal the value: its commit or its discard decides. */
 static void test_R19_an_open_buffer_decides_of_work_that_is_held(void **state)
 {
@@ -938,6 +974,7 @@ int main(void)
         on_stage_with(test_R21_abandon_ends_all_and_waits_for_nothing, .timelines = 4, .device = alone),
         on_stage_with(test_R21_abandon_lets_no_other_queue_hang, .queues = 2, .timelines = 1, .device = alone),
         on_stage_with(test_R21_abandon_of_held_work_alone, .timelines = 1, .device = alone),
+        on_stage_with(test_R8_abandon_changes_no_failure_that_was_there_before, .timelines = 1, .device = alone),
         on_stage_with(test_R22_destroy_later_tells_when_nothing_is_left, .timelines = 2, .device = threads),
         on_stage_with(test_R22_destroy_later_needs_no_memory, .timelines = 2, .device = threads),
         on_stage_with(test_R22_a_queue_whose_gpu_hangs_stays_until_its_work_ends, .queues = 2,
@@ -959,6 +996,8 @@ int main(void)
         on_stage_with(test_R22_a_device_goes_later_with_a_plain_destroy, .timelines = 1, .device = threads),
         cmocka_unit_test(test_R19_the_end_of_a_timeline_ends_waits_and_callbacks_of_the_host),
         on_stage_with(test_R19_signals_of_accepted_work_still_reach_accepted_work, .queues = 2, .timelines = 2,
+                      .device = threads),
+        on_stage_with(test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline, .timelines = 2,
                       .device = threads),
         on_stage_with(test_R19_an_open_buffer_decides_of_work_that_is_held, .queues = 2, .timelines = 2,
                       .device = threads),
