@@ -1090,6 +1090,29 @@ static void test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs(void
     in_each_place(destroys_wait, (stage_desc){.queues = 2, .timelines = 1});
 }
 
+/* The destroy runs the first of its object's callbacks. The second comes after it, whatever asks for callbacks. */
+static void test_R25_callbacks_of_an_object_do_not_overlap_those_in_its_destroy(void **state)
+{
+    stage *s = stage_of(state);
+    held_up h = {.over = false};
+    job destroy = {0};
+    note n = {0};
+    size_t count = 99;
+    gate_init(&h.g, 2);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), be_held_up, &h));
+    on_done(ticket_at(s->q[0], 0), &n);
+    job_call(&destroy, end_queue, s->q[0]);
+    s->q[0] = NULL;
+    gate_wait(&h.g);
+    assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, &count));
+    assert_int_equal(count, 0);
+    assert_int_equal(GET(&n.calls), 0);
+    gate_wait(&h.g);
+    assert_ok(job_end(&destroy));
+    gate_destroy(&h.g);
+    assert_int_equal(GET(&n.calls), 1);
+}
+
 int main(void)
 {
     static const gpusync_device_desc by_hand = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL};
@@ -1123,6 +1146,7 @@ int main(void)
         cmocka_unit_test(test_R20_a_callback_in_a_destroy_may_do_the_same),
         cmocka_unit_test(test_R25_a_destroy_runs_the_callbacks_of_its_object_alone),
         cmocka_unit_test(test_R25_a_destroy_runs_them_beside_a_callback_of_another_object),
+        on_stage_with(test_R25_callbacks_of_an_object_do_not_overlap_those_in_its_destroy, .device = by_hand),
         cmocka_unit_test(test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
