@@ -68,21 +68,27 @@ typedef struct model_work {
     unsigned buffer_count;
     unsigned left;   /* buffers that have not ended on the GPU */
     bool ended;      /* the GPU is finished with it */
-    bool late;       /* handlers of one of its buffers have not run: a look has to tell the end */
     bool faults;     /* one of its buffers fails */
     bool failed;     /* one of them has failed */
     results takes;   /* the failure that stuck before it in the order of tickets; 0: none */
+    results may_take;
     results allowed; /* OVER: what it ends with */
     bool inherits;   /* OVER */
+    /* OVER: it stood behind held work then. Whether such work has failed already, or fails in its turn, and then of
+       whatever applies there, the contract leaves open. Nor does it say what comes first within one step. */
+    bool behind_held;
+    unsigned over_at;
+    bool was_overtaken; /* by what the model comes to later in the step: check_tickets asks whether it did */
     gpusync_result result;
     bool inherited, ran;
-    bool inherited_or_not; /* cancelled, or waited for cancelled work: either */
 } model_work;
 
 typedef struct model_timeline {
     bool order_only, others;
     uint64_t reached, sent, event;
     results failure; /* 0: has not failed */
+    results causes;  /* of the step in which it failed */
+    unsigned failed_at;
     uint64_t raises[MOST_WORK]; /* order_only: values of work that never ran or failed, not raised yet */
     bool raise_sent[MOST_WORK];
     unsigned raise_count;
@@ -91,6 +97,8 @@ typedef struct model_timeline {
 typedef struct model_queue {
     bool sticky;
     results stuck;   /* 0: nothing sticks */
+    results sticks;  /* all that would have stuck alone, since the last clear_failure */
+    unsigned stuck_at;
     int64_t cleared; /* failures of tickets up to this one do not stick */
     int64_t last;    /* ticket */
     int tickets[MOST_WORK + 1]; /* the work of each */
@@ -108,6 +116,8 @@ typedef struct graph {
     int work_count;
     model_timeline t[STAGE_MOST];
     model_queue q[STAGE_MOST];
+    bool empty_last; /* of work that could go, that without command buffers is the last */
+    bool disagrees;
     uint64_t top; /* highest rank drawn */
     bool used[4096];
     /* callbacks */
@@ -143,9 +153,20 @@ static void say(graph *g, const char *format, ...)
     if (n > 0 && g->length + (size_t)n < sizeof g->text) g->length += (size_t)n;
 }
 
-#define wrong(g, ...) (fprintf(stderr, "\n%s", (g)->text), fprintf(stderr, __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
+static const char *const state_names[] = {"open", "gone", "held", "sent", "over", "settled"};
+
+#define wrong(g, ...) (fprintf(stderr, "\n%s", (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
 static void end_wrong(graph *g, const char *file, int line)
 {
+    int i;
+    fprintf(stderr, "\nThe model:");
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        if (w->state == MODEL_GONE) continue;
+        fprintf(stderr, "\n  work %d, ticket %d of queue %d: %s", i, (int)w->ticket, w->queue, state_names[w->state]);
+        if (w->state == MODEL_SETTLED) fprintf(stderr, " with %d", w->result);
+        if (w->state == MODEL_SENT && w->ended) fprintf(stderr, " and over on the GPU");
+    }
     fprintf(stderr, "\n%s: step %u of GRAPHS_SEED=%llu\n", g->rules->name, g->step, (unsigned long long)g->seed);
     _fail(file, line);
 }
@@ -167,6 +188,14 @@ static bool chance(graph *g, unsigned percent)
 static bool model_sent(const model_work *w)
 {
     return w->state == MODEL_SENT;
+}
+
+static bool signals_timeline(const model_work *w, int timeline)
+{
+    unsigned k;
+    for (k = 0; k < w->signal_count; k++)
+        if (w->signals[k].timeline == timeline) return true;
+    return false;
 }
 
 /* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. With what is to be raised. */
@@ -264,25 +293,37 @@ static unsigned commit_of(const graph *g, const model_work *w)
     return UINT32_MAX;
 }
 
-/* T3, R2, R4: is there a lower signal that this one has to wait for? */
-static bool model_in_order(const graph *g, const model_work *w, int timeline)
+/* Both go to the GPU, from one queue, in the order of tickets, so that nothing has to be held for the order of the two. */
+static bool model_side_by_side(const model_work *a, const model_work *b)
 {
+    return a->queue == b->queue && !a->host_sync && !b->host_sync && !a->unordered && !b->unordered;
+}
+
+/* T3, R2, R4: may the signal go? MAYBE: the letter of the contract holds it, but what is below it is in order already by
+   the signal right below, or the other way round. */
+typedef enum model_answer { MODEL_NO, MODEL_MAYBE, MODEL_YES } model_answer;
+
+static model_answer model_in_order(const graph *g, const model_work *w, int timeline)
+{
+    model_answer answer = MODEL_YES;
+    const model_work *highest = NULL; /* of the lower ones that are sent */
     unsigned k;
     int i;
-    if (g->t[timeline].failure) return true;
+    if (g->t[timeline].failure) return MODEL_YES;
     for (i = 0; i < g->work_count; i++) {
         const model_work *other = &g->work[i];
-        bool apart = other->queue != w->queue;
-        if (other->rank >= w->rank) continue;
         for (k = 0; k < other->signal_count; k++) {
-            if (other->signals[k].timeline != timeline) continue;
-            if (other->state == MODEL_OPEN && apart && other->rank > g->t[timeline].sent) return false;
-            if (!model_sent(other) || model_waits_for(w, timeline, other->rank)) continue;
-            if (apart || other->host_sync || w->host_sync || other->unordered || w->unordered) return false;
-            if (other->signals[k].crossed && commit_of(g, w) == UINT32_MAX) return false;
+            if (other->signals[k].timeline != timeline || other->rank >= w->rank) continue;
+            if (other->state == MODEL_OPEN && other->queue != w->queue && other->rank > g->t[timeline].sent)
+                return MODEL_NO;
+            if (!model_sent(other)) continue;
+            if (!highest || other->rank > highest->rank) highest = other;
+            if (model_waits_for(w, timeline, other->rank)) continue;
+            if (!model_side_by_side(other, w) || other->signals[k].crossed) answer = MODEL_MAYBE;
         }
     }
-    return true;
+    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w)) return MODEL_NO;
+    return answer;
 }
 
 /* The host writes a value while a higher one is under way on the GPU. The two may cross, and gpusync may hold what is to
@@ -310,16 +351,36 @@ static bool model_may_go(const graph *g, const model_work *w)
     }
     for (i = 0; i < w->wait_count; i++)
         if (!model_comes(g, w, &w->waits[i])) return false;
-    for (i = 0; i < w->signal_count; i++)
-        if (!model_in_order(g, w, w->signals[i].timeline)) return false;
+    for (i = 0; i < w->signal_count; i++) {
+        model_answer answer = model_in_order(g, w, w->signals[i].timeline);
+        if (answer == MODEL_NO) return false;
+        if (answer == MODEL_MAYBE && commit_of(g, w) == UINT32_MAX) return false;
+    }
     return true;
 }
 
-static void model_over(model_work *w, results allowed, bool inherits)
+static void model_over(const graph *g, model_work *w, results allowed, bool inherits)
 {
+    w->over_at = g->step;
     w->state = MODEL_OVER;
     w->allowed = allowed;
     w->inherits = inherits;
+}
+
+/* Of all held work, before one of it moves. */
+static void model_note_behind(graph *g)
+{
+    int64_t ticket;
+    int i;
+    for (i = 0; i < (int)g->rules->queues; i++) {
+        bool behind = false;
+        for (ticket = 1; ticket <= g->q[i].last; ticket++) {
+            model_work *w = &g->work[g->q[i].tickets[ticket]];
+            if (w->state != MODEL_HELD || w->unordered) continue;
+            w->behind_held = behind;
+            behind = true;
+        }
+    }
 }
 
 /* S7: what is held with a value up to this one comes too late. */
@@ -327,13 +388,17 @@ static void model_overtake(graph *g, int timeline, uint64_t value, const model_w
 {
     unsigned k;
     int i;
+    model_note_behind(g);
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
-        if (w == by || (w->state != MODEL_HELD && w->state != MODEL_OVER) || w->rank > value) continue;
+        if (w == by || w->rank > value) continue;
+        if (w->state != MODEL_OPEN && w->state != MODEL_HELD && w->state != MODEL_OVER) continue;
         for (k = 0; k < w->signal_count; k++) {
             if (w->signals[k].timeline != timeline || w->signals[k].overtaken) continue;
             w->signals[k].overtaken = true;
-            if (w->state == MODEL_HELD) model_over(w, RESULT(GPUSYNC_ERROR_NOT_RISING), false);
+            if (w->state == MODEL_OVER && w->over_at == g->step) w->behind_held = true;
+            if (w->state == MODEL_OVER && w->behind_held) w->allowed |= RESULT(GPUSYNC_ERROR_NOT_RISING);
+            if (w->state == MODEL_HELD) model_over(g, w, RESULT(GPUSYNC_ERROR_NOT_RISING), false);
         }
     }
 }
@@ -354,12 +419,25 @@ static void model_rise(graph *g, int timeline, uint64_t value, const model_work 
     model_overtake(g, timeline, value, by);
 }
 
+/* Where several failures in one step would fail it, the order between queues is left open: gpusync says which was first,
+   and check_values asks whether it was one of them. */
 static void model_fail_timeline(graph *g, int timeline, results failure)
 {
     model_timeline *t = &g->t[timeline];
+    gpusync_result result;
+    uint64_t value = 0;
+    int i;
+    if (t->failure && t->failed_at == g->step) t->causes |= failure;
     if (t->failure) return;
     t->reached = model_reached(g, timeline);
-    t->failure = failure;
+    result = gpusync_timeline_query(g->s.t[timeline], &value);
+    for (i = 0; result < 0 && i < g->work_count; i++) /* ... and the other way round */
+        if (model_sent(&g->work[i]) && g->work[i].ended && g->work[i].rank == value && value > t->reached &&
+            signals_timeline(&g->work[i], timeline))
+            t->reached = value;
+    t->failure = result < 0 ? RESULT(result) : failure;
+    t->causes = failure;
+    t->failed_at = g->step;
     t->raise_count = 0;
 }
 
@@ -368,7 +446,7 @@ static void model_failed_signals(graph *g, const model_work *w, results failure)
     unsigned k;
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
-        if (w->signals[k].overtaken || t->failure) continue;
+        if (w->signals[k].overtaken || (t->order_only && t->failure)) continue;
         if (t->order_only) {
             t->raises[t->raise_count] = w->rank;
             t->raise_sent[t->raise_count++] = w->ran;
@@ -384,11 +462,22 @@ static void model_stick(graph *g, model_work *w)
     model_queue *q = &g->q[w->queue];
     int64_t ticket;
     if (!q->sticky || w->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->cleared) return;
+    if (!q->stuck) q->stuck_at = g->step;
     if (!q->stuck) q->stuck = RESULT(w->result);
+    q->sticks |= RESULT(w->result);
     for (ticket = w->ticket + 1; ticket <= q->last && !w->unordered; ticket++) {
         model_work *other = &g->work[q->tickets[ticket]];
         if (model_sent(other) && !other->unordered) other->takes |= RESULT(w->result);
     }
+}
+
+/* A timeline that fails and gets a value in one step, by two queues: which of the two was first is left open. Where the
+   model comes to the value first and gpusync has failed the timeline below it, the failure has still to come in the model,
+   or check_values finds a timeline that failed for nothing. */
+static bool model_failed_before(const graph *g, int timeline, uint64_t value)
+{
+    uint64_t real;
+    return gpusync_timeline_query(g->s.t[timeline], &real) < 0 && real < value;
 }
 
 static void model_settle(graph *g, model_work *w, results allowed, bool inherited)
@@ -402,16 +491,17 @@ static void model_settle(graph *g, model_work *w, results allowed, bool inherite
     w->result = (gpusync_result)-bit;
     if (allowed & (allowed - 1)) { /* several are right */
         result = gpusync_poll(g->s.q[w->queue], w->ticket, NULL);
-        if (result > 0 || !(allowed & RESULT(result))) wrong(g, "ticket %d of queue %d ends with %d, allowed are %llx",
-            (int)w->ticket, w->queue, result, (unsigned long long)allowed);
-        w->result = result;
+        if (result <= 0 && allowed & RESULT(result))
+            w->result = result;
+        else
+            g->disagrees = true; /* and check_tickets says so */
     }
-    w->inherited = inherited && w->result != GPUSYNC_ERROR_CANCELLED;
-    w->inherited_or_not = inherited && w->result == GPUSYNC_ERROR_CANCELLED;
+    w->inherited = inherited && w->result != GPUSYNC_OK;
     if (w->result == GPUSYNC_OK) {
         for (k = 0; k < w->signal_count; k++) {
             model_timeline *t = &g->t[w->signals[k].timeline];
-            if (!t->failure && w->rank > t->reached) t->reached = w->rank;
+            if (!t->failure && w->rank > t->reached && !model_failed_before(g, w->signals[k].timeline, w->rank))
+                t->reached = w->rank;
             if (w->host_sync || w->signals[k].crossed) model_cross(g, w->signals[k].timeline);
         }
         return;
@@ -419,6 +509,30 @@ static void model_settle(graph *g, model_work *w, results allowed, bool inherite
     q->failures[q->failure_count++] = (int)(w - g->work);
     model_failed_signals(g, w, RESULT(w->result));
     model_stick(g, w);
+}
+
+/* What is OVER in this step, or was behind held work, may have been overtaken first by what the model comes to later. */
+static results model_may_be_overtaken(graph *g, model_work *w)
+{
+    uint64_t value;
+    unsigned k;
+    if (!w->behind_held || !w->signal_count) return 0;
+    if (w->allowed & RESULT(GPUSYNC_ERROR_NOT_RISING)) return 0;
+    if (gpusync_poll(g->s.q[w->queue], w->ticket, NULL) != GPUSYNC_ERROR_NOT_RISING) return 0;
+    w->was_overtaken = true;
+    for (k = 0; k < w->signal_count; k++)
+        if (gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK &&
+            (!g->t[w->signals[k].timeline].order_only || value < w->rank))
+            w->signals[k].overtaken = true;
+    return RESULT(GPUSYNC_ERROR_NOT_RISING);
+}
+
+static bool model_is_overtaken(const graph *g, const model_work *w)
+{
+    unsigned k;
+    for (k = 0; k < w->signal_count; k++)
+        if (w->rank <= g->t[w->signals[k].timeline].sent) return true;
+    return false;
 }
 
 /* S3: ordered work in its turn. S4, R8: work that failed on its own waits for nothing. */
@@ -434,7 +548,9 @@ static bool model_settle_one(graph *g, int queue)
         if (!w->unordered) turn = false;
         if (!free_to) continue;
         if (w->state == MODEL_OVER) {
-            model_settle(g, w, w->allowed, w->inherits);
+            if (w->inherits || w->behind_held) w->allowed |= model_failed_waits(g, w) | q->sticks;
+            if (w->over_at == g->step) w->behind_held = true;
+            model_settle(g, w, w->allowed | model_may_be_overtaken(g, w), w->inherits);
             return true;
         }
         if (w->state != MODEL_SENT || !w->ended) continue;
@@ -445,25 +561,36 @@ static bool model_settle_one(graph *g, int queue)
         }
         if (model_waits_over(g, w)) {
             results failed = model_failed_waits(g, w) | w->takes;
-            model_settle(g, w, failed ? failed : ONLY_OK, failed != 0);
+            model_settle(g, w, (failed ? failed : ONLY_OK) | w->may_take, failed != 0 || w->may_take);
             return true;
         }
     }
     return false;
 }
 
+/* What may go and what sticks in one step: which comes first is left open, and so whether the work takes what sticks. */
+static bool model_went_before(const graph *g, model_work *w)
+{
+    const model_queue *q = &g->q[w->queue];
+    if (!q->stuck || q->stuck_at != g->step || commit_of(g, w) == UINT32_MAX || !model_may_go(g, w)) return false;
+    if (!w->unordered) w->may_take = q->sticks;
+    return true;
+}
+
 static bool model_fail_held(graph *g)
 {
     bool moved = false;
     int i;
+    model_note_behind(g);
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
         results failed;
         if (w->state != MODEL_HELD) continue;
         failed = model_failed_waits(g, w);
+        if (!failed && model_went_before(g, w)) continue;
         if (!failed) failed = g->q[w->queue].stuck;
         if (!failed) continue;
-        model_over(w, failed, true);
+        model_over(g, w, failed, true);
         moved = true;
     }
     return moved;
@@ -497,26 +624,52 @@ static bool model_raise(graph *g)
     return false;
 }
 
-/* T3: of those that could go, the lowest value first. */
+/* T3: of those that could go, the lowest value of a timeline first. Which goes first of two that share no timeline, and
+   so what stands behind them in time to be compared, is left open: the model follows gpusync. */
+static bool model_share_timeline(const model_work *a, const model_work *b)
+{
+    unsigned k;
+    for (k = 0; k < a->signal_count; k++)
+        if (signals_timeline(b, a->signals[k].timeline)) return true;
+    return false;
+}
+
+/* Leaves those of them that have no lower one before them that goes: from the lowest rank on. */
+static void model_keep_lowest(const graph *g, bool *could_go)
+{
+    uint64_t rank;
+    int i, k;
+    for (rank = 1; rank <= g->top; rank++)
+        for (i = 0; i < g->work_count; i++)
+            for (k = 0; could_go[i] && g->work[i].rank == rank && k < g->work_count; k++)
+                if (could_go[k] && g->work[k].rank < rank && model_share_timeline(&g->work[k], &g->work[i]))
+                    could_go[i] = false;
+}
+
 static bool model_send_one(graph *g)
 {
-    model_work *best = NULL;
+    bool could_go[MOST_WORK];
+    model_work *next = NULL;
+    unsigned first = UINT32_MAX;
     unsigned k;
     int i;
+    for (i = 0; i < g->work_count; i++) could_go[i] = model_may_go(g, &g->work[i]);
+    model_keep_lowest(g, could_go);
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
-        if (!model_may_go(g, w)) continue;
-        if (!best || !w->signal_count || (best->signal_count && w->rank < best->rank)) best = w;
-        if (!best->signal_count) break;
+        unsigned place = w->buffer_count ? commit_of(g, w) : g->empty_last ? UINT32_MAX : 0;
+        if (!could_go[i] || (next && place >= first)) continue;
+        next = w;
+        first = place;
     }
-    if (!best) return false;
-    best->state = MODEL_SENT;
-    best->ended = best->left == 0;
-    for (k = 0; k < best->signal_count; k++) model_rise(g, best->signals[k].timeline, best->rank, best);
+    if (!next) return false;
+    next->state = MODEL_SENT;
+    next->ended = next->left == 0;
+    for (k = 0; k < next->signal_count; k++) model_rise(g, next->signals[k].timeline, next->rank, next);
     return true;
 }
 
-static void model_step(graph *g)
+static void model_move(graph *g)
 {
     bool moved;
     int i;
@@ -527,6 +680,39 @@ static void model_step(graph *g)
         if (moved) continue;
         moved = model_fail_held(g) || model_raise(g) || model_send_one(g);
     } while (moved);
+}
+
+static bool model_ran(const model_work *w)
+{
+    return w->state == MODEL_SENT || (w->state == MODEL_SETTLED && w->ran);
+}
+
+/* What has no command buffer leaves no trace of when it went: both orders are tried. */
+static void model_step(graph *g)
+{
+    graph *before = NULL;
+    int i;
+    if (g->rules->empties) {
+        before = (graph *)malloc(sizeof *before);
+        must(before != NULL, "no memory");
+        memcpy(before->work, g->work, sizeof g->work);
+        memcpy(before->t, g->t, sizeof g->t);
+        memcpy(before->q, g->q, sizeof g->q);
+    }
+    g->disagrees = false;
+    g->empty_last = false;
+    model_move(g);
+    for (i = 0; i < g->work_count; i++)
+        if (g->work[i].buffer_count && model_ran(&g->work[i]) != (commit_of(g, &g->work[i]) != UINT32_MAX))
+            g->disagrees = true;
+    if (before && g->disagrees) {
+        memcpy(g->work, before->work, sizeof g->work);
+        memcpy(g->t, before->t, sizeof g->t);
+        memcpy(g->q, before->q, sizeof g->q);
+        g->empty_last = true;
+        model_move(g);
+    }
+    free(before);
 }
 
 /* What a commit or submission of this work may be refused with; 0: it is accepted. */
@@ -547,8 +733,6 @@ static results model_refusals(const graph *g, const model_work *w)
 }
 
 /* -- what gpusync does ---------------------------------------------------------------------------------------------- */
-
-static const char *const state_names[] = {"open", "gone", "held", "sent", "over", "settled"};
 
 static void watch(void *user, softmetal_phase phase, void *object, const char *selector)
 {
@@ -631,14 +815,6 @@ static void check_sent_of_queue(graph *g, int queue)
     if (part_of >= 0) wrong(g, "Metal has a part of work %d", part_of);
 }
 
-static bool signals_timeline(const model_work *w, int timeline)
-{
-    unsigned k;
-    for (k = 0; k < w->signal_count; k++)
-        if (w->signals[k].timeline == timeline) return true;
-    return false;
-}
-
 /* S7: the signals of a timeline in rising order. */
 static void check_sent_of_timeline(graph *g, int timeline)
 {
@@ -660,7 +836,7 @@ static void check_sent(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
-        bool sent = w->state == MODEL_SENT || (w->state == MODEL_SETTLED && w->ran);
+        bool sent = model_ran(w);
         if (!w->buffer_count || sent == (commit_of(g, w) != UINT32_MAX)) continue;
         wrong(g, "Metal has %s work %d (ticket %d of queue %d), which is %s", sent ? "not got" : "got", i, (int)w->ticket,
               w->queue, state_names[w->state]);
@@ -699,6 +875,8 @@ static void check_tickets(graph *g)
         if (got != expected)
             wrong(g, "work %d, ticket %d of queue %d (%s): poll says %d (%s), the contract %d", i, (int)w->ticket,
                   w->queue, state_names[w->state], got, gpusync_result_string(got), expected);
+        if (w->was_overtaken && w->result == GPUSYNC_ERROR_NOT_RISING && !model_is_overtaken(g, w))
+            wrong(g, "work %d is NOT_RISING, and nothing has overtaken it", i);
         if (expected == GPUSYNC_NOT_READY) expected = GPUSYNC_TIMEOUT;
         if (chance(g, 90)) continue;
         got = gpusync_wait(g->s.q[w->queue], w->ticket, 0, NULL);
@@ -719,6 +897,7 @@ static void check_values(graph *g)
         if (got > 0 || !(allowed & RESULT(got)))
             wrong(g, "timeline %d: query says %d (%s), allowed are %llx", i, got, gpusync_result_string(got),
                   (unsigned long long)allowed);
+        if (g->t[i].failure & ~g->t[i].causes) wrong(g, "timeline %d fails with %d, which nothing caused", i, got);
         if (value != reached)
             wrong(g, "timeline %d shows %llu, the contract %llu", i, (unsigned long long)value,
                   (unsigned long long)reached);
@@ -747,7 +926,7 @@ static void check_failures(graph *g)
             if (w->state != MODEL_SETTLED || w->result == GPUSYNC_OK || found[error.ticket])
                 wrong(g, "a failure of ticket %d of queue %d", (int)error.ticket, i);
             found[error.ticket] = true;
-            if (error.result != w->result || (error.inherited != w->inherited && !w->inherited_or_not) || error.ran != w->ran)
+            if (error.result != w->result || (error.inherited != w->inherited && !w->behind_held) || error.ran != w->ran)
                 wrong(g, "the failure of ticket %d of queue %d: result %d, inherited %d, ran %d, the contract %d, %d, %d",
                       (int)error.ticket, i, error.result, error.inherited, error.ran, w->result, w->inherited, w->ran);
             if (!error.inherited && error.origin != error.ticket) wrong(g, "the origin of ticket %d", (int)error.ticket);
@@ -786,7 +965,8 @@ static void check_everything(graph *g)
         for (k = 0; k < q->failure_count && unordered; k++)
             if (!q->told[g->work[q->failures[k]].ticket]) allowed |= RESULT(g->work[q->failures[k]].result);
         if (!allowed) allowed = ONLY_OK;
-        if (q->stuck) allowed = q->stuck;
+        allowed |= q->stuck; /* both are promised: the first, and what sticks */
+        if (q->stuck) allowed &= ~ONLY_OK;
         got = gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL);
         if (!all && !q->stuck && got != GPUSYNC_NOT_READY) wrong(g, "poll for everything of queue %d says %d", i, got);
         if (all && (got > 0 || !(allowed & RESULT(got))))
@@ -1202,21 +1382,15 @@ static void step_others(graph *g)
 
 static void cancel_queue(graph *g, int queue)
 {
-    bool behind = false; /* held work */
-    int64_t ticket;
     int i;
     say(g, "%u: cancel_held of queue %d\n", g->step, queue);
     assert_ok(gpusync_queue_cancel_held(g->s.q[queue]));
-    /* Ordered work behind held work: whether it has failed before its turn has come is left open. */
-    for (ticket = 1; ticket <= g->q[queue].last; ticket++) {
-        model_work *w = &g->work[g->q[queue].tickets[ticket]];
-        if (w->unordered) continue;
-        if (w->state == MODEL_OVER && behind) w->allowed |= RESULT(GPUSYNC_ERROR_CANCELLED);
-        behind = behind || w->state == MODEL_HELD;
-    }
+    for (i = 0; i < g->work_count; i++)
+        if (g->work[i].queue == queue && g->work[i].state == MODEL_OVER && g->work[i].behind_held)
+            g->work[i].allowed |= RESULT(GPUSYNC_ERROR_CANCELLED);
     for (i = 0; i < g->work_count; i++)
         if (g->work[i].queue == queue && g->work[i].state == MODEL_HELD)
-            model_over(&g->work[i], RESULT(GPUSYNC_ERROR_CANCELLED), false);
+            model_over(g, &g->work[i], RESULT(GPUSYNC_ERROR_CANCELLED), false);
 }
 
 static void step_cancel(graph *g)
@@ -1231,6 +1405,7 @@ static void step_clear(graph *g)
     say(g, "%u: clear_failure of queue %d\n", g->step, queue);
     assert_ok(gpusync_queue_clear_failure(g->s.q[queue]));
     g->q[queue].stuck = 0;
+    g->q[queue].sticks = 0;
     g->q[queue].cleared = g->q[queue].last;
 }
 
@@ -1247,21 +1422,26 @@ static void step_timeline_fail(graph *g)
     model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_COMPILE));
 }
 
+/* Where handlers of one of its buffers have not run, a look has to tell the end. */
 static void work_over(graph *g, model_work *w)
 {
+    softmetal_due due = SOFTMETAL_NOTHING_DUE;
+    bool late = false;
+    unsigned k;
+    for (k = 0; softmetal_due_at(g->s.metal[w->queue], k, &due) != NULL; k++)
+        if (due == SOFTMETAL_HANDLERS_DUE) late = true;
     w->ended = true;
-    if (w->late) look_everywhere(g);
+    if (late) look_everywhere(g);
 }
 
 /* The work's GPU part is over when its buffers are, and the one of gpusync's behind them that signals. */
-static void buffer_over(graph *g, void *buffer, int queue, bool late)
+static void buffer_over(graph *g, void *buffer, int queue)
 {
     int n = work_of(g, buffer);
     model_work *w;
     if (n >= 0) {
         w = &g->work[n];
         w->left--;
-        w->late = w->late || late;
         if (metal_status(buffer) == 5) w->failed = true; /* MTLCommandBufferStatusError */
         if (w->left) return;
         if (signals_behind(g, softmetal_first_in_line(g->s.metal[queue])))
@@ -1270,7 +1450,6 @@ static void buffer_over(graph *g, void *buffer, int queue, bool late)
             work_over(g, w);
     } else if (signals_behind(g, buffer) && g->behind[queue] >= 0) {
         w = &g->work[g->behind[queue]];
-        w->late = w->late || late;
         g->behind[queue] = -1;
         work_over(g, w);
     }
@@ -1299,7 +1478,7 @@ static bool step_gpu(graph *g, int queue)
         softmetal_complete(buffer);
     else
         softmetal_finish(buffer);
-    buffer_over(g, buffer, queue, look);
+    buffer_over(g, buffer, queue);
     if (look) look_everywhere(g);
     metal_release(buffer);
     return true;
