@@ -13,7 +13,7 @@
      - two signals of one value: each work signals a number of its own (its rank) on all timelines that it signals, so
        that there is always one lowest.
 
-   Environment: GRAPHS graphs in all (by default 200), GRAPHS_SEED runs one. A failure prints both, and all steps. */
+   Environment: GRAPHS graphs in all (by default 2200), GRAPHS_SEED runs one. A failure prints both, and all steps. */
 #ifndef GRAPHS_H
 #define GRAPHS_H
 
@@ -50,6 +50,7 @@ typedef struct model_point {
 typedef struct model_signal {
     int timeline;
     bool overtaken;
+    bool assumed; /* ... by what the model comes to later in the step: check_tickets asks whether it did */
     bool crossed; /* sent as the host wrote a lower value: it may count as the host's from then on */
 } model_signal;
 
@@ -78,6 +79,7 @@ typedef struct model_work {
        whatever applies there, the contract leaves open. Nor does it say what comes first within one step. */
     bool behind_held;
     unsigned over_at;
+    bool was_behind; /* HELD behind held work as the step began */
     bool was_overtaken; /* by what the model comes to later in the step: check_tickets asks whether it did */
     gpusync_result result;
     bool inherited, ran;
@@ -441,12 +443,19 @@ static void model_fail_timeline(graph *g, int timeline, results failure)
     t->raise_count = 0;
 }
 
-static void model_failed_signals(graph *g, const model_work *w, results failure)
+static void model_failed_signals(graph *g, model_work *w, results failure)
 {
+    uint64_t value;
     unsigned k;
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
         if (w->signals[k].overtaken || (t->order_only && t->failure)) continue;
+        if (!w->ran && (w->over_at == g->step || w->behind_held) && !t->order_only && !t->failure &&
+            gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK) {
+            w->signals[k].overtaken = true;
+            w->signals[k].assumed = true;
+            continue;
+        }
         if (t->order_only) {
             t->raises[t->raise_count] = w->rank;
             t->raise_sent[t->raise_count++] = w->ran;
@@ -521,9 +530,10 @@ static results model_may_be_overtaken(graph *g, model_work *w)
     if (gpusync_poll(g->s.q[w->queue], w->ticket, NULL) != GPUSYNC_ERROR_NOT_RISING) return 0;
     w->was_overtaken = true;
     for (k = 0; k < w->signal_count; k++)
-        if (gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK &&
-            (!g->t[w->signals[k].timeline].order_only || value < w->rank))
+        if (g->t[w->signals[k].timeline].order_only &&
+            gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK && value < w->rank)
             w->signals[k].overtaken = true;
+    w->over_at = g->step;
     return RESULT(GPUSYNC_ERROR_NOT_RISING);
 }
 
@@ -634,6 +644,12 @@ static bool model_share_timeline(const model_work *a, const model_work *b)
     return false;
 }
 
+/* What stood behind held work as the step began may be too late to count among those that could go. */
+static bool model_comes_late(const graph *g, const model_work *w, const model_work *other)
+{
+    return w->was_behind && commit_of(g, w) == UINT32_MAX && commit_of(g, other) != UINT32_MAX;
+}
+
 /* Leaves those of them that have no lower one before them that goes: from the lowest rank on. */
 static void model_keep_lowest(const graph *g, bool *could_go)
 {
@@ -642,7 +658,8 @@ static void model_keep_lowest(const graph *g, bool *could_go)
     for (rank = 1; rank <= g->top; rank++)
         for (i = 0; i < g->work_count; i++)
             for (k = 0; could_go[i] && g->work[i].rank == rank && k < g->work_count; k++)
-                if (could_go[k] && g->work[k].rank < rank && model_share_timeline(&g->work[k], &g->work[i]))
+                if (could_go[k] && g->work[k].rank < rank && model_share_timeline(&g->work[k], &g->work[i]) &&
+                    !model_comes_late(g, &g->work[k], &g->work[i]))
                     could_go[i] = false;
 }
 
@@ -692,6 +709,8 @@ static void model_step(graph *g)
 {
     graph *before = NULL;
     int i;
+    model_note_behind(g);
+    for (i = 0; i < g->work_count; i++) g->work[i].was_behind = g->work[i].behind_held;
     if (g->rules->empties) {
         before = (graph *)malloc(sizeof *before);
         must(before != NULL, "no memory");
@@ -704,6 +723,10 @@ static void model_step(graph *g)
     model_move(g);
     for (i = 0; i < g->work_count; i++)
         if (g->work[i].buffer_count && model_ran(&g->work[i]) != (commit_of(g, &g->work[i]) != UINT32_MAX))
+            g->disagrees = true;
+    for (i = 0; before && i < g->work_count; i++)
+        if (!g->work[i].buffer_count && g->work[i].state == MODEL_SETTLED &&
+            gpusync_poll(g->s.q[g->work[i].queue], g->work[i].ticket, NULL) != g->work[i].result)
             g->disagrees = true;
     if (before && g->disagrees) {
         memcpy(g->work, before->work, sizeof g->work);
@@ -865,6 +888,7 @@ static void check_done(graph *g)
 
 static void check_tickets(graph *g)
 {
+    unsigned k;
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
@@ -875,6 +899,10 @@ static void check_tickets(graph *g)
         if (got != expected)
             wrong(g, "work %d, ticket %d of queue %d (%s): poll says %d (%s), the contract %d", i, (int)w->ticket,
                   w->queue, state_names[w->state], got, gpusync_result_string(got), expected);
+        for (k = 0; k < w->signal_count; k++)
+            if (w->signals[k].assumed && !g->t[w->signals[k].timeline].failure &&
+                g->t[w->signals[k].timeline].sent < w->rank)
+                wrong(g, "work %d has failed, and timeline %d has not", i, w->signals[k].timeline);
         if (w->was_overtaken && w->result == GPUSYNC_ERROR_NOT_RISING && !model_is_overtaken(g, w))
             wrong(g, "work %d is NOT_RISING, and nothing has overtaken it", i);
         if (expected == GPUSYNC_NOT_READY) expected = GPUSYNC_TIMEOUT;
@@ -1043,6 +1071,8 @@ static void register_callback(graph *g, const model_point *p)
 
 static void check(graph *g)
 {
+    /* A listener's block runs on a thread of its own. */
+    if (g->rules->others) assert_true(softmetal_settle_listeners(SECONDS(60)));
     model_step(g);
     check_sent(g);
     check_done(g);
@@ -1318,6 +1348,7 @@ static void step_discard(graph *g)
     if (!w) return;
     tell_work(g, w, "discard");
     throw_away(g, w);
+    w->over_at = UINT32_MAX;
     if (g->q[w->queue].stuck) model_failed_signals(g, w, g->q[w->queue].stuck);
 }
 
@@ -1546,6 +1577,7 @@ static void end_graph(graph *g)
     while ((w = draw_open(g)) != NULL) {
         tell_work(g, w, "discard");
         throw_away(g, w);
+        w->over_at = UINT32_MAX;
         if (g->q[w->queue].stuck) model_failed_signals(g, w, g->q[w->queue].stuck);
         check(g);
         g->step++;

@@ -41,7 +41,7 @@ static unsigned long by_environment(const char *name, unsigned long otherwise)
 
 static void run_kind(const char *name)
 {
-    unsigned long all = by_environment("GRAPHS", 200 / SLOW > 22 ? 200 / SLOW : 22);
+    unsigned long all = by_environment("GRAPHS", 2200 / SLOW);
     unsigned long count = (all + LENGTH(kinds) - 1) / LENGTH(kinds);
     unsigned long seed;
     size_t i = 0;
