@@ -1,8 +1,8 @@
 /* test_timelines.c - numbers that only rise
 
    Proved: how a timeline starts, what the host may signal (R3), waits for values, failure (R13, T5), order_only (R12),
-   values of other code (R18), the pool of events, the end of a timeline (R19), and that a write of the host that crosses
-   one of the GPU takes nothing back. How work is held for values is in test_held.c. */
+   values of other code (R18), the pool of events, and that a write of the host that crosses one of the GPU takes nothing
+   back. How work is held for values is in test_held.c, the end of a timeline in test_destroy.c. */
 #include "kit.h"
 
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
@@ -65,7 +65,7 @@ static void finish_and_release(void *buffer)
     metal_release(buffer);
 }
 
-/* -- the start ------------------------------------------------------------------------------------------------------- */
+/* -- the start ---------------------------------------------------------------------------------------------------- */
 
 static void test_S7_a_timeline_starts_at_its_initial_value(void **state)
 {
@@ -148,7 +148,7 @@ static void test_S5_calls_without_a_timeline_are_refused(void **state)
     assert_null(gpusync_timeline_metal(NULL, NULL));
 }
 
-/* -- R3: what the host may signal ------------------------------------------------------------------------------------ */
+/* -- R3: what the host may signal --------------------------------------------------------------------------------- */
 
 typedef struct host_signal {
     uint64_t value;
@@ -242,7 +242,26 @@ static void test_R3_the_host_goes_on_from_a_value_that_it_was_told_of(void **sta
     }
 }
 
-/* -- S7: what is reached --------------------------------------------------------------------------------------------- */
+/* The GPU has signalled 5 already, of which the host does not know yet, and the host's 3 comes behind it on the event. */
+static void test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back(void **state)
+{
+    stage *s = stage_of(state);
+    void *producer = signalling(s->q[0], at(s->t[0], 5));
+    void *consumer = waiting(s->q[1], at(s->t[0], 5));
+    gpusync_ticket ticket;
+    commit(s->q[0], producer);
+    ticket = commit(s->q[1], consumer);
+    softmetal_schedule(producer);
+    softmetal_execute(producer);
+    signal_value(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 3);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 5);
+    assert_int_equal(shown(s->t[0]), 5);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+}
+
+/* -- S7: what is reached ------------------------------------------------------------------------------------------ */
 
 /* The event shows it as soon as the GPU has signalled; the rest of the buffer may still fail. */
 static void test_S7_a_value_is_reached_when_its_work_has_succeeded(void **state)
@@ -252,6 +271,7 @@ static void test_S7_a_value_is_reached_when_its_work_has_succeeded(void **state)
     void *failing = signalling(s->q[0], at(s->t[0], 2));
     commit(s->q[0], buffer);
     commit(s->q[0], failing);
+    softmetal_schedule(buffer);
     softmetal_execute(buffer);
     assert_int_equal(shown(s->t[0]), 1);
     assert_int_equal(value_of(s->t[0]), 0);
@@ -276,7 +296,7 @@ static void test_S7_a_value_that_is_reached_costs_a_wait_no_message(void **state
     assert_int_equal(softmetal_thread_messages(), messages);
 }
 
-/* -- waits ----------------------------------------------------------------------------------------------------------- */
+/* -- waits -------------------------------------------------------------------------------------------------------- */
 
 static void test_S7_a_sleeping_wait_ends_with_its_own_value(void **state)
 {
@@ -310,7 +330,7 @@ static void test_S4_a_wait_that_cannot_have_an_answer_says_so(void **state)
     assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
 }
 
-/* -- R13, T5: failure ------------------------------------------------------------------------------------------------ */
+/* -- R13, T5: failure --------------------------------------------------------------------------------------------- */
 
 static void test_R13_the_first_failure_answers_every_later_call(void **state)
 {
@@ -440,7 +460,8 @@ static void test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds(voi
     unsigned i;
     for (i = 0; i < LENGTH(kinds); i++) {
         gpusync_timeline *timeline = new_timeline(s->device);
-        gpusync_ticket sent = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)), .flags = kinds[i]);
+        gpusync_ticket sent = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)),
+                                     .flags = kinds[i]);
         gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(s->q[0])),
                                      SIGNALS(at(timeline, 2), at(s->t[1], i + 1)), .flags = kinds[i]);
         assert_ok(gpusync_timeline_fail(timeline, NULL));
@@ -454,7 +475,7 @@ static void test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds(voi
     }
 }
 
-/* -- R12: order_only ------------------------------------------------------------------------------------------------- */
+/* -- R12: order_only ---------------------------------------------------------------------------------------------- */
 
 static void test_R12_failure_does_not_pass_along_an_order_only_timeline(void **state)
 {
@@ -548,7 +569,6 @@ static void test_R12_until_raised_the_value_of_failed_work_counts_as_sent(void *
     void *six = waiting(s->q[2], at(s->t[0], 5));
     gpusync_ticket ticket;
     encode_signal(s->q[1], seven, at(s->t[0], 7));
-    encode_signal(s->q[2], six, at(s->t[0], 6));
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
     ticket = commit(s->q[1], seven);
     assert_true(is_sent(seven));
@@ -557,7 +577,7 @@ static void test_R12_until_raised_the_value_of_failed_work_counts_as_sent(void *
     finish_and_release(seven);
     assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_EXECUTION); /* the ticket does not wait */
     assert_int_equal(value_of(s->t[0]), 0);
-    assert_result(gpusync_commit(s->q[2], six, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_encode_signal(s->q[2], six, at(s->t[0], 6)), GPUSYNC_ERROR_NOT_RISING);
     assert_ok(gpusync_command_buffer_discard(s->q[2], six));
     finish_all(s);
     assert_int_equal(value_of(s->t[0]), 7);
@@ -614,7 +634,7 @@ static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_o
     assert_int_equal(value_of(s->t[0]), 4);
 }
 
-/* -- R18: values of other code --------------------------------------------------------------------------------------- */
+/* -- R18: values of other code ------------------------------------------------------------------------------------ */
 
 static void test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent(void **state)
 {
@@ -785,9 +805,10 @@ static void test_R18_a_deaf_listener_costs_a_look(void **state)
             on_done(at(s->t[0], value), &n);
             other_code_signals(s->t[0], value);
             if (by == A_WAIT) assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
-            if (by == A_POLL) assert_ok(gpusync_poll(s->q[0], held, NULL));
+            while (by == A_POLL && gpusync_poll(s->q[0], held, NULL) == GPUSYNC_NOT_READY) {} /* a slice at most */
             if (by == RUN_CALLBACKS) assert_ok(gpusync_device_run_callbacks(s->device, 0, NULL));
             assert_true(gpusync_is_done(s->q[0], held));
+            run_callbacks(s);
             assert_noted(&n, GPUSYNC_OK);
         }
     }
@@ -809,7 +830,7 @@ static void test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere
     assert_ok(job_end(&j));
 }
 
-/* -- the pool of events ---------------------------------------------------------------------------------------------- */
+/* -- the pool of events ------------------------------------------------------------------------------------------- */
 
 static void test_S7_an_event_is_used_again_and_no_value_of_its_past_counts(void **state)
 {
@@ -939,4 +960,65 @@ static void test_S7_no_value_wraps_around_on_an_event_that_stands_high(void **st
         assert_true(base <= UINT64_MAX - 1 - GPUSYNC_MAX_VALUE);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_stage(test_S7_a_timeline_starts_at_its_initial_value),
+        on_stage(test_S5_a_timeline_that_cannot_be_made_leaves_nothing),
+        cmocka_unit_test(test_S5_calls_without_a_timeline_are_refused),
+        on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent, .queues = 2),
+        on_stage_with(test_R3_the_host_lets_work_go_that_signals_the_same_timeline, .timelines = 1),
+        on_stage_with(test_R3_the_host_goes_on_from_a_value_that_it_was_told_of, .timelines = 1),
+        on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back,
+                      .queues = 2, .timelines = 1),
+        on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1),
+        on_stage_with(test_S7_a_value_that_is_reached_costs_a_wait_no_message, .timelines = 1),
+        on_stage_with(test_S7_a_sleeping_wait_ends_with_its_own_value, .timelines = 1),
+        on_stage_with(test_S4_a_wait_that_cannot_have_an_answer_says_so, .timelines = 1),
+        on_stage_with(test_R13_the_first_failure_answers_every_later_call, .timelines = 1),
+        on_stage(test_R13_the_result_of_a_failure),
+        on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1),
+        on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2),
+        on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2),
+        on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline,
+                      .queues = 3, .timelines = 1, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work,
+                      .queues = 2, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held,
+                      .queues = 3, .timelines = 2, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_until_raised_the_value_of_failed_work_counts_as_sent,
+                      .queues = 3, .timelines = 1, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_an_imported_event_is_raised_too, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_fail_fails_an_order_only_timeline, .timelines = 1, .timeline = {.order_only = true}),
+        on_stage_with(test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has,
+                      .timelines = 3, .timeline = {.order_only = true}),
+        on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline,
+                      .timelines = 1, .timeline = {.order_only = true}, .queue = {.sticky_failure = true}),
+        on_stage_with(test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
+        on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_failed_timeline_does_not_read_its_event_any_more,
+                      .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_the_listener_ends_waits_callbacks_and_held_work,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_blocks_of_listeners_do_not_pile_up,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_deaf_listener_costs_a_look,
+                      .timelines = 1, .timeline = {.signalled_by_others = true},
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere,
+                      .queues = 2, .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_S7_an_event_is_used_again_and_no_value_of_its_past_counts, .queues = 2),
+        on_stage(test_S7_a_base_is_told_and_two_timelines_never_share_an_event),
+        on_stage(test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_used_again),
+        on_stage_with(test_S7_an_event_with_a_signal_on_its_way_is_not_used_again, .queues = 2),
+        on_stage(test_S7_a_bounded_number_of_events_is_kept),
+        on_stage(test_S7_no_value_wraps_around_on_an_event_that_stands_high),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
