@@ -1,17 +1,24 @@
 /* graphs.h - random programs of queues and timelines beside a model of the contract (test_graphs.c)
 
    A graph is a number of steps, all of them drawn from one seed: commits, submissions, markers, signals of the host,
-   discards, cancelled work, and ends on the GPU, one at a time, on the manual clock. After each step the model below says
-   what the contract allows: which work Metal has got by now and in which order, which tickets have ended and how, what
-   each timeline shows, what is on record, and which callbacks have become due. gpusync has to agree with all of it.
+   discards, cancelled work, and ends on the GPU, one at a time, on the manual clock. After each step the model below
+   says what the contract allows: which work Metal has got by now and in which order, which tickets have ended and
+   how, what each timeline shows, what is on record, and which callbacks have become due. gpusync has to agree with
+   all of it.
 
-   The model is written from the contract, and knows nothing of how gpusync works: no lists, no locks, no references. It
-   goes through all work again and again until nothing moves.
+   The model is written from the contract, and knows nothing of how gpusync works: no lists, no locks, no references.
+   It goes through all work again and again until nothing moves.
 
-   Where the contract leaves the result open, as between two failures that a ticket both waits for, the model keeps a set
-   of results and takes over which of them gpusync has chosen. What the contract leaves open altogether is not drawn:
-     - two signals of one value: each work signals a number of its own (its rank) on all timelines that it signals, so
-       that there is always one lowest.
+   What the contract leaves open the model takes over from gpusync, and asks that it is one of what is allowed:
+     - which of several failures that apply is told;
+     - what comes first of changes on two queues in one step (a failure, a send, a value);
+     - whether ordered work behind held work has failed already, or fails in its turn;
+     - whether a signal goes at once whose lower neighbours are in order by the one right below it, and whether one is
+       held behind a GPU signal that the host's lower value may cross;
+     - what EVERYTHING tells where a failure sticks and an earlier one was not told.
+   Two signals of one value are not drawn: each work signals a number of its own (its rank) on all its timelines, so
+   that there is always one lowest. So few choices are followed exactly: of some 800 programs of `everything` one may
+   choose what the model does not know. The seeds of a run are 1, 2, 3, ..., so a run is green or red each time.
 
    Environment: GRAPHS graphs in all (by default 2200), GRAPHS_SEED runs one. A failure prints both, and all steps. */
 #ifndef GRAPHS_H
@@ -30,7 +37,7 @@ typedef struct graph_rules {
 
 enum { MOST_WORK = 96, MOST_WAITS = 4, MOST_SIGNALS = 2, MOST_BUFFERS = 2, MOST_CALLBACKS = 256, MOST_COMMITS = 2048 };
 
-/* -- the model ------------------------------------------------------------------------------------------------------ */
+/* -- the model ------------------------------------------------------------------------------------------------- */
 
 /* OPEN: encoded, not committed. OVER: never ran, and its result is fixed; it waits for its turn. */
 typedef enum model_state { MODEL_OPEN, MODEL_GONE, MODEL_HELD, MODEL_SENT, MODEL_OVER, MODEL_SETTLED } model_state;
@@ -67,11 +74,11 @@ typedef struct model_work {
     bool encodes;  /* its waits and signals are encoded in its only buffer */
     void *buffers[MOST_BUFFERS];
     unsigned buffer_count;
-    unsigned left;   /* buffers that have not ended on the GPU */
-    bool ended;      /* the GPU is finished with it */
-    bool faults;     /* one of its buffers fails */
-    bool failed;     /* one of them has failed */
-    results takes;   /* the failure that stuck before it in the order of tickets; 0: none */
+    unsigned left; /* buffers that have not ended on the GPU */
+    bool ended;    /* the GPU is finished with it */
+    bool faults;   /* one of its buffers fails */
+    bool failed;   /* one of them has failed */
+    results takes; /* the failure that stuck before it in the order of tickets; 0: none */
     results may_take;
     results allowed; /* OVER: what it ends with */
     bool inherits;   /* OVER */
@@ -79,7 +86,7 @@ typedef struct model_work {
        whatever applies there, the contract leaves open. Nor does it say what comes first within one step. */
     bool behind_held;
     unsigned over_at;
-    bool was_behind; /* HELD behind held work as the step began */
+    bool was_behind;    /* HELD behind held work as the step began */
     bool was_overtaken; /* by what the model comes to later in the step: check_tickets asks whether it did */
     gpusync_result result;
     bool inherited, ran;
@@ -98,13 +105,13 @@ typedef struct model_timeline {
 
 typedef struct model_queue {
     bool sticky;
-    results stuck;   /* 0: nothing sticks */
-    results sticks;  /* all that would have stuck alone, since the last clear_failure */
+    results stuck;  /* 0: nothing sticks */
+    results sticks; /* all that would have stuck alone, since the last clear_failure */
     unsigned stuck_at;
-    int64_t cleared; /* failures of tickets up to this one do not stick */
-    int64_t last;    /* ticket */
+    int64_t cleared;            /* failures of tickets up to this one do not stick */
+    int64_t last;               /* ticket */
     int tickets[MOST_WORK + 1]; /* the work of each */
-    int failures[MOST_WORK]; /* work, in the order in which it was settled */
+    int failures[MOST_WORK];    /* work, in the order in which it was settled */
     unsigned failure_count;
     bool told[MOST_WORK + 1]; /* a wait for everything has returned the failure of this ticket */
 } model_queue;
@@ -152,22 +159,27 @@ static void say(graph *g, const char *format, ...)
     va_start(list, format);
     n = vsnprintf(g->text + g->length, sizeof g->text - g->length, format, list);
     va_end(list);
-    if (n > 0 && g->length + (size_t)n < sizeof g->text) g->length += (size_t)n;
+    if (n > 0 && g->length + (size_t)n < sizeof g->text)
+        g->length += (size_t)n;
 }
 
 static const char *const state_names[] = {"open", "gone", "held", "sent", "over", "settled"};
 
-#define wrong(g, ...) (fprintf(stderr, "\n%s", (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
+#define wrong(g, ...) \
+    (fprintf(stderr, "\n%s", (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
 static void end_wrong(graph *g, const char *file, int line)
 {
     int i;
     fprintf(stderr, "\nThe model:");
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
-        if (w->state == MODEL_GONE) continue;
+        if (w->state == MODEL_GONE)
+            continue;
         fprintf(stderr, "\n  work %d, ticket %d of queue %d: %s", i, (int)w->ticket, w->queue, state_names[w->state]);
-        if (w->state == MODEL_SETTLED) fprintf(stderr, " with %d", w->result);
-        if (w->state == MODEL_SENT && w->ended) fprintf(stderr, " and over on the GPU");
+        if (w->state == MODEL_SETTLED)
+            fprintf(stderr, " with %d", w->result);
+        if (w->state == MODEL_SENT && w->ended)
+            fprintf(stderr, " and over on the GPU");
     }
     fprintf(stderr, "\n%s: step %u of GRAPHS_SEED=%llu\n", g->rules->name, g->step, (unsigned long long)g->seed);
     _fail(file, line);
@@ -196,7 +208,8 @@ static bool signals_timeline(const model_work *w, int timeline)
 {
     unsigned k;
     for (k = 0; k < w->signal_count; k++)
-        if (w->signals[k].timeline == timeline) return true;
+        if (w->signals[k].timeline == timeline)
+            return true;
     return false;
 }
 
@@ -209,12 +222,15 @@ static uint64_t model_lowest_sent(const graph *g, int timeline)
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
-        if (!model_sent(w) || w->rank >= lowest) continue;
+        if (!model_sent(w) || w->rank >= lowest)
+            continue;
         for (k = 0; k < w->signal_count; k++)
-            if (w->signals[k].timeline == timeline) lowest = w->rank;
+            if (w->signals[k].timeline == timeline)
+                lowest = w->rank;
     }
     for (k = 0; k < t->raise_count; k++)
-        if (t->raise_sent[k] && t->raises[k] < lowest) lowest = t->raises[k];
+        if (t->raise_sent[k] && t->raises[k] < lowest)
+            lowest = t->raises[k];
     return lowest;
 }
 
@@ -224,9 +240,11 @@ static uint64_t model_reached(const graph *g, int timeline)
     const model_timeline *t = &g->t[timeline];
     uint64_t lowest;
     uint64_t event = t->event;
-    if (!t->others || t->failure) return t->reached;
+    if (!t->others || t->failure)
+        return t->reached;
     lowest = model_lowest_sent(g, timeline);
-    if (event >= lowest) event = lowest - 1;
+    if (event >= lowest)
+        event = lowest - 1;
     return event > t->reached ? event : t->reached;
 }
 
@@ -235,10 +253,12 @@ static results model_point_result(const graph *g, const model_point *p)
 {
     const model_work *w;
     if (p->queue < 0) {
-        if (p->value <= model_reached(g, p->timeline)) return ONLY_OK;
+        if (p->value <= model_reached(g, p->timeline))
+            return ONLY_OK;
         return g->t[p->timeline].failure;
     }
-    if (p->ticket <= 0) return ONLY_OK;
+    if (p->ticket <= 0)
+        return ONLY_OK;
     w = &g->work[g->q[p->queue].tickets[p->ticket]];
     return w->state == MODEL_SETTLED ? RESULT(w->result) : 0;
 }
@@ -247,7 +267,8 @@ static results model_failed_waits(const graph *g, const model_work *w)
 {
     results all = 0;
     unsigned i;
-    for (i = 0; i < w->wait_count; i++) all |= model_point_result(g, &w->waits[i]) & ~ONLY_OK;
+    for (i = 0; i < w->wait_count; i++)
+        all |= model_point_result(g, &w->waits[i]) & ~ONLY_OK;
     return all;
 }
 
@@ -255,7 +276,8 @@ static bool model_waits_over(const graph *g, const model_work *w)
 {
     unsigned i;
     for (i = 0; i < w->wait_count; i++)
-        if (!model_point_result(g, &w->waits[i])) return false;
+        if (!model_point_result(g, &w->waits[i]))
+            return false;
     return true;
 }
 
@@ -265,15 +287,20 @@ static bool model_comes(const graph *g, const model_work *w, const model_point *
     const model_timeline *t;
     unsigned k;
     int i;
-    if (model_point_result(g, p) == ONLY_OK) return true;
-    if (p->queue >= 0 || w->host_sync) return false;
+    if (model_point_result(g, p) == ONLY_OK)
+        return true;
+    if (p->queue >= 0 || w->host_sync)
+        return false;
     t = &g->t[p->timeline];
-    if (t->others) return true;
+    if (t->others)
+        return true;
     for (i = 0; i < g->work_count; i++) {
         const model_work *other = &g->work[i];
-        if (!model_sent(other) || other->host_sync || other->rank < p->value) continue;
+        if (!model_sent(other) || other->host_sync || other->rank < p->value)
+            continue;
         for (k = 0; k < other->signal_count; k++)
-            if (other->signals[k].timeline == p->timeline) return true;
+            if (other->signals[k].timeline == p->timeline)
+                return true;
     }
     return false;
 }
@@ -282,7 +309,8 @@ static bool model_waits_for(const model_work *w, int timeline, uint64_t value)
 {
     unsigned i;
     for (i = 0; i < w->wait_count; i++)
-        if (w->waits[i].queue < 0 && w->waits[i].timeline == timeline && w->waits[i].value >= value) return true;
+        if (w->waits[i].queue < 0 && w->waits[i].timeline == timeline && w->waits[i].value >= value)
+            return true;
     return false;
 }
 
@@ -291,18 +319,20 @@ static unsigned commit_of(const graph *g, const model_work *w)
 {
     unsigned i;
     for (i = 0; w->buffer_count && i < g->commit_count; i++)
-        if (g->commits[i].buffer == w->buffers[0]) return i;
+        if (g->commits[i].buffer == w->buffers[0])
+            return i;
     return UINT32_MAX;
 }
 
-/* Both go to the GPU, from one queue, in the order of tickets, so that nothing has to be held for the order of the two. */
+/* Both go to the GPU, from one queue, in the order of tickets, so that nothing has to be held for the order of the
+   two. */
 static bool model_side_by_side(const model_work *a, const model_work *b)
 {
     return a->queue == b->queue && !a->host_sync && !b->host_sync && !a->unordered && !b->unordered;
 }
 
-/* T3, R2, R4: may the signal go? MAYBE: the letter of the contract holds it, but what is below it is in order already by
-   the signal right below, or the other way round. */
+/* T3, R2, R4: may the signal go? MAYBE: the letter of the contract holds it, but what is below it is in order already
+   by the signal right below, or the other way round. */
 typedef enum model_answer { MODEL_NO, MODEL_MAYBE, MODEL_YES } model_answer;
 
 static model_answer model_in_order(const graph *g, const model_work *w, int timeline)
@@ -311,25 +341,32 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
     const model_work *highest = NULL; /* of the lower ones that are sent */
     unsigned k;
     int i;
-    if (g->t[timeline].failure) return MODEL_YES;
+    if (g->t[timeline].failure)
+        return MODEL_YES;
     for (i = 0; i < g->work_count; i++) {
         const model_work *other = &g->work[i];
         for (k = 0; k < other->signal_count; k++) {
-            if (other->signals[k].timeline != timeline || other->rank >= w->rank) continue;
+            if (other->signals[k].timeline != timeline || other->rank >= w->rank)
+                continue;
             if (other->state == MODEL_OPEN && other->queue != w->queue && other->rank > g->t[timeline].sent)
                 return MODEL_NO;
-            if (!model_sent(other)) continue;
-            if (!highest || other->rank > highest->rank) highest = other;
-            if (model_waits_for(w, timeline, other->rank)) continue;
-            if (!model_side_by_side(other, w) || other->signals[k].crossed) answer = MODEL_MAYBE;
+            if (!model_sent(other))
+                continue;
+            if (!highest || other->rank > highest->rank)
+                highest = other;
+            if (model_waits_for(w, timeline, other->rank))
+                continue;
+            if (!model_side_by_side(other, w) || other->signals[k].crossed)
+                answer = MODEL_MAYBE;
         }
     }
-    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w)) return MODEL_NO;
+    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w))
+        return MODEL_NO;
     return answer;
 }
 
-/* The host writes a value while a higher one is under way on the GPU. The two may cross, and gpusync may hold what is to
-   signal behind the GPU's: the contract does not say. The model accepts either. */
+/* The host writes a value while a higher one is under way on the GPU. The two may cross, and gpusync may hold what is
+   to signal behind the GPU's: the contract does not say. The model accepts either. */
 static void model_cross(graph *g, int timeline)
 {
     uint64_t lowest = model_lowest_sent(g, timeline);
@@ -346,17 +383,22 @@ static bool model_may_go(const graph *g, const model_work *w)
     const model_queue *q = &g->q[w->queue];
     int64_t ticket;
     unsigned i;
-    if (w->state != MODEL_HELD) return false;
+    if (w->state != MODEL_HELD)
+        return false;
     for (ticket = 1; !w->unordered && ticket < w->ticket; ticket++) {
         const model_work *other = &g->work[q->tickets[ticket]];
-        if (!other->unordered && other->state == MODEL_HELD) return false;
+        if (!other->unordered && other->state == MODEL_HELD)
+            return false;
     }
     for (i = 0; i < w->wait_count; i++)
-        if (!model_comes(g, w, &w->waits[i])) return false;
+        if (!model_comes(g, w, &w->waits[i]))
+            return false;
     for (i = 0; i < w->signal_count; i++) {
         model_answer answer = model_in_order(g, w, w->signals[i].timeline);
-        if (answer == MODEL_NO) return false;
-        if (answer == MODEL_MAYBE && commit_of(g, w) == UINT32_MAX) return false;
+        if (answer == MODEL_NO)
+            return false;
+        if (answer == MODEL_MAYBE && commit_of(g, w) == UINT32_MAX)
+            return false;
     }
     return true;
 }
@@ -378,7 +420,8 @@ static void model_note_behind(graph *g)
         bool behind = false;
         for (ticket = 1; ticket <= g->q[i].last; ticket++) {
             model_work *w = &g->work[g->q[i].tickets[ticket]];
-            if (w->state != MODEL_HELD || w->unordered) continue;
+            if (w->state != MODEL_HELD || w->unordered)
+                continue;
             w->behind_held = behind;
             behind = true;
         }
@@ -393,14 +436,20 @@ static void model_overtake(graph *g, int timeline, uint64_t value, const model_w
     model_note_behind(g);
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
-        if (w == by || w->rank > value) continue;
-        if (w->state != MODEL_OPEN && w->state != MODEL_HELD && w->state != MODEL_OVER) continue;
+        if (w == by || w->rank > value)
+            continue;
+        if (w->state != MODEL_OPEN && w->state != MODEL_HELD && w->state != MODEL_OVER)
+            continue;
         for (k = 0; k < w->signal_count; k++) {
-            if (w->signals[k].timeline != timeline || w->signals[k].overtaken) continue;
+            if (w->signals[k].timeline != timeline || w->signals[k].overtaken)
+                continue;
             w->signals[k].overtaken = true;
-            if (w->state == MODEL_OVER && w->over_at == g->step) w->behind_held = true;
-            if (w->state == MODEL_OVER && w->behind_held) w->allowed |= RESULT(GPUSYNC_ERROR_NOT_RISING);
-            if (w->state == MODEL_HELD) model_over(g, w, RESULT(GPUSYNC_ERROR_NOT_RISING), false);
+            if (w->state == MODEL_OVER && w->over_at == g->step)
+                w->behind_held = true;
+            if (w->state == MODEL_OVER && w->behind_held)
+                w->allowed |= RESULT(GPUSYNC_ERROR_NOT_RISING);
+            if (w->state == MODEL_HELD)
+                model_over(g, w, RESULT(GPUSYNC_ERROR_NOT_RISING), false);
         }
     }
 }
@@ -410,10 +459,13 @@ static void model_rise(graph *g, int timeline, uint64_t value, const model_work 
 {
     model_timeline *t = &g->t[timeline];
     unsigned k, kept = 0;
-    if (t->failure) return;
-    if (value > t->sent) t->sent = value;
+    if (t->failure)
+        return;
+    if (value > t->sent)
+        t->sent = value;
     for (k = 0; k < t->raise_count; k++) {
-        if (t->raises[k] <= value && !t->raise_sent[k]) continue;
+        if (t->raises[k] <= value && !t->raise_sent[k])
+            continue;
         t->raises[kept] = t->raises[k];
         t->raise_sent[kept++] = t->raise_sent[k];
     }
@@ -421,16 +473,18 @@ static void model_rise(graph *g, int timeline, uint64_t value, const model_work 
     model_overtake(g, timeline, value, by);
 }
 
-/* Where several failures in one step would fail it, the order between queues is left open: gpusync says which was first,
-   and check_values asks whether it was one of them. */
+/* Where several failures in one step would fail it, the order between queues is left open: gpusync says which was
+   first, and check_values asks whether it was one of them. */
 static void model_fail_timeline(graph *g, int timeline, results failure)
 {
     model_timeline *t = &g->t[timeline];
     gpusync_result result;
     uint64_t value = 0;
     int i;
-    if (t->failure && t->failed_at == g->step) t->causes |= failure;
-    if (t->failure) return;
+    if (t->failure && t->failed_at == g->step)
+        t->causes |= failure;
+    if (t->failure)
+        return;
     t->reached = model_reached(g, timeline);
     result = gpusync_timeline_query(g->s.t[timeline], &value);
     for (i = 0; result < 0 && i < g->work_count; i++) /* ... and the other way round */
@@ -449,7 +503,8 @@ static void model_failed_signals(graph *g, model_work *w, results failure)
     unsigned k;
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
-        if (w->signals[k].overtaken || (t->order_only && t->failure)) continue;
+        if (w->signals[k].overtaken || (t->order_only && t->failure))
+            continue;
         if (!w->ran && (w->over_at == g->step || w->behind_held) && !t->order_only && !t->failure &&
             gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK) {
             w->signals[k].overtaken = true;
@@ -470,19 +525,23 @@ static void model_stick(graph *g, model_work *w)
 {
     model_queue *q = &g->q[w->queue];
     int64_t ticket;
-    if (!q->sticky || w->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->cleared) return;
-    if (!q->stuck) q->stuck_at = g->step;
-    if (!q->stuck) q->stuck = RESULT(w->result);
+    if (!q->sticky || w->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->cleared)
+        return;
+    if (!q->stuck)
+        q->stuck_at = g->step;
+    if (!q->stuck)
+        q->stuck = RESULT(w->result);
     q->sticks |= RESULT(w->result);
     for (ticket = w->ticket + 1; ticket <= q->last && !w->unordered; ticket++) {
         model_work *other = &g->work[q->tickets[ticket]];
-        if (model_sent(other) && !other->unordered) other->takes |= RESULT(w->result);
+        if (model_sent(other) && !other->unordered)
+            other->takes |= RESULT(w->result);
     }
 }
 
-/* A timeline that fails and gets a value in one step, by two queues: which of the two was first is left open. Where the
-   model comes to the value first and gpusync has failed the timeline below it, the failure has still to come in the model,
-   or check_values finds a timeline that failed for nothing. */
+/* A timeline that fails and gets a value in one step, by two queues: which of the two was first is left open. Where
+   the model comes to the value first and gpusync has failed the timeline below it, the failure has still to come in
+   the model, or check_values finds a timeline that failed for nothing. */
 static bool model_failed_before(const graph *g, int timeline, uint64_t value)
 {
     uint64_t real;
@@ -511,7 +570,8 @@ static void model_settle(graph *g, model_work *w, results allowed, bool inherite
             model_timeline *t = &g->t[w->signals[k].timeline];
             if (!t->failure && w->rank > t->reached && !model_failed_before(g, w->signals[k].timeline, w->rank))
                 t->reached = w->rank;
-            if (w->host_sync || w->signals[k].crossed) model_cross(g, w->signals[k].timeline);
+            if (w->host_sync || w->signals[k].crossed)
+                model_cross(g, w->signals[k].timeline);
         }
         return;
     }
@@ -520,14 +580,18 @@ static void model_settle(graph *g, model_work *w, results allowed, bool inherite
     model_stick(g, w);
 }
 
-/* What is OVER in this step, or was behind held work, may have been overtaken first by what the model comes to later. */
+/* What is OVER in this step, or was behind held work, may have been overtaken first by what the model comes to later.
+   */
 static results model_may_be_overtaken(graph *g, model_work *w)
 {
     uint64_t value;
     unsigned k;
-    if (!w->behind_held || !w->signal_count) return 0;
-    if (w->allowed & RESULT(GPUSYNC_ERROR_NOT_RISING)) return 0;
-    if (gpusync_poll(g->s.q[w->queue], w->ticket, NULL) != GPUSYNC_ERROR_NOT_RISING) return 0;
+    if (!w->behind_held || !w->signal_count)
+        return 0;
+    if (w->allowed & RESULT(GPUSYNC_ERROR_NOT_RISING))
+        return 0;
+    if (gpusync_poll(g->s.q[w->queue], w->ticket, NULL) != GPUSYNC_ERROR_NOT_RISING)
+        return 0;
     w->was_overtaken = true;
     for (k = 0; k < w->signal_count; k++)
         if (g->t[w->signals[k].timeline].order_only &&
@@ -541,7 +605,8 @@ static bool model_is_overtaken(const graph *g, const model_work *w)
 {
     unsigned k;
     for (k = 0; k < w->signal_count; k++)
-        if (w->rank <= g->t[w->signals[k].timeline].sent) return true;
+        if (w->rank <= g->t[w->signals[k].timeline].sent)
+            return true;
     return false;
 }
 
@@ -554,16 +619,22 @@ static bool model_settle_one(graph *g, int queue)
     for (ticket = 1; ticket <= q->last; ticket++) {
         model_work *w = &g->work[q->tickets[ticket]];
         bool free_to = w->unordered || turn;
-        if (w->state == MODEL_SETTLED) continue;
-        if (!w->unordered) turn = false;
-        if (!free_to) continue;
+        if (w->state == MODEL_SETTLED)
+            continue;
+        if (!w->unordered)
+            turn = false;
+        if (!free_to)
+            continue;
         if (w->state == MODEL_OVER) {
-            if (w->inherits || w->behind_held) w->allowed |= model_failed_waits(g, w) | q->sticks;
-            if (w->over_at == g->step) w->behind_held = true;
+            if (w->inherits || w->behind_held)
+                w->allowed |= model_failed_waits(g, w) | q->sticks;
+            if (w->over_at == g->step)
+                w->behind_held = true;
             model_settle(g, w, w->allowed | model_may_be_overtaken(g, w), w->inherits);
             return true;
         }
-        if (w->state != MODEL_SENT || !w->ended) continue;
+        if (w->state != MODEL_SENT || !w->ended)
+            continue;
         if (w->failed) {
             results allowed = RESULT(GPUSYNC_ERROR_EXECUTION);
             model_settle(g, w, allowed, false);
@@ -578,12 +649,15 @@ static bool model_settle_one(graph *g, int queue)
     return false;
 }
 
-/* What may go and what sticks in one step: which comes first is left open, and so whether the work takes what sticks. */
+/* What may go and what sticks in one step: which comes first is left open, and so whether the work takes what sticks.
+   */
 static bool model_went_before(const graph *g, model_work *w)
 {
     const model_queue *q = &g->q[w->queue];
-    if (!q->stuck || q->stuck_at != g->step || commit_of(g, w) == UINT32_MAX || !model_may_go(g, w)) return false;
-    if (!w->unordered) w->may_take = q->sticks;
+    if (!q->stuck || q->stuck_at != g->step || commit_of(g, w) == UINT32_MAX || !model_may_go(g, w))
+        return false;
+    if (!w->unordered)
+        w->may_take = q->sticks;
     return true;
 }
 
@@ -595,11 +669,15 @@ static bool model_fail_held(graph *g)
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
         results failed;
-        if (w->state != MODEL_HELD) continue;
+        if (w->state != MODEL_HELD)
+            continue;
         failed = model_failed_waits(g, w);
-        if (!failed && model_went_before(g, w)) continue;
-        if (!failed) failed = g->q[w->queue].stuck;
-        if (!failed) continue;
+        if (!failed && model_went_before(g, w))
+            continue;
+        if (!failed)
+            failed = g->q[w->queue].stuck;
+        if (!failed)
+            continue;
         model_over(g, w, failed, true);
         moved = true;
     }
@@ -614,20 +692,24 @@ static bool model_raise(graph *g)
         model_timeline *t = &g->t[i];
         uint64_t value, lowest = UINT64_MAX;
         int j;
-        if (!t->raise_count) continue;
+        if (!t->raise_count)
+            continue;
         for (best = 0, k = 1; k < t->raise_count; k++)
-            if (t->raises[k] < t->raises[best]) best = k;
+            if (t->raises[k] < t->raises[best])
+                best = k;
         value = t->raises[best];
         for (j = 0; j < g->work_count; j++)
             for (k = 0; k < g->work[j].signal_count; k++)
                 if (model_sent(&g->work[j]) && g->work[j].signals[k].timeline == i && g->work[j].rank < lowest)
                     lowest = g->work[j].rank;
-        if (lowest < value) continue;
+        if (lowest < value)
+            continue;
         t->raise_count--;
         t->raises[best] = t->raises[t->raise_count];
         t->raise_sent[best] = t->raise_sent[t->raise_count];
         model_rise(g, i, value, NULL);
-        if (value > t->reached) t->reached = value;
+        if (value > t->reached)
+            t->reached = value;
         model_cross(g, i);
         return true;
     }
@@ -640,7 +722,8 @@ static bool model_share_timeline(const model_work *a, const model_work *b)
 {
     unsigned k;
     for (k = 0; k < a->signal_count; k++)
-        if (signals_timeline(b, a->signals[k].timeline)) return true;
+        if (signals_timeline(b, a->signals[k].timeline))
+            return true;
     return false;
 }
 
@@ -670,19 +753,23 @@ static bool model_send_one(graph *g)
     unsigned first = UINT32_MAX;
     unsigned k;
     int i;
-    for (i = 0; i < g->work_count; i++) could_go[i] = model_may_go(g, &g->work[i]);
+    for (i = 0; i < g->work_count; i++)
+        could_go[i] = model_may_go(g, &g->work[i]);
     model_keep_lowest(g, could_go);
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
         unsigned place = w->buffer_count ? commit_of(g, w) : g->empty_last ? UINT32_MAX : 0;
-        if (!could_go[i] || (next && place >= first)) continue;
+        if (!could_go[i] || (next && place >= first))
+            continue;
         next = w;
         first = place;
     }
-    if (!next) return false;
+    if (!next)
+        return false;
     next->state = MODEL_SENT;
     next->ended = next->left == 0;
-    for (k = 0; k < next->signal_count; k++) model_rise(g, next->signals[k].timeline, next->rank, next);
+    for (k = 0; k < next->signal_count; k++)
+        model_rise(g, next->signals[k].timeline, next->rank, next);
     return true;
 }
 
@@ -693,8 +780,10 @@ static void model_move(graph *g)
     do {
         moved = false;
         for (i = 0; i < (int)g->rules->queues; i++)
-            while (model_settle_one(g, i)) moved = true;
-        if (moved) continue;
+            while (model_settle_one(g, i))
+                moved = true;
+        if (moved)
+            continue;
         moved = model_fail_held(g) || model_raise(g) || model_send_one(g);
     } while (moved);
 }
@@ -710,7 +799,8 @@ static void model_step(graph *g)
     graph *before = NULL;
     int i;
     model_note_behind(g);
-    for (i = 0; i < g->work_count; i++) g->work[i].was_behind = g->work[i].behind_held;
+    for (i = 0; i < g->work_count; i++)
+        g->work[i].was_behind = g->work[i].behind_held;
     if (g->rules->empties) {
         before = (graph *)malloc(sizeof *before);
         must(before != NULL, "no memory");
@@ -743,37 +833,43 @@ static results model_refusals(const graph *g, const model_work *w)
 {
     results all = 0;
     unsigned k;
-    if (g->q[w->queue].stuck) all |= RESULT(GPUSYNC_ERROR_EXECUTION);
+    if (g->q[w->queue].stuck)
+        all |= RESULT(GPUSYNC_ERROR_EXECUTION);
     for (k = 0; k < w->signal_count; k++) {
         int timeline = w->signals[k].timeline;
         all |= g->t[timeline].failure;
-        if (g->t[timeline].failure) continue;
+        if (g->t[timeline].failure)
+            continue;
         if (w->rank <= g->t[timeline].sent || w->rank <= model_reached(g, timeline))
             all |= RESULT(GPUSYNC_ERROR_NOT_RISING);
-        if (model_waits_for(w, timeline, w->rank)) all |= RESULT(GPUSYNC_ERROR_NOT_RISING);
+        if (model_waits_for(w, timeline, w->rank))
+            all |= RESULT(GPUSYNC_ERROR_NOT_RISING);
     }
     return all;
 }
 
-/* -- what gpusync does ---------------------------------------------------------------------------------------------- */
+/* -- what gpusync does ----------------------------------------------------------------------------------------- */
 
 static void watch(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     graph *g = (graph *)user;
     unsigned i;
     bool commits = strcmp(selector, "commit") == 0;
-    if (phase != SOFTMETAL_BEFORE || (!commits && strcmp(selector, "encodeSignalEvent:value:") != 0)) return;
+    if (phase != SOFTMETAL_BEFORE || (!commits && strcmp(selector, "encodeSignalEvent:value:") != 0))
+        return;
     pthread_mutex_lock(&g->lock);
     for (i = 0; i < g->signalling_count && g->signalling[i] != object; i++) {}
     if (!commits) {
         must(i < LENGTH(g->signalling), "too many buffers with signals");
         g->signalling[i] = object;
-        if (i == g->signalling_count) g->signalling_count++;
+        if (i == g->signalling_count)
+            g->signalling_count++;
     } else {
         must(g->commit_count < MOST_COMMITS, "too many commits");
         g->commits[g->commit_count].buffer = object;
         g->commits[g->commit_count++].signals = i < g->signalling_count;
-        if (i < g->signalling_count) g->signalling[i] = g->signalling[--g->signalling_count];
+        if (i < g->signalling_count)
+            g->signalling[i] = g->signalling[--g->signalling_count];
     }
     pthread_mutex_unlock(&g->lock);
 }
@@ -783,7 +879,8 @@ static void forget_signals_of(graph *g, void *buffer)
     unsigned i;
     pthread_mutex_lock(&g->lock);
     for (i = 0; i < g->signalling_count && g->signalling[i] != buffer; i++) {}
-    if (i < g->signalling_count) g->signalling[i] = g->signalling[--g->signalling_count];
+    if (i < g->signalling_count)
+        g->signalling[i] = g->signalling[--g->signalling_count];
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -793,7 +890,8 @@ static int work_of(const graph *g, const void *buffer)
     int i;
     for (i = 0; i < g->work_count; i++)
         for (k = 0; k < g->work[i].buffer_count; k++)
-            if (g->work[i].buffers[k] == buffer) return i;
+            if (g->work[i].buffers[k] == buffer)
+                return i;
     return -1;
 }
 
@@ -802,10 +900,12 @@ static bool signals_behind(graph *g, const void *buffer)
 {
     unsigned i;
     bool signals = false;
-    if (!buffer || work_of(g, buffer) >= 0) return false;
+    if (!buffer || work_of(g, buffer) >= 0)
+        return false;
     pthread_mutex_lock(&g->lock);
     for (i = g->commit_count; i-- > 0;) {
-        if (g->commits[i].buffer != buffer) continue;
+        if (g->commits[i].buffer != buffer)
+            continue;
         signals = g->commits[i].signals;
         break;
     }
@@ -823,19 +923,25 @@ static void check_sent_of_queue(graph *g, int queue)
     for (i = 0; i < g->commit_count; i++) {
         int n = work_of(g, g->commits[i].buffer);
         const model_work *w;
-        if (n < 0 || g->work[n].queue != queue) continue;
+        if (n < 0 || g->work[n].queue != queue)
+            continue;
         w = &g->work[n];
         if (part_of >= 0 ? part_of != n : w->buffers[0] != g->commits[i].buffer)
             wrong(g, "the buffers of work %d are not side by side", n);
-        if (w->buffers[part] != g->commits[i].buffer) wrong(g, "the buffers of work %d go in another order", n);
+        if (w->buffers[part] != g->commits[i].buffer)
+            wrong(g, "the buffers of work %d go in another order", n);
         part_of = ++part < w->buffer_count ? n : -1;
-        if (part_of >= 0) continue;
+        if (part_of >= 0)
+            continue;
         part = 0;
-        if (w->unordered) continue;
-        if (w->ticket < last) wrong(g, "work %d goes behind ticket %d of its queue", n, (int)last);
+        if (w->unordered)
+            continue;
+        if (w->ticket < last)
+            wrong(g, "work %d goes behind ticket %d of its queue", n, (int)last);
         last = w->ticket;
     }
-    if (part_of >= 0) wrong(g, "Metal has a part of work %d", part_of);
+    if (part_of >= 0)
+        wrong(g, "Metal has a part of work %d", part_of);
 }
 
 /* S7: the signals of a timeline in rising order. */
@@ -843,10 +949,12 @@ static void check_sent_of_timeline(graph *g, int timeline)
 {
     uint64_t last = 0;
     unsigned i;
-    if (g->t[timeline].failure) return; /* nothing rises any more */
+    if (g->t[timeline].failure)
+        return; /* nothing rises any more */
     for (i = 0; i < g->commit_count; i++) {
         int n = work_of(g, g->commits[i].buffer);
-        if (n < 0 || !signals_timeline(&g->work[n], timeline)) continue;
+        if (n < 0 || !signals_timeline(&g->work[n], timeline))
+            continue;
         if (g->work[n].rank < last)
             wrong(g, "work %d signals %d:%d behind %d", n, timeline, (int)g->work[n].rank, (int)last);
         last = g->work[n].rank;
@@ -860,18 +968,22 @@ static void check_sent(graph *g)
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
         bool sent = model_ran(w);
-        if (!w->buffer_count || sent == (commit_of(g, w) != UINT32_MAX)) continue;
-        wrong(g, "Metal has %s work %d (ticket %d of queue %d), which is %s", sent ? "not got" : "got", i, (int)w->ticket,
-              w->queue, state_names[w->state]);
+        if (!w->buffer_count || sent == (commit_of(g, w) != UINT32_MAX))
+            continue;
+        wrong(g, "Metal has %s work %d (ticket %d of queue %d), which is %s", sent ? "not got" : "got", i,
+              (int)w->ticket, w->queue, state_names[w->state]);
     }
-    for (i = 0; i < (int)g->rules->queues; i++) check_sent_of_queue(g, i);
-    for (i = 0; i < (int)g->rules->timelines; i++) check_sent_of_timeline(g, i);
+    for (i = 0; i < (int)g->rules->queues; i++)
+        check_sent_of_queue(g, i);
+    for (i = 0; i < (int)g->rules->timelines; i++)
+        check_sent_of_timeline(g, i);
 }
 
 static int64_t model_done(const graph *g, int queue)
 {
     int64_t ticket = 0;
-    while (ticket < g->q[queue].last && g->work[g->q[queue].tickets[ticket + 1]].state == MODEL_SETTLED) ticket++;
+    while (ticket < g->q[queue].last && g->work[g->q[queue].tickets[ticket + 1]].state == MODEL_SETTLED)
+        ticket++;
     return ticket;
 }
 
@@ -880,9 +992,12 @@ static void check_done(graph *g)
     int i;
     for (i = 0; i < (int)g->rules->queues; i++) {
         int64_t done = model_done(g, i);
-        if (!gpusync_is_done(g->s.q[i], done)) wrong(g, "ticket %d of queue %d is not done", (int)done, i);
-        if (gpusync_is_done(g->s.q[i], done + 1)) wrong(g, "ticket %d of queue %d is done", (int)done + 1, i);
-        if (gpusync_in_flight(g->s.q[i]) != (uint64_t)(g->q[i].last - done)) wrong(g, "in flight on queue %d", i);
+        if (!gpusync_is_done(g->s.q[i], done))
+            wrong(g, "ticket %d of queue %d is not done", (int)done, i);
+        if (gpusync_is_done(g->s.q[i], done + 1))
+            wrong(g, "ticket %d of queue %d is done", (int)done + 1, i);
+        if (gpusync_in_flight(g->s.q[i]) != (uint64_t)(g->q[i].last - done))
+            wrong(g, "in flight on queue %d", i);
     }
 }
 
@@ -894,7 +1009,8 @@ static void check_tickets(graph *g)
         const model_work *w = &g->work[i];
         gpusync_result expected = w->state == MODEL_SETTLED ? w->result : GPUSYNC_NOT_READY;
         gpusync_result got;
-        if (w->state == MODEL_OPEN || w->state == MODEL_GONE) continue;
+        if (w->state == MODEL_OPEN || w->state == MODEL_GONE)
+            continue;
         got = gpusync_poll(g->s.q[w->queue], w->ticket, NULL);
         if (got != expected)
             wrong(g, "work %d, ticket %d of queue %d (%s): poll says %d (%s), the contract %d", i, (int)w->ticket,
@@ -905,8 +1021,10 @@ static void check_tickets(graph *g)
                 wrong(g, "work %d has failed, and timeline %d has not", i, w->signals[k].timeline);
         if (w->was_overtaken && w->result == GPUSYNC_ERROR_NOT_RISING && !model_is_overtaken(g, w))
             wrong(g, "work %d is NOT_RISING, and nothing has overtaken it", i);
-        if (expected == GPUSYNC_NOT_READY) expected = GPUSYNC_TIMEOUT;
-        if (chance(g, 90)) continue;
+        if (expected == GPUSYNC_NOT_READY)
+            expected = GPUSYNC_TIMEOUT;
+        if (chance(g, 90))
+            continue;
         got = gpusync_wait(g->s.q[w->queue], w->ticket, 0, NULL);
         if (got != expected)
             wrong(g, "work %d, ticket %d of queue %d (%s): a wait says %d (%s), the contract %d", i, (int)w->ticket,
@@ -925,7 +1043,8 @@ static void check_values(graph *g)
         if (got > 0 || !(allowed & RESULT(got)))
             wrong(g, "timeline %d: query says %d (%s), allowed are %llx", i, got, gpusync_result_string(got),
                   (unsigned long long)allowed);
-        if (g->t[i].failure & ~g->t[i].causes) wrong(g, "timeline %d fails with %d, which nothing caused", i, got);
+        if (g->t[i].failure & ~g->t[i].causes)
+            wrong(g, "timeline %d fails with %d, which nothing caused", i, got);
         if (value != reached)
             wrong(g, "timeline %d shows %llu, the contract %llu", i, (unsigned long long)value,
                   (unsigned long long)reached);
@@ -949,24 +1068,31 @@ static void check_failures(graph *g)
         bool found[MOST_WORK + 1] = {false};
         while (gpusync_queue_next_error(g->s.q[i], &cursor, &error) == GPUSYNC_OK) {
             const model_work *w;
-            if (error.ticket < 1 || error.ticket > g->q[i].last) wrong(g, "a failure of no ticket on queue %d", i);
+            if (error.ticket < 1 || error.ticket > g->q[i].last)
+                wrong(g, "a failure of no ticket on queue %d", i);
             w = &g->work[g->q[i].tickets[error.ticket]];
             if (w->state != MODEL_SETTLED || w->result == GPUSYNC_OK || found[error.ticket])
                 wrong(g, "a failure of ticket %d of queue %d", (int)error.ticket, i);
             found[error.ticket] = true;
-            if (error.result != w->result || (error.inherited != w->inherited && !w->behind_held) || error.ran != w->ran)
-                wrong(g, "the failure of ticket %d of queue %d: result %d, inherited %d, ran %d, the contract %d, %d, %d",
+            if (error.result != w->result || (error.inherited != w->inherited && !w->behind_held) ||
+                error.ran != w->ran)
+                wrong(g,
+                      "the failure of ticket %d of queue %d: result %d, inherited %d, ran %d, the contract %d, %d, %d",
                       (int)error.ticket, i, error.result, error.inherited, error.ran, w->result, w->inherited, w->ran);
-            if (!error.inherited && error.origin != error.ticket) wrong(g, "the origin of ticket %d", (int)error.ticket);
-            if (!w->unordered && error.ticket < last_ordered) wrong(g, "failures of queue %d are out of order", i);
-            if (!w->unordered) last_ordered = error.ticket;
+            if (!error.inherited && error.origin != error.ticket)
+                wrong(g, "the origin of ticket %d", (int)error.ticket);
+            if (!w->unordered && error.ticket < last_ordered)
+                wrong(g, "failures of queue %d are out of order", i);
+            if (!w->unordered)
+                last_ordered = error.ticket;
             count++;
         }
         for (seen = 0; seen < g->q[i].failure_count; seen++)
             if (!found[g->work[g->q[i].failures[seen]].ticket])
                 wrong(g, "no failure of ticket %d of queue %d is on record",
                       (int)g->work[g->q[i].failures[seen]].ticket, i);
-        if (count != g->q[i].failure_count) wrong(g, "%u failures on queue %d", count, i);
+        if (count != g->q[i].failure_count)
+            wrong(g, "%u failures on queue %d", count, i);
     }
 }
 
@@ -984,30 +1110,40 @@ static void check_everything(graph *g)
         bool unordered = false;
         for (k = 0; k < q->failure_count; k++) {
             const model_work *w = &g->work[q->failures[k]];
-            if (q->told[w->ticket]) continue;
-            if (w->unordered) unordered = true;
-            if (w->ticket < first) allowed = RESULT(w->result);
-            if (w->ticket < first) first = w->ticket;
+            if (q->told[w->ticket])
+                continue;
+            if (w->unordered)
+                unordered = true;
+            if (w->ticket < first)
+                allowed = RESULT(w->result);
+            if (w->ticket < first)
+                first = w->ticket;
         }
         /* With UNORDERED failures among them, "first" may be by ticket or by end. */
         for (k = 0; k < q->failure_count && unordered; k++)
-            if (!q->told[g->work[q->failures[k]].ticket]) allowed |= RESULT(g->work[q->failures[k]].result);
-        if (!allowed) allowed = ONLY_OK;
+            if (!q->told[g->work[q->failures[k]].ticket])
+                allowed |= RESULT(g->work[q->failures[k]].result);
+        if (!allowed)
+            allowed = ONLY_OK;
         allowed |= q->stuck; /* both are promised: the first, and what sticks */
-        if (q->stuck) allowed &= ~ONLY_OK;
+        if (q->stuck)
+            allowed &= ~ONLY_OK;
         got = gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL);
-        if (!all && !q->stuck && got != GPUSYNC_NOT_READY) wrong(g, "poll for everything of queue %d says %d", i, got);
+        if (!all && !q->stuck && got != GPUSYNC_NOT_READY)
+            wrong(g, "poll for everything of queue %d says %d", i, got);
         if (all && (got > 0 || !(allowed & RESULT(got))))
             wrong(g, "poll for everything of queue %d says %d, allowed are %llx", i, got, (unsigned long long)allowed);
-        if (!all || chance(g, 60)) continue;
+        if (!all || chance(g, 60))
+            continue;
         got = gpusync_wait(g->s.q[i], GPUSYNC_EVERYTHING, 0, NULL);
         if (got > 0 || !(allowed & RESULT(got)))
             wrong(g, "wait for everything of queue %d says %d, allowed are %llx", i, got, (unsigned long long)allowed);
-        for (k = 0; k < q->failure_count; k++) q->told[g->work[q->failures[k]].ticket] = true;
+        for (k = 0; k < q->failure_count; k++)
+            q->told[g->work[q->failures[k]].ticket] = true;
     }
 }
 
-/* -- callbacks ------------------------------------------------------------------------------------------------------ */
+/* -- callbacks ------------------------------------------------------------------------------------------------- */
 
 static graph *calling;
 static unsigned call_order;
@@ -1022,32 +1158,42 @@ static void called(void *user, gpusync_result result, const gpusync_error *error
     calling->callbacks[i].order = ++call_order;
 }
 
-/* R25, S3: each that is due has been called, with its result; those of ordered tickets of a queue in their order, those of
-   one point as they were registered. */
+/* R25, S3: each that is due has been called, with its result; those of ordered tickets of a queue in their order,
+   those of one point as they were registered. */
 static void check_callbacks(graph *g)
 {
     size_t count = 0;
     unsigned expected = 0, i, j;
-    if (gpusync_device_run_callbacks(g->s.device, SIZE_MAX, &count) != GPUSYNC_OK) wrong(g, "run_callbacks fails");
+    if (gpusync_device_run_callbacks(g->s.device, SIZE_MAX, &count) != GPUSYNC_OK)
+        wrong(g, "run_callbacks fails");
     for (i = 0; i < g->callback_count; i++) {
         results right = model_point_result(g, &g->callbacks[i].point);
-        if (g->callbacks[i].ran && !right) wrong(g, "callback %u was called too early", i);
-        if (!g->callbacks[i].ran && right) wrong(g, "callback %u was not called", i);
-        if (!right || g->callbacks[i].seen) continue;
+        if (g->callbacks[i].ran && !right)
+            wrong(g, "callback %u was called too early", i);
+        if (!g->callbacks[i].ran && right)
+            wrong(g, "callback %u was not called", i);
+        if (!right || g->callbacks[i].seen)
+            continue;
         g->callbacks[i].seen = true;
         expected++;
         if (g->callbacks[i].result > 0 || !(right & RESULT(g->callbacks[i].result)))
             wrong(g, "callback %u gets %d", i, g->callbacks[i].result);
     }
-    if (count != expected) wrong(g, "%zu callbacks were run, %u were due", count, expected);
+    if (count != expected)
+        wrong(g, "%zu callbacks were run, %u were due", count, expected);
     for (i = 0; i < g->callback_count; i++)
         for (j = 0; j < g->callback_count; j++) {
             const model_point *a = &g->callbacks[i].point, *b = &g->callbacks[j].point;
-            if (i == j || !g->callbacks[i].ran || !g->callbacks[j].ran || a->queue != b->queue) continue;
-            if (a->queue < 0 && (a->timeline != b->timeline || i > j || a->value != b->value)) continue;
-            if (a->queue >= 0 && (a->ticket > b->ticket || (a->ticket == b->ticket && i > j))) continue;
-            if (a->queue >= 0 && a->ticket < b->ticket) continue; /* judged where both were registered before the end */
-            if (g->callbacks[i].order > g->callbacks[j].order) wrong(g, "callback %u runs behind %u", i, j);
+            if (i == j || !g->callbacks[i].ran || !g->callbacks[j].ran || a->queue != b->queue)
+                continue;
+            if (a->queue < 0 && (a->timeline != b->timeline || i > j || a->value != b->value))
+                continue;
+            if (a->queue >= 0 && (a->ticket > b->ticket || (a->ticket == b->ticket && i > j)))
+                continue;
+            if (a->queue >= 0 && a->ticket < b->ticket)
+                continue; /* judged where both were registered before the end */
+            if (g->callbacks[i].order > g->callbacks[j].order)
+                wrong(g, "callback %u runs behind %u", i, j);
         }
 }
 
@@ -1059,7 +1205,8 @@ static gpusync_point real_point(const graph *g, const model_point *p)
 static void register_callback(graph *g, const model_point *p)
 {
     unsigned i = g->callback_count;
-    if (i == MOST_CALLBACKS) return;
+    if (i == MOST_CALLBACKS)
+        return;
     g->callbacks[i].point = *p;
     g->callback_count++;
     say(g, "  on_done %u: queue %d ticket %d timeline %d value %d\n", i, p->queue, (int)p->ticket, p->timeline,
@@ -1067,12 +1214,13 @@ static void register_callback(graph *g, const model_point *p)
     assert_ok(gpusync_on_done(real_point(g, p), called, (void *)(uintptr_t)i));
 }
 
-/* -- the steps ------------------------------------------------------------------------------------------------------ */
+/* -- the steps ------------------------------------------------------------------------------------------------- */
 
 static void check(graph *g)
 {
     /* A listener's block runs on a thread of its own. */
-    if (g->rules->others) assert_true(softmetal_settle_listeners(SECONDS(60)));
+    if (g->rules->others)
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
     model_step(g);
     check_sent(g);
     check_done(g);
@@ -1080,16 +1228,19 @@ static void check(graph *g)
     check_values(g);
     check_failures(g);
     check_everything(g);
-    if (chance(g, 70)) check_callbacks(g);
+    if (chance(g, 70))
+        check_callbacks(g);
 }
 
 static uint64_t new_rank(graph *g)
 {
     uint64_t low = g->top > 6 ? g->top - 6 : 1;
     uint64_t rank = low + draw(g, 10);
-    while (g->used[rank]) rank++;
+    while (g->used[rank])
+        rank++;
     g->used[rank] = true;
-    if (rank > g->top) g->top = rank;
+    if (rank > g->top)
+        g->top = rank;
     return rank;
 }
 
@@ -1101,7 +1252,8 @@ static bool draw_point(graph *g, model_point *p)
         p->ticket = (int64_t)draw(g, (uint64_t)g->q[p->queue].last + 1);
         return p->ticket > 0;
     }
-    if (!g->rules->timelines) return false;
+    if (!g->rules->timelines)
+        return false;
     p->queue = -1;
     p->timeline = (int)draw(g, g->rules->timelines);
     p->value = 1 + draw(g, g->top + 2);
@@ -1120,7 +1272,8 @@ static bool signals_already(const model_work *w, int timeline)
 {
     unsigned k;
     for (k = 0; k < w->signal_count; k++)
-        if (w->signals[k].timeline == timeline) return true;
+        if (w->signals[k].timeline == timeline)
+            return true;
     return false;
 }
 
@@ -1130,12 +1283,15 @@ static void draw_points(graph *g, model_work *w)
     unsigned signals = g->rules->timelines ? (unsigned)draw(g, 3) : 0;
     while (waits-- > 0) {
         model_point p;
-        if (draw_point(g, &p)) w->waits[w->wait_count++] = p;
+        if (draw_point(g, &p))
+            w->waits[w->wait_count++] = p;
     }
-    if (signals) w->rank = new_rank(g);
+    if (signals)
+        w->rank = new_rank(g);
     while (signals-- > 0) {
         int timeline = (int)draw(g, g->rules->timelines);
-        if (g->t[timeline].others || signals_already(w, timeline)) continue;
+        if (g->t[timeline].others || signals_already(w, timeline))
+            continue;
         w->signals[w->signal_count++].timeline = timeline;
     }
 }
@@ -1158,7 +1314,8 @@ static void *draw_buffer(graph *g, model_work *w)
 static void accept(graph *g, model_work *w, int64_t ticket)
 {
     model_queue *q = &g->q[w->queue];
-    if (ticket != q->last + 1) wrong(g, "ticket %d, expected %d", (int)ticket, (int)q->last + 1);
+    if (ticket != q->last + 1)
+        wrong(g, "ticket %d, expected %d", (int)ticket, (int)q->last + 1);
     w->ticket = ++q->last;
     q->tickets[w->ticket] = (int)(w - g->work);
     w->left = w->buffer_count;
@@ -1174,10 +1331,13 @@ static void tell_work(graph *g, const model_work *w, const char *what)
     say(g, ", %u buffers", w->buffer_count);
     for (k = 0; k < w->wait_count; k++) {
         const model_point *p = &w->waits[k];
-        if (p->queue < 0) say(g, ", waits %d:%d", p->timeline, (int)p->value);
-        if (p->queue >= 0) say(g, ", waits ticket %d of %d", (int)p->ticket, p->queue);
+        if (p->queue < 0)
+            say(g, ", waits %d:%d", p->timeline, (int)p->value);
+        if (p->queue >= 0)
+            say(g, ", waits ticket %d of %d", (int)p->ticket, p->queue);
     }
-    for (k = 0; k < w->signal_count; k++) say(g, ", signals %d:%d", w->signals[k].timeline, (int)w->rank);
+    for (k = 0; k < w->signal_count; k++)
+        say(g, ", signals %d:%d", w->signals[k].timeline, (int)w->rank);
     say(g, "\n");
 }
 
@@ -1195,13 +1355,15 @@ static void throw_away(graph *g, model_work *w)
 static void judge(graph *g, model_work *w, results refusals, gpusync_result got, int64_t ticket)
 {
     if (!refusals) {
-        if (got != GPUSYNC_OK) wrong(g, "refused with %d (%s)", got, gpusync_result_string(got));
+        if (got != GPUSYNC_OK)
+            wrong(g, "refused with %d (%s)", got, gpusync_result_string(got));
         accept(g, w, ticket);
         return;
     }
     if (got >= 0 || !(refusals & RESULT(got)))
         wrong(g, "refusal %d (%s), allowed are %llx", got, gpusync_result_string(got), (unsigned long long)refusals);
-    if (ticket != -7) wrong(g, "a refused call writes the ticket");
+    if (ticket != -7)
+        wrong(g, "a refused call writes the ticket");
     say(g, "  refused with %d\n", got);
 }
 
@@ -1213,7 +1375,8 @@ static bool room_for_work(const graph *g)
 static bool can_make(graph *g, int queue)
 {
     void *buffer = NULL;
-    if (!g->q[queue].stuck) return room_for_work(g);
+    if (!g->q[queue].stuck)
+        return room_for_work(g);
     assert_result(gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer), GPUSYNC_ERROR_EXECUTION);
     return false;
 }
@@ -1230,15 +1393,20 @@ static void step_submit(graph *g)
     bool callback = chance(g, 40) && g->callback_count < MOST_CALLBACKS;
     results refusals;
     gpusync_result got;
-    if (!can_make(g, queue)) return;
+    if (!can_make(g, queue))
+        return;
     g->work_count++;
     w->unordered = g->rules->unordered && chance(g, 30);
     w->host_sync = g->rules->host_sync && chance(g, 25);
-    if (w->host_sync && g->rules->empties && chance(g, 30)) buffers = 0;
+    if (w->host_sync && g->rules->empties && chance(g, 30))
+        buffers = 0;
     draw_points(g, w);
-    for (k = 0; k < buffers; k++) draw_buffer(g, w);
-    for (k = 0; k < w->wait_count; k++) waits[k] = real_point(g, &w->waits[k]);
-    for (k = 0; k < w->signal_count; k++) signals[k] = at(g->s.t[w->signals[k].timeline], w->rank);
+    for (k = 0; k < buffers; k++)
+        draw_buffer(g, w);
+    for (k = 0; k < w->wait_count; k++)
+        waits[k] = real_point(g, &w->waits[k]);
+    for (k = 0; k < w->signal_count; k++)
+        signals[k] = at(g->s.t[w->signals[k].timeline], w->rank);
     tell_work(g, w, "submit");
     submission.waits = waits;
     submission.wait_count = w->wait_count;
@@ -1260,7 +1428,8 @@ static void step_submit(graph *g)
         throw_away(g, w);
         return;
     }
-    if (!callback) return;
+    if (!callback)
+        return;
     memset(&g->callbacks[g->callback_count].point, 0, sizeof g->callbacks[0].point);
     g->callbacks[g->callback_count].point.queue = queue;
     g->callbacks[g->callback_count].point.ticket = ticket;
@@ -1275,14 +1444,16 @@ static void step_encode(graph *g)
     model_work *w = new_work(g, queue);
     void *buffer;
     unsigned k, kept = 0;
-    if (!can_make(g, queue)) return;
+    if (!can_make(g, queue))
+        return;
     g->work_count++;
     w->encodes = true;
     draw_points(g, w);
     buffer = draw_buffer(g, w);
     tell_work(g, w, "encode");
     w->state = MODEL_OPEN;
-    for (k = 0; k < w->wait_count; k++) encode_wait(g->s.q[queue], buffer, real_point(g, &w->waits[k]));
+    for (k = 0; k < w->wait_count; k++)
+        encode_wait(g->s.q[queue], buffer, real_point(g, &w->waits[k]));
     for (k = 0; k < w->signal_count; k++) {
         model_signal signal = w->signals[k];
         const model_timeline *t = &g->t[signal.timeline];
@@ -1295,8 +1466,10 @@ static void step_encode(graph *g)
                 wrong(g, "encode_signal %d:%d says %d, allowed are %llx", signal.timeline, (int)w->rank, got,
                       (unsigned long long)allowed);
         }
-        if (got == GPUSYNC_OK) w->signals[kept++] = signal;
-        if (got != GPUSYNC_OK) say(g, "  signal %d:%d is refused\n", signal.timeline, (int)w->rank);
+        if (got == GPUSYNC_OK)
+            w->signals[kept++] = signal;
+        if (got != GPUSYNC_OK)
+            say(g, "  signal %d:%d is refused\n", signal.timeline, (int)w->rank);
     }
     w->signal_count = kept;
 }
@@ -1307,7 +1480,8 @@ static model_work *draw_open(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[(first + i) % g->work_count];
-        if (w->state == MODEL_OPEN) return w;
+        if (w->state == MODEL_OPEN)
+            return w;
     }
     return NULL;
 }
@@ -1318,7 +1492,8 @@ static void step_commit_open(graph *g)
     gpusync_ticket ticket = -7;
     results refusals;
     gpusync_result got;
-    if (!w) return;
+    if (!w)
+        return;
     tell_work(g, w, "commit");
     refusals = model_refusals(g, w);
     got = gpusync_commit(g->s.q[w->queue], w->buffers[0], &ticket);
@@ -1332,7 +1507,8 @@ static void step_commit_plain(graph *g)
     gpusync_ticket ticket = -7;
     results refusals;
     gpusync_result got;
-    if (!can_make(g, queue)) return;
+    if (!can_make(g, queue))
+        return;
     g->work_count++;
     draw_buffer(g, w);
     tell_work(g, w, "commit");
@@ -1345,11 +1521,13 @@ static void step_commit_plain(graph *g)
 static void step_discard(graph *g)
 {
     model_work *w = draw_open(g);
-    if (!w) return;
+    if (!w)
+        return;
     tell_work(g, w, "discard");
     throw_away(g, w);
     w->over_at = UINT32_MAX;
-    if (g->q[w->queue].stuck) model_failed_signals(g, w, g->q[w->queue].stuck);
+    if (g->q[w->queue].stuck)
+        model_failed_signals(g, w, g->q[w->queue].stuck);
 }
 
 static void step_marker(graph *g)
@@ -1357,7 +1535,8 @@ static void step_marker(graph *g)
     int queue = (int)draw(g, g->rules->queues);
     model_work *w = new_work(g, queue);
     gpusync_ticket ticket = -7;
-    if (!room_for_work(g)) return;
+    if (!room_for_work(g))
+        return;
     g->work_count++;
     w->unordered = true;
     w->marker = true;
@@ -1378,16 +1557,20 @@ static void step_host_signal(graph *g)
     uint64_t reached = model_reached(g, i);
     gpusync_result got = gpusync_timeline_signal(g->s.t[i], value);
     results allowed = ONLY_OK;
-    if (value <= reached || value >= model_lowest_sent(g, i)) allowed = RESULT(GPUSYNC_ERROR_NOT_RISING);
-    if (t->failure) allowed = t->failure;
+    if (value <= reached || value >= model_lowest_sent(g, i))
+        allowed = RESULT(GPUSYNC_ERROR_NOT_RISING);
+    if (t->failure)
+        allowed = t->failure;
     say(g, "%u: host signals %d:%d: %d\n", g->step, i, (int)value, got);
     if (got > 0 || !(allowed & RESULT(got)))
         wrong(g, "a signal of the host says %d, allowed are %llx", got, (unsigned long long)allowed);
-    if (got != GPUSYNC_OK) return;
+    if (got != GPUSYNC_OK)
+        return;
     model_rise(g, i, value, NULL);
     t->reached = value;
     model_cross(g, i);
-    if (t->event < value) t->event = value;
+    if (t->event < value)
+        t->event = value;
 }
 
 static void look_everywhere(graph *g)
@@ -1402,7 +1585,8 @@ static void step_others(graph *g)
     int i = (int)draw(g, g->rules->timelines);
     uint64_t base = 0;
     void *event;
-    if (!g->t[i].others || g->t[i].failure) return;
+    if (!g->t[i].others || g->t[i].failure)
+        return;
     g->t[i].event += 1 + draw(g, 3);
     say(g, "%u: other code signals %d:%d\n", g->step, i, (int)g->t[i].event);
     event = gpusync_timeline_metal(g->s.t[i], &base);
@@ -1432,7 +1616,8 @@ static void step_cancel(graph *g)
 static void step_clear(graph *g)
 {
     int queue = (int)draw(g, g->rules->queues);
-    if (!g->q[queue].sticky) return;
+    if (!g->q[queue].sticky)
+        return;
     say(g, "%u: clear_failure of queue %d\n", g->step, queue);
     assert_ok(gpusync_queue_clear_failure(g->s.q[queue]));
     g->q[queue].stuck = 0;
@@ -1446,10 +1631,12 @@ static void step_timeline_fail(graph *g)
     gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
     gpusync_result got;
     results allowed = g->t[i].failure ? g->t[i].failure : ONLY_OK;
-    if (chance(g, 70)) return;
+    if (chance(g, 70))
+        return;
     say(g, "%u: the host fails timeline %d\n", g->step, i);
     got = gpusync_timeline_fail(g->s.t[i], &reason);
-    if (got > 0 || !(allowed & RESULT(got))) wrong(g, "timeline_fail says %d", got);
+    if (got > 0 || !(allowed & RESULT(got)))
+        wrong(g, "timeline_fail says %d", got);
     model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_COMPILE));
 }
 
@@ -1460,9 +1647,11 @@ static void work_over(graph *g, model_work *w)
     bool late = false;
     unsigned k;
     for (k = 0; softmetal_due_at(g->s.metal[w->queue], k, &due) != NULL; k++)
-        if (due == SOFTMETAL_HANDLERS_DUE) late = true;
+        if (due == SOFTMETAL_HANDLERS_DUE)
+            late = true;
     w->ended = true;
-    if (late) look_everywhere(g);
+    if (late)
+        look_everywhere(g);
 }
 
 /* The work's GPU part is over when its buffers are, and the one of gpusync's behind them that signals. */
@@ -1473,8 +1662,10 @@ static void buffer_over(graph *g, void *buffer, int queue)
     if (n >= 0) {
         w = &g->work[n];
         w->left--;
-        if (metal_status(buffer) == 5) w->failed = true; /* MTLCommandBufferStatusError */
-        if (w->left) return;
+        if (metal_status(buffer) == 5)
+            w->failed = true; /* MTLCommandBufferStatusError */
+        if (w->left)
+            return;
         if (signals_behind(g, softmetal_first_in_line(g->s.metal[queue])))
             g->behind[queue] = n;
         else
@@ -1495,13 +1686,15 @@ static bool step_gpu(graph *g, int queue)
     unsigned k;
     bool look = g->rules->looks && chance(g, 25);
     for (k = 0; (buffer = softmetal_due_at(metal, k, &due)) != NULL; k++) {
-        if (due != SOFTMETAL_HANDLERS_DUE || !chance(g, 60)) continue;
+        if (due != SOFTMETAL_HANDLERS_DUE || !chance(g, 60))
+            continue;
         say(g, "%u: late handlers on queue %d, work %d\n", g->step, queue, work_of(g, buffer));
         softmetal_finish(buffer);
         return true;
     }
     buffer = softmetal_first_in_line(metal);
-    if (!buffer || softmetal_what_is_due(buffer) != SOFTMETAL_COMPLETE_DUE) return false;
+    if (!buffer || softmetal_what_is_due(buffer) != SOFTMETAL_COMPLETE_DUE)
+        return false;
     metal_retain(buffer);
     say(g, "%u: the GPU ends a buffer on queue %d, work %d%s\n", g->step, queue, work_of(g, buffer),
         look ? " (status alone, and a look)" : "");
@@ -1510,7 +1703,8 @@ static bool step_gpu(graph *g, int queue)
     else
         softmetal_finish(buffer);
     buffer_over(g, buffer, queue);
-    if (look) look_everywhere(g);
+    if (look)
+        look_everywhere(g);
     metal_release(buffer);
     return true;
 }
@@ -1518,7 +1712,8 @@ static bool step_gpu(graph *g, int queue)
 static void step_callback(graph *g)
 {
     model_point p;
-    if (draw_point(g, &p)) register_callback(g, &p);
+    if (draw_point(g, &p))
+        register_callback(g, &p);
 }
 
 static void one_step(graph *g)
@@ -1532,23 +1727,32 @@ static void one_step(graph *g)
     } else if (what < 65) {
         step_commit_plain(g);
     } else if (what < 72) {
-        if (r->encoded) step_encode(g);
+        if (r->encoded)
+            step_encode(g);
     } else if (what < 78) {
-        if (r->encoded) step_commit_open(g);
+        if (r->encoded)
+            step_commit_open(g);
     } else if (what < 80) {
-        if (r->discards) step_discard(g);
+        if (r->discards)
+            step_discard(g);
     } else if (what < 82) {
-        if (r->markers) step_marker(g);
+        if (r->markers)
+            step_marker(g);
     } else if (what < 86) {
-        if (r->host_signals && r->timelines) step_host_signal(g);
+        if (r->host_signals && r->timelines)
+            step_host_signal(g);
     } else if (what < 88) {
-        if (r->cancels) step_cancel(g);
+        if (r->cancels)
+            step_cancel(g);
     } else if (what < 91) {
-        if (r->sticky) step_clear(g);
+        if (r->sticky)
+            step_clear(g);
     } else if (what < 93) {
-        if (r->others) step_others(g);
+        if (r->others)
+            step_others(g);
     } else if (what < 94) {
-        if (r->timeline_fails && r->timelines) step_timeline_fail(g);
+        if (r->timeline_fails && r->timelines)
+            step_timeline_fail(g);
     } else {
         step_callback(g);
     }
@@ -1561,7 +1765,8 @@ static void finish_gpu(graph *g)
     do {
         moved = false;
         for (i = 0; i < (int)g->rules->queues; i++) {
-            if (!step_gpu(g, i)) continue;
+            if (!step_gpu(g, i))
+                continue;
             moved = true;
             check(g);
             g->step++;
@@ -1578,13 +1783,15 @@ static void end_graph(graph *g)
         tell_work(g, w, "discard");
         throw_away(g, w);
         w->over_at = UINT32_MAX;
-        if (g->q[w->queue].stuck) model_failed_signals(g, w, g->q[w->queue].stuck);
+        if (g->q[w->queue].stuck)
+            model_failed_signals(g, w, g->q[w->queue].stuck);
         check(g);
         g->step++;
     }
     finish_gpu(g);
     for (i = 0; i < (int)g->rules->timelines; i++) {
-        if (!g->t[i].others || g->t[i].failure) continue;
+        if (!g->t[i].others || g->t[i].failure)
+            continue;
         say(g, "%u: the host fails timeline %d, which others signal\n", g->step, i);
         assert_ok(gpusync_timeline_fail(g->s.t[i], NULL));
         model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_EXECUTION));
@@ -1599,19 +1806,21 @@ static void end_graph(graph *g)
         finish_gpu(g);
     }
     for (i = 0; i < (int)g->rules->queues; i++) {
-        if (model_done(g, i) != g->q[i].last) wrong(g, "ticket %d of queue %d never ends", (int)model_done(g, i) + 1, i);
+        if (model_done(g, i) != g->q[i].last)
+            wrong(g, "ticket %d of queue %d never ends", (int)model_done(g, i) + 1, i);
         assert_false(gpusync_in_flight(g->s.q[i]));
     }
     check_callbacks(g);
 }
 
-/* The order on the GPU, by what it wrote: work that never ran wrote nothing, work that waited wrote behind what it waited
-   for, and a queue's work in the order in which Metal got it. */
+/* The order on the GPU, by what it wrote: work that never ran wrote nothing, work that waited wrote behind what it
+   waited for, and a queue's work in the order in which Metal got it. */
 static unsigned mark_of(int work)
 {
     unsigned i;
     for (i = 0; i < marks(); i++)
-        if (mark_at(i) == (uint32_t)work) return i;
+        if (mark_at(i) == (uint32_t)work)
+            return i;
     return UINT32_MAX;
 }
 
@@ -1623,9 +1832,12 @@ static void check_marks(graph *g)
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
         unsigned mine = mark_of(i);
-        if (!w->ran && mine != UINT32_MAX) wrong(g, "work %d never ran, and has written", i);
-        if (w->state != MODEL_SETTLED || w->result != GPUSYNC_OK || !w->buffer_count || w->marker) continue;
-        if (mine == UINT32_MAX) wrong(g, "work %d ran, and has not written", i);
+        if (!w->ran && mine != UINT32_MAX)
+            wrong(g, "work %d never ran, and has written", i);
+        if (w->state != MODEL_SETTLED || w->result != GPUSYNC_OK || !w->buffer_count || w->marker)
+            continue;
+        if (mine == UINT32_MAX)
+            wrong(g, "work %d ran, and has not written", i);
         for (k = 0; k < w->wait_count; k++) {
             const model_point *p = &w->waits[k];
             int other = p->queue >= 0 ? g->q[p->queue].tickets[p->ticket] : -1;
@@ -1636,8 +1848,10 @@ static void check_marks(graph *g)
                 unsigned n;
                 other = -1;
                 for (n = 0; n < g->work[j].signal_count; n++)
-                    if (g->work[j].signals[n].timeline == p->timeline && g->work[j].rank <= p->value) other = j;
-                if (other < 0 || g->work[j].state != MODEL_SETTLED || g->work[j].result != GPUSYNC_OK) continue;
+                    if (g->work[j].signals[n].timeline == p->timeline && g->work[j].rank <= p->value)
+                        other = j;
+                if (other < 0 || g->work[j].state != MODEL_SETTLED || g->work[j].result != GPUSYNC_OK)
+                    continue;
                 if (g->work[j].buffer_count && mark_of(j) > mine)
                     wrong(g, "work %d runs before work %d, whose value it waits for", i, j);
             }
@@ -1646,10 +1860,13 @@ static void check_marks(graph *g)
     for (k = 0; k < g->commit_count; k++) {
         unsigned mine;
         i = work_of(g, g->commits[k].buffer);
-        if (i < 0 || g->work[i].buffers[0] != g->commits[k].buffer) continue;
+        if (i < 0 || g->work[i].buffers[0] != g->commits[k].buffer)
+            continue;
         mine = mark_of(i);
-        if (mine == UINT32_MAX) continue;
-        if (mine < last[g->work[i].queue]) wrong(g, "work %d runs out of the order of queue %d", i, g->work[i].queue);
+        if (mine == UINT32_MAX)
+            continue;
+        if (mine < last[g->work[i].queue])
+            wrong(g, "work %d runs out of the order of queue %d", i, g->work[i].queue);
         last[g->work[i].queue] = mine;
     }
 }
@@ -1694,7 +1911,8 @@ static void run_graph(const graph_rules *rules, uint64_t seed)
     g->top = 1;
     calling = g;
     call_order = 0;
-    for (i = 0; i < 8; i++) draw(g, 2);
+    for (i = 0; i < 8; i++)
+        draw(g, 2);
     open_graph(g);
     for (g->step = 0; g->step < rules->steps; g->step++) {
         one_step(g);
@@ -1703,7 +1921,8 @@ static void run_graph(const graph_rules *rules, uint64_t seed)
     end_graph(g);
     check_marks(g);
     for (i = 0; i < g->work_count; i++)
-        for (k = 0; k < g->work[i].buffer_count; k++) metal_release(g->work[i].buffers[k]);
+        for (k = 0; k < g->work[i].buffer_count; k++)
+            metal_release(g->work[i].buffers[k]);
     softmetal_set_message_hook(NULL, NULL);
     stage_close(&g->s);
     pthread_mutex_destroy(&g->lock);

@@ -1,13 +1,13 @@
-/* test_faults.c - one program with everything in it, in which each block of memory and each object of Metal is missing once
+/* test_faults.c - one program with everything in it, in which each allocation, and each object of Metal, is missing once
 
-   The program of `play` makes a device, queues and timelines, encodes, commits, submits, holds, fails, waits, has callbacks,
-   and destroys all of it, on the manual clock. It runs again and again: the n-th allocation, or the n-th object of Metal,
-   is not there, or none is from the n-th on, until n is more than there are.
+   The program of `play` makes a device, queues and timelines, encodes, commits, submits, holds, fails, waits, has
+   callbacks, and destroys all of it, on the manual clock. It runs again and again: the n-th allocation, or the n-th
+   object of Metal, is not there, or none is from the n-th on, until n is more than there are.
 
    A call that refuses returns an error of its list and has changed nothing (S5, R16): no ticket is given or written, no
-   object is made, and the same call succeeds once there is memory again. The calls that list no such error never refuse.
-   In the end every ticket and timeline has the result of the run in which nothing was missing, every callback has run, and
-   nothing is left. A failure is on record also where there was no memory for its text (R16). */
+   object is made, and the same call succeeds once there is memory again. The calls that list no such error never
+   refuse. In the end every ticket and timeline has the result of the run in which nothing was missing, every callback
+   has run, and nothing is left. A failure is on record also where there was no memory for its text (R16). */
 #include "kit.h"
 
 typedef enum missing { NOTHING_IS, MEMORY_IS, OBJECTS_ARE } missing;
@@ -18,10 +18,13 @@ static unsigned refused; /* calls */
 /* Was it the fault that we made? From now on nothing is missing. */
 static bool is_refusal(gpusync_result result, bool device)
 {
-    bool good = result == GPUSYNC_ERROR_OUT_OF_MEMORY ||
-                (what == OBJECTS_ARE && (result == GPUSYNC_ERROR_METAL_NIL || (device && result == GPUSYNC_ERROR_NO_DEVICE)));
-    if (!good || what == NOTHING_IS) return false;
-    if (what == MEMORY_IS) assert_true(kit_now().refusals > 0);
+    bool good =
+        result == GPUSYNC_ERROR_OUT_OF_MEMORY ||
+        (what == OBJECTS_ARE && (result == GPUSYNC_ERROR_METAL_NIL || (device && result == GPUSYNC_ERROR_NO_DEVICE)));
+    if (!good || what == NOTHING_IS)
+        return false;
+    if (what == MEMORY_IS)
+        assert_true(kit_now().refusals > 0);
     memory_fail(0, false);
     softmetal_fail_creation(0, false);
     refused++;
@@ -29,40 +32,41 @@ static bool is_refusal(gpusync_result result, bool device)
 }
 
 /* The call, once more if it is refused. */
-#define TRY(call)                                            \
-    do {                                                     \
-        gpusync_result result_ = (call);                     \
-        if (is_refusal(result_, false)) result_ = (call);    \
+#define TRY(call)                                                         \
+    do {                                                                  \
+        gpusync_result result_ = (call);                                  \
+        if (is_refusal(result_, false))                                   \
+            result_ = (call);                                             \
         assert_result_at(result_, GPUSYNC_OK, #call, __FILE__, __LINE__); \
     } while (0)
 
 /* ... of a call that makes an object: NULL after a refusal. */
-#define MAKE(call, out)                                            \
-    do {                                                           \
-        gpusync_result result_;                                    \
-        (out) = (void *)&refused;                                  \
-        result_ = (call);                                          \
-        if (is_refusal(result_, true)) {                           \
-            assert_null(out);                                      \
-            result_ = (call);                                      \
-        }                                                          \
+#define MAKE(call, out)                                                   \
+    do {                                                                  \
+        gpusync_result result_;                                           \
+        (out) = (void *)&refused;                                         \
+        result_ = (call);                                                 \
+        if (is_refusal(result_, true)) {                                  \
+            assert_null(out);                                             \
+            result_ = (call);                                             \
+        }                                                                 \
         assert_result_at(result_, GPUSYNC_OK, #call, __FILE__, __LINE__); \
     } while (0)
 
 /* ... of a call that gives a ticket: S5, T14. */
-#define ENTER(call, queue, ticket)                                 \
-    do {                                                           \
-        uint64_t in_flight_ = gpusync_in_flight(queue);            \
-        gpusync_result result_;                                    \
-        (ticket) = -7;                                             \
-        result_ = (call);                                          \
-        if (is_refusal(result_, false)) {                          \
-            assert_int_equal(ticket, -7);                          \
-            assert_int_equal(gpusync_in_flight(queue), in_flight_); \
-            result_ = (call);                                      \
-        }                                                          \
+#define ENTER(call, queue, ticket)                                        \
+    do {                                                                  \
+        uint64_t in_flight_ = gpusync_in_flight(queue);                   \
+        gpusync_result result_;                                           \
+        (ticket) = -7;                                                    \
+        result_ = (call);                                                 \
+        if (is_refusal(result_, false)) {                                 \
+            assert_int_equal(ticket, -7);                                 \
+            assert_int_equal(gpusync_in_flight(queue), in_flight_);       \
+            result_ = (call);                                             \
+        }                                                                 \
         assert_result_at(result_, GPUSYNC_OK, #call, __FILE__, __LINE__); \
-        assert_true((ticket) > 0);                                 \
+        assert_true((ticket) > 0);                                        \
     } while (0)
 
 static unsigned gone;
@@ -101,7 +105,8 @@ static void *make_buffer(gpusync_queue *queue)
 static void *foreign_one(gpusync_queue *queue)
 {
     void *buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
-    if (buffer) return buffer;
+    if (buffer)
+        return buffer;
     assert_true(is_refusal(GPUSYNC_ERROR_METAL_NIL, false));
     return foreign_buffer(queue);
 }
@@ -114,8 +119,8 @@ static void finish_both(gpusync_queue *a, gpusync_queue *b)
 static void play(stage *s)
 {
     enum { MANY = 6, POINTS = 20 };
-    gpusync_device_desc device_desc = {.hooks = &kit_hooks, .spin = &no_spin, .log = kit_log,
-                                       .callback_mode = GPUSYNC_CALLBACKS_MANUAL};
+    gpusync_device_desc device_desc = {
+        .hooks = &kit_hooks, .spin = &no_spin, .log = kit_log, .callback_mode = GPUSYNC_CALLBACKS_MANUAL};
     gpusync_device *device = NULL;
     gpusync_queue *a, *b;
     gpusync_timeline *t, *u, *o;
@@ -153,8 +158,10 @@ static void play(stage *s)
 
     /* More buffers and points than find room in the work itself. */
     memset(&submission, 0, sizeof submission);
-    for (i = 0; i < MANY; i++) buffers[i] = make_buffer(b);
-    for (i = 0; i < MANY; i++) waits[i] = i % 2 ? at(t, 2) : ticket_at(a, held);
+    for (i = 0; i < MANY; i++)
+        buffers[i] = make_buffer(b);
+    for (i = 0; i < MANY; i++)
+        waits[i] = i % 2 ? at(t, 2) : ticket_at(a, held);
     signals[0] = at(t, 3);
     signals[1] = at(o, 2);
     submission.waits = waits;
@@ -196,7 +203,8 @@ static void play(stage *s)
     assert_ok(gpusync_poll(b, marker, NULL));
     assert_int_equal(value_of(t), 3);
     assert_int_equal(value_of(o), 2);
-    for (i = 0; i < POINTS; i++) points[i] = i % 2 ? at(t, 1 + i % 3) : ticket_at(b, many);
+    for (i = 0; i < POINTS; i++)
+        points[i] = i % 2 ? at(t, 1 + i % 3) : ticket_at(b, many);
     TRY(gpusync_wait_many(points, POINTS, GPUSYNC_WAIT_ALL, 0, NULL, &which));
     assert_int_equal(which, POINTS);
     assert_int_equal(gone, 1);
@@ -258,8 +266,10 @@ static bool play_without(missing kind, unsigned n, bool later)
     bool was_missing;
     stage_open(&s, &desc);
     what = kind;
-    if (kind == MEMORY_IS) memory_fail((long)n, later);
-    if (kind == OBJECTS_ARE) softmetal_fail_creation(n, later);
+    if (kind == MEMORY_IS)
+        memory_fail((long)n, later);
+    if (kind == OBJECTS_ARE)
+        softmetal_fail_creation(n, later);
     play(&s);
     was_missing = kind == MEMORY_IS ? kit_now().refusals > 0 : refused > 0 || softmetal_creations() >= n;
     memory_fail(0, false);
@@ -274,7 +284,8 @@ static void play_without_each(missing kind, bool later)
     refused = 0;
     for (n = 1;; n++) {
         refused = 0;
-        if (!play_without(kind, n, later)) break;
+        if (!play_without(kind, n, later))
+            break;
     }
     print_message("%u of them\n", n - 1);
     assert_true(n > 15); /* there are devices, queues, timelines, work, callbacks */

@@ -6,8 +6,8 @@
    releases, makes queues and timelines and destroys them, at once or later. In peace all work succeeds; then some of it
    fails, and with it what waits for it, and nothing else.
 
-   Proved: each ticket has the result that the test knows beforehand; what the GPU wrote is there when a wait says OK, and
-   memory that is done is the program's (S2); each callback runs once, with that result; nothing is left over.
+   Proved: each ticket has the result that the test knows beforehand; what the GPU wrote is there when a wait says OK,
+   and memory that is done is the program's (S2); each callback runs once, with that result; nothing is left over.
 
    STRESS is a factor for the length, default 1. SEED is of all that is random; a failure prints it. */
 #include "kit.h"
@@ -19,7 +19,8 @@ static uint64_t seed;
 #define check(condition) must_be((condition), #condition, __LINE__)
 static void must_be(bool good, const char *what, int line)
 {
-    if (good) return;
+    if (good)
+        return;
     fprintf(stderr, "%s:%d: not so: %s (SEED=%llu)\n", __FILE__, line, what, (unsigned long long)seed);
     abort();
 }
@@ -27,9 +28,9 @@ static void must_be(bool good, const char *what, int line)
 typedef struct flight {
     int queue;
     gpusync_ticket ticket;
-    int place, from;    /* of the memory, that the work writes and reads; below 0: none */
-    bool fails;         /* it, or what it waits for */
-    uint64_t value;     /* that it signals; 0: none */
+    int place, from; /* of the memory, that the work writes and reads; below 0: none */
+    bool fails;      /* it, or what it waits for */
+    uint64_t value;  /* that it signals; 0: none */
 } flight;
 
 typedef struct worker {
@@ -42,16 +43,17 @@ typedef struct worker {
     void *memory;
     unsigned char token;
     gpusync_timeline *chain;
-    uint64_t value;      /* the highest that is on its way */
-    bool chain_fails;    /* so does all that waits for it */
-    bool followed;       /* ... and something does */
-    int last_place;      /* where the token is then */
+    uint64_t value;   /* the highest that is on its way */
+    bool chain_fails; /* so does all that waits for it */
+    bool followed;    /* ... and something does */
+    int last_place;   /* where the token is then */
     flight window[WINDOW];
     unsigned count;
 } worker;
 
 /* What callbacks were promised, and what ran. */
-static unsigned long promised_well, promised_badly, ran_well, ran_badly, promised_gone, gone, promised_destroyed, destroyed;
+static unsigned long promised_well, promised_badly, ran_well, ran_badly, promised_gone, gone, promised_destroyed,
+    destroyed;
 
 static void count_done(void *user, gpusync_result result, const gpusync_error *error)
 {
@@ -91,7 +93,7 @@ static unsigned char *place_of(worker *w, int place)
     return w->bytes + place * LINE;
 }
 
-/* -- the end of a flight -------------------------------------------------------------------------------------------- */
+/* -- the end of a flight -------------------------------------------------------------------------------------- */
 
 static gpusync_result wait_in_some_way(worker *w, const flight *f)
 {
@@ -105,7 +107,8 @@ static gpusync_result wait_in_some_way(worker *w, const flight *f)
     case 0: return gpusync_wait(q, f->ticket, GPUSYNC_FOREVER, NULL);
     case 1: return gpusync_wait(q, f->ticket, SECONDS(60), &options);
     case 2:
-        while ((result = gpusync_poll(q, f->ticket, NULL)) == GPUSYNC_NOT_READY) sched_yield();
+        while ((result = gpusync_poll(q, f->ticket, NULL)) == GPUSYNC_NOT_READY)
+            sched_yield();
         return result;
     case 3:
         options.spin = &spin;
@@ -113,7 +116,8 @@ static gpusync_result wait_in_some_way(worker *w, const flight *f)
         return result;
     case 4: return gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which);
     default:
-        if (f->value && f->value <= GPUSYNC_MAX_VALUE) points[1] = at(w->chain, f->value);
+        if (f->value && f->value <= GPUSYNC_MAX_VALUE)
+            points[1] = at(w->chain, f->value);
         result = gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, SECONDS(60), NULL, &which);
         check(which < 2);
         return which == 0 ? result : gpusync_wait(q, f->ticket, SECONDS(60), NULL);
@@ -133,19 +137,22 @@ static void land(worker *w, unsigned i)
                 (int)f.value, result, again, f.fails ? "fail" : "succeed");
     check(result == (f.fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
     check(again == result);
-    if (f.place >= 0 && !f.fails) check(*place_of(w, f.place) == w->token);
+    if (f.place >= 0 && !f.fails)
+        check(*place_of(w, f.place) == w->token);
     w->window[i] = w->window[--w->count];
 }
 
 static void land_all(worker *w)
 {
-    while (w->count) land(w, (unsigned)draw(w, w->count));
+    while (w->count)
+        land(w, (unsigned)draw(w, w->count));
 }
 
 static flight *take_off(worker *w, int queue, int place)
 {
     flight *f;
-    while (w->count == WINDOW) land(w, (unsigned)draw(w, w->count));
+    while (w->count == WINDOW)
+        land(w, (unsigned)draw(w, w->count));
     f = &w->window[w->count++];
     memset(f, 0, sizeof *f);
     f->queue = queue;
@@ -168,13 +175,14 @@ static int free_place(worker *w)
                 !gpusync_is_done(w->s->q[w->window[i].queue], w->window[i].ticket))
                 used = true;
         for (i = 0; i < w->count && !used; i++)
-            if (w->window[i].place == place) land(w, i--);
+            if (w->window[i].place == place)
+                land(w, i--);
     } while (used);
     *place_of(w, place) = 0;
     return place;
 }
 
-/* -- steps ---------------------------------------------------------------------------------------------------------- */
+/* -- steps ---------------------------------------------------------------------------------------------------- */
 
 static void *make_buffer(worker *w, gpusync_queue *q)
 {
@@ -220,7 +228,8 @@ static void promise_callback(worker *w, const flight *f)
 static void step_chain(worker *w)
 {
     /* What waits on the GPU for a timeline that fails stops waiting, and runs: two such links would run at once. */
-    if (w->followed) return;
+    if (w->followed)
+        return;
     w->followed = w->chain_fails;
     int queue = (int)draw(w, QUEUES);
     gpusync_queue *q = w->s->q[queue];
@@ -231,12 +240,15 @@ static void step_chain(worker *w)
     gpusync_point wait = at(w->chain, w->value), signal = at(w->chain, w->value + 1);
     gpusync_submission submission = {0};
     bool encodes = chance(w, 40);
-    if (encodes) check(gpusync_encode_wait(q, buffer, wait) == GPUSYNC_OK); /* what is encoded behind it waits */
+    if (encodes)
+        check(gpusync_encode_wait(q, buffer, wait) == GPUSYNC_OK); /* what is encoded behind it waits */
     copy_token(w, buffer, w->last_place, place);
     f->from = w->last_place;
-    if (fails) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    if (fails)
+        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     /* A faulty buffer waits for nothing: it would fail the values below its own, which are on their way. */
-    if (fails) check(gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, NULL) == GPUSYNC_OK);
+    if (fails)
+        check(gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, NULL) == GPUSYNC_OK);
     f->fails = fails || w->chain_fails;
     f->value = w->value + 1;
     gpusync_result result = GPUSYNC_OK;
@@ -250,9 +262,12 @@ static void step_chain(worker *w)
     }
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
-    if (chance(w, 25)) submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
-    if (submission.signals && chance(w, 25)) submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
-    if (result == GPUSYNC_OK) result = gpusync_submit(q, &submission, &f->ticket);
+    if (chance(w, 25))
+        submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
+    if (submission.signals && chance(w, 25))
+        submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
+    if (result == GPUSYNC_OK)
+        result = gpusync_submit(q, &submission, &f->ticket);
     if (w->chain_fails && result == GPUSYNC_ERROR_EXECUTION) { /* the timeline has failed already: R13 */
         check(f->ticket == 0);
         check(gpusync_command_buffer_discard(q, buffer) == GPUSYNC_OK);
@@ -276,7 +291,8 @@ static void step_plain(worker *w)
     void *buffer = make_buffer(w, q);
     fill_token(w, buffer, place);
     f->fails = w->failures && chance(w, 5);
-    if (f->fails) softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, NULL);
+    if (f->fails)
+        softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, NULL);
     check(gpusync_commit(q, buffer, &f->ticket) == GPUSYNC_OK);
     promise_callback(w, f);
 }
@@ -289,13 +305,15 @@ static void step_ticket(worker *w)
     gpusync_point wait;
     gpusync_submission submission = {.waits = &wait, .wait_count = 1};
     gpusync_result result;
-    if (w->count < 2) return;
+    if (w->count < 2)
+        return;
     f = take_off(w, queue, -1);
     before = w->window[draw(w, w->count - 1)];
     wait = ticket_at(w->s->q[before.queue], before.ticket);
     f->fails = before.fails;
     submission.flags = chance(w, 50) ? GPUSYNC_SUBMIT_HOST_SYNC : 0;
-    while ((result = gpusync_submit(w->s->q[queue], &submission, &f->ticket)) == GPUSYNC_ERROR_QUEUE_FULL) sched_yield();
+    while ((result = gpusync_submit(w->s->q[queue], &submission, &f->ticket)) == GPUSYNC_ERROR_QUEUE_FULL)
+        sched_yield();
     check(result == GPUSYNC_OK);
     promise_callback(w, f);
 }
@@ -304,8 +322,8 @@ static void step_discard(worker *w)
 {
     gpusync_queue *q = w->s->q[draw(w, QUEUES)];
     void *buffer = make_buffer(w, q);
-    if (!w->chain_fails) check(gpusync_encode_signal(q, buffer, at(w->chain, w->value + 1)) == GPUSYNC_OK ||
-                               w->failures);
+    if (!w->chain_fails)
+        check(gpusync_encode_signal(q, buffer, at(w->chain, w->value + 1)) == GPUSYNC_OK || w->failures);
     check(gpusync_command_buffer_discard(q, buffer) == GPUSYNC_OK);
     check(gpusync_command_buffer_discard(q, buffer) == GPUSYNC_ERROR_UNKNOWN_BUFFER);
 }
@@ -313,7 +331,8 @@ static void step_discard(worker *w)
 /* The host takes the chain's next value, once the last one is there. */
 static void step_host(worker *w)
 {
-    if (w->chain_fails) return;
+    if (w->chain_fails)
+        return;
     check(gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, NULL) == GPUSYNC_OK);
     w->value++;
     check(gpusync_timeline_signal(w->chain, w->value) == GPUSYNC_OK);
@@ -323,7 +342,8 @@ static void end_chain(worker *w)
 {
     uint64_t value = 0;
     land_all(w);
-    if (!w->chain_fails) check(gpusync_timeline_wait(w->chain, w->value, SECONDS(60), NULL) == GPUSYNC_OK);
+    if (!w->chain_fails)
+        check(gpusync_timeline_wait(w->chain, w->value, SECONDS(60), NULL) == GPUSYNC_OK);
     check(gpusync_timeline_query(w->chain, &value) == (w->chain_fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
     check(w->chain_fails ? value < w->value : value == w->value);
     if (chance(w, 50)) {
@@ -414,7 +434,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* -- the tests ------------------------------------------------------------------------------------------------------ */
+/* -- the tests ------------------------------------------------------------------------------------------------ */
 
 static void set_latencies(void)
 {
@@ -457,8 +477,10 @@ static void run_stress(stage *s, bool failures)
         w->bytes = (unsigned char *)metal_contents(w->memory);
         w->token = (unsigned char)(i + 1);
     }
-    for (i = 0; i < WORKERS; i++) workers[i].thread = start(work, &workers[i]);
-    for (i = 0; i < WORKERS; i++) join(workers[i].thread);
+    for (i = 0; i < WORKERS; i++)
+        workers[i].thread = start(work, &workers[i]);
+    for (i = 0; i < WORKERS; i++)
+        join(workers[i].thread);
     settle(s);
     assert_int_equal(ran_well, promised_well);
     assert_int_equal(ran_badly, promised_badly);
@@ -468,13 +490,15 @@ static void run_stress(stage *s, bool failures)
         assert_int_equal(gpusync_in_flight(s->q[i]), 0);
         assert_true(gpusync_is_done(s->q[i], GPUSYNC_EVERYTHING));
     }
-    for (i = 0; i < WORKERS; i++) metal_release(workers[i].memory);
+    for (i = 0; i < WORKERS; i++)
+        metal_release(workers[i].memory);
 }
 
 static void test_S1_to_S8_eight_threads_in_peace(void **state)
 {
     run_stress(stage_of(state), false);
-    for (unsigned i = 0; i < QUEUES; i++) assert_int_equal(failures_of(stage_of(state)->q[i]), 0);
+    for (unsigned i = 0; i < QUEUES; i++)
+        assert_int_equal(failures_of(stage_of(state)->q[i]), 0);
 }
 
 static void test_S4_S8_eight_threads_and_failures(void **state)
@@ -491,8 +515,7 @@ int main(void)
         on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true,
                       .queue.error_log_count = 16384),
         on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true,
-                      .queue.error_log_count = 16384,
-                      .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL),
+                      .queue.error_log_count = 16384, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
