@@ -1,4 +1,4 @@
-/* test_faults.c - one program with everything in it, in which each allocation, and each object of Metal, is missing once
+/* test_faults.c - one program with everything in it, in which each allocation, each object of Metal is missing once
 
    The program of `play` makes a device, queues and timelines, encodes, commits, submits, holds, fails, waits, has
    callbacks, and destroys all of it, on the manual clock. It runs again and again: the n-th allocation, or the n-th
