@@ -1,8 +1,8 @@
 /* test_timelines.c - numbers that only rise
 
-   Proved: how a timeline starts, what the host may signal (R3), waits for values, failure (R13, T5), order_only (R12),
-   values of other code (R18), the pool of events, and that a write of the host that crosses one of the GPU takes nothing
-   back. How work is held for values is in test_held.c, the end of a timeline in test_destroy.c. */
+   Proved: how a timeline starts, what the host may signal (R3), that a write of the host which crosses one of the GPU
+   takes nothing back, waits for values, failure (R13, T5), order_only (R12), values of other code (R18), the pool of
+   events. How work is held for values is in test_held.c, the end of a timeline in test_destroy.c. */
 #include "kit.h"
 
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
@@ -208,18 +208,28 @@ static void test_R3_the_host_signals_between_what_is_reached_and_what_is_sent(vo
     }
 }
 
-/* Vulkan's ping-pong with the host: the GPU waits for 1 and signals 2, the host signals the 1. */
+/* Vulkan's ping-pong with the host: the GPU waits for 1 and signals 2, the host signals the 1. Where other code signals
+   the event, the work is on the GPU by then, and its 2 is sent. */
 static void test_R3_the_host_lets_work_go_that_signals_the_same_timeline(void **state)
 {
     stage *s = stage_of(state);
-    void *buffer = waiting(s->q[0], at(s->t[0], 1));
-    gpusync_ticket ticket;
-    encode_signal(s->q[0], buffer, at(s->t[0], 2));
-    ticket = commit(s->q[0], buffer);
-    signal_value(s->t[0], 1);
-    finish_all(s);
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-    assert_int_equal(value_of(s->t[0]), 2);
+    unsigned others;
+    for (others = 0; others < 2; others++) {
+        gpusync_timeline_desc desc = {.signalled_by_others = others};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *buffer = waiting(s->q[0], at(timeline, 1));
+        gpusync_ticket ticket;
+        encode_signal(s->q[0], buffer, at(timeline, 2));
+        ticket = commit(s->q[0], buffer);
+        assert_int_equal(is_sent(buffer), others);
+        assert_false(finish_next(s->q[0]));
+        signal_value(timeline, 1);
+        assert_int_equal(value_of(timeline), 1);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(value_of(timeline), 2);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
 }
 
 /* K22: other code signals, too. What a wait or a query has called reached, the host may go on from. */
@@ -242,7 +252,7 @@ static void test_R3_the_host_goes_on_from_a_value_that_it_was_told_of(void **sta
     }
 }
 
-/* The GPU has signalled 5 already, of which the host does not know yet, and the host's 3 comes behind it on the event. */
+/* The GPU has signalled 5, of which the host does not know yet, and the host's 3 comes behind it on the event. */
 static void test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back(void **state)
 {
     stage *s = stage_of(state);
@@ -941,7 +951,7 @@ static void test_S7_a_bounded_number_of_events_is_kept(void **state)
     }
 }
 
-/* However high an event of the pool stands, GPUSYNC_MAX_VALUE of the next timeline is a value of it below UINT64_MAX. */
+/* However high an event of the pool stands, GPUSYNC_MAX_VALUE of the next timeline is below UINT64_MAX on it. */
 static void test_S7_no_value_wraps_around_on_an_event_that_stands_high(void **state)
 {
     static const uint64_t stands[] = {GPUSYNC_MAX_VALUE / 2, GPUSYNC_MAX_VALUE / 2 + 1, GPUSYNC_MAX_VALUE - 2};
@@ -969,8 +979,9 @@ int main(void)
         on_stage(test_S5_a_timeline_that_cannot_be_made_leaves_nothing),
         cmocka_unit_test(test_S5_calls_without_a_timeline_are_refused),
         on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent, .queues = 2),
-        on_stage_with(test_R3_the_host_lets_work_go_that_signals_the_same_timeline, .timelines = 1),
-        on_stage_with(test_R3_the_host_goes_on_from_a_value_that_it_was_told_of, .timelines = 1),
+        on_stage(test_R3_the_host_lets_work_go_that_signals_the_same_timeline),
+        on_stage_with(test_R3_the_host_goes_on_from_a_value_that_it_was_told_of,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back,
                       .queues = 2, .timelines = 1),
         on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1),

@@ -1,0 +1,779 @@
+/* test_submit.c - submissions: waits, command buffers and signals under one ticket
+
+   Proved: the order that the GPU keeps, by the bytes that it wrote; encoded links count beside those of the submission;
+   the host's signals (R2); several buffers, or none, under one ticket; calls that refuse; on_complete; failures that
+   pass along links (S8). How work is held is in test_held.c, room in test_commit.c, records in test_failures.c. */
+#include "kit.h"
+
+#define UNORDERED GPUSYNC_SUBMIT_UNORDERED
+#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
+
+static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+
+static void *marked(stage *s, unsigned queue, uint32_t number)
+{
+    void *buffer = new_buffer(s->q[queue]);
+    mark(s, buffer, number);
+    return buffer;
+}
+
+static void *signalling(gpusync_queue *queue, gpusync_point signal)
+{
+    void *buffer = new_buffer(queue);
+    encode_signal(queue, buffer, signal);
+    return buffer;
+}
+
+static void *waiting(gpusync_queue *queue, gpusync_point wait)
+{
+    void *buffer = new_buffer(queue);
+    encode_wait(queue, buffer, wait);
+    return buffer;
+}
+
+static void *failing(gpusync_queue *queue)
+{
+    void *buffer = new_buffer(queue);
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    return buffer;
+}
+
+static void assert_failed(gpusync_timeline *timeline, gpusync_result result)
+{
+    uint64_t value;
+    assert_result(gpusync_timeline_query(timeline, &value), result);
+}
+
+static uint64_t event_of(gpusync_timeline *timeline)
+{
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    return metal_event_value(event) - base;
+}
+
+/* -- order, by what the GPU wrote --------------------------------------------------------------------------------- */
+
+/* finish_all steps the first queue first: what comes last is on it, so that nothing is in order by chance. */
+static void test_S6_waits_come_before_the_buffers_and_signals_behind_them(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(kinds); i++) {
+        void *consumer = marked(s, 0, 5);
+        void *buffers[3] = {marked(s, 1, 2), marked(s, 1, 3), marked(s, 1, 4)};
+        gpusync_ticket tickets[3];
+        forget_marks();
+        tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[1], i + 1)), BUFFERS(consumer), .flags = kinds[i]);
+        tickets[1] = SUBMIT(s->q[1], WAITS(at(s->t[0], i + 1)), BUFFERS(buffers[0], buffers[1], buffers[2]),
+                            SIGNALS(at(s->t[1], i + 1)), .flags = kinds[i]);
+        assert_false(finish_next(s->q[0]));
+        assert_false(finish_next(s->q[1]));
+        tickets[2] = SUBMIT(s->q[2], BUFFERS(marked(s, 2, 1)), SIGNALS(at(s->t[0], i + 1)), .flags = kinds[i]);
+        finish_all(s);
+        assert_marks(1, 2, 3, 4, 5);
+        assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
+        assert_ok(gpusync_poll(s->q[1], tickets[1], NULL));
+        assert_ok(gpusync_poll(s->q[2], tickets[2], NULL));
+        assert_int_equal(value_of(s->t[1]), i + 1);
+    }
+}
+
+enum { CELLS = 48 };
+
+/* The GPU copies a byte from cell to cell, each on another queue than the one before. */
+static void copy_cell(void *buffer, void *cells, size_t i)
+{
+    void *blit = metal_blit_begin(buffer);
+    if (i == 0) metal_fill(blit, cells, 0, 1, 0x77);
+    else metal_copy(blit, cells, i - 1, cells, i, 1);
+    metal_end(blit);
+}
+
+/* The last step is accepted first. UNORDERED, for on one queue a wait cannot stand in front of its signal. */
+static void test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned kind;
+    for (kind = 0; kind < 2; kind++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        void *cells = metal_buffer_new(s->metal_device, CELLS);
+        unsigned char *bytes = metal_contents(cells);
+        gpusync_ticket tickets[CELLS];
+        unsigned i;
+        memset(bytes, 0, CELLS);
+        for (i = CELLS; i-- > 0;) {
+            gpusync_queue *queue = s->q[i % STAGE_MOST];
+            void *buffer = kind ? foreign_buffer(queue) : new_buffer(queue);
+            copy_cell(buffer, cells, i);
+            tickets[i] = SUBMIT(queue, WAITS(at(timeline, i)), BUFFERS(buffer), SIGNALS(at(timeline, i + 1)),
+                                .flags = UNORDERED | (kind ? HOST_SYNC : 0));
+            if (kind) metal_release(buffer);
+        }
+        assert_ok(gpusync_timeline_wait(timeline, CELLS, SECONDS(60), NULL));
+        for (i = 0; i < CELLS; i++) {
+            assert_ok(gpusync_wait(s->q[i % STAGE_MOST], tickets[i], SECONDS(60), NULL));
+            assert_int_equal(bytes[i], 0x77);
+        }
+        assert_ok(gpusync_timeline_destroy(timeline));
+        metal_release(cells);
+    }
+}
+
+/* Each step has a link of another kind to the one before it. */
+static void test_S6_bytes_pass_along_links_of_every_kind(void **state)
+{
+    stage *s = stage_of(state);
+    void *cells = metal_buffer_new(s->metal_device, CELLS);
+    unsigned char *bytes = metal_contents(cells);
+    gpusync_ticket ticket = 0;
+    gpusync_queue *before = s->q[0];
+    unsigned i;
+    memset(bytes, 0, CELLS);
+    for (i = 0; i < CELLS; i++) {
+        gpusync_queue *queue = s->q[i % 3];
+        void *buffer = new_buffer(queue);
+        uint32_t flags = kinds[i / 4 % LENGTH(kinds)];
+        gpusync_point point = i & 1 ? at(s->t[0], i) : ticket_at(before, ticket);
+        bool encoded = i & 2;
+        if (encoded) encode_wait(queue, buffer, point);
+        copy_cell(buffer, cells, i);
+        if (i & 4) {
+            encode_signal(queue, buffer, at(s->t[0], i + 1));
+            if (encoded) ticket = i & 8 ? commit(queue, buffer) : SUBMIT(queue, BUFFERS(buffer), .flags = flags);
+            else ticket = SUBMIT(queue, WAITS(point), BUFFERS(buffer), .flags = flags);
+        } else if (encoded) {
+            ticket = SUBMIT(queue, BUFFERS(buffer), SIGNALS(at(s->t[0], i + 1)), .flags = flags);
+        } else {
+            ticket = SUBMIT(queue, WAITS(point), BUFFERS(buffer), SIGNALS(at(s->t[0], i + 1)), .flags = flags);
+        }
+        before = queue;
+    }
+    assert_ok(gpusync_timeline_wait(s->t[0], CELLS, SECONDS(60), NULL));
+    for (i = 0; i < CELLS; i++) assert_int_equal(bytes[i], 0x77);
+    settle(s);
+    metal_release(cells);
+}
+
+/* -- links -------------------------------------------------------------------------------------------------------- */
+
+static void test_S7_encoded_signals_count_beside_those_of_the_submission(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[2] = {signalling(s->q[0], at(s->t[0], 1)), signalling(s->q[0], at(s->t[1], 2))};
+    gpusync_ticket ticket;
+    encode_signal(s->q[0], buffers[1], at(s->t[0], 2));
+    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[0], 3), at(s->t[2], 7), at(s->t[2], 9)));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 3);
+    assert_int_equal(value_of(s->t[1]), 2);
+    assert_int_equal(value_of(s->t[2]), 9);
+}
+
+/* Wait for n - 1 and signal n, in one submission, on two queues in turn. Backwards, too. */
+static void test_T3_a_submission_may_wait_for_and_signal_one_timeline(void **state)
+{
+    enum { TURNS = 8 };
+    stage *s = stage_of(state);
+    unsigned i, backwards;
+    for (i = 0; i < LENGTH(kinds); i++)
+        for (backwards = 0; backwards < 2; backwards++) {
+            gpusync_timeline *timeline = new_timeline(s->device);
+            gpusync_ticket tickets[TURNS];
+            uint32_t flags = kinds[i] | (backwards ? UNORDERED : 0);
+            unsigned k;
+            forget_marks();
+            for (k = 0; k < TURNS; k++) {
+                unsigned turn = backwards ? TURNS - 1 - k : k;
+                tickets[turn] = SUBMIT(s->q[turn & 1], WAITS(at(timeline, turn)), BUFFERS(marked(s, turn & 1, turn)),
+                                       SIGNALS(at(timeline, turn + 1)), .flags = flags);
+            }
+            finish_all(s);
+            for (k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
+            assert_int_equal(value_of(timeline), TURNS);
+            assert_marks(0, 1, 2, 3, 4, 5, 6, 7);
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+}
+
+static void test_R7_points_of_no_work_hold_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer),
+                                   WAITS(ticket_at(s->q[0], 0), ticket_at(s->q[1], -7), at(s->t[0], 0),
+                                         ticket_at(s->q[1], INT64_MIN)));
+    assert_true(is_sent(buffer));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+/* ownership: the arrays and the label are read during the call alone. */
+static void test_ownership_what_a_submission_points_to_is_copied(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_point points[2] = {at(s->t[0], 1), at(s->t[1], 1)};
+    void *buffers[2] = {marked(s, 0, 1), failing(s->q[0])};
+    char label[] = "upload";
+    gpusync_submission submission = {0};
+    gpusync_ticket ticket;
+    submission.waits = &points[0];
+    submission.wait_count = 1;
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = 2;
+    submission.signals = &points[1];
+    submission.signal_count = 1;
+    submission.label = label;
+    assert_ok(gpusync_submit(s->q[0], &submission, &ticket));
+    memset(points, 0x5A, sizeof points);
+    memset(buffers, 0x5A, sizeof buffers);
+    memset(label, 'x', sizeof label - 1);
+    memset(&submission, 0x5A, sizeof submission);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_marks(1);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(failure_at(s->q[0], 0).label, "upload");
+    assert_failed(s->t[1], GPUSYNC_ERROR_EXECUTION);
+}
+
+/* -- R2: the host signals ----------------------------------------------------------------------------------------- */
+
+static void test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned unordered;
+    for (unordered = 0; unordered < 2; unordered++) {
+        uint64_t value = unordered + 1;
+        void *foreign[2] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
+        void *consumer = new_buffer(s->q[1]);
+        uint64_t signals = softmetal_message_count("encodeSignalEvent:value:");
+        uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
+        gpusync_ticket tickets[2];
+        tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], value - 1)), BUFFERS(foreign[0], foreign[1]),
+                            SIGNALS(at(s->t[0], value)), .flags = HOST_SYNC | (unordered ? UNORDERED : 0));
+        assert_int_equal(softmetal_message_count("encodeSignalEvent:value:"), signals);
+        assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
+        assert_int_equal(softmetal_outstanding(s->metal[0]), 2); /* none of gpusync's own */
+        tickets[1] = SUBMIT(s->q[1], WAITS(at(s->t[0], value)), BUFFERS(consumer));
+        softmetal_finish(foreign[0]);
+        assert_int_equal(event_of(s->t[0]), value - 1);
+        assert_false(is_sent(consumer)); /* no wait of the GPU goes before the host has signalled */
+        softmetal_finish(foreign[1]);
+        assert_int_equal(event_of(s->t[0]), value);
+        assert_true(is_sent(consumer));
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
+        assert_ok(gpusync_poll(s->q[1], tickets[1], NULL));
+        metal_release(foreign[0]);
+        metal_release(foreign[1]);
+    }
+}
+
+/* Work for which the host signals 5, then a plain commit that signals 6 on the same queue: what waits for 5 may not go
+   with the 6 before the 5. */
+static void test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it(void **state)
+{
+    stage *s = stage_of(state);
+    void *plain = marked(s, 0, 2);
+    void *consumer = marked(s, 1, 3);
+    gpusync_ticket tickets[2];
+    encode_signal(s->q[0], plain, at(s->t[0], 6));
+    encode_wait(s->q[1], consumer, at(s->t[0], 5));
+    SUBMIT(s->q[0], BUFFERS(marked(s, 0, 1)), SIGNALS(at(s->t[0], 5)), .flags = HOST_SYNC);
+    tickets[0] = commit(s->q[0], plain);
+    tickets[1] = commit(s->q[1], consumer);
+    assert_false(is_sent(plain));
+    assert_false(is_sent(consumer));
+    finish_next(s->q[0]);
+    assert_true(is_sent(plain));
+    assert_true(is_sent(consumer));
+    finish_next(s->q[1]);
+    finish_all(s);
+    assert_marks(1, 3, 2);
+    assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
+    assert_ok(gpusync_poll(s->q[1], tickets[1], NULL));
+}
+
+/* K20: where a ticket is OK its value is reached, though a lower one came later than the buffer could have run. */
+static void test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket(void **state)
+{
+    stage *s = stage_of(state);
+    void *lower = signalling(s->q[1], at(s->t[0], 1));
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    commit(s->q[1], lower);
+    ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 2)), .flags = HOST_SYNC);
+    assert_false(is_sent(buffer));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    finish_next(s->q[1]);
+    assert_true(is_sent(buffer));
+    finish_next(s->q[0]);
+    assert_ok(gpusync_wait(s->q[0], ticket, 0, NULL));
+    assert_ok(gpusync_timeline_wait(s->t[0], 2, 0, NULL));
+    assert_int_equal(event_of(s->t[0]), 2);
+}
+
+/* -- several buffers, or none ------------------------------------------------------------------------------------- */
+
+static void test_S4_a_submission_ends_with_the_last_of_its_buffers(void **state)
+{
+    static const unsigned orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    stage *s = stage_of(state);
+    size_t i;
+    unsigned k, fails;
+    for (i = 0; i < LENGTH(orders); i++)
+        for (fails = 0; fails < 4; fails++) { /* 3: none */
+            gpusync_timeline *timeline = new_timeline(s->device);
+            void *buffers[3] = {signalling(s->q[0], at(timeline, 1)), new_buffer(s->q[0]), new_buffer(s->q[0])};
+            gpusync_ticket ticket;
+            if (fails < 3) softmetal_fail_as(buffers[fails], SOFTMETAL_PAGE_FAULT, NULL);
+            if (fails == 0) softmetal_fail_after_signals(buffers[0], 1); /* the event shows 1 all the same */
+            ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+            for (k = 0; k < 3; k++) {
+                assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+                assert_false(gpusync_is_done(s->q[0], ticket));
+                assert_int_equal(value_of(timeline), 0);
+                softmetal_finish(buffers[orders[i][k]]);
+            }
+            assert_true(gpusync_is_done(s->q[0], ticket));
+            assert_result(gpusync_poll(s->q[0], ticket, NULL), fails < 3 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+            if (fails < 3) assert_failed(timeline, GPUSYNC_ERROR_EXECUTION);
+            else assert_int_equal(value_of(timeline), 1);
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+}
+
+static void test_S4_a_submission_without_buffers_ends_with_its_waits(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    assert_ok(gpusync_poll(s->q[0], SUBMIT(s->q[0], .label = "nothing"), NULL)); /* ended already */
+    for (i = 0; i < LENGTH(kinds); i++) {
+        void *runs = new_buffer(s->q[1]);
+        gpusync_ticket other = commit(s->q[1], runs);
+        gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1), ticket_at(s->q[1], other)),
+                                       SIGNALS(at(s->t[1], i + 1)), .flags = kinds[i]);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        softmetal_finish(runs);
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        assert_int_equal(value_of(s->t[1]), i);
+        signal_value(s->t[0], i + 1);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(value_of(s->t[1]), i + 1);
+    }
+}
+
+/* Ordered, it ends behind the work before it; UNORDERED, at once. */
+static void test_S3_a_submission_without_buffers_ends_in_its_turn(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(kinds); i++) {
+        gpusync_ticket before = commit_new(s->q[0]);
+        gpusync_ticket ticket = SUBMIT(s->q[0], .flags = kinds[i]);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), kinds[i] & UNORDERED ? GPUSYNC_OK : GPUSYNC_NOT_READY);
+        assert_false(gpusync_is_done(s->q[0], ticket));
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], before, NULL));
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_true(gpusync_is_done(s->q[0], ticket));
+    }
+}
+
+/* -- calls that refuse -------------------------------------------------------------------------------------------- */
+
+#define OLDER ((gpusync_ticket)77)
+
+/* What no refused call changes. */
+typedef struct scene {
+    stage *s;
+    gpusync_ticket ticket; /* what a program keeps there from before */
+    void *open;            /* the buffer that the calls get */
+    note n;
+    unsigned long retains;
+    uint64_t in_flight, value;
+    long blocks, live;
+} scene;
+
+static void count_scene(scene *c)
+{
+    c->retains = softmetal_retain_count(c->open);
+    c->in_flight = gpusync_in_flight(c->s->q[0]);
+    c->value = value_of(c->s->t[0]);
+    c->blocks = kit_now().blocks;
+    c->live = softmetal_live(NULL);
+}
+
+static void refused_at(scene *c, gpusync_result got, gpusync_result expected, const char *call, int line)
+{
+    scene now = *c;
+    assert_result_at(got, expected, call, __FILE__, line);
+    count_scene(&now);
+    if (c->ticket == OLDER && now.retains == c->retains && now.in_flight == c->in_flight && now.value == c->value &&
+        now.blocks == c->blocks && now.live == c->live)
+        return;
+    print_error("%s, line %d: changed something (blocks %ld, objects %ld)\n", call, line, now.blocks - c->blocks,
+                now.live - c->live);
+    _fail(__FILE__, line);
+}
+#define refused(call, expected) refused_at(&c, (call), GPUSYNC_##expected, #call, __LINE__)
+#define with_open(...) TRY_SUBMIT(q, &c.ticket, BUFFERS(c.open), .on_complete = remember, .user = &c.n, __VA_ARGS__)
+
+/* Beside those of test_commit.c. t[0] stands at 5, and Metal has a signal of 8. `open` waits for 6, and signals 12. */
+static void test_S5_a_submission_that_is_refused_has_changed_nothing(void **state)
+{
+    static const gpusync_point none;
+    stage *s = stage_of(state);
+    gpusync_queue *q = s->q[0];
+    gpusync_timeline *t = s->t[0];
+    scene c = {.s = s, .ticket = OLDER};
+    void *device = softmetal_new_device();
+    gpusync_device_desc desc = {.metal_device = device};
+    gpusync_device *other = NULL;
+    gpusync_queue *other_queue = NULL;
+    gpusync_timeline *other_timeline = NULL;
+    void *many[40];
+    void *behind;
+    unsigned i;
+    assert_ok(gpusync_device_create(&desc, &other));
+    assert_ok(gpusync_queue_create(other, NULL, &other_queue));
+    other_timeline = new_timeline(other);
+    signal_value(t, 5);
+    commit(s->q[1], signalling(s->q[1], at(t, 8)));
+    c.open = waiting(q, at(t, 6));
+    behind = waiting(q, at(t, 12));
+    encode_signal(q, c.open, at(t, 12));
+    for (i = 0; i < LENGTH(many); i++) many[i] = i + 1 < LENGTH(many) ? new_buffer(q) : many[0];
+    assert_ok(gpusync_command_buffer_discard(q, new_buffer(q))); /* gpusync keeps memory of one for the next */
+    count_scene(&c);
+    /* no points, or not of this device */
+    refused(with_open(.wait_count = 1), ERROR_INVALID_ARGUMENT);
+    refused(with_open(.signal_count = 1), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, &c.ticket, .command_buffer_count = 1), ERROR_INVALID_ARGUMENT);
+    refused(with_open(WAITS(none)), ERROR_INVALID_ARGUMENT);
+    refused(with_open(SIGNALS(none)), ERROR_INVALID_ARGUMENT);
+    refused(with_open(WAITS(at(t, 1), at(other_timeline, 0))), ERROR_INVALID_ARGUMENT);
+    refused(with_open(SIGNALS(at(t, 13), at(other_timeline, 1))), ERROR_INVALID_ARGUMENT);
+    refused(with_open(WAITS(ticket_at(other_queue, 0))), ERROR_INVALID_ARGUMENT);
+    refused(with_open(SIGNALS(at(t, 13), ticket_at(q, 0))), ERROR_INVALID_ARGUMENT);
+    refused(with_open(.flags = 1), ERROR_INVALID_ARGUMENT);
+    refused(with_open(.flags = HOST_SYNC | 8), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, &c.ticket, .command_buffers = many, .command_buffer_count = LENGTH(many)),
+            ERROR_INVALID_ARGUMENT); /* the first once more at the end */
+    refused(with_open(WAITS(ticket_at(s->q[1], 2))), ERROR_INVALID_TICKET);
+    /* values */
+    refused(with_open(WAITS(at(t, GPUSYNC_MAX_VALUE + 1))), ERROR_NOT_RISING);
+    refused(with_open(WAITS(at(s->t[1], UINT64_MAX))), ERROR_NOT_RISING);
+    refused(with_open(SIGNALS(at(s->t[1], GPUSYNC_MAX_VALUE + 1))), ERROR_NOT_RISING);
+    refused(with_open(SIGNALS(at(s->t[1], 0))), ERROR_NOT_RISING);
+    refused(with_open(SIGNALS(at(s->t[1], 1), at(s->t[1], 1))), ERROR_NOT_RISING);
+    refused(with_open(SIGNALS(at(s->t[1], 1), at(t, 13), at(s->t[1], 3), at(s->t[1], 2))), ERROR_NOT_RISING);
+    refused(with_open(SIGNALS(at(t, 12))), ERROR_NOT_RISING); /* encoded in the buffer */
+    refused(with_open(SIGNALS(at(t, 11))), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 5))), ERROR_NOT_RISING); /* reached */
+    refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 8))), ERROR_NOT_RISING); /* sent */
+    refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 7)), .flags = HOST_SYNC), ERROR_NOT_RISING);
+    /* work that waits for what it is to signal, or for more */
+    refused(with_open(WAITS(at(s->t[1], 2)), SIGNALS(at(s->t[1], 2))), ERROR_NOT_RISING);
+    refused(with_open(WAITS(at(s->t[1], 3)), SIGNALS(at(s->t[1], 2)), .flags = UNORDERED), ERROR_NOT_RISING);
+    refused(with_open(WAITS(at(t, 12))), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, &c.ticket, BUFFERS(c.open, behind)), ERROR_NOT_RISING);
+    /* encode */
+    refused(gpusync_encode_wait(NULL, c.open, at(t, 9)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_wait(q, NULL, at(t, 9)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_signal(NULL, c.open, at(t, 13)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_signal(q, NULL, at(t, 13)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_wait(q, behind, none), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_signal(q, behind, none), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_wait(q, behind, at(other_timeline, 1)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_wait(q, behind, ticket_at(other_queue, 0)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_signal(q, behind, at(other_timeline, 1)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_encode_wait(q, behind, at(t, GPUSYNC_MAX_VALUE + 1)), ERROR_NOT_RISING);
+    refused(gpusync_encode_wait(q, behind, ticket_at(q, GPUSYNC_EVERYTHING)), ERROR_INVALID_TICKET);
+    refused(gpusync_encode_signal(q, behind, at(s->t[1], GPUSYNC_MAX_VALUE + 1)), ERROR_NOT_RISING);
+    refused(gpusync_encode_signal(q, behind, at(s->t[1], 0)), ERROR_NOT_RISING);
+    refused(gpusync_encode_signal(q, behind, at(t, 8)), ERROR_NOT_RISING);
+    refused(gpusync_encode_signal(q, behind, at(t, 12)), ERROR_NOT_RISING); /* it waits for 12 */
+    refused(gpusync_encode_signal(q, c.open, at(t, 12)), ERROR_NOT_RISING); /* it signals 12 */
+    assert_ok(gpusync_command_buffer_discard(q, behind));
+    assert_int_equal(SUBMIT(q, BUFFERS(c.open)), 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(q, 1, NULL));
+    assert_int_equal(value_of(t), 12);
+    run_callbacks(s);
+    assert_int_equal(calls_of(&c.n), 0);
+    assert_ok(gpusync_timeline_destroy(other_timeline));
+    assert_ok(gpusync_queue_destroy(other_queue));
+    assert_ok(gpusync_device_destroy(other));
+    metal_release(device);
+}
+
+/* gpusync's own buffers are made before the ticket is given, those of held work, too. */
+static void test_S5_metal_has_no_buffer_for_the_waits_or_the_signals(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned held;
+    for (held = 0; held < 2; held++) {
+        void *buffer = new_buffer(s->q[0]);
+        gpusync_ticket before = commit_new(s->q[0]);
+        gpusync_ticket ticket = OLDER;
+        gpusync_result result;
+        unsigned n = 0;
+        note told = {0};
+        if (!held) commit(s->q[1], signalling(s->q[1], at(s->t[0], held + 1)));
+        do {
+            softmetal_fail_creation(++n, true);
+            result = TRY_SUBMIT(s->q[0], &ticket, WAITS(at(s->t[0], held + 1)), BUFFERS(buffer),
+                                SIGNALS(at(s->t[1], held + 1)), .on_complete = remember, .user = &told);
+            softmetal_fail_creation(0, false);
+            if (result == GPUSYNC_OK) break;
+            assert_result(result, GPUSYNC_ERROR_METAL_NIL);
+            assert_int_equal(ticket, OLDER);
+            assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+            assert_false(is_sent(buffer));
+        } while (n < 10);
+        assert_int_equal(ticket, before + 1);
+        assert_true(n > 1);
+        softmetal_fail_creation(1, true); /* what is accepted asks Metal for no more */
+        if (held) signal_value(s->t[0], held + 1);
+        finish_all(s);
+        softmetal_fail_creation(0, false);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(value_of(s->t[1]), held + 1);
+        run_callbacks(s);
+        assert_noted(&told, GPUSYNC_OK);
+    }
+}
+
+static void test_S5_host_sync_needs_no_buffer_of_metals(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    softmetal_fail_creation(1, true);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), SIGNALS(at(s->t[1], 1)), .flags = HOST_SYNC);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    softmetal_fail_creation(0, false);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[1]), 1);
+}
+
+/* -- R25: on_complete --------------------------------------------------------------------------------------------- */
+
+typedef enum ending { SUCCEEDS, FAILS, INHERITS, IS_CANCELLED, IS_OVERTAKEN, ENDS_IN_THE_CALL, PASSES, ENDINGS } ending;
+
+/* One submission that ends so, and what lets it end. `go` is not reached before. */
+static gpusync_ticket begin_to_end(stage *s, ending how, gpusync_timeline *go, gpusync_timeline *rises, note *n)
+{
+    gpusync_queue *q = s->q[0];
+    gpusync_submission submission = {.on_complete = remember, .user = n};
+    gpusync_point wait = at(go, 1);
+    gpusync_point signal = at(rises, 2);
+    void *buffer = how == FAILS ? failing(q) : new_buffer(q);
+    if (how == PASSES) SUBMIT(q, WAITS(at(go, 1)));
+    submission.command_buffers = &buffer;
+    submission.command_buffer_count = 1;
+    submission.waits = &wait;
+    submission.wait_count = how == INHERITS || how == IS_CANCELLED || how == IS_OVERTAKEN;
+    submission.signals = &signal;
+    submission.signal_count = how == IS_OVERTAKEN;
+    submission.flags = how == PASSES ? UNORDERED : 0;
+    if (how == ENDS_IN_THE_CALL) {
+        submission.command_buffer_count = 0;
+        assert_ok(gpusync_command_buffer_discard(q, buffer));
+    }
+    return submit_at(q, &submission, __FILE__, __LINE__);
+}
+
+static void test_R25_on_complete_comes_first_however_the_work_ends(void **state)
+{
+    static const gpusync_result results[] = {GPUSYNC_OK,
+                                             GPUSYNC_ERROR_EXECUTION,
+                                             GPUSYNC_ERROR_COMPILE,
+                                             GPUSYNC_ERROR_CANCELLED,
+                                             GPUSYNC_ERROR_NOT_RISING,
+                                             GPUSYNC_OK,
+                                             GPUSYNC_OK};
+    stage *s = stage_of(state);
+    gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
+    unsigned how;
+    for (how = 0; how < ENDINGS; how++) {
+        gpusync_timeline *go = new_timeline(s->device);
+        gpusync_timeline *rises = new_timeline(s->device);
+        note notes[4] = {0};
+        gpusync_ticket ticket = begin_to_end(s, (ending)how, go, rises, &notes[0]);
+        on_done(ticket_at(s->q[0], ticket), &notes[1]);
+        on_done(ticket_at(s->q[0], ticket), &notes[2]);
+        if (how == INHERITS) assert_ok(gpusync_timeline_fail(go, &reason));
+        if (how == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+        if (how == IS_OVERTAKEN) signal_value(rises, 3);
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), results[how]);
+        on_done(ticket_at(s->q[0], ticket), &notes[3]);
+        run_callbacks(s);
+        assert_in_order(notes, LENGTH(notes));
+        assert_noted(&notes[0], results[how]);
+        assert_int_equal(notes[0].has_error, results[how] != GPUSYNC_OK);
+        if (notes[0].has_error) assert_int_equal(notes[0].error.ticket, ticket);
+        if (how == PASSES) signal_value(go, 1);
+        finish_all(s);
+        assert_ok(gpusync_timeline_destroy(go));
+        assert_ok(gpusync_timeline_destroy(rises));
+    }
+}
+
+/* -- S8: failure passes along links ------------------------------------------------------------------------------- */
+
+typedef struct link_kind {
+    bool ticket;  /* waits for the ticket, else for the value */
+    bool encoded; /* in the buffer, else in the submission */
+    uint32_t flags;
+} link_kind;
+
+/* Metal has the failing work. Of those that wait for it, held ones never run; what the GPU itself waits for runs. */
+static void test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_held(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < 16; i++) {
+        link_kind kind = {i & 1, i & 2, kinds[i >> 2]};
+        gpusync_timeline *first = new_timeline(s->device);
+        gpusync_timeline *second = new_timeline(s->device);
+        void *buffer = marked(s, 1, 1);
+        void *last = marked(s, 2, 2);
+        bool held = kind.ticket || kind.flags & HOST_SYNC;
+        gpusync_ticket tickets[3];
+        gpusync_point point;
+        gpusync_error error;
+        forget_marks();
+        tickets[0] = SUBMIT(s->q[0], BUFFERS(failing(s->q[0])), SIGNALS(at(first, 1)));
+        point = kind.ticket ? ticket_at(s->q[0], tickets[0]) : at(first, 1);
+        if (kind.encoded) {
+            held = kind.ticket;
+            encode_wait(s->q[1], buffer, point);
+            tickets[1] = SUBMIT(s->q[1], BUFFERS(buffer), SIGNALS(at(second, 1)), .flags = kind.flags);
+        } else {
+            tickets[1] = SUBMIT(s->q[1], WAITS(point), BUFFERS(buffer), SIGNALS(at(second, 1)), .flags = kind.flags);
+        }
+        assert_int_equal(is_sent(buffer), !held);
+        tickets[2] = SUBMIT(s->q[2], WAITS(at(second, 1)), BUFFERS(last), .flags = HOST_SYNC);
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[1], tickets[1], NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_poll(s->q[2], tickets[2], NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_failed(first, GPUSYNC_ERROR_EXECUTION);
+        assert_failed(second, GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(marks(), !held);
+        error = failure_at(s->q[1], i);
+        assert_int_equal(error.ticket, tickets[1]);
+        assert_true(error.inherited);
+        assert_int_equal(error.ran, !held);
+        assert_int_equal(error.origin, tickets[0]);
+        assert_string_equal(error.queue_label, "first");
+        error = failure_at(s->q[2], i);
+        assert_int_equal(error.ticket, tickets[2]);
+        assert_false(error.ran);
+        assert_int_equal(error.origin, tickets[0]);
+        assert_ok(gpusync_timeline_destroy(first));
+        assert_ok(gpusync_timeline_destroy(second));
+    }
+}
+
+/* Encoded ones and those of the submission; the order_only one rises. */
+static void test_S8_failed_work_fails_all_timelines_that_it_was_to_signal(void **state)
+{
+    static const gpusync_timeline_desc order = {.order_only = true};
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(kinds); i++) {
+        gpusync_timeline *rises = NULL;
+        gpusync_timeline *fails[3];
+        void *buffers[2] = {NULL, failing(s->q[0])};
+        gpusync_ticket ticket;
+        unsigned k;
+        assert_ok(gpusync_timeline_create(s->device, &order, &rises));
+        for (k = 0; k < 3; k++) fails[k] = new_timeline(s->device);
+        signal_value(fails[2], 4);
+        buffers[0] = signalling(s->q[0], at(fails[0], 1));
+        ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]),
+                        SIGNALS(at(fails[1], 1), at(rises, 3), at(fails[2], 5)), .flags = kinds[i]);
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+        for (k = 0; k < 3; k++) assert_failed(fails[k], GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_timeline_wait(fails[2], 4, 0, NULL));
+        assert_int_equal(value_of(rises), 3);
+        assert_ok(gpusync_timeline_destroy(rises));
+        for (k = 0; k < 3; k++) assert_ok(gpusync_timeline_destroy(fails[k]));
+    }
+}
+
+/* One of its points fails, the other never comes. */
+static void test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_the_others(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(kinds); i++) {
+        gpusync_timeline *fails = new_timeline(s->device);
+        void *buffer = marked(s, 0, 1);
+        gpusync_ticket ticket =
+            SUBMIT(s->q[0], WAITS(at(s->t[0], 1), at(fails, 1)), BUFFERS(buffer), .flags = kinds[i]);
+        assert_ok(gpusync_timeline_fail(fails, NULL));
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_true(gpusync_is_done(s->q[0], ticket));
+        assert_int_equal(failures_of(s->q[0]), i + 1);
+        assert_ok(gpusync_timeline_destroy(fails));
+    }
+    assert_int_equal(marks(), 0);
+}
+
+/* -- values of other code ----------------------------------------------------------------------------------------- */
+
+/* The GPU has waited for a value of other code, and the listener has not heard: the ticket ends all the same. */
+static void test_R24_the_ticket_of_work_that_waited_for_other_code_ends(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(s->t[0], &base);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_to_everything = true;
+    softmetal_set_quirks(&quirks);
+    metal_event_signal(event, base + 1);
+    finish_all(s);
+    assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_stage_with(test_S6_waits_come_before_the_buffers_and_signals_behind_them, .queues = 3, .timelines = 2),
+        on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .queues = STAGE_MOST, .real = true),
+        on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timelines = 1, .real = true),
+        on_stage_with(test_S7_encoded_signals_count_beside_those_of_the_submission, .timelines = 3),
+        on_stage_with(test_T3_a_submission_may_wait_for_and_signal_one_timeline, .queues = 2),
+        on_stage_with(test_R7_points_of_no_work_hold_nothing, .queues = 2, .timelines = 1),
+        on_stage_with(test_ownership_what_a_submission_points_to_is_copied, .timelines = 2),
+        on_stage_with(test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing, .queues = 2,
+                      .timelines = 1),
+        on_stage_with(test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it, .queues = 2, .timelines = 1),
+        on_stage_with(test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket, .queues = 2, .timelines = 1),
+        on_stage(test_S4_a_submission_ends_with_the_last_of_its_buffers),
+        on_stage_with(test_S4_a_submission_without_buffers_ends_with_its_waits, .queues = 2, .timelines = 2),
+        on_stage(test_S3_a_submission_without_buffers_ends_in_its_turn),
+        on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues = 2, .timelines = 2),
+        on_stage_with(test_S5_metal_has_no_buffer_for_the_waits_or_the_signals, .queues = 2, .timelines = 2),
+        on_stage_with(test_S5_host_sync_needs_no_buffer_of_metals, .timelines = 2),
+        on_stage(test_R25_on_complete_comes_first_however_the_work_ends),
+        on_stage_with(test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_held, .queues = 3),
+        on_stage(test_S8_failed_work_fails_all_timelines_that_it_was_to_signal),
+        on_stage_with(test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_the_others, .timelines = 1),
+        on_stage_with(test_R24_the_ticket_of_work_that_waited_for_other_code_ends, .timelines = 1,
+                      .timeline = {.signalled_by_others = true}),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
