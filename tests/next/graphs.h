@@ -13,8 +13,7 @@
      - which of several failures that apply is told;
      - what comes first of changes on two queues in one step (a failure, a send, a value);
      - whether ordered work behind held work has failed already, or fails in its turn;
-     - whether a signal goes at once whose lower neighbours are in order by the one right below it, and whether one is
-       held behind a GPU signal that the host's lower value may cross;
+     - whether a signal goes at once whose lower neighbours are in order by the one right below it;
      - what EVERYTHING tells where a failure sticks and an earlier one was not told.
    Two signals of one value are not drawn: each work signals a number of its own (its rank) on all its timelines, so
    that there is always one lowest. So few choices are followed exactly: of some 800 programs of `everything` one may
@@ -58,7 +57,6 @@ typedef struct model_signal {
     int timeline;
     bool overtaken;
     bool assumed; /* ... by what the model comes to later in the step: check_tickets asks whether it did */
-    bool crossed; /* sent as the host wrote a lower value: it may count as the host's from then on */
 } model_signal;
 
 typedef struct model_work {
@@ -356,26 +354,13 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
                 highest = other;
             if (model_waits_for(w, timeline, other->rank))
                 continue;
-            if (!model_side_by_side(other, w) || other->signals[k].crossed)
+            if (!model_side_by_side(other, w))
                 answer = MODEL_MAYBE;
         }
     }
     if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w))
         return MODEL_NO;
     return answer;
-}
-
-/* The host writes a value while a higher one is under way on the GPU. The two may cross, and gpusync may hold what is
-   to signal behind the GPU's: the contract does not say. The model accepts either. */
-static void model_cross(graph *g, int timeline)
-{
-    uint64_t lowest = model_lowest_sent(g, timeline);
-    unsigned k;
-    int i;
-    for (i = 0; i < g->work_count; i++)
-        for (k = 0; k < g->work[i].signal_count; k++)
-            if (model_sent(&g->work[i]) && g->work[i].rank == lowest && g->work[i].signals[k].timeline == timeline)
-                g->work[i].signals[k].crossed = true;
 }
 
 static bool model_may_go(const graph *g, const model_work *w)
@@ -570,8 +555,6 @@ static void model_settle(graph *g, model_work *w, results allowed, bool inherite
             model_timeline *t = &g->t[w->signals[k].timeline];
             if (!t->failure && w->rank > t->reached && !model_failed_before(g, w->signals[k].timeline, w->rank))
                 t->reached = w->rank;
-            if (w->host_sync || w->signals[k].crossed)
-                model_cross(g, w->signals[k].timeline);
         }
         return;
     }
@@ -710,7 +693,6 @@ static bool model_raise(graph *g)
         model_rise(g, i, value, NULL);
         if (value > t->reached)
             t->reached = value;
-        model_cross(g, i);
         return true;
     }
     return false;
@@ -1568,7 +1550,6 @@ static void step_host_signal(graph *g)
         return;
     model_rise(g, i, value, NULL);
     t->reached = value;
-    model_cross(g, i);
     if (t->event < value)
         t->event = value;
 }
