@@ -83,6 +83,7 @@ typedef struct model_work {
     /* OVER: it stood behind held work then. Whether such work has failed already, or fails in its turn, and then of
        whatever applies there, the contract leaves open. Nor does it say what comes first within one step. */
     bool behind_held;
+    bool fixed; /* OVER: it was overtaken in a step before, so it ends with NOT_RISING, whatever fails or is cancelled */
     unsigned over_at;
     bool was_behind;    /* HELD behind held work as the step began */
     bool was_overtaken; /* by what the model comes to later in the step: check_tickets asks whether it did */
@@ -609,7 +610,7 @@ static bool model_settle_one(graph *g, int queue)
         if (!free_to)
             continue;
         if (w->state == MODEL_OVER) {
-            if (w->inherits || w->behind_held)
+            if (!w->fixed && (w->inherits || w->behind_held))
                 w->allowed |= model_failed_waits(g, w) | q->sticks;
             if (w->over_at == g->step)
                 w->behind_held = true;
@@ -775,6 +776,21 @@ static bool model_ran(const model_work *w)
     return w->state == MODEL_SENT || (w->state == MODEL_SETTLED && w->ran);
 }
 
+/* Work that was overtaken has failed at once, behind held work too, and keeps that failure. What else failed in the same
+   step may have come first. */
+static void model_fix(graph *g)
+{
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        model_work *w = &g->work[i];
+        if (w->state != MODEL_OVER || w->fixed || w->inherits || w->allowed != RESULT(GPUSYNC_ERROR_NOT_RISING))
+            continue;
+        w->fixed = true;
+        if (w->over_at == g->step)
+            w->allowed |= model_failed_waits(g, w) | g->q[w->queue].sticks;
+    }
+}
+
 /* What has no command buffer leaves no trace of when it went: both orders are tried. */
 static void model_step(graph *g)
 {
@@ -808,6 +824,7 @@ static void model_step(graph *g)
         model_move(g);
     }
     free(before);
+    model_fix(g);
 }
 
 /* What a commit or submission of this work may be refused with; 0: it is accepted. */
@@ -1582,7 +1599,7 @@ static void cancel_queue(graph *g, int queue)
     say(g, "%u: cancel_held of queue %d\n", g->step, queue);
     assert_ok(gpusync_queue_cancel_held(g->s.q[queue]));
     for (i = 0; i < g->work_count; i++)
-        if (g->work[i].queue == queue && g->work[i].state == MODEL_OVER && g->work[i].behind_held)
+        if (g->work[i].queue == queue && g->work[i].state == MODEL_OVER && g->work[i].behind_held && !g->work[i].fixed)
             g->work[i].allowed |= RESULT(GPUSYNC_ERROR_CANCELLED);
     for (i = 0; i < g->work_count; i++)
         if (g->work[i].queue == queue && g->work[i].state == MODEL_HELD)
