@@ -788,6 +788,8 @@ static void model_fix(graph *g)
         w->fixed = true;
         if (w->over_at == g->step)
             w->allowed |= model_failed_waits(g, w) | g->q[w->queue].sticks;
+        if (w->allowed == RESULT(GPUSYNC_ERROR_NOT_RISING))
+            w->behind_held = false;
     }
 }
 
