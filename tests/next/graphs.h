@@ -124,7 +124,11 @@ typedef struct graph {
     int work_count;
     model_timeline t[STAGE_MOST];
     model_queue q[STAGE_MOST];
-    bool empty_last; /* of work that could go, that without command buffers is the last */
+    /* The orders within one step that the model tries: work that may go goes before other work ends, and which of the
+       work without command buffers goes last, a bit for each that is held. */
+    bool sends_first;
+    unsigned last;
+    unsigned empty[MOST_WORK]; /* the bit of such work, or 0 */
     bool disagrees;
     uint64_t top; /* highest rank drawn */
     bool used[4096];
@@ -729,7 +733,8 @@ static void model_keep_lowest(const graph *g, bool *could_go)
                     could_go[i] = false;
 }
 
-static bool model_send_one(graph *g)
+/* has: only what Metal has by now. */
+static bool model_send_one(graph *g, bool has)
 {
     bool could_go[MOST_WORK];
     model_work *next = NULL;
@@ -741,8 +746,10 @@ static bool model_send_one(graph *g)
     model_keep_lowest(g, could_go);
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
-        unsigned place = w->buffer_count ? commit_of(g, w) : g->empty_last ? UINT32_MAX : 0;
+        unsigned place = w->buffer_count ? commit_of(g, w) : g->last & g->empty[i] ? UINT32_MAX : 0;
         if (!could_go[i] || (next && place >= first))
+            continue;
+        if (has && w->buffer_count && place == UINT32_MAX)
             continue;
         next = w;
         first = place;
@@ -761,13 +768,15 @@ static void model_move(graph *g)
     bool moved;
     int i;
     do {
-        moved = false;
+        moved = g->sends_first && model_send_one(g, true);
+        if (moved)
+            continue;
         for (i = 0; i < (int)g->rules->queues; i++)
             while (model_settle_one(g, i))
                 moved = true;
         if (moved)
             continue;
-        moved = model_fail_held(g) || model_raise(g) || model_send_one(g);
+        moved = model_fail_held(g) || model_raise(g) || model_send_one(g, false);
     } while (moved);
 }
 
@@ -793,37 +802,64 @@ static void model_fix(graph *g)
     }
 }
 
-/* What has no command buffer leaves no trace of when it went: both orders are tried. */
+/* Moves the model by one step in the order that is set, and asks whether gpusync has done the same. */
+static bool model_agrees(graph *g)
+{
+    int i;
+    g->disagrees = false;
+    model_move(g);
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        if (w->buffer_count && model_ran(w) != (commit_of(g, w) != UINT32_MAX))
+            g->disagrees = true;
+        if (!w->buffer_count && w->state == MODEL_SETTLED &&
+            gpusync_poll(g->s.q[w->queue], w->ticket, NULL) != w->result)
+            g->disagrees = true;
+    }
+    return !g->disagrees;
+}
+
+/* Gives held work without command buffers a bit each; returns how many bits there are. */
+static unsigned model_count_empty(graph *g)
+{
+    enum { MOST_BITS = 4 };
+    unsigned bits = 0;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        bool counts = w->state == MODEL_HELD && !w->buffer_count && bits < MOST_BITS;
+        g->empty[i] = counts ? 1u << bits : 0;
+        bits += counts;
+    }
+    return bits;
+}
+
+/* What goes and what ends within one step leave the order of the two open, and what has no command buffer leaves no
+   trace of when it went: until one is what gpusync has done, each order is tried. */
 static void model_step(graph *g)
 {
-    graph *before = NULL;
+    graph *before = (graph *)malloc(sizeof *before);
+    unsigned orders, order;
     int i;
+    must(before != NULL, "no memory");
     model_note_behind(g);
     for (i = 0; i < g->work_count; i++)
         g->work[i].was_behind = g->work[i].behind_held;
-    if (g->rules->empties) {
-        before = (graph *)malloc(sizeof *before);
-        must(before != NULL, "no memory");
-        memcpy(before->work, g->work, sizeof g->work);
-        memcpy(before->t, g->t, sizeof g->t);
-        memcpy(before->q, g->q, sizeof g->q);
-    }
-    g->disagrees = false;
-    g->empty_last = false;
-    model_move(g);
-    for (i = 0; i < g->work_count; i++)
-        if (g->work[i].buffer_count && model_ran(&g->work[i]) != (commit_of(g, &g->work[i]) != UINT32_MAX))
-            g->disagrees = true;
-    for (i = 0; before && i < g->work_count; i++)
-        if (!g->work[i].buffer_count && g->work[i].state == MODEL_SETTLED &&
-            gpusync_poll(g->s.q[g->work[i].queue], g->work[i].ticket, NULL) != g->work[i].result)
-            g->disagrees = true;
-    if (before && g->disagrees) {
-        memcpy(g->work, before->work, sizeof g->work);
-        memcpy(g->t, before->t, sizeof g->t);
-        memcpy(g->q, before->q, sizeof g->q);
-        g->empty_last = true;
-        model_move(g);
+    memcpy(before->work, g->work, sizeof g->work);
+    memcpy(before->t, g->t, sizeof g->t);
+    memcpy(before->q, g->q, sizeof g->q);
+    orders = 2u << model_count_empty(g);
+    for (order = 0; order <= orders; order++) {
+        if (order) {
+            memcpy(g->work, before->work, sizeof g->work);
+            memcpy(g->t, before->t, sizeof g->t);
+            memcpy(g->q, before->q, sizeof g->q);
+        }
+        /* If none is, the checks tell what is wrong with the first. */
+        g->sends_first = order >= orders / 2 && order < orders;
+        g->last = order % (orders / 2);
+        if (model_agrees(g))
+            break;
     }
     free(before);
     model_fix(g);
