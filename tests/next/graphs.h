@@ -119,6 +119,7 @@ typedef struct model_queue {
 typedef struct graph {
     stage s;
     const graph_rules *rules;
+    bool deaf; /* no listener hears: what other code signals is seen by looks alone, in the order of the steps */
     uint64_t seed, random;
     unsigned step;
     model_work work[MOST_WORK];
@@ -242,13 +243,15 @@ static uint64_t model_lowest_sent(const graph *g, int timeline)
 static uint64_t model_reached(const graph *g, int timeline)
 {
     const model_timeline *t = &g->t[timeline];
-    uint64_t lowest;
+    uint64_t lowest, seen;
     uint64_t event = t->event;
     if (!t->others || t->failure)
         return t->reached;
     lowest = model_lowest_sent(g, timeline);
     if (event >= lowest)
         event = lowest - 1;
+    if (gpusync_timeline_query(g->s.t[timeline], &seen) < 0 && event > seen)
+        event = seen; /* it fails within this step, and its event was not read before */
     return event > t->reached ? event : t->reached;
 }
 
@@ -465,23 +468,31 @@ static void model_rise(graph *g, int timeline, uint64_t value, const model_work 
 }
 
 /* Where several failures in one step would fail it, the order between queues is left open: gpusync says which was
-   first, and check_values asks whether it was one of them. */
-static void model_fail_timeline(graph *g, int timeline, results failure)
+   first, and check_values asks whether it was one of them. below: the signal of the work that fails it; what the event
+   shows from there on is not believed. */
+static void model_fail_timeline(graph *g, int timeline, results failure, uint64_t below)
 {
     model_timeline *t = &g->t[timeline];
     gpusync_result result;
-    uint64_t value = 0;
+    uint64_t value = 0, seen;
     int i;
     if (t->failure && t->failed_at == g->step)
         t->causes |= failure;
     if (t->failure)
         return;
-    t->reached = model_reached(g, timeline);
+    seen = model_reached(g, timeline);
+    if (seen >= below)
+        seen = below - 1;
+    if (seen > t->reached)
+        t->reached = seen;
     result = gpusync_timeline_query(g->s.t[timeline], &value);
     for (i = 0; result < 0 && i < g->work_count; i++) /* ... and the other way round */
         if (model_sent(&g->work[i]) && g->work[i].ended && g->work[i].rank == value && value > t->reached &&
             signals_timeline(&g->work[i], timeline))
             t->reached = value;
+    if (t->others && result < 0 && value > t->reached && value < below &&
+        value < model_lowest_sent(g, timeline))
+        t->reached = value; /* seen on the event within this step */
     t->failure = result < 0 ? RESULT(result) : failure;
     t->causes = failure;
     t->failed_at = g->step;
@@ -506,7 +517,7 @@ static void model_failed_signals(graph *g, model_work *w, results failure)
             t->raises[t->raise_count] = w->rank;
             t->raise_sent[t->raise_count++] = w->ran;
         } else {
-            model_fail_timeline(g, w->signals[k].timeline, failure);
+            model_fail_timeline(g, w->signals[k].timeline, failure, w->ran ? w->rank : UINT64_MAX);
         }
     }
 }
@@ -673,6 +684,21 @@ static bool model_fail_held(graph *g)
     return moved;
 }
 
+/* R18, S7: a value of other code rises like any other. */
+static bool model_read(graph *g)
+{
+    int i;
+    for (i = 0; i < (int)g->rules->timelines; i++) {
+        uint64_t reached = model_reached(g, i);
+        if (reached <= g->t[i].reached)
+            continue;
+        model_rise(g, i, reached, NULL);
+        g->t[i].reached = reached;
+        return true;
+    }
+    return false;
+}
+
 static bool model_raise(graph *g)
 {
     unsigned k, best;
@@ -777,7 +803,7 @@ static void model_move(graph *g)
                 moved = true;
         if (moved)
             continue;
-        moved = model_fail_held(g) || model_raise(g) || model_send_one(g, false);
+        moved = model_read(g) || model_fail_held(g) || model_raise(g) || model_send_one(g, false);
     } while (moved);
 }
 
@@ -1260,11 +1286,31 @@ static void register_callback(graph *g, const model_point *p)
 
 /* -- the steps ------------------------------------------------------------------------------------------------- */
 
+/* R18: what the GPU has written to the events that others signal. What other code writes, step_others notes, and what
+   gpusync writes itself is reached by then. A query is a look. */
+static void read_events(graph *g)
+{
+    uint64_t base = 0, value, seen;
+    int i, j;
+    for (i = 0; i < (int)g->rules->timelines; i++) {
+        if (!g->t[i].others || g->t[i].failure || gpusync_timeline_query(g->s.t[i], &value) != GPUSYNC_OK)
+            continue;
+        seen = metal_event_value(gpusync_timeline_metal(g->s.t[i], &base)) - base;
+        for (j = 0; j < g->work_count; j++) {
+            const model_work *w = &g->work[j];
+            bool by_gpu = model_sent(w) && !w->host_sync && signals_timeline(w, i);
+            if (by_gpu && w->rank <= seen && w->rank > g->t[i].event)
+                g->t[i].event = w->rank;
+        }
+    }
+    /* A listener's block runs on a thread of its own. */
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+}
+
 static void check(graph *g)
 {
-    /* A listener's block runs on a thread of its own. */
     if (g->rules->others)
-        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        read_events(g);
     model_step(g);
     check_sent(g);
     check_done(g);
@@ -1334,7 +1380,7 @@ static void draw_points(graph *g, model_work *w)
         w->rank = new_rank(g);
     while (signals-- > 0) {
         int timeline = (int)draw(g, g->rules->timelines);
-        if (g->t[timeline].others || signals_already(w, timeline))
+        if ((g->t[timeline].others && !g->deaf) || signals_already(w, timeline))
             continue;
         w->signals[w->signal_count++].timeline = timeline;
     }
@@ -1680,7 +1726,7 @@ static void step_timeline_fail(graph *g)
     got = gpusync_timeline_fail(g->s.t[i], &reason);
     if (got > 0 || !(allowed & RESULT(got)))
         wrong(g, "timeline_fail says %d", got);
-    model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_COMPILE));
+    model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_COMPILE), UINT64_MAX);
 }
 
 /* Where handlers of one of its buffers have not run, a look has to tell the end. */
@@ -1837,7 +1883,7 @@ static void end_graph(graph *g)
             continue;
         say(g, "%u: the host fails timeline %d, which others signal\n", g->step, i);
         assert_ok(gpusync_timeline_fail(g->s.t[i], NULL));
-        model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_EXECUTION));
+        model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_EXECUTION), UINT64_MAX);
         check(g);
         g->step++;
     }
@@ -1887,7 +1933,7 @@ static void check_marks(graph *g)
             int j;
             if (other >= 0 && g->work[other].buffer_count && !g->work[other].marker && mark_of(other) > mine)
                 wrong(g, "work %d runs before work %d, whose ticket it waits for", i, other);
-            for (j = 0; p->queue < 0 && j < g->work_count; j++) {
+            for (j = 0; p->queue < 0 && !g->t[p->timeline].others && j < g->work_count; j++) {
                 unsigned n;
                 other = -1;
                 for (n = 0; n < g->work[j].signal_count; n++)
@@ -1918,6 +1964,11 @@ static void open_graph(graph *g)
 {
     stage_desc desc = {.no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL};
     unsigned i;
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    g->deaf = g->rules->others && chance(g, 50);
+    quirks.deaf_to_everything = g->deaf;
+    softmetal_set_quirks(&quirks);
     stage_open(&g->s, &desc);
     for (i = 0; i < g->rules->queues; i++) {
         gpusync_queue_desc queue = {.max_command_buffer_count = 400, .error_log_count = 128};
@@ -1944,6 +1995,7 @@ static void open_graph(graph *g)
 static void run_graph(const graph_rules *rules, uint64_t seed)
 {
     graph *g = (graph *)calloc(1, sizeof *g);
+    softmetal_quirks quirks;
     unsigned k;
     int i;
     must(g != NULL, "no memory");
@@ -1968,6 +2020,9 @@ static void run_graph(const graph_rules *rules, uint64_t seed)
             metal_release(g->work[i].buffers[k]);
     softmetal_set_message_hook(NULL, NULL);
     stage_close(&g->s);
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_to_everything = false;
+    softmetal_set_quirks(&quirks);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }
