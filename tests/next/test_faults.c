@@ -10,7 +10,7 @@
    has run, and nothing is left. A failure is on record also where there was no memory for its text (R16). */
 #include "kit.h"
 
-typedef enum missing { NOTHING_IS, MEMORY_IS, OBJECTS_ARE } missing;
+typedef enum missing { NOTHING_IS, MEMORY_IS, OBJECTS_ARE, ALL_IS_AT_TIMES } missing;
 
 static missing what;
 static unsigned refused; /* calls */
@@ -29,6 +29,16 @@ static bool is_refusal(gpusync_result result, bool device)
     softmetal_fail_creation(0, false);
     refused++;
     return true;
+}
+
+/* From here on the program makes nothing, and what it gave is to end: there is no memory, and no object of Metal, if
+   that is the run for it. What was accepted needs none (R16), nor does an end of an object (R22). */
+static void drought(bool begins)
+{
+    if (what != ALL_IS_AT_TIMES)
+        return;
+    memory_fail(begins ? 1 : 0, begins);
+    softmetal_fail_creation(begins ? 1 : 0, begins);
 }
 
 /* The call, once more if it is refused. */
@@ -192,6 +202,7 @@ static void play(stage *s)
     ENTER(gpusync_commit_marker(b, NULL, &marker), b, marker);
 
     /* Everything goes. */
+    drought(true);
     signal_value(t, 1);
     finish_both(a, b);
     metal_event_signal(gpusync_timeline_metal(u, NULL), 1);
@@ -203,6 +214,7 @@ static void play(stage *s)
     assert_ok(gpusync_poll(b, marker, NULL));
     assert_int_equal(value_of(t), 3);
     assert_int_equal(value_of(o), 2);
+    drought(false);
     for (i = 0; i < POINTS; i++)
         points[i] = i % 2 ? at(t, 1 + i % 3) : ticket_at(b, many);
     TRY(gpusync_wait_many(points, POINTS, GPUSYNC_WAIT_ALL, 0, NULL, &which));
@@ -225,6 +237,7 @@ static void play(stage *s)
     TRY(gpusync_encode_wait(b, buffer, at(o, 9)));
     TRY(gpusync_encode_signal(b, buffer, at(o, 10)));
     ENTER(gpusync_commit(b, buffer, &cancelled), b, cancelled);
+    drought(true);
     assert_ok(gpusync_queue_cancel_held(b));
     finish_both(a, b);
     assert_ok(gpusync_device_run_callbacks(device, SIZE_MAX, &count));
@@ -241,11 +254,13 @@ static void play(stage *s)
     assert_true(error.ran);
     assert_int_equal(failures_of(b), 2);
     assert_result(gpusync_wait(a, GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    drought(false);
 
     /* The end: no call of these needs memory. */
     ENTER(gpusync_commit(a, make_buffer(a), &last), a, last);
     buffer = make_buffer(b); /* stays open */
     TRY(gpusync_encode_signal(b, buffer, at(o, 20)));
+    drought(true);
     assert_ok(gpusync_queue_destroy_later(a, remember_destroyed, &of_queue));
     assert_ok(gpusync_timeline_destroy_later(t, remember_destroyed, &of_timeline));
     finish_both(a, b);
@@ -256,6 +271,7 @@ static void play(stage *s)
     assert_ok(gpusync_timeline_destroy(u));
     assert_ok(gpusync_timeline_destroy(o));
     assert_ok(gpusync_device_destroy(device));
+    drought(false);
 }
 
 /* The program of play, with the n-th missing. False: it was not so many. */
@@ -322,6 +338,13 @@ static void test_S5_all_objects_of_Metal_are_missing_from_some_on(void **state)
     play_without_each(OBJECTS_ARE, true);
 }
 
+static void test_R16_R22_what_is_accepted_ends_without_memory(void **state)
+{
+    (void)state;
+    play_without(ALL_IS_AT_TIMES, 0, false);
+    assert_int_equal(refused, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +352,7 @@ int main(void)
         cmocka_unit_test(test_S5_R16_each_block_of_memory_is_missing_once),
         cmocka_unit_test(test_S5_R16_all_memory_is_missing_from_some_block_on),
         cmocka_unit_test(test_S5_each_object_of_Metal_is_missing_once),
+        cmocka_unit_test(test_R16_R22_what_is_accepted_ends_without_memory),
         cmocka_unit_test(test_S5_all_objects_of_Metal_are_missing_from_some_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -393,18 +393,23 @@ static void init_condition(pthread_cond_t *cond)
 #endif
 }
 
-static void fibers_open(scheduler *s, bool real, const gpusync_spin *spin, uint32_t limit)
+static void fibers_open_as(scheduler *s, stage_desc desc)
 {
-    stage_desc desc = {.real = real, .timelines = 1};
     memset(s, 0, sizeof *s);
     s->hooks = (gpusync_hooks){fiber_yield, fiber_park, fiber_unpark, s};
     desc.device.hooks = &s->hooks;
-    desc.device.spin = spin;
-    desc.queue.max_command_buffer_count = limit;
     pthread_mutex_init(&s->lock, NULL);
     init_condition(&s->wake);
     PUT(&blocked_inside, 0);
     stage_open(&s->stage, &desc);
+}
+
+static void fibers_open(scheduler *s, bool real, const gpusync_spin *spin, uint32_t limit)
+{
+    stage_desc desc = {.real = real, .timelines = 1};
+    desc.device.spin = spin;
+    desc.queue.max_command_buffer_count = limit;
+    fibers_open_as(s, desc);
 }
 
 static void fibers_close(scheduler *s)
@@ -878,6 +883,71 @@ static void test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers(void **
     }
 }
 
+/* -- one thread that both waits and runs the callbacks ------------------------------------------------------------- */
+
+/* The first work's callback signals the value that holds the second work. A wait that keeps its thread for itself would
+   never end: the callbacks are that thread's to run. */
+static void signal_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    must(result == GPUSYNC_OK && !error, "the first work failed");
+    must(gpusync_timeline_signal((gpusync_timeline *)user, 1) == GPUSYNC_OK, "a signal in a callback");
+}
+
+static gpusync_ticket submit_behind_a_callback(stage *s)
+{
+    gpusync_ticket first = commit_new(s->q[0]);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], first), signal_in_callback, s->t[0]));
+    return SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])));
+}
+
+static void body_wait_for_a_callback(fiber *f)
+{
+    stage *s = &f->home->stage;
+    f->ticket = submit_behind_a_callback(s);
+    f->result = gpusync_wait(s->q[1], f->ticket, GPUSYNC_FOREVER, NULL);
+}
+
+static void idle_runs_callbacks(scheduler *s)
+{
+    size_t ran = 0;
+    must(finish_next(s->stage.q[0]) || finish_next(s->stage.q[1]), "nothing can end");
+    must(gpusync_device_run_callbacks(s->stage.device, SIZE_MAX, &ran) == GPUSYNC_OK, "the callbacks");
+    *(size_t *)s->user += ran;
+}
+
+static void test_R23_a_wait_on_a_fiber_leaves_its_thread_to_the_callbacks(void **state)
+{
+    static scheduler s;
+    size_t ran = 0;
+    (void)state;
+    fibers_open_as(&s, (stage_desc){.queues = 2,
+                                    .timelines = 1,
+                                    .device = {.spin = &no_spin, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}});
+    s.idle = idle_runs_callbacks;
+    s.user = &ran;
+    fibers_make(&s, 1, body_wait_for_a_callback);
+    fibers_run(&s);
+    assert_result(s.fibers[0].result, GPUSYNC_OK);
+    assert_int_equal(ran, 1);
+    fibers_close(&s);
+}
+
+/* Without fibers: no wait is long, and the callbacks run between them. */
+static void test_R25_callbacks_run_between_waits_with_a_limit(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket second = submit_behind_a_callback(s);
+    size_t ran = 0;
+    while (finish_next(s->q[0])) {}
+    assert_result(gpusync_wait(s->q[1], second, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_false(finish_next(s->q[1])); /* it is held for as long as the callback has not run */
+    assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, &ran));
+    assert_int_equal(ran, 1);
+    assert_result(gpusync_wait(s->q[1], second, MS(1), NULL), GPUSYNC_TIMEOUT);
+    while (finish_next(s->q[1])) {}
+    assert_ok(gpusync_wait(s->q[1], second, MS(1), NULL));
+}
+
 /* -- a run loop without hooks -------------------------------------------------------------------------------------- */
 
 /* Tasks of a loop that never waits: each makes its buffer when there is room, polls, and is told by a callback. */
@@ -1251,8 +1321,10 @@ static void test_R23_threads_that_poll_under_the_lock_and_wait_never_block_each_
 /* Each park of a wait finds what the one before has left; the first one of each wait finds nothing. */
 static struct {
     gpusync_waiter *waiter;
-    unsigned parks, of_wait; /* since the test began; since the wait did */
-    void *buffer;            /* ends in the third park of a wait */
+    unsigned of_wait;           /* parks, since the wait began */
+    void *buffer;               /* ends in the third park of a wait, */
+    gpusync_timeline *timeline; /* ... or this gets the next value */
+    uint64_t value;
     bool on;
 } diary;
 
@@ -1272,11 +1344,12 @@ static void diary_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         must(waiter->scheduler_data[0] == &diary, "scheduler_data was touched");
         must(waiter->scheduler_data[1] == (void *)((char *)&diary + diary.of_wait), "scheduler_data was touched, too");
     }
-    diary.parks++;
     diary.of_wait++;
     waiter->scheduler_data[0] = &diary;
     waiter->scheduler_data[1] = (char *)&diary + diary.of_wait;
-    if (diary.of_wait == 3 && diary.buffer) softmetal_finish(diary.buffer);
+    if (diary.of_wait != 3) return;
+    if (diary.buffer) softmetal_finish(diary.buffer);
+    if (diary.timeline) must(gpusync_timeline_signal(diary.timeline, ++diary.value) == GPUSYNC_OK, "a signal in park");
 }
 
 static void diary_unpark(void *user, gpusync_waiter *waiter)
@@ -1289,30 +1362,51 @@ static void diary_unpark(void *user, gpusync_waiter *waiter)
 
 static const gpusync_hooks diary_hooks = {NULL, diary_park, diary_unpark, NULL};
 
+typedef enum diary_wait {
+    FOR_A_TICKET,
+    UNTIL_A_LIMIT,
+    FOR_ANY,
+    FOR_THE_DEVICE,
+    FOR_A_VALUE,
+    FOR_ROOM,
+    IN_A_DESTROY,
+    FOR_A_TICKET_AGAIN,
+    DIARY_WAITS
+} diary_wait;
+
+static void write_diary(stage *s, diary_wait kind)
+{
+    const gpusync_wait_options options = {.spin = &no_spin};
+    gpusync_queue *q = kind == IN_A_DESTROY ? s->q[1] : s->q[0];
+    void *buffer = new_buffer(q), *another = NULL;
+    gpusync_ticket ticket = commit(q, buffer);
+    const gpusync_point points[] = {ticket_at(q, ticket), at(s->t[0], diary.value + 1)};
+    diary.of_wait = 0;
+    diary.buffer = kind == UNTIL_A_LIMIT || kind == FOR_A_VALUE ? NULL : buffer;
+    diary.timeline = kind == FOR_A_VALUE ? s->t[0] : NULL;
+    switch (kind) {
+    case UNTIL_A_LIMIT: assert_result(gpusync_wait(q, ticket, 300000, &options), GPUSYNC_TIMEOUT); break;
+    case FOR_ANY: assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, &options, NULL)); break;
+    case FOR_THE_DEVICE: assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, &options)); break;
+    case FOR_A_VALUE: assert_ok(gpusync_timeline_wait(s->t[0], points[1].value, GPUSYNC_FOREVER, &options)); break;
+    case FOR_ROOM: assert_ok(gpusync_command_buffer_create(q, NULL, GPUSYNC_FOREVER, &another)); break;
+    case IN_A_DESTROY:
+        assert_ok(gpusync_queue_destroy(q));
+        s->q[1] = NULL;
+        break;
+    default: assert_ok(gpusync_wait(q, ticket, GPUSYNC_FOREVER, &options)); break;
+    }
+    if (kind != UNTIL_A_LIMIT) assert_int_equal(diary.of_wait, 3);
+    if (!diary.buffer) softmetal_finish(buffer);
+    if (another) assert_ok(gpusync_command_buffer_discard(q, another));
+}
+
 static void test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own(void **state)
 {
-    stage *s = stage_of(state);
-    unsigned i;
+    diary_wait kind;
     memset(&diary, 0, sizeof diary);
     diary.on = true;
-    for (i = 0; i < 6; i++) {
-        const gpusync_wait_options options = {.spin = &no_spin};
-        gpusync_point points[2];
-        void *buffer = new_buffer(s->q[0]);
-        gpusync_ticket ticket = commit(s->q[0], buffer);
-        points[0] = ticket_at(s->q[0], ticket);
-        points[1] = points[0];
-        diary.of_wait = 0;
-        diary.buffer = i == 1 ? NULL : buffer;
-        switch (i) {
-        case 1: assert_result(gpusync_wait(s->q[0], ticket, 300000, &options), GPUSYNC_TIMEOUT); break;
-        case 2: assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, &options, NULL)); break;
-        case 3: assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, &options)); break;
-        default: assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options)); break;
-        }
-        if (i != 1) assert_int_equal(diary.of_wait, 3);
-        else softmetal_finish(buffer);
-    }
+    for (kind = FOR_A_TICKET; kind < DIARY_WAITS; kind++) write_diary(stage_of(state), kind);
     diary.on = false;
 }
 
@@ -1425,6 +1519,9 @@ int main(void)
         cmocka_unit_test(test_R23_a_park_may_return_early),
         cmocka_unit_test(test_R23_limits_are_kept_on_fibers),
         cmocka_unit_test(test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers),
+        cmocka_unit_test(test_R23_a_wait_on_a_fiber_leaves_its_thread_to_the_callbacks),
+        on_stage_with(test_R25_callbacks_run_between_waits_with_a_limit, .queues = 2, .timelines = 1,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage_with(test_S5_a_loop_that_polls_runs_a_thousand_tasks_and_never_sleeps,
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage_with(test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its, .device = {.hooks = &nosy_hooks}),
@@ -1433,8 +1530,8 @@ int main(void)
                       .device = {.hooks = &locking_hooks}),
         on_stage_with(test_R23_threads_that_poll_under_the_lock_and_wait_never_block_each_other, .real = true,
                       .device = {.hooks = &locking_hooks}),
-        on_stage_with(test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own,
-                      .device = {.hooks = &diary_hooks}),
+        on_stage_with(test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own, .queues = 2,
+                      .timelines = 1, .device = {.hooks = &diary_hooks}, .queue = {.max_command_buffer_count = 1}),
         on_stage_with(test_R23_a_waiter_lives_until_unpark_has_returned, .device = {.hooks = &slow_hooks}),
         cmocka_unit_test(test_R23_park_and_unpark_come_together_or_not_at_all),
         on_stage_with(test_R23_no_park_is_without_a_deadline, .queues = 2, .timelines = 1,
