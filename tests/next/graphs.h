@@ -84,7 +84,7 @@ typedef struct model_work {
     /* OVER: it stood behind held work then. Whether such work has failed already, or fails in its turn, and then of
        whatever applies there, the contract leaves open. Nor does it say what comes first within one step. */
     bool behind_held;
-    bool fixed; /* OVER: it was overtaken in a step before, so it ends with NOT_RISING, whatever fails or is cancelled */
+    bool fixed; /* OVER: overtaken in an earlier step, so it ends with NOT_RISING, whatever fails or is cancelled */
     unsigned over_at;
     bool was_behind;    /* HELD behind held work as the step began */
     bool was_overtaken; /* by what the model comes to later in the step: check_tickets asks whether it did */
@@ -812,8 +812,8 @@ static bool model_ran(const model_work *w)
     return w->state == MODEL_SENT || (w->state == MODEL_SETTLED && w->ran);
 }
 
-/* Work that was overtaken has failed at once, behind held work too, and keeps that failure. What else failed in the same
-   step may have come first. */
+/* Work that was overtaken has failed at once, behind held work too, and keeps that failure. What else failed in the
+   same step may have come first. */
 static void model_fix(graph *g)
 {
     int i;
