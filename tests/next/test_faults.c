@@ -2,7 +2,8 @@
 
    The program of `play` makes a device, queues and timelines, encodes, commits, submits, holds, fails, waits, has
    callbacks, and destroys all of it, on the manual clock. It runs again and again: the n-th allocation, or the n-th
-   object of Metal, is not there, or none is from the n-th on, until n is more than there are.
+   object of Metal, is not there, or none is from the n-th on, until n is more than there are. In one more run there is
+   neither memory nor any object while what was accepted ends, and while all is destroyed.
 
    A call that refuses returns an error of its list and has changed nothing (S5, R16): no ticket is given or written, no
    object is made, and the same call succeeds once there is memory again. The calls that list no such error never
