@@ -1118,7 +1118,7 @@ GPUSYNC_API uint32_t gpusync_version(void)
 
    WHAT ALWAYS HOLDS, at each unlock of the device
      1.  Under the device's lock comes no message, allocation, release, hook, callback or log line; under an order lock
-         only gpusync__set_out and the messages that send. (objc_retain of an object may come under the device's lock.)
+         only gpusync__set_out and the messages that send.
      2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
          for ever.
@@ -1356,16 +1356,6 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 #endif
 }
 
-/* Returns a timeout as a deadline: 0 for no wait at all. A timeout beyond the clock ends just before FOREVER, which has
-   no end. */
-static uint64_t gpusync__deadline(uint64_t timeout_ns)
-{
-    if (timeout_ns == 0 || timeout_ns == GPUSYNC_FOREVER)
-        return timeout_ns;
-    uint64_t now = gpusync_now_ns();
-    return timeout_ns < GPUSYNC_FOREVER - 1 - now ? now + timeout_ns : GPUSYNC_FOREVER - 1;
-}
-
 /* Apple's os_unfair_lock. A waiting thread lends the owner its priority, which is why Rust's standard library prefers
    this lock to pthread's. */
 typedef struct gpusync__mutex {
@@ -1601,7 +1591,6 @@ struct gpusync_timeline {
                                `sent`, those of work that Metal does not have */
     uint64_t sent;          /* the highest signal that was sent, by Metal or the host: new ones are above */
     uint64_t coming;        /* the highest that the GPU itself brings: waits on the GPU go up to it */
-    uint32_t settled;       /* links on `signals` whose work has settled, and whose value is to be reached */
     bool outside, imported; /* others signal the event; it is theirs */
     bool shared;            /* the program knows the event: it is not used for another timeline */
     bool order_only;
@@ -2073,12 +2062,6 @@ static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
         gpusync__release_pooled(t->event);
 }
 
-static void gpusync__queue_free(gpusync_queue *q)
-{
-    gpusync__release_pooled(q->metal);
-    GPUSYNC_FREE(q->log);
-}
-
 /* The last reference of a target is gone. */
 GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
 {
@@ -2090,10 +2073,12 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
     *at = t->next;
     bool spared = t->kind == GPUSYNC__TIMELINE && gpusync__spare_event(dev, gpusync__timeline_of(t));
     gpusync__unlock(&dev->lock);
-    if (t->kind == GPUSYNC__QUEUE)
-        gpusync__queue_free(gpusync__queue_of(t));
-    else
+    if (t->kind == GPUSYNC__QUEUE) {
+        gpusync__release_pooled(gpusync__queue_of(t)->metal);
+        GPUSYNC_FREE(gpusync__queue_of(t)->log);
+    } else {
         gpusync__timeline_free(gpusync__timeline_of(t), spared);
+    }
     GPUSYNC_FREE(t);
     gpusync__device_unref(dev);
 }
@@ -2453,7 +2438,6 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     gpusync__unlist(&link->entry);
     gpusync__let_by(link, after);
     w->listed--;
-    t->settled -= w->state >= GPUSYNC__SETTLED;
     gpusync__arm_later(t, after); /* other code may have signalled more */
     if (t->target.alert & GPUSYNC__CLOSED)
         gpusync__judge_closed(t, after);
@@ -2521,13 +2505,14 @@ static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
 {
     uint64_t value = 0;
     bool by_host = false;
-    for (gpusync__entry *e = t->signals.next, *next; t->settled && e != &t->signals; e = next) {
+    for (gpusync__entry *e = t->signals.next, *next; e != &t->signals; e = next) {
         gpusync__link *link = gpusync__link_of(e);
+        bool settled = e->work->state >= GPUSYNC__SETTLED;
         next = e->next;
-        if (e->work->state < GPUSYNC__SETTLED && !gpusync__is_unsent(e->work))
-            break;
-        if (e->work->state < GPUSYNC__SETTLED)
+        if (!settled && t->order_only && gpusync__is_unsent(e->work))
             continue;
+        if (!settled)
+            break;
         value = e->number;
         by_host = by_host || !link->encoded || link->crossed || e->work->unsent || e->work->result != GPUSYNC_OK;
         gpusync__withdraw(link, after);
@@ -2674,13 +2659,10 @@ static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *
 /* Passes the signals of settled work on to their timelines, and takes its waits off. */
 static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
 {
-    for (gpusync__link *link = w->links; link; link = link->next)
-        if (!link->signal)
-            gpusync__unlist(&link->entry);
-        else if (link->entry.next)
-            gpusync__timeline_of(link->target)->settled++;
     for (gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (!link->signal)
+            gpusync__unlist(&link->entry);
         if (!link->signal || !link->entry.next)
             continue;
         if (t->target.alert & GPUSYNC__FAILED) {
@@ -3540,7 +3522,7 @@ static bool gpusync__is_gone(const gpusync_device *dev)
     return GPUSYNC__LOAD(&dev->lost) && gpusync_now_ns() - dev->lost_ns >= GPUSYNC__LOST_NS;
 }
 
-static void gpusync__give_up_later(gpusync_queue *q);
+static void gpusync__abandon(gpusync_queue *q);
 
 #define GPUSYNC__SLICE_NS 50000000u /* from one look at the whole device to the next, at first */
 
@@ -3554,9 +3536,13 @@ static void gpusync__look_everywhere(gpusync_device *dev)
             gpusync__look_at_event(gpusync__timeline_of(t));
             continue;
         }
-        gpusync__look(gpusync__queue_of(t), UINT64_MAX);
-        if (gone)
-            gpusync__give_up_later(gpusync__queue_of(t));
+        gpusync_queue *q = gpusync__queue_of(t);
+        gpusync__look(q, UINT64_MAX);
+        gpusync__lock(&dev->lock);
+        bool gives_up = gone && t->later && q->front && !q->abandoned;
+        gpusync__unlock(&dev->lock);
+        if (gives_up)
+            gpusync__abandon(q);
     }
 }
 
@@ -4008,7 +3994,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (!over && gpusync__in_callback(dev))
         return gpusync__explain(wait->error, GPUSYNC_ERROR_WOULD_DEADLOCK);
     if (!over && timeout_ns) {
-        uint64_t deadline = gpusync__deadline(timeout_ns);
+        uint64_t now = gpusync_now_ns(),
+                 deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
         const gpusync_spin *spin = set ? set : queue ? gpusync__queue_of(t)->spin : dev->spin;
         over = gpusync__spin(wait, q, spin, deadline) || gpusync__sleep(wait, deadline);
     }
@@ -4387,20 +4374,22 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     if (result != GPUSYNC_OK)
         return result;
     gpusync__callback *c = (gpusync__callback *)gpusync__zeroed(sizeof *c);
+    if (c) {
+        c->fn = fn;
+        c->user = fn ? user : gpusync__retain(user);
+    }
     gpusync__lock(&dev->lock);
     if (!c)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     else if (goal.target->alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
     else
-        c->fn = fn;
-    if (result == GPUSYNC_OK) {
-        c->user = fn ? user : gpusync__retain(user);
         gpusync__post(c, goal.target, goal.number, &after);
-    }
     gpusync__finish(dev, &after);
     if (result == GPUSYNC_OK)
         return result;
+    if (c && !fn)
+        gpusync__release(user);
     GPUSYNC_FREE(c);
     gpusync__unref(goal.target);
     return result;
@@ -4738,18 +4727,16 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     if (result == GPUSYNC_OK)
         number = (gpusync_ticket)w->ticket;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
-    bool moves = !plain && (dev->stirred || after.woken || after.dirty || after.arms || after.dead || after.calls);
     gpusync__unlock(&dev->lock);
     if (goes)
         gpusync__send_work(w);
     gpusync__unlock(&q->order);
     if (ticket && result == GPUSYNC_OK)
         *ticket = number;
-    if (GPUSYNC__LOAD_SEQ(&q->missed)) { /* a thread has found the order lock taken */
+    bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
+    if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-        moves = true;
-    }
-    if (moves) {
+    if (missed || !plain) {
         gpusync__lock(&dev->lock);
         gpusync__finish(dev, &after);
     }
@@ -5172,11 +5159,11 @@ static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *de
         return is_event ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
     }
     gpusync__lock(&dev->lock);
-    if (!t->outside && dev->spare_count && first <= dev->spares[dev->spare_count - 1].value)
+    if (!t->outside && dev->spare_count)
         spare = dev->spares[--dev->spare_count];
     gpusync__unlock(&dev->lock);
     t->event = spare.event;
-    t->base = spare.event ? spare.value - first : 0;
+    t->base = spare.event ? spare.value - first : 0; /* perhaps below 0: sums wrap around */
     if (t->event)
         return GPUSYNC_OK;
     if (!gpusync__class_responds(gpusync__class_of(dev->metal), gpusync__sel.newSharedEvent))
@@ -5373,16 +5360,6 @@ static void gpusync__abandon(gpusync_queue *q)
     gpusync__finish(dev, &after);
 }
 
-/* Gives up a queue of a lost device that is destroyed later. */
-static void gpusync__give_up_later(gpusync_queue *q)
-{
-    gpusync__lock(&q->target.device->lock);
-    bool gives_up = q->target.later && q->front && !q->abandoned;
-    gpusync__unlock(&q->target.device->lock);
-    if (gives_up)
-        gpusync__abandon(q);
-}
-
 /* Destroys an object, and waits. waits: for the GPU, too, but not for a lost device that has not ended the work. */
 static gpusync_result gpusync__close(gpusync__target *t, bool waits)
 {
@@ -5506,19 +5483,6 @@ GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpu
 
 /* -------------------------------------------------------------------------------- >>create -- */
 
-/* Registers the selectors, once. */
-static void gpusync__init_selectors(void)
-{
-    gpusync__lock(&gpusync__global.lock);
-    if (!gpusync__global.selectors_ready) {
-#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
-        GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
-#undef GPUSYNC__REGISTER
-        gpusync__global.selectors_ready = true;
-    }
-    gpusync__unlock(&gpusync__global.lock);
-}
-
 /* The given MTLDevice, or the system's, or the first of all, +1, or NULL. MTLCopyAllDevices is looked up by name,
    because iOS has it from 18 on, and a weak reference to it does not link with earlier SDKs. Needs a pool. */
 static void *gpusync__find_device(void *given)
@@ -5579,7 +5543,14 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
         (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__init_selectors();
+    gpusync__lock(&gpusync__global.lock);
+#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
+    if (!gpusync__global.selectors_ready) {
+        GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
+    }
+#undef GPUSYNC__REGISTER
+    gpusync__global.selectors_ready = true;
+    gpusync__unlock(&gpusync__global.lock);
     if (desc->metal_device &&
         !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5677,7 +5648,8 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
         *out = q;
         return result;
     }
-    gpusync__queue_free(q);
+    gpusync__release_pooled(q->metal);
+    GPUSYNC_FREE(q->log);
     GPUSYNC_FREE(q);
     return result;
 }
