@@ -416,8 +416,8 @@ typedef struct gpusync_command_buffer_desc {
 /** Make a command buffer of this queue. It is open until its commit or discard.
     While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room, first come, first
     served. Room comes back when work ends, and with a discard. Metal also counts command buffers that gpusync does not
-    know, and those that the program still references after a discard: if these fill the queue, the call blocks in
-    Metal, whatever its limit.
+    know, those that a look has found over before their handlers returned, and those that the program still references
+    after a discard: if these fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: never waits.
     Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
@@ -1553,6 +1553,7 @@ struct gpusync_queue {
     uint32_t held_count;               /* UNORDERED work, too */
     uint32_t ahead;                    /* SETTLED work that is not PUBLISHED */
     uint32_t sent;                     /* work that Metal has */
+    uint32_t sent_alone;               /* of this UNORDERED work */
     bool goes;                         /* on a list `go` */
     bool abandoned;                    /* nothing that waits for the queue is released any more */
     bool frozen;                       /* Metal had work when the queue was given up: `completed` stands still */
@@ -2366,19 +2367,19 @@ static void gpusync__wake(gpusync__target *t, uint64_t number, gpusync__after *a
 
 enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__ALL_KINDS = 7 };
 
-/* Takes those of some kinds that wait for a number from low to high. */
+/* Takes those of some kinds that wait for a number from low to high, in their order. */
 static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
 {
-    gpusync__entry *ring = &t->entries, *next = ring, *e;
-    while ((e = next->prev) != ring && e->number >= low) {
+    gpusync__entry *ring = &t->entries, *e = ring->prev, *next;
+    while (e != ring && e->number >= low) /* most numbers are high */
+        e = e->prev;
+    for (e = e->next; e != ring && e->number <= high; e = next) {
         int kind = e->sleeper ? GPUSYNC__SLEEPERS : e->work ? GPUSYNC__WORKS : GPUSYNC__CALLBACKS;
-        if (e->number > high || !(kind & kinds)) {
-            next = e; /* it stays */
-            continue;
-        }
-        gpusync__take(e, after);
-        if (kind == GPUSYNC__SLEEPERS)
-            next = ring; /* `next` may have been another entry of the sleeper */
+        next = e->next;
+        if (kind & kinds && e->number >= low)
+            gpusync__take(e, after);
+        if (!next->next) /* another entry of the sleeper: off its ring, too */
+            next = ring->next;
     }
 }
 
@@ -2496,6 +2497,11 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
     t->error = *error;
     GPUSYNC__STORE(&t->target.alert, t->target.alert | GPUSYNC__FAILED);
     gpusync__write_later(t, after);
+    for (gpusync__entry *e = t->signals.next, *next; e != &t->signals; e = next) {
+        next = e->next; /* there is nothing to raise any more */
+        if (gpusync__is_unsent(e->work) || e->work->state >= GPUSYNC__SETTLED)
+            gpusync__withdraw(gpusync__link_of(e), after);
+    }
     gpusync__wake(&t->target, UINT64_MAX, after);
 }
 
@@ -2637,6 +2643,14 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
 
 /* -- settling */
 
+/* Lists the waits of work that are not over: the work is judged again when one is, or has failed. */
+static void gpusync__list_waits(gpusync__work *w, gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (!link->signal && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
+            gpusync__list(link->target, &link->entry, after);
+}
+
 /* How ended work stands with what it waits for; NOT_YET: its waits are listed. Work that failed, or never ran, waits
    for nothing any more. */
 static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
@@ -2648,11 +2662,11 @@ static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *
         if (link->signal)
             continue;
         int stands = gpusync__stands(link->target, link->entry.number, NULL);
-        if (stands == GPUSYNC__NOT_YET)
-            gpusync__list(link->target, &link->entry, after);
         if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
             outcome = stands;
     }
+    if (outcome == GPUSYNC__NOT_YET)
+        gpusync__list_waits(w, after);
     return outcome == GPUSYNC__WELL && gpusync__spreads_to(q, w) ? GPUSYNC__BADLY : outcome;
 }
 
@@ -2761,6 +2775,7 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
     gpusync_queue *q = w->queue;
     if (w->state == GPUSYNC__SENT) {
         q->sent--;
+        q->sent_alone -= w->unordered;
         q->target.device->sent--;
     }
     if (now)
@@ -2881,8 +2896,8 @@ static int gpusync__judge_signal(gpusync__work *w, const gpusync__link *link, gp
     return GPUSYNC__NOT_YET;
 }
 
-/* Whether the host need not hold the work for this wait. NOT_YET: the wait is listed. */
-static int gpusync__judge_wait(gpusync__work *w, gpusync__link *link, gpusync__after *after)
+/* Whether the host need not hold the work for this wait. */
+static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
     const gpusync__entry *top = t->signals.prev;
@@ -2892,12 +2907,10 @@ static int gpusync__judge_wait(gpusync__work *w, gpusync__link *link, gpusync__a
     if (link->encoded && (t->coming >= link->entry.number || t->outside))
         return GPUSYNC__WELL;
     bool closed = link->target->kind == GPUSYNC__TIMELINE && link->target->alert & GPUSYNC__CLOSED && !t->outside;
-    if (closed && link->entry.number > t->sent && (top == &t->signals || top->number < link->entry.number)) {
-        gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
-        return GPUSYNC__BADLY;
-    }
-    gpusync__list(link->target, &link->entry, after);
-    return GPUSYNC__NOT_YET;
+    if (!closed || link->entry.number <= t->sent || (top != &t->signals && top->number >= link->entry.number))
+        return GPUSYNC__NOT_YET;
+    gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
+    return GPUSYNC__BADLY;
 }
 
 /* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
@@ -2911,7 +2924,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
     if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
         return GPUSYNC__BADLY;
     for (gpusync__link *link = w->links; link; link = link->next) {
-        int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link, after);
+        int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
         if (may == GPUSYNC__BADLY)
             return may;
         if (may == GPUSYNC__NOT_YET)
@@ -2920,6 +2933,8 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
     for (const gpusync__link *link = w->links; link && result == GPUSYNC__WELL; link = link->next)
         if (link->signal)
             result = gpusync__judge_signal(w, link, after);
+    if (result == GPUSYNC__NOT_YET)
+        gpusync__list_waits(w, after);
     return result;
 }
 
@@ -3071,6 +3086,7 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
     w->running = w->count - w->passive;
     w->since_ns = now;
     q->sent++;
+    q->sent_alone += w->unordered;
     dev->sent++;
     dev->sends++;
     for (gpusync__link *link = w->links; link; link = link->next)
@@ -3115,8 +3131,9 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
     }
     if (w)
         gpusync__set_out(q, w, now, after);
+    bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers may be gone after the unlock */
     gpusync__unlock(&dev->lock);
-    if (w)
+    if (sends)
         gpusync__send_work(w);
     return w != NULL;
 }
@@ -3406,6 +3423,14 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     gpusync__finish(dev, after);
 }
 
+GPUSYNC__APART bool gpusync__has_error(void *buffer)
+{
+    void *pool = gpusync__pool_push();
+    bool has = gpusync__send_id(buffer, gpusync__sel.error) != NULL;
+    gpusync__pool_pop(pool);
+    return has;
+}
+
 /* Metal's handler. The status is terminal by then; should it not be, Metal's error decides. */
 static void gpusync__completed(void *block, void *argument)
 {
@@ -3419,8 +3444,7 @@ static void gpusync__completed(void *block, void *argument)
     unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status); /* Metal has ordered the GPU's writes */
     double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
     double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
-    if (status != GPUSYNC__STATUS_COMPLETED &&
-        (status == GPUSYNC__STATUS_ERROR || gpusync__send_id(buffer, gpusync__sel.error)))
+    if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(buffer)))
         gpusync__failed(w, buffer, &after);
     else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
         gpusync__failed(w, w->buffers[0], &after);
@@ -3442,13 +3466,14 @@ static void gpusync__handler_dispose(const void *block)
 /* --------------------------------------------------------------------------------- >>look --
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended. */
 
-/* The first work that Metal has, up to this ticket, with a reference. NULL: there is none. */
-static gpusync__work *gpusync__first_sent(gpusync_queue *q, uint64_t ticket)
+/* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. alone: UNORDERED
+   work. */
+static gpusync__work *gpusync__next_sent(gpusync_queue *q, uint64_t behind, uint64_t ticket, bool alone)
 {
     gpusync_device *dev = q->target.device;
     gpusync__lock(&dev->lock);
-    gpusync__work *w = q->sent ? q->front : NULL;
-    while (w && w->ticket <= ticket && w->state != GPUSYNC__SENT)
+    gpusync__work *w = (alone ? q->sent_alone : q->sent) ? q->front : NULL;
+    while (w && w->ticket <= ticket && (w->state != GPUSYNC__SENT || w->ticket <= behind || (alone && !w->unordered)))
         w = w->next;
     if (w && w->ticket > ticket)
         w = NULL;
@@ -3491,19 +3516,24 @@ static void gpusync__found_over(gpusync__work *w, void *failed)
     gpusync__pool_pop(pool);
 }
 
-/* Looks at a queue, up to a ticket. Returns whether Metal still has work up to there. */
+/* Looks at a queue, up to a ticket. Returns whether Metal still has work up to there. Behind ordered work that is not
+   over only UNORDERED work can be: it may have been sent before. */
 static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
 {
-    gpusync__work *w;
+    bool runs = false, alone = false;
     void *failed;
-    while ((w = gpusync__first_sent(q, ticket)) != NULL) {
-        if (!gpusync__is_over(w, &failed)) {
-            gpusync__work_unref(w);
-            return true;
+    uint64_t at = 0;
+    for (gpusync__work *w; (w = gpusync__next_sent(q, at, ticket, alone)) != NULL;) {
+        at = w->ticket;
+        if (gpusync__is_over(w, &failed)) {
+            gpusync__found_over(w, failed);
+            continue;
         }
-        gpusync__found_over(w, failed);
+        runs = true;
+        alone = alone || !w->unordered;
+        gpusync__work_unref(w);
     }
-    return false;
+    return runs;
 }
 
 /* Reads the event of a timeline, and what that brings about. */
@@ -4139,7 +4169,8 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     bool ended = GPUSYNC__LOAD(&t->head.completed) >= goal.number || !gpusync__look(queue, goal.number);
     if (ended && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         gpusync__look_around(t->device); /* it waits for work or values of others */
-    bool runs = !ended && !GPUSYNC__LOAD(&t->alert);
+    /* `completed` is read last: when AHEAD is cleared it has risen. */
+    bool runs = !ended && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number;
     gpusync_result result = runs ? GPUSYNC_NOT_READY : gpusync__ask(queue, &goal, times);
     return result == GPUSYNC_NOT_READY && gpusync__is_gone(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
@@ -4223,7 +4254,7 @@ static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 }
 
 /* Takes the first callback that is due, of one target or of any (NULL), for this thread to run. NULL: there is none, or
-   another thread runs one that comes first: any, or, for a destroy, one of its object. */
+   another thread runs one that comes first: one of the same object, or, except for a destroy, any in turn. */
 static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self)
 {
     gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
@@ -4234,7 +4265,8 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
         e = e->next;
     while (busy && !busy->in_turn)
         busy = busy->next;
-    bool waits = t ? gpusync__runs(t) : busy != NULL;
+    const gpusync__target *of = e == &dev->due ? NULL : ((gpusync__callback *)(void *)e)->target;
+    bool waits = busy || (of && gpusync__runs(of));
     gpusync__callback *c = e == &dev->due || waits ? NULL : (gpusync__callback *)(void *)e;
     if (c) {
         gpusync__unlist(e);
