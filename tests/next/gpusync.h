@@ -3192,19 +3192,19 @@ static void gpusync__write_event(gpusync_device *dev, gpusync_timeline *t)
     gpusync__unref(&t->target);
 }
 
-/* Reads the event where other code signals it. What our own work signals is reached when that has settled: from the
-   lowest such value on the event is not believed. */
-static void gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
+/* Reads the event where other code signals it, and returns what it shows. What our own work signals is reached when
+   that has settled: from the lowest such value on the event is not believed. */
+static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
 {
     gpusync_device *dev = t->target.device;
     gpusync_error error;
     if (!t->outside || GPUSYNC__LOAD(&t->target.alert) & GPUSYNC__FAILED)
-        return;
+        return 0;
     uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the program reads what the GPU wrote before it signalled */
     uint64_t value = raw > t->base ? raw - t->base : 0;
     if (value <= GPUSYNC__LOAD(&t->target.head.completed))
-        return;
+        return raw;
     gpusync__lock(&dev->lock);
     const gpusync__entry *e = gpusync__lowest_sent(t);
     if (raw == GPUSYNC__FAILED_VALUE) {
@@ -3217,6 +3217,7 @@ static void gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     }
     gpusync__go_on(dev, after);
     gpusync__unlock(&dev->lock);
+    return raw;
 }
 
 typedef struct gpusync__listener_block {
@@ -3260,20 +3261,21 @@ static void gpusync__heard(void *block, void *event)
 }
 
 /* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
-   lower one. What waits was listed before. The event is read once more after Metal was asked: it may have risen in
-   between. */
+   lower one, or the event shows the value and is not believed yet: gpusync__withdraw has it read then. What waits was
+   listed before. The event is read once more after Metal was asked: it may have risen in between. */
 static void gpusync__arm(gpusync_device *dev, gpusync_timeline *t, gpusync__after *after)
 {
     typedef void (*notify)(void *, void *, void *, uint64_t, void *);
     gpusync__listener_block block;
-    gpusync__read_event(t, after);
+    uint64_t shown = gpusync__read_event(t, after);
     gpusync__lock(&dev->lock);
     t->arms = false;
     const gpusync__entry *e = t->target.entries.next;
     while (e != &t->target.entries && !e->number)
         e = e->next;
     uint64_t value = e->number;
-    bool needed = t->listener && e != &t->target.entries && (!t->armed || value < t->armed);
+    bool waits = e != &t->target.entries && shown < value + t->base;
+    bool needed = waits && t->listener && (!t->armed || value < t->armed);
     if (needed)
         t->armed = value;
     gpusync__unlock(&dev->lock);
