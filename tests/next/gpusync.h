@@ -1553,7 +1553,7 @@ struct gpusync_queue {
     uint32_t held_count;               /* UNORDERED work, too */
     uint32_t ahead;                    /* SETTLED work that is not PUBLISHED */
     uint32_t sent;                     /* work that Metal has */
-    uint32_t sent_alone;               /* of this UNORDERED work */
+    uint32_t alone;                    /* UNORDERED work that is not SETTLED */
     bool goes;                         /* on a list `go` */
     bool abandoned;                    /* nothing that waits for the queue is released any more */
     bool frozen;                       /* Metal had work when the queue was given up: `completed` stands still */
@@ -1643,8 +1643,6 @@ struct gpusync_device {
     gpusync__target *targets;
     uint32_t objects; /* queues and timelines that are not destroyed */
     uint32_t made;    /* targets, ever */
-    uint32_t sent;    /* work that Metal has */
-    uint64_t sends;   /* work that Metal ever got */
     gpusync__work *free_work;
     uint32_t free_count, spare_count;
     gpusync__spare spares[GPUSYNC__SPARES];
@@ -2549,7 +2547,7 @@ static void gpusync__publish(gpusync_queue *q, gpusync__after *after)
             GPUSYNC__STORE(&q->target.head.completed, w->ticket);
         gpusync__leave(q, w, after);
     }
-    if (!q->ahead && q->target.alert & GPUSYNC__AHEAD)
+    if (q->target.alert & GPUSYNC__AHEAD && !q->ahead)
         GPUSYNC__STORE(&q->target.alert, q->target.alert & ~(uint32_t)GPUSYNC__AHEAD);
     gpusync__wake(&q->target, q->target.head.completed, after);
     if (q->target.later)
@@ -2710,7 +2708,9 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     q->ahead++;
     if (w->links)
         gpusync__pass_links(w, after);
-    if (!w->unordered) { /* the next ordered work may settle */
+    if (w->unordered) {
+        q->alone--;
+    } else { /* the next ordered work may settle */
         do
             q->turn = q->turn->next;
         while (q->turn && q->turn->unordered);
@@ -2775,8 +2775,6 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
     gpusync_queue *q = w->queue;
     if (w->state == GPUSYNC__SENT) {
         q->sent--;
-        q->sent_alone -= w->unordered;
-        q->target.device->sent--;
     }
     if (now)
         gpusync__note_end(q, w, now);
@@ -3079,16 +3077,12 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 /* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
 static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
 {
-    gpusync_device *dev = q->target.device;
     if (w->state == GPUSYNC__HELD)
         gpusync__unhold(q, w);
     w->state = GPUSYNC__SENT;
     w->running = w->count - w->passive;
     w->since_ns = now;
     q->sent++;
-    q->sent_alone += w->unordered;
-    dev->sent++;
-    dev->sends++;
     for (gpusync__link *link = w->links; link; link = link->next)
         if (!link->signal)
             gpusync__unlist(&link->entry);
@@ -3352,13 +3346,19 @@ static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpu
         gpusync__ask_for_calls(dev);
 }
 
+/* Whether there is something to do after the unlock, besides dropping references. */
+static bool gpusync__leaves(const gpusync__after *after)
+{
+    return after->woken || after->dirty || after->arms || after->go || after->failed || after->calls;
+}
+
 /* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
     if (dev->stirred)
         gpusync__go_on(dev, after);
     gpusync__unlock(&dev->lock);
-    if (after->woken || after->dirty || after->arms || after->go || after->failed || after->calls)
+    if (gpusync__leaves(after))
         gpusync__work_off(dev, after);
     if (after->dead)
         gpusync__drop_dead(after);
@@ -3469,19 +3469,15 @@ static void gpusync__handler_dispose(const void *block)
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended. */
 
 /* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. alone: UNORDERED
-   work. */
-static gpusync__work *gpusync__next_sent(gpusync_queue *q, uint64_t behind, uint64_t ticket, bool alone)
+   work. Under the lock. */
+static gpusync__work *gpusync__next_sent(const gpusync_queue *q, uint64_t behind, uint64_t ticket, bool alone)
 {
-    gpusync_device *dev = q->target.device;
-    gpusync__lock(&dev->lock);
-    gpusync__work *w = (alone ? q->sent_alone : q->sent) ? q->front : NULL;
-    while (w && w->ticket <= ticket && (w->state != GPUSYNC__SENT || w->ticket <= behind || (alone && !w->unordered)))
+    gpusync__work *w = q->sent ? q->front : NULL;
+    while (w && (w->ticket <= behind || w->state != GPUSYNC__SENT || (alone && !w->unordered)))
         w = w->next;
-    if (w && w->ticket > ticket)
-        w = NULL;
-    if (w)
-        GPUSYNC__ADD(&w->refs, 1);
-    gpusync__unlock(&dev->lock);
+    if (!w || w->ticket > ticket)
+        return NULL;
+    GPUSYNC__ADD(&w->refs, 1);
     return w;
 }
 
@@ -3519,13 +3515,18 @@ static void gpusync__found_over(gpusync__work *w, void *failed)
 }
 
 /* Looks at a queue, up to a ticket. Returns whether Metal still has work up to there. Behind ordered work that is not
-   over only UNORDERED work can be: it may have been sent before. */
+   over only UNORDERED work can be over: it may have been sent before. */
 static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
 {
-    bool runs = false, alone = false;
+    bool runs = false, alone = false, others = true;
     void *failed;
-    uint64_t at = 0;
-    for (gpusync__work *w; (w = gpusync__next_sent(q, at, ticket, alone)) != NULL;) {
+    for (uint64_t at = 0; others || !alone;) {
+        gpusync__lock(&q->target.device->lock);
+        gpusync__work *w = gpusync__next_sent(q, at, ticket, alone);
+        others = q->alone != 0;
+        gpusync__unlock(&q->target.device->lock);
+        if (!w)
+            break;
         at = w->ticket;
         if (gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
@@ -3598,11 +3599,11 @@ typedef struct gpusync__wait {
     gpusync__goal *goals;
     size_t count, which; /* which: the goal that ended the wait, or the lowest that failed; count: none */
     gpusync_wait_for how;
-    gpusync_result result;   /* of `which` */
-    gpusync_error *error;    /* the program's, or NULL */
-    bool drains;             /* of a destroy: goes on though its queue is closed */
-    bool skips;              /* of the device: a queue that closes is none of its queues */
-    uint64_t sends, idle_ns; /* of ROOM without a limit: what the device had sent, and since when nothing was on it */
+    gpusync_result result; /* of `which` */
+    gpusync_error *error;  /* the program's, or NULL */
+    bool drains;           /* of a destroy: goes on though its queue is closed */
+    bool skips;            /* of the device: a queue that closes is none of its queues */
+    uint64_t idle_ns;      /* of ROOM without a limit: since when Metal has no work, as far as is known */
 } gpusync__wait;
 
 #define GPUSYNC__LAST_SLICE_NS 400000000u
@@ -3656,11 +3657,22 @@ static bool gpusync__handler_comes(const gpusync_queue *q, const gpusync__goal *
     return w && w->ticket <= goal->number;
 }
 
+/* Whether Metal has had no work of the device for a second. */
+static bool gpusync__is_idle(gpusync__wait *wait)
+{
+    uint64_t now = gpusync_now_ns();
+    for (const gpusync__target *t = wait->device->targets; t; t = t->next) {
+        const gpusync_queue *q = gpusync__queue_of(t);
+        uint64_t last = t->kind != GPUSYNC__QUEUE ? 0 : q->sent ? now : q->ended_ns;
+        wait->idle_ns = last > wait->idle_ns ? last : wait->idle_ns;
+    }
+    return now - wait->idle_ns >= GPUSYNC__IDLE_NS;
+}
+
 /* Whether a wait for room has its place. Only work that Metal has makes room by itself: without any for a second a wait
    without a limit is in vain. */
 static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
-    const gpusync_device *dev = q->target.device;
     gpusync__entry *e = &wait->goals->entry;
     bool free = !e->next && !e->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
@@ -3672,13 +3684,7 @@ static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_e
         gpusync__explain(error, GPUSYNC_ERROR_EXECUTION);
         return GPUSYNC__BADLY;
     }
-    if (!wait->idle_ns)
-        return GPUSYNC__NOT_YET;
-    uint64_t now = gpusync_now_ns();
-    if (dev->sent || dev->sends != wait->sends)
-        wait->idle_ns = now;
-    wait->sends = dev->sends;
-    if (now - wait->idle_ns < GPUSYNC__IDLE_NS)
+    if (!wait->idle_ns || !gpusync__is_idle(wait))
         return GPUSYNC__NOT_YET;
     gpusync__explain(error, GPUSYNC_ERROR_QUEUE_FULL);
     return GPUSYNC__BADLY;
@@ -4075,7 +4081,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
     for (; made < count && (result = gpusync__goal_of(&points[made], true, &goals[made])) == GPUSYNC_OK; made++)
         goals[made].handlers = options && options->handlers && !points[made].timeline;
-    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0, 0};
+    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0};
     if (result == GPUSYNC_OK)
         result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
     else
@@ -4099,7 +4105,7 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
     goal.target = t;
     goal.kind = kind;
     goal.number = number;
-    gpusync__wait wait = {t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, 0, idle_ns};
+    gpusync__wait wait = {t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, idle_ns};
     if (!drains)
         return gpusync__await(&wait, timeout_ns, NULL);
     gpusync__sleep(&wait, timeout_ns);
@@ -4691,6 +4697,7 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     q->end = &w->next;
     q->front = q->front ? q->front : w;
     q->turn = q->turn || w->unordered ? q->turn : w;
+    q->alone += w->unordered;
     w->ticket = q->target.head.committed + 1;
     GPUSYNC__STORE(&q->target.head.committed, w->ticket);
     if (c) {
@@ -4761,6 +4768,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     if (result == GPUSYNC_OK)
         number = (gpusync_ticket)w->ticket;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
+    bool moves = !plain && (dev->stirred || after.dead || gpusync__leaves(&after));
     gpusync__unlock(&dev->lock);
     if (goes)
         gpusync__send_work(w);
@@ -4770,7 +4778,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-    if (missed || !plain) {
+    if (missed || moves) {
         gpusync__lock(&dev->lock);
         gpusync__finish(dev, &after);
     }

@@ -803,6 +803,24 @@ static void test_R18_blocks_of_listeners_do_not_pile_up(void **state)
     assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
 }
 
+/* A listener that is asked for a value which the event shows already tells at once. While the value is not believed,
+   for work of our own is to signal a lower one, that would never end. */
+static void test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    uint64_t asked;
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
+    other_code_signals(s->t[0], 5);
+    asked = softmetal_message_count("notifyListener:atValue:block:");
+    on_done(at(s->t[0], 5), &n);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_in_range(softmetal_message_count("notifyListener:atValue:block:") - asked, 0, 1);
+    assert_int_equal(calls_of(&n), 0);
+    finish_all(s);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
 typedef enum deafness { TO_THE_HOST, TO_EVERYTHING, TO_THE_PAST, DEAFNESSES } deafness;
 typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
 
@@ -1035,6 +1053,8 @@ int main(void)
         on_stage_with(test_R18_the_listener_ends_waits_callbacks_and_held_work,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_blocks_of_listeners_do_not_pile_up,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_deaf_listener_costs_a_look,
                       .timelines = 1, .timeline = {.signalled_by_others = true},
