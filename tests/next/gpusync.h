@@ -17,8 +17,8 @@
         succeeded; earlier tickets of its queue are not among them. Every other result is on record
         (gpusync_queue_next_error) before a call returns it. TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK
         and ERROR_DEVICE_LOST, while the ticket has not ended, describe the call alone.
-     5. Only calls with a timeout_ns, destroy and abandon wait, and abandon does not wait for the GPU. A call that
-        refuses has changed nothing.
+     5. Only calls with a timeout_ns, destroy and abandon wait, and abandon does not wait for the GPU. (Metal itself may
+        block in a call, where other code fills its queue.) A call that refuses has changed nothing.
      6. The GPU never waits for the host: work is held until each ticket that it waits for has ended, and each value is
         reached or is signalled by work that Metal has. Values from other code, where the timeline says so, are the
         exception.
@@ -26,9 +26,9 @@
         refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
         and stays reached.
      8. Work that fails fails the timelines that it was to signal; what waits for them, or for its ticket, fails, and
-        never runs if it is still held. An order_only timeline rises however its work ends, unless nobody knows whether
-        it ended (abandoned, or on a lost device).
-     9. Whatever does not move has a reason that the program can find: work that is held, an open command buffer, a
+        never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had it and
+        nobody knows whether it ended (abandoned, or on a lost device).
+     9. Whatever does not move has a reason, by the rules of this file: work that is held, an open command buffer, a
         call that waits.
     10. gpusync calls the program (hooks, callbacks, log) without a lock of its own, and never again after
         gpusync_device_destroy has returned OK.
@@ -107,9 +107,10 @@
    Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): it waits on the host for a
                point, behind held work, or for the order of values.
    Sent        Metal has the work.
-   Ended       The result is on record.
+   Ended       Its result is known, and on record if it is a failure. (Settled: the same.)
    Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with it.
-               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done.
+               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
+               GPU may go on with it.
    In flight   Has a ticket, and is not done.
    Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
    Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
@@ -120,32 +121,33 @@
 
    >>threads ----------------------------------------------------------------------------------------------------------
 
-   Devices, queues, timelines: any call except the destroy calls and abandon on any thread, several at once; each of
-   those on one thread, once. Command buffers: encoding and commit on one thread at a time (Metal's rule).
+   Devices, queues, timelines: any call except the destroy calls and abandon on any thread, several at once; destroy and
+   abandon on one thread, with OK once. Command buffers: encoding and commit on one thread at a time (Metal's rule).
    While a queue or timeline is destroyed, calls that wait for it may be in progress: they end with ERROR_DESTROYED. No
-   other call on it may be in progress, and none may begin but in its own callbacks: the program ensures this, as with
-   free(), also for the calls that destroy later. In those callbacks questions are answered, and what would change the
-   object returns ERROR_DESTROYED. Destroy waits for a callback of its own object that runs: while you call destroy,
-   hold no lock that a callback, the log function, notify or unpark acquires. Never cancel a thread in a call
-   (pthread_cancel). No call is async-signal-safe. A forked child may call nothing of gpusync, but exec and _exit.
+   other call on it may be in progress, and none may begin but in its own callbacks, `destroyed` not among them: the
+   program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a second destroy
+   helps to find such faults; do not rely on it. In those callbacks questions are answered, and what would change the
+   object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits for a callback of its own object that
+   runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark acquires. Never cancel
+   a thread in a call (pthread_cancel). No call is async-signal-safe. A forked child may call nothing of gpusync, but
+   exec and _exit.
 
-   Callbacks may call everything except gpusync_*_destroy, gpusync_queue_abandon and gpusync_device_run_callbacks, which
-   return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at once returns ERROR_WOULD_DEADLOCK.
-   The hooks yield, park and unpark may call everything that does not wait or destroy. log and notify must return soon:
-   they must not wait, destroy, or acquire a lock that a thread in a destroy holds. No function of the program may be
-   left by a C++ exception or longjmp, nor end its thread. gpusync holds no lock while it calls them. Every call that is
-   not inline may call unpark for other threads, log, and notify. gpusync has no autorelease pool or thread-local value
-   in use while yield, park or unpark runs: a fiber may resume on another thread. gpusync has no threads of its own.
+   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
+   gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
+   once returns ERROR_WOULD_DEADLOCK. The hooks yield, park and unpark, and log and notify, may call everything that
+   does not wait, run callbacks, or block in a destroy. log and notify may run on several threads at once, and must
+   return soon: they must not acquire a lock that a thread in a destroy holds. No function of the program may be left by
+   a C++ exception or longjmp, nor end its thread. gpusync holds no lock while it calls them. Every call that is not
+   inline may call unpark for other threads, log, and notify. gpusync has no autorelease pool or thread-local value in
+   use while yield, park or unpark runs: a fiber may resume on another thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
    Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
    never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
-   Objects that gpusync returns are borrowed. Descs, arrays and
-   texts, and what they point to, are read only during the call. Calls that may get
-   autoreleased objects from Metal open their own autorelease pool.
-   gpusync retains a command buffer from when it is open, or committed, until its work has ended and its handler has
-   run.
+   Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the
+   call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
+   buffer from when it is open, or committed, until its work has ended and its handler has run.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
@@ -205,8 +207,8 @@
 #define GPUSYNC_API
 #endif
 
-/* The symbols of three calls that every program needs contain the version: files compiled with different versions of
-   this header do not link. For other languages each has a plain symbol, too: compare gpusync_version at the start. */
+/* The symbols of three calls that every program needs contain the version: files compiled with different minor versions
+   of this header do not link. For other languages each has a plain symbol, too: compare gpusync_version first. */
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
@@ -254,9 +256,9 @@ extern "C" {
      out             gets the object with OK, else NULL.
      ticket          may be NULL. Gets the ticket with OK, and is not written otherwise: it may hold an older one.
      timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
-     destroy         NULL: OK, nothing to do, wherever it is called.
-     Returns         results without GPUSYNC_. Every call may return ERROR_INVALID_ARGUMENT (NULL where an object is
-                     required) and ERROR_UNSUPPORTED (no Metal); "also": in addition to that.
+     destroy         and abandon of NULL: OK, nothing to do, wherever it is called.
+     Returns         results without GPUSYNC_. Every call may return ERROR_INVALID_ARGUMENT (NULL where GPUSYNC_OPT is
+                     missing) and ERROR_UNSUPPORTED (no Metal); "also": in addition to that.
      Threads any     any thread, several at once.    Blocks no   waits for locks alone. */
 
 /* clang-format off */
@@ -311,9 +313,7 @@ typedef struct gpusync_spin gpusync_spin;         /**< How long a wait spins: >>
 typedef int64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET INT64_C(0) /**< No work: done, as every ticket below is, such as `ticket - 2` of ticket 1. */
 #define GPUSYNC_EVERYTHING INT64_MAX /**< All work committed to the queue up to the call. */
-#define GPUSYNC_FOREVER \
-    UINT64_MAX /**< A timeout without a limit. One that ends beyond the clock ends with the
-   clock. */
+#define GPUSYNC_FOREVER UINT64_MAX   /**< A timeout without a limit. */
 
 /** The severity of a log line. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
@@ -331,7 +331,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
     GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_device_run_callbacks. */
 } gpusync_callback_mode;
 
-/** Callbacks are due: arrange a gpusync_device_run_callbacks. Any thread, Metal's too: see >>threads. */
+/** Callbacks have become due, one or several: arrange a gpusync_device_run_callbacks. Any thread: see >>threads. */
 typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
 
 /** Options of a device. */
@@ -342,14 +342,15 @@ typedef struct gpusync_device_desc {
     gpusync_log_fn GPUSYNC_OPT log;         /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;             /**< Passed to log. */
     gpusync_callback_mode callback_mode;    /**< Where callbacks run. */
-    /** QUEUED: a dispatch_queue_t, which must be serial; retained. Give it a quality of service: without one
+    /** QUEUED: a dispatch_queue_t, which must be serial (not checked); retained. Give it a quality of service: without one
         libdispatch uses that of the thread that asks first. NULL: gpusync's. */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program runs callbacks now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
 } gpusync_device_desc;
 
-/** Make the gpusync_device of an MTLDevice, one for each: two of one MTLDevice cannot wait for each other's points.
+/** Make the gpusync_device of an MTLDevice, one for each (not checked): two of one MTLDevice cannot wait for each
+    other's points.
     Returns  OK; ERROR_NO_DEVICE; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark
              or unpark without park, an unknown callback_mode, a metal_device that is not one.
     Threads any   Blocks no   Owns retains the Metal device */
@@ -362,19 +363,19 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
              destroying: it is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error
              nothing has changed.
     Threads one, see >>threads   Owns releases the Metal device
-    Blocks in the yield and park hooks, until other calls that are about to return have left the device, and Metal has
-           dropped the blocks of gpusync's handlers, which it does after each handler (assumed); a second at most. If
-           Metal has blocks then, the log says so: the code of gpusync must stay loaded. */
+    Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
+           calls have left the device, and Metal has dropped the blocks of gpusync's handlers, which it does after each
+           handler (assumed). If it has some then, the log says so: the code of gpusync must stay loaded. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Options of a queue. */
 typedef struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT label; /**< Shows in failures and in the log; given to a queue that gpusync makes. */
-    /** Room: command buffers that may be open, held or sent at a time, at least one for each ticket; on a metal_queue
-        of the program's gpusync's own count, too: a submission may need one for its waits and one for its signals. 0:
-        63. Metal does not report the count of a queue that the program made (64 by default): pass one less than
-        yours. */
+    /** Room: command buffers that may be open, held or sent at a time; a ticket counts as one at least. On a
+        metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits and
+        one for its signals. 0: 63. Metal does not report the count of a queue that the program made (64 by default):
+        pass one less than yours. */
     uint32_t max_command_buffer_count;
     uint32_t error_log_count;             /**< Failures on record for gpusync_queue_next_error; 0: 64. */
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
@@ -392,10 +393,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     GPUSYNC__VERSIONED("gpusync_queue_create");
 
 /** Wait until the GPU is finished with all that the queue has sent, then destroy the queue. Held work never runs.
-    Held work ends with ERROR_CANCELLED; open command buffers are discarded. Calls of other threads that wait for
-    tickets which have not ended return ERROR_DESTROYED. Callbacks of the queue that have not run yet run in this call,
-    on its thread. It runs no callback of another object: if the queue's work cannot end before one of those has run,
-    destroy does not return. With GPUSYNC_CALLBACKS_MANUAL call gpusync_device_run_callbacks first.
+    Held work ends with ERROR_CANCELLED; open command buffers are discarded, as by gpusync_command_buffer_discard. Calls
+    of other threads that wait for tickets which have not ended return ERROR_DESTROYED. Callbacks of the queue that have
+    not run yet run in this call, on its thread. It runs no callback of another object: if the queue's work cannot end
+    before one of those has run, destroy does not return. With GPUSYNC_CALLBACKS_MANUAL call
+    gpusync_device_run_callbacks first.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it, if
              detected; ERROR_DEVICE_LOST: the device is lost, and a second after the loss some work had not ended: the
              queue is destroyed, as by gpusync_queue_abandon, but that work ends with ERROR_DEVICE_LOST.
@@ -406,7 +408,7 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queu
 
 /** Options of a command buffer. */
 typedef struct gpusync_command_buffer_desc {
-    const char *GPUSYNC_OPT label; /**< Shows in failures and reports; NULL: none. */
+    const char *GPUSYNC_OPT label; /**< Shows in failures; NULL: none. */
     bool unretained_references;    /**< Metal does not retain encoded resources: the program keeps them alive. */
     /** An MTLCommandBufferDescriptor, for everything that Metal can do for one command buffer; NULL: none. Its
         retainedReferences counts: unretained_references must be false. macOS 11, iOS 14. */
@@ -418,12 +420,13 @@ typedef struct gpusync_command_buffer_desc {
     served. Room comes back when work ends, and with a discard. Metal also counts command buffers that gpusync does not
     know, those that a look has found over before their handlers returned, and those that the program still references
     after a discard: if these fill the queue, the call blocks in Metal, whatever its limit.
-    timeout_ns  0: never waits.
+    timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
-             without room; ERROR_QUEUE_FULL: no limit was set, and for a second Metal has had no work of any queue of
-             the device, so that only the program can make room. ERROR_UNSUPPORTED also: this Metal accepts no
-             descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or stands beside unretained_references.
+             without room, even if the timeout is 0; ERROR_QUEUE_FULL: no limit was set, and for a second Metal has had
+             no work of any queue of the device, so that only the program can make room. ERROR_UNSUPPORTED also: this
+             Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or stands beside
+             unretained_references.
     Threads any   Blocks up to timeout_ns, in the park hook   Owns gpusync keeps *out until its commit or discard */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     gpusync_queue *queue, const gpusync_command_buffer_desc *GPUSYNC_OPT desc, uint64_t timeout_ns,
@@ -434,7 +437,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     work. While a failure sticks on the queue, the timelines that the buffer was to signal fail with that failure (one
     that is order_only gets the value, as if the buffer had been held and never run). Never discard a buffer that the
     program has enqueued: its Metal queue would wait for it.
-    Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more.
+    Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more, as in a destroy.
     Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
@@ -442,8 +445,9 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer_create or from anywhere else; not a wrapper
                     that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
                     gpusync_commit_marker). One that was made elsewhere needs no room; it is counted, and may exceed it.
-    Returns  OK: sent; or held, behind held work, for a wait in the buffer, or for the order of its signals: then never
-             call waitUntilCompleted. After an error the buffer is as before: commit it later, or discard it.
+    Returns  OK: sent; or held, behind held work, for a wait in the buffer, or for the order of its signals; or, if what
+             it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be held.
+             After an error the buffer is as before, open or not: commit it later, or discard it.
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer would have to be
              held, but is enqueued: its place in Metal's queue is taken. Try again when the queue holds no work and what
              the buffer waits for is sent or has ended. ERROR_NOT_RISING: it signals a value that is not above what was
@@ -457,7 +461,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue
 #if GPUSYNC_OBJC
 /* The start of every gpusync_queue, for the inline calls below alone. The pad is for cache lines of 128 bytes. */
 typedef struct gpusync__head {
-    uint64_t completed; /* every ticket up to this one has ended */
+    uint64_t completed; /* every ticket up to this one is done */
     unsigned char pad[120];
     uint64_t committed; /* last ticket issued */
 } gpusync__head;
@@ -465,10 +469,12 @@ typedef struct gpusync__head {
 
 /** True if the GPU no longer uses anything that this work, and all ordered work before it, uses, whether it succeeded
     or failed. Ask this before memory is used again. One load, no message to Metal.
-    ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done (two loads).
-    Returns  false for NULL, for a ticket that was not issued, and behind UNORDERED work or a marker that has not ended:
-             there the answer is late, and gpusync_poll tells sooner. Never true too early. In a callback of the ticket
-             it may still be false for an UNORDERED one.   Threads any   Blocks no, wait-free   Owns nothing */
+    ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done (two loads). Does not look:
+             in a loop call gpusync_poll now and then, for a handler that Metal has lost.
+    Returns  false for NULL, whatever the ticket; for a ticket that was not issued; and behind UNORDERED work or a
+             marker that has not ended: there the answer is late, and gpusync_poll tells sooner. Never true too early.
+             In a callback of the ticket it may still be false for an UNORDERED one.   Threads any   Blocks no,
+             wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
@@ -490,7 +496,8 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 }
 
 /** The number of tickets that are not done: 0 means that the queue is idle. Two loads, no message to Metal.
-    Returns  never too few; 0 for NULL.   Threads any   Blocks no, wait-free   Owns nothing */
+    Returns  never too few; too many behind UNORDERED work that has not ended; 0 for NULL.   Threads any   Blocks no,
+             wait-free   Owns nothing */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
 #if GPUSYNC_OBJC
@@ -518,13 +525,14 @@ typedef struct gpusync_times {
     times    May be NULL. Gets the GPU's times when the call returns how the ticket ended, else zeros. They are zero
              until the completed handler has run, for work that never ran, for EVERYTHING, and for a ticket that 256
              newer ones followed.
-    Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more. Otherwise the
-             ticket has ended: OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it
-             was held; ERROR_RESULT_UNKNOWN: its failure, or that of what it waited for, was dropped from the log; the
-             failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own result of
-             gpusync_timeline_fail. With any of these the GPU is finished with this work, whatever earlier work does.
-             EVERYTHING: OK, or the first failure that gpusync_wait would return, which stays to be returned.
-             ERROR_INVALID_TICKET: above what was committed.
+    Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more; or held work
+             that ended so: gpusync_is_done tells which. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
+             ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its
+             failure, or that of what it waited for, was dropped from the log; the failure of what it waited for, also
+             ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own result of gpusync_timeline_fail. With any of these
+             the GPU is finished with this work, whatever earlier work does, unless it was given up (abandon, destroy on
+             a lost device). EVERYTHING: OK, or the first failure that gpusync_wait would return, which stays to be
+             returned. ERROR_INVALID_TICKET: above what was committed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket,
                                                           gpusync_times *GPUSYNC_OPT times);
@@ -536,9 +544,9 @@ typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
-        the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls
-        the wait ends at its limit. Never make such a wait in a completed handler. Assumed: Metal runs handlers in the
-        order of their addition; gpusync adds its own last. */
+        the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls the
+        wait ends at its limit, with TIMEOUT. Never make such a wait in a completed handler. Assumed: Metal runs
+        handlers in the order of their addition; gpusync adds its own last. */
     bool handlers;
 } gpusync_wait_options;
 
@@ -562,7 +570,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
     A queue that is being destroyed is skipped. Each queue counts as a wait for its GPUSYNC_EVERYTHING.
-    options  error: the failure of one queue; gpusync_error.queue_label names it.
+    options  error: the failure of one queue, of those that failed; gpusync_error.queue_label names it. The failures of
+             all count as reported.
     Returns  as gpusync_wait, except ERROR_DESTROYED and ERROR_INVALID_TICKET; TIMEOUT: some work did not end, and no
              failure of this wait counts as reported. ERROR_OUT_OF_MEMORY: more than 16 queues allocate during the call.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -570,7 +579,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device 
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** Why a command buffer failed, and what helps: from the driver's error number if gpusync knows it, else from Metal's
-    code (examples/metal-behaves.md). An error of another domain is OTHER. Open: Metal gets new failures. */
+    code (examples/metal-behaves.md). An error of another domain is OTHER, and so are gpusync's own but CANCELLED. Open:
+    Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then encode it again. */
@@ -594,14 +604,13 @@ struct gpusync_error {
                                   no work that failed. Not inherited: as ticket. */
     int64_t code;            /**< NSError code: look at the domain first. */
     uint64_t dropped;        /**< Of gpusync_queue_next_error: records dropped since the cursor, before this failure. */
-    bool inherited;    /**< The failure of what the work waited for, or one that stuck: the fields below are the first
-    one's. */
-    bool ran;          /**< Metal had the work of this ticket: memory may have been written. */
-    bool transient;    /**< The same work, encoded again, may succeed. */
-    char domain[64];   /**< NSError domain; empty: a failure of gpusync's own. */
-    char message[256]; /**< NSError localizedDescription, or a text of gpusync. */
-    char label[64];    /**< Of the command buffer; of a submission, where its buffer has none. */
-    char queue_label[64]; /**< Of its queue. */
+    bool inherited;          /**< The failure of what the work waited for, or one that stuck: its texts, too. */
+    bool ran;                /**< Metal had the work of this ticket: memory may have been written. */
+    bool transient;          /**< The same work, encoded again, may succeed. */
+    char domain[64];         /**< NSError domain; empty: a failure of gpusync's own. */
+    char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
+    char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
+    char queue_label[64];    /**< Of its queue. */
 };
 
 #define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_queue_next_error that skips what is on record. */
@@ -670,8 +679,8 @@ typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, c
     point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline.
     user   Passed to fn. Must stay valid until fn has been called. After an error fn is not called.
     fn gets what gpusync_poll or gpusync_timeline_query would tell. When the timeline is destroyed before it has the
-    value, which on a lost device may be the only end: ERROR_DESTROYED. When the queue is abandoned: ERROR_DESTROYED for
-    work that Metal has, ERROR_CANCELLED for held work.
+    value, which on a lost device may be the only end: ERROR_DESTROYED. When the queue is abandoned: see
+    gpusync_queue_abandon.
     Returns  OK; ERROR_INVALID_TICKET: above what was committed, or EVERYTHING; ERROR_NOT_RISING: a value above
              GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
@@ -705,17 +714,19 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *device, 
 /** Options of a timeline. */
 typedef struct gpusync_timeline_desc {
     uint64_t initial_value;        /**< Of a timeline with its own event, else ignored. Up to GPUSYNC_MAX_VALUE. */
-    const char *GPUSYNC_OPT label; /**< Shows in failures and reports; NULL: none. */
-    /** An MTLSharedEvent that other code signals, too; retained. Its value UINT64_MAX fails the timeline, with
-        ERROR_EXECUTION; others above GPUSYNC_MAX_VALUE count as that. NULL: makes one. */
+    const char *GPUSYNC_OPT label; /**< Shows in failures; NULL: none. */
+    /** An MTLSharedEvent that other code signals, too; retained; of one gpusync_timeline (not checked). Its value
+        UINT64_MAX, now or later, fails the timeline with ERROR_EXECUTION; others above GPUSYNC_MAX_VALUE count as that.
+        NULL: makes one. */
     void *GPUSYNC_OPT shared_event;
     /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
         A value may then come from there: work that waits for one goes to the GPU, whether or not its signal is known.
         Danger: if other code signals the value only after work that gpusync holds, the GPU's watchdog may end the wait.
         The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
     bool signalled_by_others;
-    /** A failure does not pass along this timeline: the value of work that failed, or never ran, is raised by the host
-        once each lower value of sent work has come. For frames that go on without the one that failed. */
+    /** A failure does not pass along this timeline: the value of work that failed, or never ran, is raised by the host,
+        on an imported event too, once each lower value of sent work is reached. For frames that go on without the one
+        that failed. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -757,7 +768,8 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
                                                      uint64_t *GPUSYNC_OPT base);
 
 /** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
-    signalled counts when the work has succeeded. With signalled_by_others this call reads the event.
+    signalled counts when the work has succeeded. With signalled_by_others this call reads the event; it does not look
+    at work.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -772,7 +784,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work that was to signal the timeline is not affected.
-    reason   Copied. Its result counts if it is from -1 to ERROR_COMPILE, named or not. Else, or NULL: ERROR_EXECUTION.
+    reason   Copied: result, class, texts and labels reach what waits. Its result counts if it is from -1 to
+             ERROR_COMPILE, named or not. Else, or NULL: ERROR_EXECUTION.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
@@ -781,7 +794,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     value may still be NOT_READY for a moment.
     options  As gpusync_wait; handlers does nothing.
     Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST: not reached a second after the loss;
-             ERROR_DESTROYED; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WOULD_DEADLOCK: in a callback.
+             ERROR_DESTROYED; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WOULD_DEADLOCK: as gpusync_wait.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
                                                                    uint64_t timeout_ns,
@@ -802,8 +815,8 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     A point whose queue or timeline is destroyed before it has ended has failed with ERROR_DESTROYED: ANY and
     ALL_OR_FAILURE end, ALL goes on with the others; if the work of the point ends before ALL looks again, its own
     result counts. One whose device was lost a second ago has failed with ERROR_DEVICE_LOST.
-    GPUSYNC_EVERYTHING counts as a wait for everything: ALL reports the failures of each such point,
-    ANY those of the point of `which`.
+    GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, the others
+    those of each such point that has ended.
     Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
              ANY. TIMEOUT: at the limit the wait was not over; with ALL although a point may have failed already
              (`which` tells it). ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an
@@ -844,9 +857,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     before the first one to make everything wait, and before any signal of this buffer. The buffer is open from here on.
     command_buffer  Any uncommitted one of the Metal queue.
     point           A value, or a ticket of any queue of the device, for which the host waits.
-    The buffer is held, as a whole, until each point has come as "Held" says. Nothing is encoded for what is reached.
-    Commit it with gpusync_commit or gpusync_submit, never with [buffer commit]; or discard it. If the point fails, the
-    ticket fails with the same error; if the record of how a ticket ended is gone, with ERROR_RESULT_UNKNOWN.
+    The buffer is held, as a whole, as "Held" says. Nothing is encoded for what is reached. Commit it with
+    gpusync_commit or gpusync_submit, never with [buffer commit]; or discard it. If the point fails, the ticket fails
+    with the same error; if the record of how a ticket ended is gone, with ERROR_RESULT_UNKNOWN.
     Returns  OK, also for a timeline that has failed. After an error nothing is encoded. ERROR_INVALID_ARGUMENT also:
              behind a signal of this buffer; a point of another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
              ERROR_INVALID_TICKET: above what was committed, or EVERYTHING. ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
@@ -868,11 +881,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 
 /** Flags of a submission. Open: later versions may have more. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
-    /** The host waits and signals, in place of the GPU: for command buffers that were encoded elsewhere. Without it the
-        waits stand in a command buffer of gpusync's in front of the work, and the signals in one behind it: the work
-        may overlap those where Metal tracks no resource between the two. */
+    /** The host waits, until each value is reached, and signals, in place of the GPU: for command buffers that were
+        encoded elsewhere. Without it the waits stand in a command buffer of gpusync's in front of the work, and the
+        signals in one behind it: the work may overlap those where Metal tracks no resource between the two. */
     GPUSYNC_SUBMIT_HOST_SYNC = 2,
-    GPUSYNC_SUBMIT_UNORDERED = 4 /**< Passes held work; while it is held, no work queues up behind it: sentence 3. */
+    GPUSYNC_SUBMIT_UNORDERED = 4 /**< Passes held work; while it is held, no work queues up behind it (sentence 3). */
 } gpusync_submit_flags;
 
 /** Work between waits and signals. */
@@ -885,17 +898,17 @@ typedef struct gpusync_submission {
     size_t signal_count;                                  /**< 0: signals may be NULL. */
     gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at the end, as if by gpusync_on_done. */
     void *GPUSYNC_OPT user;                               /**< Passed to on_complete. */
-    const char *GPUSYNC_OPT label;                        /**< Shows in failures and reports; NULL: none. */
+    const char *GPUSYNC_OPT label;                        /**< Shows in failures; NULL: none. */
     uint32_t flags;                                       /**< gpusync_submit_flags. */
 } gpusync_submission;
 
 /** Submit command buffers between waits and signals as one ticket, which ends when all of them, and all points that
     they wait for, have ended. Waits and signals that were encoded into the buffers count, too. Never waits for room.
-    Returns  OK: sent, held, or ended already. After an error the command buffers are as
-             before, and on_complete is not called. Every error of gpusync_commit, about any of the command buffers.
-             ERROR_QUEUE_FULL: no place for a submission without command buffers, or for gpusync's own: one for waits
-             and one for signals that the GPU makes. ERROR_INVALID_TICKET: a wait above what was committed, or
-             EVERYTHING. ERROR_NOT_RISING also: the signals of one timeline do not rise, or a value above
+    Returns  OK: sent, held, or ended already; *ticket is written before on_complete may run. After an error the command
+             buffers are as before, and on_complete is not called. Every error of gpusync_commit, about any of the
+             command buffers. ERROR_QUEUE_FULL: no place for a submission without command buffers, or for gpusync's own:
+             one for waits and one for signals that the GPU makes. ERROR_INVALID_TICKET: a wait above what was
+             committed, or EVERYTHING. ERROR_NOT_RISING also: the signals of one timeline do not rise, or a value above
              GPUSYNC_MAX_VALUE. ERROR_METAL_NIL: gpusync's own buffers. ERROR_INVALID_ARGUMENT also: a point of another
              device, a signal of a ticket, a command buffer twice, an unknown flag.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue   Owns retains
@@ -909,8 +922,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
     behind   A command buffer of this queue that was committed: the ticket fails with its error if it fails. NULL: the
              ticket tells the end of what was committed before, and not its success.
     A sticky failure refuses no marker. The ticket does not tell of work that the other code commits later.
-    Returns  OK; ERROR_NOT_COMMITTED: behind is not committed; ERROR_WRONG_QUEUE; ERROR_QUEUE_FULL; ERROR_METAL_NIL;
-             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    Returns  OK; ERROR_NOT_COMMITTED: Metal does not have behind (perhaps it is held); ERROR_WRONG_QUEUE;
+             ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
     Owns retains behind until the ticket has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *GPUSYNC_OPT behind,
@@ -920,9 +933,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
     Danger: the GPU continues with the work that Metal has, and nothing tells when it is finished, so gpusync_is_done
-    stays false: keep the memory that this work uses for ever. Such work ends with ERROR_DESTROYED, held work with
-    ERROR_CANCELLED (on a lost device both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that
-    work of Metal's was to signal fail, order_only ones too.
+    stays false: keep the memory that this work uses for ever. Waits of other threads for what has not ended return
+    ERROR_DESTROYED. Such work ends with ERROR_DESTROYED, held work with ERROR_CANCELLED (on a lost device both with
+    ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that work of Metal's was to signal fail,
+    order_only ones too.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until callbacks of the queue that run have returned
     Owns releases what the queue kept; Metal keeps command buffers in flight. Objects of gpusync_release_after stay */
@@ -941,8 +955,9 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
                                                        void *GPUSYNC_OPT user);
 
 /** End all held work of the queue with ERROR_CANCELLED, plain commits that are held behind other work, too. Ordered
-    work ends in its turn, behind the ordered work before it; the timelines that the work was to signal fail then. Work
-    that failed before keeps its failure.
+    work ends in its turn, behind the ordered work before it; the timelines that the work was to signal fail then
+    (order_only ones rise). Work that failed before keeps its failure. The command buffers are committed no more: encode
+    anew.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 
@@ -1002,8 +1017,9 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 
 /** Destroy a device when its queues and timelines are destroyed, without blocking.
     destroyed  Called with user when the last object is gone, where callbacks run; with GPUSYNC_CALLBACKS_MANUAL the
-               device goes in that gpusync_device_run_callbacks. NULL: none. No function of the program is called after
-               it. The code of gpusync must stay loaded.
+               device goes in that gpusync_device_run_callbacks: pass `destroyed`, for nothing else tells. NULL: none.
+               Not called after an error. No function of the program is called after it. The code of gpusync must stay
+               loaded.
     The device's objects stay usable until they are destroyed. No call may use the device itself any more, except, with
     GPUSYNC_CALLBACKS_MANUAL, gpusync_device_run_callbacks: on one thread at a time, until `destroyed` has run.
     Returns  OK; ERROR_DESTROYED: this was called before.
@@ -1294,9 +1310,10 @@ static void *gpusync__label(const char *text)
 /* Copies a text of the program's, or NULL: nothing. */
 static void gpusync__copy_label(char *to, size_t size, const char *text)
 {
+    if (!text)
+        return;
     void *pool = gpusync__pool_push();
-    if (text)
-        gpusync__copy_string(to, size, gpusync__label(text));
+    gpusync__copy_string(to, size, gpusync__label(text));
     gpusync__pool_pop(pool);
 }
 
@@ -4044,7 +4061,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return GPUSYNC_TIMEOUT;
 }
 
-/* Makes the goal of a point, with a reference. everything: the point may be EVERYTHING. */
+/* Makes the goal of a point. everything: the point may be EVERYTHING. */
 static gpusync_result gpusync__goal_of(const gpusync_point *point, bool everything, gpusync__goal *goal)
 {
     gpusync__target *t = point->timeline ? &point->timeline->target : &point->queue->target;
@@ -4062,7 +4079,6 @@ static gpusync_result gpusync__goal_of(const gpusync_point *point, bool everythi
             return GPUSYNC_ERROR_INVALID_TICKET;
         }
     }
-    gpusync__keep(t);
     return GPUSYNC_OK;
 }
 
@@ -4079,8 +4095,10 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
     if (!goals)
         return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    for (; made < count && (result = gpusync__goal_of(&points[made], true, &goals[made])) == GPUSYNC_OK; made++)
+    for (; made < count && (result = gpusync__goal_of(&points[made], true, &goals[made])) == GPUSYNC_OK; made++) {
+        gpusync__keep(goals[made].target);
         goals[made].handlers = options && options->handlers && !points[made].timeline;
+    }
     gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0};
     if (result == GPUSYNC_OK)
         result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
@@ -4163,17 +4181,14 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     if (gpusync__is_well(queue, ticket) && !times)
         return GPUSYNC_OK;
     gpusync__target *t = &queue->target;
-    uint64_t committed = GPUSYNC__LOAD(&t->head.committed), number = ticket > 0 ? (uint64_t)ticket : 0;
+    uint64_t committed = GPUSYNC__LOAD(&t->head.committed);
     gpusync__goal goal;
     memset(&goal, 0, sizeof goal);
     goal.target = t;
-    goal.number = number;
-    if (ticket == GPUSYNC_EVERYTHING) {
-        goal.kind = GPUSYNC__ALL;
-        goal.number = committed;
-    } else if (number > committed) {
+    goal.kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__NUMBER;
+    goal.number = ticket == GPUSYNC_EVERYTHING ? committed : ticket > 0 ? (uint64_t)ticket : 0;
+    if (goal.number > committed)
         return GPUSYNC_ERROR_INVALID_TICKET;
-    }
     bool ended = GPUSYNC__LOAD(&t->head.completed) >= goal.number || !gpusync__look(queue, goal.number);
     if (ended && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         gpusync__look_around(t->device); /* it waits for work or values of others */
@@ -4413,6 +4428,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     gpusync_result result = gpusync__goal_of(point, false, &goal);
     if (result != GPUSYNC_OK)
         return result;
+    gpusync__keep(goal.target);
     gpusync__callback *c = (gpusync__callback *)gpusync__zeroed(sizeof *c);
     if (c) {
         c->fn = fn;
@@ -4486,18 +4502,21 @@ static gpusync__work *gpusync__unopen(gpusync_queue *q, gpusync__work **at)
     return w;
 }
 
-/* Takes a place for a command buffer, and waits for it; takes memory for its work, if there is some free. */
-static gpusync_result gpusync__take_place(gpusync_queue *q, uint64_t timeout_ns, gpusync__work **w)
+/* Takes a place for a command buffer, and waits for it. */
+static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 {
+    gpusync_queue *q = w->queue;
     gpusync_result result = gpusync__refuses(q, false);
     if (result != GPUSYNC_OK)
         return result;
     gpusync__lock(&q->target.device->lock);
     bool free = q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
-    *w = gpusync__reuse(q->target.device);
     gpusync__unlock(&q->target.device->lock);
-    return free ? GPUSYNC_OK : gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
+    if (!free)
+        result = gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
+    w->room = result == GPUSYNC_OK;
+    return result;
 }
 
 /* Drops open work, which signals nothing. While a failure sticks the work counts as held work that never ran: it stands
@@ -4519,19 +4538,13 @@ static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__afte
     gpusync__leave(q, w, after);
 }
 
-/* Drops work that has no ticket, whether it is listed as open or was refused. */
+/* Drops work that was refused. Its room comes back with its memory. */
 static void gpusync__drop(gpusync__work *w)
 {
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_queue *q = w->queue;
-    gpusync__work **at = &q->open;
-    gpusync__lock(&q->target.device->lock);
-    while (*at && *at != w)
-        at = &(*at)->next;
-    if (*at)
-        gpusync__unopen(q, at);
-    gpusync__drop_open(q, w, &after);
-    gpusync__finish(q->target.device, &after);
+    void *pool = gpusync__pool_push();
+    w->unsent = true;
+    gpusync__work_unref(w);
+    gpusync__pool_pop(pool);
 }
 
 /* Makes Metal's command buffer, +0, for the caller's pool. */
@@ -4560,38 +4573,28 @@ GPUSYNC__APART gpusync_result gpusync__check_descriptor(const gpusync_queue *q, 
 static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
                                              uint64_t timeout_ns, void **out)
 {
-    gpusync__after after = GPUSYNC__NOTHING_POOLED;
-    gpusync__work *w = NULL;
-    gpusync_result result = gpusync__take_place(q, timeout_ns, &w);
-    bool placed = result == GPUSYNC_OK;
-    if (placed && !w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
-        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync__work *w = gpusync__work_new(q, 1);
+    if (!w)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync_result result = gpusync__take_place(w, timeout_ns);
     void *pool = gpusync__pool_push();
     void *made = result == GPUSYNC_OK ? gpusync__make_buffer(q, desc) : NULL;
-    if (result == GPUSYNC_OK && !made)
-        result = GPUSYNC_ERROR_METAL_NIL;
-    if (w)
-        gpusync__work_init(w, q);
-    if (w)
-        w->room = placed;
-    if (made)
+    if (made) {
         w->buffers[w->count++] = gpusync__retain(made);
-    if (made && desc->label)
         gpusync__copy_label(w->label, sizeof w->label, desc->label);
+    } else if (result == GPUSYNC_OK) {
+        result = GPUSYNC_ERROR_METAL_NIL;
+    }
     gpusync__lock(&q->target.device->lock);
-    if (made)
+    if (result == GPUSYNC_OK)
         result = gpusync__refuses(q, false);
     if (result == GPUSYNC_OK)
         gpusync__open(q, w);
-    else if (w)
-        w->unsent = true; /* its place comes back with its memory */
-    else if (placed)
-        gpusync__give_room(q, 1, 0, &after);
-    gpusync__finish(q->target.device, &after);
+    gpusync__unlock(&q->target.device->lock);
     if (result == GPUSYNC_OK)
         *out = made;
-    else if (w)
-        gpusync__work_unref(w);
+    else
+        gpusync__drop(w);
     gpusync__pool_pop(pool);
     return result;
 }
@@ -4606,7 +4609,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_create(gpusync_queue *queue, c
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!desc)
         desc = &none;
-    gpusync__keep(&queue->target);
+    gpusync__keep(&queue->target); /* a destroy may begin */
     gpusync_result result = desc->descriptor ? gpusync__check_descriptor(queue, desc) : GPUSYNC_OK;
     if (result == GPUSYNC_OK)
         result = gpusync__create_buffer(queue, desc, timeout_ns, out);
@@ -4760,21 +4763,18 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     gpusync__after after = GPUSYNC__NOTHING;
     uint64_t now =
         gpusync_in_flight(q) ? 0 : gpusync_now_ns(); /* for how long a ticket takes; else the last end counts */
-    gpusync_ticket number = 0;
     gpusync__lock(&q->order);
     gpusync__lock(&dev->lock);
     gpusync_result result = gpusync__try_enter(q, &w, buffer, enqueued, c, now, &after);
     bool goes = result == GPUSYNC_OK && w->state == GPUSYNC__SENT;
-    if (result == GPUSYNC_OK)
-        number = (gpusync_ticket)w->ticket;
+    if (ticket && result == GPUSYNC_OK) /* before a callback of it may run */
+        *ticket = (gpusync_ticket)w->ticket;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
     bool moves = !plain && (dev->stirred || after.dead || gpusync__leaves(&after));
     gpusync__unlock(&dev->lock);
     if (goes)
         gpusync__send_work(w);
     gpusync__unlock(&q->order);
-    if (ticket && result == GPUSYNC_OK)
-        *ticket = number;
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
@@ -4951,6 +4951,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     gpusync_result result = gpusync__goal_of(point, false, &goal);
     if (result != GPUSYNC_OK)
         return result;
+    gpusync__keep(goal.target);
     if (point->timeline && point->timeline->outside)
         gpusync__look_at_event(point->timeline);
     bool boxed = w->link_count >= GPUSYNC__FEW;
@@ -5008,7 +5009,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
             return GPUSYNC_ERROR_INVALID_ARGUMENT; /* nothing waits behind a signal */
     result = gpusync__add_link(w, point, signal, true, true, &link);
     if (result != GPUSYNC_OK && opened)
-        gpusync__drop(w);
+        gpusync_command_buffer_discard(q, buffer);
     if (!link || !link->encoded)
         return result;
     void *pool = gpusync__pool_push();
@@ -5142,8 +5143,7 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->submitted = true;
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
     w->given = (uint32_t)s->command_buffer_count;
-    if (s->label)
-        gpusync__copy_label(w->label, sizeof w->label, s->label);
+    gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = gpusync__add_links(w, s, false, &front);
     w->buffers[0] = NULL;
     w->first = w->count = front;
