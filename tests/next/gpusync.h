@@ -2690,14 +2690,12 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
-        if (!link->signal)
+        if (!link->signal) {
             gpusync__unlist(&link->entry);
-        if (!link->signal || !link->entry.next)
-            continue;
-        if (t->target.alert & GPUSYNC__FAILED) {
+        } else if (t->target.alert & GPUSYNC__FAILED) {
             gpusync__withdraw(link, after);
             gpusync__write_later(t, after); /* the GPU's signal may have come after the value that means failure */
-        } else {
+        } else if (link->entry.next) {
             gpusync__advance(t, after);
         }
     }

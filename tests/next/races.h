@@ -165,6 +165,7 @@ TURNS_UNUSED static void turns_gpus(int queues)
 typedef struct outcome {
     int calls;
     gpusync_result result;
+    gpusync_ticket ticket; /* of the submission: there before on_complete runs */
 } outcome;
 
 TURNS_UNUSED static void note_outcome(void *user, gpusync_result result, const gpusync_error *error)
@@ -175,6 +176,12 @@ TURNS_UNUSED static void note_outcome(void *user, gpusync_result result, const g
     turns_check(!error || error->result == result);
     o->calls++;
     o->result = result;
+}
+
+TURNS_UNUSED static void note_submission(void *user, gpusync_result result, const gpusync_error *error)
+{
+    turns_check(((outcome *)user)->ticket > 0);
+    note_outcome(user, result, error);
 }
 
 TURNS_UNUSED static void count_gone(void *user)
@@ -212,7 +219,8 @@ TURNS_UNUSED static gpusync_ticket commit_buffer(gpusync_queue *q, void *buffer)
 TURNS_UNUSED static gpusync_ticket submit_buffer(gpusync_queue *q, void *buffer, const gpusync_point *wait,
                                                  const gpusync_point *signal, outcome *o, uint32_t flags)
 {
-    gpusync_ticket ticket;
+    outcome none = {0};
+    gpusync_ticket *ticket = o ? &o->ticket : &none.ticket;
     gpusync_submission submission = {
         .waits = wait,
         .wait_count = wait != NULL,
@@ -220,12 +228,12 @@ TURNS_UNUSED static gpusync_ticket submit_buffer(gpusync_queue *q, void *buffer,
         .command_buffer_count = 1,
         .signals = signal,
         .signal_count = signal != NULL,
-        .on_complete = o ? note_outcome : NULL,
+        .on_complete = o ? note_submission : NULL,
         .user = o,
         .flags = flags,
     };
-    turns_expect(gpusync_submit(q, &submission, &ticket), GPUSYNC_OK);
-    return ticket;
+    turns_expect(gpusync_submit(q, &submission, ticket), GPUSYNC_OK);
+    return *ticket;
 }
 
 TURNS_UNUSED static gpusync_result wait_for_ever(gpusync_queue *q, gpusync_ticket ticket)

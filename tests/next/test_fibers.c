@@ -347,7 +347,7 @@ static void fiber_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         park_thread(waiter, deadline_ns);
         return;
     }
-    f->parks++;
+    COUNT(&f->parks);
     pthread_mutex_lock(&s->lock);
     f->deadline = deadline_ns;
     f->waiter = waiter;
@@ -742,7 +742,7 @@ static void finish_the_buffer(fiber *f)
 
 static void finish_once(fiber *f)
 {
-    if (f->parks == 1) finish_the_buffer(f);
+    if (GET(&f->parks) == 1) finish_the_buffer(f);
 }
 
 static void test_R23_one_park_is_one_move(void **state)
