@@ -5888,31 +5888,19 @@ extern inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_
 extern "C" {
 #endif
 #ifdef __GNUC__
-gpusync_result gpusync__plain_device_create(const gpusync_device_desc *desc, gpusync_device **out)
-    GPUSYNC__SYMBOL("gpusync_device_create");
-gpusync_result gpusync__plain_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out)
-    GPUSYNC__SYMBOL("gpusync_queue_create");
-gpusync_result gpusync__plain_command_buffer_create(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
-                                                    uint64_t timeout_ns, void **out)
-    GPUSYNC__SYMBOL("gpusync_command_buffer_create");
-
-GPUSYNC_API gpusync_result gpusync__plain_device_create(const gpusync_device_desc *desc, gpusync_device **out)
-{
-    return gpusync_device_create(desc, out);
-}
-
-GPUSYNC_API gpusync_result gpusync__plain_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
-                                                       gpusync_queue **out)
-{
-    return gpusync_queue_create(device, desc, out);
-}
-
-GPUSYNC_API gpusync_result gpusync__plain_command_buffer_create(gpusync_queue *queue,
-                                                                const gpusync_command_buffer_desc *desc,
-                                                                uint64_t timeout_ns, void **out)
-{
-    return gpusync_command_buffer_create(queue, desc, timeout_ns, out);
-}
+#define GPUSYNC__PLAIN(name, parameters, arguments)                                    \
+    gpusync_result gpusync__plain_##name parameters GPUSYNC__SYMBOL("gpusync_" #name); \
+    GPUSYNC_API gpusync_result gpusync__plain_##name parameters                        \
+    {                                                                                  \
+        return gpusync_##name arguments;                                               \
+    }
+GPUSYNC__PLAIN(device_create, (const gpusync_device_desc *desc, gpusync_device **out), (desc, out))
+GPUSYNC__PLAIN(queue_create, (gpusync_device * device, const gpusync_queue_desc *desc, gpusync_queue **out),
+               (device, desc, out))
+GPUSYNC__PLAIN(command_buffer_create,
+               (gpusync_queue * queue, const gpusync_command_buffer_desc *desc, uint64_t timeout_ns, void **out),
+               (queue, desc, timeout_ns, out))
+#undef GPUSYNC__PLAIN
 #endif
 #ifdef __cplusplus
 }
