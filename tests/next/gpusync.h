@@ -1497,7 +1497,7 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 
 #define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
 
-/* What has one ticket. The fields from `ticket` to `label` are zero at first. */
+/* What has one ticket. The fields from `ticket` to `gpu_end` are zero at first. */
 typedef struct gpusync__work {
     struct gpusync__work *next; /* of those that are open, that have a ticket, or that are free */
     gpusync_queue *queue;       /* with a reference */
@@ -1554,9 +1554,9 @@ struct gpusync_queue {
     const gpusync_spin *spin;
     uint32_t limit, log_size;
     bool imported, sticky;
-    uint64_t bad;    /* the highest ticket that failed. Read without the lock */
-    uint32_t untold; /* failures of which no wait for everything has told. Read without the lock */
-    bool missed;     /* a thread had work to send, and found the order lock taken: its holder looks once more after its
+    uint64_t bad; /* the highest ticket that failed. Read without the lock */
+    bool untold;  /* no wait for everything has told of some failure. Read without the lock */
+    bool missed;  /* a thread had work to send, and found the order lock taken: its holder looks once more after its
                          unlock. Atomic */
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
@@ -1679,15 +1679,10 @@ typedef struct gpusync__after {
     gpusync__work *dead;            /* to unreference */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
-    bool pooled;                    /* the thread has an autorelease pool */
 } gpusync__after;
-#define GPUSYNC__NOTHING                                 \
-    {                                                    \
-        NULL, NULL, NULL, NULL, NULL, NULL, false, false \
-    }
-#define GPUSYNC__NOTHING_POOLED                         \
-    {                                                   \
-        NULL, NULL, NULL, NULL, NULL, NULL, false, true \
+#define GPUSYNC__NOTHING                          \
+    {                                             \
+        NULL, NULL, NULL, NULL, NULL, NULL, false \
     }
 
 /* The selectors are registered once. */
@@ -1899,12 +1894,12 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *buffer, 
 GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *error)
 {
     const char *why = w->why ? w->why : "the command buffer failed; there was no memory for Metal's text";
-    if (w->error)
+    if (w->error) {
         *error = *w->error;
-    else
+    } else {
         gpusync__own_error(error, w->result, why);
-    if (!w->error)
         gpusync__copy_text(error->label, sizeof error->label, w->label);
+    }
     error->failure = w->failure;
     error->transient = w->failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || w->failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
                        w->failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
@@ -2139,21 +2134,6 @@ static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__targe
 
 /* -- work */
 
-/* Fills in work with one reference. */
-static void gpusync__work_init(gpusync__work *w, gpusync_queue *q)
-{
-    memset(&w->ticket, 0, offsetof(gpusync__work, since_ns) - offsetof(gpusync__work, ticket));
-    w->since_ns = 0;
-    w->gpu_start = w->gpu_end = 0;
-    w->turn.next = NULL;
-    w->label[0] = '\0';
-    w->buffers = w->few_buffers;
-    w->links_end = &w->links;
-    w->refs = 1;
-    w->queue = q;
-    gpusync__keep(&q->target);
-}
-
 /* Takes memory off the free list, or NULL. Under the lock. */
 static gpusync__work *gpusync__reuse(gpusync_device *dev)
 {
@@ -2186,18 +2166,28 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
         GPUSYNC_FREE(w);
         return NULL;
     }
-    gpusync__work_init(w, q);
+    memset(&w->ticket, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, ticket));
+    w->turn.next = NULL;
+    w->turn.sleeper = NULL;
+    w->turn.work = w;
+    w->label[0] = '\0';
     w->buffers = many ? many : w->few_buffers;
+    w->links_end = &w->links;
+    w->refs = 1;
+    w->queue = q;
+    gpusync__keep(&q->target);
     return w;
 }
 
-/* The last reference of work is gone. In a pool, for objects of the program's may go. */
+/* The last reference of work is gone. */
 static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
     gpusync_device *dev = q->target.device;
+    void *pool = gpusync__pool_push(); /* for what the end of objects of the program's autoreleases */
     for (uint32_t i = 0; i < w->count; i++)
         gpusync__release(w->buffers[i]);
+    gpusync__pool_pop(pool);
     for (gpusync__link *link = w->links, *next; link; link = next) {
         next = link->next;
         gpusync__unref(link->target);
@@ -2236,6 +2226,12 @@ static void gpusync__work_unref(gpusync__work *w)
    is under the device's lock: only lists and numbers change. What has to be done without the lock stands in `after`. */
 
 enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
+
+/* Sets a reason for waits to look under the lock. */
+static void gpusync__alarm(gpusync__target *t, uint32_t reason)
+{
+    GPUSYNC__STORE(&t->alert, t->alert | reason);
+}
 
 /* Has gpusync__go_on judge the work: something that it waits for has changed. */
 static void gpusync__stir(gpusync__work *w)
@@ -2330,12 +2326,17 @@ static void gpusync__rouse(gpusync__sleeper *s, gpusync__after *after)
 {
     for (size_t i = 0; i < s->count; i++)
         gpusync__unlist(&s->goals[i].entry);
-    if (s->woken)
-        return;
     GPUSYNC__STORE(&s->woken, true);
     GPUSYNC__ADD(&s->taken, 1);
     s->next = after->woken;
     after->woken = s;
+}
+
+/* The same for all sleepers of a ring. */
+static void gpusync__rouse_all(gpusync__entry *ring, gpusync__after *after)
+{
+    while (ring->next != ring)
+        gpusync__rouse(ring->next->sleeper, after);
 }
 
 /* Makes a callback the last of those that are due. */
@@ -2425,8 +2426,7 @@ static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
 /* A timeline is closed: work that waits above the highest signal that may come is judged again. */
 static void gpusync__judge_closed(gpusync_timeline *t, gpusync__after *after)
 {
-    const gpusync__entry *top = t->signals.prev;
-    uint64_t number = top != &t->signals && top->number > t->sent ? top->number : t->sent;
+    uint64_t top = t->signals.prev->number, number = top > t->sent ? top : t->sent;
     gpusync__take_some(&t->target, number + 1, UINT64_MAX, GPUSYNC__WORKS, after);
 }
 
@@ -2482,7 +2482,7 @@ static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
 /* Has the event written when the thread has unlocked. */
 static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
 {
-    if (t->dirty || (t->target.alert & GPUSYNC__FAILED && t->imported))
+    if (t->dirty)
         return;
     t->dirty = true;
     gpusync__keep(&t->target);
@@ -2510,7 +2510,7 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
     if (t->target.alert & GPUSYNC__FAILED)
         return;
     t->error = *error;
-    GPUSYNC__STORE(&t->target.alert, t->target.alert | GPUSYNC__FAILED);
+    gpusync__alarm(&t->target, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
     gpusync__write_later(t, after);
     for (gpusync__entry *e = t->signals.next, *next; e != &t->signals; e = next) {
         next = e->next; /* there is nothing to raise any more */
@@ -2586,7 +2586,7 @@ static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error
     }
     record->error = *error;
     record->told = 0;
-    GPUSYNC__STORE(&q->untold, q->untold + 1);
+    GPUSYNC__STORE(&q->untold, true);
     if (ticket > q->bad)
         GPUSYNC__STORE(&q->bad, ticket);
 }
@@ -2612,9 +2612,8 @@ static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusy
         return;
     q->stuck = *error;
     q->sticks = true;
-    for (gpusync__entry *e; (e = q->rooms.next) != &q->rooms;)
-        gpusync__rouse(e->sleeper, after);
-    GPUSYNC__STORE(&q->target.alert, q->target.alert | GPUSYNC__STUCK);
+    gpusync__rouse_all(&q->rooms, after);
+    gpusync__alarm(&q->target, GPUSYNC__STUCK);
     gpusync__stir_held(q);
 }
 
@@ -2733,7 +2732,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
             gpusync__stir(q->turn);
     }
     if (q->front != w || q->frozen) { /* nothing passes this ticket now */
-        GPUSYNC__STORE(&q->target.alert, q->target.alert | GPUSYNC__AHEAD);
+        gpusync__alarm(&q->target, GPUSYNC__AHEAD);
         gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__ALL_KINDS, after);
     }
     if (q->front == w)
@@ -2753,10 +2752,11 @@ static bool gpusync__has_room(const gpusync_queue *q)
 
 /* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
    so no other thread gets in first, and each place wakes one thread. */
-static void gpusync__give_room(gpusync_queue *q, uint32_t room, uint32_t own, gpusync__after *after)
+static void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
 {
-    q->room -= room;
-    q->own -= own;
+    gpusync_queue *q = w->queue;
+    q->room -= w->room;
+    q->own -= w->own;
     for (gpusync__entry *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
         q->room++;
         e->number = 1;
@@ -2767,10 +2767,10 @@ static void gpusync__give_room(gpusync_queue *q, uint32_t room, uint32_t own, gp
 /* The command buffers of work that never ran are gone: Metal has counted them until now. */
 GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
 {
-    gpusync__after after = GPUSYNC__NOTHING_POOLED;
+    gpusync__after after = GPUSYNC__NOTHING;
     gpusync_device *dev = w->queue->target.device;
     gpusync__lock(&dev->lock);
-    gpusync__give_room(w->queue, w->room, w->own, &after);
+    gpusync__give_room(w, &after);
     gpusync__finish(dev, &after);
 }
 
@@ -2788,14 +2788,12 @@ static void gpusync__note_end(gpusync_queue *q, const gpusync__work *w, uint64_t
 static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
-    if (w->state == GPUSYNC__SENT) {
-        q->sent--;
-    }
+    q->sent -= w->state == GPUSYNC__SENT;
     if (now)
         gpusync__note_end(q, w, now);
     w->state = GPUSYNC__ENDED;
     if (!w->unsent) /* else with its memory */
-        gpusync__give_room(q, w->room, w->own, after);
+        gpusync__give_room(w, after);
 }
 
 /* --------------------------------------------------------------------------------- >>held --
@@ -2851,12 +2849,20 @@ static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
     gpusync__stir(w);
 }
 
+/* The next held work behind this one; NULL: the first, there is no more. */
+static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
+{
+    gpusync__work *w = last ? last->next : q->held_count ? q->front : NULL;
+    while (w && w->state != GPUSYNC__HELD)
+        w = w->next;
+    return w;
+}
+
 /* Has all held work of a queue judged again. */
 static void gpusync__stir_held(gpusync_queue *q)
 {
-    for (gpusync__work *w = q->held_count ? q->front : NULL; w; w = w->next)
-        if (w->state == GPUSYNC__HELD)
-            gpusync__stir(w);
+    for (gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
+        gpusync__stir(w);
 }
 
 /* Whether the work waits for this value of the timeline or a higher one. */
@@ -2903,8 +2909,6 @@ static int gpusync__judge_signal(gpusync__work *w, const gpusync__link *link, gp
     lower->awaited = lower->awaited || gpusync__is_unsent(lower->entry.work);
     gpusync__unlist(&w->turn);
     w->turn.number = lower->entry.number;
-    w->turn.sleeper = NULL;
-    w->turn.work = w;
     gpusync__list(&t->target, &w->turn, after);
     return GPUSYNC__NOT_YET;
 }
@@ -2913,14 +2917,13 @@ static int gpusync__judge_signal(gpusync__work *w, const gpusync__link *link, gp
 static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    const gpusync__entry *top = t->signals.prev;
     int stands = gpusync__stands(link->target, link->entry.number, NULL);
-    if (stands != GPUSYNC__NOT_YET)
+    if (stands != GPUSYNC__NOT_YET || link->target->kind == GPUSYNC__QUEUE)
         return stands;
     if (link->encoded && (t->coming >= link->entry.number || t->outside))
         return GPUSYNC__WELL;
-    bool closed = link->target->kind == GPUSYNC__TIMELINE && link->target->alert & GPUSYNC__CLOSED && !t->outside;
-    if (!closed || link->entry.number <= t->sent || (top != &t->signals && top->number >= link->entry.number))
+    bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= t->signals.prev->number;
+    if (comes || !(t->target.alert & GPUSYNC__CLOSED))
         return GPUSYNC__NOT_YET;
     gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
     return GPUSYNC__BADLY;
@@ -2956,6 +2959,8 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
 static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     bool first = w->unordered || q->held == w;
+    if (w->ready)
+        gpusync__unready(q, w);
     int may = first ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY)
         gpusync__give_up(w, after);
@@ -2982,7 +2987,7 @@ static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusyn
         if ((dev->stirred = w->next_stirred) == NULL)
             dev->stirred_end = &dev->stirred;
         w->stirred = false;
-        if (w->state == GPUSYNC__HELD && !w->ready)
+        if (w->state == GPUSYNC__HELD)
             gpusync__rejudge(w->queue, w, after);
         else if (w->state == GPUSYNC__ENDED)
             gpusync__settle(w->queue, w, after);
@@ -3172,31 +3177,34 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
    at each look, and when Metal's listener tells. A listener may not hear (said of some systems), and a block may come
    late. */
 
-/* What the event of a timeline is to have. */
+/* What the event of a timeline is to have. An imported one is not failed. */
 static uint64_t gpusync__event_value(const gpusync_timeline *t)
 {
-    return t->target.alert & GPUSYNC__FAILED ? GPUSYNC__FAILED_VALUE : t->target.head.completed + t->base;
+    bool fails = t->target.alert & GPUSYNC__FAILED && !t->imported;
+    return fails ? GPUSYNC__FAILED_VALUE : t->target.head.completed + t->base;
 }
 
 /* Writes the value of a timeline to its event, if it is higher. One thread does at a time, and looks again whether the
    value has changed. A signal of the GPU's may cross this one, and the event then have the lower value (assumed): so
    the host also writes the GPU's next value, when that is reached. */
-static void gpusync__write_event(gpusync_device *dev, gpusync_timeline *t)
+static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
 {
+    gpusync_timeline *t = after->dirty;
     void *pool = gpusync__pool_push();
-    for (bool again = true; again;) {
-        gpusync__lock(&dev->lock);
-        uint64_t value = gpusync__event_value(t);
+    gpusync__lock(&dev->lock);
+    after->dirty = t->next_dirty;
+    for (uint64_t value = 0; value != gpusync__event_value(t);) {
         gpusync__entry *e = t->signals.next;
+        value = gpusync__event_value(t);
         if (gpusync__lowest_sent(t))
             gpusync__link_of(e)->crossed = true;
         gpusync__unlock(&dev->lock);
         if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
             GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
         gpusync__lock(&dev->lock);
-        again = t->dirty = value != gpusync__event_value(t);
-        gpusync__unlock(&dev->lock);
     }
+    t->dirty = false;
+    gpusync__unlock(&dev->lock);
     gpusync__pool_pop(pool);
     gpusync__unref(&t->target);
 }
@@ -3211,7 +3219,7 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
         return 0;
     uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the program reads what the GPU wrote before it signalled */
-    uint64_t value = raw > t->base ? raw - t->base : 0;
+    uint64_t value = raw;                    /* such a timeline has no base */
     if (value <= GPUSYNC__LOAD(&t->target.head.completed))
         return raw;
     gpusync__lock(&dev->lock);
@@ -3272,10 +3280,12 @@ static void gpusync__heard(void *block, void *event)
 /* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
    lower one, or the event shows the value and is not believed yet: gpusync__withdraw has it read then. What waits was
    listed before. The event is read once more after Metal was asked: it may have risen in between. */
-static void gpusync__arm(gpusync_device *dev, gpusync_timeline *t, gpusync__after *after)
+static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
 {
     typedef void (*notify)(void *, void *, void *, uint64_t, void *);
     gpusync__listener_block block;
+    gpusync_timeline *t = after->arms;
+    after->arms = t->next_arms; /* before `arms` is cleared: then it may be listed again */
     uint64_t shown = gpusync__read_event(t, after);
     gpusync__lock(&dev->lock);
     t->arms = false;
@@ -3283,7 +3293,7 @@ static void gpusync__arm(gpusync_device *dev, gpusync_timeline *t, gpusync__afte
     while (e != &t->target.entries && !e->number)
         e = e->next;
     uint64_t value = e->number;
-    bool waits = e != &t->target.entries && shown < value + t->base;
+    bool waits = e != &t->target.entries && shown < value;
     bool needed = waits && t->listener && (!t->armed || value < t->armed);
     if (needed)
         t->armed = value;
@@ -3292,7 +3302,7 @@ static void gpusync__arm(gpusync_device *dev, gpusync_timeline *t, gpusync__afte
         void *pool = gpusync__pool_push();
         gpusync__block_init(&block.block, gpusync__heard, &gpusync__listener_descriptor);
         block.listening = t->listening;
-        ((notify)gpusync__send)(t->event, gpusync__sel.notifyListener, t->listener, value + t->base, &block);
+        ((notify)gpusync__send)(t->event, gpusync__sel.notifyListener, t->listener, value, &block);
         gpusync__pool_pop(pool);
         gpusync__read_event(t, after);
     }
@@ -3316,7 +3326,7 @@ static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after
 }
 
 /* Sends held work of one queue. */
-static void gpusync__go_one(gpusync_device *dev, gpusync__after *after)
+static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
 {
     gpusync_queue *q = after->go;
     gpusync__lock(&dev->lock);
@@ -3330,30 +3340,25 @@ static void gpusync__go_one(gpusync_device *dev, gpusync__after *after)
 /* Drops references of lists. Last of all: the end of an object of the program's may call gpusync. */
 static void gpusync__drop_dead(gpusync__after *after)
 {
-    void *pool = after->pooled ? NULL : gpusync__pool_push();
     for (gpusync__work *w; (w = after->dead) != NULL;) {
         after->dead = w->next_else;
         gpusync__work_unref(w);
     }
-    if (pool)
-        gpusync__pool_pop(pool);
 }
 
 static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
 {
-    while (after->woken || after->dirty || after->arms || after->go) {
-        gpusync_timeline *t = after->woken ? NULL : after->dirty ? after->dirty : after->arms;
-        if (after->woken) {
+    for (bool more = true; more;) {
+        if (after->woken)
             gpusync__unpark_one(dev, after);
-        } else if (after->dirty) {
-            after->dirty = t->next_dirty;
-            gpusync__write_event(dev, t);
-        } else if (after->arms) {
-            after->arms = t->next_arms;
-            gpusync__arm(dev, t, after);
-        } else {
-            gpusync__go_one(dev, after);
-        }
+        else if (after->dirty)
+            gpusync__write_event(dev, after);
+        else if (after->arms)
+            gpusync__arm(dev, after);
+        else if (after->go)
+            gpusync__send_ready(dev, after);
+        else
+            more = false;
     }
     if (after->failed)
         gpusync__log_failure(after->failed);
@@ -3413,9 +3418,9 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *buffer, gpusync__aft
         w->failure = told.failure;
         w->error = error;
         after->failed = dev->log ? w : NULL;
-        if (gpusync__is_loss(told.failure))
-            gpusync__lose(dev, now);
     }
+    if (gpusync__is_loss(told.failure))
+        gpusync__lose(dev, now);
     gpusync__unlock(&dev->lock);
     if (!noted)
         GPUSYNC_FREE(error);
@@ -3451,7 +3456,7 @@ GPUSYNC__APART bool gpusync__has_error(void *buffer)
 /* Metal's handler. The status is terminal by then; should it not be, Metal's error decides. */
 static void gpusync__completed(void *block, void *argument)
 {
-    gpusync__after after = GPUSYNC__NOTHING_POOLED; /* libdispatch has one */
+    gpusync__after after = GPUSYNC__NOTHING;
     uint32_t index = ((const gpusync__handler *)block)->index;
     gpusync__work *w = gpusync__take_work(block);
     (void)argument; /* perhaps a wrapper of the command buffer */
@@ -3472,7 +3477,7 @@ static void gpusync__completed(void *block, void *argument)
 /* Metal drops the block. If the handler has not run, it never will: a look has to find the end. */
 static void gpusync__handler_dispose(const void *block)
 {
-    gpusync__after after = GPUSYNC__NOTHING_POOLED; /* that of the release */
+    gpusync__after after = GPUSYNC__NOTHING;
     gpusync__work *w = gpusync__take_work(block);
     if (!w)
         return;
@@ -3514,8 +3519,7 @@ static bool gpusync__is_over(const gpusync__work *w, void **failed)
 static void gpusync__found_over(gpusync__work *w, void *failed)
 {
     gpusync_device *dev = w->queue->target.device;
-    gpusync__after after = GPUSYNC__NOTHING_POOLED;
-    void *pool = gpusync__pool_push();
+    gpusync__after after = GPUSYNC__NOTHING;
     uint64_t now = gpusync_now_ns();
     if (failed)
         gpusync__failed(w, failed, &after);
@@ -3526,7 +3530,6 @@ static void gpusync__found_over(gpusync__work *w, void *failed)
     }
     gpusync__finish(dev, &after);
     gpusync__work_unref(w);
-    gpusync__pool_pop(pool);
 }
 
 /* Looks at a queue, up to a ticket. Returns whether Metal still has work up to there. Behind ordered work that is not
@@ -3635,10 +3638,8 @@ static gpusync__record *gpusync__untold(gpusync_queue *q, const gpusync__goal *g
         if ((uint64_t)record->error.ticket > goal->number || (record->told && record->told < goal->begun))
             continue;
         first = first ? first : record;
-        if (tells && !record->told) {
+        if (tells && !record->told)
             record->told = q->asked;
-            GPUSYNC__STORE(&q->untold, q->untold - 1);
-        }
     }
     return first;
 }
@@ -3766,6 +3767,8 @@ static void gpusync__tell(const gpusync__wait *wait)
         gpusync__untold(q, goal, true);
         if (q->dropped_untold <= goal->number)
             q->dropped_untold = 0;
+        if (q->bad <= goal->number)
+            GPUSYNC__STORE(&q->untold, false);
     }
 }
 
@@ -3907,7 +3910,7 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
         if (goal->over)
             continue;
         goal->entry.sleeper = s;
-        goal->entry.number = goal->kind >= GPUSYNC__ROOM ? 0 : goal->number;
+        goal->entry.number = goal->number;
         if (goal->kind == GPUSYNC__ROOM)
             gpusync__put(gpusync__queue_of(goal->target)->rooms.prev, &goal->entry);
         else
@@ -4286,9 +4289,9 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
         e = e->next;
     while (busy && !busy->in_turn)
         busy = busy->next;
-    const gpusync__target *of = e == &dev->due ? NULL : ((gpusync__callback *)(void *)e)->target;
-    bool waits = busy || (of && gpusync__runs(of));
-    gpusync__callback *c = e == &dev->due || waits ? NULL : (gpusync__callback *)(void *)e;
+    gpusync__callback *c = e == &dev->due ? NULL : (gpusync__callback *)(void *)e;
+    if (c && (busy || (c->target && gpusync__runs(c->target))))
+        c = NULL;
     if (c) {
         gpusync__unlist(e);
         dev->due_count--;
@@ -4392,10 +4395,8 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, siz
     if (gpusync__in_callback(dev))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL) {
-        GPUSYNC__ADD(&dev->refs, 1);
         gpusync__look_everywhere(dev);
         n = gpusync__run_due(dev, NULL, max);
-        gpusync__device_unref(dev);
     }
     if (count)
         *count = n;
@@ -4522,6 +4523,7 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     w->unsent = true;
+    gpusync__let_others_by(w, after);
     if (q->sticks)
         gpusync__fail_signals(w, &q->stuck, after);
     for (gpusync__link *link = w->links; link && !q->sticks; link = link->next)
@@ -4539,10 +4541,8 @@ static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__afte
 /* Drops work that was refused. Its room comes back with its memory. */
 static void gpusync__drop(gpusync__work *w)
 {
-    void *pool = gpusync__pool_push();
     w->unsent = true;
     gpusync__work_unref(w);
-    gpusync__pool_pop(pool);
 }
 
 /* Makes Metal's command buffer, +0, for the caller's pool. */
@@ -4583,6 +4583,7 @@ static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_com
     } else if (result == GPUSYNC_OK) {
         result = GPUSYNC_ERROR_METAL_NIL;
     }
+    gpusync__pool_pop(pool);
     gpusync__lock(&q->target.device->lock);
     if (result == GPUSYNC_OK)
         result = gpusync__refuses(q, false);
@@ -4593,7 +4594,6 @@ static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_com
         *out = made;
     else
         gpusync__drop(w);
-    gpusync__pool_pop(pool);
     return result;
 }
 
@@ -4644,26 +4644,29 @@ static bool gpusync__rises(const gpusync__work *w, const gpusync__link *link)
     return rises;
 }
 
+/* Whether work that has no ticket yet may have the signal. */
+static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusync__link *link)
+{
+    if (link->target->alert & GPUSYNC__FAILED)
+        return gpusync__timeline_of(link->target)->error.result;
+    return gpusync__rises(w, link) ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
+}
+
 /* Whether the queue takes the work. */
 static gpusync_result gpusync__accept(const gpusync_queue *q, const gpusync__work *w)
 {
     gpusync_result result = gpusync__refuses(q, w->marker);
-    for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next) {
-        if (!link->signal)
-            continue;
-        if (link->target->alert & GPUSYNC__FAILED)
-            result = gpusync__timeline_of(link->target)->error.result;
-        else if (!gpusync__rises(w, link))
-            result = GPUSYNC_ERROR_NOT_RISING;
-    }
+    for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
+        if (link->signal)
+            result = gpusync__accept_signal(w, link);
     return result;
 }
 
 /* Whether held work has this command buffer. */
 static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
 {
-    for (const gpusync__work *w = q->held_count ? q->front : NULL; w; w = w->next)
-        for (uint32_t i = 0; i < w->count && w->state == GPUSYNC__HELD; i++)
+    for (const gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
+        for (uint32_t i = 0; i < w->count; i++)
             if (w->buffers[i] == buffer)
                 return true;
     return false;
@@ -4899,9 +4902,7 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
     gpusync_device *dev = queue->target.device;
     gpusync__lock(&dev->lock);
     gpusync_result result = queue->target.alert & GPUSYNC__CLOSED ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
-    for (gpusync__work *w = queue->held_count ? queue->front : NULL; w && result == GPUSYNC_OK; w = w->next) {
-        if (w->state != GPUSYNC__HELD)
-            continue;
+    for (gpusync__work *w = NULL; result == GPUSYNC_OK && (w = gpusync__next_held(queue, w)) != NULL;) {
         gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held");
         gpusync__give_up(w, &after);
     }
@@ -4920,12 +4921,10 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, 
     gpusync__lock(&t->device->lock);
     if (t->kind == GPUSYNC__TIMELINE && t->alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
-    else if (link->signal && t->alert & GPUSYNC__FAILED)
-        result = gpusync__timeline_of(t)->error.result;
-    else if (link->signal && !gpusync__rises(w, link))
-        result = GPUSYNC_ERROR_NOT_RISING;
+    else if (link->signal)
+        result = gpusync__accept_signal(w, link);
     else
-        reached = !link->signal && gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__WELL;
+        reached = gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__WELL;
     if (result == GPUSYNC_OK && !reached) {
         *added = link;
         *w->links_end = link;
@@ -4955,16 +4954,13 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     bool boxed = w->link_count >= GPUSYNC__FEW;
     gpusync__link *link = boxed ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->few_links[w->link_count];
     if (link) {
+        memset(link, 0, sizeof *link);
         link->boxed = boxed;
-        link->entry.next = NULL;
         link->entry.number = goal.number;
-        link->entry.sleeper = NULL;
         link->entry.work = w;
-        link->next = NULL;
         link->target = goal.target;
         link->signal = signal;
         link->encoded = encoded && point->timeline;
-        link->awaited = link->crossed = false;
     }
     result = link ? gpusync__join_link(w, link, listed, added) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (*added)
@@ -5114,7 +5110,11 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
     if (status >= GPUSYNC__STATUS_COMMITTED)
         return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    w->enqueued = w->enqueued || status != GPUSYNC__STATUS_NOT_ENQUEUED;
+    bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
+    void *last = w->count ? w->buffers[w->count - 1] : NULL;
+    if (enqueued && w->count && gpusync__send_ulong(last, gpusync__sel.status) == GPUSYNC__STATUS_NOT_ENQUEUED)
+        return GPUSYNC_ERROR_ENQUEUED; /* Metal would run it first. nil is gpusync's own, for the waits */
+    w->enqueued = w->enqueued || enqueued;
     w->buffers[w->count++] = gpusync__retain(buffer);
     return GPUSYNC_OK;
 }
@@ -5351,16 +5351,16 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
     bool first = !(t->alert & GPUSYNC__CLOSED);
     gpusync_queue *q = first && t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
     if (first) {
-        GPUSYNC__STORE(&t->alert, t->alert | GPUSYNC__CLOSED);
+        gpusync__alarm(t, GPUSYNC__CLOSED);
         gpusync__take_some(t, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__SLEEPERS | GPUSYNC__CALLBACKS, &after);
     }
-    for (gpusync__entry *e; q && (e = q->rooms.next) != &q->rooms;)
-        gpusync__rouse(e->sleeper, &after);
     while (q && q->open)
         gpusync__drop_open(q, gpusync__unopen(q, &q->open), &after);
-    if (q)
+    if (q) {
+        gpusync__rouse_all(&q->rooms, &after);
         gpusync__stir_held(q);
-    else if (first)
+    }
+    if (first && !q)
         gpusync__judge_closed(gpusync__timeline_of(t), &after);
     if (first && later) {
         t->gone = *later;
@@ -5436,17 +5436,17 @@ static gpusync_result gpusync__close(gpusync__target *t, bool waits)
 
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
 {
-    return gpusync__close(queue ? &queue->target : NULL, true);
+    return gpusync__close((gpusync__target *)queue, true);
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
 {
-    return gpusync__close(queue ? &queue->target : NULL, false);
+    return gpusync__close((gpusync__target *)queue, false);
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
-    return gpusync__close(timeline ? &timeline->target : NULL, true);
+    return gpusync__close((gpusync__target *)timeline, true);
 }
 
 /* Fills in what tells of the end of an object: a field of the object, so that it needs no memory then. */
@@ -5464,19 +5464,23 @@ static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed
     gpusync__callback gone;
     if (!t)
         return GPUSYNC_OK;
+    gpusync_device *dev = t->device;
+    GPUSYNC__ADD(&dev->refs, 1); /* it may go before this call returns */
     gpusync__gone_init(&gone, t, destroyed, user);
-    return gpusync__shut(t, &gone) ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+    bool first = gpusync__shut(t, &gone);
+    gpusync__device_unref(dev);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user)
 {
-    return gpusync__close_later(queue ? &queue->target : NULL, destroyed, user);
+    return gpusync__close_later((gpusync__target *)queue, destroyed, user);
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline, gpusync_destroyed_fn destroyed,
                                                           void *user)
 {
-    return gpusync__close_later(timeline ? &timeline->target : NULL, destroyed, user);
+    return gpusync__close_later((gpusync__target *)timeline, destroyed, user);
 }
 
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
