@@ -1083,6 +1083,27 @@ static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(vo
     }
 }
 
+/* As a wait of the host does (T1): the ticket itself may have ended on the GPU. That of UNORDERED work ends alone. */
+static void test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned unordered;
+    for (unordered = 0; unordered < 2; unordered++) {
+        void *before = new_buffer(s->q[1]);
+        void *awaited = new_buffer(s->q[1]);
+        void *buffer = new_buffer(s->q[0]);
+        gpusync_point point;
+        commit(s->q[1], before);
+        point = ticket_at(s->q[1], SUBMIT(s->q[1], BUFFERS(awaited), .flags = unordered ? UNORDERED : 0));
+        send_one(s->q[0], &point, buffer, NULL, 0);
+        softmetal_finish(awaited);
+        assert_int_equal(is_sent(buffer), unordered);
+        softmetal_finish(before);
+        assert_true(is_sent(buffer));
+        finish_all(s);
+    }
+}
+
 static void test_R7_a_point_names_a_ticket_that_was_issued(void **state)
 {
     static const struct {
@@ -1377,6 +1398,7 @@ int main(void)
         on_stage_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 3, .timelines = 1),
         on_stage_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1),
         on_stage_with(test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended, .queues = 2),
+        on_stage_with(test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it, .queues = 2),
         on_stage_with(test_R7_a_point_names_a_ticket_that_was_issued, .queues = 2),
         on_stage(test_R7_work_cannot_wait_for_itself),
         on_stage_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets, .timelines = 1),
