@@ -877,6 +877,37 @@ static void test_R18_a_deaf_listener_costs_a_look(void **state)
     assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
+/* A system without listeners: values of other code are found by looks, and by nothing else. */
+static void test_R18_without_a_listener_looks_find_the_values(void **state)
+{
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    stage *s = stage_of(state);
+    gpusync_ticket held;
+    note n = {0};
+    softmetal_hide_class("MTLSharedEventListener");
+    s->t[0] = timeline_from(s->device, &others);
+    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
+    on_done(at(s->t[0], 1), &n);
+    other_code_signals(s->t[0], 1);
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, SECONDS(60), NULL));
+    assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
+    run_callbacks(s);
+    assert_noted(&n, GPUSYNC_OK);
+    softmetal_hide_class(NULL);
+}
+
+static void test_S5_without_shared_events_there_is_no_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = (gpusync_timeline *)s;
+    long blocks = kit_now().blocks;
+    softmetal_hide_selector("newSharedEvent");
+    assert_result(gpusync_timeline_create(s->device, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(timeline);
+    assert_int_equal(kit_now().blocks, blocks);
+}
+
 /* A wait of another queue sleeps: at the end of its slice it looks at the whole device. */
 static void test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere(void **state)
 {
@@ -1072,6 +1103,8 @@ int main(void)
         on_stage_with(test_R18_a_deaf_listener_costs_a_look,
                       .timelines = 1, .timeline = {.signalled_by_others = true},
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage(test_R18_without_a_listener_looks_find_the_values),
+        on_stage(test_S5_without_shared_events_there_is_no_timeline),
         on_stage_with(test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere,
                       .queues = 2, .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_S7_an_event_is_used_again_and_no_value_of_its_past_counts, .queues = 2),
