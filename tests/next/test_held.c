@@ -1166,15 +1166,17 @@ static void test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_b
     for (unordered = 0; unordered < 2; unordered++) {
         void *before = new_buffer(s->q[1]);
         void *awaited = new_buffer(s->q[1]);
-        void *buffer = new_buffer(s->q[0]);
+        void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[2])};
         gpusync_point point;
+        unsigned i;
         commit(s->q[1], before);
         point = ticket_at(s->q[1], SUBMIT(s->q[1], BUFFERS(awaited), .flags = unordered ? UNORDERED : 0));
-        send_one(s->q[0], &point, buffer, NULL, 0);
+        send_one(s->q[0], &point, buffers[0], NULL, 0);
         softmetal_finish(awaited);
-        assert_int_equal(is_sent(buffer), unordered);
+        send_one(s->q[2], &point, buffers[1], NULL, 0); /* later */
+        for (i = 0; i < 2; i++) assert_int_equal(is_sent(buffers[i]), unordered);
         softmetal_finish(before);
-        assert_true(is_sent(buffer));
+        for (i = 0; i < 2; i++) assert_true(is_sent(buffers[i]));
         finish_all(s);
     }
 }
@@ -1474,7 +1476,7 @@ int main(void)
         on_stage_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1),
         on_stage_with(test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync, .queues = 2),
         on_stage_with(test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended, .queues = 2),
-        on_stage_with(test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it, .queues = 2),
+        on_stage_with(test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it, .queues = 3),
         on_stage_with(test_R7_a_point_names_a_ticket_that_was_issued, .queues = 2),
         on_stage(test_R7_work_cannot_wait_for_itself),
         on_stage_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets, .timelines = 1),
