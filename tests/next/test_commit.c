@@ -556,20 +556,24 @@ static void test_ownership_hooks_and_spins_are_copied(void **state)
     gpusync_queue_desc queue_desc = {.spin = &spins[1]};
     gpusync_device *device = NULL;
     gpusync_queue *queue = NULL;
-    gpusync_ticket ticket;
-    job j = {0};
+    gpusync_timeline *timeline;
+    job jobs[2] = {{.which = 0}};
     (void)state;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     assert_ok(gpusync_device_create(&desc, &device));
     assert_ok(gpusync_queue_create(device, &queue_desc, &queue));
     memset(&hooks, 0, sizeof hooks);
-    memset(spins, 0xFF, sizeof spins);
-    ticket = commit_new(queue);
-    job_wait(&j, queue, ticket, GPUSYNC_FOREVER);
-    await_parked(1);
+    spins[0].pause_iterations = spins[1].pause_iterations = UINT32_MAX;
+    timeline = new_timeline(device);
+    job_wait(&jobs[0], queue, commit_new(queue), GPUSYNC_FOREVER);
+    job_value(&jobs[1], timeline, 1, GPUSYNC_FOREVER); /* with the spin of the device */
+    await_parked(2);
     assert_true(finish_next(queue));
-    assert_ok(job_end(&j));
+    signal_value(timeline, 1);
+    assert_ok(job_end(&jobs[0]));
+    assert_ok(job_end(&jobs[1]));
+    assert_ok(gpusync_timeline_destroy(timeline));
     assert_ok(gpusync_queue_destroy(queue));
     assert_ok(gpusync_device_destroy(device));
 }
