@@ -4,8 +4,9 @@
    A race includes it, and nothing else, behind `#define GPUSYNC_IMPLEMENTATION`. Its set-up opens the stage, its
    tear-down closes it. What a task calls here ends the program where it does not go as it must, with the schedule.
 
-   After gpusync_device_destroy has returned OK a race sets `stage.gone`: no function of the program may be called then,
-   which each hook, callback, notify, log, and GPUSYNC_MALLOC and GPUSYNC_FREE check.
+   gpusync calls no function of the program with a lock of its own, nor after gpusync_device_destroy has returned OK (a
+   race sets `stage.gone` then): each hook, callback, notify, log, and GPUSYNC_MALLOC and GPUSYNC_FREE check that (S10).
+   That no object goes under a lock turns.h checks (A14).
 
    By default a race is searched with few switches, and runs for some seeds. TURNS_SWITCHES=2 searches alone,
    TURNS_SEEDS=20000 runs seeds alone, TURNS_SUMMARY=1 prints how many schedules there were. */
@@ -40,9 +41,11 @@ static struct {
     unsigned early_parks; /* so many parks of the task "sleeps" end at once */
 } stage;
 
+/* A function of the program is called: S10. */
 static void check_called(void)
 {
     turns_check(!stage.gone);
+    turns_check(!turns_running() || turns_self()->locks == 0);
 }
 
 static void *race_malloc(size_t size)

@@ -113,6 +113,65 @@ static void test_R25_callbacks_of_values_come_once_and_in_order(void **state)
     in_each_place(callbacks_of_values, (stage_desc){.timelines = 1});
 }
 
+/* No worker of libdispatch begins before all are due. */
+static void callbacks_of_several(scene *c)
+{
+    stage *s = &c->s;
+    void *buffers[4] = {new_buffer(s->q[1]), new_buffer(s->q[0]), new_buffer(s->q[1]), new_buffer(s->q[0])};
+    note notes[6];
+    memset(notes, 0, sizeof notes);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    softmetal_set_dispatch_threads(0);
+    encode_signal(s->q[1], buffers[2], at(s->t[1], 1));
+    for (int i = 0; i < 4; i++)
+        commit(s->q[i % 2 == 0], buffers[i]);
+    on_done(ticket_at(s->q[0], 2), &notes[5]);
+    on_done(ticket_at(s->q[0], 1), &notes[2]);
+    on_done(at(s->t[1], 1), &notes[3]);
+    on_done(at(s->t[0], 1), &notes[1]);
+    on_done(ticket_at(s->q[1], 1), &notes[0]);
+    softmetal_finish(buffers[0]);
+    signal_value(s->t[0], 1);
+    softmetal_finish(buffers[1]);
+    softmetal_finish(buffers[2]);
+    on_done(ticket_at(s->q[1], 1), &notes[4]); /* has ended: due at once */
+    softmetal_finish(buffers[3]);
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    settle(s);
+    assert_in_order(notes, LENGTH(notes));
+}
+
+static void test_R25_callbacks_of_several_objects_come_in_the_order_in_which_they_became_due(void **state)
+{
+    (void)state;
+    in_each_place(callbacks_of_several, (stage_desc){.queues = 2, .timelines = 2});
+}
+
+static void meet_the_other(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    must(result == GPUSYNC_OK, "the callback's result");
+    gate_wait((gate *)user);
+}
+
+/* One at a time is a rule of each device: each of the two callbacks waits for the other. */
+static void test_R25_callbacks_of_two_devices_run_at_once(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_device *other = NULL;
+    gpusync_queue *queue = NULL;
+    gate g;
+    gate_init(&g, 2);
+    assert_ok(gpusync_device_create(NULL, &other));
+    assert_ok(gpusync_queue_create(other, NULL, &queue));
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), meet_the_other, &g));
+    assert_ok(gpusync_on_done(ticket_at(queue, 0), meet_the_other, &g));
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_device_destroy(other));
+    gate_destroy(&g);
+}
+
 /* The second handler comes first: the callback of its ticket waits for its turn. */
 static void test_S3_callbacks_of_ordered_work_wait_for_their_turn(void **state)
 {
@@ -246,6 +305,56 @@ static void test_R25_gpusyncs_dispatch_queue_is_user_initiated(void **state)
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), note_class, &class));
     settle(s);
     assert_int_equal(GET(&class), 0x19); /* QOS_CLASS_USER_INITIATED */
+}
+
+/* The device keeps it, whatever the program does with its own reference. */
+static void test_ownership_the_programs_dispatch_queue_is_retained(void **state)
+{
+    scene c;
+    note n = {0};
+    (void)state;
+    open_scene(&c, PROGRAMS_QUEUE, (stage_desc){0});
+    dispatch_release(c.serial);
+    c.serial = NULL;
+    on_done(ticket_at(c.s.q[0], commit_new(c.s.q[0])), &n);
+    settle(&c.s);
+    assert_noted(&n, GPUSYNC_OK);
+    close_scene(&c);
+}
+
+typedef struct leaver {
+    gpusync_queue *queue;
+    gpusync_result result;
+    note *n;
+    bool had_run; /* as the destroy returned */
+} leaver;
+
+static void destroy_here(void *context)
+{
+    leaver *l = (leaver *)context;
+    l->result = gpusync_queue_destroy(l->queue);
+    l->had_run = GET(&l->n->calls) == 1;
+}
+
+/* The program destroys a queue on the very dispatch queue where its callback is to run, behind what runs there now. */
+static void test_R25_a_destroy_on_the_dispatch_queue_of_the_callbacks_runs_them(void **state)
+{
+    scene c;
+    note n = {0};
+    (void)state;
+    open_scene(&c, PROGRAMS_QUEUE, (stage_desc){0});
+    leaver l = {.queue = c.s.q[0], .n = &n, .result = GPUSYNC_TIMEOUT};
+    softmetal_set_dispatch_threads(0);
+    on_done(ticket_at(c.s.q[0], commit_new(c.s.q[0])), &n);
+    dispatch_async_f(c.serial, &l, destroy_here);
+    finish_all(&c.s);
+    c.s.q[0] = NULL;
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    assert_ok(l.result);
+    assert_true(l.had_run);
+    assert_noted(&n, GPUSYNC_OK);
+    close_scene(&c);
 }
 
 /* No worker of libdispatch begins anything: what runs then ran in a call of this thread. */
@@ -493,6 +602,46 @@ static void test_R25_run_callbacks_has_nothing_to_do_where_they_are_queued(void 
     assert_int_equal(GET(&n.calls), 0);
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     assert_noted(&n, GPUSYNC_OK);
+}
+
+static struct {
+    stage *s;
+    unsigned calls;
+    gpusync_ticket committed;
+    note later;
+} notified;
+
+/* In a handler of Metal's: whatever neither waits nor destroys. */
+static void act_in_notify(void *user)
+{
+    stage *s = notified.s;
+    void *buffer = NULL;
+    kit_notify(user);
+    if (!s || COUNT(&notified.calls) != 0)
+        return;
+    must(!gpusync_poll(s->q[0], 1, NULL), "a poll in notify");
+    must(!gpusync_timeline_signal(s->t[0], 1), "a signal in notify");
+    must(!gpusync_on_done(at(s->t[0], 2), remember, &notified.later), "on_done in notify");
+    must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer in notify");
+    must(!gpusync_commit(s->q[0], buffer, &notified.committed), "a commit in notify");
+}
+
+static void test_S10_notify_may_poll_signal_and_commit(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    memset(&notified, 0, sizeof notified);
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
+    notified.s = s;
+    assert_true(finish_next(s->q[0]));
+    notified.s = NULL;
+    assert_true(notified.calls > 0);
+    assert_int_equal(notified.committed, 2);
+    assert_int_equal(value_of(s->t[0]), 1);
+    finish_all(s);
+    run_callbacks(s);
+    assert_noted(&n, GPUSYNC_OK);
+    assert_ok(gpusync_poll(s->q[0], 2, NULL));
 }
 
 typedef struct chain {
@@ -1119,11 +1268,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_R25_callbacks_of_tickets_come_once_and_in_order),
         cmocka_unit_test(test_R25_callbacks_of_values_come_once_and_in_order),
+        cmocka_unit_test(test_R25_callbacks_of_several_objects_come_in_the_order_in_which_they_became_due),
+        on_stage(test_R25_callbacks_of_two_devices_run_at_once),
         on_stage_with(test_S3_callbacks_of_ordered_work_wait_for_their_turn, .device = by_hand),
         on_stage_with(test_R1_the_callback_of_unordered_work_waits_for_nothing_else, .device = by_hand),
         cmocka_unit_test(test_R25_what_has_ended_calls_back_all_the_same),
         cmocka_unit_test(test_R25_callbacks_run_on_the_programs_dispatch_queue),
         on_stage(test_R25_gpusyncs_dispatch_queue_is_user_initiated),
+        cmocka_unit_test(test_ownership_the_programs_dispatch_queue_is_retained),
+        cmocka_unit_test(test_R25_a_destroy_on_the_dispatch_queue_of_the_callbacks_runs_them),
         on_stage_with(test_S10_no_wait_poll_or_signal_runs_a_callback, .timelines = 1),
         on_stage(test_S4_a_failure_is_on_record_before_its_callback),
         on_stage_with(test_R26_times_that_a_callback_lacks_come_with_the_handler, .device = by_hand),
@@ -1134,6 +1287,8 @@ int main(void)
         on_stage(test_R16_without_memory_nothing_is_registered),
         on_stage_with(test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest, .device = by_hand),
         on_stage(test_R25_run_callbacks_has_nothing_to_do_where_they_are_queued),
+        on_stage_with(test_S10_notify_may_poll_signal_and_commit, .timelines = 1,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .notify = act_in_notify}),
         on_stage_with(test_R25_what_becomes_due_in_run_callbacks_does_not_run_in_it, .device = by_hand),
         cmocka_unit_test(test_R25_callbacks_that_register_callbacks_do_not_nest),
         on_stage_with(test_R24_run_callbacks_looks, .queues = 2, .device = by_hand),

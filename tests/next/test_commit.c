@@ -507,6 +507,99 @@ static void test_ownership_references_are_retained_unless_asked_otherwise(void *
     metal_release(descriptor);
 }
 
+/* A queue of gpusync's has the label that it was given, one of the program's keeps its own. */
+static void test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue_desc desc = {.label = "shadows"};
+    gpusync_queue *queue = NULL;
+    char label[32];
+    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), label, sizeof label);
+    assert_string_equal(label, "shadows");
+    assert_ok(gpusync_queue_destroy(queue));
+    desc.metal_queue = metal_queue_new(s->metal_device, 8);
+    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    metal_string_copy(metal_get(desc.metal_queue, "label"), label, sizeof label);
+    assert_string_equal(label, "");
+    commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    while (finish_next(queue)) {}
+    assert_string_equal(failure_at(queue, 0).queue_label, "shadows");
+    assert_ok(gpusync_queue_destroy(queue));
+    metal_release(desc.metal_queue);
+}
+
+/* As under a validation layer: the queue's device is another object for the same GPU. */
+static void test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is(void **state)
+{
+    stage *s = stage_of(state);
+    void *twin = softmetal_new_twin(s->metal_device);
+    gpusync_queue_desc desc = {.metal_queue = metal_queue_new(twin, 8)};
+    gpusync_queue *queue = NULL;
+    gpusync_ticket ticket;
+    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    assert_ptr_equal(gpusync_queue_metal(queue), desc.metal_queue);
+    ticket = commit_new(queue);
+    assert_true(finish_next(queue));
+    assert_ok(gpusync_poll(queue, ticket, NULL));
+    assert_ok(gpusync_queue_destroy(queue));
+    metal_release(desc.metal_queue);
+    metal_release(twin);
+}
+
+/* Hooks and spins are read during the call alone. A wait that used what stands there later would not return. */
+static void test_ownership_hooks_and_spins_are_copied(void **state)
+{
+    gpusync_hooks hooks = kit_hooks;
+    gpusync_spin spins[2] = {no_spin, no_spin};
+    gpusync_device_desc desc = {.hooks = &hooks, .spin = &spins[0]};
+    gpusync_queue_desc queue_desc = {.spin = &spins[1]};
+    gpusync_device *device = NULL;
+    gpusync_queue *queue = NULL;
+    gpusync_timeline *timeline;
+    job jobs[2] = {{.which = 0}};
+    (void)state;
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    assert_ok(gpusync_device_create(&desc, &device));
+    assert_ok(gpusync_queue_create(device, &queue_desc, &queue));
+    memset(&hooks, 0, sizeof hooks);
+    spins[0].pause_iterations = spins[1].pause_iterations = UINT32_MAX;
+    timeline = new_timeline(device);
+    job_wait(&jobs[0], queue, commit_new(queue), GPUSYNC_FOREVER);
+    job_value(&jobs[1], timeline, 1, GPUSYNC_FOREVER); /* with the spin of the device */
+    await_parked(2);
+    assert_true(finish_next(queue));
+    signal_value(timeline, 1);
+    assert_ok(job_end(&jobs[0]));
+    assert_ok(job_end(&jobs[1]));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_device_destroy(device));
+}
+
+/* T9: Metal copies the block of the handler, and gpusync takes no memory of its own where work comes and goes. */
+static void test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs(void **state)
+{
+    stage *s = stage_of(state);
+    long blocks = softmetal_live("block");
+    long allocations = 0;
+    unsigned i;
+    for (i = 1; i <= 100; i++) {
+        void *buffer = new_buffer(s->q[0]);
+        if (i == 11) allocations = kit_now().allocations;
+        commit(s->q[0], buffer);
+        assert_int_equal(softmetal_live("block"), blocks + 1);
+        assert_true(finish_next(s->q[0]));
+        assert_int_equal(softmetal_live("block"), blocks);
+    }
+    assert_int_equal(kit_now().allocations, allocations);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    assert_int_equal(softmetal_live("block"), blocks + (long)softmetal_outstanding(s->metal[0]));
+    finish_all(s);
+    assert_int_equal(softmetal_live("block"), blocks);
+}
+
 /* -- calls that refuse -------------------------------------------------------------------------------------------- */
 
 /* What no refused call changes, and the objects that it is refused with. */
@@ -755,6 +848,76 @@ static void test_S5_a_refused_queue_leaves_nothing(void **state)
     metal_release(of_other);
     metal_release(device);
     strike_scene(&c);
+}
+
+/* K15: its retainedReferences count, so nothing may stand beside it. */
+static void test_S5_K15_a_descriptor_that_cannot_be_used_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *descriptor = metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
+    gpusync_command_buffer_desc desc = {.descriptor = descriptor, .unretained_references = true};
+    void *out = s;
+    assert_result(gpusync_command_buffer_create(s->q[0], &desc, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(out);
+    desc.unretained_references = false;
+    softmetal_hide_selector("commandBufferWithDescriptor:");
+    out = s;
+    assert_result(gpusync_command_buffer_create(s->q[0], &desc, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(out);
+    assert_int_equal(room_of(s->q[0]), ROOM);
+    assert_int_equal(softmetal_retain_count(descriptor), 1);
+    metal_release(descriptor);
+}
+
+static void refused_device(const gpusync_device_desc *desc, gpusync_result expected)
+{
+    gpusync_device *device = (gpusync_device *)(uintptr_t)desc;
+    long blocks = kit_now().blocks;
+    long live = softmetal_live(NULL);
+    assert_result(gpusync_device_create(desc, &device), expected);
+    assert_null(device);
+    assert_int_equal(kit_now().blocks, blocks);
+    assert_int_equal(softmetal_live(NULL), live);
+}
+
+/* The system's default device is asked for first, then the list of all. */
+static void test_S5_a_refused_device_leaves_nothing(void **state)
+{
+    gpusync_hooks no_unpark = {.park = kit_hooks.park};
+    gpusync_hooks no_park = {.unpark = kit_hooks.unpark};
+    void *string = metal_string_new("no device");
+    gpusync_device_desc desc = {.hooks = &no_unpark};
+    gpusync_device *device = NULL;
+    long step;
+    (void)state;
+    softmetal_reset();
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    desc.hooks = &no_park;
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    desc = (gpusync_device_desc){.callback_mode = (gpusync_callback_mode)(GPUSYNC_CALLBACKS_MANUAL + 1)};
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    desc = (gpusync_device_desc){.metal_device = string};
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_device_create(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    softmetal_fail_creation(1, true);
+    refused_device(NULL, GPUSYNC_ERROR_NO_DEVICE);
+    softmetal_fail_creation(1, false);
+    assert_ok(gpusync_device_create(NULL, &device));
+    softmetal_fail_creation(0, false);
+    assert_non_null(gpusync_device_metal(device));
+    assert_ok(gpusync_device_destroy(device));
+    for (step = 1;; step++) {
+        gpusync_result result;
+        memory_fail(step, true);
+        result = gpusync_device_create(NULL, &device);
+        memory_fail(0, false);
+        if (result == GPUSYNC_OK) break;
+        assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_null(device);
+    }
+    assert_true(step > 1);
+    assert_ok(gpusync_device_destroy(device));
+    metal_release(string);
 }
 
 /* Where Metal has no object to give, a call has taken neither number nor place. */
@@ -1713,11 +1876,17 @@ int main(void)
         on_stage_with(test_ownership_device_and_queue_are_retained_and_given_back, .no_queue = true),
         on_stage(test_ownership_texts_are_copied),
         on_stage(test_ownership_references_are_retained_unless_asked_otherwise),
+        on_stage(test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes),
+        on_stage(test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is),
+        cmocka_unit_test(test_ownership_hooks_and_spins_are_copied),
+        on_stage_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs, .timelines = 1),
         on_stage_with(test_S5_T14_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
                       .queue = {.max_command_buffer_count = 12}),
         on_stage_with(test_S5_a_refused_encode_opens_no_buffer, .timelines = 1),
         on_stage_with(test_S5_a_refused_queue_leaves_nothing, .queues = 3, .timelines = 3,
                       .queue = {.max_command_buffer_count = 12}),
+        on_stage_with(test_S5_K15_a_descriptor_that_cannot_be_used_is_refused, FULL),
+        cmocka_unit_test(test_S5_a_refused_device_leaves_nothing),
         on_stage_with(test_S5_where_metal_returns_nil_nothing_has_changed, .timelines = 1, FULL),
         on_stage_with(test_R16_without_memory_a_call_has_changed_nothing, .queues = 2, .timelines = 2, FULL),
         cmocka_unit_test(test_R16_rivals_get_their_memory),

@@ -92,6 +92,34 @@ static void test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest(void 
     assert_marks(1);
 }
 
+/* R1: neither ordered work behind it nor its own end, which is told alone, makes UNORDERED work less of the queue's. */
+static void test_R1_destroy_waits_for_unordered_work_and_for_markers(void **state)
+{
+    stage *s = stage_of(state);
+    for (int marker = 0; marker < 2; marker++) {
+        void *loose = new_buffer(s->q[marker]);
+        void *plain = new_buffer(s->q[marker]);
+        note n = {0};
+        job j = {0};
+        if (marker) {
+            assert_ok(gpusync_command_buffer_discard(s->q[marker], loose));
+            assert_ok(gpusync_commit_marker(s->q[marker], NULL, NULL));
+        } else {
+            SUBMIT(s->q[marker], BUFFERS(loose), .flags = GPUSYNC_SUBMIT_UNORDERED);
+        }
+        on_done(ticket_at(s->q[marker], 1), &n);
+        commit(s->q[marker], plain);
+        softmetal_finish(plain);
+        assert_ok(gpusync_poll(s->q[marker], 2, NULL));
+        job_call(&j, destroy_queue, taken(s, marker));
+        await_parked(1);
+        assert_false(job_is_over(&j));
+        assert_true(finish_next_of(s->metal[marker]));
+        assert_ok(job_end(&j));
+        assert_noted(&n, GPUSYNC_OK);
+    }
+}
+
 /* The handler is late, or lost: the status tells. */
 static void test_R20_destroy_looks(void **state)
 {
@@ -126,6 +154,7 @@ static void test_T7_a_destroy_that_sleeps_looks(void **state)
     while_parked(finish_at_the_third, s->metal[0]);
     assert_ok(gpusync_queue_destroy(taken(s, 0)));
     assert_int_equal(passing.parks, 3);
+    assert_int_equal(kit_now().log_lines, 0); /* F8: a destroy has no limit that could pass */
 }
 
 static void test_R20_open_buffers_are_discarded(void **state)
@@ -265,6 +294,113 @@ static void test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled(
         stage s;
         stage_open(&s, &(stage_desc){.timelines = 1, .device = threads});
         cancel_under_everything(&s, ends[i]);
+        stage_close(&s);
+    }
+}
+
+/* -- what its own callbacks may do with an object that is being destroyed ------------------------------------------- */
+
+/* q[0] and t[0] are closed, q[1] and t[1] are not. Ticket 1 of q[0] has ended, and 1 of t[0] is reached. */
+typedef struct closed {
+    stage *s;
+    gpusync_queue *queue;
+    gpusync_timeline *timeline;
+    void *other; /* an open buffer of q[1] */
+    unsigned calls;
+} closed;
+
+static void must_be(gpusync_result got, gpusync_result expected, const char *what)
+{
+    if (got != expected)
+        fprintf(stderr, "%s: %s\n", what, gpusync_result_string(got));
+    must(got == expected, "a call on what is being destroyed");
+}
+#define must_say(expected, call) must_be((call), GPUSYNC_##expected, #call)
+
+static void ask_closed_queue(void *user, gpusync_result result, const gpusync_error *error)
+{
+    closed *c = (closed *)user;
+    gpusync_queue *q = c->queue;
+    gpusync_error failure;
+    gpusync_ticket ticket = 77;
+    uint64_t cursor = 0;
+    void *buffer = c;
+    void *foreign = foreign_buffer(q);
+    (void)error;
+    must(result == GPUSYNC_OK, "the callback's result");
+    /* questions are answered */
+    must_say(OK, gpusync_poll(q, 1, NULL));
+    must_say(OK, gpusync_wait(q, 1, GPUSYNC_FOREVER, NULL));
+    must_say(OK, gpusync_poll(q, GPUSYNC_EVERYTHING, NULL));
+    must_say(ERROR_INVALID_TICKET, gpusync_poll(q, 2, NULL));
+    must_say(NOT_READY, gpusync_queue_next_error(q, &cursor, &failure));
+    must(gpusync_is_done(q, 1) && gpusync_in_flight(q) == 0 && gpusync_queue_metal(q), "a question");
+    /* what would change it is refused */
+    must_say(ERROR_DESTROYED, gpusync_command_buffer_create(q, NULL, GPUSYNC_FOREVER, &buffer));
+    must_say(ERROR_DESTROYED, gpusync_commit(q, foreign, &ticket));
+    must_say(ERROR_DESTROYED, TRY_SUBMIT(q, &ticket, BUFFERS(foreign)));
+    must_say(ERROR_DESTROYED, TRY_SUBMIT(q, &ticket, .flags = GPUSYNC_SUBMIT_UNORDERED));
+    must_say(ERROR_DESTROYED, gpusync_commit_marker(q, NULL, &ticket));
+    must_say(ERROR_DESTROYED, gpusync_encode_wait(q, foreign, at(c->s->t[1], 1)));
+    must_say(ERROR_DESTROYED, gpusync_encode_signal(q, foreign, at(c->s->t[1], 1)));
+    must_say(ERROR_DESTROYED, gpusync_on_done(ticket_at(q, 1), remember, NULL));
+    must_say(ERROR_DESTROYED, gpusync_release_after(q, 1, foreign));
+    must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q));
+    must_say(ERROR_DESTROYED, gpusync_queue_clear_failure(q));
+    must_say(ERROR_DESTROYED, gpusync_queue_destroy_later(q, remember_destroyed, NULL));
+    must(buffer == NULL && ticket == 77, "a refused call has written something");
+    metal_release(foreign);
+    c->calls++;
+}
+
+static void ask_closed_timeline(void *user, gpusync_result result, const gpusync_error *error)
+{
+    closed *c = (closed *)user;
+    gpusync_timeline *t = c->timeline;
+    gpusync_ticket ticket = 77;
+    uint64_t value = 0;
+    (void)error;
+    must(result == GPUSYNC_OK, "the callback's result");
+    must_say(OK, gpusync_timeline_query(t, &value));
+    must(value == 1 && gpusync_timeline_metal(t, NULL), "a question");
+    must_say(OK, gpusync_timeline_wait(t, 1, GPUSYNC_FOREVER, NULL));
+    must_say(ERROR_DESTROYED, gpusync_timeline_signal(t, 2));
+    must_say(ERROR_DESTROYED, gpusync_timeline_fail(t, NULL));
+    must_say(ERROR_DESTROYED, gpusync_on_done(at(t, 1), remember, NULL));
+    must_say(ERROR_DESTROYED, gpusync_encode_wait(c->s->q[1], c->other, at(t, 2)));
+    must_say(ERROR_DESTROYED, gpusync_encode_signal(c->s->q[1], c->other, at(t, 2)));
+    must_say(ERROR_DESTROYED, TRY_SUBMIT(c->s->q[1], &ticket, WAITS(at(t, 2))));
+    must_say(ERROR_DESTROYED, TRY_SUBMIT(c->s->q[1], &ticket, SIGNALS(at(t, 2))));
+    must_say(ERROR_DESTROYED, gpusync_timeline_destroy_later(t, remember_destroyed, NULL));
+    must(ticket == 77, "a refused call has written the ticket");
+    c->calls++;
+}
+
+/* By hand, so that nothing but the end of the object runs the callbacks. */
+static void test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it(void **state)
+{
+    (void)state;
+    for (int later = 0; later < 2; later++) {
+        stage s;
+        stage_open(&s, &(stage_desc){.queues = 2, .timelines = 2, .device = threads_by_hand,
+                                     .queue = {.sticky_failure = true}});
+        closed c = {.s = &s, .queue = s.q[0], .timeline = s.t[0], .other = new_buffer(s.q[1])};
+        note gone[2] = {0};
+        signal_value(s.t[0], 1);
+        assert_ok(gpusync_on_done(ticket_at(s.q[0], commit_new(s.q[0])), ask_closed_queue, &c));
+        assert_ok(gpusync_on_done(at(s.t[0], 1), ask_closed_timeline, &c));
+        finish_all(&s);
+        if (later) {
+            assert_ok(gpusync_queue_destroy_later(taken(&s, 0), remember_destroyed, &gone[0]));
+            assert_ok(gpusync_timeline_destroy_later(taken_timeline(&s, 0), remember_destroyed, &gone[1]));
+            settle(&s);
+            assert_noted(&gone[0], GPUSYNC_OK);
+            assert_noted(&gone[1], GPUSYNC_OK);
+        } else {
+            assert_ok(gpusync_queue_destroy(taken(&s, 0)));
+            assert_ok(gpusync_timeline_destroy(taken_timeline(&s, 0)));
+        }
+        assert_int_equal(c.calls, 2);
         stage_close(&s);
     }
 }
@@ -594,6 +730,112 @@ static void test_R22_a_callback_may_let_everything_go_by_hand(void **state)
     expect_all_gone(&e);
 }
 
+/* -- let go in whatever gpusync calls */
+
+typedef enum called {
+    IN_ON_COMPLETE,
+    IN_A_DEALLOC,
+    IN_DESTROYED_OF_ANOTHER,
+    IN_LOG,
+    IN_UNPARK,
+    IN_NOTIFY,
+    CALLEDS
+} called;
+static const char *const called_names[] = {"on_complete", "the dealloc of an object that is released",
+                                           "destroyed of another object", "log, in a handler", "unpark, in a handler",
+                                           "notify, in a handler"};
+
+static struct {
+    called in;
+    bool over;
+    end_inside e;
+} last_owner;
+
+static void let_all_go_once(called in)
+{
+    if (in == last_owner.in && !__atomic_exchange_n(&last_owner.over, true, __ATOMIC_SEQ_CST))
+        let_all_go(&last_owner.e, GPUSYNC_OK, NULL);
+}
+
+static void let_go_in_on_complete(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    let_all_go_once(IN_ON_COMPLETE);
+}
+
+static void let_go_in_a_dealloc(void *user) { (void)user, let_all_go_once(IN_A_DEALLOC); }
+static void let_go_in_destroyed(void *user) { (void)user, let_all_go_once(IN_DESTROYED_OF_ANOTHER); }
+static void let_go_in_notify(void *user) { kit_notify(user), let_all_go_once(IN_NOTIFY); }
+
+static void let_go_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    kit_log(user, level, text);
+    let_all_go_once(IN_LOG);
+}
+
+static void let_go_in_unpark(void *user, gpusync_waiter *waiter)
+{
+    let_all_go_once(IN_UNPARK);
+    unpark_patiently(user, waiter);
+}
+
+static const gpusync_hooks letting_hooks = {
+    .yield = yield_patiently,
+    .park = park_patiently,
+    .unpark = let_go_in_unpark,
+};
+
+/* The queue has one ticket, which fails; a thread sleeps for it. */
+static void let_go_in(called in)
+{
+    end_inside *e = &last_owner.e;
+    stage_desc desc = {.queues = 2, .timelines = 1,
+                       .device = {.hooks = &letting_hooks, .log = let_go_in_log, .notify = let_go_in_notify}};
+    stage s;
+    job j = {0};
+    void *object = softmetal_new_witness(let_go_in_a_dealloc, NULL);
+    void *buffer;
+    desc.device.callback_mode = in == IN_NOTIFY ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
+    print_message("  %s\n", called_names[in]);
+    memset(&last_owner, 0, sizeof last_owner);
+    last_owner.in = in;
+    stage_open(&s, &desc);
+    e->device = s.device;
+    e->queue = taken(&s, 0);
+    e->timeline = taken_timeline(&s, 0);
+    buffer = new_buffer(e->queue);
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    SUBMIT(e->queue, BUFFERS(buffer), .on_complete = let_go_in_on_complete);
+    if (in == IN_A_DEALLOC)
+        assert_ok(gpusync_release_after(e->queue, 1, object));
+    metal_release(object);
+    job_wait(&j, e->queue, 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    if (in == IN_DESTROYED_OF_ANOTHER)
+        assert_ok(gpusync_queue_destroy_later(taken(&s, 1), let_go_in_destroyed, NULL));
+    else
+        assert_ok(gpusync_queue_destroy(taken(&s, 1)));
+    while (finish_next_of(s.metal[0])) {}
+    job_end(&j); /* the queue may go before the work has ended */
+    assert_true(j.result == GPUSYNC_ERROR_EXECUTION ||
+                (in == IN_DESTROYED_OF_ANOTHER && j.result == GPUSYNC_ERROR_DESTROYED));
+    s.device = NULL;
+    while (in == IN_NOTIFY && !GET(&e->destroyed[2].calls))
+        assert_ok(gpusync_device_run_callbacks(e->device, SIZE_MAX, NULL));
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    expect_all_gone(e);
+    stage_close(&s);
+}
+
+static void test_R22_the_last_owner_may_let_go_in_what_gpusync_calls(void **state)
+{
+    (void)state;
+    for (int in = 0; in < CALLEDS; in++)
+        let_go_in((called)in);
+}
+
 /* -- gpusync_device_destroy --------------------------------------------------------------------------------------- */
 
 static void test_R22_a_device_in_use_is_not_destroyed(void **state)
@@ -870,6 +1112,26 @@ static void test_R19_an_open_buffer_decides_of_work_that_is_held(void **state)
     assert_result(gpusync_poll(s->q[1], 2, NULL), GPUSYNC_ERROR_DESTROYED);
 }
 
+/* A higher value will do: it ends the wait as well. A lower one will not. */
+static void test_R19_of_open_buffers_those_count_that_signal_as_much_as_is_waited_for(void **state)
+{
+    stage *s = stage_of(state);
+    void *higher = new_buffer(s->q[0]);
+    void *lower = new_buffer(s->q[0]);
+    encode_signal(s->q[0], higher, at(s->t[0], 5));
+    encode_signal(s->q[0], lower, at(s->t[1], 2));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 3)), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 1)));
+    assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(s->q[1], 2, NULL), GPUSYNC_ERROR_DESTROYED);
+    commit(s->q[0], higher);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], 1, NULL));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], lower));
+}
+
 static void test_R19_work_that_is_committed_later_is_judged_alike(void **state)
 {
     stage *s = stage_of(state);
@@ -945,6 +1207,7 @@ int main(void)
         cmocka_unit_test(test_T6_nothing_is_destroyed_at_once),
         on_stage_with(test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest, .timelines = 2,
                       .device = threads),
+        on_stage_with(test_R1_destroy_waits_for_unordered_work_and_for_markers, .queues = 2, .device = threads),
         on_stage_with(test_R20_destroy_looks, .queues = 2, .device = alone),
         on_stage_with(test_T7_a_destroy_that_sleeps_looks, .device = alone),
         on_stage_with(test_R20_open_buffers_are_discarded, .queues = 2, .timelines = 1, .device = alone),
@@ -961,6 +1224,7 @@ int main(void)
         on_stage_with(test_R20_destroy_later_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
                       .queue = {.max_command_buffer_count = 1}),
         cmocka_unit_test(test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled),
+        cmocka_unit_test(test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it),
         on_stage_with(test_R21_abandon_ends_all_and_waits_for_nothing, .timelines = 4, .device = alone),
         on_stage_with(test_R21_abandon_lets_no_other_queue_hang, .queues = 2, .timelines = 1, .device = alone),
         on_stage_with(test_R21_abandon_of_held_work_alone, .timelines = 1, .device = alone),
@@ -975,6 +1239,7 @@ int main(void)
                       .device = {.hooks = &passing_hooks}),
         on_stage_with(test_R22_a_callback_may_let_everything_go, .timelines = 1, .device = threads),
         on_stage_with(test_R22_a_callback_may_let_everything_go_by_hand, .timelines = 1, .device = threads_by_hand),
+        cmocka_unit_test(test_R22_the_last_owner_may_let_go_in_what_gpusync_calls),
         on_stage_with(test_R22_a_device_in_use_is_not_destroyed, .timelines = 1, .device = alone),
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_destroyed, .device = threads_by_hand),
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_metals_blocks, .device = alone),
@@ -991,6 +1256,8 @@ int main(void)
                       .device = threads),
         on_stage_with(test_R19_an_open_buffer_decides_of_work_that_is_held, .queues = 2, .timelines = 2,
                       .device = threads),
+        on_stage_with(test_R19_of_open_buffers_those_count_that_signal_as_much_as_is_waited_for, .queues = 2,
+                      .timelines = 2, .device = threads),
         on_stage_with(test_R19_work_that_is_committed_later_is_judged_alike, .timelines = 1, .device = threads),
         on_stage_with(test_R19_where_others_signal_held_work_goes_on, .timelines = 1, .device = threads,
                       .timeline = {.signalled_by_others = true}),

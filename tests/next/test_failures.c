@@ -616,6 +616,39 @@ static bool is_utf8(const char *text, size_t size)
     return true;
 }
 
+/* A log function that keeps its first lines. */
+static struct {
+    stage *s;
+    unsigned count, not_utf8, with_newlines;
+    char text[4][512];
+    gpusync_log_level level[4];
+    bool acts;
+    gpusync_ticket committed;
+} lines;
+
+static void keep_line(void *user, gpusync_log_level level, const char *text)
+{
+    stage *s = lines.s;
+    (void)user;
+    if (!is_utf8(text, 2048)) lines.not_utf8++;
+    if (strpbrk(text, "\n\r")) lines.with_newlines++;
+    if (lines.count < LENGTH(lines.text)) {
+        lines.level[lines.count] = level;
+        snprintf(lines.text[lines.count], sizeof lines.text[0], "%s", text);
+    }
+    lines.count++;
+    if (lines.acts) { /* what a log function may do: whatever neither waits nor destroys */
+        gpusync_error error;
+        uint64_t cursor = 0;
+        void *buffer = NULL;
+        must(gpusync_poll(s->q[0], 1, NULL) == GPUSYNC_ERROR_EXECUTION, "a poll in the log function");
+        must(!gpusync_queue_next_error(s->q[0], &cursor, &error), "next_error in the log function");
+        must(!gpusync_queue_clear_failure(s->q[0]), "a clear in the log function");
+        must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer in the log function");
+        must(!gpusync_commit(s->q[0], buffer, &lines.committed), "a commit in the log function");
+    }
+}
+
 static void repeat(char *text, size_t size, const char *head, const char *character)
 {
     snprintf(text, size, "%s", head);
@@ -654,6 +687,81 @@ static void test_T12_texts_are_cut_between_characters(void **state)
             assert_cut(error.label, sizeof error.label, text);
             assert_cut(error.domain, sizeof error.domain, text);
         }
+}
+
+/* Latin-1, and what breaks off in the middle of a character. What it becomes is open; it is UTF-8, and not empty. */
+static void test_T12_labels_that_are_no_utf8_are_told_as_utf8(void **state)
+{
+    static const char *const texts[] = {"caf\xE9", "\xFF\xFE", "x\xE2\x82", "\xC0\x80y"};
+    stage *s = stage_of(state);
+    size_t i;
+    memset(&lines, 0, sizeof lines);
+    for (i = 0; i < LENGTH(texts); i++) {
+        gpusync_queue_desc desc = {.label = texts[i]};
+        gpusync_timeline_desc timeline_desc = {.label = texts[i]};
+        gpusync_queue *queue = NULL;
+        gpusync_timeline *timeline = NULL;
+        gpusync_ticket tickets[2];
+        void *buffer;
+        unsigned k;
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        assert_ok(gpusync_timeline_create(s->device, &timeline_desc, &timeline));
+        buffer = named_buffer(queue, texts[i]);
+        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        tickets[0] = commit(queue, buffer);
+        tickets[1] = SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = texts[i]);
+        assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
+        assert_result(gpusync_wait(queue, 1, 1, NULL), GPUSYNC_TIMEOUT);
+        while (finish_next(queue)) {}
+        for (k = 0; k < 2; k++) {
+            gpusync_error error = record_of(queue, tickets[k]);
+            assert_true(is_utf8(error.label, sizeof error.label) && error.label[0]);
+            assert_true(is_utf8(error.queue_label, sizeof error.queue_label) && error.queue_label[0]);
+        }
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_queue_destroy(queue));
+    }
+    assert_int_equal(lines.count, 4 * LENGTH(texts));
+    assert_int_equal(lines.not_utf8, 0);
+}
+
+/* Of the program's own, which are no NSString. */
+static void test_T12_labels_of_the_program_are_cut_between_characters(void **state)
+{
+    static const char *const characters[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+    static const char *const heads[] = {"", "x", "xy", "xyz"};
+    stage *s = stage_of(state);
+    size_t i, k;
+    for (i = 0; i < LENGTH(characters); i++)
+        for (k = 0; k < LENGTH(heads); k++) {
+            gpusync_queue_desc desc = {0};
+            gpusync_queue *queue = NULL;
+            gpusync_error error;
+            char text[600];
+            repeat(text, sizeof text, heads[k], characters[i]);
+            desc.label = text;
+            assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+            SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = text);
+            while (finish_next(queue)) {}
+            error = failure_at(queue, 0);
+            assert_cut(error.label, sizeof error.label, text);
+            assert_cut(error.queue_label, sizeof error.queue_label, text);
+            assert_ok(gpusync_queue_destroy(queue));
+        }
+}
+
+static void test_T12_without_a_label_the_text_is_empty(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *queue = NULL;
+    gpusync_error error;
+    assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+    commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    while (finish_next(queue)) {}
+    error = failure_at(queue, 0);
+    assert_string_equal(error.label, "");
+    assert_string_equal(error.queue_label, "");
+    assert_ok(gpusync_queue_destroy(queue));
 }
 
 /* -- records, cursors --------------------------------------------------------------------------------------------- */
@@ -1801,38 +1909,6 @@ static void test_F8_a_wait_for_several_writes_one_line(void **state)
     assert_true(log_has(GPUSYNC_LOG_WARNING, "7"));
 }
 
-static struct {
-    stage *s;
-    unsigned count, not_utf8, with_newlines;
-    char text[4][512];
-    gpusync_log_level level[4];
-    bool acts;
-    gpusync_ticket committed;
-} lines;
-
-static void keep_line(void *user, gpusync_log_level level, const char *text)
-{
-    stage *s = lines.s;
-    (void)user;
-    if (!is_utf8(text, 2048)) lines.not_utf8++;
-    if (strpbrk(text, "\n\r")) lines.with_newlines++;
-    if (lines.count < LENGTH(lines.text)) {
-        lines.level[lines.count] = level;
-        snprintf(lines.text[lines.count], sizeof lines.text[0], "%s", text);
-    }
-    lines.count++;
-    if (lines.acts) { /* what a log function may do: whatever neither waits nor destroys */
-        gpusync_error error;
-        uint64_t cursor = 0;
-        void *buffer = NULL;
-        must(gpusync_poll(s->q[0], 1, NULL) == GPUSYNC_ERROR_EXECUTION, "a poll in the log function");
-        must(!gpusync_queue_next_error(s->q[0], &cursor, &error), "next_error in the log function");
-        must(!gpusync_queue_clear_failure(s->q[0]), "a clear in the log function");
-        must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer in the log function");
-        must(!gpusync_commit(s->q[0], buffer, &lines.committed), "a commit in the log function");
-    }
-}
-
 /* Two queues without a label: each line names its queue, so that the lines differ. */
 static void test_F8_queues_without_labels_are_told_apart(void **state)
 {
@@ -2002,6 +2078,9 @@ int main(void)
         on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1),
         on_stage_with(test_R14_a_submission_tells_of_the_buffer_that_failed, .timelines = 1),
         on_stage(test_T12_texts_are_cut_between_characters),
+        on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log = keep_line}),
+        on_stage(test_T12_labels_of_the_program_are_cut_between_characters),
+        on_stage(test_T12_without_a_label_the_text_is_empty),
         on_stage(test_R16_a_cursor_passes_every_failure_once),
         on_stage_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1),
         on_stage_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many,

@@ -1053,6 +1053,81 @@ static void test_R8_a_failure_from_before_the_cancel_stays(void **state)
     assert_int_equal(failures_of(s->q[0]), 1);
 }
 
+/* -- S10: what goes with a command buffer ------------------------------------------------------------------------------- */
+
+/* A completed handler of the program's, with something captured whose end calls gpusync. */
+typedef struct farewell_block {
+    void *isa;
+    int32_t flags, reserved;
+    void (*invoke)(struct farewell_block *self, void *buffer);
+    const void *descriptor;
+    stage *s;
+} farewell_block;
+
+extern void *_NSConcreteStackBlock[32];
+static unsigned farewells;
+static gpusync_result farewell_result;
+
+static void handle_nothing(farewell_block *self, void *buffer)
+{
+    (void)self;
+    (void)buffer;
+}
+
+static void keep_nothing(void *to, const void *from)
+{
+    (void)to;
+    (void)from;
+}
+
+static void say_farewell(const void *block)
+{
+    stage *s = ((const farewell_block *)block)->s;
+    farewell_result = gpusync_commit_marker(s->q[0], NULL, NULL);
+    must(gpusync_timeline_signal(s->t[3], ++farewells) == GPUSYNC_OK, "a signal as a command buffer goes");
+}
+
+static const struct {
+    unsigned long reserved, size;
+    void (*copy)(void *to, const void *from);
+    void (*dispose)(const void *block);
+    const char *signature;
+} farewell_descriptor = {0, sizeof(farewell_block), keep_nothing, say_farewell, "v16@?0@8"};
+
+typedef enum buffer_end { ENDS, DROPPED, OF_CANCELLED_WORK, OF_FAILED_WORK, OF_OVERTAKEN_WORK, BUFFER_ENDS } buffer_end;
+
+/* A14: the last reference is gpusync's, and goes where no lock is held. */
+static void test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned end;
+    farewells = 0;
+    s->t[3] = new_timeline(s->device);
+    for (end = 0; end < BUFFER_ENDS; end++) {
+        farewell_block block = {_NSConcreteStackBlock, 1 << 25 | 1 << 30, 0, handle_nothing, &farewell_descriptor, s};
+        void *buffer = new_buffer(s->q[0]);
+        unsigned i;
+        for (i = 0; i < 3; i++) s->t[i] = new_timeline(s->device);
+        metal_add_completed_handler(buffer, &block);
+        farewell_result = GPUSYNC_NOT_READY;
+        if (end == ENDS) {
+            commit(s->q[0], buffer);
+            softmetal_finish(buffer);
+        } else if (end == DROPPED) {
+            assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+        } else {
+            SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(buffer), SIGNALS(at(s->t[2], 1)));
+            end_held(s, end == OF_CANCELLED_WORK ? CANCELLED : end == OF_FAILED_WORK ? WAIT_FAILED : OVERTAKEN);
+        }
+        assert_int_equal(farewells, end + 1);
+        assert_ok(farewell_result);
+        finish_all(s);
+        assert_int_equal(value_of(s->t[3]), end + 1);
+        for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+    }
+    s->t[0] = s->t[1] = s->t[2] = NULL;
+}
+
 /* -- R7: tickets as points ------------------------------------------------------------------------------------------- */
 
 static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(void **state)
@@ -1080,6 +1155,29 @@ static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(vo
                 finish_all(s);
             }
         }
+    }
+}
+
+/* As a wait of the host does (T1): the ticket itself may have ended on the GPU. That of UNORDERED work ends alone. */
+static void test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned unordered;
+    for (unordered = 0; unordered < 2; unordered++) {
+        void *before = new_buffer(s->q[1]);
+        void *awaited = new_buffer(s->q[1]);
+        void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[2])};
+        gpusync_point point;
+        unsigned i;
+        commit(s->q[1], before);
+        point = ticket_at(s->q[1], SUBMIT(s->q[1], BUFFERS(awaited), .flags = unordered ? UNORDERED : 0));
+        send_one(s->q[0], &point, buffers[0], NULL, 0);
+        softmetal_finish(awaited);
+        send_one(s->q[2], &point, buffers[1], NULL, 0); /* later */
+        for (i = 0; i < 2; i++) assert_int_equal(is_sent(buffers[i]), unordered);
+        softmetal_finish(before);
+        for (i = 0; i < 2; i++) assert_true(is_sent(buffers[i]));
+        finish_all(s);
     }
 }
 
@@ -1376,7 +1474,9 @@ int main(void)
                       .timeline.signalled_by_others = true),
         on_stage_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 3, .timelines = 1),
         on_stage_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1),
+        on_stage_with(test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync, .queues = 2),
         on_stage_with(test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended, .queues = 2),
+        on_stage_with(test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it, .queues = 3),
         on_stage_with(test_R7_a_point_names_a_ticket_that_was_issued, .queues = 2),
         on_stage(test_R7_work_cannot_wait_for_itself),
         on_stage_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets, .timelines = 1),

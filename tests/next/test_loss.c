@@ -60,6 +60,43 @@ static void test_T6_a_removed_device_is_lost(void **state)
     assert_true(gpusync_device_is_lost(s->device));
 }
 
+/* T2: what other code committed tells of the loss, through the marker behind it. */
+static void test_T6_a_marker_behind_a_buffer_that_tells_of_the_loss_loses_the_device(void **state)
+{
+    stage *s = stage_of(state);
+    void *others = foreign_buffer(s->q[0]);
+    gpusync_ticket marker = 0;
+    softmetal_fail_as(others, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    metal_commit(others);
+    assert_ok(gpusync_commit_marker(s->q[0], others, &marker));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], marker, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_ACCESS_REVOKED);
+    assert_true(gpusync_device_is_lost(s->device));
+    metal_release(others);
+}
+
+/* Another device of the program's goes on, and a new one works. */
+static void test_T6_the_loss_of_a_device_leaves_others_alone(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_device *others[2] = {NULL, NULL};
+    gpusync_queue *queues[2] = {NULL, NULL};
+    assert_ok(gpusync_device_create(NULL, &others[0]));
+    assert_ok(gpusync_queue_create(others[0], NULL, &queues[0]));
+    lose_device(s);
+    assert_ok(gpusync_device_create(NULL, &others[1]));
+    assert_ok(gpusync_queue_create(others[1], NULL, &queues[1]));
+    for (int i = 0; i < 2; i++) {
+        gpusync_ticket ticket = commit_new(queues[i]);
+        assert_false(gpusync_device_is_lost(others[i]));
+        assert_true(finish_next(queues[i]));
+        assert_ok(gpusync_wait(queues[i], ticket, GPUSYNC_FOREVER, NULL));
+        assert_ok(gpusync_queue_destroy(queues[i]));
+        assert_ok(gpusync_device_destroy(others[i]));
+    }
+}
+
 /* -- new work ----------------------------------------------------------------------------------------------------- */
 
 static void test_T6_new_work_is_refused(void **state)
@@ -261,6 +298,7 @@ static void test_T6_a_wait_that_sleeps_finds_the_second_by_itself(void **state)
     lose_device(s);
     assert_result(gpusync_wait(s->q[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_in_range(GET(&still_now) - lost_at, SECOND, SECOND + SLICE);
+    assert_int_equal(kit_now().log_lines, 2); /* F8: the failure and the loss; the wait has no limit that passed */
 }
 
 /* The loss itself is found by the look of a wait: Metal has lost the handler that would have told. */
@@ -561,6 +599,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         on_stage(test_T6_two_classes_of_failures_lose_the_device),
         on_stage(test_T6_a_removed_device_is_lost),
+        on_stage(test_T6_a_marker_behind_a_buffer_that_tells_of_the_loss_loses_the_device),
+        on_stage_with(test_T6_the_loss_of_a_device_leaves_others_alone, .queues = 2),
         on_stage_with(test_T6_new_work_is_refused, .queues = 2, .timelines = 1),
         on_stage_with(test_T6_work_that_metal_has_goes_on, .queues = 2, .device = by_hand(passing_hooks)),
         on_stage_with(test_T6_work_that_fails_after_the_loss_has_its_own_error, .queues = 2),

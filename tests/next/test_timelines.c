@@ -523,39 +523,71 @@ static void test_R12_failure_does_not_pass_along_an_order_only_timeline(void **s
     assert_int_equal(value_of(s->t[0]), 2); /* the next upload */
 }
 
-typedef enum never_ran { CANCELLED, WAIT_FAILED, QUEUE_DESTROYED, WAYS } never_ran;
+typedef enum never_ran {
+    CANCELLED,
+    WAIT_FAILED,
+    OVERTAKEN, /* another of its signals is */
+    A_FAILURE_STICKS,
+    DEVICE_LOST, /* that held work has not run is known then, too */
+    QUEUE_DESTROYED,
+    WAYS
+} never_ran;
+
+/* Has the held work of the queue end so. It waits for `go`, and signals 1 of `other`. */
+static void end_unsent(stage *s, never_ran way, gpusync_queue *queue, gpusync_timeline *go, gpusync_timeline *other)
+{
+    if (way == CANCELLED) assert_ok(gpusync_queue_cancel_held(queue));
+    if (way == WAIT_FAILED) assert_ok(gpusync_timeline_fail(go, NULL));
+    if (way == OVERTAKEN) signal_value(other, 1);
+    if (way == A_FAILURE_STICKS || way == DEVICE_LOST) {
+        void *culprit = new_buffer(way == DEVICE_LOST ? s->q[1] : queue);
+        softmetal_fail_as(culprit, way == DEVICE_LOST ? SOFTMETAL_SUBMISSIONS_IGNORED : SOFTMETAL_PAGE_FAULT, NULL);
+        SUBMIT(way == DEVICE_LOST ? s->q[1] : queue, BUFFERS(culprit), .flags = UNORDERED);
+        softmetal_finish(culprit);
+    }
+    if (way == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
+}
 
 static void test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work(void **state)
 {
     static const gpusync_timeline_desc order = {.order_only = true};
-    static const gpusync_result results[] = {GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_EXECUTION, GPUSYNC_OK};
-    stage *s = stage_of(state);
+    static const gpusync_queue_desc sticky = {.sticky_failure = true};
+    static const gpusync_result results[] = {GPUSYNC_ERROR_CANCELLED,   GPUSYNC_ERROR_EXECUTION,
+                                             GPUSYNC_ERROR_NOT_RISING,  GPUSYNC_ERROR_EXECUTION,
+                                             GPUSYNC_ERROR_DEVICE_LOST, GPUSYNC_OK};
     unsigned way;
+    (void)state;
     for (way = 0; way < WAYS; way++) {
-        gpusync_timeline *timeline = timeline_from(s->device, &order);
-        gpusync_timeline *go = new_timeline(s->device);
+        stage s;
+        gpusync_timeline *timeline, *go, *other;
         gpusync_queue *queue = NULL;
         gpusync_ticket ticket;
         gpusync_ticket consumer;
-        assert_ok(gpusync_queue_create(s->device, NULL, &queue));
-        commit(s->q[0], signalling(s->q[0], at(timeline, 5)));
-        ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7)));
-        consumer = SUBMIT(s->q[1], WAITS(at(timeline, 7)));
-        if (way == CANCELLED) assert_ok(gpusync_queue_cancel_held(queue));
-        if (way == WAIT_FAILED) assert_ok(gpusync_timeline_fail(go, NULL));
-        if (way == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
-        if (way != QUEUE_DESTROYED) assert_result(gpusync_poll(queue, ticket, NULL), results[way]); /* at once */
+        bool lives = way != QUEUE_DESTROYED;
+        stage_open(&s, &(stage_desc){.queues = 2});
+        timeline = timeline_from(s.device, &order);
+        go = new_timeline(s.device);
+        other = new_timeline(s.device);
+        assert_ok(gpusync_queue_create(s.device, &sticky, &queue));
+        commit(s.q[0], signalling(s.q[0], at(timeline, 5)));
+        ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7), at(other, 1)));
+        consumer = SUBMIT(s.q[1], WAITS(at(timeline, 7)));
+        end_unsent(&s, (never_ran)way, queue, go, other);
+        if (lives) assert_result(gpusync_poll(queue, ticket, NULL), results[way]); /* at once */
         assert_int_equal(value_of(timeline), 0); /* not before 5: what waits for 5 may not go */
         signal_value(timeline, 4);
         assert_result(gpusync_timeline_signal(timeline, 6), GPUSYNC_ERROR_NOT_RISING);
-        finish_all(s);
+        finish_all(&s);
         assert_int_equal(value_of(timeline), 7);
         assert_int_equal(shown(timeline), 7);
-        finish_all(s);
-        assert_ok(gpusync_poll(s->q[1], consumer, NULL));
-        if (way != QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
+        finish_all(&s);
+        assert_result(gpusync_poll(s.q[1], consumer, NULL),
+                      way == DEVICE_LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK); /* it was held, too */
+        if (lives) assert_ok(gpusync_queue_destroy(queue));
         assert_ok(gpusync_timeline_destroy(timeline));
         assert_ok(gpusync_timeline_destroy(go));
+        assert_ok(gpusync_timeline_destroy(other));
+        stage_close(&s);
     }
 }
 
@@ -861,6 +893,37 @@ static void test_R18_a_deaf_listener_costs_a_look(void **state)
     assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
+/* A system without listeners: values of other code are found by looks, and by nothing else. */
+static void test_R18_without_a_listener_looks_find_the_values(void **state)
+{
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    stage *s = stage_of(state);
+    gpusync_ticket held;
+    note n = {0};
+    softmetal_hide_class("MTLSharedEventListener");
+    s->t[0] = timeline_from(s->device, &others);
+    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
+    on_done(at(s->t[0], 1), &n);
+    other_code_signals(s->t[0], 1);
+    assert_int_equal(softmetal_live("block"), 0);
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, SECONDS(60), NULL));
+    assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
+    run_callbacks(s);
+    assert_noted(&n, GPUSYNC_OK);
+    softmetal_hide_class(NULL);
+}
+
+static void test_S5_without_shared_events_there_is_no_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = (gpusync_timeline *)s;
+    long blocks = kit_now().blocks;
+    softmetal_hide_selector("newSharedEvent");
+    assert_result(gpusync_timeline_create(s->device, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(timeline);
+    assert_int_equal(kit_now().blocks, blocks);
+}
+
 /* A wait of another queue sleeps: at the end of its slice it looks at the whole device. */
 static void test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere(void **state)
 {
@@ -1030,8 +1093,7 @@ int main(void)
         on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2),
         on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline,
                       .queues = 3, .timelines = 1, .timeline = {.order_only = true}),
-        on_stage_with(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work,
-                      .queues = 2, .timeline = {.order_only = true}),
+        cmocka_unit_test(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work),
         on_stage_with(test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held,
                       .queues = 3, .timelines = 2, .timeline = {.order_only = true}),
         on_stage_with(test_R12_until_raised_the_value_of_failed_work_counts_as_sent,
@@ -1059,6 +1121,8 @@ int main(void)
         on_stage_with(test_R18_a_deaf_listener_costs_a_look,
                       .timelines = 1, .timeline = {.signalled_by_others = true},
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage(test_R18_without_a_listener_looks_find_the_values),
+        on_stage(test_S5_without_shared_events_there_is_no_timeline),
         on_stage_with(test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere,
                       .queues = 2, .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_S7_an_event_is_used_again_and_no_value_of_its_past_counts, .queues = 2),

@@ -485,6 +485,37 @@ static void an_unlock_by_another_task_is_reported(void **state)
     assert_fails(search_thief, NULL, "an unlock of a lock that the task does not own");
 }
 
+static void *object;
+
+static void release_under_a_lock(void *unused)
+{
+    (void)unused;
+    os_unfair_lock_lock(&locks[0]);
+    metal_release(metal_retain(object));
+    os_unfair_lock_unlock(&locks[0]);
+}
+
+static void add_releaser(void *user)
+{
+    (void)user;
+    locks[0] = 0;
+    object = metal_device_new();
+    turns_add("releases", release_under_a_lock, NULL);
+}
+
+static const turns_race release_race = {.name = "release", .setup = add_releaser};
+
+static void search_release(void)
+{
+    turns_run_all(&release_race, 0);
+}
+
+static void a_release_under_a_lock_is_reported(void **state)
+{
+    (void)state;
+    assert_fails(search_release, NULL, "a release under a lock");
+}
+
 /* A defect of depth 3: one, two, one, two, in this order, with points around. */
 static int stage;
 
@@ -1211,6 +1242,7 @@ int main(void)
         cmocka_unit_test(a_deadlock_of_two_locks_is_found_and_reported),
         cmocka_unit_test(a_lock_that_is_taken_twice_is_reported),
         cmocka_unit_test(an_unlock_by_another_task_is_reported),
+        cmocka_unit_test(a_release_under_a_lock_is_reported),
         cmocka_unit_test(a_defect_of_depth_three_is_found),
         cmocka_unit_test(a_wake_up_that_is_lost_is_found),
         cmocka_unit_test(a_wake_up_that_is_not_lost_is_not_reported),

@@ -289,7 +289,17 @@ static void test_R1_sleepers_wake_for_unordered_work_by_itself(void **state)
     assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
 }
 
-typedef enum loose_end { FAILS, IS_CANCELLED, IS_OVERTAKEN, INHERITS } loose_end;
+typedef enum loose_end { FAILS, IS_CANCELLED, IS_OVERTAKEN, INHERITS, IS_UNKNOWN } loose_end;
+
+/* A ticket of the second queue whose failure has left the log. */
+static gpusync_point forgotten(stage *s)
+{
+    unsigned i;
+    for (i = 0; i < 5; i++) commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
+    while (finish_next(s->q[1])) {}
+    assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    return ticket_at(s->q[1], 1);
+}
 
 /* A result of its own tells that the GPU is finished with it, whatever earlier work does. */
 static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **state)
@@ -302,8 +312,10 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
         {IS_CANCELLED, GPUSYNC_ERROR_CANCELLED},
         {IS_OVERTAKEN, GPUSYNC_ERROR_NOT_RISING},
         {INHERITS, GPUSYNC_ERROR_COMPILE},
+        {IS_UNKNOWN, GPUSYNC_ERROR_RESULT_UNKNOWN},
     };
     stage *s = stage_of(state);
+    gpusync_point old = forgotten(s);
     size_t i;
     commit_new(s->q[0]); /* does not end */
     for (i = 0; i < LENGTH(rows); i++) {
@@ -312,9 +324,10 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
         void *buffer = new_buffer(s->q[0]);
         gpusync_ticket ticket;
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
+        ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1), rows[i].end == IS_UNKNOWN ? old : ticket_at(s->q[1], 0)),
+                        BUFFERS(buffer), SIGNALS(at(out, 1)),
                         .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_HOST_SYNC);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        if (rows[i].end != IS_UNKNOWN) assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
         assert_false(is_sent(buffer));
         switch (rows[i].end) {
         case FAILS:
@@ -327,6 +340,7 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
             signal_value(gate_of, 1);
             break;
         case INHERITS: assert_ok(gpusync_timeline_fail(gate_of, &reason)); break;
+        case IS_UNKNOWN: break;
         }
         assert_result(gpusync_poll(s->q[0], ticket, NULL), rows[i].result);
         assert_result(wait_now(s->q[0], ticket), rows[i].result);
@@ -484,7 +498,80 @@ static void test_S5_an_end_before_the_park_is_not_slept_through(void **state)
     assert_about(world_passed(), 0);
 }
 
+/* -- room ---------------------------------------------------------------------------------------------------------- */
+
+/* F4: also where handlers are slow. Metal has ended the work, and a look gives its place back. */
+static void test_F4_R10_a_wait_for_room_keeps_its_limit(void **state)
+{
+    static const uint64_t limits[] = {1, US(3), MS(10), MS(50), SECONDS(3)};
+    stage *s = stage_of(state);
+    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    void *made;
+    size_t i;
+    for (i = 0; i < 2; i++) commit(s->q[0], buffers[i]);
+    for (i = 0; i < LENGTH(limits); i++) {
+        made = s;
+        world_begin();
+        assert_result(gpusync_command_buffer_create(s->q[0], NULL, limits[i], &made), GPUSYNC_TIMEOUT);
+        assert_about(world_passed(), limits[i]);
+        assert_null(made);
+    }
+    world_begin();
+    complete_now(buffers[0]);
+    assert_ok(gpusync_command_buffer_create(s->q[0], NULL, MS(10), &made));
+    assert_about(world_passed(), 0);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], made));
+    commit_new(s->q[0]);
+    world_begin();
+    plan(MS(10), complete_now, buffers[1]);
+    assert_ok(gpusync_command_buffer_create(s->q[0], NULL, MS(10), &made));
+    assert_about(world_passed(), MS(10));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], made));
+}
+
+static struct {
+    stage *s;
+    void *buffer;
+} latecomer;
+
+static void commit_latecomer(void *unused)
+{
+    (void)unused;
+    commit(latecomer.s->q[1], latecomer.buffer);
+}
+
+/* All that fills the queue is open, so that only the program can make room: for ever, but for the second. */
+static void test_R10_the_second_begins_again_when_metal_has_had_work(void **state)
+{
+    stage *s = stage_of(state);
+    void *made = s;
+    latecomer.s = s;
+    latecomer.buffer = new_buffer(s->q[1]);
+    (void)new_buffer(s->q[0]);
+    world_begin();
+    plan(MS(500), commit_latecomer, NULL);
+    plan(MS(900), finish_now, latecomer.buffer);
+    assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &made), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_in_range(world_passed(), MS(1900), MS(2300) + WORLD_SLACK); /* a slice at most behind the second */
+    assert_null(made);
+}
+
 /* -- what never waits ---------------------------------------------------------------------------------------------- */
+
+/* An open buffer is no work yet. */
+static void test_F16_an_open_buffer_holds_up_no_wait(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    encode_signal(s->q[0], open, at(s->t[0], 1));
+    commit_new(s->q[0]);
+    finish_all(s);
+    assert_ok(wait_now(s->q[0], GPUSYNC_EVERYTHING));
+    assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL));
+    assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_int_equal(world.parks + world.yields, 0);
+}
 
 static void test_S5_calls_without_a_limit_call_no_hook_that_waits(void **state)
 {
@@ -757,6 +844,26 @@ static void test_R20_a_destroy_ends_the_waits_of_other_threads(void **state)
     assert_result(value.error.result, GPUSYNC_ERROR_DESTROYED);
     assert_ok(job_end(&destroy));
     s->t[0] = NULL;
+}
+
+/* It is found between two turns of the spin; nothing unparks a thread that does not sleep. */
+static void test_R20_a_wait_that_spins_ends_with_its_queue(void **state)
+{
+    static const gpusync_spin for_ever = {.yield_iterations = UINT32_MAX};
+    stage *s = stage_of(state);
+    gpusync_queue *queue = s->q[0];
+    job j = {.options = {.spin = &for_ever}};
+    note n = {0};
+    commit_new(queue);
+    job_wait(&j, queue, 1, GPUSYNC_FOREVER);
+    while (kit_now().yields < 100) sched_yield();
+    s->q[0] = NULL;
+    assert_ok(gpusync_queue_destroy_later(queue, remember_destroyed, &n));
+    assert_result(job_end(&j), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(kit_now().parks, 0);
+    assert_int_equal(calls_of(&n), 0);
+    settle(s);
+    assert_noted(&n, GPUSYNC_OK);
 }
 
 /* -- everything (R27) ---------------------------------------------------------------------------------------------- */
@@ -1674,7 +1781,8 @@ int main(void)
         on_world(test_R1_ordered_work_ends_without_the_unordered_work_before_it),
         on_world(test_R1_everything_covers_unordered_work),
         on_world(test_R1_sleepers_wake_for_unordered_work_by_itself),
-        on_world(test_R1_a_poll_tells_every_result_of_unordered_work_at_once),
+        on_world_with(test_R1_a_poll_tells_every_result_of_unordered_work_at_once, .queues = 2,
+                      .queue = {.error_log_count = 4}),
         cmocka_unit_test(test_S5_without_time_a_wait_looks_once_and_sleeps_never),
         cmocka_unit_test(test_S5_a_wait_keeps_its_limit_and_can_be_repeated),
         cmocka_unit_test(test_S5_huge_limits_do_not_overflow),
@@ -1683,6 +1791,10 @@ int main(void)
                       .timeline = {.signalled_by_others = true}),
         on_world(test_S5_a_park_that_returns_early_costs_nothing_but_another),
         on_world(test_S5_an_end_before_the_park_is_not_slept_through),
+        on_world_with(test_F4_R10_a_wait_for_room_keeps_its_limit, .queue = {.max_command_buffer_count = 2}),
+        on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues = 2,
+                      .queue = {.max_command_buffer_count = 1}),
+        on_world_with(test_F16_an_open_buffer_holds_up_no_wait, .timelines = 1),
         on_world_with(test_S5_calls_without_a_limit_call_no_hook_that_waits, .queues = 2, .timelines = 1,
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_world_with(test_S5_a_wait_that_refuses_has_changed_nothing, .timelines = 1),
@@ -1696,6 +1808,7 @@ int main(void)
         cmocka_unit_test(test_S4_senseless_calls_fill_options_error),
         on_stage_with(test_R20_a_destroy_ends_the_waits_of_other_threads, .timelines = 1,
                       .queue = {.max_command_buffer_count = 2}),
+        on_stage(test_R20_a_wait_that_spins_ends_with_its_queue),
         on_stage(test_R27_everything_is_what_was_committed_at_the_call),
         on_world(test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result),
         on_world_with(test_R27_cancelled_work_counts_in_everything, .timelines = 1),

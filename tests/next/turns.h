@@ -127,6 +127,7 @@ typedef struct turns_task {
     void *argument;
     turns_state state;
     const uint32_t *lock;      /* WANTS */
+    unsigned locks;            /* that the task owns */
     gpusync_waiter *waiter;    /* PARKED, and NULL else: then the waiter's memory may be gone */
     uint64_t deadline;         /* PARKED */
     bool brief;                /* PARKED: the deadline is near, see turns_park */
@@ -606,11 +607,20 @@ static inline void turns_start_threads(void)
     pthread_attr_destroy(&detached);
 }
 
+/* The end of an object may run code of the program's (its dealloc, the captures of a handler), which calls the library:
+   no reference is given back under a lock. */
+static inline void turns_before(const char *name)
+{
+    if (turns_self()->locks > 0 && (strcmp(name, "objc_release") == 0 || strcmp(name, "objc_autoreleasePoolPop") == 0))
+        turns_fail("a release under a lock");
+    turns_point(name);
+}
+
 /* Runs the tasks to their end. */
 static inline void turns_go(void)
 {
     turns_start_threads();
-    softmetal_before = turns_point;
+    softmetal_before = turns_before;
     turns.current = turns_pick(TURNS_NOBODY);
     turns_baton_pass(&turns.baton[turns.current]);
     turns_baton_await(&turns.end);
@@ -652,6 +662,7 @@ void os_unfair_lock_lock(uint32_t *lock)
     turns_self()->lock = lock;
     turns_stand(TURNS_WANTS, "lock");
     *lock = (uint32_t)turns.current + 1;
+    turns_self()->locks++;
 }
 
 bool os_unfair_lock_trylock(uint32_t *lock)
@@ -662,6 +673,7 @@ bool os_unfair_lock_trylock(uint32_t *lock)
     if (*lock != 0)
         return false;
     *lock = (uint32_t)turns.current + 1;
+    turns_self()->locks++;
     return true;
 }
 
@@ -674,6 +686,7 @@ void os_unfair_lock_unlock(uint32_t *lock)
     if (*lock != (uint32_t)turns.current + 1)
         turns_fail("an unlock of a lock that the task does not own");
     *lock = 0;
+    turns_self()->locks--;
     turns_point("unlock"); /* the lock's memory may be gone by now */
 }
 
