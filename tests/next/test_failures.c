@@ -1538,6 +1538,46 @@ static void test_R17_a_callback_may_clear_and_go_on(void **state)
     assert_ok(gpusync_poll(s->q[0], failed + 1, NULL));
 }
 
+/* Inside another commit: the held work may go, but the order lock is taken; then the failure sticks, and is cleared. */
+static struct {
+    stage *s;
+    void *fails;
+    gpusync_result polled, cleared; /* no assertion may jump out of a commit */
+} in_commit;
+
+static void fail_and_clear_in_commit(void *unused, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)unused, (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "commit") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    signal_value(in_commit.s->t[0], 1);
+    softmetal_finish(in_commit.fails);
+    in_commit.polled = gpusync_poll(in_commit.s->q[0], 1, NULL);
+    in_commit.cleared = gpusync_queue_clear_failure(in_commit.s->q[0]);
+}
+
+static void test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared(void **state)
+{
+    stage *s = stage_of(state);
+    void *fails = new_buffer(s->q[0]), *held = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], fails);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held),
+                    .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED);
+    metal_retain(held);
+    in_commit.s = s;
+    in_commit.fails = fails;
+    softmetal_set_message_hook(fail_and_clear_in_commit, NULL);
+    commit_new(s->q[0]);
+    assert_result(in_commit.polled, GPUSYNC_ERROR_EXECUTION);
+    assert_result(in_commit.cleared, GPUSYNC_OK);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_false(is_sent(held));
+    metal_release(held);
+    finish_all(s);
+}
+
 /* -- random work on a sticky queue, beside a model of R17 --------------------------------------------------------- */
 
 enum { MODEL_MOST = 400 };
@@ -2122,6 +2162,7 @@ int main(void)
         on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone, .queues = 2, .timelines = 1,
                       .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
         on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY),
+        on_stage_with(test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared, .timelines = 1, STICKY),
         on_stage_with(test_R17_a_failure_sticks_without_memory, .timelines = 1, STICKY),
         on_stage_with(test_R17_a_callback_may_clear_and_go_on, STICKY),
         cmocka_unit_test(test_R17_random_work_ends_as_a_model_says),

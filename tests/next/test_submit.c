@@ -748,9 +748,27 @@ static void test_R24_the_ticket_of_work_that_waited_for_other_code_ends(void **s
     assert_true(gpusync_is_done(s->q[0], ticket));
 }
 
+/* R5: Metal would run an enqueued buffer before the waits, or the buffers, that are to come first. */
+static void test_R5_an_enqueued_buffer_comes_first_or_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *enqueued = foreign_buffer(s->q[1]), *other = new_buffer(s->q[1]);
+    gpusync_ticket ticket = 7;
+    metal_enqueue(enqueued);
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
+    assert_result(TRY_SUBMIT(s->q[1], &ticket, WAITS(at(s->t[0], 1)), BUFFERS(enqueued)), GPUSYNC_ERROR_ENQUEUED);
+    assert_result(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(other, enqueued)), GPUSYNC_ERROR_ENQUEUED);
+    assert_int_equal(ticket, 7);
+    assert_ok(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(enqueued, other)));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+    metal_release(enqueued);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2, .timelines = 1),
         on_stage_with(test_S6_waits_come_before_the_buffers_and_signals_behind_them, .queues = 3, .timelines = 2),
         on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .queues = STAGE_MOST, .real = true),
         on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timelines = 1, .real = true),

@@ -476,6 +476,29 @@ static void test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is
     }
 }
 
+/* The host is about to write a value of its own to the event. */
+static void fail_before_the_host_writes(void *timeline, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(gpusync_timeline_fail((gpusync_timeline *)timeline, NULL));
+}
+
+static void test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_shared_event_new(s->metal_device);
+    gpusync_timeline_desc desc = {.shared_event = event};
+    gpusync_timeline *timeline = timeline_from(s->device, &desc);
+    softmetal_set_message_hook(fail_before_the_host_writes, timeline);
+    signal_value(timeline, 3);
+    assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 3);
+    assert_int_equal(shown(timeline), 3);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+}
+
 static void test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds(void **state)
 {
     static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC};
@@ -688,6 +711,26 @@ static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_o
     assert_ok(gpusync_command_buffer_discard(s->q[0], open));
     assert_int_equal(value_of(s->t[0]), 4);
     assert_int_equal(shown(s->t[0]), 4);
+}
+
+/* R4: the discard lets the higher value go, though the lower one is still to be raised. */
+static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = signalling(s->q[0], at(s->t[0], 5));
+    void *higher = waiting(s->q[1], at(s->t[0], 3));
+    gpusync_ticket ticket;
+    encode_signal(s->q[1], higher, at(s->t[0], 6));
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    commit(s->q[2], signalling(s->q[2], at(s->t[0], 3)));
+    ticket = commit(s->q[1], higher);
+    assert_false(is_sent(higher));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    assert_true(is_sent(higher));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 6);
 }
 
 /* -- R18: values of other code ------------------------------------------------------------------------------------ */
@@ -1090,6 +1133,7 @@ int main(void)
         on_stage(test_R13_the_result_of_a_failure),
         on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1),
         on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2),
+        on_stage(test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way),
         on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2),
         on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline,
                       .queues = 3, .timelines = 1, .timeline = {.order_only = true}),
@@ -1103,6 +1147,8 @@ int main(void)
         on_stage_with(test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has,
                       .timelines = 3, .timeline = {.order_only = true}),
         on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline,
+                      .timelines = 1, .timeline = {.order_only = true}, .queue = {.sticky_failure = true}),
+        on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go, .queues = 3,
                       .timelines = 1, .timeline = {.order_only = true}, .queue = {.sticky_failure = true}),
         on_stage_with(test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),

@@ -1213,6 +1213,57 @@ static void test_R22_destroy_later_and_the_last_handler(void **state)
     run_race(&race, 0, 300, 0);
 }
 
+/* The last queue of a device that is destroyed later goes in a callback, while the call that has destroyed the queue is
+   still on its way out. */
+static void count_gone_device(void *unused)
+{
+    (void)unused;
+    count_gone(&gones[DEVICE_GONE]);
+}
+
+static void destroy_last_queue(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
+}
+
+static void run_until_the_device_is_gone(void *unused)
+{
+    (void)unused;
+    while (gones[DEVICE_GONE] == 0) {
+        turns_expect(gpusync_device_run_callbacks(stage.device, SIZE_MAX, NULL), GPUSYNC_OK);
+        if (gones[DEVICE_GONE] == 0)
+            turns_yield(NULL);
+    }
+}
+
+static void set_up_last_queue(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    memset(gones, 0, sizeof gones);
+    turns_expect(gpusync_device_destroy_later(stage.device, count_gone_device, NULL), GPUSYNC_OK);
+    turns_add("destroys", destroy_last_queue, NULL);
+    turns_add("runs callbacks", run_until_the_device_is_gone, NULL);
+}
+
+static void tear_down_last_queue(void *unused)
+{
+    (void)unused;
+    turns_expect(gones[QUEUE_GONE], 1);
+    stage.q[0] = NULL;
+    stage.device = NULL;
+    close_stage();
+}
+
+static void test_R22_the_last_queue_and_its_device_go_in_a_callback(void **state)
+{
+    const turns_race race = {
+        .name = "destroy_later and the device's end", .setup = set_up_last_queue, .teardown = tear_down_last_queue};
+    (void)state;
+    run_race(&race, 1, 200, 0);
+}
+
 /* The handler of failed work calls log, unpark and notify, while a thread that the wait has let go destroys all. */
 static void destroy_all(void *unused)
 {
@@ -1371,6 +1422,7 @@ static void test_R19_a_destroyed_timeline_carries_accepted_work(void **state)
     cmocka_unit_test(test_R25_a_destroy_and_handlers_run_each_callback_once), \
     cmocka_unit_test(test_R21_nothing_is_committed_after_abandon), \
     cmocka_unit_test(test_R22_destroy_later_and_the_last_handler), \
+    cmocka_unit_test(test_R22_the_last_queue_and_its_device_go_in_a_callback), \
     cmocka_unit_test(test_S10_nothing_is_called_after_device_destroy), \
     cmocka_unit_test(test_R19_a_destroyed_timeline_carries_accepted_work)
 /* clang-format on */
