@@ -77,8 +77,8 @@
      >>more         callbacks, timelines, points, submissions, markers, other ends of a queue
      >>rare         spin budgets, hooks of a scheduler, devices that are destroyed later, versions
      >>impl         how it works, on one page: lives, locks, invariants
-         >>objc  >>platform  >>objects  >>failure  >>lists  >>lifetimes  >>values  >>settle  >>held  >>send  >>ended
-         >>look  >>events  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines  >>destroy
+         >>objc  >>platform  >>objects  >>failure  >>lists  >>lifetimes  >>values  >>settle  >>held  >>send  >>events
+         >>after  >>ended  >>look  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines  >>destroy
          >>create  >>stubs
      >>history      changes, licence
 
@@ -139,7 +139,7 @@
    return soon: they must not acquire a lock that a thread in a destroy holds. No function of the program may be left by
    a C++ exception or longjmp, nor end its thread. gpusync holds no lock while it calls them. Every call that is not
    inline may call unpark for other threads, log, and notify. gpusync has no autorelease pool or thread-local value in
-   use while yield, park or unpark runs: a fiber may resume on another thread. gpusync has no threads of its own.
+   use while yield or park runs: a fiber may resume on another thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
@@ -342,8 +342,8 @@ typedef struct gpusync_device_desc {
     gpusync_log_fn GPUSYNC_OPT log;         /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;             /**< Passed to log. */
     gpusync_callback_mode callback_mode;    /**< Where callbacks run. */
-    /** QUEUED: a dispatch_queue_t, which must be serial (not checked); retained. Give it a quality of service: without one
-        libdispatch uses that of the thread that asks first. NULL: gpusync's. */
+    /** QUEUED: a dispatch_queue_t, which must be serial (not checked); retained. Give it a quality of service: without
+        one libdispatch uses that of the thread that asks first. NULL: gpusync's. */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program runs callbacks now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
@@ -909,8 +909,9 @@ typedef struct gpusync_submission {
              command buffers. ERROR_QUEUE_FULL: no place for a submission without command buffers, or for gpusync's own:
              one for waits and one for signals that the GPU makes. ERROR_INVALID_TICKET: a wait above what was
              committed, or EVERYTHING. ERROR_NOT_RISING also: the signals of one timeline do not rise, or a value above
-             GPUSYNC_MAX_VALUE. ERROR_METAL_NIL: gpusync's own buffers. ERROR_INVALID_ARGUMENT also: a point of another
-             device, a signal of a ticket, a command buffer twice, an unknown flag.
+             GPUSYNC_MAX_VALUE. ERROR_METAL_NIL: gpusync's own buffers. ERROR_ENQUEUED also: an enqueued command buffer
+             behind one that is not, or behind gpusync's own for waits: Metal would run it first. ERROR_INVALID_ARGUMENT
+             also: a point of another device, a signal of a ticket, a command buffer twice, an unknown flag.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue   Owns retains
                               command buffers until their handlers ran, and what the points name until the submission
                               has ended */
@@ -1018,8 +1019,8 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 /** Destroy a device when its queues and timelines are destroyed, without blocking.
     destroyed  Called with user when the last object is gone, where callbacks run; with GPUSYNC_CALLBACKS_MANUAL the
                device goes in that gpusync_device_run_callbacks: pass `destroyed`, for nothing else tells. NULL: none.
-               Not called after an error. No function of the program is called after it. The code of gpusync must stay
-               loaded.
+               Not called after an error. After it a thread that is about to leave a call or a handler may still call
+               log or notify: run no callbacks for that. The code of gpusync must stay loaded.
     The device's objects stay usable until they are destroyed. No call may use the device itself any more, except, with
     GPUSYNC_CALLBACKS_MANUAL, gpusync_device_run_callbacks: on one thread at a time, until `destroyed` has run.
     Returns  OK; ERROR_DESTROYED: this was called before.
@@ -1091,7 +1092,7 @@ GPUSYNC_API uint32_t gpusync_version(void)
 
 /* How it works, on one page. Names of functions in brackets.
 
-   STRUCTURES, at >>objects in this order
+   STRUCTURES, at >>objects
      target     what rises: the tickets of a queue, the values of a timeline
      entry      what waits for a number of a target: a sleeper, a callback, or a link of work
      queue      a target; its work in the order of tickets; open work; failures on record; room
@@ -1127,18 +1128,19 @@ GPUSYNC_API uint32_t gpusync_version(void)
                thread at a time [gpusync__run_due] -> freed.
 
    TWO LOCKS
-     order lock of a queue   from the ticket to [commit]: the order of tickets is Metal's order. Commit, submit, marker
-                             and abandon block on it; all others try it, and set `missed` first.
+     order lock of a queue   from the ticket to [commit]: the order of tickets is Metal's order (but for buffers that
+                             the program has enqueued). Commit, submit, marker and abandon block on it;
+                             all others try it, and set `missed` first.
      device's lock           everything but what a field calls atomic. Order: order lock, then device's lock.
    Beside them the lock for selectors and listeners, and the mutex of the default hooks: each is taken last.
 
    WHAT ALWAYS HOLDS, at each unlock of the device
      1.  Under the device's lock comes no message, allocation, release, hook, callback or log line; under an order lock
-         only gpusync__set_out and the messages that send.
+         only what accepts, judges and sets out work, and the messages that send.
      2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
-         for ever.
-     3.  Nothing is settled, published or woken under an order lock. What stirs work goes on in the same hold of the
+         for ever. (Not in an abandon: all held work has ended then.)
+     3.  Nothing is settled, published or unparked under an order lock. What stirs work goes on in the same hold of the
          device's lock, or after the unlock of the order lock. Unparks come first in `after`.
      4.  An entry is on one ring at most. A wait of held or ended work that is not over is listed where that may change.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
@@ -1470,7 +1472,7 @@ typedef struct gpusync__target {
     gpusync_device *device;       /* with a reference */
     struct gpusync__target *next; /* of the device */
     gpusync__entry entries;       /* the ring of all that waits for a number, by number */
-    uint32_t refs;                /* the program; each work, link, callback and wait. Atomic */
+    uint32_t refs;                /* the program; each work, link, callback and wait; lists of `after`. Atomic */
     uint32_t owed;                /* callbacks that have not run */
     uint32_t number;              /* of the device's targets, for texts */
     bool later;                   /* by a destroy_later: not told yet */
@@ -1503,7 +1505,7 @@ typedef struct gpusync__work {
     gpusync_queue *queue;       /* with a reference */
     void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals */
     gpusync__link **links_end;
-    uint32_t refs;                   /* the list; each block; each look. Atomic */
+    uint32_t refs;                   /* the queue's list; each block; each look at it. Atomic */
     struct gpusync__work *next_else; /* of those that are ready, or of a list `dead` */
     struct gpusync__work *next_stirred;
     void *few_buffers[GPUSYNC__FEW];
@@ -1527,7 +1529,7 @@ typedef struct gpusync__work {
     bool stirred;      /* on the device's list */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
-    uint64_t since_ns; /* when it was sent, if the queue was idle then */
+    uint64_t since_ns; /* when it was sent; 0: not known, the queue was not idle */
     double gpu_start, gpu_end;
     gpusync__entry turn; /* of work that is held for the order of values, on that timeline */
     char label[64];
@@ -1560,7 +1562,7 @@ struct gpusync_queue {
                          unlock. Atomic */
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
-    gpusync__work *open, **open_end;   /* open work, the oldest first */
+    gpusync__work *open, **open_end;   /* open work */
     gpusync__work *first, **end;       /* work with a ticket, in its order, until it leaves: gpusync__leave */
     gpusync__work *front;              /* the first that is not PUBLISHED */
     gpusync__work *turn;               /* the first ordered one that is not SETTLED */
@@ -1750,9 +1752,9 @@ static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
 }
 
 /* ------------------------------------------------------------------------------ >>failure --
-   From Metal's error to the record. A handler or a look reads Metal's error into work->error (gpusync__read_failure).
-   When the work settles, gpusync__settle_badly puts the error on its queue's log, and on the timelines that it was to
-   signal. */
+   From Metal's error to the program. A handler or a look reads Metal's error into work->error (gpusync__failed,
+   gpusync__read_failure). When the work settles, gpusync__settle_badly puts the error on its queue's log, and on the
+   timelines that it was to signal. What asks reads it there: gpusync__ticket_end, gpusync__all_stand. */
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
@@ -2204,7 +2206,7 @@ static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
     if (w->error)
         GPUSYNC_FREE(w->error);
     if (w->unsent)
-        gpusync__return_room(w);
+        gpusync__return_room(w); /* Metal has let the command buffers go by now */
     gpusync__lock(&dev->lock);
     bool keeps = dev->free_count < GPUSYNC__FREE_WORK;
     if (keeps)
@@ -2223,7 +2225,8 @@ static void gpusync__work_unref(gpusync__work *w)
 
 /* ------------------------------------------------------------------------------- >>values --
    What becomes of those that wait for a number, and of the signals of a timeline. Down to the end of >>held everything
-   is under the device's lock: only lists and numbers change. What has to be done without the lock stands in `after`. */
+   but gpusync__return_room is under the device's lock: only lists and numbers change. What has to be done without the
+   lock stands in `after`. */
 
 enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
 
@@ -2783,8 +2786,8 @@ static void gpusync__note_end(gpusync_queue *q, const gpusync__work *w, uint64_t
     q->ended_ns = now;
 }
 
-/* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, else
-0. */
+/* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, or
+   0. */
 static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
@@ -2842,7 +2845,7 @@ static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
     if (w->state == GPUSYNC__HELD) {
         gpusync__unhold(w->queue, w);
         gpusync__let_others_by(w, after);
-        w->unsent = true;
+        w->unsent = true; /* before gpusync__end, which leaves its room to its memory then */
     }
     w->unknown = w->state == GPUSYNC__SENT;
     gpusync__end(w, 0, after);
@@ -2994,7 +2997,7 @@ static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusyn
     }
 }
 
-/* The device is lost: held work ends, everywhere. */
+/* The device is lost: held work, everywhere, is judged, and ends. */
 static void gpusync__lose(gpusync_device *dev, uint64_t now)
 {
     if (dev->lost)
@@ -3090,7 +3093,7 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
     gpusync__let_by(link, after);
     if (!link->encoded)
         return;
-    gpusync__take_some(&t->target, t->coming + 1, number, GPUSYNC__WORKS, after);
+    gpusync__take_some(&t->target, t->coming + 1, number, GPUSYNC__WORKS, after); /* those behind the last one */
     t->coming = number;
 }
 
@@ -3099,7 +3102,7 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
 {
     if (w->state == GPUSYNC__HELD)
         gpusync__unhold(q, w);
-    w->state = GPUSYNC__SENT;
+    w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
     w->running = w->count - w->passive;
     w->since_ns = now;
     q->sent++;
@@ -3160,7 +3163,7 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
     void *pool = gpusync__pool_push();
     GPUSYNC__STORE_SEQ(&q->missed, true);
     while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__try_lock(&q->order)) {
-        GPUSYNC__STORE_SEQ(&q->missed, false);
+        GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
         bool sent = gpusync__issue_one(q, after);
         gpusync__unlock(&q->order);
         gpusync__lock(&dev->lock);
@@ -3319,7 +3322,7 @@ static void gpusync__ask_for_calls(gpusync_device *dev);
 static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after)
 {
     gpusync__sleeper *s = after->woken;
-    after->woken = s->next;
+    after->woken = s->next; /* before `woken` is cleared: then another waker may list it */
     GPUSYNC__STORE_SEQ(&s->woken, false);
     dev->hooks.unpark(dev->hooks.user, &s->open);
     GPUSYNC__SUB(&s->taken, 1);
@@ -3609,8 +3612,13 @@ GPUSYNC__APART void gpusync__look_around(gpusync_device *dev)
 
 /* --------------------------------------------------------------------------------- >>wait --
    A wait checks by loads whether it may be over, then under the lock whether it is; it looks, spins, and sleeps. What
-   wakes a sleeping wait: gpusync__take rouses the sleeper of an entry whose number is reached, fails, or whose target
-   closes. */
+   wakes a sleeping wait, always by gpusync__rouse:
+     its number is reached, or fails     gpusync__wake, of reach, fail and publish
+     its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__handled
+     its target closes                   gpusync__shut
+     a place for a command buffer        gpusync__give_room; a failure sticks: gpusync__stick
+     a callback of its target has run    gpusync__called
+   The loss of a device wakes none: a sleeper looks when a slice of its sleep ends. */
 
 typedef struct gpusync__wait {
     gpusync_device *device;
@@ -3801,6 +3809,7 @@ static bool gpusync__check_soon(gpusync__wait *wait)
     for (size_t i = 0; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->goals[i];
         const gpusync__target *t = goal->target;
+        /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
         bool may = goal->over || GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number;
         any = any || may;
         all = all && may;
@@ -3919,8 +3928,8 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
     }
 }
 
-/* Checks whether the wait is over, and lists the sleeper if not. One that a thread is about to unpark is not listed: it
-   will be here again. A wait for room keeps its place in the line. */
+/* Checks whether the wait is over, and lists the sleeper if not, in one hold: else a waker could come in between. One
+   that a thread is about to unpark is not listed: it comes here again. A wait for room keeps its place in the line. */
 static bool gpusync__prepare(gpusync__wait *wait, gpusync__sleeper *s, bool last)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -4134,7 +4143,7 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
 /* Whether the ticket has ended well, and nothing is to be told: loads alone. */
 static bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticket)
 {
-    if (!gpusync_is_done(q, ticket))
+    if (!gpusync_is_done(q, ticket)) /* first: the record comes before `completed` */
         return false;
     if (ticket == GPUSYNC_EVERYTHING)
         return !GPUSYNC__LOAD(&q->untold) && !(GPUSYNC__LOAD(&q->target.alert) & GPUSYNC__STUCK);
@@ -4269,7 +4278,7 @@ static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
     gpusync__append(t->device, &t->gone, after);
 }
 
-/* An object of the device is gone. */
+/* An object of the device is gone. Under the lock. */
 static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 {
     dev->objects--;
@@ -4368,7 +4377,7 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
 static void gpusync__answer(void *context)
 {
     gpusync_device *dev = (gpusync_device *)context;
-    GPUSYNC__STORE_SEQ(&dev->asked, 0);
+    GPUSYNC__STORE_SEQ(&dev->asked, 0); /* first: what becomes due from here on asks again */
     gpusync__run_due(dev, NULL, SIZE_MAX);
     gpusync__device_unref(dev);
 }
@@ -4476,7 +4485,7 @@ static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
     return alert & GPUSYNC__STUCK && !marker ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
 }
 
-/* Where the list of open work leads to that of this buffer, or NULL. */
+/* Where the list of open work leads to that of this buffer, or NULL. Under the lock, as the next two. */
 static gpusync__work **gpusync__find_open(gpusync_queue *q, const void *buffer)
 {
     gpusync__work **at = &q->open;
@@ -4518,8 +4527,8 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     return result;
 }
 
-/* Drops open work, which signals nothing. While a failure sticks the work counts as held work that never ran: it stands
-   in front of all tickets until its order_only values are reached. */
+/* Drops open work, which signals nothing. Under the lock. While a failure sticks the work counts as held work that
+   never ran: it stands in front of all tickets until its order_only values are reached. */
 static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     w->unsent = true;
@@ -4683,8 +4692,9 @@ static void gpusync__unlist_links(gpusync__work *w, bool signals, gpusync__after
             gpusync__withdraw(link, after);
 }
 
-/* Gives work its ticket, and sets it out or holds it. False: it would have to be held, and is enqueued. Enqueued work
-   that could never go is sent all the same: its place in Metal's queue is taken, and its ticket fails. */
+/* Gives work its ticket, and sets it out or holds it. Under both locks. False: it would have to be held, and is
+   enqueued. Enqueued work that could never go is sent all the same: its place in Metal's queue is taken, and its ticket
+   fails. */
 static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback *c, uint64_t now,
                            gpusync__after *after)
 {
@@ -4725,7 +4735,7 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
 static gpusync_result gpusync__join(gpusync__work *w);
 static void gpusync__part(gpusync__work *w, gpusync__after *after);
 
-/* Finds out which work is to enter, and whether its queue takes it. */
+/* Finds out which work is to enter, and whether its queue takes it. Under both locks. */
 static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work **work, const void *buffer, bool enqueued,
                                          gpusync__callback *c, uint64_t now, gpusync__after *after)
 {
@@ -5027,7 +5037,8 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
    in one behind. It takes over the open work of the program's buffers when it enters, and gives that back if it is
    refused. */
 
-/* Takes over the open work of the submission's buffers: its links, in the order of the buffers, and its room. */
+/* Under both locks: takes over the open work of the submission's buffers: its links, in the order of the buffers, and
+   its room. */
 static gpusync_result gpusync__join(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
@@ -5119,8 +5130,7 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     return GPUSYNC_OK;
 }
 
-/* Makes gpusync's own command buffer for the waits or signals. The others are those of parts, which are encoded
-   already. */
+/* Makes gpusync's own command buffer for the waits or signals. Those of parts are encoded already, and join later. */
 static gpusync_result gpusync__add_own(gpusync__work *w, uint32_t i, bool signal)
 {
     void *buffer = w->buffers[i] = gpusync__make_own(w->queue);
@@ -5339,9 +5349,17 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
 }
 
 /* ------------------------------------------------------------------------------- >>destroy --
-   What becomes of everything when an object is destroyed. It closes: no new work, the host's waits end, open work is
-   dropped, held work ends. What Metal has goes on, and the object with it: a destroy waits for that, one that is later
-   does not, and an abandon gives it up. Then the object's callbacks run. The memory goes with the last reference. */
+   What becomes of everything when an object is destroyed, by gpusync__shut unless a line says otherwise.
+     new work                 refused: gpusync__refuses
+     waits of the host        roused, and end with DESTROYED: gpusync__check_goal
+     open work                dropped: gpusync__drop_open
+     held work                of a queue ends with CANCELLED: gpusync__judge; for values of a timeline see
+                              gpusync__judge_wait
+     work that Metal has      goes on. destroy waits for its end, destroy_later does not, abandon gives it up, and so do
+                              the others a second after the loss of the device: gpusync__abandon
+     callbacks                of a timeline become due at once, of a queue as its tickets settle. destroy and abandon
+                              run them (gpusync__close); then gpusync__tell_gone tells of the end of a destroy_later
+     memory                   goes with the last reference: gpusync__target_free */
 
 /* Closes the target. later: what tells of its end, or NULL. False: it was closed already. */
 static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)

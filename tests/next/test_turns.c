@@ -1261,7 +1261,7 @@ static void test_R22_the_last_queue_and_its_device_go_in_a_callback(void **state
     const turns_race race = {
         .name = "destroy_later and the device's end", .setup = set_up_last_queue, .teardown = tear_down_last_queue};
     (void)state;
-    run_race(&race, 1, 200, 0);
+    run_race(&race, 2, 200, 0);
 }
 
 /* The handler of failed work calls log, unpark and notify, while a thread that the wait has let go destroys all. */
