@@ -819,7 +819,7 @@ static void strike_scene(scene *c)
 }
 
 /* S5: a call that refuses has changed nothing; T14: nor written the ticket. */
-static void test_S5_T14_a_refused_call_has_changed_nothing(void **state)
+static void test_S5_T14_F6_a_refused_call_has_changed_nothing(void **state)
 {
     stage *s = stage_of(state);
     gpusync_queue *q = s->q[0];
@@ -1887,7 +1887,7 @@ static void test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room(void **
 }
 
 /* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
-static void test_R10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
+static void test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
 {
     stage *s = stage_of(state);
     uint64_t began = gpusync_now_ns();
@@ -1986,7 +1986,7 @@ int main(void)
         cmocka_unit_test(test_ownership_hooks_and_spins_are_copied),
         cmocka_unit_test(test_ownership_every_message_that_may_autorelease_has_a_pool),
         on_stage_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs, .timelines = 1),
-        on_stage_with(test_S5_T14_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
+        on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
                       .queue = {.max_command_buffer_count = 12}),
         on_stage_with(test_S5_a_refused_encode_opens_no_buffer, .timelines = 1),
         on_stage_with(test_S5_a_refused_queue_leaves_nothing, .queues = 3, .timelines = 3,
@@ -2025,7 +2025,7 @@ int main(void)
                       FULL),
         on_stage_with(test_R10_a_wait_that_timed_out_leaves_nothing_behind, FULL),
         on_stage_with(test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room, .queues = 3, FULL),
-        on_stage_with(test_R10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
+        on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
                       FULL),
         on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL),
         on_stage_with(test_R10_in_a_callback_without_room_it_would_deadlock, .queues = 2, FULL,

@@ -358,7 +358,7 @@ static void test_S4_a_wait_that_cannot_have_an_answer_says_so(void **state)
 
 /* -- R13, T5: failure --------------------------------------------------------------------------------------------- */
 
-static void test_R13_the_first_failure_answers_every_later_call(void **state)
+static void test_R13_T5_the_first_failure_answers_every_later_call(void **state)
 {
     stage *s = stage_of(state);
     gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .code = 77, .message = "no shader"};
@@ -1132,7 +1132,7 @@ int main(void)
         on_stage_with(test_S7_a_value_that_is_reached_costs_a_wait_no_message, .timelines = 1),
         on_stage_with(test_S7_a_sleeping_wait_ends_with_its_own_value, .timelines = 1),
         on_stage_with(test_S4_a_wait_that_cannot_have_an_answer_says_so, .timelines = 1),
-        on_stage_with(test_R13_the_first_failure_answers_every_later_call, .timelines = 1),
+        on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines = 1),
         on_stage(test_R13_the_result_of_a_failure),
         on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1),
         on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2),
