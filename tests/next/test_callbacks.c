@@ -949,6 +949,14 @@ static gpusync_result try_abandon(stage *s) { return gpusync_queue_abandon(s->q[
 static gpusync_result try_end_timeline(stage *s) { return gpusync_timeline_destroy(s->t[0]); }
 static gpusync_result try_end_device(stage *s) { return gpusync_device_destroy(s->device); }
 
+static gpusync_result try_end_nothing(stage *s)
+{
+    (void)s;
+    if (gpusync_queue_destroy(NULL) || gpusync_queue_abandon(NULL) || gpusync_timeline_destroy(NULL))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    return gpusync_device_destroy(NULL);
+}
+
 static gpusync_result try_many(stage *s)
 {
     const gpusync_point points[] = {ticket_at(s->q[0], 2), at(s->t[0], 6)};
@@ -1061,6 +1069,7 @@ static const act acts[] = {
     {"abandon a queue", try_abandon, GPUSYNC_ERROR_WOULD_DEADLOCK},
     {"destroy a timeline", try_end_timeline, GPUSYNC_ERROR_WOULD_DEADLOCK},
     {"destroy the device", try_end_device, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"destroy nothing", try_end_nothing, GPUSYNC_OK},
 };
 
 typedef struct attempt {

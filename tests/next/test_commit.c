@@ -578,6 +578,111 @@ static void test_ownership_hooks_and_spins_are_copied(void **state)
     assert_ok(gpusync_device_destroy(device));
 }
 
+/* What returns an object may have autoreleased it, or others: so at each such message of gpusync's, on whatever thread,
+   one is autoreleased, for which softmetal demands a pool. Those that return a number or nothing do without. */
+static struct {
+    long autoreleased, gone;
+} inside_metal;
+extern void *objc_autorelease(void *object);
+static __thread bool of_the_test; /* messages on this thread are none of gpusync's */
+
+static void one_is_gone(void *unused)
+{
+    (void)unused;
+    COUNT(&inside_metal.gone);
+}
+
+static void autorelease_inside(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    static const char *const objects[] = {"commandBuffer", "commandQueue", "device", "domain", "error", "label",
+                                          "localizedDescription", "newCommandQueueWithMaxCommandBufferCount:",
+                                          "newSharedEvent", "objectForKey:", "stringWithUTF8String:", "UTF8String",
+                                          "userInfo"};
+    size_t i = 0;
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || of_the_test) return;
+    while (i < LENGTH(objects) && strcmp(selector, objects[i]) != 0) i++;
+    if (i == LENGTH(objects)) return;
+    COUNT(&inside_metal.autoreleased);
+    (void)objc_autorelease(softmetal_new_witness(one_is_gone, NULL));
+}
+
+static void run_nothing(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+}
+
+/* On a thread without a pool. */
+static void *tour_through_metal(void *unused)
+{
+    gpusync_queue_desc queue_desc = {.label = "a label that is too long to hide in a tagged pointer"};
+    gpusync_timeline_desc desc = {.label = "progress", .signalled_by_others = true};
+    gpusync_timeline *timelines[2];
+    gpusync_queue *queues[2];
+    gpusync_device *device;
+    gpusync_ticket running, ticket;
+    void *buffers[5], *object;
+    unsigned i;
+    must(!gpusync_device_create(NULL, &device), "a device");
+    for (i = 0; i < 2; i++) {
+        must(!gpusync_queue_create(device, &queue_desc, &queues[i]), "a queue");
+        desc.signalled_by_others = i;
+        must(!gpusync_timeline_create(device, &desc, &timelines[i]), "a timeline");
+    }
+    for (i = 0; i < 5; i++) {
+        gpusync_command_buffer_desc buffer_desc = {.label = "one more label that is too long for a tagged pointer"};
+        must(!gpusync_command_buffer_create(queues[i % 2], &buffer_desc, GPUSYNC_FOREVER, &buffers[i]), "a buffer");
+    }
+    of_the_test = true;
+    object = metal_buffer_new(gpusync_device_metal(device), 16);
+    softmetal_hang(buffers[1]);
+    softmetal_fail(buffers[2], NULL, 2, NULL);
+    of_the_test = false;
+    must(!gpusync_commit(queues[1], buffers[1], &running), "a commit");
+    must(!gpusync_encode_wait(queues[0], buffers[0], ticket_at(queues[1], running)), "encode_wait");
+    must(!gpusync_encode_wait(queues[0], buffers[0], at(timelines[1], 1)), "encode_wait");
+    must(!gpusync_encode_signal(queues[0], buffers[0], at(timelines[0], 1)), "encode_signal");
+    must(!TRY_SUBMIT(queues[0], &ticket, WAITS(at(timelines[0], 0)), BUFFERS(buffers[0]), SIGNALS(at(timelines[0], 2)),
+                     .on_complete = run_nothing, .label = "a submission"), "a submission");
+    must(!gpusync_on_done(at(timelines[1], 1), run_nothing, NULL), "on_done");
+    must(!gpusync_release_after(queues[0], ticket, object), "release_after");
+    must(!gpusync_commit_marker(queues[1], buffers[1], NULL), "a marker");
+    of_the_test = true;
+    softmetal_unhang(buffers[1]);
+    metal_event_signal(gpusync_timeline_metal(timelines[1], NULL), 1);
+    of_the_test = false;
+    must(!gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL), "a wait");
+    must(!gpusync_timeline_signal(timelines[0], 3), "a signal");
+    must(!gpusync_commit(queues[0], buffers[2], &ticket), "a commit");
+    must(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL) == GPUSYNC_ERROR_EXECUTION, "a wait for failed work");
+    must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 20)), BUFFERS(buffers[3])), "a submission");
+    must(!gpusync_queue_cancel_held(queues[1]), "cancel");
+    must(!gpusync_command_buffer_discard(queues[0], buffers[4]), "a discard");
+    must(!gpusync_timeline_fail(timelines[0], NULL), "fail");
+    must(!gpusync_device_run_callbacks(device, 1, NULL), "run_callbacks");
+    for (i = 0; i < 2; i++) must(!gpusync_queue_destroy(queues[i]), "a destroy");
+    for (i = 0; i < 2; i++) must(!gpusync_timeline_destroy(timelines[i]), "a destroy");
+    must(!gpusync_device_destroy(device), "a destroy");
+    of_the_test = true;
+    metal_release(object);
+    return unused;
+}
+
+static void test_ownership_every_message_that_may_autorelease_has_a_pool(void **state)
+{
+    (void)state;
+    softmetal_reset();
+    memset(&inside_metal, 0, sizeof inside_metal);
+    softmetal_set_message_hook(autorelease_inside, NULL);
+    join(start(tour_through_metal, NULL));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(inside_metal.autoreleased > 20);
+    assert_int_equal(inside_metal.gone, inside_metal.autoreleased); /* each with its pool */
+}
+
 /* T9: Metal copies the block of the handler, and gpusync takes no memory of its own where work comes and goes. */
 static void test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs(void **state)
 {
@@ -714,7 +819,7 @@ static void strike_scene(scene *c)
 }
 
 /* S5: a call that refuses has changed nothing; T14: nor written the ticket. */
-static void test_S5_T14_a_refused_call_has_changed_nothing(void **state)
+static void test_S5_T14_F6_a_refused_call_has_changed_nothing(void **state)
 {
     stage *s = stage_of(state);
     gpusync_queue *q = s->q[0];
@@ -1782,7 +1887,7 @@ static void test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room(void **
 }
 
 /* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
-static void test_R10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
+static void test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
 {
     stage *s = stage_of(state);
     uint64_t began = gpusync_now_ns();
@@ -1879,8 +1984,9 @@ int main(void)
         on_stage(test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes),
         on_stage(test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is),
         cmocka_unit_test(test_ownership_hooks_and_spins_are_copied),
+        cmocka_unit_test(test_ownership_every_message_that_may_autorelease_has_a_pool),
         on_stage_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs, .timelines = 1),
-        on_stage_with(test_S5_T14_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
+        on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
                       .queue = {.max_command_buffer_count = 12}),
         on_stage_with(test_S5_a_refused_encode_opens_no_buffer, .timelines = 1),
         on_stage_with(test_S5_a_refused_queue_leaves_nothing, .queues = 3, .timelines = 3,
@@ -1919,7 +2025,7 @@ int main(void)
                       FULL),
         on_stage_with(test_R10_a_wait_that_timed_out_leaves_nothing_behind, FULL),
         on_stage_with(test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room, .queues = 3, FULL),
-        on_stage_with(test_R10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
+        on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
                       FULL),
         on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL),
         on_stage_with(test_R10_in_a_callback_without_room_it_would_deadlock, .queues = 2, FULL,

@@ -1789,7 +1789,7 @@ static void assert_times(gpusync_queue *queue, gpusync_ticket ticket, double sta
 }
 
 /* T11: a look that came first loses none. */
-static void test_R26_T11_times_are_zero_until_the_handler_has_run(void **state)
+static void test_R26_T11_F14_times_are_zero_until_the_handler_has_run(void **state)
 {
     stage *s = stage_of(state);
     unsigned looks;
@@ -2169,7 +2169,7 @@ int main(void)
         cmocka_unit_test(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks),
         on_stage_with(test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks, .timelines = 1,
                       .timeline = {.order_only = true}, STICKY),
-        on_stage(test_R26_T11_times_are_zero_until_the_handler_has_run),
+        on_stage(test_R26_T11_F14_times_are_zero_until_the_handler_has_run),
         on_stage_with(test_R26_a_callback_may_come_before_the_times,
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage(test_R26_a_submission_has_its_first_start_and_last_end),

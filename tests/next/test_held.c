@@ -152,6 +152,22 @@ static void test_S6_a_higher_value_ends_a_wait_as_well(void **state)
     assert_true(is_sent(buffer));
 }
 
+static void test_S6_nothing_is_encoded_for_what_has_come(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
+    gpusync_ticket ended = commit_new(s->q[1]);
+    void *buffer = new_buffer(s->q[0]);
+    finish_all(s);
+    signal_value(s->t[0], 4);
+    encode_wait(s->q[0], buffer, at(s->t[0], 4));
+    encode_wait(s->q[0], buffer, ticket_at(s->q[1], ended));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 3), ticket_at(s->q[1], ended)), BUFFERS(buffer));
+    assert_true(is_sent(buffer));
+    assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
+    assert_int_equal(softmetal_outstanding(s->metal[0]), 1); /* and there is no buffer of gpusync's in front */
+}
+
 static void test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not(void **state)
 {
     stage *s = stage_of(state);
@@ -1435,6 +1451,7 @@ int main(void)
         on_stage_with(test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal, .queues = 2),
         on_stage_with(test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission, .timelines = 4),
         on_stage_with(test_S6_a_higher_value_ends_a_wait_as_well, .queues = 2, .timelines = 1),
+        on_stage_with(test_S6_nothing_is_encoded_for_what_has_come, .queues = 2, .timelines = 1),
         on_stage_with(test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not, .queues = 2,
                       .timelines = 1, .timeline.signalled_by_others = true),
         on_stage_with(test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order_of_tickets, .timelines = 1),

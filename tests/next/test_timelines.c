@@ -141,7 +141,10 @@ static void test_S5_a_timeline_that_cannot_be_made_leaves_nothing(void **state)
 static void test_S5_calls_without_a_timeline_are_refused(void **state)
 {
     uint64_t value = 7;
+    uint64_t base = 7;
     (void)state;
+    assert_null(gpusync_timeline_metal(NULL, &base));
+    assert_int_equal(base, 0);
     assert_result(gpusync_timeline_query(NULL, &value), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(value, 7);
     assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
@@ -355,7 +358,7 @@ static void test_S4_a_wait_that_cannot_have_an_answer_says_so(void **state)
 
 /* -- R13, T5: failure --------------------------------------------------------------------------------------------- */
 
-static void test_R13_the_first_failure_answers_every_later_call(void **state)
+static void test_R13_T5_the_first_failure_answers_every_later_call(void **state)
 {
     stage *s = stage_of(state);
     gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .code = 77, .message = "no shader"};
@@ -767,7 +770,7 @@ static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **st
 
 static void test_R18_an_imported_event_starts_where_it_stands(void **state)
 {
-    static const uint64_t stands[] = {0, 7, GPUSYNC_MAX_VALUE};
+    static const uint64_t stands[] = {0, 7, GPUSYNC_MAX_VALUE, GPUSYNC_MAX_VALUE + 1, UINT64_MAX - 1};
     stage *s = stage_of(state);
     void *event;
     gpusync_timeline *timeline;
@@ -781,7 +784,7 @@ static void test_R18_an_imported_event_starts_where_it_stands(void **state)
         timeline = timeline_from(s->device, &desc);
         assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
         assert_int_equal(base, 0);
-        assert_int_equal(value_of(timeline), stands[i]);
+        assert_int_equal(value_of(timeline), stands[i] < GPUSYNC_MAX_VALUE ? stands[i] : GPUSYNC_MAX_VALUE);
         assert_ok(gpusync_timeline_destroy(timeline));
         assert_int_equal(softmetal_retain_count(event), 1);
         metal_release(event);
@@ -1129,7 +1132,7 @@ int main(void)
         on_stage_with(test_S7_a_value_that_is_reached_costs_a_wait_no_message, .timelines = 1),
         on_stage_with(test_S7_a_sleeping_wait_ends_with_its_own_value, .timelines = 1),
         on_stage_with(test_S4_a_wait_that_cannot_have_an_answer_says_so, .timelines = 1),
-        on_stage_with(test_R13_the_first_failure_answers_every_later_call, .timelines = 1),
+        on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines = 1),
         on_stage(test_R13_the_result_of_a_failure),
         on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1),
         on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2),

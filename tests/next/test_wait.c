@@ -412,7 +412,7 @@ static void huge_limit(stage *s, way by)
     assert_about(world_passed(), MS(3));
 }
 
-static void test_S5_huge_limits_do_not_overflow(void **state)
+static void test_S5_F10_huge_limits_do_not_overflow(void **state)
 {
     static const uint64_t limits[] = {GPUSYNC_FOREVER, UINT64_MAX - 1, UINT64_MAX / 2, (uint64_t)INT64_MAX + 1};
     size_t i;
@@ -976,7 +976,7 @@ static void test_R27_a_wait_for_the_device_has_the_error_of_the_first_queue_and_
     assert_ok(wait_now(s->q[2], GPUSYNC_EVERYTHING));
 }
 
-static void test_S5_a_wait_for_the_device_has_one_limit_for_all_queues(void **state)
+static void test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues(void **state)
 {
     stage *s = stage_of(state);
     void *buffers[3];
@@ -1167,7 +1167,7 @@ static void handlers_are_waited_for(stage *s, way by)
     assert_int_equal(world.parks, 1);
 }
 
-static void test_R28_with_handlers_a_wait_goes_on_until_they_have_run(void **state)
+static void test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run(void **state)
 {
     (void)state;
     each_way(handlers_are_waited_for);
@@ -1785,7 +1785,7 @@ int main(void)
                       .queue = {.error_log_count = 4}),
         cmocka_unit_test(test_S5_without_time_a_wait_looks_once_and_sleeps_never),
         cmocka_unit_test(test_S5_a_wait_keeps_its_limit_and_can_be_repeated),
-        cmocka_unit_test(test_S5_huge_limits_do_not_overflow),
+        cmocka_unit_test(test_S5_F10_huge_limits_do_not_overflow),
         cmocka_unit_test(test_S5_what_has_ended_by_the_deadline_has_ended),
         on_world_with(test_S5_a_value_of_others_counts_that_has_come_by_the_deadline, .timelines = 1,
                       .timeline = {.signalled_by_others = true}),
@@ -1816,13 +1816,13 @@ int main(void)
         on_world_with(test_R27_while_a_failure_sticks_each_wait_and_poll_for_everything_tells_it,
                       .queue = {.sticky_failure = true}),
         on_world_with(test_R27_a_wait_for_the_device_has_the_error_of_the_first_queue_and_tells_of_all, .queues = 3),
-        on_world_with(test_S5_a_wait_for_the_device_has_one_limit_for_all_queues, .queues = 3),
+        on_world_with(test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues, .queues = 3),
         on_world_with(test_S5_a_wait_for_a_device_without_queues_is_over, .no_queue = true),
         on_stage_with(test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed, .queues = 3),
         on_stage(test_R20_a_wait_for_the_device_ends_when_all_its_queues_are_being_destroyed),
         on_world_with(test_S5_a_wait_for_the_device_covers_more_than_16_queues, .no_queue = true),
         on_world_with(test_S5_without_memory_a_wait_for_more_than_16_queues_changes_nothing, .no_queue = true),
-        cmocka_unit_test(test_R28_with_handlers_a_wait_goes_on_until_they_have_run),
+        cmocka_unit_test(test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run),
         on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end),
         on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others),
         on_stage(test_R28_later_handlers_are_not_waited_for),
