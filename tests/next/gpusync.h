@@ -1155,7 +1155,7 @@ GPUSYNC_API uint32_t gpusync_version(void)
      11. A reference comes from a reference, or under the lock while the count is above 0 [gpusync__revive]. A block's
          reference is taken once [gpusync__take_work]. A listener's block holds no timeline.
      12. Values of other code: what waits is listed, then Metal is asked, then the event is read [gpusync__arm]. The
-         event is not believed from the lowest signal of our own sent work on.
+         event is not believed from the lowest signal on of our own work that the GPU has not ended well.
      13. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
          Closing a timeline ends the host's waits and callbacks, and held work for values that never come, and nothing
          else.
@@ -1272,7 +1272,10 @@ static struct gpusync__selectors {
 /* +1, or NULL where there is no such class: a message to nil returns nil. */
 static void *gpusync__new_object(const char *name)
 {
-    return gpusync__send_id(gpusync__class_named(name), gpusync__sel.newObject);
+    void *pool = gpusync__pool_push();
+    void *object = gpusync__send_id(gpusync__class_named(name), gpusync__sel.newObject);
+    gpusync__pool_pop(pool);
+    return object;
 }
 
 /* +0, for the caller's pool. */
@@ -1504,9 +1507,9 @@ typedef struct gpusync__work {
     struct gpusync__work *next; /* of those that are open, that have a ticket, or that are free */
     gpusync_queue *queue;       /* with a reference */
     void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals */
-    gpusync__link **links_end;
-    uint32_t refs;                   /* the queue's list; each block; each look at it. Atomic */
-    struct gpusync__work *next_else; /* of those that are ready, or of a list `dead` */
+    gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
+    uint32_t refs;                          /* the queue's list; each block; each look at it. Atomic */
+    struct gpusync__work *next_else;        /* of those that are ready, or of a list `dead` */
     struct gpusync__work *next_stirred;
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
@@ -1529,6 +1532,7 @@ typedef struct gpusync__work {
     bool stirred;      /* on the device's list */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
+    bool unheard;      /* a handler was lost: a look has to read all of the status */
     uint64_t since_ns; /* when it was sent; 0: not known, the queue was not idle */
     double gpu_start, gpu_end;
     gpusync__entry turn; /* of work that is held for the order of values, on that timeline */
@@ -1583,6 +1587,7 @@ struct gpusync_queue {
     uint64_t log_count;
     uint64_t dropped_to;     /* the highest ticket whose record newer ones pushed out */
     uint64_t dropped_untold; /* ... before a wait for everything told of it; 0: none */
+    uint64_t dropped_from;   /* the lowest such ticket */
     uint64_t asked;          /* waits for everything that have begun */
     bool sticks;             /* `stuck` refuses new work and ends held work */
     gpusync_error stuck;
@@ -1656,6 +1661,7 @@ struct gpusync_device {
     uint32_t lost;                         /* Read without the lock */
     uint64_t lost_ns;                      /* when; written before `lost` */
     uint64_t looked_ns;                    /* a poll's last look at the whole device. Atomic */
+    bool listens;                          /* Metal had a listener's block as its timeline went. Atomic */
     unsigned char pad[128];                /* what is read without the lock stands apart from it */
     gpusync__mutex lock;                   /* over all that follows, and over queues, timelines and work */
     gpusync__work *stirred, **stirred_end; /* work to judge: something that it waits for has changed */
@@ -2068,6 +2074,8 @@ static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
         gpusync__lock(&gpusync__global.lock);
         t->listening->timeline = NULL;
         gpusync__unlock(&gpusync__global.lock);
+        if (GPUSYNC__LOAD_SEQ(&t->listening->refs) > 1)
+            GPUSYNC__STORE_SEQ(&t->target.device->listens, true);
         gpusync__listening_unref(t->listening);
     }
     gpusync__release_pooled(t->listener);
@@ -2426,11 +2434,10 @@ static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
     gpusync__take_some(link->target, link->entry.number, link->entry.number, GPUSYNC__WORKS, after);
 }
 
-/* A timeline is closed: work that waits above the highest signal that may come is judged again. */
+/* A timeline is closed: work that waits above the highest signal that was sent is judged again. */
 static void gpusync__judge_closed(gpusync_timeline *t, gpusync__after *after)
 {
-    uint64_t top = t->signals.prev->number, number = top > t->sent ? top : t->sent;
-    gpusync__take_some(&t->target, number + 1, UINT64_MAX, GPUSYNC__WORKS, after);
+    gpusync__take_some(&t->target, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
 }
 
 /* Drops the list's reference to work with which nothing is left to do. */
@@ -2584,8 +2591,10 @@ static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error
     if (q->log_count++ >= q->log_size) {
         uint64_t dropped = (uint64_t)record->error.ticket;
         q->dropped_to = dropped > q->dropped_to ? dropped : q->dropped_to;
-        if (!record->told)
-            q->dropped_untold = dropped > q->dropped_untold ? dropped : q->dropped_untold;
+        if (!record->told && (!q->dropped_untold || dropped < q->dropped_from))
+            q->dropped_from = dropped;
+        if (!record->told && dropped > q->dropped_untold)
+            q->dropped_untold = dropped;
     }
     record->error = *error;
     record->told = 0;
@@ -2868,13 +2877,13 @@ static void gpusync__stir_held(gpusync_queue *q)
         gpusync__stir(w);
 }
 
-/* Whether the work waits for this value of the timeline or a higher one. */
-static bool gpusync__waits_for(const gpusync__work *w, const gpusync__target *t, uint64_t value)
+/* Whether the work waits for this value of the signal's timeline, or a higher one, before it signals. */
+static bool gpusync__waits_for(const gpusync__work *w, const gpusync__link *signal, uint64_t value)
 {
     const gpusync__link *link = w->links;
-    while (link && (link->signal || link->target != t || link->entry.number < value))
+    while (link != signal && (link->signal || link->target != signal->target || link->entry.number < value))
         link = link->next;
-    return link != NULL;
+    return link != signal;
 }
 
 /* The signal that has to come before this one of work that Metal does not have, or NULL: a lower one in an open command
@@ -2894,8 +2903,8 @@ static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__li
             return lower;
         if (other->state <= GPUSYNC__HELD)
             continue;
-        bool in_order = same && link->encoded && lower->encoded && !w->unordered && !other->unordered;
-        return in_order || gpusync__waits_for(w, link->target, e->number) ? NULL : lower;
+        bool in_order = same && link->encoded && lower->encoded && !w->unordered && !other->unordered && !w->enqueued;
+        return in_order || gpusync__waits_for(w, link, e->number) ? NULL : lower;
     }
     return NULL;
 }
@@ -2923,16 +2932,20 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     int stands = gpusync__stands(link->target, link->entry.number, NULL);
     if (stands != GPUSYNC__NOT_YET || link->target->kind == GPUSYNC__QUEUE)
         return stands;
-    if (link->encoded && (t->coming >= link->entry.number || t->outside))
-        return GPUSYNC__WELL;
-    bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= t->signals.prev->number;
+    if (link->encoded && ((t->coming >= link->entry.number && !w->enqueued) || t->outside))
+        return GPUSYNC__WELL; /* (what is enqueued may stand in front of the work that signals) */
+    const gpusync__entry *top = t->signals.prev;
+    while (top->work == w) /* its own signals come behind its waits */
+        top = top->prev;
+    bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= top->number;
     if (comes || !(t->target.alert & GPUSYNC__CLOSED))
         return GPUSYNC__NOT_YET;
     gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
     return GPUSYNC__BADLY;
 }
 
-/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
+/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will; enqueued work goes
+   then all the same, so its signals are judged, too. */
 static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     int result = GPUSYNC__WELL;
@@ -2942,16 +2955,16 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         gpusync__refuse(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
     if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
         return GPUSYNC__BADLY;
-    for (gpusync__link *link = w->links; link; link = link->next) {
+    for (const gpusync__link *link = w->links; link; link = link->next) {
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
-        if (may == GPUSYNC__BADLY)
+        if (may == GPUSYNC__BADLY && !w->enqueued)
             return may;
-        if (may == GPUSYNC__NOT_YET)
+        if (may != GPUSYNC__WELL && result != GPUSYNC__BADLY)
             result = may;
     }
-    for (const gpusync__link *link = w->links; link && result == GPUSYNC__WELL; link = link->next)
-        if (link->signal)
-            result = gpusync__judge_signal(w, link, after);
+    for (const gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
+        if (link->signal && gpusync__judge_signal(w, link, after) == GPUSYNC__NOT_YET)
+            result = GPUSYNC__NOT_YET;
     if (result == GPUSYNC__NOT_YET)
         gpusync__list_waits(w, after);
     return result;
@@ -2997,16 +3010,19 @@ static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusyn
     }
 }
 
-/* The device is lost: held work, everywhere, is judged, and ends. */
-static void gpusync__lose(gpusync_device *dev, uint64_t now)
+/* The device is lost: held work, everywhere, is judged, and ends; waits for room end. */
+static void gpusync__lose(gpusync_device *dev, uint64_t now, gpusync__after *after)
 {
     if (dev->lost)
         return;
     dev->lost_ns = now;
     GPUSYNC__STORE(&dev->lost, 1);
-    for (gpusync__target *t = dev->targets; t; t = t->next)
-        if (t->kind == GPUSYNC__QUEUE)
-            gpusync__stir_held(gpusync__queue_of(t));
+    for (gpusync__target *t = dev->targets; t; t = t->next) {
+        if (t->kind != GPUSYNC__QUEUE)
+            continue;
+        gpusync__stir_held(gpusync__queue_of(t));
+        gpusync__rouse_all(&gpusync__queue_of(t)->rooms, after);
+    }
 }
 
 /* --------------------------------------------------------------------------------- >>send --
@@ -3046,9 +3062,10 @@ static void gpusync__block_init(gpusync__block *block, void (*invoke)(void *, vo
 
 /* The completed handler of one command buffer. */
 typedef struct gpusync__handler {
-    gpusync__block block; /* first */
-    gpusync__work *work;  /* with a reference of a copy; taken once. Atomic */
-    uint32_t index;       /* of the command buffer */
+    gpusync__block block;   /* first */
+    gpusync__work *work;    /* with a reference of a copy; taken once. Atomic */
+    gpusync_device *device; /* with a reference of a copy: its destroy waits for the block */
+    uint32_t index;         /* of the command buffer */
 } gpusync__handler;
 
 /* Takes the reference of a block to its work. NULL: it was taken. */
@@ -3062,6 +3079,7 @@ static void gpusync__handler_copy(void *to, const void *from)
 {
     (void)from;
     GPUSYNC__ADD(&((gpusync__handler *)to)->work->refs, 1);
+    GPUSYNC__ADD(&((gpusync__handler *)to)->device->refs, 1);
 }
 
 static void gpusync__handler_dispose(const void *block);
@@ -3120,11 +3138,13 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
 /* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
 static void gpusync__send_work(gpusync__work *w)
 {
+    gpusync_device *dev = w->queue->target.device;
     gpusync__handler h;
     gpusync__block_init(&h.block, gpusync__completed, &gpusync__handler_descriptor);
     for (uint32_t i = w->passive, count = w->count; i < count; i++) {
         void *buffer = w->buffers[i];
         h.work = w;
+        h.device = dev;
         h.index = i;
         gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
         GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
@@ -3227,6 +3247,9 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
         return raw;
     gpusync__lock(&dev->lock);
     const gpusync__entry *e = gpusync__lowest_sent(t);
+    while (e && e != &t->signals && e->work->state == GPUSYNC__ENDED && e->work->result == GPUSYNC_OK)
+        e = e->next; /* the GPU is well finished with it; it may wait for its turn behind what waits for the event */
+    e = e == &t->signals || (e && gpusync__is_unsent(e->work)) ? NULL : e;
     if (raw == GPUSYNC__FAILED_VALUE) {
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION,
                            "other code has set the event to the value that means failure");
@@ -3423,7 +3446,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *buffer, gpusync__aft
         after->failed = dev->log ? w : NULL;
     }
     if (gpusync__is_loss(told.failure))
-        gpusync__lose(dev, now);
+        gpusync__lose(dev, now, after);
     gpusync__unlock(&dev->lock);
     if (!noted)
         GPUSYNC_FREE(error);
@@ -3438,11 +3461,12 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     gpusync__lock(&dev->lock);
     gpusync__note_times(w, start, end);
     w->running--;
-    if (w->state == GPUSYNC__SENT && !w->running && came) {
+    w->unheard = w->unheard || !came;
+    if (w->state == GPUSYNC__SENT && !w->running && !w->unheard) {
         gpusync__end(w, now, after);
         gpusync__settle(q, w, after);
     } else if (!w->running && w->state >= GPUSYNC__SETTLED) {
-        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
+        gpusync__take_some(&q->target, w->ticket, UINT64_MAX, GPUSYNC__SLEEPERS, after); /* waits for handlers */
         gpusync__leave(q, w, after);
     }
     gpusync__finish(dev, after);
@@ -3482,10 +3506,11 @@ static void gpusync__handler_dispose(const void *block)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__work *w = gpusync__take_work(block);
-    if (!w)
-        return;
-    gpusync__handled(w, 0, 0, false, &after);
-    gpusync__work_unref(w);
+    if (w) {
+        gpusync__handled(w, 0, 0, false, &after);
+        gpusync__work_unref(w);
+    }
+    gpusync__device_unref(((const gpusync__handler *)block)->device);
 }
 
 /* --------------------------------------------------------------------------------- >>look --
@@ -3660,7 +3685,7 @@ static int gpusync__all_stand(gpusync_queue *q, gpusync__goal *goal, gpusync_err
     if (goal->number > q->target.head.completed)
         return GPUSYNC__NOT_YET;
     const gpusync__record *record = gpusync__untold(q, goal, false);
-    bool dropped = q->dropped_untold && q->dropped_untold <= goal->number;
+    bool dropped = q->dropped_untold && q->dropped_from <= goal->number;
     if (dropped)
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN,
                            "a failure was dropped from the log before a wait told of it");
@@ -3680,6 +3705,8 @@ static bool gpusync__handler_comes(const gpusync_queue *q, const gpusync__goal *
         w = w->next;
     return w && w->ticket <= goal->number;
 }
+
+static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker);
 
 /* Whether Metal has had no work of the device for a second. */
 static bool gpusync__is_idle(gpusync__wait *wait)
@@ -3704,8 +3731,9 @@ static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_e
         e->number = 0;
         return GPUSYNC__WELL;
     }
-    if (q->sticks) {
-        gpusync__explain(error, GPUSYNC_ERROR_EXECUTION);
+    gpusync_result refused = gpusync__refuses(q, false);
+    if (refused != GPUSYNC_OK) {
+        gpusync__explain(error, refused);
         return GPUSYNC__BADLY;
     }
     if (!wait->idle_ns || !gpusync__is_idle(wait))
@@ -3775,6 +3803,8 @@ static void gpusync__tell(const gpusync__wait *wait)
         gpusync__untold(q, goal, true);
         if (q->dropped_untold <= goal->number)
             q->dropped_untold = 0;
+        else if (q->dropped_from <= goal->number)
+            q->dropped_from = goal->number + 1;
         if (q->bad <= goal->number)
             GPUSYNC__STORE(&q->untold, false);
     }
@@ -3883,7 +3913,7 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
     uint64_t rounds = set ? (uint64_t)set->pause_iterations + set->yield_iterations : 0;
     uint64_t now = gpusync_now_ns(), next = now;
     uint64_t longest = set ? set->max_spin_ns : gpusync__worth(wait, q, now);
-    uint64_t until = longest && now + longest < deadline ? now + longest : deadline;
+    uint64_t until = longest && now < deadline && longest < deadline - now ? now + longest : deadline;
     bool over = false;
     if (!rounds && !longest)
         return false;
@@ -4964,13 +4994,16 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     bool boxed = w->link_count >= GPUSYNC__FEW;
     gpusync__link *link = boxed ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->few_links[w->link_count];
     if (link) {
-        memset(link, 0, sizeof *link);
         link->boxed = boxed;
+        link->entry.next = NULL;
         link->entry.number = goal.number;
+        link->entry.sleeper = NULL;
         link->entry.work = w;
+        link->next = NULL;
         link->target = goal.target;
         link->signal = signal;
         link->encoded = encoded && point->timeline;
+        link->awaited = link->crossed = false;
     }
     result = link ? gpusync__join_link(w, link, listed, added) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (*added)
@@ -5060,10 +5093,10 @@ static gpusync_result gpusync__join(gpusync__work *w)
         w->listed += part->listed;
         if (!w->label[0])
             memcpy(w->label, part->label, sizeof w->label);
-        if (!w->links)
-            w->links_end = part->links_end;
-        *part->links_end = w->links;
-        w->links = part->links ? part->links : w->links;
+        if (!part->links)
+            continue;
+        *part->links_end = *w->waits_end;
+        *w->waits_end = part->links;
     }
     return GPUSYNC_OK;
 }
@@ -5074,7 +5107,7 @@ static void gpusync__part(gpusync__work *w, gpusync__after *after)
     for (gpusync__work *part; (part = w->parts) != NULL;) {
         w->parts = part->next;
         if (part->links) {
-            w->links = *part->links_end;
+            *w->waits_end = *part->links_end;
             *part->links_end = NULL;
         }
         for (gpusync__link *link = part->links; link; link = link->next)
@@ -5153,6 +5186,7 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->given = (uint32_t)s->command_buffer_count;
     gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = gpusync__add_links(w, s, false, &front);
+    w->waits_end = w->links_end;
     w->buffers[0] = NULL;
     w->first = w->count = front;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
@@ -5314,6 +5348,15 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     return result;
 }
 
+/* Makes a text of the program's valid UTF-8 that ends. */
+static void gpusync__clean(char *text, size_t size)
+{
+    char raw[sizeof((gpusync_error *)NULL)->message];
+    memcpy(raw, text, size);
+    raw[size - 1] = '\0';
+    gpusync__copy_label(text, size, raw);
+}
+
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -5321,8 +5364,13 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     if (!timeline)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the program failed the timeline");
-    if (reason)
+    if (reason) {
         error = *reason;
+        gpusync__clean(error.domain, sizeof error.domain);
+        gpusync__clean(error.message, sizeof error.message);
+        gpusync__clean(error.label, sizeof error.label);
+        gpusync__clean(error.queue_label, sizeof error.queue_label);
+    }
     if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
         error.result = GPUSYNC_ERROR_EXECUTION;
     gpusync__lock(&timeline->target.device->lock);
@@ -5517,7 +5565,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
     gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
     gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
     gpusync__sleeper_end(&s, dev);
-    if (GPUSYNC__LOAD_SEQ(&dev->refs) > 1 && dev->log)
+    if ((GPUSYNC__LOAD_SEQ(&dev->refs) > 1 || GPUSYNC__LOAD_SEQ(&dev->listens)) && dev->log)
         gpusync__log(dev, GPUSYNC_LOG_WARNING,
                      "the device is destroyed, but Metal still has blocks of gpusync: its code must stay loaded");
     gpusync__device_unref(dev);
