@@ -191,6 +191,8 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
         {"MTLCommandBufferErrorDomain2", 8, NULL, GPUSYNC_FAILURE_OTHER, false, false},
         {NULL, 1, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
         {NULL, 1, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 1, "Internal Error of (a copy of) a shader (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false,
+         false}, /* the number stands behind the second parenthesis, or a later one */
         {NULL, 12, "A picture (4:3) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* no number: eight digits */
         {NULL, 4, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
         {"NSPOSIXErrorDomain", 4, "Ignored (00000004:" IGNORED ")", GPUSYNC_FAILURE_OTHER, false, false},
@@ -762,6 +764,36 @@ static void test_T12_without_a_label_the_text_is_empty(void **state)
     assert_string_equal(error.label, "");
     assert_string_equal(error.queue_label, "");
     assert_ok(gpusync_queue_destroy(queue));
+}
+
+/* One that fits goes as it is, and one that is a byte too long is cut by that byte; what stands behind it is untouched. */
+static void test_T12_texts_that_just_fit_are_whole(void **state)
+{
+    stage *s = stage_of(state);
+    size_t length;
+    for (length = 62; length <= 65; length++) {
+        char text[66] = "";
+        gpusync_queue_desc desc = {.label = text};
+        gpusync_queue *queue = NULL;
+        gpusync_ticket ticket;
+        gpusync_error error;
+        void *buffer;
+        memset(text, 'a', length);
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        buffer = named_buffer(queue, text);
+        softmetal_fail(buffer, text, 1, "a message");
+        ticket = commit(queue, buffer);
+        while (finish_next(queue)) {}
+        error = record_of(queue, ticket);
+        assert_cut(error.label, sizeof error.label, text);
+        assert_cut(error.queue_label, sizeof error.queue_label, text);
+        assert_cut(error.domain, sizeof error.domain, text);
+        assert_int_equal(strlen(error.label), length < 63 ? length : 63);
+        assert_string_equal(error.queue_label, error.label);
+        assert_string_equal(error.domain, error.label);
+        assert_string_equal(error.message, "a message");
+        assert_ok(gpusync_queue_destroy(queue));
+    }
 }
 
 /* -- records, cursors --------------------------------------------------------------------------------------------- */
@@ -1901,6 +1933,32 @@ static void test_R26_times_are_kept_for_256_tickets(void **state)
     metal_release(buffer);
 }
 
+/* A look has ended it, and 256 newer tickets: what its handler brings is not taken for the times of the newest. */
+static void test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other(void **state)
+{
+    stage *s = stage_of(state);
+    void *late = foreign_buffer(s->q[0]);
+    void *last = NULL;
+    int i;
+    commit(s->q[0], late);
+    softmetal_complete(late);
+    for (i = 0; i < 256; i++) {
+        void *buffer = new_buffer(s->q[0]);
+        commit(s->q[0], buffer);
+        softmetal_complete(buffer);
+        last = buffer;
+    }
+    assert_ok(gpusync_poll(s->q[0], 257, NULL));
+    assert_true(start_of(late) > 0);
+    softmetal_run_handler(late, softmetal_handler_count(late) - 1);
+    assert_times(s->q[0], 257, 0, 0);
+    metal_retain(last);
+    finish_all(s);
+    assert_times(s->q[0], 257, start_of(last), end_of(last));
+    metal_release(last);
+    metal_release(late);
+}
+
 static void test_R26_everything_and_work_that_never_ran_have_none(void **state)
 {
     stage *s = stage_of(state);
@@ -2080,6 +2138,7 @@ static void test_F8_a_line_is_one_line_of_utf8(void **state)
     assert_int_equal(lines.count, 2);
     assert_int_equal(lines.not_utf8, 0);
     assert_int_equal(lines.with_newlines, 0);
+    assert_non_null(strstr(lines.text[1], "x y \xE2\x82\xAC\xE2\x82\xAC")); /* blanks for control characters alone */
     assert_int_equal(lines.level[0], GPUSYNC_LOG_WARNING);
     assert_int_equal(lines.level[1], GPUSYNC_LOG_ERROR);
 }
@@ -2121,6 +2180,7 @@ int main(void)
         on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log = keep_line}),
         on_stage(test_T12_labels_of_the_program_are_cut_between_characters),
         on_stage(test_T12_without_a_label_the_text_is_empty),
+        on_stage(test_T12_texts_that_just_fit_are_whole),
         on_stage(test_R16_a_cursor_passes_every_failure_once),
         on_stage_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1),
         on_stage_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many,
@@ -2175,6 +2235,8 @@ int main(void)
         on_stage(test_R26_a_submission_has_its_first_start_and_last_end),
         on_stage(test_R26_a_buffer_without_times_leaves_those_of_the_others),
         on_stage(test_R26_times_are_kept_for_256_tickets),
+        on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other,
+                      .queue = {.max_command_buffer_count = 300}),
         on_stage_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1),
         on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
                       .queue = {.max_command_buffer_count = 2}),

@@ -111,6 +111,23 @@ static void test_R22_a_listener_whose_value_never_comes_keeps_no_timeline(void *
     assert_true(softmetal_live("shared_event") <= events + 1);
 }
 
+/* ... and leads to nothing when the value comes after the timeline has gone. */
+static void test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_shared_event_new(s->metal_device);
+    gpusync_timeline_desc desc = {.shared_event = event};
+    gpusync_timeline *t = NULL;
+    note ended = {0};
+    assert_ok(gpusync_timeline_create(s->device, &desc, &t));
+    on_done(at(t, 9), &ended);
+    assert_ok(gpusync_timeline_destroy(t));
+    metal_event_signal(event, 9);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_noted(&ended, GPUSYNC_ERROR_DESTROYED);
+    metal_release(event);
+}
+
 /* Two callbacks whose values are armed in one, and told in the order of their values. */
 static void test_R18_each_value_of_other_code_is_listened_for(void **state)
 {
@@ -138,6 +155,7 @@ int main(void)
         on_stage(test_S4_work_is_well_though_its_status_turns_behind_the_handler),
         on_stage(test_S2_a_handler_that_is_called_twice_ends_no_ticket_early),
         on_stage_with(test_R22_a_listener_whose_value_never_comes_keeps_no_timeline, .no_queue = true),
+        on_stage_with(test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone, .no_queue = true),
         on_stage_with(test_R18_each_value_of_other_code_is_listened_for, .no_queue = true, .timelines = 1,
                       .timeline.signalled_by_others = true),
     };

@@ -898,6 +898,31 @@ static void test_R9_what_waits_for_an_overtaken_value_goes_with_the_higher_one(v
     assert_int_equal(value_of(s->t[0]), 20);
 }
 
+/* Two of one value: whichever was encoded first, the one that is held comes too late when the other one is sent. */
+static void test_R9_an_equal_value_overtakes_as_well(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned first;
+    for (first = 0; first < 2; first++) {
+        void *sent, *held;
+        gpusync_ticket ticket;
+        new_timelines(s);
+        sent = new_buffer(s->q[1]);
+        held = waiting(s, 0, at(s->t[1], 1));
+        if (first) encode_signal(s->q[1], sent, at(s->t[0], 5));
+        encode_signal(s->q[0], held, at(s->t[0], 5));
+        if (!first) encode_signal(s->q[1], sent, at(s->t[0], 5));
+        ticket = commit(s->q[0], held);
+        commit(s->q[1], sent);
+        assert_true(is_sent(sent));
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_NOT_RISING);
+        signal_value(s->t[1], 1);
+        finish_all(s);
+        assert_int_equal(value_of(s->t[0]), 5);
+        drop_timelines(s);
+    }
+}
+
 static void test_R9_the_host_overtakes_held_signals(void **state)
 {
     stage *s = stage_of(state);
@@ -1352,6 +1377,24 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
     }
 }
 
+/* One that is enqueued is enough, wherever it stands in the submission. */
+static void test_R5_a_submission_with_one_enqueued_buffer_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    gpusync_ticket ticket;
+    metal_enqueue(buffers[1]);
+    assert_result(TRY_SUBMIT(s->q[0], NULL, WAITS(at(s->t[0], 1)), BUFFERS(buffers[1], buffers[0])),
+                  GPUSYNC_ERROR_ENQUEUED);
+    assert_result(TRY_SUBMIT(s->q[0], NULL, WAITS(at(s->t[0], 1)), BUFFERS(buffers[0], buffers[1], buffers[2])),
+                  GPUSYNC_ERROR_ENQUEUED);
+    assert_result(TRY_SUBMIT(s->q[0], NULL, WAITS(at(s->t[0], 1)), BUFFERS(buffers[2], buffers[1])),
+                  GPUSYNC_ERROR_ENQUEUED);
+    ticket = SUBMIT(s->q[0], BUFFERS(buffers[1], buffers[0], buffers[2]));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
 static void test_R5_a_held_buffer_is_committed_already(void **state)
 {
     stage *s = stage_of(state);
@@ -1371,6 +1414,32 @@ static void test_R5_a_held_buffer_is_committed_already(void **state)
     finish_all(s);
     for (i = 0; i < 2; i++) assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
     metal_release(buffers[1]);
+}
+
+/* -- R1: a ticket whose place among the last ones a newer one has taken ------------------------------------------------ */
+
+/* The GPU is through with it; it ends for the host when other code's value is believed. Then 256 newer ones end. */
+static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t base = 0;
+    gpusync_ticket ticket;
+    int i;
+    commit(s->q[1], signalling(s, 1, at(s->t[0], 5)));
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    metal_event_signal(gpusync_timeline_metal(s->t[0], &base), 7);
+    while (finish_next(s->q[0])) {}
+    for (i = 0; i < 260; i++) {
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        commit_new(s->q[0]);
+        finish_next(s->q[0]);
+    }
+    assert_ok(gpusync_poll(s->q[0], ticket + 256, NULL));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(s->q[0], ticket, 0, NULL), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
 }
 
 /* -- R10: room (K19) ------------------------------------------------------------------------------------------------- */
@@ -1483,6 +1552,7 @@ int main(void)
         on_stage_with(test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines, .queues = 3,
                       .timelines = 3),
         on_stage_with(test_R9_what_waits_for_an_overtaken_value_goes_with_the_higher_one, .queues = 3, .timelines = 2),
+        on_stage_with(test_R9_an_equal_value_overtakes_as_well, .queues = 2),
         on_stage_with(test_R9_the_host_overtakes_held_signals, .timelines = 2),
         on_stage_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queues = 3),
         on_stage_with(test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline, .queues = 2,
@@ -1501,7 +1571,10 @@ int main(void)
                       .queue.error_log_count = 4),
         on_stage_with(test_R7_a_ticket_outlives_its_queue_in_an_open_buffer, .queues = 2, .timelines = 1),
         on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, .queues = 2),
+        on_stage_with(test_R5_a_submission_with_one_enqueued_buffer_is_refused, .timelines = 1),
         on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
+        on_stage_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2, .timelines = 1,
+                      .timeline.signalled_by_others = true),
         on_stage_with(test_R10_held_buffers_made_elsewhere_fill_the_queue, .timelines = 1,
                       .queue.max_command_buffer_count = 4),
         on_stage_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .real = true, .queues = 2,

@@ -530,6 +530,27 @@ static void test_R20_a_point_whose_object_is_destroyed_has_failed(void **state)
 }
 
 /* A point that has ended before its object went keeps its result, and holds nothing up. */
+/* A sleeper that stands several times on what is destroyed is woken once, and taken off everywhere. */
+static void test_R20_a_sleeper_with_several_points_of_one_timeline_that_is_destroyed(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_point points[] = {at(s->t[0], 1), at(s->t[0], 1), at(s->t[1], 4), at(s->t[0], 2), at(s->t[0], 2)};
+    job any = {0}, either = {0};
+    note two = {0};
+    on_done(at(s->t[0], 2), &two); /* among them */
+    job_many(&any, points, LENGTH(points), ANY, GPUSYNC_FOREVER);
+    await_parked(1);
+    job_many(&either, points, LENGTH(points), ALL_OR_FAILURE, GPUSYNC_FOREVER);
+    await_parked(2);
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
+    assert_result(job_end(&any), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(any.which, 0);
+    assert_result(job_end(&either), GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(either.which, 0);
+    assert_noted(&two, GPUSYNC_ERROR_DESTROYED);
+}
+
 static void reached_then_destroyed(stage *s, goes how)
 {
     three t = three_points(s);
@@ -957,6 +978,7 @@ int main(void)
         on_stage_with(test_R27_a_failure_among_everything_ends_all_or_failure, .queues = 2),
         on_stage(test_R27_waits_for_many_that_overlap_each_tell),
         cmocka_unit_test(test_R20_a_point_whose_object_is_destroyed_has_failed),
+        on_stage_with(test_R20_a_sleeper_with_several_points_of_one_timeline_that_is_destroyed, .timelines = 2),
         cmocka_unit_test(test_R20_a_point_that_ended_before_the_destroy_has_its_result),
         on_world_with(test_T6_a_second_after_the_loss_the_points_that_have_not_ended_have_failed, .queues = 2,
                       .timelines = 1),

@@ -665,6 +665,21 @@ static void test_R12_until_raised_the_value_of_failed_work_counts_as_sent(void *
     assert_int_equal(shown(s->t[0]), 7);
 }
 
+/* What has settled and waits for a lower value then has nothing to raise any more: nothing of it is left at the end. */
+static void test_R12_a_failure_drops_a_value_that_was_to_be_raised(void **state)
+{
+    stage *s = stage_of(state);
+    void *seven = waiting(s->q[1], at(s->t[0], 5));
+    encode_signal(s->q[1], seven, at(s->t[0], 7));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    commit(s->q[1], seven);
+    metal_retain(seven);
+    softmetal_time_out(seven);
+    finish_and_release(seven);
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    finish_all(s); /* the stage asks that nothing is left */
+}
+
 static void test_R12_an_imported_event_is_raised_too(void **state)
 {
     stage *s = stage_of(state);
@@ -754,6 +769,43 @@ static void test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent(v
     }
     finish_all(s);
     assert_int_equal(value_of(s->t[0]), 9);
+}
+
+/* Nobody looks, and no listener is to tell of a value that the event shows already: the end of the own work does. */
+static void test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work(void **state)
+{
+    stage *s = stage_of(state);
+    note seven = {0};
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    other_code_signals(s->t[0], 7);
+    on_done(at(s->t[0], 7), &seven);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(calls_of(&seven), 0);
+    assert_true(finish_next(s->q[0]));
+    assert_noted(&seven, GPUSYNC_OK);
+}
+
+/* What the GPU has passed by such a value has not ended for the host. */
+static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(void **state)
+{
+    stage *s = stage_of(state);
+    void *failing = signalling(s->q[1], at(s->t[1], 1));
+    void *buffer = waiting(s->q[0], at(s->t[1], 1));
+    gpusync_ticket ticket;
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[2], signalling(s->q[2], at(s->t[0], 5)));
+    commit(s->q[1], failing);
+    encode_wait(s->q[0], buffer, at(s->t[0], 7));
+    ticket = commit(s->q[0], buffer);
+    assert_true(is_sent(buffer));
+    other_code_signals(s->t[0], 7);
+    assert_true(finish_next(s->q[1]));
+    assert_true(finish_next(s->q[0])); /* one of the two has failed, the other one is not over */
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_true(finish_next(s->q[2]));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_true(gpusync_is_done(s->q[0], ticket));
 }
 
 static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
@@ -1145,6 +1197,8 @@ int main(void)
                       .queues = 3, .timelines = 2, .timeline = {.order_only = true}),
         on_stage_with(test_R12_until_raised_the_value_of_failed_work_counts_as_sent,
                       .queues = 3, .timelines = 1, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_a_failure_drops_a_value_that_was_to_be_raised,
+                      .queues = 2, .timelines = 1, .timeline = {.order_only = true}),
         on_stage_with(test_R12_an_imported_event_is_raised_too, .timeline = {.order_only = true}),
         on_stage_with(test_R12_fail_fails_an_order_only_timeline, .timelines = 1, .timeline = {.order_only = true}),
         on_stage_with(test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has,
@@ -1155,6 +1209,10 @@ int main(void)
                       .timelines = 1, .timeline = {.order_only = true}, .queue = {.sticky_failure = true}),
         on_stage_with(test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed,
+                      .queues = 3, .timelines = 2, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
         on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline,

@@ -386,6 +386,57 @@ static void a_lock_excludes(void **state)
 
 static uint32_t locks[2];
 
+/* A try-lock may fail after all that the owner has looked at, if that has taken another lock within. */
+static bool wished, granted;
+
+static void look_before_the_unlock(void *unused)
+{
+    (void)unused;
+    os_unfair_lock_lock(&locks[0]);
+    os_unfair_lock_lock(&locks[1]);
+    os_unfair_lock_unlock(&locks[1]);
+    granted = wished;
+    os_unfair_lock_unlock(&locks[0]);
+}
+
+static void wish(void *unused)
+{
+    (void)unused;
+    wished = true;
+    if (!os_unfair_lock_trylock(&locks[0]))
+        return;
+    granted = true;
+    os_unfair_lock_unlock(&locks[0]);
+}
+
+static void add_wish(void *user)
+{
+    (void)user;
+    wished = granted = false;
+    locks[0] = locks[1] = 0;
+    turns_add("looks", look_before_the_unlock, NULL);
+    turns_add("wishes", wish, NULL);
+}
+
+static void check_granted(void *user)
+{
+    (void)user;
+    turns_check(granted);
+}
+
+static const turns_race wish_race = {.name = "wish", .setup = add_wish, .teardown = check_granted};
+
+static void search_wish(void)
+{
+    turns_run_all(&wish_race, 1);
+}
+
+static void a_try_lock_that_fails_behind_the_last_look_is_found(void **state)
+{
+    (void)state;
+    assert_fails_again(search_wish, "TURNS_CHOICES=", "not true: granted");
+}
+
 static void take_both(void *first)
 {
     uint32_t *one = (uint32_t *)first;
@@ -1239,6 +1290,7 @@ int main(void)
         cmocka_unit_test(a_lost_update_is_found_at_one_switch),
         cmocka_unit_test(a_lost_update_is_found_by_seed),
         cmocka_unit_test(a_lock_excludes),
+        cmocka_unit_test(a_try_lock_that_fails_behind_the_last_look_is_found),
         cmocka_unit_test(a_deadlock_of_two_locks_is_found_and_reported),
         cmocka_unit_test(a_lock_that_is_taken_twice_is_reported),
         cmocka_unit_test(an_unlock_by_another_task_is_reported),

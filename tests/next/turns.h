@@ -6,7 +6,7 @@
 
    At a point another task may go on. Points are
      - each lock, try-lock and unlock of os_unfair_lock: this file defines them, in place of those of softmetal's
-       archive
+       archive. The point of an unlock comes behind it; where another lock was taken within, one comes before it, too
      - each message, release, pool and dispatch call of the program (softmetal_before)
      - yield, park and unpark (turns_hooks), and each look at the clock
      - with turns_atomics.c each atomic operation
@@ -128,6 +128,8 @@ typedef struct turns_task {
     turns_state state;
     const uint32_t *lock;      /* WANTS */
     unsigned locks;            /* that the task owns */
+    const uint32_t *outer;     /* the first lock that it owns; NULL: it owns none */
+    bool within;               /* it has taken another one within */
     gpusync_waiter *waiter;    /* PARKED, and NULL else: then the waiter's memory may be gone */
     uint64_t deadline;         /* PARKED */
     bool brief;                /* PARKED: the deadline is near, see turns_park */
@@ -652,6 +654,16 @@ static inline bool turns_take_outside(uint32_t *lock)
     return __atomic_compare_exchange_n(lock, &none, TURNS_OUTSIDE, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
+static inline void turns_own(uint32_t *lock)
+{
+    turns_task *self = turns_self();
+    *lock = (uint32_t)turns.current + 1;
+    self->locks++;
+    self->within = self->outer != NULL;
+    if (!self->outer)
+        self->outer = lock;
+}
+
 void os_unfair_lock_lock(uint32_t *lock)
 {
     if (!turns_running()) { /* softmetal's threads may want it, too */
@@ -661,8 +673,7 @@ void os_unfair_lock_lock(uint32_t *lock)
     }
     turns_self()->lock = lock;
     turns_stand(TURNS_WANTS, "lock");
-    *lock = (uint32_t)turns.current + 1;
-    turns_self()->locks++;
+    turns_own(lock);
 }
 
 bool os_unfair_lock_trylock(uint32_t *lock)
@@ -672,8 +683,7 @@ bool os_unfair_lock_trylock(uint32_t *lock)
     turns_point("try-lock");
     if (*lock != 0)
         return false;
-    *lock = (uint32_t)turns.current + 1;
-    turns_self()->locks++;
+    turns_own(lock);
     return true;
 }
 
@@ -685,6 +695,12 @@ void os_unfair_lock_unlock(uint32_t *lock)
     }
     if (*lock != (uint32_t)turns.current + 1)
         turns_fail("an unlock of a lock that the task does not own");
+    if (turns_self()->outer == lock) {
+        if (turns_self()->within) /* a try-lock of another task may fail here, behind all that this one has looked at */
+            turns_point("about to unlock");
+        turns_self()->outer = NULL;
+        turns_self()->within = false;
+    }
     *lock = 0;
     turns_self()->locks--;
     turns_point("unlock"); /* the lock's memory may be gone by now */
