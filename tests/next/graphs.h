@@ -218,8 +218,9 @@ static bool signals_timeline(const model_work *w, int timeline)
     return false;
 }
 
-/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. With what is to be raised. */
-static uint64_t model_lowest_sent(const graph *g, int timeline)
+/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. With what is to be raised.
+   unfinished: of work that the GPU has not ended well. */
+static uint64_t model_lowest_of(const graph *g, int timeline, bool unfinished)
 {
     const model_timeline *t = &g->t[timeline];
     uint64_t lowest = UINT64_MAX;
@@ -227,7 +228,7 @@ static uint64_t model_lowest_sent(const graph *g, int timeline)
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
-        if (!model_sent(w) || w->rank >= lowest)
+        if (!model_sent(w) || w->rank >= lowest || (unfinished && w->ended && !w->failed))
             continue;
         for (k = 0; k < w->signal_count; k++)
             if (w->signals[k].timeline == timeline)
@@ -239,6 +240,11 @@ static uint64_t model_lowest_sent(const graph *g, int timeline)
     return lowest;
 }
 
+static uint64_t model_lowest_sent(const graph *g, int timeline)
+{
+    return model_lowest_of(g, timeline, false);
+}
+
 /* R18: where others signal, the event counts below the lowest own signal that is sent and not settled. */
 static uint64_t model_reached(const graph *g, int timeline)
 {
@@ -247,7 +253,7 @@ static uint64_t model_reached(const graph *g, int timeline)
     uint64_t event = t->event;
     if (!t->others || t->failure)
         return t->reached;
-    lowest = model_lowest_sent(g, timeline);
+    lowest = model_lowest_of(g, timeline, true);
     if (event >= lowest)
         event = lowest - 1;
     if (gpusync_timeline_query(g->s.t[timeline], &seen) < 0 && event > seen)

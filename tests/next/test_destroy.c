@@ -936,6 +936,27 @@ static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most(void **s
     metal_release(buffer);
 }
 
+/* The block that Metal keeps for a value of other code that never comes is not waited for. Its code is gpusync's: the log
+   says that it has to stay. */
+static void test_R22_a_listener_that_is_left_is_told_of_and_not_waited_for(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_retain(gpusync_timeline_metal(s->t[0], NULL));
+    const uint64_t began = GET(&still_now);
+    note n = {0};
+    on_done(at(s->t[0], 9), &n);
+    assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+    assert_true(softmetal_live("block") > 0);
+    assert_ok(gpusync_device_destroy(taken_device(s)));
+    assert_true(GET(&still_now) - began < SECONDS(1));
+    assert_int_equal(kit_now().log_lines, 1);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, ""));
+    metal_event_signal(event, UINT64_MAX); /* the block is called, and touches nothing that has gone */
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    metal_release(event);
+}
+
 /* -- gpusync_device_destroy_later --------------------------------------------------------------------------------- */
 
 static void device_goes_later(stage *s, bool by_hand)
@@ -1244,6 +1265,8 @@ int main(void)
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_destroyed, .device = threads_by_hand),
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_metals_blocks, .device = alone),
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most, .device = alone),
+        on_stage_with(test_R22_a_listener_that_is_left_is_told_of_and_not_waited_for, .no_queue = true, .timelines = 1,
+                      .device = alone, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R22_a_device_goes_later_with_its_last_object, .timelines = 1, .device = threads),
         on_stage_with(test_R22_a_device_goes_later_by_hand, .timelines = 1, .device = threads_by_hand),
         on_stage_with(test_R22_a_device_without_objects_goes_later_at_once, .no_queue = true, .device = threads),

@@ -796,6 +796,29 @@ static void test_T12_texts_that_just_fit_are_whole(void **state)
     }
 }
 
+/* What the program gives is a copy of a struct of its own, and its texts may be anything. */
+static void test_R13_T12_a_reason_of_the_program_is_told_as_utf8(void **state)
+{
+    static const char *const tails[] = {"a", "\xE9", "\xE2\x82"};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i < LENGTH(tails); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
+        gpusync_error error;
+        gpusync_wait_options options = {.error = &error};
+        memset(reason.message, 'm', sizeof reason.message); /* without an end */
+        memset(reason.domain, 'd', sizeof reason.domain);
+        memcpy(reason.message + sizeof reason.message - strlen(tails[i]), tails[i], strlen(tails[i]));
+        assert_ok(gpusync_timeline_fail(timeline, &reason));
+        assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_COMPILE);
+        assert_true(is_utf8(error.message, sizeof error.message));
+        assert_true(is_utf8(error.domain, sizeof error.domain));
+        assert_memory_equal(error.message, "mmm", 3);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
 /* -- records, cursors --------------------------------------------------------------------------------------------- */
 
 static void expect_next(gpusync_queue *queue, uint64_t *cursor, gpusync_ticket ticket, uint64_t dropped)
@@ -2181,6 +2204,7 @@ int main(void)
         on_stage(test_T12_labels_of_the_program_are_cut_between_characters),
         on_stage(test_T12_without_a_label_the_text_is_empty),
         on_stage(test_T12_texts_that_just_fit_are_whole),
+        on_stage(test_R13_T12_a_reason_of_the_program_is_told_as_utf8),
         on_stage(test_R16_a_cursor_passes_every_failure_once),
         on_stage_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1),
         on_stage_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many,

@@ -272,12 +272,12 @@ static void begin_sleepers(stage *s, job jobs[SLEEPERS], const gpusync_point poi
 }
 
 /* Each looks once more, and sleeps again. */
-static void have_sleepers_look(void)
+static void have_sleepers_look(unsigned n)
 {
     unsigned long before = kit_now().parks;
     end_parks();
-    await_parks(before + SLEEPERS);
-    await_parked(SLEEPERS);
+    await_parks(before + n);
+    await_parked(n);
 }
 
 static void test_T6_waits_that_sleep_end_after_a_second(void **state)
@@ -290,17 +290,18 @@ static void test_T6_waits_that_sleep_end_after_a_second(void **state)
     commit_new(s->q[0]); /* q[0] is full */
     begin_sleepers(s, jobs, points);
     lose_device(s);
-    have_sleepers_look();
+    assert_result(job_end(&jobs[4]), GPUSYNC_ERROR_DEVICE_LOST); /* room for new work, which is refused at once */
+    assert_null(jobs[4].buffer);
+    have_sleepers_look(SLEEPERS - 1);
     pass(SECOND - 1);
-    have_sleepers_look();
-    for (size_t i = 0; i < SLEEPERS; i++)
+    have_sleepers_look(SLEEPERS - 1);
+    for (size_t i = 0; i < SLEEPERS - 1; i++)
         assert_false(job_is_over(&jobs[i]));
     pass(1);
     end_parks();
-    for (size_t i = 0; i < SLEEPERS; i++)
+    for (size_t i = 0; i < SLEEPERS - 1; i++)
         assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
     assert_int_equal(jobs[0].error.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_null(jobs[4].buffer);
 }
 
 /* Alone: nothing but its own slices has it look. */

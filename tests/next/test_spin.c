@@ -59,6 +59,7 @@ static void test_T8_the_budget_is_spent_before_the_first_park(void **state)
         {{UINT32_MAX, UINT32_MAX, US(100)}, 0, US(100)},
         {{10, 10, MS(1)}, 10, 0},
         {{0, 200, US(500)}, 200, 0},
+        {{0, 7, UINT64_MAX}, 7, 0},
     };
     stage *s = stage_of(state);
     gpusync_ticket ticket;
