@@ -123,14 +123,14 @@
 
    Devices, queues, timelines: any call except the destroy calls and abandon on any thread, several at once; destroy and
    abandon on one thread, with OK once. Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   While a queue or timeline is destroyed, calls that wait for it may be in progress: they end with ERROR_DESTROYED. No
-   other call on it may be in progress, and none may begin but in its own callbacks, `destroyed` not among them: the
-   program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a second destroy
-   helps to find such faults; do not rely on it. In those callbacks questions are answered, and what would change the
-   object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits for a callback of its own object that
-   runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark acquires. Never cancel
-   a thread in a call (pthread_cancel). No call is async-signal-safe. A forked child may call nothing of gpusync, but
-   exec and _exit.
+   While a queue or timeline is destroyed, calls may be waiting for it, which have called yield or park: they end with
+   ERROR_DESTROYED. No other call on it may be in progress, and none may begin but in its own callbacks, `destroyed` not
+   among them: the program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a
+   second destroy helps to find such faults; do not rely on it. In those callbacks questions are answered, and what
+   would change the object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits for a callback of
+   its own object that runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark
+   acquires. Never cancel a thread in a call (pthread_cancel). No call is async-signal-safe. A forked child may call
+   nothing of gpusync, but exec and _exit.
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
@@ -147,7 +147,8 @@
    never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
    Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the
    call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
-   buffer from when it is open, or committed, until its work has ended and its handler has run.
+   buffer from when it is open, or committed, until its work has ended and its handler has run; of work that never ran,
+   until all tickets before it have ended, too.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
@@ -349,8 +350,7 @@ typedef struct gpusync_device_desc {
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
 } gpusync_device_desc;
 
-/** Make the gpusync_device of an MTLDevice, one for each (not checked): two of one MTLDevice cannot wait for each
-    other's points.
+/** Make the gpusync_device of an MTLDevice, one for each (not checked): two of one cannot share points.
     Returns  OK; ERROR_NO_DEVICE; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark
              or unpark without park, an unknown callback_mode, a metal_device that is not one.
     Threads any   Blocks no   Owns retains the Metal device */
@@ -365,7 +365,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
     Threads one, see >>threads   Owns releases the Metal device
     Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
            calls have left the device, and Metal has dropped the blocks of gpusync's handlers, which it does after each
-           handler (assumed). If it has some then, the log says so: the code of gpusync must stay loaded. */
+           handler (assumed). If one of them has not by then, the log says so: the code of gpusync must stay loaded, and
+           such a call may still log or notify. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Options of a queue. */
@@ -416,10 +417,11 @@ typedef struct gpusync_command_buffer_desc {
 } gpusync_command_buffer_desc;
 
 /** Make a command buffer of this queue. It is open until its commit or discard.
-    While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room, first come, first
-    served. Room comes back when work ends, and with a discard. Metal also counts command buffers that gpusync does not
-    know, those that a look has found over before their handlers returned, and those that the program still references
-    after a discard: if these fill the queue, the call blocks in Metal, whatever its limit.
+    While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room; those that sleep are
+    served in the order in which they came. Room comes back when work ends, when memory of work that never ran goes (see
+    >>ownership), and with a discard. Metal also counts command buffers that gpusync does not know, those that a look
+    has found over before their handlers returned, and those that the program still references after a discard: if these
+    fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
@@ -438,7 +440,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     that is order_only gets the value, as if the buffer had been held and never run). Never discard a buffer that the
     program has enqueued: its Metal queue would wait for it.
     Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more, as in a destroy.
-    Threads any   Blocks no   Owns releases the buffer */
+    Threads any   Blocks no   Owns releases the buffer; one whose value is to be raised when that is */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
@@ -448,12 +450,12 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     Returns  OK: sent; or held, behind held work, for a wait in the buffer, or for the order of its signals; or, if what
              it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be held.
              After an error the buffer is as before, open or not: commit it later, or discard it.
-             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer would have to be
-             held, but is enqueued: its place in Metal's queue is taken. Try again when the queue holds no work and what
-             the buffer waits for is sent or has ended. ERROR_NOT_RISING: it signals a value that is not above what was
-             sent; or it waits for that value or a higher one of the same timeline. The failure of a timeline that it is
-             to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE;
-             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so
+             its place in Metal's queue is taken, and it would have to be held, or waits for what has not ended. Try
+             again when the queue holds no work and what the buffer waits for has ended. ERROR_NOT_RISING: it signals a
+             value that is not above what was sent; or it waits for that value or a higher one of the same timeline. The
+             failure of a timeline that it is to signal. ERROR_EXECUTION: a failure sticks, see
+             gpusync_queue_clear_failure. ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
@@ -528,11 +530,11 @@ typedef struct gpusync_times {
     Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more; or held work
              that ended so: gpusync_is_done tells which. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
              ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its
-             failure, or that of what it waited for, was dropped from the log; the failure of what it waited for, also
-             ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own result of gpusync_timeline_fail. With any of these
-             the GPU is finished with this work, whatever earlier work does, unless it was given up (abandon, destroy on
-             a lost device). EVERYTHING: OK, or the first failure that gpusync_wait would return, which stays to be
-             returned. ERROR_INVALID_TICKET: above what was committed.
+             failure, or that of what it waited for, was dropped from the log, or may have been, where 256 newer tickets
+             followed; the failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own
+             result of gpusync_timeline_fail. With any of these the GPU is finished with this work, whatever earlier
+             work does, unless it was given up (abandon, destroy on a lost device). EVERYTHING: OK, or the first failure
+             that gpusync_wait would return, which stays to be returned. ERROR_INVALID_TICKET: above what was committed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket,
                                                           gpusync_times *GPUSYNC_OPT times);
@@ -544,9 +546,9 @@ typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
-        the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls the
-        wait ends at its limit, with TIMEOUT. Never make such a wait in a completed handler. Assumed: Metal runs
-        handlers in the order of their addition; gpusync adds its own last. */
+        the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls,
+        and keeps, the wait ends at its limit, with TIMEOUT. Never make such a wait in a completed handler. Assumed:
+        Metal runs handlers in the order of their addition; gpusync adds its own last. */
     bool handlers;
 } gpusync_wait_options;
 
@@ -671,8 +673,7 @@ GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, ui
 }
 
 /** Called when a point has ended. error is NULL when the result is OK, else valid during the call. Runs with an
-    autorelease pool and no lock, and may call what >>threads says. gpusync_poll has no GPU times yet if the handler is
-    late. */
+    autorelease pool and no lock, and may call what >>threads says. gpusync_poll may have no GPU times yet. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
 
 /** Have gpusync call fn once when the point has ended, even if that was before this call.
@@ -725,8 +726,8 @@ typedef struct gpusync_timeline_desc {
         The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
     bool signalled_by_others;
     /** A failure does not pass along this timeline: the value of work that failed, or never ran, is raised by the host,
-        on an imported event too, once each lower value of sent work is reached. For frames that go on without the one
-        that failed. */
+        on an imported event too, once each lower value of sent work is reached; a higher one that is sent before takes
+        it along. For frames that go on without the one that failed. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -742,8 +743,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
 /** Destroy a timeline. Waits and callbacks of the host for values that are not reached end with ERROR_DESTROYED.
     The callbacks run in this call. Work goes on: signals of work with a ticket, held or sent, still reach waits of such
     work. Held work that waits for a value above all these signals ends with ERROR_DESTROYED; if an open command buffer
-    is to signal such a value, not before that buffer is discarded or refused. Open buffers may still be committed, and
-    are judged by the same rule. Where other code signals the timeline, held work goes on waiting.
+    is to signal such a value, not before that buffer is discarded. Open buffers may still be committed, and are judged
+    by the same rule. Where other code signals the timeline, held work goes on waiting.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until a callback of it that runs has returned   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
@@ -768,8 +769,8 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
                                                      uint64_t *GPUSYNC_OPT base);
 
 /** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
-    signalled counts when the work has succeeded. With signalled_by_others this call reads the event; it does not look
-    at work.
+    signalled counts when the work has succeeded. With signalled_by_others this call reads the event, and looks at no
+    work.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -809,7 +810,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 
 /** Wait for several points of one device. A wait for ANY with a value that another thread signals can be cancelled.
     points   May be NULL when count is 0. The same point may occur several times.
-    options  As gpusync_wait. error: of the point that `which` gets.
+    options  As gpusync_wait. error: of the point that `which` gets, with TIMEOUT, too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has, or the call was refused. Set whatever the call returns.
     A point whose queue or timeline is destroyed before it has ended has failed with ERROR_DESTROYED: ANY and
@@ -957,8 +958,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** End all held work of the queue with ERROR_CANCELLED, plain commits that are held behind other work, too. Ordered
     work ends in its turn, behind the ordered work before it; the timelines that the work was to signal fail then
-    (order_only ones rise). Work that failed before keeps its failure. The command buffers are committed no more: encode
-    anew.
+    (order_only ones rise). Work that failed before keeps its failure. Encode it anew: its command buffers are of no
+    more use.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 
