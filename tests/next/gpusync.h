@@ -1533,7 +1533,7 @@ typedef struct gpusync__work {
     bool stirred;      /* on the device's list */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
-    bool unheard;      /* a handler was lost: a look has to read all of the status */
+    bool deaf;         /* a handler was lost: a look has to read all of the status */
     uint64_t since_ns; /* when it was sent; 0: not known, the queue was not idle */
     double gpu_start, gpu_end;
     gpusync__entry turn; /* of work that is held for the order of values, on that timeline */
@@ -2145,32 +2145,16 @@ static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__targe
 
 /* -- work */
 
-/* Takes memory off the free list, or NULL. Under the lock. */
-static gpusync__work *gpusync__reuse(gpusync_device *dev)
-{
-    gpusync__work *w = dev->free_work;
-    if (w) {
-        dev->free_work = w->next;
-        dev->free_count--;
-    }
-    return w;
-}
-
-/* Puts memory on the free list. Under the lock. */
-static void gpusync__recycle(gpusync_device *dev, gpusync__work *w)
-{
-    w->next = dev->free_work;
-    dev->free_work = w;
-    dev->free_count++;
-}
-
 /* New work with one reference, and room for so many buffers. NULL: no memory. */
 static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
 {
     void **many = NULL;
-    gpusync__lock(&q->target.device->lock);
-    gpusync__work *w = gpusync__reuse(q->target.device);
-    gpusync__unlock(&q->target.device->lock);
+    gpusync_device *dev = q->target.device;
+    gpusync__lock(&dev->lock);
+    gpusync__work *w = dev->free_work;
+    dev->free_work = w ? w->next : NULL;
+    dev->free_count -= w != NULL;
+    gpusync__unlock(&dev->lock);
     if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
         return NULL;
     if (buffers > GPUSYNC__FEW && (many = (void **)GPUSYNC_MALLOC(buffers * sizeof(void *))) == NULL) {
@@ -2215,11 +2199,14 @@ static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
     if (w->error)
         GPUSYNC_FREE(w->error);
     if (w->unsent)
-        gpusync__return_room(w); /* Metal has let the command buffers go by now */
+        gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
     gpusync__lock(&dev->lock);
     bool keeps = dev->free_count < GPUSYNC__FREE_WORK;
-    if (keeps)
-        gpusync__recycle(dev, w);
+    if (keeps) {
+        w->next = dev->free_work;
+        dev->free_work = w;
+        dev->free_count++;
+    }
     gpusync__unlock(&dev->lock);
     if (!keeps)
         GPUSYNC_FREE(w);
@@ -2234,8 +2221,7 @@ static void gpusync__work_unref(gpusync__work *w)
 
 /* ------------------------------------------------------------------------------- >>values --
    What becomes of those that wait for a number, and of the signals of a timeline. Down to the end of >>held everything
-   but gpusync__return_room is under the device's lock: only lists and numbers change. What has to be done without the
-   lock stands in `after`. */
+   is under the device's lock: only lists and numbers change. What has to be done without the lock stands in `after`. */
 
 enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
 
@@ -2435,12 +2421,6 @@ static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
     gpusync__take_some(link->target, link->entry.number, link->entry.number, GPUSYNC__WORKS, after);
 }
 
-/* A timeline is closed: work that waits above the highest signal that was sent is judged again. */
-static void gpusync__judge_closed(gpusync_timeline *t, gpusync__after *after)
-{
-    gpusync__take_some(&t->target, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
-}
-
 /* Drops the list's reference to work with which nothing is left to do. */
 static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
@@ -2465,9 +2445,9 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     gpusync__unlist(&link->entry);
     gpusync__let_by(link, after);
     w->listed--;
-    gpusync__arm_later(t, after); /* other code may have signalled more */
-    if (t->target.alert & GPUSYNC__CLOSED)
-        gpusync__judge_closed(t, after);
+    gpusync__arm_later(t, after);          /* other code may have signalled more */
+    if (t->target.alert & GPUSYNC__CLOSED) /* what waits may never come now */
+        gpusync__take_some(&t->target, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
     gpusync__leave(w->queue, w, after);
 }
 
@@ -2777,33 +2757,18 @@ static void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
     }
 }
 
-/* The command buffers of work that never ran are gone: Metal has counted them until now. */
-GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_device *dev = w->queue->target.device;
-    gpusync__lock(&dev->lock);
-    gpusync__give_room(w, &after);
-    gpusync__finish(dev, &after);
-}
-
-/* Learns how long a ticket takes, for the default spin. */
-static void gpusync__note_end(gpusync_queue *q, const gpusync__work *w, uint64_t now)
-{
-    uint64_t begun = w->since_ns > q->ended_ns ? w->since_ns : q->ended_ns;
-    uint64_t took = now > begun ? now - begun : 0;
-    q->took_ns = q->took_ns ? (7 * q->took_ns + took) / 8 : took;
-    q->ended_ns = now;
-}
-
 /* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, or
    0. */
 static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     q->sent -= w->state == GPUSYNC__SENT;
-    if (now)
-        gpusync__note_end(q, w, now);
+    if (now) { /* how long tickets take, for the default spin */
+        uint64_t begun = w->since_ns > q->ended_ns ? w->since_ns : q->ended_ns;
+        uint64_t took = now > begun ? now - begun : 0;
+        q->took_ns = q->took_ns ? (7 * q->took_ns + took) / 8 : took;
+        q->ended_ns = now;
+    }
     w->state = GPUSYNC__ENDED;
     if (!w->unsent) /* else with its memory */
         gpusync__give_room(w, after);
@@ -3137,15 +3102,14 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
 }
 
 /* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
-static void gpusync__send_work(gpusync__work *w)
+static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
 {
-    gpusync_device *dev = w->queue->target.device;
     gpusync__handler h;
     gpusync__block_init(&h.block, gpusync__completed, &gpusync__handler_descriptor);
+    h.device = dev;
     for (uint32_t i = w->passive, count = w->count; i < count; i++) {
         void *buffer = w->buffers[i];
         h.work = w;
-        h.device = dev;
         h.index = i;
         gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
         GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
@@ -3172,7 +3136,7 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
     bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers may be gone after the unlock */
     gpusync__unlock(&dev->lock);
     if (sends)
-        gpusync__send_work(w);
+        gpusync__send_work(dev, w);
     return w != NULL;
 }
 
@@ -3399,6 +3363,15 @@ static bool gpusync__leaves(const gpusync__after *after)
     return after->woken || after->dirty || after->arms || after->go || after->failed || after->calls;
 }
 
+/* Gives the room back of work that never ran. No lock is held. */
+GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&w->queue->target.device->lock);
+    gpusync__give_room(w, &after);
+    gpusync__finish(w->queue->target.device, &after);
+}
+
 /* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
@@ -3462,12 +3435,12 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     gpusync__lock(&dev->lock);
     gpusync__note_times(w, start, end);
     w->running--;
-    w->unheard = w->unheard || !came;
-    if (w->state == GPUSYNC__SENT && !w->running && !w->unheard) {
+    w->deaf = w->deaf || !came;
+    if (w->state == GPUSYNC__SENT && !w->running && !w->deaf) {
         gpusync__end(w, now, after);
         gpusync__settle(q, w, after);
     } else if (!w->running && w->state >= GPUSYNC__SETTLED) {
-        gpusync__take_some(&q->target, w->ticket, UINT64_MAX, GPUSYNC__SLEEPERS, after); /* waits for handlers */
+        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
         gpusync__leave(q, w, after);
     }
     gpusync__finish(dev, after);
@@ -3697,14 +3670,14 @@ static int gpusync__all_stand(gpusync_queue *q, gpusync__goal *goal, gpusync_err
     return dropped || record || q->sticks ? GPUSYNC__BADLY : GPUSYNC__WELL;
 }
 
-/* Whether a handler is to come of work up to the ticket: of ordered work, and of the ticket itself. */
-static bool gpusync__handler_comes(const gpusync_queue *q, const gpusync__goal *goal)
+/* The first work up to the ticket of which a handler is to come: ordered, or the ticket itself. NULL: there is none. */
+static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
 {
     const gpusync__work *w = q->first;
     while (w && w->ticket <= goal->number &&
            (!w->running || (w->unordered && w->ticket != goal->number && goal->kind != GPUSYNC__ALL)))
         w = w->next;
-    return w && w->ticket <= goal->number;
+    return w && w->ticket <= goal->number ? w : NULL;
 }
 
 static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker);
@@ -3763,7 +3736,7 @@ static int gpusync__goal_stands(gpusync__wait *wait, gpusync__goal *goal, gpusyn
         return gpusync__room_stands(wait, q, error);
     stands = goal->kind == GPUSYNC__ALL ? gpusync__all_stand(q, goal, error)
                                         : gpusync__stands(goal->target, goal->number, error);
-    return stands != GPUSYNC__NOT_YET && goal->handlers && gpusync__handler_comes(q, goal) ? GPUSYNC__NOT_YET : stands;
+    return stands != GPUSYNC__NOT_YET && goal->handlers && gpusync__unheard(q, goal) ? GPUSYNC__NOT_YET : stands;
 }
 
 /* Checks one goal that was open. Returns whether it ends the wait. */
@@ -3825,16 +3798,8 @@ static bool gpusync__check(gpusync__wait *wait)
     return over;
 }
 
-static bool gpusync__check_now(gpusync__wait *wait)
-{
-    gpusync__lock(&wait->device->lock);
-    bool over = gpusync__check(wait);
-    gpusync__unlock(&wait->device->lock);
-    return over;
-}
-
-/* Checks the wait, if loads say that it may be over: two for each goal. */
-static bool gpusync__check_soon(gpusync__wait *wait)
+/* Checks the wait. soon: if loads say that it may be over, two for each goal. */
+static bool gpusync__check_now(gpusync__wait *wait, bool soon)
 {
     bool any = false, all = true;
     for (size_t i = 0; i < wait->count; i++) {
@@ -3845,8 +3810,12 @@ static bool gpusync__check_soon(gpusync__wait *wait)
         any = any || may;
         all = all && may;
     }
-    bool may = GPUSYNC__LOAD(&wait->device->lost) || (wait->how == GPUSYNC_WAIT_ALL ? all : any);
-    return may && gpusync__check_now(wait);
+    if (soon && !GPUSYNC__LOAD(&wait->device->lost) && !(wait->how == GPUSYNC_WAIT_ALL ? all : any))
+        return false;
+    gpusync__lock(&wait->device->lock);
+    bool over = gpusync__check(wait);
+    gpusync__unlock(&wait->device->lock);
+    return over;
 }
 
 /* Looks at what a goal waits for, if that is not reached: of a timeline at its event, and at the queue that is to
@@ -3878,7 +3847,7 @@ static bool gpusync__look_now(gpusync__wait *wait)
 {
     for (size_t i = 0; i < wait->count; i++)
         gpusync__look_at(&wait->goals[i]);
-    return gpusync__check_soon(wait);
+    return gpusync__check_now(wait, true);
 }
 
 /* -- the spin */
@@ -3923,7 +3892,7 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
             GPUSYNC__PAUSE();
         else
             hooks->yield(hooks->user);
-        over = gpusync__check_soon(wait);
+        over = gpusync__check_now(wait, true);
         now = gpusync_now_ns();
         if (over || now < next)
             continue;
@@ -3949,8 +3918,9 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
         gpusync__goal *goal = &wait->goals[i];
         if (goal->over)
             continue;
+        const gpusync__work *w = goal->handlers ? gpusync__unheard(gpusync__queue_of(goal->target), goal) : NULL;
         goal->entry.sleeper = s;
-        goal->entry.number = goal->number;
+        goal->entry.number = w ? w->ticket : goal->number;
         if (goal->kind == GPUSYNC__ROOM)
             gpusync__put(gpusync__queue_of(goal->target)->rooms.prev, &goal->entry);
         else
@@ -4086,7 +4056,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
     gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
     bool plain = wait->count == 1 && wait->goals->kind == GPUSYNC__NUMBER; /* others note when they began */
-    bool over = (plain ? gpusync__check_soon(wait) : gpusync__check_now(wait)) || gpusync__look_now(wait);
+    bool over = gpusync__check_now(wait, plain) || gpusync__look_now(wait);
     if (!over && gpusync__in_callback(dev))
         return gpusync__explain(wait->error, GPUSYNC_ERROR_WOULD_DEADLOCK);
     if (!over && timeout_ns) {
@@ -4815,7 +4785,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     bool moves = !plain && (dev->stirred || after.dead || gpusync__leaves(&after));
     gpusync__unlock(&dev->lock);
     if (goes)
-        gpusync__send_work(w);
+        gpusync__send_work(dev, w);
     gpusync__unlock(&q->order);
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
@@ -5419,7 +5389,7 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
     gpusync_queue *q = first && t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
     if (first) {
         gpusync__alarm(t, GPUSYNC__CLOSED);
-        gpusync__take_some(t, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__SLEEPERS | GPUSYNC__CALLBACKS, &after);
+        gpusync__take_some(t, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__ALL_KINDS, &after);
     }
     while (q && q->open)
         gpusync__drop_open(q, gpusync__unopen(q, &q->open), &after);
@@ -5427,8 +5397,6 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
         gpusync__rouse_all(&q->rooms, &after);
         gpusync__stir_held(q);
     }
-    if (first && !q)
-        gpusync__judge_closed(gpusync__timeline_of(t), &after);
     if (first && later) {
         t->gone = *later;
         t->later = true;
