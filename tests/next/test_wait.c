@@ -1209,6 +1209,47 @@ static void test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others(
     assert_ok(handled(s->q[0], GPUSYNC_NO_TICKET));
 }
 
+/* The last handler that a wait counts wakes it, also if it is one of an earlier ticket: its own has none, or had it
+   before. */
+static void earlier_handler_is_the_last(stage *s, way by)
+{
+    gpusync_wait_options options = {.handlers = true};
+    unsigned has_one;
+    for (has_one = 0; has_one < 2; has_one++) {
+        void *before = new_buffer(s->q[0]);
+        void *own = has_one ? new_buffer(s->q[0]) : NULL;
+        gpusync_ticket ticket;
+        gpusync_point point;
+        gpusync_result result;
+        flag_block flag;
+        if (by == BY_VALUE) continue; /* a value has no handler */
+        add_handler(before, &flag);
+        commit(s->q[0], before);
+        ticket = has_one ? commit(s->q[0], own) : SUBMIT(s->q[0], .label = "empty");
+        point = ticket_at(s->q[0], ticket);
+        softmetal_complete(before);
+        if (has_one) softmetal_finish(own);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        world_begin();
+        plan(MS(3), finish_now, before);
+        if (by == BY_TICKET) result = gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options);
+        else if (by == BY_MANY || by == BY_ANY)
+            result = gpusync_wait_many(&point, 1, by == BY_ANY ? GPUSYNC_WAIT_ANY : GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER,
+                                       &options, NULL);
+        else result = wait_by(s, by, GPUSYNC_FOREVER, &options);
+        assert_ok(result);
+        assert_int_equal(flag.ran, 1);
+        assert_about(world_passed(), MS(3));
+        assert_int_equal(world.parks, 1);
+    }
+}
+
+static void test_R28_the_last_handler_wakes_a_wait_though_it_is_one_of_earlier_work(void **state)
+{
+    (void)state;
+    each_way(earlier_handler_is_the_last);
+}
+
 static void test_R28_later_handlers_are_not_waited_for(void **state)
 {
     stage *s = stage_of(state);
@@ -1825,6 +1866,7 @@ int main(void)
         cmocka_unit_test(test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run),
         on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end),
         on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others),
+        cmocka_unit_test(test_R28_the_last_handler_wakes_a_wait_though_it_is_one_of_earlier_work),
         on_stage(test_R28_later_handlers_are_not_waited_for),
         on_world(test_R28_a_submission_has_the_handlers_of_all_its_buffers),
         on_world(test_R28_a_failure_is_told_when_the_handler_has_run),
