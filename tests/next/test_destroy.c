@@ -892,12 +892,14 @@ static void test_R22_the_destroy_of_a_device_waits_for_destroyed(void **state)
     assert_int_equal(kit_now().blocks, 0);
 }
 
-/* Its status has told the end, and Metal has not called its handler. */
-static void *end_without_handler(stage *s)
+/* Its status has told the end, and Metal has not called its handler; or has, and still keeps its block. */
+static void *end_with_a_block(stage *s, bool has_run)
 {
     void *buffer = metal_retain(new_buffer(s->q[0]));
     commit(s->q[0], buffer);
     softmetal_complete(buffer);
+    if (has_run)
+        softmetal_run_handler(buffer, 0);
     assert_ok(gpusync_queue_destroy(taken(s, 0)));
     return buffer;
 }
@@ -908,24 +910,33 @@ static void finish_buffer_at_the_third(void *argument, unsigned park)
         softmetal_finish(argument);
 }
 
-static void test_R22_the_destroy_of_a_device_waits_for_metals_blocks(void **state)
+static void play_metals_blocks(stage *s, bool has_run)
 {
-    stage *s = stage_of(state);
-    void *buffer = end_without_handler(s);
+    void *buffer = end_with_a_block(s, has_run);
     const uint64_t began = GET(&still_now);
     while_parked(finish_buffer_at_the_third, buffer);
     assert_ok(gpusync_device_destroy(taken_device(s)));
     while_parked(NULL, NULL);
     assert_true(GET(&still_now) - began < SECONDS(1));
+    assert_int_equal(softmetal_live("block"), 0);
     assert_int_equal(kit_now().blocks, 0);
     assert_int_equal(kit_now().log_lines, 0);
     metal_release(buffer);
 }
 
-static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most(void **state)
+static void test_R22_the_destroy_of_a_device_waits_for_metals_blocks(void **state)
 {
-    stage *s = stage_of(state);
-    void *buffer = end_without_handler(s);
+    play_metals_blocks(stage_of(state), false);
+}
+
+static void test_R22_the_destroy_of_a_device_waits_for_the_block_of_a_handler_that_has_run(void **state)
+{
+    play_metals_blocks(stage_of(state), true);
+}
+
+static void play_a_second_at_most(stage *s, bool has_run)
+{
+    void *buffer = end_with_a_block(s, has_run);
     const uint64_t began = GET(&still_now);
     assert_ok(gpusync_device_destroy(taken_device(s)));
     assert_in_range(GET(&still_now) - began, SECONDS(1), SECONDS(1) + MS(2));
@@ -934,6 +945,16 @@ static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most(void **s
     assert_int_equal(kit_now().blocks, 0);
     assert_int_equal(kit_now().log_lines, 1);
     metal_release(buffer);
+}
+
+static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most(void **state)
+{
+    play_a_second_at_most(stage_of(state), false);
+}
+
+static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most_when_the_handler_has_run(void **state)
+{
+    play_a_second_at_most(stage_of(state), true);
 }
 
 /* The block that Metal keeps for a value of other code that never comes is not waited for. Its code is gpusync's: the log
@@ -1113,6 +1134,30 @@ static void test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline(
     assert_result(gpusync_timeline_wait(s->t[1], 1, 0, NULL), GPUSYNC_ERROR_DESTROYED);
 }
 
+/* It signals 6 behind its wait for 5: that never comes by itself. */
+static void test_R19_the_signal_of_the_work_itself_lets_nothing_hope(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    void *encoded = new_buffer(s->q[1]);
+    gpusync_ticket tickets[3];
+    note n = {0};
+    encode_wait(s->q[0], open, at(s->t[0], 5));
+    encode_signal(s->q[0], open, at(s->t[0], 7));
+    encode_wait(s->q[1], encoded, at(s->t[1], 5));
+    encode_signal(s->q[1], encoded, at(s->t[1], 6));
+    tickets[1] = commit(s->q[1], encoded);
+    tickets[2] = SUBMIT(s->q[2], WAITS(at(s->t[2], 5)), SIGNALS(at(s->t[2], 6)));
+    on_done(ticket_at(s->q[2], tickets[2]), &n);
+    for (int i = 0; i < 3; i++)
+        assert_ok(gpusync_timeline_destroy(taken_timeline(s, i)));
+    tickets[0] = commit(s->q[0], open); /* is judged alike */
+    for (int i = 0; i < 3; i++)
+        assert_result(gpusync_poll(s->q[i], tickets[i], NULL), GPUSYNC_ERROR_DESTROYED);
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+    assert_false(n.error.ran);
+}
+
 /* An open buffer is to signal the value: its commit or its discard decides. */
 static void test_R19_an_open_buffer_decides_of_work_that_is_held(void **state)
 {
@@ -1264,7 +1309,10 @@ int main(void)
         on_stage_with(test_R22_a_device_in_use_is_not_destroyed, .timelines = 1, .device = alone),
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_destroyed, .device = threads_by_hand),
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_metals_blocks, .device = alone),
+        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_the_block_of_a_handler_that_has_run, .device = alone),
         on_stage_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most, .device = alone),
+        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most_when_the_handler_has_run,
+                      .device = alone),
         on_stage_with(test_R22_a_listener_that_is_left_is_told_of_and_not_waited_for, .no_queue = true, .timelines = 1,
                       .device = alone, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R22_a_device_goes_later_with_its_last_object, .timelines = 1, .device = threads),
@@ -1276,6 +1324,8 @@ int main(void)
         on_stage_with(test_R19_signals_of_accepted_work_still_reach_accepted_work, .queues = 2, .timelines = 2,
                       .device = threads),
         on_stage_with(test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline, .timelines = 2,
+                      .device = threads),
+        on_stage_with(test_R19_the_signal_of_the_work_itself_lets_nothing_hope, .queues = 3, .timelines = 3,
                       .device = threads),
         on_stage_with(test_R19_an_open_buffer_decides_of_work_that_is_held, .queues = 2, .timelines = 2,
                       .device = threads),

@@ -441,6 +441,33 @@ static void test_S4_a_ticket_ends_once(void **state)
     assert_int_equal(gpusync_in_flight(s->q[0]), 0);
 }
 
+/* Metal drops the block of the buffer that failed, and does not call it: the other one's handler does not stand for
+   both. */
+static void test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned bad, first;
+    for (bad = 0; bad < 2; bad++) {
+        for (first = 0; first < 2; first++) {
+            void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+            gpusync_timeline *timeline = new_timeline(s->device);
+            gpusync_ticket ticket;
+            gpusync_error error;
+            softmetal_fail_as(buffers[bad], SOFTMETAL_PAGE_FAULT, NULL);
+            softmetal_lose_handlers(buffers[bad]);
+            ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(timeline, 1)));
+            softmetal_finish(buffers[first]);
+            softmetal_finish(buffers[1 - first]);
+            finish_all(s); /* the signal's own */
+            assert_result(wait_for(s->q[0], ticket, &error), GPUSYNC_ERROR_EXECUTION);
+            assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+            assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+            assert_result(state_of(timeline), GPUSYNC_ERROR_EXECUTION);
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+    }
+}
+
 /* What describes the call alone is not on record, and is no end. */
 static void test_S4_a_result_of_the_call_is_no_end(void **state)
 {
@@ -983,6 +1010,47 @@ static void test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_d
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
     result = wait_for_all(s->q[0]);
     assert_true(result < 0);
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+/* A scheduler that resumes late: what has been woken goes on when the test says so. */
+static bool resumes_late;
+
+static void park_and_resume_late(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    kit_hooks.park(user, waiter, deadline_ns);
+    while (GET(&resumes_late)) sched_yield();
+}
+
+static void unpark_late(void *user, gpusync_waiter *waiter)
+{
+    kit_hooks.unpark(user, waiter);
+}
+
+static void yield_late(void *user)
+{
+    kit_hooks.yield(user);
+}
+
+static const gpusync_hooks late_hooks = {.yield = yield_late, .park = park_and_resume_late, .unpark = unpark_late};
+
+/* Later failures push the record out while the wait is about to return. They are not the wait's, the dropped one is. */
+static void test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop(void **state)
+{
+    stage *s = stage_of(state);
+    job all = {0};
+    unsigned i;
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
+    await_parked(1);
+    PUT(&resumes_late, true);
+    finish_all(s);
+    for (i = 0; i < 3; i++) fail_one(s, s->q[0]);
+    PUT(&resumes_late, false);
+    assert_result(job_end(&all), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(all.error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_RESULT_UNKNOWN); /* tickets 3 to 5; one record is kept */
     assert_ok(wait_for_all(s->q[0]));
 }
 
@@ -2191,6 +2259,7 @@ int main(void)
         cmocka_unit_test(test_R14_inherited_and_ran_are_told_of_each),
         on_stage(test_S4_a_failure_is_on_record_before_it_is_told),
         on_stage(test_S4_a_ticket_ends_once),
+        on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost),
         on_stage(test_S4_a_result_of_the_call_is_no_end),
         on_stage(test_R14_a_record_tells_what_failed_where_and_why),
         on_stage(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer),
@@ -2214,6 +2283,8 @@ int main(void)
         on_stage_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4}),
         on_stage_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
                       .queue = {.error_log_count = 4}),
+        on_stage_with(test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop,
+                      .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
         on_stage_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
         on_stage_with(test_R16_a_failure_is_on_record_without_memory, .queues = 2, .timelines = 1),
         on_stage(test_R27_everything_tells_the_first_failure_once),

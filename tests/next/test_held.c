@@ -592,6 +592,76 @@ static void test_T3_a_chain_of_ping_pong_goes_to_the_gpu_at_once(void **state)
     assert_int_equal(value_of(s->t[0]), 20);
 }
 
+/* In front of the buffers of a submission, in one of them, or behind them. */
+typedef enum place { IN_FRONT, IN_THE_FIRST, IN_THE_SECOND, BEHIND } place;
+
+/* It waits for 4 and signals 5, at these places. */
+typedef struct ping_pong {
+    place wait, signal;
+    bool committed; /* the first buffer, alone */
+} ping_pong;
+
+/* A wait that stands behind the signal comes too late: the GPU would signal 5 before 4 is reached. */
+static void test_T3_ping_pong_has_its_wait_in_front_of_its_signal(void **state)
+{
+    static const ping_pong rows[] = {
+        {.wait = IN_FRONT, .signal = IN_THE_FIRST},
+        {.wait = IN_FRONT, .signal = IN_THE_SECOND},
+        {.wait = IN_FRONT, .signal = BEHIND},
+        {.wait = IN_THE_FIRST, .signal = IN_THE_FIRST},
+        {.wait = IN_THE_FIRST, .signal = IN_THE_FIRST, .committed = true},
+        {.wait = IN_THE_FIRST, .signal = IN_THE_SECOND},
+        {.wait = IN_THE_FIRST, .signal = BEHIND},
+        {.wait = IN_THE_SECOND, .signal = IN_THE_SECOND},
+        {.wait = IN_THE_SECOND, .signal = BEHIND},
+        {.wait = IN_THE_SECOND, .signal = IN_THE_FIRST},
+    };
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        const ping_pong *p = &rows[i];
+        bool held = p->signal < p->wait;
+        gpusync_point four, five;
+        gpusync_submission submission = {0};
+        gpusync_ticket lower, consumer, higher;
+        void *buffers[2] = {new_buffer(s->q[2]), NULL};
+        void *low = marked(s, 0, 4);
+        void *waits;
+        new_timelines(s);
+        four = at(s->t[0], 4);
+        five = at(s->t[0], 5);
+        if (!p->committed) buffers[1] = new_buffer(s->q[2]);
+        lower = send_one(s->q[0], NULL, low, &four, 0);
+        waits = waiting(s, 1, four);
+        mark(s, waits, 40); /* a 5 that came too early would let it go */
+        consumer = commit(s->q[1], waits);
+        assert_true(is_sent(waits));
+        if (p->wait == IN_THE_FIRST) encode_wait(s->q[2], buffers[0], four);
+        if (p->wait == IN_THE_SECOND) encode_wait(s->q[2], buffers[1], four);
+        if (p->signal == IN_THE_FIRST) encode_signal(s->q[2], buffers[0], five);
+        if (p->signal == IN_THE_SECOND) encode_signal(s->q[2], buffers[1], five);
+        submission.waits = &four;
+        submission.wait_count = p->wait == IN_FRONT;
+        submission.command_buffers = buffers;
+        submission.command_buffer_count = 2;
+        submission.signals = &five;
+        submission.signal_count = p->signal == BEHIND;
+        if (p->committed) higher = commit(s->q[2], buffers[0]);
+        else higher = submit_at(s->q[2], &submission, __FILE__, __LINE__);
+        if (is_sent(buffers[0]) == held)
+            fail_msg("wait %d, signal %d%s", p->wait, p->signal, p->committed ? ", committed" : "");
+        while (finish_next(s->q[2])) {} /* whatever can go before 4 is reached */
+        assert_result(gpusync_poll(s->q[1], consumer, NULL), GPUSYNC_NOT_READY);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], lower, NULL));
+        assert_ok(gpusync_poll(s->q[1], consumer, NULL));
+        assert_ok(gpusync_poll(s->q[2], higher, NULL));
+        assert_int_equal(value_of(s->t[0]), 5);
+        assert_marks(4, 40);
+        drop_timelines(s);
+    }
+}
+
 /* Accepted backwards: C waits for 10 and signals 15, A waits for 5 and signals 10, B signals 5. */
 static void test_T3_what_is_accepted_backwards_goes_in_rising_order(void **state)
 {
@@ -1377,6 +1447,91 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
     }
 }
 
+/* It goes to Metal, for its place is taken, and the GPU would signal 5 where 3 is not reached. */
+static void test_R5_an_enqueued_buffer_whose_wait_has_failed_keeps_the_order_of_values(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned way;
+    for (way = 0; way < 2; way++) {
+        gpusync_ticket consumer, ticket = 77;
+        gpusync_result result;
+        void *buffer = new_buffer(s->q[0]);
+        void *low = marked(s, 1, 3);
+        void *waits;
+        new_timelines(s);
+        encode_signal(s->q[1], low, at(s->t[0], 3));
+        commit(s->q[1], low);
+        waits = waiting(s, 2, at(s->t[0], 3));
+        mark(s, waits, 30);
+        consumer = commit(s->q[2], waits);
+        encode_wait(s->q[0], buffer, at(s->t[1], 1));
+        encode_signal(s->q[0], buffer, at(s->t[0], 5));
+        metal_enqueue(buffer);
+        assert_ok(gpusync_timeline_fail(s->t[1], NULL));
+        if (way) result = TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer));
+        else result = gpusync_commit(s->q[0], buffer, &ticket);
+        assert_result(result, GPUSYNC_ERROR_ENQUEUED);
+        assert_int_equal(ticket, 77);
+        assert_false(is_sent(buffer));
+        assert_true(finish_next(s->q[1]));
+        ticket = commit(s->q[0], buffer);
+        assert_true(is_sent(buffer));
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_poll(s->q[2], consumer, NULL));
+        assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION); /* by the failed work, above 3 */
+        assert_marks(3, 30);
+        drop_timelines(s);
+    }
+}
+
+/* A buffer that was enqueued stands in front of work with a lower ticket. The GPU would signal 5 before 4. */
+static void test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_it_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = metal_retain(new_buffer(s->q[0]));
+    void *behind = signalling(s, 0, at(s->t[0], 4));
+    void *waits = waiting(s, 1, at(s->t[0], 4));
+    gpusync_ticket ticket = 77;
+    metal_enqueue(buffer);
+    commit(s->q[0], behind);
+    commit(s->q[1], waits);
+    encode_signal(s->q[0], buffer, at(s->t[0], 5));
+    assert_result(gpusync_commit(s->q[0], buffer, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer)), GPUSYNC_ERROR_ENQUEUED);
+    assert_int_equal(ticket, 77);
+    assert_false(is_sent(buffer));
+    /* Nothing but the program can let its Metal queue go on. */
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    metal_commit(buffer);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+    metal_release(buffer);
+}
+
+/* The GPU would wait for what stands behind the buffer in its queue. */
+static void test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = 77;
+    metal_enqueue(buffer);
+    commit(s->q[0], signalling(s, 0, at(s->t[0], 4)));
+    encode_wait(s->q[0], buffer, at(s->t[0], 4));
+    assert_result(gpusync_commit(s->q[0], buffer, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer)), GPUSYNC_ERROR_ENQUEUED);
+    assert_int_equal(ticket, 77);
+    assert_false(is_sent(buffer));
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL)); /* nothing waits for the value any more */
+    ticket = commit(s->q[0], buffer);
+    assert_true(is_sent(buffer));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
 /* One that is enqueued is enough, wherever it stands in the submission. */
 static void test_R5_a_submission_with_one_enqueued_buffer_is_refused(void **state)
 {
@@ -1537,6 +1692,7 @@ int main(void)
         on_stage_with(test_S7_a_signal_that_is_not_above_what_is_sent_is_refused, .queues = 2, .timelines = 1),
         on_stage_with(test_T3_a_wait_for_a_higher_value_is_ping_pong_too, .queues = 3, .timelines = 1),
         on_stage_with(test_T3_a_chain_of_ping_pong_goes_to_the_gpu_at_once, .queues = 2, .timelines = 1),
+        on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3),
         on_stage_with(test_T3_what_is_accepted_backwards_goes_in_rising_order, .queues = 3, .timelines = 1),
         on_stage_with(test_T3_a_consumer_of_the_second_value_comes_after_both_producers, .queues = 3, .timelines = 1),
         on_stage_with(test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first,
@@ -1571,6 +1727,10 @@ int main(void)
                       .queue.error_log_count = 4),
         on_stage_with(test_R7_a_ticket_outlives_its_queue_in_an_open_buffer, .queues = 2, .timelines = 1),
         on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, .queues = 2),
+        on_stage_with(test_R5_an_enqueued_buffer_whose_wait_has_failed_keeps_the_order_of_values, .queues = 3),
+        on_stage_with(test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_it_is_refused, .queues = 2,
+                      .timelines = 1),
+        on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused, .timelines = 1),
         on_stage_with(test_R5_a_submission_with_one_enqueued_buffer_is_refused, .timelines = 1),
         on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
         on_stage_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2, .timelines = 1,

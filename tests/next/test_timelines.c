@@ -808,6 +808,48 @@ static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(v
     assert_true(gpusync_is_done(s->q[0], ticket));
 }
 
+typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
+
+/* Other code has passed a signal of our own, of work that is to end behind what waits for other code. The GPU is done
+   with both. */
+static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed(void **state)
+{
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    stage *s = stage_of(state);
+    unsigned by, later;
+    for (by = 0; by <= LOOKERS; by++) { /* the last one: none but destroy */
+        for (later = 0; later < 2; later++) {
+            gpusync_timeline *timeline = timeline_from(s->device, &others);
+            gpusync_queue *queue = NULL;
+            note notes[2] = {0};
+            void *buffers[2];
+            assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+            buffers[0] = waiting(queue, at(timeline, 10));
+            buffers[1] = signalling(queue, at(timeline, 5));
+            commit(queue, buffers[0]);
+            commit(queue, buffers[1]);
+            other_code_signals(timeline, 10);
+            on_done(ticket_at(queue, 1), &notes[0]);
+            on_done(ticket_at(queue, 2), &notes[1]);
+            complete(buffers[0]);
+            complete(buffers[1]);
+            finish_and_release(buffers[later]);
+            assert_false(gpusync_is_done(queue, 1));
+            finish_and_release(buffers[1 - later]);
+            if (by == A_WAIT) assert_ok(gpusync_wait(queue, 1, SECONDS(10), NULL));
+            while (by == A_POLL && gpusync_poll(queue, 1, NULL) == GPUSYNC_NOT_READY) {} /* a slice at most */
+            if (by == RUN_CALLBACKS) assert_ok(gpusync_device_run_callbacks(s->device, 0, NULL));
+            if (by != LOOKERS) assert_int_equal(gpusync_in_flight(queue), 0);
+            assert_ok(gpusync_queue_destroy(queue));
+            assert_noted(&notes[0], GPUSYNC_OK);
+            assert_noted(&notes[1], GPUSYNC_OK);
+            assert_in_order(notes, 2);
+            assert_int_equal(value_of(timeline), 10);
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+    }
+}
+
 static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
 {
     stage *s = stage_of(state);
@@ -952,7 +994,6 @@ static void test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows(vo
 }
 
 typedef enum deafness { TO_THE_HOST, TO_EVERYTHING, TO_THE_PAST, DEAFNESSES } deafness;
-typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
 
 static void set_deaf(deafness kind)
 {
@@ -1213,6 +1254,8 @@ int main(void)
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed,
                       .queues = 3, .timelines = 2, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed,
+                      .no_queue = true, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
         on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline,

@@ -676,6 +676,30 @@ static void test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once(void **state
     each_way(sleeps_once);
 }
 
+/* A park that no slice ends: nobody looks, and the handler alone tells of the end. After a look, which sees the end before
+   it, the handler wakes later sleepers, too: they may wait for handlers. */
+static void park_without_slices(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    bool slice = deadline_ns > gpusync_now_ns() + MS(2);
+    kit_hooks.park(user, waiter, slice ? UINT64_MAX / 4 : deadline_ns);
+}
+
+static void unpark_as_ever(void *user, gpusync_waiter *waiter)
+{
+    kit_hooks.unpark(user, waiter);
+}
+
+static void yield_as_ever(void *user)
+{
+    kit_hooks.yield(user);
+}
+
+static const gpusync_hooks without_slices = {
+    .yield = yield_as_ever,
+    .park = park_without_slices,
+    .unpark = unpark_as_ever,
+};
+
 /* Everyone who waits for one ticket is woken by its end; a later ticket's sleeper sleeps on. */
 static void test_S5_an_end_wakes_all_that_wait_for_it_and_no_other(void **state)
 {
@@ -1207,6 +1231,47 @@ static void test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others(
     assert_ok(handled(s->q[0], 2));
     assert_ok(handled(s->q[0], GPUSYNC_EVERYTHING));
     assert_ok(handled(s->q[0], GPUSYNC_NO_TICKET));
+}
+
+/* The last handler that a wait counts wakes it, also if it is one of an earlier ticket: its own has none, or had it
+   before. */
+static void earlier_handler_is_the_last(stage *s, way by)
+{
+    gpusync_wait_options options = {.handlers = true};
+    unsigned has_one;
+    for (has_one = 0; has_one < 2; has_one++) {
+        void *before = new_buffer(s->q[0]);
+        void *own = has_one ? new_buffer(s->q[0]) : NULL;
+        gpusync_ticket ticket;
+        gpusync_point point;
+        gpusync_result result;
+        flag_block flag;
+        if (by == BY_VALUE) continue; /* a value has no handler */
+        add_handler(before, &flag);
+        commit(s->q[0], before);
+        ticket = has_one ? commit(s->q[0], own) : SUBMIT(s->q[0], .label = "empty");
+        point = ticket_at(s->q[0], ticket);
+        softmetal_complete(before);
+        if (has_one) softmetal_finish(own);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        world_begin();
+        plan(MS(3), finish_now, before);
+        if (by == BY_TICKET) result = gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options);
+        else if (by == BY_MANY || by == BY_ANY)
+            result = gpusync_wait_many(&point, 1, by == BY_ANY ? GPUSYNC_WAIT_ANY : GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER,
+                                       &options, NULL);
+        else result = wait_by(s, by, GPUSYNC_FOREVER, &options);
+        assert_ok(result);
+        assert_int_equal(flag.ran, 1);
+        assert_about(world_passed(), MS(3));
+        assert_int_equal(world.parks, 1);
+    }
+}
+
+static void test_R28_the_last_handler_wakes_a_wait_though_it_is_one_of_earlier_work(void **state)
+{
+    (void)state;
+    each_way(earlier_handler_is_the_last);
 }
 
 static void test_R28_later_handlers_are_not_waited_for(void **state)
@@ -1800,7 +1865,7 @@ int main(void)
         on_world_with(test_S5_a_wait_that_refuses_has_changed_nothing, .timelines = 1),
         cmocka_unit_test(test_S2_waits_for_what_is_done_send_no_message),
         cmocka_unit_test(test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once),
-        on_stage(test_S5_an_end_wakes_all_that_wait_for_it_and_no_other),
+        on_stage_with(test_S5_an_end_wakes_all_that_wait_for_it_and_no_other, .device.hooks = &without_slices),
         on_stage_with(test_S5_the_sleep_of_gpusync_itself_wakes_every_thread, .threads = true),
         cmocka_unit_test(test_S4_without_an_error_options_error_is_left_alone),
         cmocka_unit_test(test_S4_a_wait_fills_options_error_with_the_failure),
@@ -1825,6 +1890,7 @@ int main(void)
         cmocka_unit_test(test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run),
         on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end),
         on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others),
+        cmocka_unit_test(test_R28_the_last_handler_wakes_a_wait_though_it_is_one_of_earlier_work),
         on_stage(test_R28_later_handlers_are_not_waited_for),
         on_world(test_R28_a_submission_has_the_handlers_of_all_its_buffers),
         on_world(test_R28_a_failure_is_told_when_the_handler_has_run),
