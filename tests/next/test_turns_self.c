@@ -1280,6 +1280,8 @@ static void each_atomic_operation_is_a_point(void **state)
 
 int main(void)
 {
+    unsetenv("TURNS_SEEDS"); /* of a long run */
+    unsetenv("TURNS_SWITCHES");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_tasks_have_the_schedules_counted_by_hand),
         cmocka_unit_test(three_tasks_have_the_schedules_counted_by_hand),
