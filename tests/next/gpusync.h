@@ -2693,16 +2693,25 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
     }
 }
 
+/* The work has ended, and waits for its turn: events of others that it signals may be believed further now, see
+   gpusync__read_event. */
+static void gpusync__arm_signals(const gpusync__work *w, gpusync__after *after)
+{
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal)
+            gpusync__arm_later(gpusync__timeline_of(link->target), after);
+}
+
 /* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
    whoever sees the end finds the failure. */
 static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
-    if (!w->unordered && q->turn != w)
+    int outcome = w->unordered || q->turn == w ? gpusync__outcome(q, w, after) : GPUSYNC__NOT_YET;
+    if (outcome == GPUSYNC__NOT_YET) {
+        gpusync__arm_signals(w, after);
         return;
-    int outcome = gpusync__outcome(q, w, after);
-    if (outcome == GPUSYNC__NOT_YET)
-        return;
+    }
     if (info->ticket < w->ticket) {
         info->ticket = w->ticket;
         info->gpu_start = w->gpu_start;
