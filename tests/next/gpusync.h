@@ -1980,6 +1980,7 @@ static void gpusync__ring_init(gpusync__entry *ring)
     ring->next = ring->prev = ring;
 }
 
+/* Lists an entry behind another one, or behind the head of a ring. */
 static void gpusync__put(gpusync__entry *prev, gpusync__entry *e)
 {
     e->prev = prev;
@@ -2016,6 +2017,7 @@ static void gpusync__unref(gpusync__target *t);
 static void gpusync__return_room(const gpusync__work *w);
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 
+/* The last reference of the device is gone. */
 GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
 {
     for (gpusync__work *w = dev->free_work, *next; w; w = next) {
@@ -3346,6 +3348,7 @@ static void gpusync__drop_dead(gpusync__after *after)
     }
 }
 
+/* Does what stands in `after`, and what that adds. */
 static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
 {
     for (bool more = true; more;) {
@@ -3455,6 +3458,7 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     gpusync__finish(dev, after);
 }
 
+/* For a status that is neither Completed nor Error. */
 GPUSYNC__APART bool gpusync__has_error(void *buffer)
 {
     void *pool = gpusync__pool_push();
@@ -3577,9 +3581,10 @@ static void gpusync__look_at_event(gpusync_timeline *t)
     gpusync__finish(t->target.device, &after);
 }
 
-/* Has the device been lost for so long that nothing is to be expected of it? */
 #define GPUSYNC__LOST_NS 1000000000u
-static bool gpusync__is_gone(const gpusync_device *dev)
+
+/* Has the device been lost for so long that nothing is to be expected of it? */
+static bool gpusync__lost_long(const gpusync_device *dev)
 {
     return GPUSYNC__LOAD(&dev->lost) && gpusync_now_ns() - dev->lost_ns >= GPUSYNC__LOST_NS;
 }
@@ -3592,7 +3597,7 @@ static void gpusync__abandon(gpusync_queue *q);
    that is destroyed later is given up. */
 static void gpusync__look_everywhere(gpusync_device *dev)
 {
-    bool gone = gpusync__is_gone(dev);
+    bool gone = gpusync__lost_long(dev);
     for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t)) {
         if (t->kind == GPUSYNC__TIMELINE) {
             gpusync__look_at_event(gpusync__timeline_of(t));
@@ -3756,7 +3761,7 @@ static __attribute__((noinline)) bool gpusync__check_goal(gpusync__wait *wait, s
     int stands = gpusync__goal_stands(wait, goal, &error);
     if (stands == GPUSYNC__NOT_YET) { /* a reason to end all the same? */
         bool closed = goal->target->alert & GPUSYNC__CLOSED && !wait->drains;
-        if (!closed && (!wait->device->lost || goal->kind == GPUSYNC__CALLS || !gpusync__is_gone(wait->device)))
+        if (!closed && (!wait->device->lost || goal->kind == GPUSYNC__CALLS || !gpusync__lost_long(wait->device)))
             return false;
         gpusync__explain(&error, closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST);
         goal->kind = GPUSYNC__NUMBER; /* it tells of no failure */
@@ -4046,6 +4051,7 @@ static __attribute__((noinline)) bool gpusync__in_callback(gpusync_device *dev)
     return c != NULL;
 }
 
+/* Tells of a wait that its limit has ended. */
 GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t timeout_ns)
 {
     const gpusync__goal *goal = wait->goals;
@@ -4215,7 +4221,7 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     /* `completed` is read last: when AHEAD is cleared it has risen. */
     bool runs = !ended && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number;
     gpusync_result result = runs ? GPUSYNC_NOT_READY : gpusync__ask(queue, &goal, times);
-    return result == GPUSYNC_NOT_READY && gpusync__is_gone(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
+    return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
 
 /* The device of a point. NULL: it names nothing. */
@@ -4512,6 +4518,7 @@ static void gpusync__open(gpusync_queue *q, gpusync__work *w)
     q->open_end = &w->next;
 }
 
+/* Takes the work that a link of the list leads to off it. */
 static gpusync__work *gpusync__unopen(gpusync_queue *q, gpusync__work **at)
 {
     gpusync__work *w = *at;
@@ -5011,6 +5018,7 @@ static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *ope
     return w;
 }
 
+/* Opens the buffer, if it is not open, adds the wait or signal to its work, and encodes it. */
 static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool signal)
 {
     gpusync__link *link;
@@ -5503,6 +5511,7 @@ static void gpusync__gone_init(gpusync__callback *c, gpusync__target *t, gpusync
     c->ends = true;
 }
 
+/* Destroys an object without waiting. */
 static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
 {
     gpusync__callback gone;
