@@ -1135,6 +1135,25 @@ GPUSYNC_API uint32_t gpusync_version(void)
      device's lock           everything but what a field calls atomic. Order: order lock, then device's lock.
    Beside them the lock for selectors and listeners, and the mutex of the default hooks: each is taken last.
 
+   TABLES  what wakes a wait: >>wait; what holds work, and lets it go: >>held; the way of an error: >>failure; what a
+   destroy does to everything: >>destroy.
+
+   NOT TO BE SWAPPED
+     gpusync__unpark_one   next off the list; `woken` cleared; unpark; `taken`    else another waker lists it; the frame
+                                                                                  is gone
+     gpusync__issue        `missed` set, try the lock; cleared, search            else ready work is held for ever
+     gpusync__enter        unlock the order lock, read `missed`                   likewise
+     gpusync__prepare      check, list, in one hold                               else a wake-up is lost
+     gpusync__settle       record, info, SETTLED, `completed`, AHEAD cleared      else an end has no failure yet
+     gpusync__check_now    `alert`, `completed`                                   else the end of a ticket is missed
+     gpusync__fail         `error`, FAILED                                        else a failure without text is read
+     gpusync__set_out      SENT, signals                                          else work overtakes its own signals
+     gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
+     gpusync__admit        promise, judge                                         else the order of values is not judged
+     gpusync__arm          list, ask Metal, read the event                        else a value comes in between
+     gpusync__answer       `asked` cleared, callbacks                             else what becomes due is not asked for
+     gpusync__abandon      CLOSED, the order lock once, give up                   else work is committed behind it
+
    WHAT ALWAYS HOLDS, at each unlock of the device
      1.  Under the device's lock comes no message, allocation, release, hook, callback or log line; under an order lock
          only what accepts, judges and sets out work, and the messages that send.
@@ -1760,8 +1779,9 @@ static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
 
 /* ------------------------------------------------------------------------------ >>failure --
    From Metal's error to the program. A handler or a look reads Metal's error into work->error (gpusync__failed,
-   gpusync__read_failure). When the work settles, gpusync__settle_badly puts the error on its queue's log, and on the
-   timelines that it was to signal. What asks reads it there: gpusync__ticket_end, gpusync__all_stand. */
+   gpusync__read_failure). When the work settles, gpusync__settle_badly puts the error on its queue's log, on a sticky
+   queue into `stuck` and `spread`, and on the timelines that it was to signal (not order_only ones). What asks reads it
+   there, by gpusync__stands and gpusync__ticket_end, for everything by gpusync__all_stand. What waits inherits it. */
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
@@ -2786,9 +2806,14 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 }
 
 /* --------------------------------------------------------------------------------- >>held --
-   What holds work back, and what lets it go. Work is judged when it enters, and again each time that something it waits
-   for changes: gpusync__stir, then gpusync__go_on. Work that may go stands on its queue's list `ready`; >>send sends
-   it. */
+   What holds work back, and what lets it go.
+     ordered held work before it      gpusync__admit, gpusync__rejudge        gpusync__unhold
+     a ticket, or a value that Metal  gpusync__judge_wait                     gpusync__take of the wait's entry: by wake,
+     is not about to bring                                                    fail, send_signal, settle
+     a lower signal of its timelines  gpusync__judge_signal, gpusync__blocker  gpusync__take of `turn`; gpusync__let_by
+     it never goes                    gpusync__judge: BADLY                   gpusync__give_up
+   Each of these stirs the work (gpusync__stir). gpusync__go_on judges it; if it may go it stands on its queue's list
+   `ready`, and >>send sends it. */
 
 /* Takes work off its queue's list `ready`. */
 static void gpusync__unready(gpusync_queue *q, gpusync__work *w)
@@ -2921,8 +2946,8 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     return GPUSYNC__BADLY;
 }
 
-/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will; enqueued work goes
-   then all the same, so its signals are judged, too. */
+/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. Enqueued work whose
+   wait has failed goes all the same, so its signals are judged, too. */
 static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     int result = GPUSYNC__WELL;
@@ -3348,7 +3373,7 @@ static void gpusync__drop_dead(gpusync__after *after)
     }
 }
 
-/* Does what stands in `after`, and what that adds. */
+/* Does what stands in `after`, but for `dead`, and what that adds. */
 static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
 {
     for (bool more = true; more;) {
@@ -3631,7 +3656,8 @@ GPUSYNC__APART void gpusync__look_around(gpusync_device *dev)
      its target closes                   gpusync__shut
      a place for a command buffer        gpusync__give_room; a failure sticks: gpusync__stick
      a callback of its target has run    gpusync__called
-   The loss of a device wakes none: a sleeper looks when a slice of its sleep ends. */
+     the device is lost                  gpusync__lose: waits for room alone
+   Without a waker the sleep ends with a slice, or at the deadline, and the sleeper looks: gpusync__sleep. */
 
 typedef struct gpusync__wait {
     gpusync_device *device;
@@ -5388,7 +5414,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
    What becomes of everything when an object is destroyed, by gpusync__shut unless a line says otherwise.
      new work                 refused: gpusync__refuses
      waits of the host        roused, and end with DESTROYED: gpusync__check_goal
-     open work                dropped: gpusync__drop_open
+     open work                dropped, with its signals: gpusync__drop_open
      held work                of a queue ends with CANCELLED: gpusync__judge; for values of a timeline see
                               gpusync__judge_wait
      work that Metal has      goes on. destroy waits for its end, destroy_later does not, abandon gives it up, and so do
