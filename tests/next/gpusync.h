@@ -2808,7 +2808,7 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 /* --------------------------------------------------------------------------------- >>held --
    What holds work back, and what lets it go.
      ordered held work before it      gpusync__admit, gpusync__rejudge        gpusync__unhold
-     a ticket, or a value that Metal  gpusync__judge_wait                     gpusync__take of the wait's entry: by wake,
+     a ticket, or a value that Metal  gpusync__judge_wait                     gpusync__take of its entry: by wake,
      is not about to bring                                                    fail, send_signal, settle
      a lower signal of its timelines  gpusync__judge_signal, gpusync__blocker  gpusync__take of `turn`; gpusync__let_by
      it never goes                    gpusync__judge: BADLY                   gpusync__give_up
