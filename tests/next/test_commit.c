@@ -1336,6 +1336,21 @@ static void test_T2_the_marker_behind_a_buffer_that_failed_fails(void **state)
     }
 }
 
+static void test_T2_a_look_finds_the_failure_that_a_marker_stands_behind(void **state)
+{
+    stage *s = stage_of(state);
+    void *others = foreign_buffer(s->q[0]);
+    gpusync_ticket behind = 0;
+    softmetal_fail_as(others, SOFTMETAL_OUT_OF_MEMORY, NULL);
+    metal_commit(others);
+    assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
+    softmetal_lose_handlers(softmetal_last_buffer(s->metal[0]));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], behind, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    metal_release(others);
+}
+
 static void test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds(void **state)
 {
     stage *s = stage_of(state);
@@ -2006,6 +2021,7 @@ int main(void)
         on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues = 2, .timelines = 1),
         on_stage(test_T2_a_marker_tells_the_end_of_what_other_code_committed),
         on_stage(test_T2_the_marker_behind_a_buffer_that_failed_fails),
+        on_stage(test_T2_a_look_finds_the_failure_that_a_marker_stands_behind),
         on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds),
         on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .timelines = 1),
         on_stage(test_R6_ordered_work_does_not_wait_for_a_marker),

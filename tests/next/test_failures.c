@@ -217,6 +217,56 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
     }
 }
 
+/* In place of -[error userInfo]: below the error with the code 12 stands another one of Metal's, as in Metal 4. */
+extern void *class_getInstanceMethod(void *cls, void *selector);
+extern void (*method_setImplementation(void *method, void (*implementation)(void)))(void);
+static struct {
+    void *below; /* an error */
+    void (*own)(void);
+} wrapped;
+
+static void *info_with_one_more(void *self, void *selector)
+{
+    void *key;
+    void *info;
+    if (METAL__AS0(long)(self, metal__sel("code")) != 12)
+        return ((void *(*)(void *, void *))wrapped.own)(self, selector);
+    key = metal_string_new("NSUnderlyingError");
+    info = METAL__AS(void *, void *, void *)(metal__class("NSDictionary"), metal__sel("dictionaryWithObject:forKey:"),
+                                             wrapped.below, key);
+    metal_release(key);
+    return info;
+}
+
+/* The code and the text are those of the innermost of Metal's own errors, and the class is that of the driver's number
+   in the error below it. */
+static void test_R14_an_error_of_metals_may_have_another_one_around_it(void **state)
+{
+    stage *s = stage_of(state);
+    void *method = class_getInstanceMethod(metal__class("SoftMetalError"), metal__sel("userInfo"));
+    void *inside = metal_retain(new_buffer(s->q[0]));
+    void *around = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    gpusync_error error;
+    assert_non_null(method);
+    softmetal_fail_as(inside, SOFTMETAL_IMPACTING_INTERACTIVITY, "the cause");
+    softmetal_fail(around, NULL, 12, "what is around it");
+    commit(s->q[0], inside);
+    assert_true(finish_next(s->q[0]));
+    ticket = commit(s->q[0], around);
+    wrapped.below = metal_get(inside, "error");
+    assert_non_null(wrapped.below);
+    wrapped.own = method_setImplementation(method, (void (*)(void))info_with_one_more);
+    finish_next(s->q[0]);
+    (void)method_setImplementation(method, wrapped.own);
+    error = record_of(s->q[0], ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
+    assert_int_equal(error.code, 1);
+    assert_string_equal(error.domain, "MTLCommandBufferErrorDomain");
+    assert_string_equal(error.message, "the cause");
+    metal_release(inside);
+}
+
 /* -- texts -------------------------------------------------------------------------------------------------------- */
 
 static void test_T12_each_result_and_class_has_a_text_of_its_own(void **state)
@@ -2253,6 +2303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_R14_the_drivers_number_gives_the_class),
         cmocka_unit_test(test_R14_without_a_number_the_code_gives_the_class),
+        on_stage(test_R14_an_error_of_metals_may_have_another_one_around_it),
         cmocka_unit_test(test_T12_each_result_and_class_has_a_text_of_its_own),
         on_stage(test_S4_earlier_tickets_are_not_among_a_result),
         cmocka_unit_test(test_S4_each_result_is_on_record_and_told_alike),

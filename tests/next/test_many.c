@@ -427,6 +427,24 @@ static void test_R27_a_failure_among_everything_ends_all_or_failure(void **state
     assert_ok(gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, 0, NULL));
 }
 
+/* It ends with the failure of one point, and tells nothing of everything that has not ended. */
+static void test_R27_all_or_failure_tells_no_failure_of_what_has_not_ended(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_point points[2] = {ticket_at(s->q[0], GPUSYNC_EVERYTHING), ticket_at(s->q[1], GPUSYNC_EVERYTHING)};
+    size_t i;
+    size_t which;
+    for (i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    commit_new(s->q[0]); /* goes on */
+    for (i = 0; i < 2; i++) {
+        assert_result(many(points, 2, ALL_OR_FAILURE, &which), i ? GPUSYNC_TIMEOUT : GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(which, i ? 2 : 1); /* the second wait finds that it was told */
+    }
+    finish_all(s);
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
 static void test_R27_waits_for_many_that_overlap_each_tell(void **state)
 {
     stage *s = stage_of(state);
@@ -976,6 +994,7 @@ int main(void)
         on_world_with(test_R27_all_tells_the_failures_of_each_point_for_everything, .queues = 2),
         on_world_with(test_R27_any_tells_the_failures_of_the_point_that_it_names, .queues = 2),
         on_stage_with(test_R27_a_failure_among_everything_ends_all_or_failure, .queues = 2),
+        on_stage_with(test_R27_all_or_failure_tells_no_failure_of_what_has_not_ended, .queues = 2),
         on_stage(test_R27_waits_for_many_that_overlap_each_tell),
         cmocka_unit_test(test_R20_a_point_whose_object_is_destroyed_has_failed),
         on_stage_with(test_R20_a_sleeper_with_several_points_of_one_timeline_that_is_destroyed, .timelines = 2),

@@ -287,6 +287,28 @@ static void test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothin
     assert_ok(gpusync_poll(s->q[1], ticket, NULL));
 }
 
+/* The host is about to write 3, and another thread's signal of 5 comes first. */
+static void signal_five_before_three_is_written(void *timeline, softmetal_phase phase, void *object,
+                                                const char *selector)
+{
+    gpusync_timeline *t = (gpusync_timeline *)timeline;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    signal_value(t, 5);
+    assert_int_equal(value_of(t), 5);
+    assert_int_equal(shown(t), 0); /* else the event would fall, to the 3 that is on its way */
+}
+
+static void test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way(void **state)
+{
+    stage *s = stage_of(state);
+    softmetal_set_message_hook(signal_five_before_three_is_written, s->t[0]);
+    signal_value(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 5);
+    assert_int_equal(shown(s->t[0]), 5);
+}
+
 /* -- S7: what is reached ------------------------------------------------------------------------------------------ */
 
 /* The event shows it as soon as the GPU has signalled; the rest of the buffer may still fail. */
@@ -851,6 +873,25 @@ static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_tu
     }
 }
 
+/* It has failed, and its turn to say so is yet to come. */
+static void test_R18_the_event_is_not_believed_past_own_work_that_has_failed(void **state)
+{
+    stage *s = stage_of(state);
+    void *failing = metal_retain(signalling(s->q[0], at(s->t[0], 5)));
+    uint64_t value = 0;
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    commit_new(s->q[0]);
+    commit(s->q[0], failing);
+    softmetal_finish(failing);
+    other_code_signals(s->t[0], 7);
+    assert_int_equal(value_of(s->t[0]), 4);
+    assert_result(gpusync_timeline_wait(s->t[0], 5, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_true(finish_next(s->q[0]));
+    assert_result(gpusync_timeline_query(s->t[0], &value), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(value, 4);
+    metal_release(failing);
+}
+
 static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
 {
     stage *s = stage_of(state);
@@ -1222,6 +1263,7 @@ int main(void)
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back,
                       .queues = 2, .timelines = 1),
+        on_stage_with(test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way, .timelines = 1),
         on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1),
         on_stage_with(test_S7_a_value_that_is_reached_costs_a_wait_no_message, .timelines = 1),
         on_stage_with(test_S7_a_sleeping_wait_ends_with_its_own_value, .timelines = 1),
@@ -1257,6 +1299,8 @@ int main(void)
                       .queues = 3, .timelines = 2, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed,
                       .no_queue = true, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
         on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline,
