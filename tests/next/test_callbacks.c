@@ -770,6 +770,29 @@ static void test_R25_run_callbacks_returns_at_once_beside_a_callback(void **stat
     close_scene(&c);
 }
 
+static gpusync_result end_queue(void *queue) { return gpusync_queue_destroy((gpusync_queue *)queue); }
+
+/* A destroy runs the callbacks of its own object beside those of others. */
+static void test_R25_a_callback_in_a_destroy_holds_up_no_callback_of_another_object(void **state)
+{
+    stage *s = stage_of(state);
+    held_up h = {0};
+    job j = {0};
+    note n = {0};
+    gate_init(&h.g, 2);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), be_held_up, &h));
+    job_call(&j, end_queue, s->q[0]);
+    s->q[0] = NULL;
+    gate_wait(&h.g);
+    on_done(ticket_at(s->q[1], 0), &n);
+    expect_run(s, SIZE_MAX, 1);
+    assert_noted(&n, GPUSYNC_OK);
+    assert_false(GET(&h.over));
+    gate_wait(&h.g);
+    assert_ok(job_end(&j));
+    gate_destroy(&h.g);
+}
+
 #define MANY 400u
 
 static struct {
@@ -1203,7 +1226,6 @@ static void test_R25_a_destroy_runs_them_beside_a_callback_of_another_object(voi
     in_each_place(destroy_beside, (stage_desc){.queues = 2});
 }
 
-static gpusync_result end_queue(void *queue) { return gpusync_queue_destroy((gpusync_queue *)queue); }
 static gpusync_result give_up_queue(void *queue) { return gpusync_queue_abandon((gpusync_queue *)queue); }
 static gpusync_result end_timeline(void *timeline)
 {
@@ -1302,6 +1324,8 @@ int main(void)
         cmocka_unit_test(test_R25_callbacks_that_register_callbacks_do_not_nest),
         on_stage_with(test_R24_run_callbacks_looks, .queues = 2, .device = by_hand),
         cmocka_unit_test(test_R25_run_callbacks_returns_at_once_beside_a_callback),
+        on_stage_with(test_R25_a_callback_in_a_destroy_holds_up_no_callback_of_another_object,
+                      .queues = 2, .device = by_hand),
         on_stage_with(test_R25_threads_that_run_callbacks_take_turns, .timelines = 1, .device = by_hand),
         cmocka_unit_test(test_T15_an_object_is_released_where_a_callback_would_run),
         on_stage_with(test_T15_an_object_is_released_however_its_ticket_ends, .timelines = 1),

@@ -331,6 +331,20 @@ static void test_T6_a_wait_that_sleeps_finds_the_loss(void **state)
     assert_in_range(GET(&still_now) - began, SECOND, SECOND + 2 * SLICE);
 }
 
+/* The first failure of everything is yet to be told when such a wait ends with the loss, and not with all work. */
+static void test_T6_R27_a_wait_that_ends_with_the_loss_tells_of_no_failure(void **state)
+{
+    stage *s = stage_of(state);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    assert_true(finish_next(s->q[0]));
+    commit_new(s->q[0]);
+    lose_device(s);
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(finish_next(s->q[0]));
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
+}
+
 static void test_T6_a_limit_before_the_second_is_a_timeout(void **state)
 {
     stage *s = stage_of(state);
@@ -626,6 +640,8 @@ int main(void)
         on_stage_with(test_T6_a_wait_that_sleeps_finds_the_second_by_itself, .queues = 2,
                       .device = by_hand(passing_hooks)),
         on_stage_with(test_T6_a_wait_that_sleeps_finds_the_loss, .queues = 2, .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_R27_a_wait_that_ends_with_the_loss_tells_of_no_failure, .queues = 2,
+                      .device = by_hand(passing_hooks)),
         on_stage_with(test_T6_a_limit_before_the_second_is_a_timeout, .queues = 2, .device = by_hand(passing_hooks)),
         on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2),
         on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1),
