@@ -736,25 +736,6 @@ static void test_S5_the_sleep_of_gpusync_itself_wakes_every_thread(void **state)
     }
 }
 
-/* A wait that sleeps is woken: it need not look, which it would after 50 ms. */
-static void test_T7_the_sleep_of_gpusync_itself_ends_before_a_look_is_due(void **state)
-{
-    enum { ROUNDS = 20, ENOUGH = 3 }; /* on a busy machine some may come late */
-    stage *s = stage_of(state);
-    unsigned round;
-    unsigned soon = 0;
-    for (round = 0; round < ROUNDS && soon < ENOUGH; round++) {
-        const uint64_t begun = gpusync_now_ns();
-        job j = {0};
-        job_wait(&j, s->q[0], commit_new(s->q[0]), SECONDS(60));
-        usleep(20000); /* until it sleeps */
-        assert_true(finish_next(s->q[0]));
-        assert_ok(job_end(&j));
-        soon += gpusync_now_ns() - begun < MS(45);
-    }
-    assert_int_equal(soon, ENOUGH);
-}
-
 /* -- options.error ------------------------------------------------------------------------------------------------- */
 
 static gpusync_error unfilled(void)
@@ -1886,7 +1867,6 @@ int main(void)
         cmocka_unit_test(test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once),
         on_stage_with(test_S5_an_end_wakes_all_that_wait_for_it_and_no_other, .device.hooks = &without_slices),
         on_stage_with(test_S5_the_sleep_of_gpusync_itself_wakes_every_thread, .threads = true),
-        on_stage_with(test_T7_the_sleep_of_gpusync_itself_ends_before_a_look_is_due, .threads = true),
         cmocka_unit_test(test_S4_without_an_error_options_error_is_left_alone),
         cmocka_unit_test(test_S4_a_wait_fills_options_error_with_the_failure),
         on_world_with(test_S4_refusals_fill_options_error, .timelines = 1),
