@@ -1608,6 +1608,7 @@ struct gpusync_queue {
     uint64_t dropped_to;     /* the highest ticket whose record newer ones pushed out */
     uint64_t dropped_untold; /* ... before a wait for everything told of it; 0: none */
     uint64_t dropped_from;   /* the lowest such ticket */
+    uint64_t dropped_told;   /* how many waits for everything had begun when one told of what is dropped by now */
     uint64_t asked;          /* waits for everything that have begun */
     bool sticks;             /* `stuck` refuses new work and ends held work */
     gpusync_error stuck;
@@ -2598,6 +2599,8 @@ static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error
             q->dropped_from = dropped;
         if (!record->told && dropped > q->dropped_untold)
             q->dropped_untold = dropped;
+        if (record->told > q->dropped_told)
+            q->dropped_told = record->told;
     }
     record->error = *error;
     record->told = 0;
@@ -3699,7 +3702,7 @@ static int gpusync__all_stand(gpusync_queue *q, gpusync__goal *goal, gpusync_err
     if (goal->number > q->target.head.completed)
         return GPUSYNC__NOT_YET;
     const gpusync__record *record = gpusync__untold(q, goal, false);
-    bool dropped = q->dropped_untold && q->dropped_from <= goal->number;
+    bool dropped = (q->dropped_untold && q->dropped_from <= goal->number) || goal->begun <= q->dropped_told;
     if (dropped)
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN,
                            "a failure was dropped from the log before a wait told of it");
@@ -3815,6 +3818,8 @@ static void gpusync__tell(const gpusync__wait *wait)
         if (!tells || goal->kind != GPUSYNC__ALL)
             continue;
         gpusync__untold(q, goal, true);
+        if (q->dropped_untold && q->dropped_from <= goal->number)
+            q->dropped_told = q->asked;
         if (q->dropped_untold <= goal->number)
             q->dropped_untold = 0;
         else if (q->dropped_from <= goal->number)

@@ -1104,6 +1104,23 @@ static void test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures
     assert_ok(wait_for_all(s->q[0]));
 }
 
+/* ... and each of two waits that overlap tells so. */
+static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void **state)
+{
+    stage *s = stage_of(state);
+    job all[2] = {0};
+    unsigned i;
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    for (i = 0; i < 2; i++) job_wait(&all[i], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(2);
+    PUT(&resumes_late, true);
+    finish_all(s);
+    for (i = 0; i < 3; i++) fail_one(s, s->q[0]);
+    PUT(&resumes_late, false);
+    for (i = 0; i < 2; i++) assert_result(job_end(&all[i]), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
 /* What a wait has told may leave the log: the next wait tells the next failure, and knows it. */
 static void test_R27_failures_that_were_told_may_be_dropped(void **state)
 {
@@ -2334,6 +2351,8 @@ int main(void)
         on_stage_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4}),
         on_stage_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
                       .queue = {.error_log_count = 4}),
+        on_stage_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped, .device.hooks = &late_hooks,
+                      .queue = {.error_log_count = 1}),
         on_stage_with(test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop,
                       .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
         on_stage_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
