@@ -816,8 +816,8 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     A point whose queue or timeline is destroyed before it has ended has failed with ERROR_DESTROYED: ANY and
     ALL_OR_FAILURE end, ALL goes on with the others; if the work of the point ends before ALL looks again, its own
     result counts. One whose device was lost a second ago has failed with ERROR_DEVICE_LOST.
-    GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, the others
-    those of each such point that has ended.
+    GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, ALL those of
+    each such point, ALL_OR_FAILURE those of each up to `which`.
     Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
              ANY. TIMEOUT: at the limit the wait was not over; with ALL although a point may have failed already
              (`which` tells it). ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an
@@ -1641,6 +1641,7 @@ struct gpusync_timeline {
     bool shared;            /* the program knows the event: it is not used for another timeline */
     bool order_only;
     bool dirty;     /* on a list `dirty`: the event is to be written */
+    bool again;     /* the GPU may have written it since: it is to be written once more */
     bool arms;      /* on a list `arms`: the event is to be read, and Metal to be asked for the next value */
     void *listener; /* an MTLSharedEventListener. NULL: looks alone find the values of others */
     uint64_t armed; /* the value that Metal was asked for; 0: none */
@@ -2711,6 +2712,7 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
             gpusync__unlist(&link->entry);
         } else if (t->target.alert & GPUSYNC__FAILED) {
             gpusync__withdraw(link, after);
+            t->again = true;
             gpusync__write_later(t, after); /* the GPU's signal may have come after the value that means failure */
         } else if (link->entry.next) {
             gpusync__advance(t, after);
@@ -2943,7 +2945,7 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     while (top->work == w) /* its own signals come behind its waits */
         top = top->prev;
     bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= top->number;
-    if (comes || !(t->target.alert & GPUSYNC__CLOSED))
+    if (comes || w->enqueued || !(t->target.alert & GPUSYNC__CLOSED)) /* the GPU would wait for ever */
         return GPUSYNC__NOT_YET;
     gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
     return GPUSYNC__BADLY;
@@ -2964,7 +2966,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
         if (may == GPUSYNC__BADLY && !w->enqueued)
             return may;
-        if (may != GPUSYNC__WELL && result != GPUSYNC__BADLY)
+        if (may == GPUSYNC__NOT_YET || (may == GPUSYNC__BADLY && result == GPUSYNC__WELL))
             result = may;
     }
     for (const gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
@@ -3220,8 +3222,9 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
     void *pool = gpusync__pool_push();
     gpusync__lock(&dev->lock);
     after->dirty = t->next_dirty;
-    for (uint64_t value = 0; value != gpusync__event_value(t);) {
+    for (uint64_t value = 0; t->again || value != gpusync__event_value(t);) {
         gpusync__entry *e = t->signals.next;
+        t->again = false;
         value = gpusync__event_value(t);
         if (gpusync__lowest_sent(t))
             gpusync__link_of(e)->crossed = true;
@@ -3261,6 +3264,7 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     } else {
         value = e && value >= e->number ? e->number - 1 : value;
         gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
+        gpusync__advance(t, after); /* to what stood behind a signal that this has taken off */
     }
     gpusync__go_on(dev, after);
     gpusync__unlock(&dev->lock);
@@ -3315,10 +3319,12 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
     typedef void (*notify)(void *, void *, void *, uint64_t, void *);
     gpusync__listener_block block;
     gpusync_timeline *t = after->arms;
-    after->arms = t->next_arms; /* before `arms` is cleared: then it may be listed again */
+    gpusync__lock(&dev->lock);
+    after->arms = t->next_arms;
+    t->arms = false; /* before the event is read: what is withdrawn from here on has it read again */
+    gpusync__unlock(&dev->lock);
     uint64_t shown = gpusync__read_event(t, after);
     gpusync__lock(&dev->lock);
-    t->arms = false;
     const gpusync__entry *e = t->target.entries.next;
     while (e != &t->target.entries && !e->number)
         e = e->next;
@@ -4289,6 +4295,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
     gpusync__lock(&dev->lock);
     size_t room = dev->objects;
+    uint32_t made = dev->made;
     gpusync__unlock(&dev->lock);
     if (room > GPUSYNC__MANY)
         points = (gpusync_point *)GPUSYNC_MALLOC(room * sizeof *points);
@@ -4296,8 +4303,8 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_OUT_OF_MEMORY);
     gpusync__lock(&dev->lock);
     for (gpusync__target *t = dev->targets; t && count < room; t = t->next) {
-        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
-            continue;
+        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED || t->number > made)
+            continue; /* or a newer one, which would take an older one's place */
         gpusync__keep(t);
         points[count++] = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
     }

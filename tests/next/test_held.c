@@ -1669,9 +1669,54 @@ static void test_S6_a_chain_of_700_goes_and_fails_with_its_first_link(void **sta
     }
 }
 
+static void test_R5_S6_an_enqueued_buffer_with_a_failed_wait_still_waits_for_nothing_open(void **state)
+{
+    stage *s = stage_of(state);
+    void *enqueued = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = 0;
+    metal_enqueue(enqueued);
+    encode_wait(s->q[0], enqueued, at(s->t[0], 1));
+    encode_wait(s->q[0], enqueued, at(s->t[1], 1));
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    assert_result(gpusync_commit(s->q[0], enqueued, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    signal_value(s->t[1], 1);
+    assert_ok(gpusync_commit(s->q[0], enqueued, &ticket));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    metal_release(enqueued);
+}
+
+/* Nor does the GPU get a wait that never ends, however often the commit is tried. */
+static void test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *enqueued = foreign_buffer(s->q[0]);
+    void *event = metal_retain(gpusync_timeline_metal(s->t[0], NULL));
+    gpusync_ticket ticket = 0;
+    unsigned i;
+    metal_enqueue(enqueued);
+    encode_wait(s->q[0], enqueued, at(s->t[0], 9));
+    encode_signal(s->q[0], enqueued, at(s->t[1], 5));
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)));
+    for (i = 0; i < 2; i++) assert_result(gpusync_commit(s->q[0], enqueued, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    while (finish_next(s->q[1])) continue;
+    assert_result(gpusync_commit(s->q[0], enqueued, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], enqueued));
+    metal_event_signal(event, 1000);
+    metal_commit(enqueued); /* its place in Metal's queue is taken */
+    finish_all(s);
+    metal_release(event);
+    metal_release(enqueued);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        on_stage_with(test_R5_S6_an_enqueued_buffer_with_a_failed_wait_still_waits_for_nothing_open, .timelines = 2),
+        on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_is_refused, .queues = 2,
+                      .timelines = 2),
         on_stage_with(test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal, .queues = 2),
         on_stage_with(test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission, .timelines = 4),
         on_stage_with(test_S6_a_higher_value_ends_a_wait_as_well, .queues = 2, .timelines = 1),
