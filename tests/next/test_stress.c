@@ -331,9 +331,16 @@ static void step_discard(worker *w)
 /* The host takes the chain's next value, once the last one is there. */
 static void step_host(worker *w)
 {
+    gpusync_result result;
+    gpusync_error error = {.message = "no text"};
     if (w->chain_fails)
         return;
-    check(gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, NULL) == GPUSYNC_OK);
+    const gpusync_wait_options options = {.error = &error};
+    result = gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, &options);
+    if (result != GPUSYNC_OK)
+        fprintf(stderr, "the chain: %s: %s, ticket %lld of %s\n", gpusync_result_string(result), error.message,
+                (long long)error.origin, error.queue_label);
+    check(result == GPUSYNC_OK);
     w->value++;
     check(gpusync_timeline_signal(w->chain, w->value) == GPUSYNC_OK);
 }
@@ -441,6 +448,7 @@ static void set_latencies(void)
     softmetal_timing timing;
     softmetal_chaos chaos = {.late_handler_per_mille = 20};
     softmetal_get_timing(&timing);
+    timing.watchdog_ns = SECONDS(60); /* 5 s may pass on a machine that stands still now and then; a deadlock lasts */
     timing.schedule.max_ns = 10000;
     timing.notify.max_ns = 20000;
     timing.handler.max_ns = 20000;
