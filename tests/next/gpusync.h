@@ -1130,8 +1130,8 @@ GPUSYNC_API uint32_t gpusync_version(void)
 
    TWO LOCKS
      order lock of a queue   from the ticket to [commit]: the order of tickets is Metal's order (but for buffers that
-                             the program has enqueued). Commit, submit, marker and abandon block on it;
-                             all others try it, and set `missed` first.
+                             the program has enqueued). Commit, submit, marker and abandon block on it; all others try
+                             it, and set `missed` first.
      device's lock           everything but what a field calls atomic. Order: order lock, then device's lock.
    Beside them the lock for selectors and listeners, and the mutex of the default hooks: each is taken last.
 
@@ -1150,6 +1150,7 @@ GPUSYNC_API uint32_t gpusync_version(void)
      gpusync__set_out      SENT, signals                                          else work overtakes its own signals
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
      gpusync__admit        promise, judge                                         else the order of values is not judged
+     gpusync__arm          `arms` cleared, read the event                         else a withdrawal is not heard of
      gpusync__arm          list, ask Metal, read the event                        else a value comes in between
      gpusync__answer       `asked` cleared, callbacks                             else what becomes due is not asked for
      gpusync__abandon      CLOSED, the order lock once, give up                   else work is committed behind it
@@ -1173,7 +1174,8 @@ GPUSYNC_API uint32_t gpusync_version(void)
      10. The record, what sticks, how the ticket ended and the timelines' failure are there before SETTLED and before
          `completed` rises, in one hold.
      11. A reference comes from a reference, or under the lock while the count is above 0 [gpusync__revive]. A block's
-         reference is taken once [gpusync__take_work]. A listener's block holds no timeline.
+         reference is taken once [gpusync__take_work]. A handler's block holds the device until Metal drops the block; a
+         listener's block holds no timeline.
      12. Values of other code: what waits is listed, then Metal is asked, then the event is read [gpusync__arm]. The
          event is not believed from the lowest signal on of our own work that the GPU has not ended well.
      13. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
@@ -1181,8 +1183,8 @@ GPUSYNC_API uint32_t gpusync_version(void)
          else.
      14. `owed` is above 0 while a callback of the target is not over. A destroy runs the callbacks of its own object,
          no others. Each call into the program comes from a thread that has a reference to the device.
-     15. Room is the sum over open, held and sent work, given back once, at the end or at a discard. An event outlives
-         every signal that was sent for it. */
+     15. Room is the sum over open, held and sent work, given back once: at the end, or, of work that never ran, with
+         its memory. An event outlives every signal that was sent for it. */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -1552,7 +1554,7 @@ typedef struct gpusync__work {
     bool stirred;      /* on the device's list */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
-    bool deaf;         /* a handler was lost: a look has to read all of the status */
+    bool deaf;         /* a handler was lost: a look has to read the status of every command buffer */
     uint64_t since_ns; /* when it was sent; 0: not known, the queue was not idle */
     double gpu_start, gpu_end;
     gpusync__entry turn; /* of work that is held for the order of values, on that timeline */
@@ -2811,12 +2813,12 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 }
 
 /* --------------------------------------------------------------------------------- >>held --
-   What holds work back, and what lets it go.
-     ordered held work before it      gpusync__admit, gpusync__rejudge        gpusync__unhold
-     a ticket, or a value that Metal  gpusync__judge_wait                     gpusync__take of its entry: by wake,
-     is not about to bring                                                    fail, send_signal, settle
-     a lower signal of its timelines  gpusync__judge_signal, gpusync__blocker  gpusync__take of `turn`; gpusync__let_by
-     it never goes                    gpusync__judge: BADLY                   gpusync__give_up
+   What holds work back, where that is judged, and what lets the work go.
+     ordered held work before it      gpusync__admit, gpusync__rejudge          gpusync__unhold
+     a ticket, or a value that Metal  gpusync__judge_wait                       gpusync__take of its entry: by wake,
+     is not about to bring                                                      fail, send_signal, settle
+     a lower signal of its timelines  gpusync__judge_signal, gpusync__blocker   gpusync__take of `turn`; gpusync__let_by
+     it never goes                    gpusync__judge: BADLY                     gpusync__give_up
    Each of these stirs the work (gpusync__stir). gpusync__go_on judges it; if it may go it stands on its queue's list
    `ready`, and >>send sends it. */
 
@@ -3214,8 +3216,9 @@ static uint64_t gpusync__event_value(const gpusync_timeline *t)
 }
 
 /* Writes the value of a timeline to its event, if it is higher. One thread does at a time, and looks again whether the
-   value has changed. A signal of the GPU's may cross this one, and the event then have the lower value (assumed): so
-   the host also writes the GPU's next value, when that is reached. */
+   value has changed, or the GPU may have written the event of a failed timeline. A signal of the GPU's may cross this
+   one, and the event then have the lower value (assumed): so the host also writes the GPU's next value, when that is
+   reached. */
 static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
 {
     gpusync_timeline *t = after->dirty;

@@ -892,6 +892,27 @@ static void test_R18_the_event_is_not_believed_past_own_work_that_has_failed(voi
     metal_release(failing);
 }
 
+/* A's signal is believed while A waits for its turn; what was to be raised behind it is raised then. */
+static void test_R12_R18_a_value_behind_one_that_is_believed_is_raised(void **state)
+{
+    stage *s = stage_of(state);
+    void *waits = waiting(s->q[0], at(s->t[1], 1));
+    void *brings = signalling(s->q[2], at(s->t[1], 1));
+    gpusync_ticket ticket;
+    encode_signal(s->q[0], waits, at(s->t[0], 3));
+    commit(s->q[2], brings);
+    ticket = commit(s->q[0], waits);
+    commit(s->q[1], signalling(s->q[1], at(s->t[0], 4))); /* held: 3 is sent, and not reached */
+    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    complete(brings);
+    complete(waits);
+    finish_and_release(waits); /* its handler comes before that of what it waited for */
+    finish_and_release(brings);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 4);
+    assert_int_equal(shown(s->t[0]), 4);
+}
+
 static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
 {
     stage *s = stage_of(state);
@@ -1301,6 +1322,8 @@ int main(void)
                       .no_queue = true, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queues = 3, .timelines = 2,
+                      .timeline = {.signalled_by_others = true, .order_only = true}),
         on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
         on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline,
