@@ -2941,13 +2941,17 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     int stands = gpusync__stands(link->target, link->entry.number, NULL);
     if (stands != GPUSYNC__NOT_YET || link->target->kind == GPUSYNC__QUEUE)
         return stands;
-    if (link->encoded && ((t->coming >= link->entry.number && !w->enqueued) || t->outside))
-        return GPUSYNC__WELL; /* (what is enqueued may stand in front of the work that signals) */
+    if (link->encoded && t->coming >= link->entry.number && !w->enqueued)
+        return GPUSYNC__WELL;
+    if (link->encoded && t->outside)
+        return GPUSYNC__WELL;
+    if (w->enqueued) /* it may stand in front of the work that signals, and the GPU would wait for ever */
+        return GPUSYNC__NOT_YET;
     const gpusync__entry *top = t->signals.prev;
     while (top->work == w) /* its own signals come behind its waits */
         top = top->prev;
     bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= top->number;
-    if (comes || w->enqueued || !(t->target.alert & GPUSYNC__CLOSED)) /* the GPU would wait for ever */
+    if (comes || !(t->target.alert & GPUSYNC__CLOSED))
         return GPUSYNC__NOT_YET;
     gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
     return GPUSYNC__BADLY;
@@ -2968,7 +2972,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
         if (may == GPUSYNC__BADLY && !w->enqueued)
             return may;
-        if (may == GPUSYNC__NOT_YET || (may == GPUSYNC__BADLY && result == GPUSYNC__WELL))
+        if (may != GPUSYNC__WELL && result != GPUSYNC__NOT_YET)
             result = may;
     }
     for (const gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
