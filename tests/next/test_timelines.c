@@ -258,8 +258,16 @@ static void test_R3_the_host_goes_on_from_a_value_that_it_was_told_of(void **sta
     }
 }
 
-/* The GPU signals 5 while the host is about to write 3, which it has found to be higher than what the event shows. (An
-   event of softmetal's never falls: that Metal's would show 3 then is what the host has to reckon with.) */
+/* Metal's event may just store what is written: the host has to reckon with an event that falls. */
+static void let_events_fall(void)
+{
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.falling_events = true;
+    softmetal_set_quirks(&quirks);
+}
+
+/* The GPU signals 5 while the host is about to write 3, which it has found to be higher than what the event shows. */
 static void signal_before_the_host_writes(void *producer, softmetal_phase phase, void *object, const char *selector)
 {
     (void)object;
@@ -277,9 +285,11 @@ static void test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothin
     gpusync_ticket ticket;
     commit(s->q[0], producer);
     ticket = commit(s->q[1], consumer);
+    let_events_fall();
     softmetal_set_message_hook(signal_before_the_host_writes, producer);
     signal_value(s->t[0], 3);
     assert_int_equal(value_of(s->t[0]), 3);
+    assert_int_equal(shown(s->t[0]), 3); /* it has fallen */
     finish_next(s->q[0]);
     assert_int_equal(value_of(s->t[0]), 5);
     assert_int_equal(shown(s->t[0]), 5);
@@ -498,6 +508,32 @@ static void test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is
         assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
         assert_ok(gpusync_timeline_destroy(timeline));
         metal_release(event);
+    }
+}
+
+/* The GPU's signal of work that was sent before comes behind the value that means failure: after the call that failed the
+   timeline, or while that still writes. */
+static void end_behind_the_write(void *queue, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    finish_next((gpusync_queue *)queue);
+}
+
+static void test_R13_the_event_of_a_failed_timeline_is_failed_again_behind_a_late_signal(void **state)
+{
+    stage *s = stage_of(state);
+    int writes;
+    let_events_fall();
+    for (writes = 0; writes < 2; writes++) {
+        gpusync_timeline *timeline = timeline_from(s->device, NULL);
+        commit(s->q[0], signalling(s->q[0], at(timeline, 3)));
+        if (writes) softmetal_set_message_hook(end_behind_the_write, s->q[0]);
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        finish_all(s);
+        assert_true(shown(timeline) == UINT64_MAX); /* else other code that waits for more would wait for ever */
+        assert_ok(gpusync_timeline_destroy(timeline));
     }
 }
 
@@ -1293,6 +1329,7 @@ int main(void)
         on_stage(test_R13_the_result_of_a_failure),
         on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1),
         on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2),
+        on_stage(test_R13_the_event_of_a_failed_timeline_is_failed_again_behind_a_late_signal),
         on_stage(test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way),
         on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2),
         on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline,

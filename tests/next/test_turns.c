@@ -856,6 +856,60 @@ static void test_R18_a_value_of_other_code_is_not_missed(void **state)
     }
 }
 
+/* The event shows 5, but stays below the own signal of 2 until that work has settled. The thread that has read the event
+   is about to go, and nothing else reads it for the callback: the end of the work has to. */
+static void set_up_settling(void *unused)
+{
+    (void)unused;
+    open_imported(1);
+    buffers[0] = make_buffer(stage.q[0]);
+    turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], gpusync_at_value(stage.t[0], 2)), GPUSYNC_OK);
+    commit_buffer(stage.q[0], buffers[0]);
+    metal_event_signal(event, 5);
+    turns_add("waits for 5", list_callback, &values[1]);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void test_R18_a_value_that_is_not_believed_is_read_again(void **state)
+{
+    const turns_race race = {.name = "event and settling", .setup = set_up_settling, .teardown = tear_down_listener};
+    (void)state;
+    run_race(&race, 1, 200, 0);
+}
+
+/* The call reserves room for the queues that there are, and a newer one comes in between. */
+static void wait_for_the_device(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_device_wait(stage.device, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+    turns_check(gpusync_is_done(stage.q[0], 1));
+    see(stage.q[1] != NULL);
+}
+
+static void make_a_queue(void *unused)
+{
+    (void)unused;
+    open_queue(1, NULL);
+}
+
+static void set_up_newer(void *unused)
+{
+    (void)unused;
+    begin(1, 0);
+    commit_buffer(stage.q[0], make_buffer(stage.q[0]));
+    turns_add("waits", wait_for_the_device, NULL);
+    turns_add("makes a queue", make_a_queue, NULL);
+    turns_gpus(1);
+}
+
+static void test_R27_a_newer_queue_takes_no_place_of_an_older_one(void **state)
+{
+    const turns_race race = {.name = "device and newer queue", .setup = set_up_newer, .teardown = close_plainly};
+    (void)state;
+    run_race(&race, 1, 200, 3);
+}
+
 /* ---------------------------------------------------------------------------------------------------- >>destroy -- */
 
 /* Waits that are in progress. Where each atomic operation is a point, a call that has only been begun may not have read
@@ -1417,6 +1471,8 @@ static void test_R19_a_destroyed_timeline_carries_accepted_work(void **state)
     cmocka_unit_test(test_R10_each_place_wakes_one), \
     cmocka_unit_test(test_R10_a_limit_loses_no_place), \
     cmocka_unit_test(test_R18_a_value_of_other_code_is_not_missed), \
+    cmocka_unit_test(test_R18_a_value_that_is_not_believed_is_read_again), \
+    cmocka_unit_test(test_R27_a_newer_queue_takes_no_place_of_an_older_one), \
     cmocka_unit_test(test_R20_a_destroy_ends_waits_in_progress), \
     cmocka_unit_test(test_R20_a_destroyed_queue_is_a_failed_point), \
     cmocka_unit_test(test_R25_a_destroy_and_handlers_run_each_callback_once), \

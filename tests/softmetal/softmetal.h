@@ -71,6 +71,8 @@ typedef struct softmetal_quirks {
     bool refused_listeners;     /* a listener's block beyond 100 that wait on one event ends the process, as an
                                    exception would                                                                 */
     bool deaf_device;           /* real clock: waits of the device do not see what setSignaledValue: set           */
+    bool falling_events;        /* an event takes a value that is lower than its own, too. (Metal says of neither: an
+                                   event may compare, or just store.)                                              */
     bool open_waits;            /* a wait in a command buffer passes at once                                       */
     bool early_signals;         /* signals in a command buffer fire after the first waits in it, before any work   */
     bool overtaking_signals;    /* a command buffer of one signal fires it at its commit                           */

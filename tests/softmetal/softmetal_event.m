@@ -233,7 +233,7 @@ static void raise_event(SoftMetalEvent *event, uint64_t value, bool by_device)
     pthread_mutex_lock(&event->lock);
     sm_notification *due = NULL;
     if (by_device && value > event->device_value) event->device_value = value;
-    if (value > event->value) {
+    if (value > event->value || (quirks.falling_events && value < event->value)) {
         __atomic_store_n(&event->value, value, __ATOMIC_RELEASE);
         if (heard) due = take_due(event, value);
         pthread_cond_broadcast(&event->changed);
