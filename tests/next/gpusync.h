@@ -1405,9 +1405,9 @@ GPUSYNC_API uint64_t gpusync_now_ns(void)
 typedef struct gpusync__mutex {
     uint32_t word; /* 0 while no thread has it */
 } gpusync__mutex;
-extern void gpusync__lock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_lock");
-extern bool gpusync__try_lock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
-extern void gpusync__unlock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
+extern void gpusync__mutex_lock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_lock");
+extern bool gpusync__mutex_try_lock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_trylock");
+extern void gpusync__mutex_unlock(gpusync__mutex *mutex) GPUSYNC__SYMBOL("os_unfair_lock_unlock");
 
 /* Apple's libdispatch, as far as it is used here: serial queues of functions. */
 extern void *gpusync__dispatch_queue_create(const char *label, void *attr) GPUSYNC__SYMBOL("dispatch_queue_create");
@@ -1722,6 +1722,16 @@ static struct gpusync__global {
     gpusync__mutex lock; /* over this, and what blocks of listeners lead to */
     bool selectors_ready;
 } gpusync__global = {{0}, false};
+
+/* The device's lock. */
+static void gpusync__lock(gpusync_device *dev)
+{
+    gpusync__mutex_lock(&dev->lock);
+}
+static void gpusync__unlock(gpusync_device *dev)
+{
+    gpusync__mutex_unlock(&dev->lock);
+}
 
 static gpusync_queue *gpusync__queue_of(const gpusync__target *t)
 {
@@ -2098,9 +2108,9 @@ static bool gpusync__spare_event(gpusync_device *dev, const gpusync_timeline *t)
 static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
 {
     if (t->listening) {
-        gpusync__lock(&gpusync__global.lock);
+        gpusync__mutex_lock(&gpusync__global.lock);
         t->listening->timeline = NULL;
-        gpusync__unlock(&gpusync__global.lock);
+        gpusync__mutex_unlock(&gpusync__global.lock);
         if (GPUSYNC__LOAD_SEQ(&t->listening->refs) > 1)
             GPUSYNC__STORE_SEQ(&t->target.device->listens, true);
         gpusync__listening_unref(t->listening);
@@ -2115,12 +2125,12 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
 {
     gpusync_device *dev = t->device;
     gpusync__target **at = &dev->targets;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     while (*at != t)
         at = &(*at)->next;
     *at = t->next;
     bool spared = t->kind == GPUSYNC__TIMELINE && gpusync__spare_event(dev, gpusync__timeline_of(t));
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (t->kind == GPUSYNC__QUEUE) {
         gpusync__release_pooled(gpusync__queue_of(t)->metal);
         GPUSYNC_FREE(gpusync__queue_of(t)->log);
@@ -2147,23 +2157,23 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
     if (GPUSYNC__LOAD(&dev->lost))
         return GPUSYNC_ERROR_DEVICE_LOST;
     GPUSYNC__ADD(&dev->refs, 1);
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     t->next = dev->targets;
     dev->targets = t;
     dev->objects++;
     t->number = ++dev->made;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     return GPUSYNC_OK;
 }
 
 /* The device's next target, with a reference in place of that to the last one; NULL: the first, there are no more. */
 static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__target *last)
 {
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__target *t = last ? last->next : dev->targets;
     while (t && !gpusync__revive(t))
         t = t->next;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (last)
         gpusync__unref(last);
     return t;
@@ -2176,11 +2186,11 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
 {
     void **many = NULL;
     gpusync_device *dev = q->target.device;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__work *w = dev->free_work;
     dev->free_work = w ? w->next : NULL;
     dev->free_count -= w != NULL;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
         return NULL;
     if (buffers > GPUSYNC__FEW && (many = (void **)GPUSYNC_MALLOC(buffers * sizeof(void *))) == NULL) {
@@ -2226,14 +2236,14 @@ static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
         GPUSYNC_FREE(w->error);
     if (w->unsent)
         gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     bool keeps = dev->free_count < GPUSYNC__FREE_WORK;
     if (keeps) {
         w->next = dev->free_work;
         dev->free_work = w;
         dev->free_count++;
     }
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (!keeps)
         GPUSYNC_FREE(w);
     gpusync__unref(&q->target);
@@ -3169,7 +3179,7 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
     gpusync_device *dev = q->target.device;
     uint64_t now = gpusync_now_ns();
     int may = GPUSYNC__NOT_YET;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__work *w;
     while ((w = q->ready) != NULL && (may = gpusync__judge(q, w, after)) != GPUSYNC__WELL) {
         gpusync__unready(q, w);
@@ -3181,7 +3191,7 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
     if (w)
         gpusync__set_out(q, w, now, after);
     bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers may be gone after the unlock */
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (sends)
         gpusync__send_work(dev, w);
     return w != NULL;
@@ -3194,13 +3204,13 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
     gpusync_device *dev = q->target.device;
     void *pool = gpusync__pool_push();
     GPUSYNC__STORE_SEQ(&q->missed, true);
-    while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__try_lock(&q->order)) {
+    while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
         GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
         bool sent = gpusync__issue_one(q, after);
-        gpusync__unlock(&q->order);
-        gpusync__lock(&dev->lock);
+        gpusync__mutex_unlock(&q->order);
+        gpusync__lock(dev);
         gpusync__go_on(dev, after); /* which may have made the next ready */
-        gpusync__unlock(&dev->lock);
+        gpusync__unlock(dev);
         if (sent)
             GPUSYNC__STORE_SEQ(&q->missed, true);
     }
@@ -3227,7 +3237,7 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
 {
     gpusync_timeline *t = after->dirty;
     void *pool = gpusync__pool_push();
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     after->dirty = t->next_dirty;
     for (uint64_t value = 0; t->again || value != gpusync__event_value(t);) {
         gpusync__entry *e = t->signals.next;
@@ -3235,13 +3245,13 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
         value = gpusync__event_value(t);
         if (gpusync__lowest_sent(t))
             gpusync__link_of(e)->crossed = true;
-        gpusync__unlock(&dev->lock);
+        gpusync__unlock(dev);
         if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
             GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
-        gpusync__lock(&dev->lock);
+        gpusync__lock(dev);
     }
     t->dirty = false;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     gpusync__pool_pop(pool);
     gpusync__unref(&t->target);
 }
@@ -3259,7 +3269,7 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     uint64_t value = raw;                    /* such a timeline has no base */
     if (value <= GPUSYNC__LOAD(&t->target.head.completed))
         return raw;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     const gpusync__entry *e = gpusync__lowest_sent(t);
     while (e && e != &t->signals && e->work->state == GPUSYNC__ENDED && e->work->result == GPUSYNC_OK)
         e = e->next; /* the GPU is well finished with it; it may wait for its turn behind what waits for the event */
@@ -3274,7 +3284,7 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
         gpusync__advance(t, after); /* to what stood behind a signal that this has taken off */
     }
     gpusync__go_on(dev, after);
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     return raw;
 }
 
@@ -3304,14 +3314,14 @@ static void gpusync__heard(void *block, void *event)
     gpusync__listening *l = ((gpusync__listener_block *)block)->listening;
     gpusync__after after = GPUSYNC__NOTHING;
     (void)event;
-    gpusync__lock(&gpusync__global.lock);
+    gpusync__mutex_lock(&gpusync__global.lock);
     gpusync_timeline *t = l->timeline;
     if (t && !gpusync__revive(&t->target))
         t = NULL;
-    gpusync__unlock(&gpusync__global.lock);
+    gpusync__mutex_unlock(&gpusync__global.lock);
     if (!t)
         return;
-    gpusync__lock(&t->target.device->lock);
+    gpusync__lock(t->target.device);
     t->armed = 0;
     gpusync__arm_later(t, &after);
     gpusync__finish(t->target.device, &after);
@@ -3326,12 +3336,12 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
     typedef void (*notify)(void *, void *, void *, uint64_t, void *);
     gpusync__listener_block block;
     gpusync_timeline *t = after->arms;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     after->arms = t->next_arms;
     t->arms = false; /* before the event is read: what is withdrawn from here on has it read again */
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     uint64_t shown = gpusync__read_event(t, after);
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     const gpusync__entry *e = t->target.entries.next;
     while (e != &t->target.entries && !e->number)
         e = e->next;
@@ -3340,7 +3350,7 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
     bool needed = waits && t->listener && (!t->armed || value < t->armed);
     if (needed)
         t->armed = value;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (needed) {
         void *pool = gpusync__pool_push();
         gpusync__block_init(&block.block, gpusync__heard, &gpusync__listener_descriptor);
@@ -3372,10 +3382,10 @@ static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after
 static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
 {
     gpusync_queue *q = after->go;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     after->go = q->next_go;
     q->goes = false;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     gpusync__issue(q, after);
     gpusync__unref(&q->target);
 }
@@ -3420,7 +3430,7 @@ static bool gpusync__leaves(const gpusync__after *after)
 GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(&w->queue->target.device->lock);
+    gpusync__lock(w->queue->target.device);
     gpusync__give_room(w, &after);
     gpusync__finish(w->queue->target.device, &after);
 }
@@ -3430,7 +3440,7 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
     if (dev->stirred)
         gpusync__go_on(dev, after);
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (gpusync__leaves(after))
         gpusync__work_off(dev, after);
     if (after->dead)
@@ -3464,7 +3474,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *buffer, gpusync__aft
     if (error)
         *error = told;
     uint64_t now = gpusync_now_ns();
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     bool noted = w->state == GPUSYNC__SENT && w->result == GPUSYNC_OK;
     if (noted) {
         w->result = GPUSYNC_ERROR_EXECUTION;
@@ -3474,7 +3484,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *buffer, gpusync__aft
     }
     if (gpusync__is_loss(told.failure))
         gpusync__lose(dev, now, after);
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (!noted)
         GPUSYNC_FREE(error);
 }
@@ -3485,7 +3495,7 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     gpusync_queue *q = w->queue;
     gpusync_device *dev = q->target.device;
     uint64_t now = gpusync_now_ns();
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__note_times(w, start, end);
     w->running--;
     w->deaf = w->deaf || !came;
@@ -3579,7 +3589,7 @@ static void gpusync__found_over(gpusync__work *w, void *failed)
     uint64_t now = gpusync_now_ns();
     if (failed)
         gpusync__failed(w, failed, &after);
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     if (w->state == GPUSYNC__SENT) {
         gpusync__end(w, now, &after);
         gpusync__settle(w->queue, w, &after);
@@ -3595,10 +3605,10 @@ static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
     bool runs = false, alone = false, others = true;
     void *failed;
     for (uint64_t at = 0; others || !alone;) {
-        gpusync__lock(&q->target.device->lock);
+        gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, at, ticket, alone);
         others = q->alone != 0;
-        gpusync__unlock(&q->target.device->lock);
+        gpusync__unlock(q->target.device);
         if (!w)
             break;
         at = w->ticket;
@@ -3618,7 +3628,7 @@ static void gpusync__look_at_event(gpusync_timeline *t)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__read_event(t, &after);
-    gpusync__lock(&t->target.device->lock);
+    gpusync__lock(t->target.device);
     gpusync__finish(t->target.device, &after);
 }
 
@@ -3646,9 +3656,9 @@ static void gpusync__look_everywhere(gpusync_device *dev)
         }
         gpusync_queue *q = gpusync__queue_of(t);
         gpusync__look(q, UINT64_MAX);
-        gpusync__lock(&dev->lock);
+        gpusync__lock(dev);
         bool gives_up = gone && t->later && q->front && !q->abandoned;
-        gpusync__unlock(&dev->lock);
+        gpusync__unlock(dev);
         if (gives_up)
             gpusync__abandon(q);
     }
@@ -3870,9 +3880,9 @@ static bool gpusync__check_now(gpusync__wait *wait, bool soon)
     }
     if (soon && !GPUSYNC__LOAD(&wait->device->lost) && !(wait->how == GPUSYNC_WAIT_ALL ? all : any))
         return false;
-    gpusync__lock(&wait->device->lock);
+    gpusync__lock(wait->device);
     bool over = gpusync__check(wait);
-    gpusync__unlock(&wait->device->lock);
+    gpusync__unlock(wait->device);
     return over;
 }
 
@@ -3888,12 +3898,12 @@ static void gpusync__look_at(const gpusync__goal *goal)
         return;
     }
     gpusync__look_at_event(gpusync__timeline_of(t));
-    gpusync__lock(&t->device->lock);
+    gpusync__lock(t->device);
     const gpusync__entry *e = gpusync__lowest_sent(gpusync__timeline_of(t));
     gpusync_queue *sender = e ? e->work->queue : NULL;
     if (sender)
         gpusync__keep(&sender->target);
-    gpusync__unlock(&t->device->lock);
+    gpusync__unlock(t->device);
     if (!sender)
         return;
     gpusync__look(sender, UINT64_MAX);
@@ -3922,12 +3932,12 @@ static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync_queue *q, uint
 {
     if (!q)
         return wait->count > GPUSYNC__MANY ? 0 : GPUSYNC__BLIND_NS;
-    gpusync__lock(&wait->device->lock);
+    gpusync__lock(wait->device);
     uint64_t ahead = wait->goals->number - q->target.head.completed;
     uint64_t took = q->took_ns, end = q->ended_ns + ahead * took;
     bool skips = q->skips != 0;
     q->skips -= skips;
-    gpusync__unlock(&wait->device->lock);
+    gpusync__unlock(wait->device);
     if (end < now)
         end = now + took;
     bool near = took && end - now <= GPUSYNC__SPIN_NS;
@@ -3959,10 +3969,10 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
     }
     if (set || !q)
         return over;
-    gpusync__lock(&wait->device->lock); /* after five spins in vain in a row more and more waits do not spin */
+    gpusync__lock(wait->device); /* after five spins in vain in a row more and more waits do not spin */
     q->misses = over ? 0 : q->misses < 12 ? q->misses + 1 : 12;
     q->skips = over || q->misses < 5 ? 0 : 1u << (q->misses - 5);
-    gpusync__unlock(&wait->device->lock);
+    gpusync__unlock(wait->device);
     return over;
 }
 
@@ -3992,7 +4002,7 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
 static bool gpusync__prepare(gpusync__wait *wait, gpusync__sleeper *s, bool last)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(&wait->device->lock);
+    gpusync__lock(wait->device);
     bool in_line = wait->goals->kind == GPUSYNC__ROOM && wait->goals->entry.next;
     for (size_t i = 0; i < s->count && !in_line; i++)
         gpusync__unlist(&s->goals[i].entry);
@@ -4087,11 +4097,11 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 /* Is this thread in a callback of the device? */
 static __attribute__((noinline)) bool gpusync__in_callback(gpusync_device *dev)
 {
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     const gpusync__caller *c = dev->callers;
     while (c && !pthread_equal(c->thread, pthread_self()))
         c = c->next;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     return c != NULL;
 }
 
@@ -4226,7 +4236,7 @@ static gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal, gpusyn
 {
     gpusync_error error;
     const gpusync__info *info = &q->infos[goal->number % GPUSYNC__INFOS];
-    gpusync__lock(&q->target.device->lock);
+    gpusync__lock(q->target.device);
     uint64_t asked = q->asked;
     int stands = gpusync__goal_stands(NULL, goal, &error);
     q->asked = asked; /* a poll tells nothing */
@@ -4236,7 +4246,7 @@ static gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal, gpusyn
         times->gpu_start_s = info->gpu_start;
         times->gpu_end_s = info->gpu_end;
     }
-    gpusync__unlock(&q->target.device->lock);
+    gpusync__unlock(q->target.device);
     if (stands == GPUSYNC__BADLY)
         return error.result;
     return stands == GPUSYNC__WELL ? GPUSYNC_OK : GPUSYNC_NOT_READY;
@@ -4300,22 +4310,22 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
     size_t count = 0;
     if (!dev)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     size_t room = dev->objects;
     uint32_t made = dev->made;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (room > GPUSYNC__MANY)
         points = (gpusync_point *)GPUSYNC_MALLOC(room * sizeof *points);
     if (!points)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     for (gpusync__target *t = dev->targets; t && count < room; t = t->next) {
         if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED || t->number > made)
             continue; /* or a newer one, which would take an older one's place */
         gpusync__keep(t);
         points[count++] = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
     }
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (count)
         result = gpusync__wait_points(dev, points, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, true);
     while (count)
@@ -4352,7 +4362,7 @@ static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self)
 {
     gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__entry *e = dev->due.next;
     const gpusync__caller *busy = t ? NULL : dev->callers;
     while (t && e != &dev->due && ((gpusync__callback *)(void *)e)->target != t)
@@ -4374,7 +4384,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
         if (c->ends && c->target)
             gpusync__object_gone(dev, &after);
     }
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     return c;
 }
 
@@ -4383,7 +4393,7 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
 {
     gpusync__target *t = c->target;
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__caller **at = &dev->callers;
     while (*at != self)
         at = &(*at)->next;
@@ -4411,9 +4421,9 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
     gpusync__caller self;
     size_t n = 0;
     GPUSYNC__ADD(&dev->refs, 1); /* a callback may end it */
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     max = max < dev->due_count ? max : dev->due_count;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, &self)) != NULL; n++) {
         void *pool = gpusync__pool_push();
         if (c->destroyed)
@@ -4425,9 +4435,9 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
         gpusync__pool_pop(pool);
         gpusync__called(dev, c, &self);
     }
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     bool more = n && dev->due.next != &dev->due;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (more)
         gpusync__ask_for_calls(dev);
     gpusync__device_unref(dev);
@@ -4503,7 +4513,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
         c->fn = fn;
         c->user = fn ? user : gpusync__retain(user);
     }
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     if (!c)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     else if (goal.target->alert & GPUSYNC__CLOSED)
@@ -4579,10 +4589,10 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     gpusync_result result = gpusync__refuses(q, false);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__lock(&q->target.device->lock);
+    gpusync__lock(q->target.device);
     bool free = q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
-    gpusync__unlock(&q->target.device->lock);
+    gpusync__unlock(q->target.device);
     if (!free)
         result = gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
     w->room = result == GPUSYNC_OK;
@@ -4655,12 +4665,12 @@ static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_com
         result = GPUSYNC_ERROR_METAL_NIL;
     }
     gpusync__pool_pop(pool);
-    gpusync__lock(&q->target.device->lock);
+    gpusync__lock(q->target.device);
     if (result == GPUSYNC_OK)
         result = gpusync__refuses(q, false);
     if (result == GPUSYNC_OK)
         gpusync__open(q, w);
-    gpusync__unlock(&q->target.device->lock);
+    gpusync__unlock(q->target.device);
     if (result == GPUSYNC_OK)
         *out = made;
     else
@@ -4692,7 +4702,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     if (!queue || !command_buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_device *dev = queue->target.device;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__work **at = gpusync__find_open(queue, command_buffer);
     if (at)
         gpusync__drop_open(queue, gpusync__unopen(queue, at), &after);
@@ -4836,23 +4846,23 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     gpusync__after after = GPUSYNC__NOTHING;
     uint64_t now =
         gpusync_in_flight(q) ? 0 : gpusync_now_ns(); /* for how long a ticket takes; else the last end counts */
-    gpusync__lock(&q->order);
-    gpusync__lock(&dev->lock);
+    gpusync__mutex_lock(&q->order);
+    gpusync__lock(dev);
     gpusync_result result = gpusync__try_enter(q, &w, buffer, enqueued, c, now, &after);
     bool goes = result == GPUSYNC_OK && w->state == GPUSYNC__SENT;
     if (ticket && result == GPUSYNC_OK) /* before a callback of it may run */
         *ticket = (gpusync_ticket)w->ticket;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
     bool moves = !plain && (dev->stirred || after.dead || gpusync__leaves(&after));
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (goes)
         gpusync__send_work(dev, w);
-    gpusync__unlock(&q->order);
+    gpusync__mutex_unlock(&q->order);
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
     if (missed || moves) {
-        gpusync__lock(&dev->lock);
+        gpusync__lock(dev);
         gpusync__finish(dev, &after);
     }
     return result;
@@ -4879,14 +4889,14 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool open
     }
     w->buffers[0] = gpusync__retain(buffer);
     w->count = w->room = 1;
-    gpusync__lock(&q->target.device->lock);
+    gpusync__lock(q->target.device);
     q->room++;
     *result = opens ? gpusync__refuses(q, true) : GPUSYNC_OK;
     if (opens && *result == GPUSYNC_OK && gpusync__is_held(q, buffer))
         *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (opens && *result == GPUSYNC_OK)
         gpusync__open(q, w);
-    gpusync__unlock(&q->target.device->lock);
+    gpusync__unlock(q->target.device);
     if (*result == GPUSYNC_OK)
         return w;
     gpusync__drop(w);
@@ -4919,7 +4929,7 @@ static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
     gpusync_queue *q = w->queue;
     uint32_t place = !w->given && !(q->imported && own);
     uint32_t most = q->imported ? q->limit : 3 * q->limit;
-    gpusync__lock(&q->target.device->lock);
+    gpusync__lock(q->target.device);
     bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
     if (fits) {
         w->room = place;
@@ -4927,7 +4937,7 @@ static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
         q->room += place;
         q->own += own;
     }
-    gpusync__unlock(&q->target.device->lock);
+    gpusync__unlock(q->target.device);
     return fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
 }
 
@@ -4972,7 +4982,7 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_device *dev = queue->target.device;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync_result result = queue->target.alert & GPUSYNC__CLOSED ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
     for (gpusync__work *w = NULL; result == GPUSYNC_OK && (w = gpusync__next_held(queue, w)) != NULL;) {
         gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held");
@@ -4990,7 +5000,7 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, 
     gpusync__target *t = link->target;
     gpusync_result result = GPUSYNC_OK;
     bool reached = false;
-    gpusync__lock(&t->device->lock);
+    gpusync__lock(t->device);
     if (t->kind == GPUSYNC__TIMELINE && t->alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
     else if (link->signal)
@@ -5005,7 +5015,7 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, 
         if (listed && link->signal)
             gpusync__promise(link);
     }
-    gpusync__unlock(&t->device->lock);
+    gpusync__unlock(t->device);
     return result;
 }
 
@@ -5050,9 +5060,9 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
    none. */
 static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *opened, gpusync_result *result)
 {
-    gpusync__lock(&q->target.device->lock);
+    gpusync__lock(q->target.device);
     gpusync__work **at = gpusync__find_open(q, buffer), *w = at ? *at : NULL;
-    gpusync__unlock(&q->target.device->lock);
+    gpusync__unlock(q->target.device);
     *opened = !w;
     if (w)
         return w;
@@ -5275,10 +5285,10 @@ static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *de
         t->event = is_event ? gpusync__retain(desc->shared_event) : NULL;
         return is_event ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
     }
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     if (!t->outside && dev->spare_count)
         spare = dev->spares[--dev->spare_count];
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     t->event = spare.event;
     t->base = spare.event ? spare.value - first : 0; /* perhaps below 0: sums wrap around */
     if (t->event)
@@ -5339,9 +5349,9 @@ GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *b
         *base = timeline ? timeline->base : 0;
     if (!timeline)
         return NULL;
-    gpusync__lock(&timeline->target.device->lock);
+    gpusync__lock(timeline->target.device);
     timeline->shared = true;
-    gpusync__unlock(&timeline->target.device->lock);
+    gpusync__unlock(timeline->target.device);
     return timeline->event;
 }
 
@@ -5365,7 +5375,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     if (!t)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__read_event(t, &after);
-    gpusync__lock(&t->target.device->lock);
+    gpusync__lock(t->target.device);
     const gpusync__entry *e = gpusync__lowest_sent(t);
     if (t->target.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
@@ -5406,7 +5416,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
     }
     if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
         error.result = GPUSYNC_ERROR_EXECUTION;
-    gpusync__lock(&timeline->target.device->lock);
+    gpusync__lock(timeline->target.device);
     gpusync_result result = GPUSYNC_OK;
     if (timeline->target.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
@@ -5446,7 +5456,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
 static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(&t->device->lock);
+    gpusync__lock(t->device);
     bool first = !(t->alert & GPUSYNC__CLOSED);
     gpusync_queue *q = first && t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
     if (first) {
@@ -5476,10 +5486,10 @@ static void gpusync__abandon(gpusync_queue *q)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync_device *dev = q->target.device;
-    gpusync__lock(&q->order);
-    gpusync__unlock(&q->order);
+    gpusync__mutex_lock(&q->order);
+    gpusync__mutex_unlock(&q->order);
     gpusync__look(q, UINT64_MAX);
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     q->abandoned = true;
     q->frozen = q->sent != 0;
     for (gpusync__work *w = q->front; w; w = w->next) {
@@ -5518,13 +5528,13 @@ static gpusync_result gpusync__close(gpusync__target *t, bool waits)
         gpusync__abandon(q);
     for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
         bool ran = gpusync__run_due(dev, t, SIZE_MAX) != 0;
-        gpusync__lock(&dev->lock);
+        gpusync__lock(dev);
         owes = t->owed != 0;
-        gpusync__unlock(&dev->lock);
+        gpusync__unlock(dev);
         if (owes && !ran)
             gpusync__await_one(t, GPUSYNC__CALLS, 0, GPUSYNC_FOREVER, true);
     }
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     gpusync__object_gone(dev, &after);
     gpusync__finish(dev, &after);
     gpusync__unref(t);
@@ -5588,9 +5598,9 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
         return GPUSYNC_OK;
     if (gpusync__in_callback(dev))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     bool in_use = dev->objects != 0;
-    gpusync__unlock(&dev->lock);
+    gpusync__unlock(dev);
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
     gpusync__sleeper_init(&s, dev, NULL, 0);
@@ -5610,7 +5620,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpu
     if (!dev)
         return GPUSYNC_OK;
     GPUSYNC__ADD(&dev->refs, 1); /* it may go before this call returns */
-    gpusync__lock(&dev->lock);
+    gpusync__lock(dev);
     bool first = !dev->ends;
     if (first) {
         gpusync__gone_init(&dev->gone, NULL, destroyed, user);
@@ -5685,14 +5695,14 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
         (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__lock(&gpusync__global.lock);
+    gpusync__mutex_lock(&gpusync__global.lock);
 #define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
     if (!gpusync__global.selectors_ready) {
         GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
     }
 #undef GPUSYNC__REGISTER
     gpusync__global.selectors_ready = true;
-    gpusync__unlock(&gpusync__global.lock);
+    gpusync__mutex_unlock(&gpusync__global.lock);
     if (desc->metal_device &&
         !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5803,7 +5813,7 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
     if (!queue || !queue->sticky)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__look(queue, UINT64_MAX);
-    gpusync__lock(&queue->target.device->lock);
+    gpusync__lock(queue->target.device);
     bool closed = queue->target.alert & GPUSYNC__CLOSED;
     if (!closed) {
         queue->cleared_to = queue->target.head.committed;
@@ -5812,7 +5822,7 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
         queue->sticks = false;
         GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
     }
-    gpusync__unlock(&queue->target.device->lock);
+    gpusync__unlock(queue->target.device);
     return closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
 }
 
@@ -5820,7 +5830,7 @@ GPUSYNC_API gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64
 {
     if (!queue || !cursor || !error)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__lock(&queue->target.device->lock);
+    gpusync__lock(queue->target.device);
     uint64_t first = queue->log_count > queue->log_size ? queue->log_count - queue->log_size : 0;
     uint64_t at = *cursor == GPUSYNC_FROM_NOW ? queue->log_count : *cursor > first ? *cursor : first;
     bool found = at < queue->log_count;
@@ -5830,7 +5840,7 @@ GPUSYNC_API gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64
     }
     if (found || *cursor == GPUSYNC_FROM_NOW)
         *cursor = at + found;
-    gpusync__unlock(&queue->target.device->lock);
+    gpusync__unlock(queue->target.device);
     return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
