@@ -134,12 +134,13 @@
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
-   once returns ERROR_WOULD_DEADLOCK. The hooks yield, park and unpark, and log and notify, may call everything that
-   does not wait, run callbacks, or block in a destroy. log and notify may run on several threads at once, and must
-   return soon: they must not acquire a lock that a thread in a destroy holds. No function of the program may be left by
-   a C++ exception or longjmp, nor end its thread. gpusync holds no lock while it calls them. Every call that is not
-   inline may call unpark for other threads, log, and notify. gpusync has no autorelease pool or thread-local value in
-   use while yield or park runs: a fiber may resume on another thread. gpusync has no threads of its own.
+   once returns ERROR_WOULD_DEADLOCK (an object of another device is not detected: never wait for it there). The hooks
+   yield, park and unpark, and log and notify, may call everything that does not wait, run callbacks, or block in a
+   destroy. log and notify may run on several threads at once, and must return soon: they must not acquire a lock that a
+   thread in a destroy holds. No function of the program may be left by a C++ exception or longjmp, nor end its thread.
+   gpusync holds no lock while it calls them. Every call that is not inline may call unpark for other threads, log, and
+   notify. gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on
+   another thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
@@ -452,7 +453,9 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              After an error the buffer is as before, open or not: commit it later, or discard it.
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so
              its place in Metal's queue is taken, and it would have to be held, or waits for what has not ended. Try
-             again when the queue holds no work and what the buffer waits for has ended. ERROR_NOT_RISING: it signals a
+             again when the queue holds no work and what the buffer waits for has ended; never commit a lower signal of
+             the same timeline in between. An enqueued buffer runs even if what it waits for has failed, and its ticket
+             fails. ERROR_NOT_RISING: it signals a
              value that is not above what was sent; or it waits for that value or a higher one of the same timeline. The
              failure of a timeline that it is to signal. ERROR_EXECUTION: a failure sticks, see
              gpusync_queue_clear_failure. ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
@@ -575,7 +578,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
     options  error: the failure of one queue, of those that failed; gpusync_error.queue_label names it. The failures of
              all count as reported.
     Returns  as gpusync_wait, except ERROR_DESTROYED and ERROR_INVALID_TICKET; TIMEOUT: some work did not end, and no
-             failure of this wait counts as reported. ERROR_OUT_OF_MEMORY: more than 16 queues allocate during the call.
+             failure of this wait counts as reported. ERROR_OUT_OF_MEMORY: more than 16 queues and timelines allocate
+             during the call.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
@@ -968,7 +972,8 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     until this call:
       New work     gpusync_command_buffer_create, gpusync_commit and gpusync_submit return ERROR_EXECUTION and change
                    nothing. Discard a refused open buffer, or commit it after this call. A marker is accepted.
-      Held work    ends with the error, and never runs, even if this call comes soon.
+      Held work    ends with the error, or one that sticks when its turn comes, and never runs, even if this call comes
+                   soon.
       Sent work    that is ordered, of a higher ticket, and was sent before this call gets the error, even if it
                    succeeds, and even after this call. UNORDERED work gets none, nor does ordered work get that of
                    UNORDERED work.
@@ -1052,45 +1057,6 @@ GPUSYNC_API uint32_t gpusync_version(void);
 /* ========================================================================================== */
 /* ----------------------------------------------------------------------------- >>impl -- */
 
-#if defined(GPUSYNC_IMPLEMENTATION) && !defined(GPUSYNC__IMPLEMENTED)
-#define GPUSYNC__IMPLEMENTED
-
-GPUSYNC_API const char *gpusync_result_string(gpusync_result result)
-{
-    switch (result) {
-#define GPUSYNC__CASE(name, value, text) \
-    case GPUSYNC_##name: return text;
-        GPUSYNC_RESULTS(GPUSYNC__CASE)
-#undef GPUSYNC__CASE
-    }
-    return "unknown result";
-}
-
-GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
-{
-    switch (failure) {
-    case GPUSYNC_FAILURE_NONE: return "no failure";
-    case GPUSYNC_FAILURE_OUT_OF_MEMORY: return "out of memory";
-    case GPUSYNC_FAILURE_GPU_TIMEOUT: return "GPU timeout";
-    case GPUSYNC_FAILURE_PAGE_FAULT: return "page fault";
-    case GPUSYNC_FAILURE_INVALID_RESOURCE: return "invalid resource";
-    case GPUSYNC_FAILURE_NOT_PERMITTED: return "not permitted";
-    case GPUSYNC_FAILURE_INNOCENT_VICTIM: return "innocent victim";
-    case GPUSYNC_FAILURE_ACCESS_REVOKED: return "access revoked";
-    case GPUSYNC_FAILURE_DEVICE_REMOVED: return "device removed";
-    case GPUSYNC_FAILURE_CANCELLED: return "cancelled";
-    case GPUSYNC_FAILURE_OTHER: return "other";
-    }
-    return "unknown failure";
-}
-
-GPUSYNC_API uint32_t gpusync_version(void)
-{
-    return GPUSYNC_VERSION;
-}
-
-#if GPUSYNC_OBJC
-
 /* How it works, on one page. Names of functions in brackets.
 
    STRUCTURES, at >>objects
@@ -1144,7 +1110,7 @@ GPUSYNC_API uint32_t gpusync_version(void)
      gpusync__issue        `missed` set, try the lock; cleared, search            else ready work is held for ever
      gpusync__enter        unlock the order lock, read `missed`                   likewise
      gpusync__prepare      check, list, in one hold                               else a wake-up is lost
-     gpusync__settle       record, info, SETTLED, `completed`, AHEAD cleared      else an end has no failure yet
+     gpusync__settle       info, record, SETTLED, `completed`, AHEAD cleared      else an end has no failure yet
      gpusync__check_now    `alert`, `completed`                                   else the end of a ticket is missed
      gpusync__fail         `error`, FAILED                                        else a failure without text is read
      gpusync__set_out      SENT, signals                                          else work overtakes its own signals
@@ -1186,7 +1152,45 @@ GPUSYNC_API uint32_t gpusync_version(void)
      15. Room is the sum over open, held and sent work, given back once: at the end, or, of work that never ran, with
          its memory. An event outlives every signal that was sent for it. */
 
-#include <errno.h>
+#if defined(GPUSYNC_IMPLEMENTATION) && !defined(GPUSYNC__IMPLEMENTED)
+#define GPUSYNC__IMPLEMENTED
+
+GPUSYNC_API const char *gpusync_result_string(gpusync_result result)
+{
+    switch (result) {
+#define GPUSYNC__CASE(name, value, text) \
+    case GPUSYNC_##name: return text;
+        GPUSYNC_RESULTS(GPUSYNC__CASE)
+#undef GPUSYNC__CASE
+    }
+    return "unknown result";
+}
+
+GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure)
+{
+    switch (failure) {
+    case GPUSYNC_FAILURE_NONE: return "no failure";
+    case GPUSYNC_FAILURE_OUT_OF_MEMORY: return "out of memory";
+    case GPUSYNC_FAILURE_GPU_TIMEOUT: return "GPU timeout";
+    case GPUSYNC_FAILURE_PAGE_FAULT: return "page fault";
+    case GPUSYNC_FAILURE_INVALID_RESOURCE: return "invalid resource";
+    case GPUSYNC_FAILURE_NOT_PERMITTED: return "not permitted";
+    case GPUSYNC_FAILURE_INNOCENT_VICTIM: return "innocent victim";
+    case GPUSYNC_FAILURE_ACCESS_REVOKED: return "access revoked";
+    case GPUSYNC_FAILURE_DEVICE_REMOVED: return "device removed";
+    case GPUSYNC_FAILURE_CANCELLED: return "cancelled";
+    case GPUSYNC_FAILURE_OTHER: return "other";
+    }
+    return "unknown failure";
+}
+
+GPUSYNC_API uint32_t gpusync_version(void)
+{
+    return GPUSYNC_VERSION;
+}
+
+#if GPUSYNC_OBJC
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
@@ -1236,7 +1240,7 @@ static void (*gpusync__send)(void) = gpusync__objc_msg_send;
    must be the method's own types, and never variadic. No selector here returns a struct, so
    objc_msgSend serves for all, double included, on arm64 and x86-64. */
 #define GPUSYNC__AS(result) ((result(*)(void *, void *))gpusync__send)
-#define GPUSYNC__AS1(result, argument) ((result(*)(void *, void *, argument))gpusync__send)
+#define GPUSYNC__WITH(result, ...) ((result(*)(void *, void *, __VA_ARGS__))gpusync__send)
 
 static void *gpusync__send_id(void *self, void *sel)
 {
@@ -1248,7 +1252,7 @@ static unsigned long gpusync__send_ulong(void *self, void *sel)
 }
 static void gpusync__send_void_id(void *self, void *sel, void *other)
 {
-    GPUSYNC__AS1(void, void *)(self, sel, other);
+    GPUSYNC__WITH(void, void *)(self, sel, other);
 }
 
 /* Every selector that is sent: its field in gpusync__sel, and its name in Metal or Foundation. By
@@ -1304,7 +1308,7 @@ static void *gpusync__new_object(const char *name)
 static void *gpusync__string(const char *text)
 {
     void *cls = gpusync__class_named("NSString");
-    return GPUSYNC__AS1(void *, const char *)(cls, gpusync__sel.stringWithUTF8String, text);
+    return GPUSYNC__WITH(void *, const char *)(cls, gpusync__sel.stringWithUTF8String, text);
 }
 
 /* Copies a text that is valid UTF-8, or NULL: cut to fit at the start of a character. */
@@ -1329,9 +1333,10 @@ static void gpusync__copy_string(char *to, size_t size, void *string)
 static void *gpusync__label(const char *text)
 {
     void *label = gpusync__string(text);
-    typedef void *(*make)(void *, void *, const char *, unsigned long);
-    return label ? label
-                 : ((make)gpusync__send)(gpusync__class_named("NSString"), gpusync__sel.stringWithCString, text, 5ul);
+    if (label)
+        return label;
+    void *cls = gpusync__class_named("NSString");
+    return GPUSYNC__WITH(void *, const char *, unsigned long)(cls, gpusync__sel.stringWithCString, text, 5ul);
 }
 
 /* Copies a text of the program's, or NULL: nothing. */
@@ -1365,7 +1370,7 @@ static void gpusync__release_pooled(void *object)
     gpusync__pool_pop(pool);
 }
 /* ----------------------------------------------------------------------------- >>platform --
-   Atomics, clock, locks, dispatch queues, the default hooks. Names say the order of memory. SEQ is sequentially
+   Atomics, clock, locks, dispatch queues. Names say the order of memory. SEQ is sequentially
    consistent: for a thread that writes one thing and then reads another (`missed` and the order lock; references).
    ACQUIRE and RELEASE pass on what was written before the store. */
 
@@ -1379,12 +1384,10 @@ static void gpusync__release_pooled(void *object)
 /* For functions that few calls need: kept out of the code, and out of the stack frames, of the others. */
 #define GPUSYNC__APART static __attribute__((noinline, cold))
 
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__x86_64__)
 #define GPUSYNC__PAUSE() __builtin_ia32_pause()
 #elif defined(__aarch64__) /* `yield` takes next to no time on Apple's cores; Rust's std and WebKit use isb, too */
 #define GPUSYNC__PAUSE() __asm__ __volatile__("isb")
-#elif defined(__arm__)
-#define GPUSYNC__PAUSE() __asm__ __volatile__("yield")
 #else
 #define GPUSYNC__PAUSE() ((void)0)
 #endif
@@ -1435,7 +1438,7 @@ typedef struct gpusync__entry {
     struct gpusync__entry *next, *prev; /* a ring with its head; next NULL: on no ring */
     uint64_t number;
     struct gpusync__sleeper *sleeper; /* a thread that waits */
-    struct gpusync__work *work;       /* of a link, or of the `turn` of held work */
+    struct gpusync__work *work;       /* of a link, or whose entry this is; of a ring of work: NULL */
 } gpusync__entry;
 
 /* A thread that waits, on its stack. */
@@ -1474,9 +1477,8 @@ typedef struct gpusync__callback {
     gpusync_done_fn fn;             /* NULL: `user` is an object to release, or see `destroyed` */
     gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
     void *user;
-    bool ends;   /* the callback of a destroy_later: a field of the object, with the program's reference */
-    bool failed; /* and how */
-    gpusync_error error;
+    bool ends;           /* the callback of a destroy_later: a field of the object, with the program's reference */
+    gpusync_error error; /* how its point has failed; result OK: it has not */
 } gpusync__callback;
 
 enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE };
@@ -1526,13 +1528,14 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 
 /* What has one ticket. The fields from `ticket` to `gpu_end` are zero at first. */
 typedef struct gpusync__work {
-    struct gpusync__work *next; /* of those that are open, that have a ticket, or that are free */
+    struct gpusync__work *next; /* of those that have a ticket, or that are free */
     gpusync_queue *queue;       /* with a reference */
     void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals */
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
     uint32_t refs;                          /* the queue's list; each block; each look at it. Atomic */
-    struct gpusync__work *next_else;        /* of those that are ready, or of a list `dead` */
-    struct gpusync__work *next_stirred;
+    struct gpusync__work *next_dead;        /* of a list `dead` */
+    gpusync__entry place;    /* of open work: in the queue's ring `open`; of HELD work that may go: in `ready` */
+    gpusync__entry stirring; /* in the device's ring `stirred` */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
     uint64_t ticket;
@@ -1550,8 +1553,6 @@ typedef struct gpusync__work {
     uint8_t state;
     bool unordered, submitted, marker;
     bool enqueued;     /* has a place in Metal's queue already, and cannot be held */
-    bool ready;        /* HELD, and on the queue's list `ready` */
-    bool stirred;      /* on the device's list */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
     bool deaf;         /* a handler was lost: a look has to read the status of every command buffer */
@@ -1588,24 +1589,24 @@ struct gpusync_queue {
                          unlock. Atomic */
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
-    gpusync__work *open, **open_end;   /* open work */
-    gpusync__work *first, **end;       /* work with a ticket, in its order, until it leaves: gpusync__leave */
-    gpusync__work *front;              /* the first that is not PUBLISHED */
-    gpusync__work *turn;               /* the first ordered one that is not SETTLED */
-    gpusync__work *held;               /* the first ordered one that is HELD */
-    gpusync__work *ready, **ready_end; /* held work to send */
-    uint64_t published;                /* the last PUBLISHED ticket: `completed`, unless that is frozen */
-    uint32_t held_count;               /* UNORDERED work, too */
-    uint32_t ahead;                    /* SETTLED work that is not PUBLISHED */
-    uint32_t sent;                     /* work that Metal has */
-    uint32_t alone;                    /* UNORDERED work that is not SETTLED */
-    bool goes;                         /* on a list `go` */
-    bool abandoned;                    /* nothing that waits for the queue is released any more */
-    bool frozen;                       /* Metal had work when the queue was given up: `completed` stands still */
-    uint32_t room;                     /* taken: open, held and sent command buffers, at least one a ticket */
-    uint32_t own;                      /* taken besides: gpusync's own, for waits, signals and markers */
-    gpusync__entry rooms;              /* the ring of sleepers that wait for room, the first come first */
-    gpusync__record *log;              /* failure n at n % log_size */
+    gpusync__entry open;         /* the ring of open work */
+    gpusync__work *first, **end; /* work with a ticket, in its order, until it leaves: gpusync__leave */
+    gpusync__work *front;        /* the first that is not PUBLISHED */
+    gpusync__work *turn;         /* the first ordered one that is not SETTLED */
+    gpusync__work *held;         /* the first ordered one that is HELD */
+    gpusync__entry ready;        /* the ring of held work to send */
+    uint64_t published;          /* the last PUBLISHED ticket: `completed`, unless that is frozen */
+    uint32_t held_count;         /* UNORDERED work, too */
+    uint32_t ahead;              /* SETTLED work that is not PUBLISHED */
+    uint32_t sent;               /* work that Metal has */
+    uint32_t alone;              /* UNORDERED work that is not SETTLED */
+    bool goes;                   /* on a list `go` */
+    bool abandoned;              /* nothing that waits for the queue is released any more */
+    bool frozen;                 /* Metal had work when the queue was given up: `completed` stands still */
+    uint32_t room;               /* taken: open, held and sent command buffers, at least one a ticket */
+    uint32_t own;                /* taken besides: gpusync's own, for waits, signals and markers */
+    gpusync__entry rooms;        /* the ring of sleepers that wait for room, the first come first */
+    gpusync__record *log;        /* failure n at n % log_size */
     uint64_t log_count;
     uint64_t dropped_to;     /* the highest ticket whose record newer ones pushed out */
     uint64_t dropped_untold; /* ... before a wait for everything told of it; 0: none */
@@ -1639,6 +1640,7 @@ struct gpusync_timeline {
                                `sent`, those of work that Metal does not have */
     uint64_t sent;          /* the highest signal that was sent, by Metal or the host: new ones are above */
     uint64_t coming;        /* the highest that the GPU itself brings: waits on the GPU go up to it */
+    uint64_t shown;         /* what the event had when it was read last and had more than what is reached */
     bool outside, imported; /* others signal the event; it is theirs */
     bool shared;            /* the program knows the event: it is not used for another timeline */
     bool order_only;
@@ -1680,15 +1682,15 @@ struct gpusync_device {
     void *callback_queue;
     gpusync_notify_fn notify;
     void *notify_user;
-    uint32_t refs;                         /* the program, and each target, among others. Atomic */
-    uint32_t asked;                        /* the dispatch queue was asked to run callbacks. Atomic */
-    uint32_t lost;                         /* Read without the lock */
-    uint64_t lost_ns;                      /* when; written before `lost` */
-    uint64_t looked_ns;                    /* a poll's last look at the whole device. Atomic */
-    bool listens;                          /* Metal had a listener's block as its timeline went. Atomic */
-    unsigned char pad[128];                /* what is read without the lock stands apart from it */
-    gpusync__mutex lock;                   /* over all that follows, and over queues, timelines and work */
-    gpusync__work *stirred, **stirred_end; /* work to judge: something that it waits for has changed */
+    uint32_t refs;          /* the program, and each target, among others. Atomic */
+    uint32_t asked;         /* the dispatch queue was asked to run callbacks. Atomic */
+    uint32_t lost;          /* Read without the lock */
+    uint64_t lost_ns;       /* when; written before `lost` */
+    uint64_t looked_ns;     /* a poll's last look at the whole device. Atomic */
+    bool listens;           /* Metal had a listener's block as its timeline went. Atomic */
+    unsigned char pad[128]; /* what is read without the lock stands apart from it */
+    gpusync__mutex lock;    /* over all that follows, and over queues, timelines and work */
+    gpusync__entry stirred; /* the ring of work to judge: something that it waits for has changed */
     gpusync__target *targets;
     uint32_t objects; /* queues and timelines that are not destroyed */
     uint32_t made;    /* targets, ever */
@@ -1717,11 +1719,8 @@ typedef struct gpusync__after {
         NULL, NULL, NULL, NULL, NULL, NULL, false \
     }
 
-/* The selectors are registered once. */
-static struct gpusync__global {
-    gpusync__mutex lock; /* over this, and what blocks of listeners lead to */
-    bool selectors_ready;
-} gpusync__global = {{0}, false};
+/* Over the selectors, and what blocks of listeners lead to. */
+static gpusync__mutex gpusync__global = {0};
 
 /* The device's lock. */
 static void gpusync__lock(gpusync_device *dev)
@@ -1794,8 +1793,11 @@ static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
 /* ------------------------------------------------------------------------------ >>failure --
    From Metal's error to the program. A handler or a look reads Metal's error into work->error (gpusync__failed,
    gpusync__read_failure). When the work settles, gpusync__settle_badly puts the error on its queue's log, on a sticky
-   queue into `stuck` and `spread`, and on the timelines that it was to signal (not order_only ones). What asks reads it
-   there, by gpusync__stands and gpusync__ticket_end, for everything by gpusync__all_stand. What waits inherits it. */
+   queue into `stuck` and `spread`, and on the timelines that it was to signal (not order_only ones), whose events the
+   host then writes. What asks reads it there, by gpusync__stands and gpusync__ticket_end, for everything by
+   gpusync__all_stand: polls and waits, callbacks as they become due (gpusync__due), and work that waits for the ticket
+   or the value, which fails with a copy (gpusync__settle_badly). The thread that has read it logs it, and notes the
+   loss of the device (gpusync__lose). While it sticks gpusync__refuses tells new work. */
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
@@ -1871,15 +1873,6 @@ static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t num
     return failure ? (gpusync_failure)failure : GPUSYNC_FAILURE_OTHER;
 }
 
-/* Copies code, domain and message of an NSError. Needs a pool. */
-static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
-{
-    error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
-    gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
-    gpusync__copy_string(error->message, sizeof error->message,
-                         gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
-}
-
 /* Fills in an error of gpusync's own. */
 static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
 {
@@ -1915,13 +1908,18 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *buffer, 
 
     memset(error, 0, sizeof *error);
     for (int depth = 0; ns_error && depth < 4; depth++) {
+        long code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+        void *text = gpusync__send_id(ns_error, gpusync__sel.localizedDescription);
         gpusync__copy_string(domain, sizeof domain, gpusync__send_id(ns_error, gpusync__sel.domain));
-        if (depth == 0 || strcmp(domain, error->domain) == 0)
-            gpusync__read_ns_error(error, ns_error);
+        if (depth == 0 || strcmp(domain, error->domain) == 0) {
+            error->code = code;
+            gpusync__copy_text(error->domain, sizeof error->domain, domain);
+            gpusync__copy_string(error->message, sizeof error->message, text);
+        }
         if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
-            number = (uint32_t)GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+            number = (uint32_t)code;
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
-        ns_error = GPUSYNC__AS1(void *, void *)(info, gpusync__sel.objectForKey, key);
+        ns_error = GPUSYNC__WITH(void *, void *)(info, gpusync__sel.objectForKey, key);
     }
     if (number < 0)
         number = gpusync__driver_number(error->message);
@@ -1963,9 +1961,8 @@ static void gpusync__refuse(gpusync__work *w, gpusync_result result, const char 
 
 /* -- lines for the program's log. No lock is held. */
 
-static void gpusync__log(const gpusync_device *dev, gpusync_log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void gpusync__log(const gpusync_device *dev, gpusync_log_level level, const char *format, ...)
+static __attribute__((format(printf, 3, 4))) void gpusync__log(const gpusync_device *dev, gpusync_log_level level,
+                                                               const char *format, ...)
 {
     char text[768];
     va_list arguments;
@@ -2007,7 +2004,7 @@ GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
 }
 
 /* -------------------------------------------------------------------------------- >>lists --
-   Rings of entries, lists of work, references. */
+   Rings of entries: all that waits, and what lists work, has its place in one by an entry. */
 
 static void gpusync__ring_init(gpusync__entry *ring)
 {
@@ -2047,7 +2044,6 @@ static void gpusync__unlist(gpusync__entry *e)
    has one of the program, and one of each work, link, callback and wait that leads to it. Work has one of its list, and
    one of each block that Metal holds and of each look. The last reference frees, on whatever thread, without a lock. */
 
-static void gpusync__unref(gpusync__target *t);
 static void gpusync__return_room(const gpusync__work *w);
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 
@@ -2108,9 +2104,9 @@ static bool gpusync__spare_event(gpusync_device *dev, const gpusync_timeline *t)
 static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
 {
     if (t->listening) {
-        gpusync__mutex_lock(&gpusync__global.lock);
+        gpusync__mutex_lock(&gpusync__global);
         t->listening->timeline = NULL;
-        gpusync__mutex_unlock(&gpusync__global.lock);
+        gpusync__mutex_unlock(&gpusync__global);
         if (GPUSYNC__LOAD_SEQ(&t->listening->refs) > 1)
             GPUSYNC__STORE_SEQ(&t->target.device->listens, true);
         gpusync__listening_unref(t->listening);
@@ -2198,9 +2194,9 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
         return NULL;
     }
     memset(&w->ticket, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, ticket));
-    w->turn.next = NULL;
+    w->turn.next = w->place.next = w->stirring.next = NULL;
     w->turn.sleeper = NULL;
-    w->turn.work = w;
+    w->turn.work = w->place.work = w->stirring.work = w;
     w->label[0] = '\0';
     w->buffers = many ? many : w->few_buffers;
     w->links_end = &w->links;
@@ -2270,13 +2266,24 @@ static void gpusync__alarm(gpusync__target *t, uint32_t reason)
 /* Has gpusync__go_on judge the work: something that it waits for has changed. */
 static void gpusync__stir(gpusync__work *w)
 {
-    gpusync_device *dev = w->queue->target.device;
-    if (w->stirred)
-        return;
-    w->stirred = true;
-    w->next_stirred = NULL;
-    *dev->stirred_end = w;
-    dev->stirred_end = &w->next_stirred;
+    if (!w->stirring.next)
+        gpusync__put(w->queue->target.device->stirred.prev, &w->stirring);
+}
+
+/* The next held work behind this one; NULL: the first, there is no more. */
+static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
+{
+    gpusync__work *w = last ? last->next : q->held_count ? q->front : NULL;
+    while (w && w->state != GPUSYNC__HELD)
+        w = w->next;
+    return w;
+}
+
+/* Has all held work of a queue judged again. */
+static void gpusync__stir_held(gpusync_queue *q)
+{
+    for (gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
+        gpusync__stir(w);
 }
 
 /* -- how a number stands */
@@ -2388,7 +2395,6 @@ static void gpusync__due(gpusync__callback *c, gpusync__after *after)
     int stands = gpusync__stands(t, c->entry.number, &c->error);
     if (stands == GPUSYNC__NOT_YET)
         gpusync__own_error(&c->error, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed before it had the value");
-    c->failed = stands != GPUSYNC__WELL;
     if (!c->fn && t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->abandoned)
         c->user = NULL; /* the GPU may use the object: it is never released */
     gpusync__unlist(&c->entry);
@@ -2409,7 +2415,7 @@ static void gpusync__take(gpusync__entry *e, gpusync__after *after)
 }
 
 /* Takes all that waits for numbers up to this one. */
-static void gpusync__wake(gpusync__target *t, uint64_t number, gpusync__after *after)
+static inline void gpusync__wake(gpusync__target *t, uint64_t number, gpusync__after *after)
 {
     for (gpusync__entry *e; (e = t->entries.next) != &t->entries && e->number <= number;)
         gpusync__take(e, after);
@@ -2420,7 +2426,7 @@ enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYN
 /* Takes those of some kinds that wait for a number from low to high, in their order. */
 static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
 {
-    gpusync__entry *ring = &t->entries, *e = ring->prev, *next;
+    gpusync__entry *ring = &t->entries, *e = low ? ring->prev : ring, *next;
     while (e != ring && e->number >= low) /* most numbers are high */
         e = e->prev;
     for (e = e->next; e != ring && e->number <= high; e = next) {
@@ -2467,7 +2473,7 @@ static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *a
         at = &(*at)->next;
     if ((*at = w->next) == NULL)
         q->end = at;
-    w->next_else = after->dead;
+    w->next_dead = after->dead;
     after->dead = w;
 }
 
@@ -2562,7 +2568,7 @@ static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
         if (!settled)
             break;
         value = e->number;
-        by_host = by_host || !link->encoded || link->crossed || e->work->unsent || e->work->result != GPUSYNC_OK;
+        by_host |= !link->encoded || link->crossed || e->work->unsent || e->work->result != GPUSYNC_OK;
         gpusync__withdraw(link, after);
     }
     if (!value)
@@ -2577,7 +2583,15 @@ static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
    work in the order of tickets: the result is on record, its signals have passed, what waits for its ticket goes on. It
    is published when all work before it has settled: `completed` passes it. */
 
-static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after);
+/* Tells the program of the end of an object that is destroyed later, when nothing of it is left: its own callbacks have
+   run, and the work of a queue is published. */
+static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
+{
+    if (!t->later || t->owed || (t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->front))
+        return;
+    t->later = false;
+    gpusync__append(t->device, &t->gone, after);
+}
 
 /* Publishes the work at the front that has settled. */
 static void gpusync__publish(gpusync_queue *q, gpusync__after *after)
@@ -2627,8 +2641,6 @@ static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
 {
     return !w->unordered && w->ticket > (uint64_t)q->spread.ticket && w->ticket <= q->spread_to;
 }
-
-static void gpusync__stir_held(gpusync_queue *q);
 
 /* Has a failure stick to its queue: see gpusync_queue_clear_failure. */
 static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
@@ -2680,7 +2692,7 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
         error.ticket = (gpusync_ticket)w->ticket;
         error.dropped = 0;
     }
-    error.ran = !w->unsent;
+    error.ran = !w->unsent && w->count;
     gpusync__record_failure(q, &error);
     gpusync__stick(q, w, &error, after);
     gpusync__fail_signals(w, &error, after);
@@ -2688,30 +2700,43 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
 
 /* -- settling */
 
-/* Lists the waits of work that are not over: the work is judged again when one is, or has failed. */
-static void gpusync__list_waits(gpusync__work *w, gpusync__after *after)
+/* Whether other code has brought the value that ended work waits for, though it is not reached: the event has shown it,
+   and of the own signals up to it only such are left as wait for their turn behind the work. */
+static bool gpusync__is_brought(const gpusync__work *w, const gpusync__link *link)
 {
-    for (gpusync__link *link = w->links; link; link = link->next)
-        if (!link->signal && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    if (link->target->kind == GPUSYNC__QUEUE || w->state != GPUSYNC__ENDED || t->shown < link->entry.number)
+        return false;
+    const gpusync__entry *e = t->signals.next;
+    while (e != &t->signals && e->work->queue == w->queue && !e->work->unordered && e->work->ticket > w->ticket)
+        e = e->next;
+    return !w->unordered && (e == &t->signals || e->number > link->entry.number || gpusync__is_unsent(e->work));
+}
+
+/* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
+   when one of them is, or has failed. */
+static int gpusync__list_waits(gpusync__work *w, gpusync__after *after)
+{
+    int outcome = GPUSYNC__WELL;
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->entry.number, NULL);
+        if (stands == GPUSYNC__NOT_YET && gpusync__is_brought(w, link))
+            stands = GPUSYNC__WELL;
+        if (stands == GPUSYNC__NOT_YET)
             gpusync__list(link->target, &link->entry, after);
+        if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
+            outcome = stands;
+    }
+    return outcome;
 }
 
 /* How ended work stands with what it waits for; NOT_YET: its waits are listed. Work that failed, or never ran, waits
    for nothing any more. */
 static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    int outcome = GPUSYNC__WELL;
     if (w->result != GPUSYNC_OK || w->unsent)
         return GPUSYNC__BADLY;
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        if (link->signal)
-            continue;
-        int stands = gpusync__stands(link->target, link->entry.number, NULL);
-        if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
-            outcome = stands;
-    }
-    if (outcome == GPUSYNC__NOT_YET)
-        gpusync__list_waits(w, after);
+    int outcome = w->links ? gpusync__list_waits(w, after) : GPUSYNC__WELL;
     return outcome == GPUSYNC__WELL && gpusync__spreads_to(q, w) ? GPUSYNC__BADLY : outcome;
 }
 
@@ -2732,25 +2757,14 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
     }
 }
 
-/* The work has ended, and waits for its turn: events of others that it signals may be believed further now, see
-   gpusync__read_event. */
-static void gpusync__arm_signals(const gpusync__work *w, gpusync__after *after)
-{
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal)
-            gpusync__arm_later(gpusync__timeline_of(link->target), after);
-}
-
 /* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
    whoever sees the end finds the failure. */
 static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
     int outcome = w->unordered || q->turn == w ? gpusync__outcome(q, w, after) : GPUSYNC__NOT_YET;
-    if (outcome == GPUSYNC__NOT_YET) {
-        gpusync__arm_signals(w, after);
+    if (outcome == GPUSYNC__NOT_YET)
         return;
-    }
     if (info->ticket < w->ticket) {
         info->ticket = w->ticket;
         info->gpu_start = w->gpu_start;
@@ -2781,6 +2795,17 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
 }
 
 /* -- room, and the end of work */
+
+/* Why the queue takes no new work. OK: it does. */
+static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
+{
+    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
+    if (alert & GPUSYNC__CLOSED)
+        return GPUSYNC_ERROR_DESTROYED;
+    if (GPUSYNC__LOAD(&q->target.device->lost))
+        return GPUSYNC_ERROR_DEVICE_LOST;
+    return alert & GPUSYNC__STUCK && !marker ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+}
 
 /* Whether the program may have one more command buffer. A Metal queue that gpusync made holds three times as many, and
    one: each ticket may take one for its waits and one for its signals, and Metal counts a buffer until its handler
@@ -2823,32 +2848,21 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 }
 
 /* --------------------------------------------------------------------------------- >>held --
-   What holds work back, where that is judged, and what lets the work go.
+     what holds work back             where that is judged                      what lets the work go
      ordered held work before it      gpusync__admit, gpusync__rejudge          gpusync__unhold
-     a ticket, or a value that Metal  gpusync__judge_wait                       gpusync__take of its entry: by wake,
-     is not about to bring                                                      fail, send_signal, settle
+     a ticket, or a value that Metal  gpusync__judge_wait                       gpusync__take of its entry: by settle,
+     is not about to bring                                                      wake, send_signal, withdraw
      a lower signal of its timelines  gpusync__judge_signal, gpusync__blocker   gpusync__take of `turn`; gpusync__let_by
      it never goes                    gpusync__judge: BADLY                     gpusync__give_up
-   Each of these stirs the work (gpusync__stir). gpusync__go_on judges it; if it may go it stands on its queue's list
-   `ready`, and >>send sends it. */
-
-/* Takes work off its queue's list `ready`. */
-static void gpusync__unready(gpusync_queue *q, gpusync__work *w)
-{
-    gpusync__work **at = &q->ready;
-    while (*at != w)
-        at = &(*at)->next_else;
-    if ((*at = w->next_else) == NULL)
-        q->ready_end = at;
-    w->ready = false;
-}
+   That a queue closes, a failure sticks, or the device is lost, has all held work judged: gpusync__stir_held. Each of
+   these stirs the work (gpusync__stir). gpusync__go_on judges it; if it may go it stands on its queue's list `ready`,
+   and >>send sends it. */
 
 /* Work is HELD no more: the ordered work that is held behind it is judged. */
 static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
 {
     q->held_count--;
-    if (w->ready)
-        gpusync__unready(q, w);
+    gpusync__unlist(&w->place);
     gpusync__unlist(&w->turn);
     if (q->held != w)
         return;
@@ -2880,22 +2894,6 @@ static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
     gpusync__stir(w);
 }
 
-/* The next held work behind this one; NULL: the first, there is no more. */
-static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
-{
-    gpusync__work *w = last ? last->next : q->held_count ? q->front : NULL;
-    while (w && w->state != GPUSYNC__HELD)
-        w = w->next;
-    return w;
-}
-
-/* Has all held work of a queue judged again. */
-static void gpusync__stir_held(gpusync_queue *q)
-{
-    for (gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
-        gpusync__stir(w);
-}
-
 /* Whether the work waits for this value of the signal's timeline, or a higher one, before it signals. */
 static bool gpusync__waits_for(const gpusync__work *w, const gpusync__link *signal, uint64_t value)
 {
@@ -2905,20 +2903,27 @@ static bool gpusync__waits_for(const gpusync__work *w, const gpusync__link *sign
     return link != signal;
 }
 
+/* Whether held work is ready, or is about to be judged and may become so. */
+static bool gpusync__may_be_ready(const gpusync__work *w)
+{
+    bool first = w->unordered || w->queue->held == w;
+    return w->place.next || (w->stirring.next && first);
+}
+
 /* The signal that has to come before this one of work that Metal does not have, or NULL: a lower one in an open command
-   buffer of another queue; the highest that is sent, unless the GPU, or the work, waits for it anyway: it stands for
-   all lower ones, for it was sent by the same rule. Of held work that could go the lowest goes first. */
+   buffer of another queue; one of held work that may go now, for of several the lowest goes first; the highest that is
+   sent, unless the GPU, or the work, waits for it anyway: it stands for all lower ones, for it was sent by the same
+   rule. */
 static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync__entry *ring = &gpusync__timeline_of(link->target)->signals;
     for (gpusync__entry *e = link->entry.prev; e != ring; e = e->prev) {
         gpusync__link *lower = gpusync__link_of(e);
         const gpusync__work *other = e->work;
-        bool same = other->queue == w->queue, first = other->unordered || other->queue->held == other;
+        bool same = other->queue == w->queue;
         if (other == w || e->number == link->entry.number || other->unsent)
             continue;
-        if (other->state == GPUSYNC__OPEN ? !same
-                                          : other->ready || (other->stirred && first && other->state == GPUSYNC__HELD))
+        if (other->state == GPUSYNC__OPEN ? !same : other->state == GPUSYNC__HELD && gpusync__may_be_ready(other))
             return lower;
         if (other->state <= GPUSYNC__HELD)
             continue;
@@ -2937,7 +2942,7 @@ static int gpusync__judge_signal(gpusync__work *w, const gpusync__link *link, gp
     gpusync__link *lower = gpusync__blocker(w, link);
     if (!lower)
         return GPUSYNC__WELL;
-    lower->awaited = lower->awaited || gpusync__is_unsent(lower->entry.work);
+    lower->awaited |= gpusync__is_unsent(lower->entry.work);
     gpusync__unlist(&w->turn);
     w->turn.number = lower->entry.number;
     gpusync__list(&t->target, &w->turn, after);
@@ -2951,9 +2956,7 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     int stands = gpusync__stands(link->target, link->entry.number, NULL);
     if (stands != GPUSYNC__NOT_YET || link->target->kind == GPUSYNC__QUEUE)
         return stands;
-    if (link->encoded && t->coming >= link->entry.number && !w->enqueued)
-        return GPUSYNC__WELL;
-    if (link->encoded && t->outside)
+    if (link->encoded && (t->outside || (t->coming >= link->entry.number && !w->enqueued)))
         return GPUSYNC__WELL;
     if (w->enqueued) /* it may stand in front of the work that signals, and the GPU would wait for ever */
         return GPUSYNC__NOT_YET;
@@ -2998,8 +3001,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
 static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     bool first = w->unordered || q->held == w;
-    if (w->ready)
-        gpusync__unready(q, w);
+    gpusync__unlist(&w->place);
     int may = first ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY)
         gpusync__give_up(w, after);
@@ -3007,10 +3009,7 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
         gpusync__let_others_by(w, after);
     if (may != GPUSYNC__WELL)
         return;
-    w->ready = true;
-    w->next_else = NULL;
-    *q->ready_end = w;
-    q->ready_end = &w->next_else;
+    gpusync__put(q->ready.prev, &w->place);
     if (q->goes)
         return;
     q->goes = true;
@@ -3022,10 +3021,8 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
 /* Judges stirred work until nothing moves any more: the whole of what one change brings about. */
 static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
 {
-    for (gpusync__work *w; (w = dev->stirred) != NULL;) {
-        if ((dev->stirred = w->next_stirred) == NULL)
-            dev->stirred_end = &dev->stirred;
-        w->stirred = false;
+    for (gpusync__work *w; (w = dev->stirred.next->work) != NULL;) {
+        gpusync__unlist(&w->stirring);
         if (w->state == GPUSYNC__HELD)
             gpusync__rejudge(w->queue, w, after);
         else if (w->state == GPUSYNC__ENDED)
@@ -3072,16 +3069,11 @@ typedef struct gpusync__block {
 #define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
 #define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
 
-/* Fills in a block on the stack, which Metal copies. */
-static void gpusync__block_init(gpusync__block *block, void (*invoke)(void *, void *),
-                                const gpusync__block_descriptor *descriptor)
-{
-    block->isa = gpusync__stack_block;
-    block->flags = GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE;
-    block->reserved = 0;
-    block->invoke = invoke;
-    block->descriptor = descriptor;
-}
+/* The beginning of a block on the stack, which Metal copies. */
+#define GPUSYNC__BLOCK(invoke, descriptor)                                                                           \
+    {                                                                                                                \
+        gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, invoke, &descriptor \
+    }
 
 /* The completed handler of one command buffer. */
 typedef struct gpusync__handler {
@@ -3114,10 +3106,9 @@ static const gpusync__block_descriptor gpusync__handler_descriptor = {
 /* Has the GPU wait or signal, at this place of the command buffer. */
 static void gpusync__encode(void *buffer, const gpusync__link *link)
 {
-    typedef void (*encode)(void *, void *, void *, uint64_t);
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
     void *sel = link->signal ? gpusync__sel.encodeSignalEvent : gpusync__sel.encodeWaitForEvent;
-    ((encode)gpusync__send)(buffer, sel, t->event, link->entry.number + t->base);
+    GPUSYNC__WITH(void, void *, uint64_t)(buffer, sel, t->event, link->entry.number + t->base);
 }
 
 /* Metal is about to have the signal: those below that it does not have come too late, and waits on the GPU may go. */
@@ -3147,11 +3138,14 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
     w->running = w->count - w->passive;
     w->since_ns = now;
     q->sent++;
-    for (gpusync__link *link = w->links; link; link = link->next)
+    for (gpusync__link *link = w->links; link; link = link->next) {
         if (!link->signal)
             gpusync__unlist(&link->entry);
         else if (link->entry.next)
             gpusync__send_signal(link, after);
+        if (link->target->kind == GPUSYNC__QUEUE && !w->enqueued)
+            link->entry.number = 0; /* the ticket has ended well, and newer ones may push its record out */
+    }
     if (w->running)
         return;
     gpusync__end(w, 0, after);
@@ -3161,9 +3155,7 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
 /* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
 static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
 {
-    gpusync__handler h;
-    gpusync__block_init(&h.block, gpusync__completed, &gpusync__handler_descriptor);
-    h.device = dev;
+    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), NULL, dev, 0};
     for (uint32_t i = w->passive, count = w->count; i < count; i++) {
         void *buffer = w->buffers[i];
         h.work = w;
@@ -3181,8 +3173,8 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
     int may = GPUSYNC__NOT_YET;
     gpusync__lock(dev);
     gpusync__work *w;
-    while ((w = q->ready) != NULL && (may = gpusync__judge(q, w, after)) != GPUSYNC__WELL) {
-        gpusync__unready(q, w);
+    while ((w = q->ready.next->work) != NULL && (may = gpusync__judge(q, w, after)) != GPUSYNC__WELL) {
+        gpusync__unlist(&w->place);
         if (may == GPUSYNC__BADLY)
             gpusync__give_up(w, after);
         else
@@ -3247,7 +3239,7 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
             gpusync__link_of(e)->crossed = true;
         gpusync__unlock(dev);
         if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
-            GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
+            GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
         gpusync__lock(dev);
     }
     t->dirty = false;
@@ -3271,9 +3263,6 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
         return raw;
     gpusync__lock(dev);
     const gpusync__entry *e = gpusync__lowest_sent(t);
-    while (e && e != &t->signals && e->work->state == GPUSYNC__ENDED && e->work->result == GPUSYNC_OK)
-        e = e->next; /* the GPU is well finished with it; it may wait for its turn behind what waits for the event */
-    e = e == &t->signals || (e && gpusync__is_unsent(e->work)) ? NULL : e;
     if (raw == GPUSYNC__FAILED_VALUE) {
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION,
                            "other code has set the event to the value that means failure");
@@ -3281,7 +3270,9 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     } else {
         value = e && value >= e->number ? e->number - 1 : value;
         gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
-        gpusync__advance(t, after); /* to what stood behind a signal that this has taken off */
+        if (raw > t->shown) /* ended work may know better: gpusync__is_brought */
+            gpusync__take_some(&t->target, t->target.head.completed + 1, raw, GPUSYNC__WORKS, after);
+        t->shown = raw;
     }
     gpusync__go_on(dev, after);
     gpusync__unlock(dev);
@@ -3314,11 +3305,11 @@ static void gpusync__heard(void *block, void *event)
     gpusync__listening *l = ((gpusync__listener_block *)block)->listening;
     gpusync__after after = GPUSYNC__NOTHING;
     (void)event;
-    gpusync__mutex_lock(&gpusync__global.lock);
+    gpusync__mutex_lock(&gpusync__global);
     gpusync_timeline *t = l->timeline;
     if (t && !gpusync__revive(&t->target))
         t = NULL;
-    gpusync__mutex_unlock(&gpusync__global.lock);
+    gpusync__mutex_unlock(&gpusync__global);
     if (!t)
         return;
     gpusync__lock(t->target.device);
@@ -3328,13 +3319,14 @@ static void gpusync__heard(void *block, void *event)
     gpusync__unref(&t->target);
 }
 
+#define GPUSYNC__BLOCKS \
+    64 /* of listeners, for an event: Metal ends a process that has too many (seen in public logs) */
+
 /* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
    lower one, or the event shows the value and is not believed yet: gpusync__withdraw has it read then. What waits was
    listed before. The event is read once more after Metal was asked: it may have risen in between. */
 static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
 {
-    typedef void (*notify)(void *, void *, void *, uint64_t, void *);
-    gpusync__listener_block block;
     gpusync_timeline *t = after->arms;
     gpusync__lock(dev);
     after->arms = t->next_arms;
@@ -3347,15 +3339,16 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
         e = e->next;
     uint64_t value = e->number;
     bool waits = e != &t->target.entries && shown < value;
-    bool needed = waits && t->listener && (!t->armed || value < t->armed);
+    bool needed = waits && t->listener && (!t->armed || value < t->armed) &&
+                  GPUSYNC__LOAD_SEQ(&t->listening->refs) < GPUSYNC__BLOCKS;
     if (needed)
         t->armed = value;
     gpusync__unlock(dev);
     if (needed) {
         void *pool = gpusync__pool_push();
-        gpusync__block_init(&block.block, gpusync__heard, &gpusync__listener_descriptor);
-        block.listening = t->listening;
-        ((notify)gpusync__send)(t->event, gpusync__sel.notifyListener, t->listener, value, &block);
+        gpusync__listener_block block = {GPUSYNC__BLOCK(gpusync__heard, gpusync__listener_descriptor), t->listening};
+        GPUSYNC__WITH(void, void *, uint64_t, void *)
+        (t->event, gpusync__sel.notifyListener, t->listener, value, &block);
         gpusync__pool_pop(pool);
         gpusync__read_event(t, after);
     }
@@ -3394,7 +3387,7 @@ static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
 static void gpusync__drop_dead(gpusync__after *after)
 {
     for (gpusync__work *w; (w = after->dead) != NULL;) {
-        after->dead = w->next_else;
+        after->dead = w->next_dead;
         gpusync__work_unref(w);
     }
 }
@@ -3421,7 +3414,7 @@ static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpu
 }
 
 /* Whether there is something to do after the unlock, besides dropping references. */
-static bool gpusync__leaves(const gpusync__after *after)
+static bool gpusync__has_more(const gpusync__after *after)
 {
     return after->woken || after->dirty || after->arms || after->go || after->failed || after->calls;
 }
@@ -3438,10 +3431,10 @@ GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
 /* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
-    if (dev->stirred)
+    if (dev->stirred.next->work)
         gpusync__go_on(dev, after);
     gpusync__unlock(dev);
-    if (gpusync__leaves(after))
+    if (gpusync__has_more(after))
         gpusync__work_off(dev, after);
     if (after->dead)
         gpusync__drop_dead(after);
@@ -3498,7 +3491,7 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     gpusync__lock(dev);
     gpusync__note_times(w, start, end);
     w->running--;
-    w->deaf = w->deaf || !came;
+    w->deaf |= !came;
     if (w->state == GPUSYNC__SENT && !w->running && !w->deaf) {
         gpusync__end(w, now, after);
         gpusync__settle(q, w, after);
@@ -3617,7 +3610,7 @@ static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
             continue;
         }
         runs = true;
-        alone = alone || !w->unordered;
+        alone |= !w->unordered;
         gpusync__work_unref(w);
     }
     return runs;
@@ -3680,9 +3673,9 @@ GPUSYNC__APART void gpusync__look_around(gpusync_device *dev)
      its number is reached, or fails     gpusync__wake, of reach, fail and publish
      its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__handled
      its target closes                   gpusync__shut
-     a place for a command buffer        gpusync__give_room; a failure sticks: gpusync__stick
+     a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
      a callback of its target has run    gpusync__called
-     the device is lost                  gpusync__lose: waits for room alone
+     the device is lost                  gpusync__lose: waits for room. All others end with a slice, a second later
    Without a waker the sleep ends with a slice, or at the deadline, and the sleeper looks: gpusync__sleep. */
 
 typedef struct gpusync__wait {
@@ -3745,8 +3738,6 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
         w = w->next;
     return w && w->ticket <= goal->number ? w : NULL;
 }
-
-static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker);
 
 /* Whether Metal has had no work of the device for a second. */
 static bool gpusync__is_idle(gpusync__wait *wait)
@@ -3875,7 +3866,7 @@ static bool gpusync__check_now(gpusync__wait *wait, bool soon)
         const gpusync__target *t = goal->target;
         /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
         bool may = goal->over || GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number;
-        any = any || may;
+        any |= may;
         all = all && may;
     }
     if (soon && !GPUSYNC__LOAD(&wait->device->lost) && !(wait->how == GPUSYNC_WAIT_ALL ? all : any))
@@ -4223,12 +4214,10 @@ static bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticket)
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                         const gpusync_wait_options *options)
 {
-    if (!queue)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    if (gpusync__is_well(queue, ticket) && !(options && options->handlers))
+    if (queue && gpusync__is_well(queue, ticket) && !(options && options->handlers))
         return GPUSYNC_OK;
     const gpusync_point point = gpusync_at_ticket(queue, ticket);
-    return gpusync__wait_points(queue->target.device, &point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
+    return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
 /* How a ticket of a queue, or everything up to one, stands. */
@@ -4237,12 +4226,10 @@ static gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal, gpusyn
     gpusync_error error;
     const gpusync__info *info = &q->infos[goal->number % GPUSYNC__INFOS];
     gpusync__lock(q->target.device);
-    uint64_t asked = q->asked;
+    goal->begun = q->asked + 1; /* as a wait that begins now; but a poll tells nothing, and does not count */
     int stands = gpusync__goal_stands(NULL, goal, &error);
-    q->asked = asked; /* a poll tells nothing */
-    bool known =
-        stands != GPUSYNC__NOT_YET && goal->kind == GPUSYNC__NUMBER && goal->number && info->ticket == goal->number;
-    if (times && known) {
+    bool ended = stands != GPUSYNC__NOT_YET && goal->kind == GPUSYNC__NUMBER;
+    if (times && ended && info->ticket == goal->number) {
         times->gpu_start_s = info->gpu_start;
         times->gpu_end_s = info->gpu_end;
     }
@@ -4339,16 +4326,6 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
    A callback is listed on its target, becomes due when that has the number, and is run by one thread at a time, outside
    of every lock. A destroy runs those of its object itself. */
 
-/* Tells the program of the end of an object that is destroyed later, when nothing of it is left: its own callbacks have
-   run, and the work of a queue is published. */
-static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
-{
-    if (t->owed || (t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->front))
-        return;
-    t->later = false;
-    gpusync__append(t->device, &t->gone, after);
-}
-
 /* An object of the device is gone. Under the lock. */
 static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 {
@@ -4402,12 +4379,10 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     if (t && !c->ends) {
         t->owed--;
         gpusync__take_some(t, 0, 0, GPUSYNC__SLEEPERS, &after); /* a destroy */
-        if (t->later)
-            gpusync__tell_gone(t, &after);
+        gpusync__tell_gone(t, &after);
     }
     gpusync__finish(dev, &after);
-    bool ends = c->ends; /* then c is a field of the object, which may go now */
-    if (!ends)
+    if (!c->ends) /* else it is a field of the object, which may go next */
         GPUSYNC_FREE(c);
     if (t)
         gpusync__unref(t);
@@ -4429,7 +4404,7 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
         if (c->destroyed)
             c->destroyed(c->user);
         else if (c->fn)
-            c->fn(c->user, c->failed ? c->error.result : GPUSYNC_OK, c->failed ? &c->error : NULL);
+            c->fn(c->user, c->error.result, c->error.result == GPUSYNC_OK ? NULL : &c->error);
         else if (c->user)
             gpusync__release(c->user);
         gpusync__pool_pop(pool);
@@ -4545,41 +4520,19 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_t
    A command buffer that gpusync makes, or that a program encodes a wait or signal into, is open work. Work enters its
    queue under the order lock: it is accepted or refused, gets its ticket, and is sent or held (gpusync__enter). */
 
-/* Why the queue takes no new work. OK: it does. */
-static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
+/* The open work of this buffer, or NULL. Under the lock. */
+static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buffer)
 {
-    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
-    if (alert & GPUSYNC__CLOSED)
-        return GPUSYNC_ERROR_DESTROYED;
-    if (GPUSYNC__LOAD(&q->target.device->lost))
-        return GPUSYNC_ERROR_DEVICE_LOST;
-    return alert & GPUSYNC__STUCK && !marker ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
-}
-
-/* Where the list of open work leads to that of this buffer, or NULL. Under the lock, as the next two. */
-static gpusync__work **gpusync__find_open(gpusync_queue *q, const void *buffer)
-{
-    gpusync__work **at = &q->open;
-    while (*at && (*at)->buffers[0] != buffer)
-        at = &(*at)->next;
-    return *at ? at : NULL;
+    const gpusync__entry *e = q->open.next;
+    while (e->work && e->work->buffers[0] != buffer)
+        e = e->next;
+    return e->work;
 }
 
 /* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    w->next = NULL;
-    *q->open_end = w;
-    q->open_end = &w->next;
-}
-
-/* Takes the work that a link of the list leads to off it. */
-static gpusync__work *gpusync__unopen(gpusync_queue *q, gpusync__work **at)
-{
-    gpusync__work *w = *at;
-    if ((*at = w->next) == NULL)
-        q->open_end = at;
-    return w;
+    gpusync__put(q->open.prev, &w->place);
 }
 
 /* Takes a place for a command buffer, and waits for it. */
@@ -4603,6 +4556,7 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
    never ran: it stands in front of all tickets until its order_only values are reached. */
 static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
+    gpusync__unlist(&w->place);
     w->unsent = true;
     gpusync__let_others_by(w, after);
     if (q->sticks)
@@ -4630,10 +4584,10 @@ static void gpusync__drop(gpusync__work *w)
 static void *gpusync__make_buffer(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
     void *sel = desc->unretained_references ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer;
-    void *made = desc->descriptor ? GPUSYNC__AS1(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor,
-                                                                 desc->descriptor)
+    void *made = desc->descriptor ? GPUSYNC__WITH(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor,
+                                                                  desc->descriptor)
                                   : gpusync__send_id(q->metal, sel);
-    if (made && desc->label)
+    if (desc->label)
         gpusync__send_void_id(made, gpusync__sel.setLabel, gpusync__label(desc->label));
     return made;
 }
@@ -4703,11 +4657,11 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_device *dev = queue->target.device;
     gpusync__lock(dev);
-    gpusync__work **at = gpusync__find_open(queue, command_buffer);
-    if (at)
-        gpusync__drop_open(queue, gpusync__unopen(queue, at), &after);
+    gpusync__work *w = gpusync__find_open(queue, command_buffer);
+    if (w)
+        gpusync__drop_open(queue, w, &after);
     gpusync__finish(dev, &after);
-    return at ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
+    return w ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
 /* -- entering a queue */
@@ -4804,32 +4758,78 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     return true;
 }
 
-static gpusync_result gpusync__join(gpusync__work *w);
-static void gpusync__part(gpusync__work *w, gpusync__after *after);
+/* Under both locks: takes over the open work of the submission's buffers: its links, in the order of the buffers, and
+   its room. */
+static gpusync_result gpusync__join(gpusync__work *w)
+{
+    gpusync_queue *q = w->queue;
+    for (uint32_t i = w->first + w->given; i-- > w->first;) {
+        gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
+        if (!part && gpusync__is_held(q, w->buffers[i]))
+            return GPUSYNC_ERROR_ALREADY_COMMITTED;
+        w->room++;
+        if (!part) {
+            q->room++; /* Metal has counted it, and never asks */
+            continue;
+        }
+        gpusync__unlist(&part->place);
+        part->room = 0;
+        part->next = w->parts;
+        w->parts = part;
+        for (gpusync__link *link = part->links; link; link = link->next)
+            link->entry.work = w;
+        w->listed += part->listed;
+        if (!w->label[0])
+            memcpy(w->label, part->label, sizeof w->label);
+        if (!part->links)
+            continue;
+        *part->links_end = *w->waits_end;
+        *w->waits_end = part->links;
+    }
+    return GPUSYNC_OK;
+}
+
+/* Gives back what a refused submission has taken over. The signals that are left are its own. */
+static void gpusync__part(gpusync__work *w, gpusync__after *after)
+{
+    for (gpusync__work *part; (part = w->parts) != NULL;) {
+        w->parts = part->next;
+        if (part->links) {
+            *w->waits_end = *part->links_end;
+            *part->links_end = NULL;
+        }
+        for (gpusync__link *link = part->links; link; link = link->next)
+            link->entry.work = part;
+        w->listed -= part->listed;
+        w->room--;
+        part->room = 1;
+        gpusync__open(w->queue, part);
+    }
+    gpusync__unlist_links(w, true, after);
+}
 
 /* Finds out which work is to enter, and whether its queue takes it. Under both locks. */
 static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work **work, const void *buffer, bool enqueued,
                                          gpusync__callback *c, uint64_t now, gpusync__after *after)
 {
-    gpusync__work *w = *work, **at = w ? NULL : gpusync__find_open(q, buffer);
-    if (at)
-        w = *work = *at;
+    gpusync__work *open = *work ? NULL : gpusync__find_open(q, buffer);
+    gpusync__work *w = *work = open ? open : *work;
     if (!w)
         return GPUSYNC_NOT_READY;
     gpusync_result result = GPUSYNC_OK;
-    w->enqueued = w->enqueued || enqueued;
+    w->enqueued |= enqueued;
     if (w->submitted)
         result = gpusync__join(w);
-    else if (buffer && !at && gpusync__is_held(q, buffer))
+    else if (buffer && !open && gpusync__is_held(q, buffer))
         result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (result == GPUSYNC_OK)
         result = gpusync__accept(q, w);
-    if (result == GPUSYNC_OK && at)
-        gpusync__unopen(q, at);
+    if (result == GPUSYNC_OK)
+        gpusync__unlist(&w->place);
     if (result == GPUSYNC_OK && !gpusync__admit(q, w, c, now, after)) {
         result = GPUSYNC_ERROR_ENQUEUED;
         gpusync__unlist_links(w, false, after);
-        if (at)
+        if (open)
             gpusync__open(q, w);
     }
     if (result != GPUSYNC_OK && w->submitted)
@@ -4853,7 +4853,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     if (ticket && result == GPUSYNC_OK) /* before a callback of it may run */
         *ticket = (gpusync_ticket)w->ticket;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
-    bool moves = !plain && (dev->stirred || after.dead || gpusync__leaves(&after));
+    bool moves = !plain && (dev->stirred.next->work || after.dead || gpusync__has_more(&after));
     gpusync__unlock(dev);
     if (goes)
         gpusync__send_work(dev, w);
@@ -4907,7 +4907,7 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 {
     if (!queue || !command_buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    unsigned long status = gpusync__send_ulong(command_buffer, gpusync__sel.status);
+    unsigned long status = gpusync__status(command_buffer);
     bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
     if (status >= GPUSYNC__STATUS_COMMITTED)
         return GPUSYNC_ERROR_ALREADY_COMMITTED;
@@ -4994,8 +4994,8 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
 
 /* -------------------------------------------------------------------------------- >>encode -- */
 
-/* Adds a link to work, if its point is not reached already: then *added is NULL. listed: a signal is listed at once. */
-static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, bool listed, gpusync__link **added)
+/* Adds a link to work, if its point is not reached already: then *added is NULL. */
+static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, gpusync__link **added)
 {
     gpusync__target *t = link->target;
     gpusync_result result = GPUSYNC_OK;
@@ -5012,7 +5012,7 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, 
         *w->links_end = link;
         w->links_end = &link->next;
         w->link_count++;
-        if (listed && link->signal)
+        if (link->signal && !w->submitted) /* of open work */
             gpusync__promise(link);
     }
     gpusync__unlock(t->device);
@@ -5021,7 +5021,7 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, 
 
 /* Adds a wait or a signal to work that has no ticket yet. *added NULL: there is nothing to wait for. */
 static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *point, bool signal, bool encoded,
-                                        bool listed, gpusync__link **added)
+                                        gpusync__link **added)
 {
     gpusync__goal goal;
     *added = NULL;
@@ -5047,7 +5047,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
         link->encoded = encoded && point->timeline;
         link->awaited = link->crossed = false;
     }
-    result = link ? gpusync__join_link(w, link, listed, added) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    result = link ? gpusync__join_link(w, link, added) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (*added)
         return result;
     gpusync__unref(goal.target);
@@ -5061,12 +5061,12 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
 static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *opened, gpusync_result *result)
 {
     gpusync__lock(q->target.device);
-    gpusync__work **at = gpusync__find_open(q, buffer), *w = at ? *at : NULL;
+    gpusync__work *w = gpusync__find_open(q, buffer);
     gpusync__unlock(q->target.device);
     *opened = !w;
     if (w)
         return w;
-    if (gpusync__send_ulong(buffer, gpusync__sel.status) >= GPUSYNC__STATUS_COMMITTED)
+    if (gpusync__status(buffer) >= GPUSYNC__STATUS_COMMITTED)
         *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     else
         w = gpusync__foreign(q, buffer, true, result);
@@ -5087,7 +5087,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     for (link = w->links; link && !signal; link = link->next)
         if (link->signal)
             return GPUSYNC_ERROR_INVALID_ARGUMENT; /* nothing waits behind a signal */
-    result = gpusync__add_link(w, point, signal, true, true, &link);
+    result = gpusync__add_link(w, point, signal, true, &link);
     if (result != GPUSYNC_OK && opened)
         gpusync_command_buffer_discard(q, buffer);
     if (!link || !link->encoded)
@@ -5113,56 +5113,6 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
    in one behind. It takes over the open work of the program's buffers when it enters, and gives that back if it is
    refused. */
 
-/* Under both locks: takes over the open work of the submission's buffers: its links, in the order of the buffers, and
-   its room. */
-static gpusync_result gpusync__join(gpusync__work *w)
-{
-    gpusync_queue *q = w->queue;
-    for (uint32_t i = w->first + w->given; i-- > w->first;) {
-        gpusync__work **at = gpusync__find_open(q, w->buffers[i]);
-        if (!at && gpusync__is_held(q, w->buffers[i]))
-            return GPUSYNC_ERROR_ALREADY_COMMITTED;
-        w->room++;
-        if (!at) {
-            q->room++; /* Metal has counted it, and never asks */
-            continue;
-        }
-        gpusync__work *part = gpusync__unopen(q, at);
-        part->room = 0;
-        part->next = w->parts;
-        w->parts = part;
-        for (gpusync__link *link = part->links; link; link = link->next)
-            link->entry.work = w;
-        w->listed += part->listed;
-        if (!w->label[0])
-            memcpy(w->label, part->label, sizeof w->label);
-        if (!part->links)
-            continue;
-        *part->links_end = *w->waits_end;
-        *w->waits_end = part->links;
-    }
-    return GPUSYNC_OK;
-}
-
-/* Gives back what a refused submission has taken over. The signals that are left are its own. */
-static void gpusync__part(gpusync__work *w, gpusync__after *after)
-{
-    for (gpusync__work *part; (part = w->parts) != NULL;) {
-        w->parts = part->next;
-        if (part->links) {
-            *w->waits_end = *part->links_end;
-            *part->links_end = NULL;
-        }
-        for (gpusync__link *link = part->links; link; link = link->next)
-            link->entry.work = part;
-        w->listed -= part->listed;
-        w->room--;
-        part->room = 1;
-        gpusync__open(w->queue, part);
-    }
-    gpusync__unlist_links(w, true, after);
-}
-
 /* Adds waits or signals. *needed: one of them is for the GPU. */
 static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submission *s, bool signal, bool *needed)
 {
@@ -5174,10 +5124,10 @@ static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submiss
     if (count && !points)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     for (size_t i = 0; i < count; i++) {
-        gpusync_result result = gpusync__add_link(w, &points[i], signal, encoded, false, &link);
+        gpusync_result result = gpusync__add_link(w, &points[i], signal, encoded, &link);
         if (result != GPUSYNC_OK)
             return result;
-        *needed = *needed || (link && link->encoded);
+        *needed |= (link && link->encoded);
     }
     return GPUSYNC_OK;
 }
@@ -5194,14 +5144,14 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     gpusync_result result = gpusync__check_foreign(q, buffer);
     if (result != GPUSYNC_OK)
         return result;
-    unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status);
+    unsigned long status = gpusync__status(buffer);
     if (status >= GPUSYNC__STATUS_COMMITTED)
         return GPUSYNC_ERROR_ALREADY_COMMITTED;
     bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
     void *last = w->count ? w->buffers[w->count - 1] : NULL;
-    if (enqueued && w->count && gpusync__send_ulong(last, gpusync__sel.status) == GPUSYNC__STATUS_NOT_ENQUEUED)
+    if (enqueued && w->count && gpusync__status(last) == GPUSYNC__STATUS_NOT_ENQUEUED)
         return GPUSYNC_ERROR_ENQUEUED; /* Metal would run it first. nil is gpusync's own, for the waits */
-    w->enqueued = w->enqueued || enqueued;
+    w->enqueued |= enqueued;
     w->buffers[w->count++] = gpusync__retain(buffer);
     return GPUSYNC_OK;
 }
@@ -5298,7 +5248,7 @@ static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *de
     void *pool = gpusync__pool_push();
     t->event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
     if (t->event && first)
-        GPUSYNC__AS1(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, first);
+        GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, first);
     gpusync__pool_pop(pool);
     return t->event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
@@ -5431,23 +5381,23 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    if (!timeline)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    if (GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
+    if (timeline && GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
         return GPUSYNC_OK;
     const gpusync_point point = gpusync_at_value(timeline, value);
-    return gpusync__wait_points(timeline->target.device, &point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
+    return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
 /* ------------------------------------------------------------------------------- >>destroy --
    What becomes of everything when an object is destroyed, by gpusync__shut unless a line says otherwise.
      new work                 refused: gpusync__refuses
-     waits of the host        roused, and end with DESTROYED: gpusync__check_goal
+     waits of the host        roused, those for room, too, and end with DESTROYED: gpusync__check_goal
      open work                dropped, with its signals: gpusync__drop_open
      held work                of a queue ends with CANCELLED: gpusync__judge; for values of a timeline see
                               gpusync__judge_wait
-     work that Metal has      goes on. destroy waits for its end, destroy_later does not, abandon gives it up, and so do
-                              the others a second after the loss of the device: gpusync__abandon
+     work that Metal has      goes on. destroy waits for its end, destroy_later does not, abandon gives it up: then
+                              `completed` stands still, and what release_after has is never released. A second after the
+                              loss of the device destroy and destroy_later give it up, too: gpusync__abandon
+     timelines                that held or given up work was to signal fail when that settles: gpusync__fail_signals
      callbacks                of a timeline become due at once, of a queue as its tickets settle. destroy and abandon
                               run them (gpusync__close); then gpusync__tell_gone tells of the end of a destroy_later
      memory                   goes with the last reference: gpusync__target_free */
@@ -5463,8 +5413,8 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
         gpusync__alarm(t, GPUSYNC__CLOSED);
         gpusync__take_some(t, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__ALL_KINDS, &after);
     }
-    while (q && q->open)
-        gpusync__drop_open(q, gpusync__unopen(q, &q->open), &after);
+    while (q && q->open.next->work)
+        gpusync__drop_open(q, q->open.next->work, &after);
     if (q) {
         gpusync__rouse_all(&q->rooms, &after);
         gpusync__stir_held(q);
@@ -5473,8 +5423,7 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
         t->gone = *later;
         t->later = true;
         gpusync__go_on(t->device, &after);
-        if (t->later)
-            gpusync__tell_gone(t, &after);
+        gpusync__tell_gone(t, &after);
     }
     gpusync__finish(t->device, &after);
     return first;
@@ -5492,10 +5441,8 @@ static void gpusync__abandon(gpusync_queue *q)
     gpusync__lock(dev);
     q->abandoned = true;
     q->frozen = q->sent != 0;
-    for (gpusync__work *w = q->front; w; w = w->next) {
-        gpusync_result result = dev->lost                   ? GPUSYNC_ERROR_DEVICE_LOST
-                                : w->state == GPUSYNC__HELD ? GPUSYNC_ERROR_CANCELLED
-                                                            : GPUSYNC_ERROR_DESTROYED;
+    for (gpusync__work *w = q->front; w; w = w->next) { /* none is held: see gpusync__shut */
+        gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
         if (w->state >= GPUSYNC__SETTLED || w->unsent)
             continue;
         gpusync__refuse(w, result, "its queue was given up");
@@ -5647,7 +5594,7 @@ static void *gpusync__find_device(void *given)
     memcpy(&copy_all, &symbol, sizeof symbol); /* C has no cast from an object to a function */
     void *list = copy_all();
     if (gpusync__send_ulong(list, gpusync__sel.count) > 0)
-        metal = gpusync__retain(GPUSYNC__AS1(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
+        metal = gpusync__retain(GPUSYNC__WITH(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
     gpusync__release(list);
     return metal;
 }
@@ -5657,7 +5604,7 @@ static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc 
 {
     dev->metal = metal;
     dev->refs = 1;
-    dev->stirred_end = &dev->stirred;
+    gpusync__ring_init(&dev->stirred);
     gpusync__ring_init(&dev->due);
     if (desc->hooks)
         dev->hooks = *desc->hooks;
@@ -5695,14 +5642,13 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
         (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__mutex_lock(&gpusync__global.lock);
+    gpusync__mutex_lock(&gpusync__global);
 #define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
-    if (!gpusync__global.selectors_ready) {
+    if (!gpusync__sel.code) {
         GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
     }
 #undef GPUSYNC__REGISTER
-    gpusync__global.selectors_ready = true;
-    gpusync__mutex_unlock(&gpusync__global.lock);
+    gpusync__mutex_unlock(&gpusync__global);
     if (desc->metal_device &&
         !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5712,12 +5658,9 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     if (!metal)
         return GPUSYNC_ERROR_NO_DEVICE;
     gpusync_device *dev = (gpusync_device *)gpusync__zeroed(sizeof *dev);
-    if (!dev) {
-        gpusync__release_pooled(metal);
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    }
-    gpusync__device_init(dev, desc, metal);
-    if (!dev->callback_queue) {
+    if (dev)
+        gpusync__device_init(dev, desc, metal);
+    if (!dev || !dev->callback_queue) {
         gpusync__release_pooled(metal);
         GPUSYNC_FREE(dev);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -5733,8 +5676,8 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_devic
     void *given = desc->metal_queue;
     unsigned long most = 3 * (unsigned long)q->limit + 1;
     if (!given) {
-        q->metal = GPUSYNC__AS1(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
-        if (q->metal && desc->label)
+        q->metal = GPUSYNC__WITH(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
+        if (desc->label)
             gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__label(desc->label));
         gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
         return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
@@ -5760,9 +5703,9 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 63;
     q->limit = q->limit < most ? q->limit : most;
     q->log_size = desc->error_log_count ? desc->error_log_count : 64;
-    q->open_end = &q->open;
+    gpusync__ring_init(&q->open);
     q->end = &q->first;
-    q->ready_end = &q->ready;
+    gpusync__ring_init(&q->ready);
     gpusync__ring_init(&q->rooms);
     q->sticky = desc->sticky_failure;
     q->imported = desc->metal_queue != NULL;

@@ -1385,6 +1385,28 @@ static void test_R7_a_ticket_whose_record_is_gone_ends_the_work_with_result_unkn
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
+/* The ticket was well as the work was sent: what comes later changes nothing, though no record is left. */
+static void test_R7_work_that_was_sent_keeps_the_result_of_its_wait(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket good = commit_new(s->q[1]), ticket;
+    void *buffer = new_buffer(s->q[0]);
+    unsigned i;
+    encode_wait(s->q[0], buffer, ticket_at(s->q[1], good));
+    encode_signal(s->q[0], buffer, at(s->t[0], 1));
+    ticket = commit(s->q[0], buffer);
+    finish_next(s->q[1]);
+    assert_true(is_sent(buffer));
+    for (i = 0; i < 400; i++) {
+        commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
+        finish_next(s->q[1]);
+    }
+    assert_result(gpusync_poll(s->q[1], good, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 1);
+}
+
 static void test_R7_a_ticket_outlives_its_queue_in_an_open_buffer(void **state)
 {
     stage *s = stage_of(state);
@@ -1768,6 +1790,7 @@ int main(void)
         on_stage_with(test_R7_a_point_names_a_ticket_that_was_issued, .queues = 2),
         on_stage(test_R7_work_cannot_wait_for_itself),
         on_stage_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets, .timelines = 1),
+        on_stage_with(test_R7_work_that_was_sent_keeps_the_result_of_its_wait, .queues = 2, .timelines = 1),
         on_stage_with(test_R7_a_ticket_whose_record_is_gone_ends_the_work_with_result_unknown, .queues = 2,
                       .queue.error_log_count = 4),
         on_stage_with(test_R7_a_ticket_outlives_its_queue_in_an_open_buffer, .queues = 2, .timelines = 1),

@@ -892,7 +892,7 @@ static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_tu
             complete(buffers[0]);
             complete(buffers[1]);
             finish_and_release(buffers[later]);
-            assert_false(gpusync_is_done(queue, 1));
+            assert_false(gpusync_is_done(queue, 2));
             finish_and_release(buffers[1 - later]);
             if (by == A_WAIT) assert_ok(gpusync_wait(queue, 1, SECONDS(10), NULL));
             while (by == A_POLL && gpusync_poll(queue, 1, NULL) == GPUSYNC_NOT_READY) {} /* a slice at most */
@@ -907,6 +907,70 @@ static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_tu
             assert_ok(gpusync_timeline_destroy(timeline));
         }
     }
+}
+
+/* What other code has brought is there for what waits for it, though work behind it in the queue is to signal the same
+   value, or a lower one, and fails. The timeline fails in the turn of that work. */
+static void test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none(void **state)
+{
+    static const struct {
+        uint64_t waits, signals;
+        bool fails, order_only;
+    } rows[] = {{1, 1, false, false}, {1, 1, true, false}, {2, 1, true, false}, {2, 1, true, true}, {1, 2, true, false}};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        gpusync_timeline_desc desc = {.signalled_by_others = true, .order_only = rows[i].order_only};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *behind = signalling(s->q[0], at(timeline, rows[i].signals));
+        gpusync_ticket waits = commit(s->q[0], waiting(s->q[0], at(timeline, rows[i].waits)));
+        gpusync_ticket signals;
+        if (rows[i].fails) softmetal_fail_as(behind, SOFTMETAL_PAGE_FAULT, NULL);
+        signals = commit(s->q[0], behind);
+        other_code_signals(timeline, rows[i].waits);
+        finish_all(s);
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        while (gpusync_in_flight(s->q[0])) (void)!gpusync_poll(s->q[0], signals, NULL); /* a slice at most */
+        assert_ok(gpusync_poll(s->q[0], waits, NULL));
+        assert_result(gpusync_poll(s->q[0], signals, NULL), rows[i].fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_result(gpusync_timeline_wait(timeline, 9, 0, NULL),
+                      rows[i].fails && !rows[i].order_only ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_TIMEOUT);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+/* A signal of work that the GPU has ended, and that fails by what it waits for: its turn is behind work that is not over.
+   What the event shows then is its value, and not reached. */
+static void test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_that_signals_it(void **state)
+{
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = timeline_from(s->device, &others);
+    void *first = signalling(s->q[3], at(s->t[0], 1)), *last = new_buffer(s->q[3]);
+    void *fails = signalling(s->q[2], at(s->t[1], 1));
+    void *signals = waiting(s->q[0], at(s->t[1], 1)), *reads = waiting(s->q[1], at(timeline, 1));
+    gpusync_ticket tickets[2];
+    SUBMIT(s->q[3], BUFFERS(first, last));
+    softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[2], fails);
+    commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    encode_signal(s->q[0], signals, at(timeline, 1));
+    tickets[0] = commit(s->q[0], signals);
+    tickets[1] = commit(s->q[1], reads);
+    softmetal_finish(first);
+    finish_next(s->q[0]);
+    softmetal_finish(fails);
+    finish_next(s->q[0]);
+    finish_next(s->q[1]);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(metal_event_value(gpusync_timeline_metal(timeline, NULL)), 1);
+    assert_int_equal(value_of(timeline), 0);
+    assert_result(gpusync_poll(s->q[0], tickets[0], NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(s->q[1], tickets[1], NULL), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], tickets[0], NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[1], tickets[1], NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_timeline_destroy(timeline));
 }
 
 /* It has failed, and its turn to say so is yet to come. */
@@ -1072,6 +1136,24 @@ static void test_R18_blocks_of_listeners_do_not_pile_up(void **state)
     assert_ok(gpusync_timeline_destroy(s->t[0]));
     s->t[0] = NULL;
     assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+}
+
+/* Each lower value needs a block of its own; beyond some gpusync asks for none, and looks find the values. */
+static void test_R18_blocks_for_falling_values_do_not_pile_up(void **state)
+{
+    stage *s = stage_of(state);
+    static note notes[300];
+    softmetal_quirks quirks;
+    unsigned i;
+    softmetal_get_quirks(&quirks);
+    quirks.refused_listeners = true; /* the 101st ends the process */
+    softmetal_set_quirks(&quirks);
+    memset(notes, 0, sizeof notes);
+    for (i = 0; i < LENGTH(notes); i++) on_done(at(s->t[0], 1000 - i), &notes[i]);
+    assert_true(softmetal_live("block") < 100);
+    other_code_signals(s->t[0], 1000);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    for (i = 0; i < LENGTH(notes); i++) assert_noted(&notes[i], GPUSYNC_OK);
 }
 
 /* A listener that is asked for a value which the event shows already tells at once. While the value is not believed,
@@ -1357,6 +1439,9 @@ int main(void)
                       .queues = 3, .timelines = 2, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed,
                       .no_queue = true, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage(test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none),
+        on_stage_with(test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_that_signals_it,
+                      .queues = 4, .timelines = 2),
         on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queues = 3, .timelines = 2,
@@ -1371,6 +1456,8 @@ int main(void)
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_blocks_of_listeners_do_not_pile_up,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_blocks_for_falling_values_do_not_pile_up, .no_queue = true, .timelines = 1,
+                      .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows,
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_deaf_listener_costs_a_look,
