@@ -373,7 +373,9 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT de
 /** Options of a queue. */
 typedef struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
-    const char *GPUSYNC_OPT label; /**< Shows in failures and in the log; given to a queue that gpusync makes. */
+    const char *GPUSYNC_OPT
+        label; /**< Shows in failures and in the log; given to a queue that gpusync makes. NULL: that
+                                        of metal_queue. */
     /** Room: command buffers that may be open, held or sent at a time; a ticket counts as one at least. On a
         metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits and
         one for its signals. 0: 63. Metal does not report the count of a queue that the program made (64 by default):
@@ -2089,12 +2091,13 @@ static void gpusync__listening_unref(gpusync__listening *l)
         GPUSYNC_FREE(l);
 }
 
-/* Keeps the event of a timeline for the next one, if all that was sent is reached and no other code knows the event. */
+/* Keeps the event of a timeline for the next one, if no other code knows the event. All that was sent is reached, for
+   its work has a reference, unless the timeline has failed. */
 static bool gpusync__spare_event(gpusync_device *dev, const gpusync_timeline *t)
 {
     gpusync__spare spare = {t->event, t->sent + t->base};
-    if (t->shared || t->outside || t->target.alert & GPUSYNC__FAILED || t->sent != t->target.head.completed ||
-        spare.value > GPUSYNC_MAX_VALUE / 2 || dev->spare_count == GPUSYNC__SPARES)
+    if (t->shared || t->outside || t->target.alert & GPUSYNC__FAILED || spare.value > GPUSYNC_MAX_VALUE / 2 ||
+        dev->spare_count == GPUSYNC__SPARES)
         return false;
     dev->spares[dev->spare_count++] = spare;
     return true;
@@ -2812,8 +2815,7 @@ static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
    returns, gpusync until it begins. */
 static bool gpusync__has_room(const gpusync_queue *q)
 {
-    uint32_t all = q->room + q->own;
-    return q->imported ? all < q->limit : q->room < q->limit && all < 3 * q->limit;
+    return q->room + (q->imported ? q->own : 0) < q->limit;
 }
 
 /* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
@@ -3836,8 +3838,6 @@ static void gpusync__tell(const gpusync__wait *wait)
             q->dropped_told = q->asked;
         if (q->dropped_untold <= goal->number)
             q->dropped_untold = 0;
-        else if (q->dropped_from <= goal->number)
-            q->dropped_from = goal->number + 1;
         if (q->bad <= goal->number)
             GPUSYNC__STORE(&q->untold, false);
     }
