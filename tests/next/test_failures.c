@@ -191,6 +191,7 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
         {"MTLCommandBufferErrorDomain2", 8, NULL, GPUSYNC_FAILURE_OTHER, false, false},
         {NULL, 1, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
         {NULL, 1, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 8, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
         {NULL, 1, "Internal Error of (a copy of) a shader (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false,
          false}, /* the number stands behind the second parenthesis, or a later one */
         {NULL, 12, "A picture (4:3) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* no number: eight digits */
@@ -581,6 +582,27 @@ static void test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer(
     assert_string_equal(record_of(s->q[0], both).label, "copy");
 }
 
+/* A queue that the program made has its label from Metal, where the program gives gpusync no other: whoever reads the
+   log knows it by that name. */
+static void test_R14_a_given_queue_is_named_by_its_own_label(void **state)
+{
+    stage *s = stage_of(state);
+    void *metal = metal_queue_new(s->metal_device, 8);
+    gpusync_queue_desc desc = {.metal_queue = metal};
+    gpusync_queue *queue;
+    unsigned i;
+    metal_set_label(metal, "theirs");
+    for (i = 0; i < 2; i++) {
+        desc.label = i ? "ours" : NULL;
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+        finish_next_of(metal);
+        assert_string_equal(failure_at(queue, 0).queue_label, i ? "ours" : "theirs");
+        assert_ok(gpusync_queue_destroy(queue));
+    }
+    metal_release(metal);
+}
+
 /* Three queues in a row: the third names the first ticket of the first queue. */
 static void test_R14_origin_is_the_first_failure_on_the_queue_that_is_named(void **state)
 {
@@ -680,6 +702,28 @@ static void test_R14_a_submission_tells_of_the_buffer_that_failed(void **state)
     assert_string_equal(record_of(s->q[0], ticket).label, "broken");
     assert_true(record_of(s->q[0], ticket).transient);
     assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* Several fail, as where a reset takes along what stands behind the culprit: the record is that of the first, the
+   culprit's. The handlers are lost, so that a poll finds all of them at once. */
+static void test_R14_of_several_buffers_that_failed_a_look_tells_of_the_first(void **state)
+{
+    stage *s = stage_of(state);
+    static const unsigned reasons[3] = {SOFTMETAL_PAGE_FAULT, SOFTMETAL_INNOCENT_VICTIM, SOFTMETAL_INNOCENT_VICTIM};
+    static const char *const labels[3] = {"culprit", "victim", "victim, too"};
+    void *buffers[3];
+    gpusync_ticket ticket;
+    unsigned i;
+    for (i = 0; i < 3; i++) {
+        buffers[i] = named_buffer(s->q[0], labels[i]);
+        softmetal_fail_as(buffers[i], reasons[i], NULL);
+        softmetal_lose_handlers(buffers[i]);
+    }
+    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(record_of(s->q[0], ticket).label, "culprit");
+    assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
 }
 
 static bool is_utf8(const char *text, size_t size)
@@ -1119,6 +1163,24 @@ static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void *
     for (i = 0; i < 3; i++) fail_one(s, s->q[0]);
     PUT(&resumes_late, false);
     for (i = 0; i < 2; i++) assert_result(job_end(&all[i]), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+/* ... though another wait, which began later, has told of the failure before its record is dropped: told to one thread
+   is not told to the other. */
+static void test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of(void **state)
+{
+    stage *s = stage_of(state);
+    job all = {0};
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    PUT(&resumes_late, true);
+    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
+    await_parks(1);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    fail_one(s, s->q[0]); /* one record is kept */
+    PUT(&resumes_late, false);
+    assert_result(job_end(&all), GPUSYNC_ERROR_RESULT_UNKNOWN);
 }
 
 /* What a wait has told may leave the log: the next wait tells the next failure, and knows it. */
@@ -2331,11 +2393,13 @@ int main(void)
         on_stage(test_S4_a_result_of_the_call_is_no_end),
         on_stage(test_R14_a_record_tells_what_failed_where_and_why),
         on_stage(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer),
+        on_stage(test_R14_a_given_queue_is_named_by_its_own_label),
         on_stage_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_named, .queues = 3, .timelines = 1),
         on_stage_with(test_R14_work_that_metal_has_ran_though_its_failure_is_inherited, .queues = 2, .timelines = 1),
         on_stage_with(test_R14_a_failure_of_the_programs_own_has_no_origin, .timelines = 1),
         on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1),
         on_stage_with(test_R14_a_submission_tells_of_the_buffer_that_failed, .timelines = 1),
+        on_stage(test_R14_of_several_buffers_that_failed_a_look_tells_of_the_first),
         on_stage(test_T12_texts_are_cut_between_characters),
         on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log = keep_line}),
         on_stage(test_T12_labels_of_the_program_are_cut_between_characters),
@@ -2354,6 +2418,8 @@ int main(void)
         on_stage_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped, .device.hooks = &late_hooks,
                       .queue = {.error_log_count = 1}),
         on_stage_with(test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop,
+                      .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
+        on_stage_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
                       .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
         on_stage_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
         on_stage_with(test_R16_a_failure_is_on_record_without_memory, .queues = 2, .timelines = 1),

@@ -1533,6 +1533,26 @@ static void test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_i
     metal_release(buffer);
 }
 
+/* It was judged, and listed where that may change; refused, it is listed nowhere. Its program gives it up, and the next
+   buffer gets its memory: the value must not find there what waits for it. */
+static void test_R5_a_refused_enqueued_buffer_is_listed_nowhere(void **state)
+{
+    stage *s = stage_of(state);
+    void *lower = signalling(s, 0, at(s->t[0], 1));
+    void *buffer = metal_retain(signalling(s, 1, at(s->t[0], 2)));
+    gpusync_ticket ticket = 77;
+    commit(s->q[0], lower);
+    metal_enqueue(buffer);
+    assert_result(gpusync_commit(s->q[1], buffer, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    assert_int_equal(ticket, 77);
+    assert_ok(gpusync_command_buffer_discard(s->q[1], buffer));
+    metal_commit(buffer); /* nothing but the program can let its Metal queue go on */
+    metal_release(buffer);
+    new_buffer(s->q[1]);
+    assert_true(finish_next(s->q[0]));
+    assert_int_equal(value_of(s->t[0]), 1);
+}
+
 /* The GPU would wait for what stands behind the buffer in its queue. */
 static void test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused(void **state)
 {
@@ -1799,6 +1819,7 @@ int main(void)
         on_stage_with(test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_it_is_refused, .queues = 2,
                       .timelines = 1),
         on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused, .timelines = 1),
+        on_stage_with(test_R5_a_refused_enqueued_buffer_is_listed_nowhere, .queues = 2, .timelines = 1),
         on_stage_with(test_R5_a_submission_with_one_enqueued_buffer_is_refused, .timelines = 1),
         on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
         on_stage_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2, .timelines = 1,

@@ -534,6 +534,41 @@ static void test_T6_destroy_waits_for_what_ends_in_the_second(void **state)
     assert_noted(&n, GPUSYNC_OK);
 }
 
+/* The GPU ends no work any more, but the program's callback does end: destroy sleeps until it has, and does not ask
+   again and again, on a core of its own. */
+static bool callback_runs, callback_may_end;
+
+static void run_until_told(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    PUT(&callback_runs, true);
+    while (!GET(&callback_may_end)) sched_yield();
+}
+
+static gpusync_result destroy_queue(void *queue)
+{
+    return gpusync_queue_destroy((gpusync_queue *)queue);
+}
+
+static void test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second(void **state)
+{
+    stage *s = stage_of(state);
+    job j = {0};
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), run_until_told, NULL));
+    finish_next(s->q[0]);
+    while (!GET(&callback_runs)) sched_yield();
+    lose_device(s);
+    pass(SECONDS(2));
+    job_call(&j, destroy_queue, s->q[0]);
+    await_parked(1);
+    assert_false(job_is_over(&j));
+    PUT(&callback_may_end, true);
+    assert_ok(job_end(&j));
+    s->q[0] = NULL;
+}
+
 static void test_T6_destroy_of_a_queue_without_work_is_ok(void **state)
 {
     stage *s = stage_of(state);
@@ -651,6 +686,8 @@ int main(void)
                       .device = by_hand(passing_hooks)),
         on_stage_with(test_T6_destroy_waits_for_what_ends_in_the_second, .queues = 2,
                       .device = by_hand(passing_hooks)),
+        on_stage_with(test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second, .queues = 2,
+                      .device = {.hooks = &patient_hooks}),
         on_stage_with(test_T6_destroy_of_a_queue_without_work_is_ok, .queues = 2, .device = by_hand(passing_hooks)),
         on_stage_with(test_T6_abandon_on_a_lost_device_ends_all_with_device_lost, .queues = 2, .timelines = 3,
                       .device = by_hand(passing_hooks)),

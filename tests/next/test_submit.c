@@ -765,10 +765,28 @@ static void test_R5_an_enqueued_buffer_comes_first_or_is_refused(void **state)
     metal_release(enqueued);
 }
 
+/* ... and one that is enqueued is enough, in front of others that are not: Metal has a place for it, and would run what
+   stands behind that place while the host holds the submission. */
+static void test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held(void **state)
+{
+    stage *s = stage_of(state);
+    void *enqueued = new_buffer(s->q[0]), *other = new_buffer(s->q[0]);
+    gpusync_ticket first = commit_new(s->q[1]), ticket = 7;
+    metal_enqueue(enqueued);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other)),
+                  GPUSYNC_ERROR_ENQUEUED);
+    assert_int_equal(ticket, 7);
+    assert_true(finish_next(s->q[1]));
+    assert_ok(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other)));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2, .timelines = 1),
+        on_stage_with(test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held, .queues = 2),
         on_stage_with(test_S6_waits_come_before_the_buffers_and_signals_behind_them, .queues = 3, .timelines = 2),
         on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .queues = STAGE_MOST, .real = true),
         on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timelines = 1, .real = true),

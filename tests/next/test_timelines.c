@@ -1013,6 +1013,24 @@ static void test_R12_R18_a_value_behind_one_that_is_believed_is_raised(void **st
     assert_int_equal(shown(s->t[0]), 4);
 }
 
+/* Another process has signalled 7, and nothing of gpusync's has looked since: work that is encoded now neither signals
+   below it, nor has the GPU wait for it. */
+static void test_R18_work_that_is_encoded_knows_what_the_event_shows(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
+    other_code_signals(s->t[0], 7);
+    assert_result(gpusync_encode_signal(s->q[0], buffer, at(s->t[0], 7)), GPUSYNC_ERROR_NOT_RISING);
+    other_code_signals(s->t[0], 9);
+    encode_wait(s->q[0], buffer, at(s->t[0], 9));
+    assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
+    encode_signal(s->q[0], buffer, at(s->t[0], 10));
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 10);
+}
+
 static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
 {
     stage *s = stage_of(state);
@@ -1446,6 +1464,8 @@ int main(void)
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queues = 3, .timelines = 2,
                       .timeline = {.signalled_by_others = true, .order_only = true}),
+        on_stage_with(test_R18_work_that_is_encoded_knows_what_the_event_shows,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
         on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline,

@@ -736,6 +736,27 @@ static void test_S5_the_sleep_of_gpusync_itself_wakes_every_thread(void **state)
     }
 }
 
+/* No slice ends this sleep: the clock is far ahead of the machine's, by which the sleep has its end. Other code signals
+   the timeline, too, so a message to Metal tells that the thread is listed: from then on a signal has to end its wait,
+   whether the thread sleeps already or is about to. */
+static void test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t value;
+    PUT(&world.now, gpusync_now_ns() + SECONDS(1000000));
+    PUT(&world.on, true);
+    for (value = 1; value <= 20; value++) {
+        job j = {0};
+        uint64_t asked = softmetal_message_count("notifyListener:atValue:block:");
+        job_value(&j, s->t[0], value, GPUSYNC_FOREVER);
+        while (softmetal_message_count("notifyListener:atValue:block:") == asked) sched_yield();
+        if (value & 1) usleep(1000); /* it sleeps by now */
+        signal_value(s->t[0], value);
+        assert_ok(job_end(&j));
+    }
+    PUT(&world.on, false);
+}
+
 /* -- options.error ------------------------------------------------------------------------------------------------- */
 
 static gpusync_error unfilled(void)
@@ -1867,6 +1888,8 @@ int main(void)
         cmocka_unit_test(test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once),
         on_stage_with(test_S5_an_end_wakes_all_that_wait_for_it_and_no_other, .device.hooks = &without_slices),
         on_stage_with(test_S5_the_sleep_of_gpusync_itself_wakes_every_thread, .threads = true),
+        on_stage_with(test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone, .threads = true, .timelines = 1,
+                      .timeline = {.signalled_by_others = true}),
         cmocka_unit_test(test_S4_without_an_error_options_error_is_left_alone),
         cmocka_unit_test(test_S4_a_wait_fills_options_error_with_the_failure),
         on_world_with(test_S4_refusals_fill_options_error, .timelines = 1),
