@@ -372,7 +372,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT de
 
 /** Options of a queue. */
 typedef struct gpusync_queue_desc {
-    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
+    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     const char *GPUSYNC_OPT
         label; /**< Shows in failures and in the log; given to a queue that gpusync makes. NULL: that
                                         of metal_queue. */
@@ -383,13 +383,15 @@ typedef struct gpusync_queue_desc {
     uint32_t max_command_buffer_count;
     uint32_t error_log_count;             /**< Failures on record for gpusync_queue_next_error; 0: 64. */
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
+    bool metal4;                          /**< Make an MTL4CommandQueue: see "Queues of Metal 4". */
     bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_clear_failure. */
 } gpusync_queue_desc;
 
 /** Make the gpusync_queue of a command queue of the device, one for each: two of one command queue, which gpusync does
     not detect, would each know only their own commits.
     Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
-             not an MTLCommandQueue. ERROR_INVALID_ARGUMENT also: it is one of another device.
+             no command queue; metal4 where there is no Metal 4, or beside an MTLCommandQueue. ERROR_INVALID_ARGUMENT
+             also: metal_queue is one of another device.
     Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
                                                                   const gpusync_queue_desc *GPUSYNC_OPT desc,
@@ -986,6 +988,27 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
+/* Queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or pass an MTL4CommandQueue as metal_queue.
+   Commit with gpusync_commit or gpusync_submit. Work on either kind may wait for the other. What differs:
+
+   Buffers    The program makes them, begins them with an allocator, and ends them. Several in one submission have one
+              ticket. Metal accepts a recording once: begin the buffer again before each commit. gpusync cannot check
+              that, nor that another queue holds the buffer. To begin a buffer that is held discards its recording.
+   Room       Counts tickets. No limit by default; with max_command_buffer_count a commit may return ERROR_QUEUE_FULL.
+   Lifetimes  Metal retains nothing. gpusync retains command buffers until the feedback, and the queue and the events
+              of its signals until the queue has made them, also behind a destroy. The program owns the rest, residency
+              and barriers, too. Reset an allocator when each ticket recorded with it is done (gpusync_is_done).
+   End        Metal tells of it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
+              repair a feedback that Metal loses: then the ticket never ends, and gpusync_queue_destroy does not return
+              (gpusync_queue_abandon does). Never wait on the feedbackQueue of the program's own queue descriptor.
+   Points     Waits and signals of a submission are operations of the queue, in front of its commit and behind it: a
+              wait delays all later work of the queue, UNORDERED work too. When a wait takes too long Metal gives it up
+              and runs the work. If the value is still not reached at the feedback, the ticket fails with
+              GPUSYNC_FAILURE_GPU_TIMEOUT; a value reached meanwhile hides that. With HOST_SYNC the host waits; a
+              submission without command buffers is HOST_SYNC.
+   ERROR_UNSUPPORTED  gpusync_command_buffer_create, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit_marker;
+              on either kind of queue a command buffer of the other kind. */
+
 /* ------------------------------------------------------------------------------------------------------- >>rare -- */
 
 /** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. A time without
@@ -1261,19 +1284,23 @@ static void gpusync__send_void_id(void *self, void *sel, void *other)
    the alphabet. */
 /* clang-format off */
 #define GPUSYNC__SELECTORS(X) \
-    X(addCompletedHandler, "addCompletedHandler:") X(code, "code") X(commandBuffer, "commandBuffer") \
+    X(addCompletedHandler, "addCompletedHandler:") X(addFeedbackHandler, "addFeedbackHandler:") \
+    X(beginCommandBuffer, "beginCommandBufferWithAllocator:") X(code, "code") X(commandBuffer, "commandBuffer") \
     X(commandBufferUnretained, "commandBufferWithUnretainedReferences") \
     X(commandBufferWithDescriptor, "commandBufferWithDescriptor:") X(commandQueue, "commandQueue") \
-    X(commit, "commit") X(count, "count") X(device, "device") X(domain, "domain") \
+    X(commit, "commit") X(commit4, "commit:count:options:") X(count, "count") X(device, "device") X(domain, "domain") \
     X(encodeSignalEvent, "encodeSignalEvent:value:") X(encodeWaitForEvent, "encodeWaitForEvent:value:") \
     X(error, "error") X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label") \
     X(localizedDescription, "localizedDescription") \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:") X(newObject, "new") \
+    X(newQueue4, "newMTL4CommandQueue") X(newQueue4With, "newMTL4CommandQueueWithDescriptor:error:") \
     X(newSharedEvent, "newSharedEvent") X(notifyListener, "notifyListener:atValue:block:") \
     X(objectAtIndex, "objectAtIndex:") X(objectForKey, "objectForKey:") X(registryID, "registryID") \
     X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setSignaledValue, "setSignaledValue:") \
-    X(signaledValue, "signaledValue") X(status, "status") X(stringWithCString, "stringWithCString:encoding:") \
-    X(stringWithUTF8String, "stringWithUTF8String:") X(userInfo, "userInfo") X(utf8String, "UTF8String")
+    X(signalEvent, "signalEvent:value:") X(signaledValue, "signaledValue") X(status, "status") \
+    X(stringWithCString, "stringWithCString:encoding:") \
+    X(stringWithUTF8String, "stringWithUTF8String:") X(supportsFamily, "supportsFamily:") X(userInfo, "userInfo") \
+    X(utf8String, "UTF8String") X(waitForEvent, "waitForEvent:value:")
 /* clang-format on */
 
 /* Registered when the first device is made, under the global lock; never written again. */
@@ -1288,6 +1315,8 @@ static struct gpusync__selectors {
 #define GPUSYNC__STATUS_COMMITTED 2ul
 #define GPUSYNC__STATUS_COMPLETED 4ul
 #define GPUSYNC__STATUS_ERROR 5ul
+
+#define GPUSYNC__FAMILY_METAL4 5002 /* MTLGPUFamilyMetal4 */
 
 /* RTLD_DEFAULT of <dlfcn.h>, which glibc declares for _GNU_SOURCE alone: every image that is
    loaded. */
@@ -1532,7 +1561,8 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 typedef struct gpusync__work {
     struct gpusync__work *next; /* of those that have a ticket, or that are free */
     gpusync_queue *queue;       /* with a reference */
-    void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals */
+    void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals. With
+                       Metal 4 MTL4CommitOptions come before the program's */
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
     uint32_t refs;                          /* the queue's list; each block; each look at it. Atomic */
     struct gpusync__work *next_dead;        /* of a list `dead` */
@@ -1560,7 +1590,9 @@ typedef struct gpusync__work {
     bool deaf;         /* a handler was lost: a look has to read the status of every command buffer */
     uint64_t since_ns; /* when it was sent; 0: not known, the queue was not idle */
     double gpu_start, gpu_end;
-    gpusync__entry turn; /* of work that is held for the order of values, on that timeline */
+    gpusync__entry
+        turn; /* of work that is held for the order of values, on that timeline; of work that Metal 4 has, with
+                            signals, on the queue's timeline `passed` */
     char label[64];
 } gpusync__work;
 
@@ -1584,10 +1616,12 @@ struct gpusync_queue {
     gpusync_spin own_spin;
     const gpusync_spin *spin;
     uint32_t limit, log_size;
-    bool imported, sticky;
-    uint64_t bad; /* the highest ticket that failed. Read without the lock */
-    bool untold;  /* no wait for everything has told of some failure. Read without the lock */
-    bool missed;  /* a thread had work to send, and found the order lock taken: its holder looks once more after its
+    bool imported, sticky, metal4;
+    gpusync_timeline *passed; /* of Metal 4: the tickets behind which the queue has made its signals */
+    void *known;              /* the class of a command buffer that fits the queue. Atomic */
+    uint64_t bad;             /* the highest ticket that failed. Read without the lock */
+    bool untold;              /* no wait for everything has told of some failure. Read without the lock */
+    bool missed; /* a thread had work to send, and found the order lock taken: its holder looks once more after its
                          unlock. Atomic */
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
@@ -1821,8 +1855,8 @@ static int64_t gpusync__driver_number(const char *message)
 }
 
 /* What a number says of the class of an error: one of the driver, whose meanings were seen with their texts in logs; of
-   MTLCommandBufferError. NONE: nothing, as all numbers that are not here. */
-enum { GPUSYNC__OF_DRIVER, GPUSYNC__OF_CODE, GPUSYNC__NUMBERINGS };
+   MTLCommandBufferError; of MTL4CommandQueueError. NONE: nothing, as all numbers that are not here. */
+enum { GPUSYNC__OF_DRIVER, GPUSYNC__OF_CODE, GPUSYNC__OF_CODE4, GPUSYNC__NUMBERINGS };
 #define GPUSYNC__NUMBERS 16 /* so many, from 0 on; those that are not shown are NONE */
 /* clang-format off */
 static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][GPUSYNC__NUMBERS] = {
@@ -1857,6 +1891,14 @@ static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][GPUSYNC__NUMBERS] = {
         /* 10 */ GPUSYNC_FAILURE_NONE,
         /* 11 */ GPUSYNC_FAILURE_DEVICE_REMOVED,
     },
+    {
+        /*  0 */ GPUSYNC_FAILURE_NONE,
+        /*  1 */ GPUSYNC_FAILURE_GPU_TIMEOUT,
+        /*  2 */ GPUSYNC_FAILURE_NOT_PERMITTED,
+        /*  3 */ GPUSYNC_FAILURE_OUT_OF_MEMORY,
+        /*  4 */ GPUSYNC_FAILURE_DEVICE_REMOVED,
+        /*  5 */ GPUSYNC_FAILURE_ACCESS_REVOKED,
+    },
 };
 /* clang-format on */
 
@@ -1864,14 +1906,15 @@ static const uint8_t gpusync__classes[GPUSYNC__NUMBERINGS][GPUSYNC__NUMBERS] = {
    numbers, and comes first. */
 static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t number)
 {
-    if (strcmp(error->domain, "MTLCommandBufferErrorDomain") != 0)
+    bool metal4 = strcmp(error->domain, "MTL4CommandQueueErrorDomain") == 0;
+    if (!metal4 && strcmp(error->domain, "MTLCommandBufferErrorDomain") != 0)
         return GPUSYNC_FAILURE_OTHER;
     if (strstr(error->message, "victim of GPU"))
         return GPUSYNC_FAILURE_INNOCENT_VICTIM;
     bool known = number >= 0 && number < GPUSYNC__NUMBERS, coded = error->code >= 0 && error->code < GPUSYNC__NUMBERS;
     uint8_t failure = known ? gpusync__classes[GPUSYNC__OF_DRIVER][number] : 0;
     if (!failure && coded)
-        failure = gpusync__classes[GPUSYNC__OF_CODE][error->code];
+        failure = gpusync__classes[metal4 ? GPUSYNC__OF_CODE4 : GPUSYNC__OF_CODE][error->code];
     return failure ? (gpusync_failure)failure : GPUSYNC_FAILURE_OTHER;
 }
 
@@ -1897,13 +1940,19 @@ static bool gpusync__is_loss(gpusync_failure failure)
     return failure == GPUSYNC_FAILURE_ACCESS_REVOKED || failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
 }
 
-/* Reads how a command buffer of the work failed. Metal nests errors: its own error has the driver's inside, and Metal 4
-   puts its own into one more, which has the same domain (mokume-metal/mokume, CommandFaultLog.swift). The innermost of
-   Metal's own has the code and the text. No lock is held. */
-GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *buffer, gpusync_error *error)
+/* The command buffer whose label a failure has: with Metal 4, where the source is a feedback, or NULL, the first. */
+static void *gpusync__labelled(const gpusync__work *w, void *source)
+{
+    return w->queue->metal4 ? w->buffers[w->first] : source;
+}
+
+/* Reads how a command buffer of the work failed, or from the feedback of Metal 4. Metal nests errors: its own error has
+   the driver's inside, and Metal 4 puts its own into one more, which has the same domain (mokume-metal/mokume,
+   CommandFaultLog.swift). The innermost of Metal's own has the code and the text. No lock is held. */
+GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, gpusync_error *error)
 {
     void *pool = gpusync__pool_push();
-    void *ns_error = gpusync__send_id(buffer, gpusync__sel.error);
+    void *ns_error = gpusync__send_id(source, gpusync__sel.error), *buffer = gpusync__labelled(w, source);
     void *key = gpusync__string("NSUnderlyingError");
     int64_t number = -1;
     char domain[sizeof error->domain];
@@ -1927,6 +1976,10 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *buffer, 
         number = gpusync__driver_number(error->message);
     error->result = GPUSYNC_ERROR_EXECUTION;
     error->failure = gpusync__classify(error, number);
+    if (!source) {
+        error->failure = GPUSYNC_FAILURE_GPU_TIMEOUT;
+        gpusync__copy_text(error->message, sizeof error->message, "Metal gave up a wait in front of the work");
+    }
     gpusync__copy_string(error->label, sizeof error->label, gpusync__send_id(buffer, gpusync__sel.label));
     if (!error->label[0])
         gpusync__copy_text(error->label, sizeof error->label, w->label);
@@ -2133,6 +2186,9 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
     if (t->kind == GPUSYNC__QUEUE) {
         gpusync__release_pooled(gpusync__queue_of(t)->metal);
         GPUSYNC_FREE(gpusync__queue_of(t)->log);
+        gpusync_timeline *passed = gpusync__queue_of(t)->passed;
+        if (passed && GPUSYNC__SUB(&passed->target.refs, 1) == 1)
+            gpusync__target_free(&passed->target);
     } else {
         gpusync__timeline_free(gpusync__timeline_of(t), spared);
     }
@@ -2470,8 +2526,12 @@ static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
 static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync__work **at = &q->first;
-    if (w->state != GPUSYNC__PUBLISHED || w->running || w->listed)
+    if (w->state != GPUSYNC__PUBLISHED || w->running || w->listed || w->stirring.next)
         return;
+    if (w->turn.next) { /* Metal may not have made the signals yet: it uses their events, and the queue */
+        gpusync__arm_later(q->passed, after);
+        return;
+    }
     while (*at != w)
         at = &(*at)->next;
     if ((*at = w->next) == NULL)
@@ -3029,6 +3089,8 @@ static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusyn
             gpusync__rejudge(w->queue, w, after);
         else if (w->state == GPUSYNC__ENDED)
             gpusync__settle(w->queue, w, after);
+        else
+            gpusync__leave(w->queue, w, after);
     }
 }
 
@@ -3131,13 +3193,24 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
     t->coming = number;
 }
 
+/* Has work with signals stay until a queue of Metal 4 has made them: gpusync__leave. */
+GPUSYNC__APART void gpusync__await_signals(gpusync_queue *q, gpusync__work *w)
+{
+    const gpusync__link *link = w->links;
+    while (link && !(link->signal && link->encoded))
+        link = link->next;
+    w->turn.number = w->ticket;
+    if (link)
+        gpusync__insert(&q->passed->target.entries, &w->turn);
+}
+
 /* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
 static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     if (w->state == GPUSYNC__HELD)
         gpusync__unhold(q, w);
     w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
-    w->running = w->count - w->passive;
+    w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
     w->since_ns = now;
     q->sent++;
     for (gpusync__link *link = w->links; link; link = link->next) {
@@ -3148,16 +3221,49 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
         if (link->target->kind == GPUSYNC__QUEUE && !w->enqueued)
             link->entry.number = 0; /* the ticket has ended well, and newer ones may push its record out */
     }
+    if (q->metal4)
+        gpusync__await_signals(q, w);
     if (w->running)
         return;
     gpusync__end(w, 0, after);
     gpusync__stir(w); /* nothing settles under an order lock */
 }
 
+/* Has a queue of Metal 4 wait for, or signal, a value of an event, behind what it has. */
+static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_timeline *t, uint64_t value)
+{
+    GPUSYNC__WITH(void, void *, uint64_t)(q->metal, sel, t->event, value + t->base);
+}
+
+/* The same with a queue of Metal 4, whose waits and signals are operations of the queue. Behind its signals comes one
+   of the queue's own, and keeps the work until then. Other work may end with the commit, and go. */
+GPUSYNC__APART void gpusync__send_work4(gpusync__work *w, gpusync__handler *h)
+{
+    const gpusync_queue *q = w->queue;
+    bool signals = w->turn.next != NULL;
+    h->work = w;
+    h->index = w->first;
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->encoded && !link->signal)
+            gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->target), link->entry.number);
+    gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, h);
+    GPUSYNC__WITH(void, void *const *, unsigned long, void *)
+    (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
+    for (const gpusync__link *link = signals ? w->links : NULL; link; link = link->next)
+        if (link->encoded && link->signal)
+            gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->entry.number);
+    if (signals)
+        gpusync__operate(q, gpusync__sel.signalEvent, q->passed, w->ticket);
+}
+
 /* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
 static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
 {
     gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), NULL, dev, 0};
+    if (w->queue->metal4) {
+        gpusync__send_work4(w, &h);
+        return;
+    }
     for (uint32_t i = w->passive, count = w->count; i < count; i++) {
         void *buffer = w->buffers[i];
         h.work = w;
@@ -3459,13 +3565,13 @@ static void gpusync__note_times(gpusync__work *w, double start, double end)
     }
 }
 
-/* A command buffer of the work has failed. Its text is read without a lock; without memory for it the failure is known
-   all the same. */
-GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *buffer, gpusync__after *after)
+/* A command buffer of the work has failed. source: the buffer; the feedback of Metal 4; NULL: Metal 4 has given up a
+   wait of the work. Its text is read without a lock; without memory for it the failure is known all the same. */
+GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__after *after)
 {
     gpusync_device *dev = w->queue->target.device;
     gpusync_error told, *error = (gpusync_error *)GPUSYNC_MALLOC(sizeof *error);
-    gpusync__read_failure(w, buffer, &told);
+    gpusync__read_failure(w, source, &told);
     if (error)
         *error = told;
     uint64_t now = gpusync_now_ns();
@@ -3504,30 +3610,46 @@ static void gpusync__handled(gpusync__work *w, double start, double end, bool ca
     gpusync__finish(dev, after);
 }
 
-/* For a status that is neither Completed nor Error. */
-GPUSYNC__APART bool gpusync__has_error(void *buffer)
+/* For a status that is neither Completed nor Error, and for a feedback of Metal 4. */
+GPUSYNC__APART bool gpusync__has_error(void *source)
 {
     void *pool = gpusync__pool_push();
-    bool has = gpusync__send_id(buffer, gpusync__sel.error) != NULL;
+    bool has = gpusync__send_id(source, gpusync__sel.error) != NULL;
     gpusync__pool_pop(pool);
     return has;
 }
 
-/* Metal's handler. The status is terminal by then; should it not be, Metal's error decides. */
+/* Whether Metal 4 has given up a wait in front of the work: it ran, and a value is not reached. */
+static bool gpusync__was_cut(const gpusync__work *w)
+{
+    for (const gpusync__link *link = w->queue->metal4 ? w->links : NULL; link; link = link->next) {
+        const gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (link->encoded && !link->signal &&
+            GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < link->entry.number + t->base)
+            return true;
+    }
+    return false;
+}
+
+/* Metal's handler. The status is terminal by then; should it not be, Metal's error decides. A feedback of Metal 4 has
+   no status. */
 static void gpusync__completed(void *block, void *argument)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     uint32_t index = ((const gpusync__handler *)block)->index;
     gpusync__work *w = gpusync__take_work(block);
-    (void)argument; /* perhaps a wrapper of the command buffer */
     if (!w)
         return;
-    void *buffer = w->buffers[index];
-    unsigned long status = gpusync__send_ulong(buffer, gpusync__sel.status); /* Metal has ordered the GPU's writes */
-    double start = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuStartTime);
-    double end = GPUSYNC__AS(double)(buffer, gpusync__sel.gpuEndTime);
-    if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(buffer)))
-        gpusync__failed(w, buffer, &after);
+    bool metal4 = w->queue->metal4; /* else the argument is perhaps a wrapper of the command buffer */
+    void *source = metal4 ? argument : w->buffers[index];
+    unsigned long status =
+        metal4 ? 0 : gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
+    double start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
+    double end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
+    if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
+        gpusync__failed(w, source, &after);
+    else if (metal4 && gpusync__was_cut(w))
+        gpusync__failed(w, NULL, &after);
     else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
         gpusync__failed(w, w->buffers[0], &after);
     gpusync__handled(w, start, end, true, &after);
@@ -3566,6 +3688,8 @@ static gpusync__work *gpusync__next_sent(const gpusync_queue *q, uint64_t behind
 static bool gpusync__is_over(const gpusync__work *w, void **failed)
 {
     *failed = NULL;
+    if (w->queue->metal4)
+        return false;                       /* it has no status: the feedback alone tells */
     for (uint32_t i = w->count; i-- > 0;) { /* the last is the last to end */
         unsigned long status = gpusync__status(w->buffers[i]);
         if (status < GPUSYNC__STATUS_COMPLETED)
@@ -4640,6 +4764,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_create(gpusync_queue *queue, c
         *out = NULL;
     if (!queue || !out)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue->metal4)
+        return GPUSYNC_ERROR_UNSUPPORTED;
     if (!desc)
         desc = &none;
     gpusync__keep(&queue->target); /* a destroy may begin */
@@ -4767,6 +4893,8 @@ static gpusync_result gpusync__join(gpusync__work *w)
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
+        if (q->metal4)
+            continue; /* its place is the ticket's */
         w->room++;
         if (!part) {
             q->room++; /* Metal has counted it, and never asks */
@@ -4868,9 +4996,29 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     return result;
 }
 
-/* Whether a command buffer that was made elsewhere is of this queue. */
-static gpusync_result gpusync__check_foreign(const gpusync_queue *q, void *buffer)
+/* Whether this is the class of a command buffer of the queue's kind. One of the other kind answers other messages. */
+GPUSYNC__APART bool gpusync__learn(gpusync_queue *q, void *cls)
 {
+    bool metal4 = gpusync__class_responds(cls, gpusync__sel.beginCommandBuffer);
+    if (metal4 == q->metal4)
+        __atomic_store_n(&q->known, cls, __ATOMIC_RELAXED);
+    return metal4 == q->metal4;
+}
+
+/* Whether this is a command buffer of the queue's kind. */
+static inline bool gpusync__fits(gpusync_queue *q, void *buffer)
+{
+    void *cls = gpusync__class_of(buffer);
+    return cls == __atomic_load_n(&q->known, __ATOMIC_RELAXED) || gpusync__learn(q, cls);
+}
+
+/* Whether a command buffer that was made elsewhere is of this queue. */
+static inline gpusync_result gpusync__check_foreign(gpusync_queue *q, void *buffer)
+{
+    if (!gpusync__fits(q, buffer))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    if (q->metal4)
+        return GPUSYNC_OK; /* one of Metal 4 is of no queue */
     void *pool = gpusync__pool_push();
     bool ours = gpusync__send_id(buffer, gpusync__sel.commandQueue) == q->metal;
     gpusync__pool_pop(pool);
@@ -4903,10 +5051,24 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool open
     return NULL;
 }
 
+/* The commit to a queue of Metal 4: a submission without waits and signals. */
+GPUSYNC__APART gpusync_result gpusync__commit4(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    gpusync_submission s;
+    memset(&s, 0, sizeof s);
+    s.command_buffers = &command_buffer;
+    s.command_buffer_count = 1;
+    return gpusync_submit(queue, &s, ticket);
+}
+
 GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
     if (!queue || !command_buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue->metal4)
+        return gpusync__commit4(queue, command_buffer, ticket);
+    if (!gpusync__fits(queue, command_buffer))
+        return GPUSYNC_ERROR_UNSUPPORTED;
     unsigned long status = gpusync__status(command_buffer);
     bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
     if (status >= GPUSYNC__STATUS_COMMITTED)
@@ -4927,7 +5089,7 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
 {
     gpusync_queue *q = w->queue;
-    uint32_t place = !w->given && !(q->imported && own);
+    uint32_t place = q->metal4 || (!w->given && !(q->imported && own));
     uint32_t most = q->imported ? q->limit : 3 * q->limit;
     gpusync__lock(q->target.device);
     bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
@@ -4955,6 +5117,8 @@ GPUSYNC_API gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *beh
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_result result = behind ? gpusync__check_foreign(queue, behind) : GPUSYNC_OK;
+    if (queue->metal4)
+        return GPUSYNC_ERROR_UNSUPPORTED;
     if (result == GPUSYNC_OK && behind && gpusync__status(behind) < GPUSYNC__STATUS_COMMITTED)
         result = GPUSYNC_ERROR_NOT_COMMITTED;
     if (result == GPUSYNC_OK)
@@ -5080,6 +5244,8 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     bool opened = false;
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (q->metal4 || !gpusync__fits(q, buffer))
+        return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__refuses(q, true);
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__open_of(q, buffer, &opened, &result) : NULL;
     if (!w)
@@ -5118,7 +5284,7 @@ static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submiss
 {
     const gpusync_point *points = signal ? s->signals : s->waits;
     size_t count = signal ? s->signal_count : s->wait_count;
-    bool encoded = !(s->flags & GPUSYNC_SUBMIT_HOST_SYNC);
+    bool encoded = !(s->flags & GPUSYNC_SUBMIT_HOST_SYNC) && !(w->queue->metal4 && !w->given);
     gpusync__link *link;
     *needed = false;
     if (count && !points)
@@ -5127,7 +5293,7 @@ static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submiss
         gpusync_result result = gpusync__add_link(w, &points[i], signal, encoded, &link);
         if (result != GPUSYNC_OK)
             return result;
-        *needed |= (link && link->encoded);
+        *needed |= link && link->encoded;
     }
     return GPUSYNC_OK;
 }
@@ -5144,7 +5310,7 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     gpusync_result result = gpusync__check_foreign(q, buffer);
     if (result != GPUSYNC_OK)
         return result;
-    unsigned long status = gpusync__status(buffer);
+    unsigned long status = q->metal4 ? GPUSYNC__STATUS_NOT_ENQUEUED : gpusync__status(buffer);
     if (status >= GPUSYNC__STATUS_COMMITTED)
         return GPUSYNC_ERROR_ALREADY_COMMITTED;
     bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
@@ -5156,16 +5322,18 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     return GPUSYNC_OK;
 }
 
-/* Makes gpusync's own command buffer for the waits or signals. Those of parts are encoded already, and join later. */
+/* Makes gpusync's own command buffer for the waits or signals, or Metal 4's commit options. The points of parts are
+   encoded already, and join later. */
 static gpusync_result gpusync__add_own(gpusync__work *w, uint32_t i, bool signal)
 {
-    void *buffer = w->buffers[i] = gpusync__make_own(w->queue);
-    if (!buffer)
-        return GPUSYNC_ERROR_METAL_NIL;
+    bool metal4 = w->queue->metal4;
+    void *made = w->buffers[i] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
+    if (metal4 || !made)
+        return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
     void *pool = gpusync__pool_push();
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->encoded && link->signal == signal)
-            gpusync__encode(buffer, link);
+            gpusync__encode(made, link);
     gpusync__pool_pop(pool);
     return GPUSYNC_OK;
 }
@@ -5179,6 +5347,9 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->given = (uint32_t)s->command_buffer_count;
     gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = gpusync__add_links(w, s, false, &front);
+    bool metal4 = w->queue->metal4;
+    if (metal4)
+        front = w->given != 0; /* MTL4CommitOptions */
     w->waits_end = w->links_end;
     w->buffers[0] = NULL;
     w->first = w->count = front;
@@ -5187,10 +5358,10 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     if (result == GPUSYNC_OK)
         result = gpusync__add_links(w, s, true, &back);
     if (result == GPUSYNC_OK)
-        result = gpusync__reserve(w, (uint32_t)front + back);
+        result = gpusync__reserve(w, metal4 ? 0 : (uint32_t)front + back);
     if (result == GPUSYNC_OK && front)
         result = gpusync__add_own(w, 0, false);
-    if (result == GPUSYNC_OK && back)
+    if (result == GPUSYNC_OK && back && !metal4)
         result = gpusync__add_own(w, w->count++, true);
     return result;
 }
@@ -5551,6 +5722,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
     gpusync__sleeper_init(&s, dev, NULL, 0);
+    gpusync__look_everywhere(dev);                                /* for what waits for signals of Metal 4 */
     gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
     gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
     gpusync__sleeper_end(&s, dev);
@@ -5669,20 +5841,50 @@ GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc
     return GPUSYNC_OK;
 }
 
-/* Makes or retains the Metal queue. One that is made here holds more than its limit: see gpusync__has_room. Needs a
-   pool. */
+/* A new Metal queue, +1, or NULL. It holds more than the limit: see gpusync__has_room. */
+static void *gpusync__new_queue(const gpusync_device *dev, uint32_t limit, const char *label)
+{
+    unsigned long most = 3 * (unsigned long)limit + 1;
+    void *queue = GPUSYNC__WITH(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
+    if (label)
+        gpusync__send_void_id(queue, gpusync__sel.setLabel, gpusync__label(label));
+    return queue;
+}
+
+/* Whether the device makes queues of Metal 4. The family is asked for, too: the class of a device that lacks Metal 4
+   may have the method all the same (assumed, of Apple's paravirtual device). */
+static bool gpusync__has_metal4(void *metal)
+{
+    void *cls = gpusync__class_of(metal);
+    return gpusync__class_responds(cls, gpusync__sel.newQueue4) &&
+           gpusync__class_responds(cls, gpusync__sel.supportsFamily) &&
+           GPUSYNC__WITH(signed char, long)(metal, gpusync__sel.supportsFamily, GPUSYNC__FAMILY_METAL4);
+}
+
+/* A new queue of Metal 4, +1, or NULL. Its label comes from a descriptor. */
+static void *gpusync__new_queue4(const gpusync_device *dev, const char *label)
+{
+    void *desc = label ? gpusync__new_object("MTL4CommandQueueDescriptor") : NULL;
+    if (!desc)
+        return gpusync__send_id(dev->metal, gpusync__sel.newQueue4);
+    gpusync__send_void_id(desc, gpusync__sel.setLabel, gpusync__label(label));
+    void *queue = GPUSYNC__WITH(void *, void *, void **)(dev->metal, gpusync__sel.newQueue4With, desc, NULL);
+    gpusync__release(desc);
+    return queue;
+}
+
+/* Makes or retains the Metal queue. Needs a pool. */
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     void *given = desc->metal_queue;
-    unsigned long most = 3 * (unsigned long)q->limit + 1;
+    if (!given && q->metal4 && !gpusync__has_metal4(dev->metal))
+        return GPUSYNC_ERROR_UNSUPPORTED;
     if (!given) {
-        q->metal = GPUSYNC__WITH(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
-        if (desc->label)
-            gpusync__send_void_id(q->metal, gpusync__sel.setLabel, gpusync__label(desc->label));
+        q->metal = q->metal4 ? gpusync__new_queue4(dev, desc->label) : gpusync__new_queue(dev, q->limit, desc->label);
         gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
         return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
     }
-    if (!gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commandBuffer))
+    if (!q->metal4 && (desc->metal4 || !gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commandBuffer)))
         return GPUSYNC_ERROR_UNSUPPORTED;
     void *device = gpusync__send_id(given, gpusync__sel.device); /* wrappers of validation layers differ by pointer */
     if (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
@@ -5700,7 +5902,9 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_devic
 static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     const uint32_t most = UINT32_MAX / 8;
-    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : 63;
+    void *given = desc->metal_queue;
+    q->metal4 = given ? gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commit4) : desc->metal4;
+    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : q->metal4 ? most : 63;
     q->limit = q->limit < most ? q->limit : most;
     q->log_size = desc->error_log_count ? desc->error_log_count : 64;
     gpusync__ring_init(&q->open);
@@ -5716,10 +5920,20 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     }
 }
 
+/* The timeline is a queue's own: it is no object of the program's that the device counts. */
+static void gpusync__hide(gpusync_timeline *t)
+{
+    gpusync_device *dev = t->target.device;
+    gpusync__lock(dev);
+    dev->objects--;
+    gpusync__unlock(dev);
+}
+
 GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
                                                 gpusync_queue **out)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false};
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false};
+    static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (out)
         *out = NULL;
@@ -5737,12 +5951,18 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
         result = gpusync__metal_queue(q, dev, desc);
         gpusync__pool_pop(pool);
     }
+    if (result == GPUSYNC_OK && q->metal4)
+        result = gpusync_timeline_create(dev, &own, &q->passed);
     if (result == GPUSYNC_OK)
         result = gpusync__target_begin(&q->target, dev, GPUSYNC__QUEUE);
+    if (q->passed)
+        gpusync__hide(q->passed);
     if (result == GPUSYNC_OK) {
         *out = q;
         return result;
     }
+    if (q->passed)
+        gpusync__unref(&q->passed->target);
     gpusync__release_pooled(q->metal);
     GPUSYNC_FREE(q->log);
     GPUSYNC_FREE(q);
