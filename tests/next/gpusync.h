@@ -385,6 +385,10 @@ typedef struct gpusync_queue_desc {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: see "Queues of Metal 4". */
     bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_clear_failure. */
+    /** Asks Metal which encoder failed (gpusync_error.encoder), for the command buffers that gpusync makes; it costs
+       time on CPU and GPU. Other buffers bring MTLCommandBufferDescriptor.errorOptions of their own. macOS 11, iOS 14.
+       */
+    bool encoder_status;
 } gpusync_queue_desc;
 
 /** Make the gpusync_queue of a command queue of the device, one for each: two of one command queue, which gpusync does
@@ -621,6 +625,8 @@ struct gpusync_error {
     char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
     char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
     char queue_label[64];    /**< Of its queue. */
+    char encoder[64];        /**< Label of the encoder that Metal names as faulted, else as affected: needs
+                                  gpusync_queue_desc.encoder_status. */
 };
 
 #define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_queue_next_error that skips what is on record. */
@@ -1288,19 +1294,21 @@ static void gpusync__send_void_id(void *self, void *sel, void *other)
     X(beginCommandBuffer, "beginCommandBufferWithAllocator:") X(code, "code") X(commandBuffer, "commandBuffer") \
     X(commandBufferUnretained, "commandBufferWithUnretainedReferences") \
     X(commandBufferWithDescriptor, "commandBufferWithDescriptor:") X(commandQueue, "commandQueue") \
-    X(commit, "commit") X(commit4, "commit:count:options:") X(count, "count") X(device, "device") X(domain, "domain") \
-    X(encodeSignalEvent, "encodeSignalEvent:value:") X(encodeWaitForEvent, "encodeWaitForEvent:value:") \
-    X(error, "error") X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label") \
+    X(commit, "commit") X(commit4, "commit:count:options:") X(count, "count") X(device, "device") \
+    X(domain, "domain") X(encodeSignalEvent, "encodeSignalEvent:value:") \
+    X(encodeWaitForEvent, "encodeWaitForEvent:value:") X(error, "error") X(errorState, "errorState") \
+    X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label") \
     X(localizedDescription, "localizedDescription") \
     X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:") X(newObject, "new") \
     X(newQueue4, "newMTL4CommandQueue") X(newQueue4With, "newMTL4CommandQueueWithDescriptor:error:") \
     X(newSharedEvent, "newSharedEvent") X(notifyListener, "notifyListener:atValue:block:") \
     X(objectAtIndex, "objectAtIndex:") X(objectForKey, "objectForKey:") X(registryID, "registryID") \
-    X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") X(setSignaledValue, "setSignaledValue:") \
-    X(signalEvent, "signalEvent:value:") X(signaledValue, "signaledValue") X(status, "status") \
-    X(stringWithCString, "stringWithCString:encoding:") \
-    X(stringWithUTF8String, "stringWithUTF8String:") X(supportsFamily, "supportsFamily:") X(userInfo, "userInfo") \
-    X(utf8String, "UTF8String") X(waitForEvent, "waitForEvent:value:")
+    X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") \
+    X(setRetainedReferences, "setRetainedReferences:") X(setSignaledValue, "setSignaledValue:") \
+    X(signaledValue, "signaledValue") X(signalEvent, "signalEvent:value:") X(status, "status") \
+    X(stringWithCString, "stringWithCString:encoding:") X(stringWithUTF8String, "stringWithUTF8String:") \
+    X(supportsFamily, "supportsFamily:") X(userInfo, "userInfo") X(utf8String, "UTF8String") \
+    X(waitForEvent, "waitForEvent:value:")
 /* clang-format on */
 
 /* Registered when the first device is made, under the global lock; never written again. */
@@ -1616,7 +1624,7 @@ struct gpusync_queue {
     gpusync_spin own_spin;
     const gpusync_spin *spin;
     uint32_t limit, log_size;
-    bool imported, sticky, metal4;
+    bool imported, sticky, metal4, encoder_status;
     gpusync_timeline *passed; /* of Metal 4: the tickets behind which the queue has made its signals */
     void *known;              /* the class of a command buffer that fits the queue. Atomic */
     uint64_t bad;             /* the highest ticket that failed. Read without the lock */
@@ -1940,6 +1948,26 @@ static bool gpusync__is_loss(gpusync_failure failure)
     return failure == GPUSYNC_FAILURE_ACCESS_REVOKED || failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
 }
 
+/* Reads which encoder Metal names. What is missing or malformed is skipped (athei/mtld3d#571). */
+static void gpusync__read_encoder(gpusync_error *error, void *encoders)
+{
+    enum { AFFECTED = 2, FAULTED = 4 }; /* MTLCommandEncoderErrorState */
+    bool listed = gpusync__class_responds(gpusync__class_of(encoders), gpusync__sel.objectAtIndex);
+    unsigned long count = listed ? gpusync__send_ulong(encoders, gpusync__sel.count) : 0;
+    long worst = 0;
+    for (unsigned long i = 0; i < count; i++) {
+        void *info = GPUSYNC__WITH(void *, unsigned long)(encoders, gpusync__sel.objectAtIndex, i);
+        void *cls = gpusync__class_of(info);
+        bool tells =
+            gpusync__class_responds(cls, gpusync__sel.errorState) && gpusync__class_responds(cls, gpusync__sel.label);
+        long state = tells ? GPUSYNC__AS(long)(info, gpusync__sel.errorState) : 0;
+        if ((state != AFFECTED && state != FAULTED) || state <= worst)
+            continue;
+        worst = state;
+        gpusync__copy_string(error->encoder, sizeof error->encoder, gpusync__send_id(info, gpusync__sel.label));
+    }
+}
+
 /* The command buffer whose label a failure has: with Metal 4, where the source is a feedback, or NULL, the first. */
 static void *gpusync__labelled(const gpusync__work *w, void *source)
 {
@@ -1954,6 +1982,7 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
     void *pool = gpusync__pool_push();
     void *ns_error = gpusync__send_id(source, gpusync__sel.error), *buffer = gpusync__labelled(w, source);
     void *key = gpusync__string("NSUnderlyingError");
+    void *encoders_key = gpusync__string("MTLCommandBufferEncoderInfoErrorKey"); /* its text: assumed */
     int64_t number = -1;
     char domain[sizeof error->domain];
 
@@ -1970,6 +1999,8 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
         if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
             number = (uint32_t)code;
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
+        if (!error->encoder[0])
+            gpusync__read_encoder(error, GPUSYNC__WITH(void *, void *)(info, gpusync__sel.objectForKey, encoders_key));
         ns_error = GPUSYNC__WITH(void *, void *)(info, gpusync__sel.objectForKey, key);
     }
     if (number < 0)
@@ -4704,13 +4735,26 @@ static void gpusync__drop(gpusync__work *w)
     gpusync__work_unref(w);
 }
 
+/* A descriptor that has Metal tell which encoder failed, +1, or NULL. */
+static void *gpusync__own_descriptor(const gpusync_command_buffer_desc *desc)
+{
+    const unsigned long encoder_status = 1; /* MTLCommandBufferErrorOptionEncoderExecutionStatus */
+    void *descriptor = gpusync__new_object("MTLCommandBufferDescriptor");
+    GPUSYNC__WITH(void, unsigned long)(descriptor, gpusync__sel.setErrorOptions, encoder_status);
+    GPUSYNC__WITH(void, signed char)(descriptor, gpusync__sel.setRetainedReferences, !desc->unretained_references);
+    return descriptor;
+}
+
 /* Makes Metal's command buffer, +0, for the caller's pool. */
 static void *gpusync__make_buffer(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
     void *sel = desc->unretained_references ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer;
-    void *made = desc->descriptor ? GPUSYNC__WITH(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor,
-                                                                  desc->descriptor)
-                                  : gpusync__send_id(q->metal, sel);
+    void *own = q->encoder_status && !desc->descriptor ? gpusync__own_descriptor(desc) : NULL;
+    void *descriptor = own ? own : desc->descriptor;
+    void *made = descriptor
+                     ? GPUSYNC__WITH(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, descriptor)
+                     : gpusync__send_id(q->metal, sel);
+    gpusync__release(own);
     if (desc->label)
         gpusync__send_void_id(made, gpusync__sel.setLabel, gpusync__label(desc->label));
     return made;
@@ -5534,6 +5578,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, con
         gpusync__clean(error.message, sizeof error.message);
         gpusync__clean(error.label, sizeof error.label);
         gpusync__clean(error.queue_label, sizeof error.queue_label);
+        gpusync__clean(error.encoder, sizeof error.encoder);
     }
     if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
         error.result = GPUSYNC_ERROR_EXECUTION;
@@ -5912,6 +5957,7 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     gpusync__ring_init(&q->ready);
     gpusync__ring_init(&q->rooms);
     q->sticky = desc->sticky_failure;
+    q->encoder_status = desc->encoder_status;
     q->imported = desc->metal_queue != NULL;
     q->spin = dev->spin;
     if (desc->spin) {
@@ -5932,7 +5978,7 @@ static void gpusync__hide(gpusync_timeline *t)
 GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
                                                 gpusync_queue **out)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false};
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, false};
     static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (out)
