@@ -195,6 +195,7 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
         {NULL, 1, "Internal Error of (a copy of) a shader (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false,
          false}, /* the number stands behind the second parenthesis, or a later one */
         {NULL, 12, "A picture (4:3) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* no number: eight digits */
+        {NULL, 12, "Slice (00000003 of 16) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* ... and a colon */
         {NULL, 4, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
         {"NSPOSIXErrorDomain", 4, "Ignored (00000004:" IGNORED ")", GPUSYNC_FAILURE_OTHER, false, false},
     };
@@ -539,6 +540,39 @@ static void test_S4_a_result_of_the_call_is_no_end(void **state)
     assert_ok(wait_for(s->q[0], ticket, &error));
     assert_memory_equal(&error, &untouched, sizeof error);
     assert_int_equal(failures_of(s->q[0]), 0);
+}
+
+/* What no command buffer tells has a class all the same: NONE would say that nothing failed. */
+static void test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline_desc desc = {.signalled_by_others = true};
+    gpusync_timeline *timeline;
+    gpusync_wait_options options = {0};
+    gpusync_error error;
+    note n = {0};
+    assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    options.error = &error;
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    assert_ok(gpusync_timeline_create(s->device, &desc, &timeline));
+    metal_event_signal(gpusync_timeline_metal(timeline, NULL), UINT64_MAX);
+    assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = new_timeline(s->device);
+    on_done(at(timeline, 1), &n);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(n.error.failure, GPUSYNC_FAILURE_OTHER);
+    fail_one(s, s->q[0]);
+    fail_one(s, s->q[0]);
+    assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
 }
 
 /* -- fields of a record ------------------------------------------------------------------------------------------- */
@@ -2391,6 +2425,8 @@ int main(void)
         on_stage(test_S4_a_ticket_ends_once),
         on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost),
         on_stage(test_S4_a_result_of_the_call_is_no_end),
+        on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1,
+                      .queue = {.error_log_count = 1}),
         on_stage(test_R14_a_record_tells_what_failed_where_and_why),
         on_stage(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer),
         on_stage(test_R14_a_given_queue_is_named_by_its_own_label),

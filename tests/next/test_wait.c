@@ -757,6 +757,28 @@ static void test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone(void *
     PUT(&world.on, false);
 }
 
+/* A wake-up ends one sleep. Where the wait then goes on it sleeps again, and does not look at the clock over and over:
+   the world's clock counts the looks. */
+static void test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_point points[2] = {at(s->t[0], 1), at(s->t[1], 1)};
+    job j = {0};
+    uint64_t now;
+    PUT(&world.now, gpusync_now_ns() + SECONDS(1000000));
+    PUT(&world.on, true);
+    job_many(&j, points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    while (softmetal_message_count("notifyListener:atValue:block:") < 1) sched_yield();
+    signal_value(s->t[0], 1);
+    while (softmetal_message_count("notifyListener:atValue:block:") < 2) sched_yield(); /* it waits for the other one */
+    now = world_now();
+    usleep(20000);
+    assert_true(world_now() - now < US(10));
+    signal_value(s->t[1], 1);
+    assert_ok(job_end(&j));
+    PUT(&world.on, false);
+}
+
 /* -- options.error ------------------------------------------------------------------------------------------------- */
 
 static gpusync_error unfilled(void)
@@ -1890,6 +1912,8 @@ int main(void)
         on_stage_with(test_S5_the_sleep_of_gpusync_itself_wakes_every_thread, .threads = true),
         on_stage_with(test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone, .threads = true, .timelines = 1,
                       .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up, .threads = true,
+                      .timelines = 2, .timeline = {.signalled_by_others = true}),
         cmocka_unit_test(test_S4_without_an_error_options_error_is_left_alone),
         cmocka_unit_test(test_S4_a_wait_fills_options_error_with_the_failure),
         on_world_with(test_S4_refusals_fill_options_error, .timelines = 1),
