@@ -79,7 +79,7 @@
      >>impl         how it works, on one page: lives, locks, invariants
          >>objc  >>platform  >>objects  >>failure  >>lists  >>lifetimes  >>values  >>settle  >>held  >>send  >>events
          >>after  >>ended  >>look  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines  >>destroy
-         >>create  >>stubs
+         >>create  >>warmup  >>stubs
      >>history      changes, licence
 
    >>options ----------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ extern "C" {
     X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */                  \
     X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
     X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where no call may wait or destroy")                           \
-    X(ERROR_IN_USE, -18, "the device still has queues or timelines")                                               \
+    X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled already, or out of range")             \
     X(ERROR_QUEUE_FULL, -20, "the queue has no room for another command buffer")                                   \
     X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
@@ -308,6 +308,7 @@ GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
 typedef struct gpusync_device gpusync_device;     /**< Stands for an MTLDevice: hooks, callbacks. */
 typedef struct gpusync_queue gpusync_queue;       /**< Stands for an MTLCommandQueue: tickets, failures. */
 typedef struct gpusync_timeline gpusync_timeline; /**< A number that only rises, in an MTLSharedEvent: >>more. */
+typedef struct gpusync_warmup gpusync_warmup;     /**< Pipelines that are compiled in advance: >>rare. */
 typedef struct gpusync_hooks gpusync_hooks;       /**< How a wait sleeps: >>rare. */
 typedef struct gpusync_spin gpusync_spin;         /**< How long a wait spins: >>rare. */
 
@@ -359,15 +360,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
 
-/** Destroy a device that has no queue and no timeline any more. After OK gpusync calls no function of the program.
-    Returns  OK; ERROR_IN_USE: a queue or timeline is left, perhaps one that a gpusync_*_destroy_later call is
-             destroying: it is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error
-             nothing has changed.
-    Threads one, see >>threads   Owns releases the Metal device
-    Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
-           calls have left the device, and Metal has dropped the blocks of gpusync's handlers, which it does after each
-           handler (assumed). If one of them has not by then, the log says so: the code of gpusync must stay loaded, and
-           such a call may still log or notify. */
+/** Destroy a device that has no queue, timeline and warm-up any more. After OK gpusync calls no function of the
+   program. Returns  OK; ERROR_IN_USE: one of these is left, perhaps one that a gpusync_*_destroy_later call is
+   destroying: it is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error nothing
+   has changed. Threads one, see >>threads   Owns releases the Metal device Blocks in the yield and park hooks, until a
+   callback that runs has returned; then a second at most, until other calls have left the device, and Metal has dropped
+   the blocks of gpusync's handlers, which it does after each handler (assumed). If one of them has not by then, the log
+   says so: the code of gpusync must stay loaded, and such a call may still log or notify. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Options of a queue. */
@@ -1049,6 +1048,56 @@ struct gpusync_hooks {
     void *GPUSYNC_OPT user; /**< Passed to all three. */
 };
 
+/** A compute pipeline to compile: a function of a source text or of a library, one of which is NULL. Pass a library
+   where several pipelines are of one text: else each compiles the text. */
+typedef struct gpusync_pipeline_desc {
+    const char *GPUSYNC_OPT source; /**< Metal's shading language. */
+    void *GPUSYNC_OPT library;      /**< An MTLLibrary; retained. */
+    const char *function;           /**< Its name. */
+} gpusync_pipeline_desc;
+
+/** What to warm up. */
+typedef struct gpusync_warmup_desc {
+    const gpusync_pipeline_desc *GPUSYNC_OPT pipelines; /**< To compile, each listed once. Copied. */
+    size_t pipeline_count;                              /**< 0: pipelines may be NULL. */
+    bool disabled; /**< Nothing is compiled in advance: gpusync_warmup_pipeline compiles what is asked for. */
+} gpusync_warmup_desc;
+
+/** Compile pipelines in advance, in their order, on a dispatch queue of quality of service "user initiated": the first
+    use of a shader is slow. Any number of threads may use the warm-up, and each pipeline compiles once.
+    Returns  OK: it has begun; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_INVALID_ARGUMENT also: a pipeline without a
+             function, or with both a source and a library, or none.
+    Threads any   Blocks no   Owns the device must outlive the warm-up */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
+                                                                  const gpusync_warmup_desc *desc,
+                                                                  gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
+
+/** Wait until all pipelines are compiled. A failure does not stop the others. done, total  Get how many are compiled,
+   well or not, and how many are to be. May be NULL. total is 0, and so nothing is waited for, if the warm-up is
+   disabled. With a timeout of 0 the call reads the progress. Returns  OK; ERROR_COMPILE: all are done, and one has
+   failed: see gpusync_warmup_pipeline; TIMEOUT; ERROR_DESTROYED; ERROR_DEVICE_LOST; ERROR_WOULD_DEADLOCK: as
+   gpusync_wait. Threads any   Blocks as gpusync_wait   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
+                                                                 size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
+
+/** Get one pipeline. If its compilation has not begun, the call compiles it, whatever its limit; else it waits for it.
+    i           The pipeline's number in the desc, from 0.
+    timeout_ns  0: does not compile, and does not wait.
+    error       With ERROR_COMPILE: gets Metal's text, and the function's name as its label. May be NULL.
+    Returns  OK; ERROR_COMPILE; else as gpusync_warmup_wait. ERROR_INVALID_ARGUMENT also: no such number.
+    Threads any   Blocks while it compiles, else as gpusync_wait
+    Owns *out is an MTLComputePipelineState, borrowed for as long as the warm-up lives */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i,
+                                                                     uint64_t timeout_ns,
+                                                                     void *GPUSYNC_OPT *GPUSYNC_REQ out,
+                                                                     gpusync_error *GPUSYNC_OPT error);
+
+/** Destroy a warm-up. Pipelines whose compilation has not begun are skipped; waits end with ERROR_DESTROYED.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
+    Threads one, see >>threads   Blocks until what compiles now is compiled, which may take seconds
+    Owns releases its pipelines */
+GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT warmup);
+
 /** The clock of deadline_ns and of timeouts.
     Returns  monotonic nanoseconds, which stop while an Apple system sleeps.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API uint64_t gpusync_now_ns(void);
@@ -1299,16 +1348,17 @@ static void gpusync__send_void_id(void *self, void *sel, void *other)
     X(encodeWaitForEvent, "encodeWaitForEvent:value:") X(error, "error") X(errorState, "errorState") \
     X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label") \
     X(localizedDescription, "localizedDescription") \
-    X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:") X(newObject, "new") \
-    X(newQueue4, "newMTL4CommandQueue") X(newQueue4With, "newMTL4CommandQueueWithDescriptor:error:") \
-    X(newSharedEvent, "newSharedEvent") X(notifyListener, "notifyListener:atValue:block:") \
-    X(objectAtIndex, "objectAtIndex:") X(objectForKey, "objectForKey:") X(registryID, "registryID") \
-    X(setErrorOptions, "setErrorOptions:") X(setLabel, "setLabel:") \
-    X(setRetainedReferences, "setRetainedReferences:") X(setSignaledValue, "setSignaledValue:") \
-    X(signaledValue, "signaledValue") X(signalEvent, "signalEvent:value:") X(status, "status") \
-    X(stringWithCString, "stringWithCString:encoding:") X(stringWithUTF8String, "stringWithUTF8String:") \
-    X(supportsFamily, "supportsFamily:") X(userInfo, "userInfo") X(utf8String, "UTF8String") \
-    X(waitForEvent, "waitForEvent:value:")
+    X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:") X(newFunction, "newFunctionWithName:") \
+    X(newLibrary, "newLibraryWithSource:options:error:") X(newObject, "new") \
+    X(newPipeline, "newComputePipelineStateWithFunction:error:") X(newQueue4, "newMTL4CommandQueue") \
+    X(newQueue4With, "newMTL4CommandQueueWithDescriptor:error:") X(newSharedEvent, "newSharedEvent") \
+    X(notifyListener, "notifyListener:atValue:block:") X(objectAtIndex, "objectAtIndex:") \
+    X(objectForKey, "objectForKey:") X(registryID, "registryID") X(setErrorOptions, "setErrorOptions:") \
+    X(setLabel, "setLabel:") X(setRetainedReferences, "setRetainedReferences:") \
+    X(setSignaledValue, "setSignaledValue:") X(signaledValue, "signaledValue") X(signalEvent, "signalEvent:value:") \
+    X(status, "status") X(stringWithCString, "stringWithCString:encoding:") \
+    X(stringWithUTF8String, "stringWithUTF8String:") X(supportsFamily, "supportsFamily:") X(userInfo, "userInfo") \
+    X(utf8String, "UTF8String") X(waitForEvent, "waitForEvent:value:")
 /* clang-format on */
 
 /* Registered when the first device is made, under the global lock; never written again. */
@@ -1520,7 +1570,7 @@ typedef struct gpusync__callback {
     gpusync_error error; /* how its point has failed; result OK: it has not */
 } gpusync__callback;
 
-enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE };
+enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE, GPUSYNC__WARMUP };
 
 /* Reasons for a wait to look under the lock, in target.alert: read without it. */
 enum {
@@ -1530,7 +1580,8 @@ enum {
     GPUSYNC__STUCK = 8   /* a failure sticks to a queue */
 };
 
-/* What rises: the tickets of a queue, the values of a timeline. The first field of both. */
+/* What rises: the tickets of a queue, the values of a timeline, the number of pipelines that a warm-up has compiled.
+   The first field of each. */
 typedef struct gpusync__target {
     gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
     uint32_t alert;     /* likewise */
@@ -1926,6 +1977,15 @@ static gpusync_failure gpusync__classify(const gpusync_error *error, int64_t num
     return failure ? (gpusync_failure)failure : GPUSYNC_FAILURE_OTHER;
 }
 
+/* Copies code, domain and message of an NSError. Needs a pool. */
+static void gpusync__read_ns_error(gpusync_error *error, void *ns_error)
+{
+    error->code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+    gpusync__copy_string(error->domain, sizeof error->domain, gpusync__send_id(ns_error, gpusync__sel.domain));
+    gpusync__copy_string(error->message, sizeof error->message,
+                         gpusync__send_id(ns_error, gpusync__sel.localizedDescription));
+}
+
 /* Fills in an error of gpusync's own. */
 static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
 {
@@ -1988,16 +2048,11 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
 
     memset(error, 0, sizeof *error);
     for (int depth = 0; ns_error && depth < 4; depth++) {
-        long code = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
-        void *text = gpusync__send_id(ns_error, gpusync__sel.localizedDescription);
         gpusync__copy_string(domain, sizeof domain, gpusync__send_id(ns_error, gpusync__sel.domain));
-        if (depth == 0 || strcmp(domain, error->domain) == 0) {
-            error->code = code;
-            gpusync__copy_text(error->domain, sizeof error->domain, domain);
-            gpusync__copy_string(error->message, sizeof error->message, text);
-        }
+        if (depth == 0 || strcmp(domain, error->domain) == 0)
+            gpusync__read_ns_error(error, ns_error);
         if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
-            number = (uint32_t)code;
+            number = (uint32_t)GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
         if (!error->encoder[0])
             gpusync__read_encoder(error, GPUSYNC__WITH(void *, void *)(info, gpusync__sel.objectForKey, encoders_key));
@@ -2063,7 +2118,8 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(const gpusync_dev
 /* The name of a target, in the texts for people. */
 static const char *gpusync__name(const gpusync__target *t, char name[96])
 {
-    const char *kind = t->kind == GPUSYNC__QUEUE ? "queue" : "timeline";
+    static const char *const kinds[] = {"queue", "timeline", "warm-up"};
+    const char *kind = kinds[t->kind];
     if (t->label[0])
         snprintf(name, 96, "%s '%s'", kind, t->label);
     else
@@ -2131,6 +2187,7 @@ static void gpusync__unlist(gpusync__entry *e)
    one of each block that Metal holds and of each look. The last reference frees, on whatever thread, without a lock. */
 
 static void gpusync__return_room(const gpusync__work *w);
+static void gpusync__warmup_free(gpusync__target *t);
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 
 /* The last reference of the device is gone. */
@@ -2220,8 +2277,10 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
         gpusync_timeline *passed = gpusync__queue_of(t)->passed;
         if (passed && GPUSYNC__SUB(&passed->target.refs, 1) == 1)
             gpusync__target_free(&passed->target);
-    } else {
+    } else if (t->kind == GPUSYNC__TIMELINE) {
         gpusync__timeline_free(gpusync__timeline_of(t), spared);
+    } else {
+        gpusync__warmup_free(t);
     }
     GPUSYNC_FREE(t);
     gpusync__device_unref(dev);
@@ -3800,10 +3859,10 @@ static void gpusync__look_everywhere(gpusync_device *dev)
 {
     bool gone = gpusync__lost_long(dev);
     for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t)) {
-        if (t->kind == GPUSYNC__TIMELINE) {
+        if (t->kind == GPUSYNC__TIMELINE)
             gpusync__look_at_event(gpusync__timeline_of(t));
+        if (t->kind != GPUSYNC__QUEUE)
             continue;
-        }
         gpusync_queue *q = gpusync__queue_of(t);
         gpusync__look(q, UINT64_MAX);
         gpusync__lock(dev);
@@ -4043,6 +4102,8 @@ static void gpusync__look_at(const gpusync__goal *goal)
         gpusync__look(gpusync__queue_of(t), goal->kind >= GPUSYNC__ROOM ? UINT64_MAX : goal->number);
         return;
     }
+    if (t->kind == GPUSYNC__WARMUP)
+        return;
     gpusync__look_at_event(gpusync__timeline_of(t));
     gpusync__lock(t->device);
     const gpusync__entry *e = gpusync__lowest_sent(gpusync__timeline_of(t));
@@ -4256,7 +4317,8 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
 {
     const gpusync__goal *goal = wait->goals;
     char name[96], what[48] = "room for a command buffer";
-    const char *kind = goal->target->kind == GPUSYNC__QUEUE ? "ticket" : "value";
+    static const char *const kinds[] = {"ticket", "value", "pipeline"};
+    const char *kind = kinds[goal->target->kind];
     if (goal->kind != GPUSYNC__ROOM)
         snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING, "%s: a wait for %s was not over at its limit of %.3f ms",
@@ -4489,6 +4551,29 @@ static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
         gpusync__append(dev, &dev->gone, after);
 }
 
+/* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
+static void gpusync__come(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self, bool in_turn)
+{
+    self->thread = pthread_self();
+    self->target = t;
+    self->in_turn = in_turn;
+    self->next = dev->callers;
+    dev->callers = self;
+    GPUSYNC__STORE(&dev->running, dev->running + 1);
+}
+
+/* It has run it. */
+static void gpusync__go(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self, gpusync__after *after)
+{
+    gpusync__caller **at = &dev->callers;
+    while (*at != self)
+        at = &(*at)->next;
+    *at = self->next;
+    GPUSYNC__STORE(&dev->running, dev->running - 1);
+    if (t)
+        gpusync__take_some(t, 0, 0, GPUSYNC__SLEEPERS, after); /* a destroy */
+}
+
 /* Takes the first callback that is due, of one target or of any (NULL), for this thread to run. NULL: there is none, or
    another thread runs one that comes first: one of the same object, or, except for a destroy, any in turn. */
 static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self)
@@ -4507,12 +4592,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     if (c) {
         gpusync__unlist(e);
         dev->due_count--;
-        self->thread = pthread_self();
-        self->target = c->target;
-        self->in_turn = !t;
-        self->next = dev->callers;
-        dev->callers = self;
-        GPUSYNC__STORE(&dev->running, dev->running + 1);
+        gpusync__come(dev, c->target, self, !t);
         if (c->ends && c->target)
             gpusync__object_gone(dev, &after);
     }
@@ -4526,16 +4606,11 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     gpusync__target *t = c->target;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(dev);
-    gpusync__caller **at = &dev->callers;
-    while (*at != self)
-        at = &(*at)->next;
-    *at = self->next;
-    GPUSYNC__STORE(&dev->running, dev->running - 1);
-    if (t && !c->ends) {
+    if (t && !c->ends)
         t->owed--;
-        gpusync__take_some(t, 0, 0, GPUSYNC__SLEEPERS, &after); /* a destroy */
+    gpusync__go(dev, c->ends ? NULL : t, self, &after);
+    if (t && !c->ends)
         gpusync__tell_gone(t, &after);
-    }
     gpusync__finish(dev, &after);
     if (!c->ends) /* else it is a field of the object, which may go next */
         GPUSYNC_FREE(c);
@@ -5704,6 +5779,11 @@ static gpusync_result gpusync__close(gpusync__target *t, bool waits)
     return gives_up && waits ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
 }
 
+GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
+{
+    return gpusync__close((gpusync__target *)warmup, true);
+}
+
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
 {
     return gpusync__close((gpusync__target *)queue, true);
@@ -6068,6 +6148,209 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
     return device && GPUSYNC__LOAD(&device->lost);
 }
 
+/* -------------------------------------------------------------------------------- >>warmup -- Pipelines, compiled in
+   their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a target whose
+   number is how many are compiled. A thread that compiles counts as one that runs a callback. */
+
+enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
+
+typedef struct gpusync__item {
+    void *source, *function, *library; /* NSStrings and an MTLLibrary, +1; source or library is NULL */
+    void *pipeline;                    /* +1, or NULL. Read without the lock once it is DONE, as `error` */
+    gpusync_error error;               /* of a failure */
+    uint8_t state;
+} gpusync__item;
+
+struct gpusync_warmup {
+    gpusync__target target; /* first. committed: how many are to be compiled */
+    gpusync__item *items;
+    size_t count;
+    void *runner; /* the dispatch queue, or NULL */
+};
+
+/* Frees what a warm-up has but its own memory, however far its creation came. */
+static void gpusync__warmup_free(gpusync__target *t)
+{
+    gpusync_warmup *w = (gpusync_warmup *)(void *)t;
+    void *pool = gpusync__pool_push();
+    for (size_t i = 0; i < w->count; i++) {
+        gpusync__release(w->items[i].source);
+        gpusync__release(w->items[i].function);
+        gpusync__release(w->items[i].library);
+        gpusync__release(w->items[i].pipeline);
+    }
+    gpusync__pool_pop(pool);
+    if (w->runner)
+        gpusync__dispatch_release(w->runner);
+    GPUSYNC_FREE(w->items);
+}
+
+/* Compiles a pipeline. No lock is held. */
+static void gpusync__compile(void *metal, gpusync__item *item)
+{
+    void *pool = gpusync__pool_push();
+    void *library = gpusync__retain(item->library), *ns_error = NULL;
+    if (!library)
+        library = GPUSYNC__WITH(void *, void *, void *, void **)(metal, gpusync__sel.newLibrary, item->source, NULL,
+                                                                 &ns_error);
+    void *function = GPUSYNC__WITH(void *, void *)(library, gpusync__sel.newFunction, item->function);
+    if (function)
+        item->pipeline = GPUSYNC__WITH(void *, void *, void **)(metal, gpusync__sel.newPipeline, function, &ns_error);
+    if (!item->pipeline) {
+        gpusync__own_error(&item->error, GPUSYNC_ERROR_COMPILE, "the library has no function of this name");
+        if (!function && library)
+            ns_error = NULL; /* a text with warnings has an error, too */
+        if (ns_error)
+            gpusync__read_ns_error(&item->error, ns_error);
+        gpusync__copy_string(item->error.label, sizeof item->error.label, item->function);
+    }
+    gpusync__release(function);
+    gpusync__release(library);
+    gpusync__pool_pop(pool);
+}
+
+/* Compiles a pipeline whose compilation has not begun. */
+static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
+{
+    gpusync__target *t = &w->target;
+    gpusync_device *dev = t->device;
+    gpusync__caller self;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(dev);
+    bool begins = item->state == GPUSYNC__IDLE && !(t->alert & GPUSYNC__CLOSED);
+    if (begins) {
+        item->state = GPUSYNC__RUNNING;
+        t->owed++;
+        gpusync__come(dev, t, &self, false);
+    }
+    gpusync__unlock(dev);
+    if (!begins)
+        return;
+    gpusync__compile(dev->metal, item);
+    gpusync__lock(dev);
+    GPUSYNC__STORE(&item->state, GPUSYNC__DONE);
+    GPUSYNC__STORE(&t->head.completed, t->head.completed + 1);
+    gpusync__wake(t, t->head.completed, &after);
+    t->owed--;
+    gpusync__go(dev, t, &self, &after);
+    gpusync__finish(dev, &after);
+}
+
+/* On the dispatch queue, with a reference. */
+static void gpusync__warm(void *context)
+{
+    gpusync_warmup *w = (gpusync_warmup *)context;
+    for (size_t i = 0; i < w->count; i++)
+        gpusync__compile_once(w, &w->items[i]);
+    gpusync__unref(&w->target);
+}
+
+/* Copies what is to be compiled. False: no memory. */
+static bool gpusync__warmup_fill(gpusync_warmup *w, const gpusync_warmup_desc *desc)
+{
+    size_t count = desc->pipeline_count;
+    if (count > SIZE_MAX / 2 / sizeof *w->items)
+        return false;
+    w->items = (gpusync__item *)gpusync__zeroed((count + 1) * sizeof *w->items);
+    w->count = w->items ? count : 0;
+    w->target.head.committed = desc->disabled ? 0 : count;
+    void *pool = gpusync__pool_push();
+    for (size_t i = 0; i < w->count; i++) {
+        const gpusync_pipeline_desc *p = &desc->pipelines[i];
+        w->items[i].source = p->source ? gpusync__retain(gpusync__label(p->source)) : NULL;
+        w->items[i].function = gpusync__retain(gpusync__label(p->function));
+        w->items[i].library = gpusync__retain(p->library);
+    }
+    gpusync__pool_pop(pool);
+    return w->items != NULL;
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
+                                                gpusync_warmup **out)
+{
+    if (out)
+        *out = NULL;
+    bool valid = device && out && desc && (desc->pipelines || !desc->pipeline_count);
+    for (size_t i = 0; valid && i < desc->pipeline_count; i++)
+        valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
+    if (!valid)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_warmup *w = (gpusync_warmup *)gpusync__zeroed(sizeof *w);
+    if (!w)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    gpusync_result result = gpusync__warmup_fill(w, desc) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK && !desc->disabled)
+        w->runner = gpusync__dispatch_queue_create(
+            "gpusync warm-up", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
+    if (result == GPUSYNC_OK && !desc->disabled && !w->runner)
+        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK)
+        result = gpusync__target_begin(&w->target, device, GPUSYNC__WARMUP);
+    if (result != GPUSYNC_OK) {
+        gpusync__warmup_free(&w->target);
+        GPUSYNC_FREE(w);
+        return result;
+    }
+    *out = w;
+    if (w->runner) {
+        gpusync__keep(&w->target);
+        gpusync__dispatch_async(w->runner, w, gpusync__warm);
+    }
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done, size_t *total)
+{
+    if (!warmup)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__target *t = &warmup->target;
+    uint64_t all = t->head.committed;
+    gpusync__keep(t);
+    gpusync_result result = gpusync__await_one(t, GPUSYNC__NUMBER, all, timeout_ns, false);
+    uint64_t now = GPUSYNC__LOAD(&t->head.completed);
+    for (size_t i = 0; i < all && result == GPUSYNC_OK; i++)
+        result = warmup->items[i].error.result;
+    if (done)
+        *done = (size_t)(now < all ? now : all);
+    if (total)
+        *total = (size_t)all;
+    gpusync__unref(t);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
+                                                   gpusync_error *error)
+{
+    if (out)
+        *out = NULL;
+    if (!warmup || !out || i >= warmup->count)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__target *t = &warmup->target;
+    gpusync__item *item = &warmup->items[i];
+    uint64_t now = gpusync_now_ns(), deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
+    gpusync_result result = GPUSYNC_OK;
+    gpusync__keep(t);
+    if (timeout_ns)
+        gpusync__compile_once(warmup, item);
+    for (;;) {
+        uint64_t next =
+            GPUSYNC__LOAD(&t->head.completed) + 1; /* before the state: an end between the two is not missed */
+        if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE || result != GPUSYNC_OK)
+            break;
+        now = gpusync_now_ns();
+        uint64_t left = deadline == GPUSYNC_FOREVER ? deadline : now < deadline ? deadline - now : 0;
+        result = gpusync__await_one(t, GPUSYNC__NUMBER, next, left, false);
+    }
+    if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE) {
+        *out = item->pipeline;
+        result = item->error.result;
+        if (error && result != GPUSYNC_OK)
+            *error = item->error;
+    }
+    gpusync__unref(t);
+    return result;
+}
+
 #ifdef __cplusplus
 }
 #endif
@@ -6143,6 +6426,11 @@ GPUSYNC__STUB(gpusync_submit(gpusync_queue *queue, const gpusync_submission *sub
 GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
 GPUSYNC__STUB(gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object))
 GPUSYNC__STUB(gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *count))
+GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
+GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
+                                          gpusync_error *error))
+GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done, size_t *total))
+GPUSYNC__STUB_DESTROY(gpusync_warmup_destroy(gpusync_warmup *warmup), warmup)
 #undef GPUSYNC__STUB
 #undef GPUSYNC__STUB_DESTROY
 #undef GPUSYNC__STUB_OUT
