@@ -542,6 +542,20 @@ static void test_S4_a_result_of_the_call_is_no_end(void **state)
     assert_int_equal(failures_of(s->q[0]), 0);
 }
 
+/* The end of a queue is no fault of the work's: who sorts failures by class finds it beside what was cancelled. */
+static void test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
+    assert_ok(gpusync_queue_abandon(s->q[0]));
+    s->q[0] = NULL;
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(n.error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_false(n.error.inherited);
+    assert_true(n.error.ran);
+}
+
 /* What no command buffer tells has a class all the same: NONE would say that nothing failed. */
 static void test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER(void **state)
 {
@@ -2425,6 +2439,7 @@ int main(void)
         on_stage(test_S4_a_ticket_ends_once),
         on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost),
         on_stage(test_S4_a_result_of_the_call_is_no_end),
+        on_stage(test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED),
         on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1,
                       .queue = {.error_log_count = 1}),
         on_stage(test_R14_a_record_tells_what_failed_where_and_why),

@@ -868,6 +868,24 @@ static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(v
 
 typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
 
+/* Unordered work holds up no work behind it, so that has to end before the value is believed. */
+static void test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = UNORDERED);
+    encode_signal(s->q[0], buffer, at(s->t[0], 5));
+    commit(s->q[0], buffer);
+    other_code_signals(s->t[0], 7);
+    assert_true(finish_next(s->q[0]));
+    assert_true(finish_next(s->q[0])); /* the wait's buffer, and the program's */
+    assert_int_equal(value_of(s->t[0]), 4);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_true(finish_next(s->q[0]));
+    assert_int_equal(value_of(s->t[0]), 7);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
 /* Other code has passed a signal of our own, of work that is to end behind what waits for other code. The GPU is done
    with both. */
 static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed(void **state)
@@ -1455,6 +1473,8 @@ int main(void)
                       .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed,
                       .queues = 3, .timelines = 2, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed,
                       .no_queue = true, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage(test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none),
