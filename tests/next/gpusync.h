@@ -1,166 +1,107 @@
 /* gpusync.h - v0.5.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
-
    gpusync counts what a program commits to a Metal queue, and what has ended: one atomic load answers "is the work
    done?". A wait reads Metal's status, spins briefly when the end is near, then sleeps until the completed handler
    wakes the thread. Every command buffer that failed is on record. gpusync calls Metal through objc_msgSend: the
-   program needs no Objective-C compiler and no blocks.
-
-   The contract, in ten sentences:
-
-     1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
-     2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the ordered work before
-        it, uses. True stays true, and whatever a call returned, gpusync_is_done decides about memory.
-     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets, except UNORDERED work: while
-        it is held nothing waits for it, it waits for no held work, and its end is told alone. Once Metal has work,
-        Metal's order of the queue applies.
-     4. A ticket ends once, with one result. OK means that the work, and the points that it was given to wait for,
-        succeeded; earlier tickets of its queue are not among them. Every other result is on record
-        (gpusync_queue_next_error) before a call returns it. TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK
-        and ERROR_DEVICE_LOST, while the ticket has not ended, describe the call alone.
-     5. Only calls with a timeout_ns, destroy and abandon wait, and abandon does not wait for the GPU. (Metal itself may
-        block in a call, where other code fills its queue.) A call that refuses has changed nothing.
-     6. The GPU never waits for the host: work is held until each ticket that it waits for has ended, and each value is
-        reached or is signalled by work that Metal has. Values from other code, where the timeline says so, are the
-        exception.
-     7. A timeline only rises. Its signals go to Metal in rising order; one that is not above what has been sent is
-        refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
-        and stays reached.
-     8. Work that fails fails the timelines that it was to signal; what waits for them, or for its ticket, fails, and
-        never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had it and
-        nobody knows whether it ended (abandoned, or on a lost device).
-     9. Whatever does not move has a reason, by the rules of this file: work that is held, an open command buffer, a
-        call that waits.
-    10. gpusync calls the program (hooks, callbacks, log) without a lock of its own, and never again after
-        gpusync_device_destroy has returned OK.
-
-   A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
-   CoreGraphics it may get no device.
-
-       #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
-       #include "gpusync.h"
-       #include <stdio.h>
-
-       int main(void)
-       {
-           gpusync_device *device;
-           gpusync_queue *queue;
-           gpusync_ticket ticket;
-           gpusync_error error;
-           gpusync_result result;
-           uint64_t cursor = 0;
-           void *buffer;                                                     // an MTLCommandBuffer
-
-           if (gpusync_device_create(NULL, &device)) return 1;
-           if (gpusync_queue_create(device, NULL, &queue)) return 1;
-           if (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) return 1;
-           // ... encode work into buffer with Metal ...
-           if (gpusync_commit(queue, buffer, &ticket)) return 1;             // instead of [buffer commit]
-           result = gpusync_wait(queue, ticket, 1000000000, NULL);           // one second at most
-           printf("%s\n", gpusync_result_string(result));
-           while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK)
-               printf("%s: %s\n", gpusync_failure_string(error.failure), error.message);
-           if (result == GPUSYNC_TIMEOUT)
-               gpusync_queue_abandon(queue);                                 // the GPU hangs: destroy would wait for it
-           else
-               gpusync_queue_destroy(queue);
-           gpusync_device_destroy(device);
-           return result != GPUSYNC_OK;
-       }
-
-   Contents: search for the tag.
-     >>options      macros that change how this file compiles
-     >>words        the nouns of this file
-     >>threads      what may be called from where
-     >>ownership    who retains what
-     >>caveats      what surprises programmers
-     >>core         set up, commit, ask, wait, failures: a program with one queue needs no more
-     >>more         callbacks, timelines, points, submissions, markers, other ends of a queue
-     >>rare         spin budgets, hooks of a scheduler, devices that are destroyed later, versions
-     >>impl         how it works, on one page: lives, locks, invariants
-         >>objc  >>platform  >>objects  >>failure  >>lists  >>lifetimes  >>values  >>settle  >>held  >>send  >>events
-         >>after  >>ended  >>look  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines  >>destroy
-         >>create  >>warmup  >>stubs
-     >>history      changes, licence
-
-   >>options ----------------------------------------------------------------------------------------------------------
-
-     macro                    defined in          meaning
-     GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies
-     GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
-     GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
-     GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or
-                                                  neither. Any thread calls them, Metal's too, and none with a lock of
-                                                  gpusync.
-     GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
-                                                  0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
-                                                  NULL; the texts and gpusync_version answer.
-
-   The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
-   200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
-
-   >>words ------------------------------------------------------------------------------------------------------------
-
-   Work        What has one ticket: a command buffer that the program commits, a submission, a marker.
-   Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
-               made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
-   Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): it waits on the host for a
-               point, behind held work, or for the order of values.
-   Sent        Metal has the work.
-   Ended       Its result is known, and on record if it is a failure. (Settled: the same.)
-   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with it.
-               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
-               GPU may go on with it.
-   In flight   Has a ticket, and is not done.
-   Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
-   Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
-               reached, or the timeline fails.
-   Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
-               at their own points; a wait that sleeps looks at the whole device after 50 ms, then after 100, 200, 400
-               ms and each 400 ms more. So a completed handler that Metal loses costs such a time, and nothing else.
-
-   >>threads ----------------------------------------------------------------------------------------------------------
-
-   Devices, queues, timelines: any call except the destroy calls and abandon on any thread, several at once; destroy and
-   abandon on one thread, with OK once. Command buffers: encoding and commit on one thread at a time (Metal's rule).
-   While a queue or timeline is destroyed, calls may be waiting for it, which have called yield or park: they end with
+   program needs no Objective-C compiler and no blocks.  The contract, in ten sentences:  1. A ticket is the number of a
+   piece of work on its queue, from 1 on; 0 and below stand for no work, which is done. 2. gpusync_is_done is true only
+   when the GPU no longer uses anything that this work, and the ordered work before it, uses. True stays true, and
+   whatever a call returned, gpusync_is_done decides about memory. 3. The work of a queue goes to Metal, ends and calls
+   back in the order of its tickets, except UNORDERED work: while it is held nothing waits for it, it waits for no held
+   work, and its end is told alone. Once Metal has work, Metal's order of the queue applies. 4. A ticket ends once, with
+   one result. OK means that the work, and the points that it was given to wait for, succeeded; earlier tickets of its
+   queue are not among them. Every other result is on record (gpusync_queue_next_error) before a call returns it.
+   TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK and ERROR_DEVICE_LOST, while the ticket has not ended,
+   describe the call alone. 5. Only calls with a timeout_ns, destroy and abandon wait, and abandon does not wait for the
+   GPU. (Metal itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
+   6. The GPU never waits for the host: work is held until each ticket that it waits for has ended, and each value is
+   reached or is signalled by work that Metal has. Values from other code, where the timeline says so, are the
+   exception. 7. A timeline only rises. Its signals go to Metal in rising order; one that is not above what has been
+   sent is refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
+   and stays reached. 8. Work that fails fails the timelines that it was to signal; what waits for them, or for its
+   ticket, fails, and never runs if it is still held. An order_only timeline rises however its work ends, unless Metal
+   had it and nobody knows whether it ended (abandoned, or on a lost device). 9. Whatever does not move has a reason, by
+   the rules of this file: work that is held, an open command buffer, a call that waits. 10. gpusync calls the program
+   (hooks, callbacks, log) without a lock of its own, and never again after gpusync_device_destroy has returned OK.  A
+   whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
+   CoreGraphics it may get no device.  #define GPUSYNC_IMPLEMENTATION                                        // in ONE
+   file: C99, C++11, Objective-C #include "gpusync.h" #include <stdio.h>  int main(void) { gpusync_device *device;
+   gpusync_queue *queue; gpusync_ticket ticket; gpusync_error error; gpusync_result result; uint64_t cursor = 0; void
+   *buffer;                                                     // an MTLCommandBuffer  if (gpusync_device_create(NULL,
+   &device)) return 1; if (gpusync_queue_create(device, NULL, &queue)) return 1; if
+   (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) return 1; // ... encode work into buffer with
+   Metal ... if (gpusync_commit(queue, buffer, &ticket)) return 1;             // instead of [buffer commit] result =
+   gpusync_wait(queue, ticket, 1000000000, NULL);           // one second at most printf("%s\n",
+   gpusync_result_string(result)); while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK) printf("%s:
+   %s\n", gpusync_failure_string(error.failure), error.message); if (result == GPUSYNC_TIMEOUT)
+   gpusync_queue_abandon(queue);                                 // the GPU hangs: destroy would wait for it else
+   gpusync_queue_destroy(queue); gpusync_device_destroy(device); return result != GPUSYNC_OK; }  Contents: search for
+   the tag. >>options      macros that change how this file compiles >>words        the nouns of this file >>threads
+   what may be called from where >>ownership    who retains what >>caveats      what surprises programmers >>core
+   set up, commit, ask, wait, failures: a program with one queue needs no more >>more         callbacks, timelines,
+   points, submissions, markers, other ends of a queue >>rare         spin budgets, hooks of a scheduler, devices that
+   are destroyed later, versions >>impl         how it works, on one page: lives, locks, invariants >>objc  >>platform
+   >>objects  >>failure  >>lists  >>trace  >>lifetimes  >>values  >>settle  >>held  >>send  >>events >>after  >>ended
+   >>look  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines  >>destroy >>create  >>report
+   >>warmup  >>stubs >>history      changes, licence  >>options
+   ----------------------------------------------------------------------------------------------------------  macro
+   defined in          meaning GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C:
+   with or without ARC) GPUSYNC_STATIC           that file           every function is static: other files may have
+   their own copies GPUSYNC_API              all files           attributes of every function (dllexport, visibility,
+   ...) GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
+   GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or neither.
+   Any thread calls them, Metal's too, and none with a lock of gpusync. GPUSYNC_OBJC             all files           1
+   (default on Apple systems): Objective-C and Metal are available. 0 (default elsewhere): calls return
+   ERROR_UNSUPPORTED, false, 0 or NULL; the texts and gpusync_version answer.  The implementing file needs POSIX threads
+   and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as 200809L before the first include. On Apple
+   systems define nothing, or _DARWIN_C_SOURCE as well.  >>words
+   ------------------------------------------------------------------------------------------------------------  Work
+   What has one ticket: a command buffer that the program commits, a submission, a marker. Open        A command buffer
+   that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or, made elsewhere, from the
+   first gpusync_encode_wait or gpusync_encode_signal on. Held        Has a ticket, but Metal does not have the work yet
+   (wait-before-signal): it waits on the host for a point, behind held work, or for the order of values. Sent
+   Metal has the work. Ended       Its result is known, and on record if it is a failure. (Settled: the same.) Done
+   A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with it. Work that is
+   given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the GPU may go on with it.
+   In flight   Has a ticket, and is not done. Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers.
+   Ordered: all other work. Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket
+   does; when the value is reached, or the timeline fails. Look        gpusync reads the status of what Metal has, and
+   the events that other code signals. Polls and waits look at their own points; a wait that sleeps looks at the whole
+   device after 50 ms, then after 100, 200, 400 ms and each 400 ms more. So a completed handler that Metal loses costs
+   such a time, and nothing else.  >>threads
+   ----------------------------------------------------------------------------------------------------------  Devices,
+   queues, timelines: any call except the destroy calls and abandon on any thread, several at once; destroy and abandon
+   on one thread, with OK once. Command buffers: encoding and commit on one thread at a time (Metal's rule). While a
+   queue or timeline is destroyed, calls may be waiting for it, which have called yield or park: they end with
    ERROR_DESTROYED. No other call on it may be in progress, and none may begin but in its own callbacks, `destroyed` not
    among them: the program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a
    second destroy helps to find such faults; do not rely on it. In those callbacks questions are answered, and what
    would change the object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits for a callback of
    its own object that runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark
    acquires. Never cancel a thread in a call (pthread_cancel). No call is async-signal-safe. A forked child may call
-   nothing of gpusync, but exec and _exit.
-
-   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
-   gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
-   once returns ERROR_WOULD_DEADLOCK (an object of another device is not detected: never wait for it there). The hooks
-   yield, park and unpark, and log and notify, may call everything that does not wait, run callbacks, or block in a
-   destroy. log and notify may run on several threads at once, and must return soon: they must not acquire a lock that a
-   thread in a destroy holds. No function of the program may be left by a C++ exception or longjmp, nor end its thread.
-   gpusync holds no lock while it calls them. Every call that is not inline may call unpark for other threads, log, and
-   notify. gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on
-   another thread. gpusync has no threads of its own.
-
-   >>ownership --------------------------------------------------------------------------------------------------------
-
-   Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
-   never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
-   Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the
-   call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
-   buffer from when it is open, or committed, until its work has ended and its handler has run; of work that never ran,
-   until all tickets before it have ended, too.
-
-   >>caveats ----------------------------------------------------------------------------------------------------------
-
-   * Never wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns,
-     Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
-     work, too. gpusync's callbacks run elsewhere.
-   * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU. Code that
-     contains gpusync may be unloaded after gpusync_device_destroy has returned OK, unless a queue was abandoned, the
-     device was lost, or the log has said that Metal still has blocks of gpusync.
-   * Not provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside,
-     wait with gpusync_wait_many for ANY of its point and a value that the host signals. */
+   nothing of gpusync, but exec and _exit.  Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy,
+   gpusync_queue_abandon and gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback
+   that cannot return at once returns ERROR_WOULD_DEADLOCK (an object of another device is not detected: never wait for
+   it there). The hooks yield, park and unpark, and log and notify, may call everything that does not wait, run
+   callbacks, or block in a destroy. log and notify may run on several threads at once, and must return soon: they must
+   not acquire a lock that a thread in a destroy holds. No function of the program may be left by a C++ exception or
+   longjmp, nor end its thread. gpusync holds no lock while it calls them. Every call that is not inline may call unpark
+   for other threads, log, and notify. gpusync has no autorelease pool or thread-local value in use while yield or park
+   runs: a fiber may resume on another thread. gpusync has no threads of its own.  >>ownership
+   --------------------------------------------------------------------------------------------------------  Metal
+   objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts, never
+   __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them. Objects
+   that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the call.
+   Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command buffer
+   from when it is open, or committed, until its work has ended and its handler has run; of work that never ran, until
+   all tickets before it have ended, too.  >>caveats
+   ----------------------------------------------------------------------------------------------------------  * Never
+   wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns, Metal
+   changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later work, too.
+   gpusync's callbacks run elsewhere. * At exit with work in flight destroy nothing, or abandon the queues first:
+   destroy waits for the GPU. Code that contains gpusync may be unloaded after gpusync_device_destroy has returned OK,
+   unless a queue was abandoned, the device was lost, or the log has said that Metal still has blocks of gpusync. * Not
+   provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside, wait
+   with gpusync_wait_many for ANY of its point and a value that the host signals. */
 
 /* In force to the end of the file. Only the declarations are marked for NULL. Old-style casts are deliberate. */
 #ifdef __clang__
@@ -993,6 +934,15 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
+/** Write a text that tells why nothing moves, to print when a program hangs: a line for every open command buffer and
+   what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to bring
+   that), every timeline, every call that waits, every callback that runs. Ages are those of the present state. buffer
+   Gets the text, cut to size - 1 bytes at a character, terminated. NULL: nothing is written. Of labels, control
+   characters become blanks. The program goes on meanwhile: each line was true when it was written, and no two are of
+   one moment. Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL. Threads any
+   Blocks no; acquires locks, and asks Metal for labels and states   Owns nothing */
+GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
+
 /* Queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or pass an MTL4CommandQueue as metal_queue.
    Commit with gpusync_commit or gpusync_submit. Work on either kind may wait for the other. What differs:
 
@@ -1047,6 +997,88 @@ struct gpusync_hooks {
     void (*GPUSYNC_OPT unpark)(void *GPUSYNC_OPT user, gpusync_waiter *waiter);
     void *GPUSYNC_OPT user; /**< Passed to all three. */
 };
+
+/** Counts since the queue, or the device, was made. A wait for what is done may go uncounted: if loads answer, the wait
+    writes to no memory. */
+typedef struct gpusync_stats {
+    uint64_t commits;          /**< Tickets. */
+    uint64_t completions;      /**< Tickets that have ended. */
+    uint64_t failures;         /**< Tickets that failed, cancelled ones too. */
+    uint64_t failures_dropped; /**< Failures that newer ones pushed out of the log. */
+    uint64_t held;             /**< Tickets that were held. */
+    uint64_t waits_inline;     /**< Waits that ended at once. */
+    uint64_t waits_status;     /**< Waits that ended by a look. */
+    uint64_t waits_spin;       /**< Waits that ended in the spin. */
+    uint64_t waits_sleep;      /**< Waits that ended after sleeping. */
+    uint64_t waits_unmet;      /**< Waits that ended at their limit, or refused in a callback. */
+    uint64_t spins_in_vain;    /**< Waits that slept, or ended at their limit, after a spin. */
+    uint64_t spin_ns;          /**< Nanoseconds in spins. */
+    uint64_t wakes;            /**< Waits that slept for one ticket of which the GPU's end is known. */
+    uint64_t wake_ns;          /**< Nanoseconds from that end until the wait returned, the sum. */
+} gpusync_stats;
+
+/** Read the counts of a queue. NULL: the sum over the device's queues, destroyed ones too, and the waits for timelines,
+   for several points and for warm-ups. Returns  OK. ERROR_INVALID_ARGUMENT also: a queue of another device.   Threads
+   any   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *GPUSYNC_OPT queue,
+                                                    gpusync_stats *stats);
+
+/** The kinds of events of a trace. Each event has its own time: events of one object may arrive in another order. Open.
+   */
+typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
+    GPUSYNC_TRACE_COMMIT,
+    /**< queue, ticket: of
+   gpusync_commit and gpusync_commit_marker. */
+    GPUSYNC_TRACE_SUBMIT, /**< queue, ticket: of gpusync_submit. */
+    GPUSYNC_TRACE_HOLD,
+    /**< queue, ticket: the work is held. */ GPUSYNC_TRACE_ISSUE,
+    /**< queue, ticket: held
+   work was sent. */
+    GPUSYNC_TRACE_COMPLETED,
+    /**< queue, ticket, result, gpu_start_s, gpu_end_s: the ticket has ended.
+   */
+    GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last one); timeline, value; several points: neither.
+   */
+    GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
+    GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: signalled by the host, or by work that has ended well. */
+    GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: a callback is about to run. */
+} gpusync_trace_kind;
+
+/** How a wait ended, as gpusync_stats counts it. */
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_end {
+    GPUSYNC_ENDED_INLINE, /**< At once. */
+    GPUSYNC_ENDED_STATUS, /**< By a look. */
+    GPUSYNC_ENDED_SPIN,   /**< In the spin. */
+    GPUSYNC_ENDED_SLEEP,  /**< After sleeping. */
+    GPUSYNC_ENDED_UNMET   /**< At its limit, or refused in a callback. */
+} gpusync_wait_end;
+
+/** One event. Fields that its kind does not name are zero. */
+typedef struct gpusync_trace_event {
+    gpusync_trace_kind kind;                      /**< What happened. */
+    uint64_t time_ns;                             /**< When, by gpusync_now_ns. */
+    const gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
+    gpusync_ticket ticket;                        /**< Of commit, submission or wait. */
+    const gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value. */
+    uint64_t value;                               /**< Signalled or waited for. */
+    gpusync_result result;                        /**< Of the work, the wait or the point. */
+    gpusync_wait_end how;                         /**< Of WAIT_END. */
+    double gpu_start_s, gpu_end_s;                /**< As gpusync_times. */
+    const char *label;                            /**< Of the work, else of its queue, or of the timeline; empty: none.
+                                                       Valid during the call. */
+} gpusync_trace_event;
+
+/** Called for an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
+typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
+
+/** Have every event of the device passed to fn, from now on. While no function is set an event costs one branch.
+    fn  NULL: ends the trace. After OK the function that was set before is not called any more.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback; ERROR_IN_USE: a second has passed, and a handler or a call of
+             another thread was still there: nothing has changed.
+    Threads one, while no other call, callback or warm-up runs on the device, and nothing is in flight
+    Blocks until handlers that have begun have left gpusync, in the hooks, a second at most   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
+                                                    void *GPUSYNC_OPT user);
 
 /** A compute pipeline to compile: a function of a source text or of a library, one of which is NULL. Pass a library
    where several pipelines are of one text: else each compiles the text. */
@@ -1542,6 +1574,7 @@ typedef struct gpusync__sleeper {
     struct gpusync__sleeper *next; /* of a list `woken` */
     struct gpusync__goal *goals;   /* with an entry each */
     size_t count;
+    uint64_t since_ns, deadline_ns; /* for the report */
 } gpusync__sleeper;
 
 /* What a thread waits for. Of a queue NUMBER: a ticket; ALL: everything up to a ticket; ROOM: a place for a command
@@ -1625,6 +1658,7 @@ typedef struct gpusync__work {
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
     uint32_t refs;                          /* the queue's list; each block; each look at it. Atomic */
     struct gpusync__work *next_dead;        /* of a list `dead` */
+    struct gpusync__work *next_told;        /* of a list `settled` */
     gpusync__entry place;    /* of open work: in the queue's ring `open`; of HELD work that may go: in `ready` */
     gpusync__entry stirring; /* in the device's ring `stirred` */
     void *few_buffers[GPUSYNC__FEW];
@@ -1647,7 +1681,7 @@ typedef struct gpusync__work {
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
     bool deaf;         /* a handler was lost: a look has to read the status of every command buffer */
-    uint64_t since_ns; /* when it was sent; 0: not known, the queue was not idle */
+    uint64_t since_ns; /* when it was opened, then got its ticket, then was sent */
     double gpu_start, gpu_end;
     gpusync__entry
         turn; /* of work that is held for the order of values, on that timeline; of work that Metal 4 has, with
@@ -1716,6 +1750,7 @@ struct gpusync_queue {
     uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
     uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
     gpusync_queue *next_go;     /* of a list `go` */
+    gpusync_stats stats;        /* but for what the tickets and the log tell */
     gpusync__info infos[GPUSYNC__INFOS];
 };
 
@@ -1762,7 +1797,8 @@ typedef struct gpusync__caller {
     struct gpusync__caller *next;
     pthread_t thread;
     const gpusync__target *target; /* of the callback */
-    bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
+    uint64_t since_ns;
+    bool in_turn; /* one at a time for a device; a destroy runs those of its object beside it */
 } gpusync__caller;
 
 struct gpusync_device {
@@ -1777,6 +1813,8 @@ struct gpusync_device {
     void *callback_queue;
     gpusync_notify_fn notify;
     void *notify_user;
+    gpusync_trace_fn trace; /* NULL: none */
+    void *trace_user;
     uint32_t refs;          /* the program, and each target, among others. Atomic */
     uint32_t asked;         /* the dispatch queue was asked to run callbacks. Atomic */
     uint32_t lost;          /* Read without the lock */
@@ -1792,7 +1830,8 @@ struct gpusync_device {
     gpusync__work *free_work;
     uint32_t free_count, spare_count;
     gpusync__spare spares[GPUSYNC__SPARES];
-    gpusync__entry due; /* the ring of callbacks that are to run, in their order */
+    gpusync_stats stats; /* of queues that are gone, and of waits for what is no queue */
+    gpusync__entry due;  /* the ring of callbacks that are to run, in their order */
     size_t due_count;
     gpusync__caller *callers;
     uint32_t running; /* how many. Read without the lock */
@@ -1806,12 +1845,13 @@ typedef struct gpusync__after {
     gpusync_timeline *dirty, *arms; /* events to write; to read and ask for */
     gpusync_queue *go;              /* queues with work to send */
     gpusync__work *dead;            /* to unreference */
+    gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
 } gpusync__after;
-#define GPUSYNC__NOTHING                          \
-    {                                             \
-        NULL, NULL, NULL, NULL, NULL, NULL, false \
+#define GPUSYNC__NOTHING                                \
+    {                                                   \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false \
     }
 
 /* Over the selectors, and what blocks of listeners lead to. */
@@ -2102,6 +2142,13 @@ static void gpusync__refuse(gpusync__work *w, gpusync_result result, const char 
 
 /* -- lines for the program's log. No lock is held. */
 
+/* Labels and Metal's texts may have more than one line. */
+static void gpusync__make_plain(char *text)
+{
+    for (char *c = text; *c; c++)
+        *c = (unsigned char)*c < ' ' || *c == 127 ? ' ' : *c;
+}
+
 static __attribute__((format(printf, 3, 4))) void gpusync__log(const gpusync_device *dev, gpusync_log_level level,
                                                                const char *format, ...)
 {
@@ -2110,8 +2157,7 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(const gpusync_dev
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    for (char *c = text; *c; c++) /* labels and Metal's texts may have more than one line */
-        *c = (unsigned char)*c < ' ' || *c == 127 ? ' ' : *c;
+    gpusync__make_plain(text);
     dev->log(dev->log_user, level, text);
 }
 
@@ -2179,6 +2225,37 @@ static void gpusync__unlist(gpusync__entry *e)
     e->prev->next = e->next;
     e->next->prev = e->prev;
     e->next = NULL;
+}
+
+/* -------------------------------------------------------------------------------- >>trace --
+   Events for the program's trace. While there is none each costs one branch. No lock is held. */
+
+/* An event of a ticket, a value, or of neither (NULL). */
+static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync__target *t, uint64_t number)
+{
+    gpusync_trace_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = kind;
+    event.time_ns = gpusync_now_ns();
+    event.label = t ? t->label : "";
+    if (t && t->kind == GPUSYNC__QUEUE) {
+        event.queue = gpusync__queue_of(t);
+        event.ticket = (gpusync_ticket)number;
+    } else if (t && t->kind == GPUSYNC__TIMELINE) {
+        event.timeline = gpusync__timeline_of(t);
+        event.value = number;
+    }
+    return event;
+}
+
+/* Traces what has no more to tell. */
+GPUSYNC__APART void gpusync__trace(const gpusync_device *dev, gpusync_trace_kind kind, const gpusync__target *t,
+                                   uint64_t number, const char *label)
+{
+    gpusync_trace_event event = gpusync__event(kind, t, number);
+    if (label[0])
+        event.label = label;
+    dev->trace(dev->trace_user, &event);
 }
 
 /* ---------------------------------------------------------------------------- >>lifetimes --
@@ -2260,6 +2337,18 @@ static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
         gpusync__release_pooled(t->event);
 }
 
+/* Adds the counts of a queue. gpusync_stats has nothing but counts. */
+static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
+{
+    gpusync_stats stats = q->stats;
+    stats.commits = q->target.head.committed;
+    stats.completions = q->published + q->ahead;
+    stats.failures = q->log_count;
+    stats.failures_dropped = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
+    for (size_t i = 0; i < sizeof stats / sizeof(uint64_t); i++)
+        ((uint64_t *)(void *)sum)[i] += ((const uint64_t *)(const void *)&stats)[i];
+}
+
 /* The last reference of a target is gone. */
 GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
 {
@@ -2270,6 +2359,8 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
         at = &(*at)->next;
     *at = t->next;
     bool spared = t->kind == GPUSYNC__TIMELINE && gpusync__spare_event(dev, gpusync__timeline_of(t));
+    if (t->kind == GPUSYNC__QUEUE)
+        gpusync__add_stats(&dev->stats, gpusync__queue_of(t));
     gpusync__unlock(dev);
     if (t->kind == GPUSYNC__QUEUE) {
         gpusync__release_pooled(gpusync__queue_of(t)->metal);
@@ -2928,6 +3019,11 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         gpusync__settle_badly(q, w, after);
     w->state = GPUSYNC__SETTLED;
     q->ahead++;
+    if (q->target.device->trace) {
+        GPUSYNC__ADD(&w->refs, 1);
+        w->next_told = after->settled;
+        after->settled = w;
+    }
     if (w->links)
         gpusync__pass_links(w, after);
     if (w->unordered) {
@@ -3363,8 +3459,9 @@ static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
     }
 }
 
-/* Sends the first held work on the list `ready` that may still go. False: there was none. Under the order lock. */
-static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
+/* Sends the first held work on the list `ready` that may still go. Returns its ticket; 0: there was none. Under the
+   order lock. */
+static uint64_t gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
 {
     gpusync_device *dev = q->target.device;
     uint64_t now = gpusync_now_ns();
@@ -3381,10 +3478,11 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
     if (w)
         gpusync__set_out(q, w, now, after);
     bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers may be gone after the unlock */
+    uint64_t ticket = w ? w->ticket : 0;
     gpusync__unlock(dev);
     if (sends)
         gpusync__send_work(dev, w);
-    return w != NULL;
+    return ticket;
 }
 
 /* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
@@ -3396,11 +3494,13 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
     GPUSYNC__STORE_SEQ(&q->missed, true);
     while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
         GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
-        bool sent = gpusync__issue_one(q, after);
+        uint64_t sent = gpusync__issue_one(q, after);
         gpusync__mutex_unlock(&q->order);
         gpusync__lock(dev);
         gpusync__go_on(dev, after); /* which may have made the next ready */
         gpusync__unlock(dev);
+        if (sent && dev->trace)
+            gpusync__trace(dev, GPUSYNC_TRACE_ISSUE, &q->target, sent, "");
         if (sent)
             GPUSYNC__STORE_SEQ(&q->missed, true);
     }
@@ -3581,6 +3681,28 @@ static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
     gpusync__unref(&q->target);
 }
 
+/* Traces the end of work, and the values that it has signalled. */
+GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *after)
+{
+    gpusync__work *w = after->settled;
+    gpusync_error error;
+    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_COMPLETED, &w->queue->target, w->ticket);
+    after->settled = w->next_told;
+    error.result = GPUSYNC_OK;
+    gpusync__lock(dev);
+    gpusync__ticket_end(w->queue, w->ticket, &error);
+    event.gpu_start_s = w->gpu_start;
+    event.gpu_end_s = w->gpu_end;
+    gpusync__unlock(dev);
+    event.result = error.result;
+    event.label = w->label[0] ? w->label : event.label;
+    dev->trace(dev->trace_user, &event);
+    for (const gpusync__link *link = w->links; link && error.result == GPUSYNC_OK; link = link->next)
+        if (link->signal)
+            gpusync__trace(dev, GPUSYNC_TRACE_SIGNAL, link->target, link->entry.number, "");
+    gpusync__work_unref(w);
+}
+
 /* Drops references of lists. Last of all: the end of an object of the program's may call gpusync. */
 static void gpusync__drop_dead(gpusync__after *after)
 {
@@ -3602,6 +3724,8 @@ static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpu
             gpusync__arm(dev, after);
         else if (after->go)
             gpusync__send_ready(dev, after);
+        else if (after->settled)
+            gpusync__trace_end(dev, after);
         else
             more = false;
     }
@@ -3614,7 +3738,7 @@ static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpu
 /* Whether there is something to do after the unlock, besides dropping references. */
 static bool gpusync__has_more(const gpusync__after *after)
 {
-    return after->woken || after->dirty || after->arms || after->go || after->failed || after->calls;
+    return after->woken || after->dirty || after->arms || after->go || after->settled || after->failed || after->calls;
 }
 
 /* Gives the room back of work that never ran. No lock is held. */
@@ -3904,6 +4028,8 @@ typedef struct gpusync__wait {
     bool drains;           /* of a destroy: goes on though its queue is closed */
     bool skips;            /* of the device: a queue that closes is none of its queues */
     uint64_t idle_ns;      /* of ROOM without a limit: since when Metal has no work, as far as is known */
+    gpusync_wait_end by;   /* what ended it */
+    uint64_t spun_ns;
 } gpusync__wait;
 
 #define GPUSYNC__LAST_SLICE_NS 400000000u
@@ -4159,6 +4285,7 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
     uint64_t now = gpusync_now_ns(), next = now;
     uint64_t longest = set ? set->max_spin_ns : gpusync__worth(wait, q, now);
     uint64_t until = longest && now < deadline && longest < deadline - now ? now + longest : deadline;
+    const uint64_t begun = now;
     bool over = false;
     if (!rounds && !longest)
         return false;
@@ -4174,6 +4301,7 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
         over = gpusync__look_now(wait);
         next = now + GPUSYNC__LOOK_NS;
     }
+    wait->spun_ns = now - begun;
     if (set || !q)
         return over;
     gpusync__lock(wait->device); /* after five spins in vain in a row more and more waits do not spin */
@@ -4241,6 +4369,8 @@ static void gpusync__sleeper_init(gpusync__sleeper *s, const gpusync_device *dev
     s->taken = 0;
     s->goals = goals;
     s->count = count;
+    s->since_ns = gpusync_now_ns();
+    s->deadline_ns = GPUSYNC_FOREVER;
 }
 
 #define GPUSYNC__YIELDS 64u            /* for what another thread is about to do */
@@ -4281,6 +4411,7 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
     gpusync__sleeper s;
     uint64_t slice = GPUSYNC__SLICE_NS, now = gpusync_now_ns(), until = now + slice;
     gpusync__sleeper_init(&s, wait->device, wait->goals, wait->count);
+    s.deadline_ns = deadline;
     bool over = false;
     for (bool last = false; !over && !last; now = gpusync_now_ns()) {
         last = now >= deadline;
@@ -4325,6 +4456,37 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
                  gpusync__name(goal->target, name), what, (double)timeout_ns / 1e6);
 }
 
+/* Counts a wait. q: see gpusync__await. */
+static void gpusync__count_wait(const gpusync__wait *wait, gpusync_queue *q)
+{
+    const gpusync__goal *goal = wait->goals;
+    bool slept = wait->by == GPUSYNC_ENDED_SLEEP;
+    double now = slept ? (double)gpusync_now_ns() : 0;
+    gpusync__lock(wait->device);
+    gpusync_stats *stats = q ? &q->stats : &wait->device->stats;
+    uint64_t *counts = &stats->waits_inline; /* the next five are in the order of gpusync_wait_end */
+    double end = slept && q ? q->infos[goal->number % GPUSYNC__INFOS].gpu_end * 1e9 : 0;
+    counts[wait->by]++;
+    stats->spins_in_vain += wait->spun_ns && wait->by > GPUSYNC_ENDED_SPIN;
+    stats->spin_ns += wait->spun_ns;
+    if (end > 0 && end < now && q->infos[goal->number % GPUSYNC__INFOS].ticket == goal->number) {
+        stats->wakes++;
+        stats->wake_ns += (uint64_t)(now - end);
+    }
+    gpusync__unlock(wait->device);
+}
+
+/* Traces the end of a wait. */
+GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, gpusync_result result)
+{
+    const gpusync__goal *goal = wait->count == 1 ? wait->goals : NULL;
+    gpusync_trace_event event =
+        gpusync__event(GPUSYNC_TRACE_WAIT_END, goal ? goal->target : NULL, goal ? goal->number : 0);
+    event.result = result;
+    event.how = wait->by;
+    wait->device->trace(wait->device->trace_user, &event);
+}
+
 /* Waits. set: the spin that the program has set for this wait, or NULL. */
 static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_spin *set)
 {
@@ -4333,20 +4495,36 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
     gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
     bool plain = wait->count == 1 && wait->goals->kind == GPUSYNC__NUMBER; /* others note when they began */
-    bool over = gpusync__check_now(wait, plain) || gpusync__look_now(wait);
-    if (!over && gpusync__in_callback(dev))
-        return gpusync__explain(wait->error, GPUSYNC_ERROR_WOULD_DEADLOCK);
-    if (!over && timeout_ns) {
+    if (dev->trace)
+        gpusync__trace(dev, GPUSYNC_TRACE_WAIT_BEGIN, wait->count == 1 ? t : NULL, wait->goals->number, "");
+    bool over = gpusync__check_now(wait, plain);
+    if (!over) {
+        wait->by = GPUSYNC_ENDED_STATUS;
+        over = gpusync__look_now(wait);
+    }
+    bool refused = !over && gpusync__in_callback(dev);
+    if (!over && !refused && timeout_ns) {
         uint64_t now = gpusync_now_ns(),
                  deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
         const gpusync_spin *spin = set ? set : queue ? gpusync__queue_of(t)->spin : dev->spin;
-        over = gpusync__spin(wait, q, spin, deadline) || gpusync__sleep(wait, deadline);
+        wait->by = GPUSYNC_ENDED_SPIN;
+        over = gpusync__spin(wait, q, spin, deadline);
+        if (!over) {
+            wait->by = GPUSYNC_ENDED_SLEEP;
+            over = gpusync__sleep(wait, deadline);
+        }
     }
-    if (over)
-        return wait->which < wait->count ? wait->result : GPUSYNC_OK;
-    if (timeout_ns && dev->log)
+    gpusync_result result = refused ? GPUSYNC_ERROR_WOULD_DEADLOCK : over ? wait->result : GPUSYNC_TIMEOUT;
+    if (!over)
+        wait->by = GPUSYNC_ENDED_UNMET;
+    gpusync__count_wait(wait, q);
+    if (dev->trace)
+        gpusync__trace_wait(wait, result);
+    if (refused)
+        gpusync__explain(wait->error, result);
+    else if (!over && timeout_ns && dev->log)
         gpusync__log_timeout(wait, timeout_ns);
-    return GPUSYNC_TIMEOUT;
+    return result;
 }
 
 /* Makes the goal of a point. everything: the point may be EVERYTHING. */
@@ -4387,7 +4565,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         gpusync__keep(goals[made].target);
         goals[made].handlers = options && options->handlers && !points[made].timeline;
     }
-    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0};
+    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0, GPUSYNC_ENDED_INLINE, 0};
     if (result == GPUSYNC_OK)
         result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
     else
@@ -4411,7 +4589,8 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
     goal.target = t;
     goal.kind = kind;
     goal.number = number;
-    gpusync__wait wait = {t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, idle_ns};
+    gpusync__wait wait = {t->device, &goal,  1,     1,       GPUSYNC_WAIT_ALL,     GPUSYNC_OK,
+                          NULL,      drains, false, idle_ns, GPUSYNC_ENDED_INLINE, 0};
     if (!drains)
         return gpusync__await(&wait, timeout_ns, NULL);
     gpusync__sleep(&wait, timeout_ns);
@@ -4552,8 +4731,10 @@ static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 }
 
 /* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
-static void gpusync__come(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self, bool in_turn)
+static void gpusync__come(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self, bool in_turn,
+                          uint64_t now)
 {
+    self->since_ns = now;
     self->thread = pthread_self();
     self->target = t;
     self->in_turn = in_turn;
@@ -4579,6 +4760,7 @@ static void gpusync__go(gpusync_device *dev, gpusync__target *t, const gpusync__
 static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self)
 {
     gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
+    uint64_t now = gpusync_now_ns();
     gpusync__lock(dev);
     gpusync__entry *e = dev->due.next;
     const gpusync__caller *busy = t ? NULL : dev->callers;
@@ -4592,7 +4774,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     if (c) {
         gpusync__unlist(e);
         dev->due_count--;
-        gpusync__come(dev, c->target, self, !t);
+        gpusync__come(dev, c->target, self, !t, now);
         if (c->ends && c->target)
             gpusync__object_gone(dev, &after);
     }
@@ -4630,6 +4812,11 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
     max = max < dev->due_count ? max : dev->due_count;
     gpusync__unlock(dev);
     for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, &self)) != NULL; n++) {
+        if (dev->trace && c->fn) {
+            gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_CALLBACK, c->target, c->entry.number);
+            event.result = c->error.result;
+            dev->trace(dev->trace_user, &event);
+        }
         void *pool = gpusync__pool_push();
         if (c->destroyed)
             c->destroyed(c->user);
@@ -4853,6 +5040,7 @@ static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_com
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync_result result = gpusync__take_place(w, timeout_ns);
+    w->since_ns = gpusync_now_ns();
     void *pool = gpusync__pool_push();
     void *made = result == GPUSYNC_OK ? gpusync__make_buffer(q, desc) : NULL;
     if (made) {
@@ -4994,6 +5182,8 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
         return true;
     }
     w->state = GPUSYNC__HELD;
+    w->since_ns = now;
+    q->stats.held++;
     q->held_count++;
     q->held = q->held || w->unordered ? q->held : w;
     if (may == GPUSYNC__BADLY)
@@ -5084,6 +5274,16 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work **work,
     return result;
 }
 
+/* Traces that work has a ticket, and drops a reference to it. */
+GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, gpusync__work *w, bool holds)
+{
+    gpusync_trace_kind kind = w->submitted ? GPUSYNC_TRACE_SUBMIT : GPUSYNC_TRACE_COMMIT;
+    gpusync__trace(dev, kind, &w->queue->target, w->ticket, w->label);
+    if (holds)
+        gpusync__trace(dev, GPUSYNC_TRACE_HOLD, &w->queue->target, w->ticket, w->label);
+    gpusync__work_unref(w);
+}
+
 /* Has work enter its queue: it gets a ticket, and Metal gets the work, if nothing holds it back. w NULL: the open work
    of the buffer; NOT_READY: there is none. c: called at its end. After OK the queue has the caller's reference. */
 static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const void *buffer, bool enqueued,
@@ -5091,8 +5291,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
 {
     gpusync_device *dev = q->target.device;
     gpusync__after after = GPUSYNC__NOTHING;
-    uint64_t now =
-        gpusync_in_flight(q) ? 0 : gpusync_now_ns(); /* for how long a ticket takes; else the last end counts */
+    uint64_t now = gpusync_now_ns();
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
     gpusync_result result = gpusync__try_enter(q, &w, buffer, enqueued, c, now, &after);
@@ -5100,6 +5299,10 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     if (ticket && result == GPUSYNC_OK) /* before a callback of it may run */
         *ticket = (gpusync_ticket)w->ticket;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
+    gpusync__work *traced = dev->trace && result == GPUSYNC_OK ? w : NULL;
+    bool holds = result == GPUSYNC_OK && w->state == GPUSYNC__HELD;
+    if (traced)
+        GPUSYNC__ADD(&w->refs, 1);
     bool moves = !plain && (dev->stirred.next->work || after.dead || gpusync__has_more(&after));
     gpusync__unlock(dev);
     if (goes)
@@ -5108,6 +5311,8 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
+    if (traced)
+        gpusync__trace_entry(dev, traced, holds);
     if (missed || moves) {
         gpusync__lock(dev);
         gpusync__finish(dev, &after);
@@ -5156,6 +5361,7 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool open
     }
     w->buffers[0] = gpusync__retain(buffer);
     w->count = w->room = 1;
+    w->since_ns = opens ? gpusync_now_ns() : 0;
     gpusync__lock(q->target.device);
     q->room++;
     *result = opens ? gpusync__refuses(q, true) : GPUSYNC_OK;
@@ -5628,6 +5834,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
         gpusync__write_later(t, &after);
     }
     gpusync__finish(t->target.device, &after);
+    if (result == GPUSYNC_OK && t->target.device->trace)
+        gpusync__trace(t->target.device, GPUSYNC_TRACE_SIGNAL, &t->target, value, "");
     return result;
 }
 
@@ -6148,6 +6356,260 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
     return device && GPUSYNC__LOAD(&device->lost);
 }
 
+GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue, gpusync_stats *stats)
+{
+    if (!device || !stats || (queue && queue->target.device != device))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    memset(stats, 0, sizeof *stats);
+    gpusync__lock(device);
+    if (!queue)
+        *stats = device->stats;
+    for (const gpusync__target *t = device->targets; t; t = t->next)
+        if (t->kind == GPUSYNC__QUEUE && (!queue || t == &queue->target))
+            gpusync__add_stats(stats, gpusync__queue_of(t));
+    gpusync__unlock(device);
+    return GPUSYNC_OK;
+}
+
+/* The program says that nothing else runs. What may still do so, as a handler that has begun, has a reference to the
+   device; the program has one, and each target. */
+GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
+{
+    gpusync__sleeper s;
+    uint32_t held = 1;
+    if (!device)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__in_callback(device))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__lock(device);
+    for (const gpusync__target *t = device->targets; t; t = t->next)
+        held++;
+    gpusync__unlock(device);
+    gpusync__sleeper_init(&s, device, NULL, 0);
+    gpusync__outlast(device, &s, &device->refs, held, gpusync_now_ns() + GPUSYNC__IDLE_NS);
+    gpusync__sleeper_end(&s, device);
+    if (GPUSYNC__LOAD_SEQ(&device->refs) > held)
+        return GPUSYNC_ERROR_IN_USE;
+    device->trace = fn;
+    device->trace_user = user;
+    return GPUSYNC_OK;
+}
+
+/* -------------------------------------------------------------------------------- >>report --
+   The report, from the outside in. Each line is of one moment. Metal is asked for labels, states and events without the
+   lock, and the line is written under it, into the program's memory. */
+
+typedef struct gpusync__report {
+    char *text; /* the program's, or NULL */
+    size_t size, length;
+    uint64_t now;
+} gpusync__report;
+
+/* Writes a piece, whose only end of a line is its last character. */
+static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__report *out, const char *format, ...)
+{
+    char piece[512];
+    va_list arguments;
+    va_start(arguments, format);
+    size_t length = (size_t)vsnprintf(piece, sizeof piece, format, arguments);
+    va_end(arguments);
+    bool ends = piece[length - 1] == '\n';
+    gpusync__make_plain(piece);
+    if (ends)
+        piece[length - 1] = '\n';
+    if (out->length < out->size)
+        gpusync__copy_text(out->text + out->length, out->size - out->length, piece);
+    out->length += length;
+}
+
+/* For how long. */
+static void gpusync__write_age(gpusync__report *out, uint64_t since_ns)
+{
+    gpusync__write(out, " for %.1f ms", since_ns < out->now ? (double)(out->now - since_ns) / 1e6 : 0.0);
+}
+
+/* A ticket, a value, or a number of pipelines. */
+static void gpusync__write_point(gpusync__report *out, const gpusync__target *t, uint64_t number)
+{
+    static const char *const kinds[] = {"ticket", "value", "pipeline"};
+    char name[96];
+    gpusync__write(out, "%s %" PRIu64 " of %s", kinds[t->kind], number, gpusync__name(t, name));
+}
+
+/* What is to bring a value. */
+static void gpusync__write_source(gpusync__report *out, const gpusync_timeline *t, uint64_t value)
+{
+    const gpusync__entry *e = t->signals.next;
+    char name[96];
+    while (e != &t->signals && e->number < value)
+        e = e->next;
+    if (e == &t->signals) {
+        gpusync__write(out, t->outside ? ", which other code is to signal" : ", which nothing is to signal");
+        return;
+    }
+    gpusync__name(&e->work->queue->target, name);
+    if (e->work->state == GPUSYNC__OPEN)
+        gpusync__write(out, ", which an open command buffer '%s' of %s is to signal", e->work->label, name);
+    else
+        gpusync__write(out, ", which ticket %" PRIu64 " of %s is to signal", e->work->ticket, name);
+}
+
+/* Why work does not end. */
+static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
+{
+    const gpusync_queue *q = w->queue;
+    const gpusync__work *front = w->state == GPUSYNC__HELD ? q->held : w->state == GPUSYNC__ENDED ? q->turn : NULL;
+    if (!w->unordered && front && front != w)
+        gpusync__write(out, ", behind ticket %" PRIu64, front->ticket);
+    for (const gpusync__link *link = w->links; link; link = link->next) {
+        const gpusync__target *t = link->target;
+        gpusync__link *lower = link->signal && w->state == GPUSYNC__HELD ? gpusync__blocker(w, link) : NULL;
+        bool waits = !link->signal && gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__NOT_YET;
+        if (link->signal)
+            gpusync__write(out, ", is to signal ");
+        else if (waits)
+            gpusync__write(out, ", waits for ");
+        if (link->signal || waits)
+            gpusync__write_point(out, t, link->entry.number);
+        if (waits && t->kind == GPUSYNC__TIMELINE)
+            gpusync__write_source(out, gpusync__timeline_of(t), link->entry.number);
+        if (!lower)
+            continue;
+        gpusync__write(out, " after ");
+        gpusync__write_point(out, t, lower->entry.number);
+        gpusync__write_source(out, gpusync__timeline_of(t), lower->entry.number);
+    }
+}
+
+/* A line for work that is open or has a ticket, and has not ended for everything. The names are those of
+   MTLCommandBufferStatus. */
+static void gpusync__write_work(gpusync__report *out, const gpusync__work *w)
+{
+    static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
+    gpusync_device *dev = w->queue->target.device;
+    bool asks = w->count > w->first && !w->queue->metal4; /* of Metal 4 no more is known */
+    unsigned long status = asks ? gpusync__status(w->buffers[w->first]) : GPUSYNC__STATUS_COMMITTED;
+    char label[64] = "";
+    void *pool = gpusync__pool_push();
+    if (w->count > w->first)
+        gpusync__copy_string(label, sizeof label, gpusync__send_id(w->buffers[w->first], gpusync__sel.label));
+    gpusync__pool_pop(pool);
+    gpusync__lock(dev);
+    const char *name = label[0] ? label : w->label, *state = status <= GPUSYNC__STATUS_ERROR ? states[status] : "?";
+    if (w->state == GPUSYNC__OPEN)
+        gpusync__write(out, "    open command buffer '%s': %s%s", name, state,
+                       status >= GPUSYNC__STATUS_COMMITTED ? ", and not by gpusync_commit" : "");
+    else
+        gpusync__write(out, "    ticket %" PRIu64 " '%s': %s", w->ticket, name,
+                       w->state == GPUSYNC__HELD      ? "held"
+                       : w->state == GPUSYNC__SENT    ? state
+                       : w->state >= GPUSYNC__SETTLED ? "has ended, and its handler has not come"
+                                                      : "has ended");
+    gpusync__write_age(out, w->since_ns);
+    gpusync__write_reasons(out, w);
+    gpusync__write(out, "\n");
+    gpusync__unlock(dev);
+}
+
+/* The next work to write behind this one, with a reference in place of its; NULL: the first, there is no more. */
+static gpusync__work *gpusync__next_work(gpusync_queue *q, gpusync__work *last)
+{
+    gpusync__lock(q->target.device);
+    const gpusync__entry *e = !last ? q->open.next : last->state == GPUSYNC__OPEN ? last->place.next : NULL;
+    gpusync__work *w = e ? e->work : NULL;
+    if (!w)
+        w = q->first;
+    while (w && w->state != GPUSYNC__OPEN &&
+           ((last && w->ticket <= last->ticket) || (w->state == GPUSYNC__PUBLISHED && !w->running)))
+        w = w->next;
+    if (w)
+        GPUSYNC__ADD(&w->refs, 1);
+    gpusync__unlock(q->target.device);
+    if (last)
+        gpusync__work_unref(last);
+    return w;
+}
+
+/* A call that sleeps. */
+static void gpusync__write_wait(gpusync__report *out, const gpusync__entry *e)
+{
+    const gpusync__goal *goal = (const gpusync__goal *)(const void *)e;
+    uint64_t deadline = e->sleeper->deadline_ns;
+    if (goal->kind == GPUSYNC__ROOM || goal->kind == GPUSYNC__CALLS)
+        gpusync__write(out, "    a wait for %s", goal->kind == GPUSYNC__ROOM ? "room" : "callbacks to return");
+    else
+        gpusync__write(out, "    a wait for %s%" PRIu64, goal->kind == GPUSYNC__ALL ? "everything up to " : "",
+                       goal->number);
+    gpusync__write_age(out, e->sleeper->since_ns);
+    if (deadline == GPUSYNC_FOREVER)
+        gpusync__write(out, ", without a limit\n");
+    else
+        gpusync__write(out, ", with %.1f ms left\n", deadline > out->now ? (double)(deadline - out->now) / 1e6 : 0.0);
+}
+
+/* A queue, timeline or warm-up, with the calls that wait for it. shows: the value of the event. */
+static void gpusync__write_target(gpusync__report *out, const gpusync__target *t, uint64_t shows)
+{
+    char name[96];
+    gpusync__name(t, name);
+    gpusync__write(out, "  %s%s: ", name, t->alert & GPUSYNC__CLOSED ? ", being destroyed" : "");
+    if (t->kind == GPUSYNC__QUEUE) {
+        const gpusync_queue *q = gpusync__queue_of(t);
+        gpusync__write(out, "%" PRIu64 " of %" PRIu64 " tickets are done, a ticket takes %.3f ms, room %u of %u%s",
+                       t->head.completed, t->head.committed, (double)q->took_ns / 1e6, (unsigned)q->room,
+                       (unsigned)q->limit, q->sticks ? ", a failure sticks" : "");
+    } else if (t->kind == GPUSYNC__TIMELINE) {
+        const gpusync_timeline *timeline = gpusync__timeline_of(t);
+        gpusync__write(out, "value %" PRIu64, t->head.completed);
+        if (shows > t->head.completed + timeline->base)
+            gpusync__write(out, ", its event shows %" PRIu64, shows - timeline->base);
+        if (t->alert & GPUSYNC__FAILED)
+            gpusync__write(out, ", has failed: %s", timeline->error.message);
+    } else {
+        gpusync__write(out, "%" PRIu64 " of %" PRIu64 " pipelines are compiled", t->head.completed, t->head.committed);
+    }
+    if (t->owed)
+        gpusync__write(out, ", %u callbacks to come", (unsigned)t->owed);
+    gpusync__write(out, "\n");
+    for (const gpusync__entry *e = t->entries.next; e != &t->entries; e = e->next)
+        if (e->sleeper)
+            gpusync__write_wait(out, e);
+}
+
+GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size_t size)
+{
+    gpusync__report out = {buffer, buffer ? size : 0, 0, gpusync_now_ns()};
+    char name[96];
+    if (out.size)
+        buffer[0] = '\0';
+    if (!dev)
+        return 0;
+    gpusync__lock(dev);
+    gpusync__write(&out, "gpusync %d.%d.%d device%s: %u callbacks are due\n", GPUSYNC_VERSION_MAJOR,
+                   GPUSYNC_VERSION_MINOR, GPUSYNC_VERSION_PATCH, dev->lost ? ", lost" : "", (unsigned)dev->due_count);
+    for (const gpusync__caller *c = dev->callers; c; c = c->next) {
+        gpusync__write(&out, "  a callback of %s runs", c->target ? gpusync__name(c->target, name) : "the device");
+        gpusync__write_age(&out, c->since_ns);
+        gpusync__write(&out, "\n");
+    }
+    gpusync__unlock(dev);
+    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t)) {
+        bool timeline = t->kind == GPUSYNC__TIMELINE, queue = t->kind == GPUSYNC__QUEUE;
+        void *event = timeline ? gpusync__timeline_of(t)->event : NULL;
+        uint64_t shows = event ? GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue) : 0;
+        gpusync__lock(dev);
+        gpusync__write_target(&out, t, shows);
+        gpusync__entry *rooms = queue ? &gpusync__queue_of(t)->rooms : NULL;
+        for (const gpusync__entry *e = rooms ? rooms->next : NULL; e != rooms; e = e->next)
+            gpusync__write_wait(&out, e);
+        gpusync__unlock(dev);
+        gpusync__work *w = queue ? gpusync__next_work(gpusync__queue_of(t), NULL) : NULL;
+        for (; w; w = gpusync__next_work(gpusync__queue_of(t), w))
+            gpusync__write_work(&out, w);
+    }
+    return out.length;
+}
+
 /* -------------------------------------------------------------------------------- >>warmup -- Pipelines, compiled in
    their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a target whose
    number is how many are compiled. A thread that compiles counts as one that runs a callback. */
@@ -6216,12 +6678,13 @@ static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
     gpusync_device *dev = t->device;
     gpusync__caller self;
     gpusync__after after = GPUSYNC__NOTHING;
+    uint64_t now = gpusync_now_ns();
     gpusync__lock(dev);
     bool begins = item->state == GPUSYNC__IDLE && !(t->alert & GPUSYNC__CLOSED);
     if (begins) {
         item->state = GPUSYNC__RUNNING;
         t->owed++;
-        gpusync__come(dev, t, &self, false);
+        gpusync__come(dev, t, &self, false, now);
     }
     gpusync__unlock(dev);
     if (!begins)
@@ -6429,6 +6892,8 @@ GPUSYNC__STUB(gpusync_device_run_callbacks(gpusync_device *device, size_t max, s
 GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
 GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                           gpusync_error *error))
+GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue, gpusync_stats *stats))
+GPUSYNC__STUB(gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user))
 GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done, size_t *total))
 GPUSYNC__STUB_DESTROY(gpusync_warmup_destroy(gpusync_warmup *warmup), warmup)
 #undef GPUSYNC__STUB
@@ -6462,6 +6927,12 @@ GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *b
 }
 GPUSYNC_API uint64_t gpusync_now_ns(void)
 {
+    return 0;
+}
+GPUSYNC_API size_t gpusync_device_report(gpusync_device *device, char *buffer, size_t size)
+{
+    if (buffer && size)
+        buffer[0] = '\0';
     return 0;
 }
 
