@@ -686,6 +686,35 @@ static void test_T3_what_is_accepted_backwards_goes_in_rising_order(void **state
 }
 
 /* Two producers, one counter: what waits for the second value finds the work of both. */
+/* Another thread encodes a lower signal just as the work is about to go. */
+static void open_a_lower_signal(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    stage *s = (stage *)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    signalling(s, 2, at(s->t[1], 3));
+}
+
+/* The host's signal lets both go, the one with the lower value first. That one is held once more, by its other timeline:
+   the other one does not wait for it any longer. */
+static void test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none(void **state)
+{
+    stage *s = stage_of(state);
+    void *low = waiting(s, 0, at(s->t[2], 1)), *high = waiting(s, 1, at(s->t[2], 1));
+    encode_signal(s->q[0], low, at(s->t[0], 5));
+    encode_signal(s->q[0], low, at(s->t[1], 5));
+    encode_signal(s->q[1], high, at(s->t[0], 7));
+    commit(s->q[0], low);
+    commit(s->q[1], high);
+    softmetal_set_message_hook(open_a_lower_signal, s);
+    signal_value(s->t[2], 1);
+    assert_true(is_sent(high));
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_NOT_RISING); /* overtaken */
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], 1, NULL));
+}
+
 static void test_T3_a_consumer_of_the_second_value_comes_after_both_producers(void **state)
 {
     stage *s = stage_of(state);
@@ -1574,6 +1603,23 @@ static void test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refus
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
+/* The ticket that it waits for has failed: its place in Metal's queue is taken, so it goes, and fails as that did. */
+static void test_R5_R7_an_enqueued_buffer_whose_ticket_has_failed_goes_and_fails(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
+    encode_wait(s->q[0], buffer, ticket_at(s->q[1], ticket));
+    metal_enqueue(buffer);
+    assert_true(finish_next(s->q[1]));
+    ticket = commit(s->q[0], buffer);
+    assert_true(is_sent(buffer));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_true(failure_at(s->q[0], 0).inherited);
+    assert_true(failure_at(s->q[0], 0).ran);
+}
+
 /* One that is enqueued is enough, wherever it stands in the submission. */
 static void test_R5_a_submission_with_one_enqueued_buffer_is_refused(void **state)
 {
@@ -1781,6 +1827,7 @@ int main(void)
         on_stage_with(test_T3_a_chain_of_ping_pong_goes_to_the_gpu_at_once, .queues = 2, .timelines = 1),
         on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3),
         on_stage_with(test_T3_what_is_accepted_backwards_goes_in_rising_order, .queues = 3, .timelines = 1),
+        on_stage_with(test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none, .queues = 3, .timelines = 3),
         on_stage_with(test_T3_a_consumer_of_the_second_value_comes_after_both_producers, .queues = 3, .timelines = 1),
         on_stage_with(test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first,
                       .queues = 3),
@@ -1820,6 +1867,7 @@ int main(void)
                       .timelines = 1),
         on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused, .timelines = 1),
         on_stage_with(test_R5_a_refused_enqueued_buffer_is_listed_nowhere, .queues = 2, .timelines = 1),
+        on_stage_with(test_R5_R7_an_enqueued_buffer_whose_ticket_has_failed_goes_and_fails, .queues = 2),
         on_stage_with(test_R5_a_submission_with_one_enqueued_buffer_is_refused, .timelines = 1),
         on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
         on_stage_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2, .timelines = 1,
