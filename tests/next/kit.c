@@ -471,6 +471,133 @@ kit_counts kit_now(void)
     return now;
 }
 
+/* -- command buffers of Metal 4 ------------------------------------------------------------------------------------ */
+
+#define MOST_POINTS 8u
+
+/* One that new_buffer made. It is recorded anew for each mark: so it has ended whenever the test commits it. */
+typedef struct recording {
+    struct recording *next;
+    void *buffer, *allocator;
+    void *leader; /* the first of its submission, which has the run */
+    unsigned waits, signals, marks;
+    gpusync_point wait[MOST_POINTS], signal[MOST_POINTS];
+    void *number[MOST_POINTS], *table[MOST_POINTS];
+} recording;
+
+static pthread_mutex_t recordings_lock = PTHREAD_MUTEX_INITIALIZER;
+static recording *recordings; /* the newest first */
+
+extern void *class_of(void *object) METAL__ASM("object_getClass");
+extern signed char class_responds(void *cls, void *selector) METAL__ASM("class_respondsToSelector");
+
+/* No message: a test may count them. */
+bool is_metal4(gpusync_queue *queue)
+{
+    return class_responds(class_of(gpusync_queue_metal(queue)), metal__sel("commit:count:options:"));
+}
+
+/* NULL: it is none of Metal 4, or the test's own. */
+static recording *recording_of(const void *buffer)
+{
+    recording *r = __atomic_load_n(&recordings, __ATOMIC_SEQ_CST);
+    while (r && r->buffer != buffer) r = r->next;
+    return r;
+}
+
+static void *new_recording(gpusync_queue *queue, const char *label)
+{
+    recording *r = (recording *)calloc(1, sizeof *r);
+    void *metal = gpusync_queue_metal(queue);
+    void *device = metal_get(metal, "device");
+    must(r != NULL, "no memory");
+    r->buffer = metal4_buffer_new(device);
+    r->allocator = metal4_allocator_new(device);
+    must(r->buffer && r->allocator, "Metal has no command buffer, or no allocator");
+    if (label) metal_set_label(r->buffer, label);
+    metal4_begin(r->buffer, r->allocator);
+    metal4_end(r->buffer);
+    softmetal_prepare_run(r->buffer, metal);
+    pthread_mutex_lock(&recordings_lock);
+    r->next = recordings;
+    __atomic_store_n(&recordings, r, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&recordings_lock);
+    return r->buffer;
+}
+
+/* No work of Metal's is left. */
+static void drop_recordings(void)
+{
+    recording *r;
+    unsigned i;
+    while ((r = recordings) != NULL) {
+        recordings = r->next;
+        metal_release(r->buffer);
+        metal_release(r->allocator);
+        for (i = 0; i < r->marks; i++) {
+            metal_release(r->table[i]);
+            metal_release(r->number[i]);
+        }
+        free(r);
+    }
+}
+
+/* Adds what was remembered for the buffers of a submission. */
+typedef struct whole_submission {
+    gpusync_submission s;
+    gpusync_point *waits, *signals;
+} whole_submission;
+
+static bool remembers(const gpusync_submission *s)
+{
+    bool found = false;
+    size_t i;
+    if (!s->command_buffers || !__atomic_load_n(&recordings, __ATOMIC_SEQ_CST)) return false;
+    for (i = 0; i < s->command_buffer_count; i++) {
+        recording *r = recording_of(s->command_buffers[i]);
+        if (r) r->leader = s->command_buffers[0];
+        if (r && r->waits + r->signals) found = true;
+    }
+    return found;
+}
+
+static void make_whole(const gpusync_submission *s, whole_submission *whole)
+{
+    size_t most = s->wait_count + s->signal_count + 2 * MOST_POINTS * s->command_buffer_count;
+    size_t i;
+    whole->s = *s;
+    whole->waits = (gpusync_point *)malloc(most * sizeof(gpusync_point));
+    whole->signals = (gpusync_point *)malloc(most * sizeof(gpusync_point));
+    must(whole->waits && whole->signals, "no memory");
+    if (s->wait_count) memcpy(whole->waits, s->waits, s->wait_count * sizeof(gpusync_point));
+    whole->s.signal_count = 0;
+    for (i = 0; i < s->command_buffer_count; i++) {
+        const recording *r = recording_of(s->command_buffers[i]);
+        if (!r) continue;
+        memcpy(whole->waits + whole->s.wait_count, r->wait, r->waits * sizeof(gpusync_point));
+        memcpy(whole->signals + whole->s.signal_count, r->signal, r->signals * sizeof(gpusync_point));
+        whole->s.wait_count += r->waits;
+        whole->s.signal_count += r->signals;
+    }
+    if (s->signal_count)
+        memcpy(whole->signals + whole->s.signal_count, s->signals, s->signal_count * sizeof(gpusync_point));
+    whole->s.signal_count += s->signal_count;
+    whole->s.waits = whole->waits;
+    whole->s.signals = whole->signals;
+}
+
+gpusync_result submit_to(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket)
+{
+    whole_submission whole;
+    gpusync_result result;
+    if (!remembers(submission)) return gpusync_submit(queue, submission, ticket);
+    make_whole(submission, &whole);
+    result = gpusync_submit(queue, &whole.s, ticket);
+    free(whole.waits);
+    free(whole.signals);
+    return result;
+}
+
 /* -- marks -------------------------------------------------------------------------------------------------------- */
 
 #define MOST_MARKS 65536u
@@ -491,17 +618,41 @@ static void note_mark(void *user, const softmetal_kernel_args *args)
     PUT(&noted.number[i], number);
 }
 
-void mark(stage *s, void *buffer, uint32_t number)
+static void encode_mark(void *buffer, void *table, uint32_t number);
+
+static void record_mark(recording *r, uint32_t number)
+{
+    void *device = metal_get(r->allocator, "device");
+    unsigned i = r->marks++;
+    must(i < MOST_POINTS, "too many marks in a command buffer of Metal 4");
+    r->number[i] = metal_buffer_new(device, sizeof number);
+    memcpy(metal_contents(r->number[i]), &number, sizeof number);
+    r->table[i] = metal4_table_new(device, 1);
+    metal4_table_set(r->table[i], metal4_address(r->number[i]), 0);
+    metal4_begin(r->buffer, r->allocator);
+    for (i = 0; i < r->marks; i++) encode_mark(r->buffer, r->table[i], 0);
+    metal4_end(r->buffer);
+}
+
+/* table: of Metal 4, where the number stands; NULL: in the command buffer. */
+static void encode_mark(void *buffer, void *table, uint32_t number)
 {
     const metal_size one = {1, 1, 1};
-    void *compute;
-    if (!noted.pipeline) noted.pipeline = metal_pipeline_new(s->metal_device, "kernel void mark()", "mark", NULL, 0);
-    assert_non_null(noted.pipeline);
-    compute = metal_compute_begin(buffer);
+    void *compute = metal_compute_begin(buffer);
     metal_set_pipeline(compute, noted.pipeline);
-    metal_set_bytes(compute, &number, sizeof number, 0);
+    if (table) metal4_set_table(compute, table);
+    else metal_set_bytes(compute, &number, sizeof number, 0);
     metal_dispatch(compute, one, one);
     metal_end(compute);
+}
+
+void mark(stage *s, void *buffer, uint32_t number)
+{
+    recording *r = recording_of(buffer);
+    if (!noted.pipeline) noted.pipeline = metal_pipeline_new(s->metal_device, "kernel void mark()", "mark", NULL, 0);
+    assert_non_null(noted.pipeline);
+    if (r) record_mark(r, number);
+    else encode_mark(buffer, NULL, number);
 }
 
 unsigned marks(void)
@@ -556,6 +707,8 @@ static void reset_counts(void)
     forget_marks();
 }
 
+static bool of_metal4; /* stages that are opened now */
+
 void stage_open(stage *s, const stage_desc *desc)
 {
     static const char *const queue_labels[STAGE_MOST] = {"first", "second", "third", "fourth"};
@@ -573,6 +726,7 @@ void stage_open(stage *s, const stage_desc *desc)
     s->real = desc->real;
     s->live = softmetal_live(NULL);
     s->pool = metal_pool_push();
+    if (of_metal4 || desc->metal4) queue.metal4 = true;
     if (!device.hooks && !desc->threads) device.hooks = &kit_hooks;
     if (!device.spin && !desc->spins) device.spin = &no_spin;
     if (!device.log) device.log = kit_log;
@@ -581,6 +735,7 @@ void stage_open(stage *s, const stage_desc *desc)
     s->metal_device = metal_retain(gpusync_device_metal(s->device));
     for (i = 0; i < queues; i++) {
         queue.label = queue_labels[i];
+        if (desc->mixed) queue.metal4 = i % 2 == 0;
         assert_ok(gpusync_queue_create(s->device, &queue, &s->q[i]));
         s->metal[i] = metal_retain(gpusync_queue_metal(s->q[i]));
     }
@@ -612,6 +767,7 @@ void stage_close(stage *s)
     assert_true(softmetal_dispatched(PATIENCE)); /* what a destroy_later has left to do */
     assert_ok(gpusync_device_destroy(s->device));
     assert_true(softmetal_settle(PATIENCE));
+    drop_recordings();
     metal_release(noted.pipeline);
     noted.pipeline = NULL;
     for (i = 0; i < STAGE_MOST; i++) metal_release(s->metal[i]);
@@ -643,12 +799,27 @@ int stage_tear_down(void **state)
     return 0;
 }
 
+int stages_are_metal4(void **state)
+{
+    (void)state;
+    of_metal4 = true;
+    return 0;
+}
+
+int stages_are_legacy(void **state)
+{
+    (void)state;
+    of_metal4 = false;
+    return 0;
+}
+
 /* -- work --------------------------------------------------------------------------------------------------------- */
 
 void *named_buffer(gpusync_queue *queue, const char *label)
 {
     gpusync_command_buffer_desc desc = {0};
     void *buffer = NULL;
+    if (is_metal4(queue)) return new_recording(queue, label);
     desc.label = label;
     assert_ok(gpusync_command_buffer_create(queue, &desc, 0, &buffer));
     assert_non_null(buffer);
@@ -662,14 +833,17 @@ void *new_buffer(gpusync_queue *queue)
 
 void *foreign_buffer(gpusync_queue *queue)
 {
-    void *buffer = metal_queue_command_buffer(gpusync_queue_metal(queue));
+    void *buffer = is_metal4(queue) ? metal_retain(new_buffer(queue))
+                                    : metal_queue_command_buffer(gpusync_queue_metal(queue));
     assert_non_null(buffer);
     return buffer;
 }
 
 gpusync_ticket commit(gpusync_queue *queue, void *buffer)
 {
+    recording *r = recording_of(buffer);
     gpusync_ticket ticket = 0;
+    if (r && r->waits + r->signals) return SUBMIT(queue, BUFFERS(buffer));
     assert_ok(gpusync_commit(queue, buffer, &ticket));
     assert_true(ticket > 0);
     return ticket;
@@ -689,11 +863,23 @@ gpusync_ticket commit_failing(gpusync_queue *queue, unsigned reason)
 
 void encode_wait(gpusync_queue *queue, void *buffer, gpusync_point point)
 {
+    recording *r = recording_of(buffer);
+    must(!r || r->waits < MOST_POINTS, "too many waits in a command buffer of Metal 4");
+    if (r) {
+        r->wait[r->waits++] = point;
+        return;
+    }
     assert_ok(gpusync_encode_wait(queue, buffer, point));
 }
 
 void encode_signal(gpusync_queue *queue, void *buffer, gpusync_point point)
 {
+    recording *r = recording_of(buffer);
+    must(!r || r->signals < MOST_POINTS, "too many signals in a command buffer of Metal 4");
+    if (r) {
+        r->signal[r->signals++] = point;
+        return;
+    }
     assert_ok(gpusync_encode_signal(queue, buffer, point));
 }
 
@@ -719,13 +905,15 @@ uint64_t value_of(gpusync_timeline *timeline)
 gpusync_ticket submit_at(gpusync_queue *queue, const gpusync_submission *submission, const char *file, int line)
 {
     gpusync_ticket ticket = 0;
-    assert_result_at(gpusync_submit(queue, submission, &ticket), GPUSYNC_OK, "gpusync_submit", file, line);
+    assert_result_at(submit_to(queue, submission, &ticket), GPUSYNC_OK, "gpusync_submit", file, line);
     if (ticket <= 0) _fail(file, line);
     return ticket;
 }
 
 bool is_sent(void *buffer)
 {
+    const recording *r = recording_of(buffer);
+    if (r) return metal_status(softmetal_run_of(r->leader ? r->leader : buffer)) >= 2;
     return metal_status(buffer) >= 2; /* MTLCommandBufferStatusCommitted */
 }
 

@@ -18,6 +18,7 @@
            const struct CMUnitTest tests[] = {
                on_stage(test_a_ticket_ends),
                on_stage_with(test_another, .queues = 2, .timelines = 1, .real = true),
+               on_both_kinds(test_a_ticket_ends), // twice: the second time its queues are of Metal 4
            };
            return cmocka_run_group_tests(tests, NULL, NULL);
        }
@@ -186,6 +187,8 @@ typedef struct stage_desc {
     unsigned queues;    /* 0: 1. At most STAGE_MOST */
     unsigned timelines; /* at most STAGE_MOST */
     bool no_queue;
+    bool metal4; /* each queue, as queue.metal4 */
+    bool mixed;  /* the first queue is one of Metal 4, the second is not, and so on */
     gpusync_device_desc device; /* what is not NULL stays: hooks, spin, log, notify */
     gpusync_queue_desc queue;   /* of each queue; the label is "first", "second", ... */
     gpusync_timeline_desc timeline; /* of each timeline; the label is "a", "b", ... */
@@ -208,16 +211,36 @@ typedef struct stage {
 int stage_set_up(void **state);
 int stage_tear_down(void **state);
 
+/* The test twice: as it stands, and, "_on_metal4", with queues of Metal 4 in its stage, or in every stage that it
+   opens. What is said of work below holds there, too. */
+#define on_both_kinds(test) on_stage(test), ON_METAL4(test, stage_set_up, stage_tear_down, 0)
+#define on_both_kinds_with(test, ...) \
+    on_stage_with(test, __VA_ARGS__), ON_METAL4(test, stage_set_up, stage_tear_down, __VA_ARGS__)
+#define on_both_worlds(test) on_world(test), ON_METAL4(test, world_set_up, world_tear_down, 0)
+#define on_both_worlds_with(test, ...) \
+    on_world_with(test, __VA_ARGS__), ON_METAL4(test, world_set_up, world_tear_down, __VA_ARGS__)
+#define unit_test_on_both_kinds(test) \
+    cmocka_unit_test(test), {#test "_on_metal4", test, stages_are_metal4, stages_are_legacy, NULL}
+#define ON_METAL4(test, set_up, tear_down, ...) \
+    {#test "_on_metal4", test, set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__, .metal4 = true}}
+int stages_are_metal4(void **state); /* from here on, whatever queue.metal4 says */
+int stages_are_legacy(void **state);
+
 /* The same by hand. Close finishes what Metal has, destroys what is there, and asserts that nothing is left: no memory
    of gpusync's, no object of Metal's, no thread of start. */
 void stage_open(stage *s, const stage_desc *desc);
 void stage_close(stage *s);
 
-/* -- work. All of these assert that it is accepted ---------------------------------------------------------------- */
+/* -- work. All of these assert that it is accepted ----------------------------------------------------------------
+
+   On a queue of Metal 4 new_buffer records an empty command buffer, which the kit owns, with its allocator, until the
+   stage is closed; the panel takes it for its run. encode_wait and encode_signal, which are not there, remember the
+   point: commit and SUBMIT make it one of the submission's. */
 
 #define at(timeline, value) gpusync_at_value(timeline, value)
 #define ticket_at(queue, ticket) gpusync_at_ticket(queue, ticket)
 
+bool is_metal4(gpusync_queue *queue);
 void *new_buffer(gpusync_queue *queue); /* an open one of gpusync's */
 void *named_buffer(gpusync_queue *queue, const char *label);
 void *foreign_buffer(gpusync_queue *queue); /* made by the Metal queue; +1: metal_release */
@@ -240,7 +263,8 @@ uint64_t value_of(gpusync_timeline *timeline); /* which has not failed */
     .command_buffers = KIT_LIST(void *const, __VA_ARGS__), .command_buffer_count = KIT_COUNT(void *const, __VA_ARGS__)
 #define SUBMIT(queue, ...) submit_at(queue, &(gpusync_submission){__VA_ARGS__}, __FILE__, __LINE__)
 /* ... where a result is asked for: assert_result(TRY_SUBMIT(queue, &ticket, ...), GPUSYNC_ERROR_...) */
-#define TRY_SUBMIT(queue, ticket, ...) gpusync_submit(queue, &(gpusync_submission){__VA_ARGS__}, ticket)
+#define TRY_SUBMIT(queue, ticket, ...) submit_to(queue, &(gpusync_submission){__VA_ARGS__}, ticket)
+gpusync_result submit_to(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket);
 gpusync_ticket submit_at(gpusync_queue *queue, const gpusync_submission *submission, const char *file, int line);
 
 /* Has Metal got it (else it is open, or held)? */
