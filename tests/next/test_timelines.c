@@ -322,6 +322,28 @@ static void test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_o
 /* -- S7: what is reached ------------------------------------------------------------------------------------------ */
 
 /* The event shows it as soon as the GPU has signalled; the rest of the buffer may still fail. */
+/* A message to Metal may take its time: who waits on the host is woken first. */
+static void note_unparks(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object;
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "setSignaledValue:") == 0)
+        *(unsigned long *)user = kit_now().unparks;
+}
+
+static void test_S5_a_thread_is_woken_before_metal_is_told_of_the_value(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned long unparks = 0;
+    job j = {0};
+    job_value(&j, s->t[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    softmetal_set_message_hook(note_unparks, &unparks);
+    signal_value(s->t[0], 1);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(unparks, 1);
+    assert_ok(job_end(&j));
+}
+
 static void test_S7_a_value_is_reached_when_its_work_has_succeeded(void **state)
 {
     stage *s = stage_of(state);
@@ -1439,6 +1461,7 @@ int main(void)
         on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back,
                       .queues = 2, .timelines = 1),
         on_stage_with(test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way, .timelines = 1),
+        on_stage_with(test_S5_a_thread_is_woken_before_metal_is_told_of_the_value, .timelines = 1),
         on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1),
         on_stage_with(test_S7_a_value_that_is_reached_costs_a_wait_no_message, .timelines = 1),
         on_stage_with(test_S7_a_sleeping_wait_ends_with_its_own_value, .timelines = 1),
