@@ -1,174 +1,1656 @@
-/* test_metal4.c - queues of Metal 4: R29, and what differs there */
+/* test_metal4.c - queues of Metal 4: R29, and what differs there
+
+   Proved: what is made, and what is refused; several command buffers under one ticket; waits and signals as operations
+   of the queue; points between both kinds of queue; failures, waits that Metal gave up, feedback that never comes; how
+   long the events, the queue and the command buffers stay; creations that fail. What is alike on both kinds is proved
+   in the other programs, whose tests on_both_kinds runs twice. */
 #include "kit.h"
 
-/* A recorded command buffer, whose run the steps of softmetal take. The test releases both. */
-typedef struct recording {
-    void *buffer, *allocator;
-} recording;
+#define UNORDERED GPUSYNC_SUBMIT_UNORDERED
+#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
 
-static recording record(stage *s, gpusync_queue *queue)
+extern void *dispatch_queue_create(const char *label, void *attributes);
+extern void dispatch_release(void *object);
+
+/* One more queue of the stage: the older kind, unless desc says otherwise. */
+static gpusync_queue *add_queue(stage *s, unsigned i, const gpusync_queue_desc *desc)
 {
-    recording r = {metal4_buffer_new(s->metal_device), metal4_allocator_new(s->metal_device)};
-    metal4_begin(r.buffer, r.allocator);
-    metal4_end(r.buffer);
-    softmetal_prepare_run(r.buffer, gpusync_queue_metal(queue));
-    return r;
+    assert_ok(gpusync_queue_create(s->device, desc, &s->q[i]));
+    s->metal[i] = metal_retain(gpusync_queue_metal(s->q[i]));
+    return s->q[i];
 }
 
-static void drop(recording r)
+/* Quirks in tables stand as offsetof(softmetal_quirks, name). */
+#define QUIRK(name) offsetof(softmetal_quirks, name)
+static void set_quirk(size_t which, bool on)
 {
-    metal_release(r.buffer);
-    metal_release(r.allocator);
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    memcpy((char *)&quirks + which, &on, sizeof on);
+    softmetal_set_quirks(&quirks);
 }
 
-static void test_R29_a_commit_ends_with_its_feedback(void **state)
+static gpusync_timeline *of_others(stage *s)
 {
-    stage *s = stage_of(state);
-    recording r = record(s, s->q[0]);
-    gpusync_ticket ticket = commit(s->q[0], r.buffer);
-    assert_false(gpusync_is_done(s->q[0], ticket));
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
-    assert_true(finish_next(s->q[0]));
-    assert_true(gpusync_is_done(s->q[0], ticket));
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-    assert_ok(gpusync_queue_destroy(s->q[0]));
-    s->q[0] = NULL;
-    drop(r);
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    gpusync_timeline *timeline = NULL;
+    assert_ok(gpusync_timeline_create(s->device, &others, &timeline));
+    return timeline;
 }
 
-static void test_R29_what_is_not_supported(void **state)
+/* Other code signals. */
+static void raise_event(gpusync_timeline *timeline, uint64_t value)
 {
-    stage *s = stage_of(state);
-    gpusync_queue *plain = NULL;
-    recording r = record(s, s->q[0]);
-    void *buffer = NULL, *legacy;
-    gpusync_ticket ticket = 7;
-    assert_ok(gpusync_queue_create(s->device, NULL, &plain));
-    legacy = new_buffer(plain);
-    assert_result(gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_null(buffer);
-    assert_result(gpusync_encode_wait(s->q[0], r.buffer, at(s->t[0], 1)), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_encode_signal(s->q[0], r.buffer, at(s->t[0], 1)), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_commit_marker(s->q[0], NULL, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_commit(s->q[0], legacy, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_commit(plain, r.buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_encode_wait(plain, r.buffer, at(s->t[0], 1)), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_commit_marker(plain, r.buffer, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(TRY_SUBMIT(plain, &ticket, BUFFERS(r.buffer)), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(r.buffer, legacy)), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_int_equal(ticket, 7);
-    assert_ok(gpusync_queue_destroy(plain));
-    drop(r);
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    metal_event_signal(event, value + base);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
-static void test_R29_points_pass_between_both_kinds_of_queue(void **state)
+static void assert_failed(gpusync_timeline *timeline, gpusync_result result)
 {
-    stage *s = stage_of(state);
-    gpusync_queue *plain = NULL;
-    recording r = record(s, s->q[0]), r2 = record(s, s->q[0]);
-    gpusync_ticket tickets[3];
-    void *buffer;
-    assert_ok(gpusync_queue_create(s->device, NULL, &plain));
-    buffer = new_buffer(plain);
-    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(r.buffer), SIGNALS(at(s->t[0], 2)));
-    assert_false(finish_next(s->q[0])); /* it is held */
-    encode_wait(plain, buffer, at(s->t[0], 2));
-    tickets[1] = commit(plain, buffer);
-    tickets[2] = SUBMIT(s->q[0], WAITS(ticket_at(plain, tickets[1])), BUFFERS(r2.buffer));
-    signal_value(s->t[0], 1);
-    assert_true(finish_next(s->q[0]));
-    assert_int_equal(value_of(s->t[0]), 2);
-    assert_true(finish_next(plain));
-    assert_true(finish_next(s->q[0]));
-    for (int i = 0; i < 3; i++) assert_ok(gpusync_poll(i == 1 ? plain : s->q[0], tickets[i], NULL));
-    assert_ok(gpusync_queue_destroy(plain));
-    drop(r);
-    drop(r2);
+    uint64_t value;
+    assert_result(gpusync_timeline_query(timeline, &value), result);
 }
 
-/* The feedback comes, and the queue has not made its signal yet: its event and the queue stay until then, also when the
-   host or another queue has passed the value. */
-static void test_R29_what_a_signal_uses_stays_until_it_is_made(void **state)
+static void destroy_queue(stage *s, unsigned i)
 {
-    stage *s = stage_of(state);
-    unsigned passed;
-    for (passed = 0; passed < 2; passed++) {
-        gpusync_queue_desc desc = {.metal4 = true};
-        gpusync_timeline *timeline = new_timeline(s->device);
-        gpusync_queue *queue = NULL;
-        softmetal_quirks quirks;
-        recording r;
-        void *metal;
-        long events = softmetal_live("shared_event");
-        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
-        r = record(s, queue);
-        metal = metal_retain(gpusync_queue_metal(queue));
-        softmetal_get_quirks(&quirks);
-        quirks.signals_late = true;
-        softmetal_set_quirks(&quirks);
-        SUBMIT(queue, BUFFERS(r.buffer), SIGNALS(at(timeline, 1)));
-        assert_true(finish_next(queue));
-        assert_int_equal(value_of(timeline), 1); /* its work has succeeded */
-        if (passed) signal_value(timeline, 2);
-        assert_ok(gpusync_queue_destroy(queue));
-        assert_ok(gpusync_timeline_destroy(timeline));
-        assert_true(softmetal_retain_count(metal) > 1);
-        assert_int_equal(softmetal_live("shared_event"), events + 1); /* the queue's own, too */
-        quirks.signals_late = false;
-        softmetal_set_quirks(&quirks);
-        assert_true(softmetal_settle_listeners(SECONDS(60)));
-        drop(r);
-        assert_int_equal(softmetal_retain_count(metal), 1);
-        metal_release(metal);
+    assert_ok(gpusync_queue_destroy(s->q[i]));
+    s->q[i] = NULL;
+}
+
+static void drop_timeline(stage *s, unsigned i)
+{
+    assert_ok(gpusync_timeline_destroy(s->t[i]));
+    s->t[i] = NULL;
+}
+
+/* What a queue of Metal's is sent, as letters: a commit, a signal, a wait. */
+static struct {
+    void *queue;
+    unsigned count;
+    char letters[64];
+} sent;
+
+static void note_sent(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    bool counts = strncmp(selector, "commit", 6) == 0 || strncmp(selector, "signalEvent", 11) == 0 ||
+                  strncmp(selector, "waitForEvent", 12) == 0;
+    (void)user;
+    if (phase != SOFTMETAL_BEFORE || object != sent.queue || !counts) return;
+    must(sent.count + 1 < sizeof sent.letters, "too many messages");
+    sent.letters[sent.count++] = selector[0];
+}
+
+static void watch(void *metal_queue)
+{
+    memset(&sent, 0, sizeof sent);
+    sent.queue = metal_queue;
+    softmetal_set_message_hook(note_sent, NULL);
+}
+
+/* -- how one is made ----------------------------------------------------------------------------------------------- */
+
+/* An engine asks for Metal 4 and falls back where a call says UNSUPPORTED: whatever the reason is, nothing is left. */
+static void test_R29_where_there_is_no_metal_4_no_queue_is_made(void **state)
+{
+    static const struct {
+        const char *hidden;
+        bool no_family;
+    } rows[] = {{NULL, true}, {"newMTL4CommandQueue", false}, {"supportsFamily:", false}};
+    unsigned i;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++) {
+        static const stage_desc none = {.no_queue = true};
+        static const gpusync_queue_desc metal4 = {.metal4 = true, .label = "a label"};
+        gpusync_queue *queue = (gpusync_queue *)state;
+        long blocks, live;
+        stage s;
+        stage_open(&s, &none);
+        blocks = kit_now().blocks;
+        live = softmetal_live(NULL);
+        set_quirk(QUIRK(no_metal4_family), rows[i].no_family);
+        if (rows[i].hidden) softmetal_hide_selector(rows[i].hidden);
+        assert_result(gpusync_queue_create(s.device, &metal4, &queue), GPUSYNC_ERROR_UNSUPPORTED);
+        assert_null(queue);
+        assert_int_equal(kit_now().blocks, blocks);
+        assert_int_equal(softmetal_live(NULL), live);
+        stage_close(&s);
     }
 }
 
-/* Metal 4 gives a wait up and runs the work. */
-static void test_R29_a_wait_that_metal_gave_up_fails_the_work(void **state)
+/* A plug-in gets the queue of its host, whatever this is, and passes it on. */
+static void test_R29_a_given_queue_says_of_which_kind_it_is(void **state)
 {
     stage *s = stage_of(state);
-    gpusync_timeline_desc others = {.signalled_by_others = true};
-    gpusync_timeline *timeline = NULL;
-    recording r = record(s, s->q[0]);
-    gpusync_ticket ticket;
-    assert_ok(gpusync_timeline_create(s->device, &others, &timeline));
-    ticket = SUBMIT(s->q[0], WAITS(at(timeline, 1)), BUFFERS(r.buffer), SIGNALS(at(s->t[0], 1)));
-    softmetal_time_out(r.buffer);
-    assert_true(finish_next(s->q[0]));
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
-    assert_true(failure_at(s->q[0], 0).ran);
-    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    drop(r);
+    void *second = softmetal_new_device();
+    void *twin = softmetal_new_twin(s->metal_device);
+    struct {
+        void *queue;
+        bool metal4;
+        gpusync_result result;
+    } rows[] = {
+        {metal4_queue_new(s->metal_device), false, GPUSYNC_OK},
+        {metal4_queue_new(s->metal_device), true, GPUSYNC_OK},
+        {metal4_queue_new(twin), false, GPUSYNC_OK},
+        {metal4_queue_new(second), false, GPUSYNC_ERROR_INVALID_ARGUMENT},
+        {metal4_queue_new(second), true, GPUSYNC_ERROR_INVALID_ARGUMENT},
+        {metal_queue_new(s->metal_device, 8), true, GPUSYNC_ERROR_UNSUPPORTED},
+        {metal_retain(s->metal_device), true, GPUSYNC_ERROR_UNSUPPORTED},
+        {metal_retain(s->metal_device), false, GPUSYNC_ERROR_UNSUPPORTED},
+    };
+    unsigned i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        gpusync_queue_desc desc = {.metal_queue = rows[i].queue, .metal4 = rows[i].metal4};
+        unsigned long count = softmetal_retain_count(rows[i].queue);
+        gpusync_queue *queue = (gpusync_queue *)s;
+        set_quirk(QUIRK(no_metal4_family), true); /* it is there, whatever the device says */
+        assert_result(gpusync_queue_create(s->device, &desc, &queue), rows[i].result);
+        assert_int_equal(queue != NULL, rows[i].result == GPUSYNC_OK);
+        assert_int_equal(softmetal_retain_count(rows[i].queue), count + (queue != NULL));
+        if (queue) {
+            gpusync_ticket ticket;
+            assert_ptr_equal(gpusync_queue_metal(queue), rows[i].queue);
+            ticket = commit_new(queue);
+            assert_true(finish_next_of(rows[i].queue));
+            assert_ok(gpusync_poll(queue, ticket, NULL));
+        }
+        assert_ok(gpusync_queue_destroy(queue));
+        assert_int_equal(softmetal_retain_count(rows[i].queue), count + (queue != NULL)); /* the kit's run has one */
+        metal_release(rows[i].queue);
+    }
+    metal_release(twin);
+    metal_release(second);
 }
 
+/* Somebody reads a crash log: it has the queue's name, from wherever that came. */
+static void test_R29_labels_of_made_and_given_queues(void **state)
+{
+    static const struct {
+        const char *given, *label, *hidden, *metal, *told;
+    } rows[] = {
+        {NULL, "frames", NULL, "frames", "frames"},
+        {NULL, NULL, NULL, "", ""},
+        {NULL, "frames", "MTL4CommandQueueDescriptor", "", "frames"},
+        {"theirs", NULL, NULL, "theirs", "theirs"},
+        {"theirs", "ours", NULL, "theirs", "ours"},
+    };
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        gpusync_queue_desc desc = {.label = rows[i].label, .metal4 = true};
+        gpusync_queue *queue = NULL;
+        char text[64] = "";
+        if (rows[i].given) {
+            static const gpusync_queue_desc theirs = {.label = "theirs", .metal4 = true};
+            gpusync_queue *maker = NULL; /* a descriptor alone gives a label: gpusync makes one */
+            assert_ok(gpusync_queue_create(s->device, &theirs, &maker));
+            desc.metal_queue = metal_retain(gpusync_queue_metal(maker));
+            assert_ok(gpusync_queue_destroy(maker));
+        }
+        softmetal_hide_class(rows[i].hidden);
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        softmetal_hide_class(NULL);
+        metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), text, sizeof text);
+        assert_string_equal(text, rows[i].metal);
+        commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+        assert_true(finish_next(queue));
+        assert_string_equal(failure_at(queue, 0).queue_label, rows[i].told);
+        assert_ok(gpusync_queue_destroy(queue));
+        metal_release(desc.metal_queue);
+    }
+}
+
+/* A tool under memory pressure makes a queue, and tries again later. */
+static const gpusync_queue_desc labelled = {.metal4 = true, .label = "a label"};
+
+static void test_R29_without_memory_no_queue_is_made(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_result result;
+    long n = 0;
+    do {
+        gpusync_queue *queue = (gpusync_queue *)s;
+        long blocks = kit_now().blocks, live = softmetal_live(NULL);
+        memory_fail(++n, false);
+        result = gpusync_queue_create(s->device, &labelled, &queue);
+        memory_fail(0, false);
+        assert_int_equal(queue != NULL, result == GPUSYNC_OK);
+        if (result != GPUSYNC_OK) assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_ok(gpusync_queue_destroy(queue));
+        assert_int_equal(kit_now().blocks, blocks);
+        assert_int_equal(softmetal_live(NULL), live);
+    } while (result != GPUSYNC_OK && n < 20);
+    assert_ok(result);
+    assert_true(n > 3); /* the queue, its records, its own timeline */
+}
+
+/* Metal's objects: the queue, the listener of its own event, that event. Without a listener looks do. */
+static void test_R29_without_an_object_of_metals_no_queue_is_made(void **state)
+{
+    static const gpusync_result results[] = {GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK};
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(results); i++) {
+        gpusync_queue *queue = (gpusync_queue *)s;
+        gpusync_timeline *timeline = new_timeline(s->device);
+        long blocks = kit_now().blocks, live = softmetal_live(NULL);
+        softmetal_fail_creation(i + 1, false);
+        assert_result(gpusync_queue_create(s->device, &labelled, &queue), results[i]);
+        softmetal_fail_creation(0, false);
+        assert_int_equal(queue != NULL, results[i] == GPUSYNC_OK);
+        if (queue) {
+            void *buffer = new_buffer(queue);
+            SUBMIT(queue, BUFFERS(buffer), SIGNALS(at(timeline, 1)));
+            set_quirk(QUIRK(signals_late), true);
+            assert_true(finish_next(queue));
+            set_quirk(QUIRK(signals_late), false);
+            assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, NULL));
+            assert_true(softmetal_settle_listeners(SECONDS(60)));
+            assert_int_equal(softmetal_retain_count(buffer), 1);
+        } else {
+            assert_int_equal(kit_now().blocks, blocks);
+            assert_int_equal(softmetal_live(NULL), live);
+        }
+        assert_ok(gpusync_queue_destroy(queue));
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+/* A queue's own event is no object of the program's: when the queue is gone, the device may go. */
+static void test_R29_the_queues_own_timeline_keeps_no_device_in_use(void **state)
+{
+    stage *s = stage_of(state);
+    assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
+    destroy_queue(s, 0);
+    assert_ok(gpusync_device_destroy(s->device));
+    s->device = NULL;
+}
+
+/* -- what is not supported ----------------------------------------------------------------------------------------- */
+
+/* A renderer that is ported by halves mixes both kinds up. */
+typedef struct mixed {
+    stage *s;
+    gpusync_queue *four, *plain;
+    void *recorded, *legacy; /* command buffers: of the one kind, and of the other */
+    gpusync_ticket ticket;
+} mixed;
+
+static gpusync_result make_a_buffer(mixed *m)
+{
+    void *buffer = m;
+    gpusync_result result = gpusync_command_buffer_create(m->four, NULL, GPUSYNC_FOREVER, &buffer);
+    assert_null(buffer);
+    return result;
+}
+static gpusync_result make_a_named_buffer(mixed *m)
+{
+    static const gpusync_command_buffer_desc desc = {.label = "name", .unretained_references = true};
+    void *buffer = m;
+    gpusync_result result = gpusync_command_buffer_create(m->four, &desc, 0, &buffer);
+    assert_null(buffer);
+    return result;
+}
+static gpusync_result wait_in_recorded(mixed *m)
+{
+    return gpusync_encode_wait(m->four, m->recorded, at(m->s->t[0], 1));
+}
+static gpusync_result signal_in_recorded(mixed *m)
+{
+    return gpusync_encode_signal(m->four, m->recorded, at(m->s->t[0], 1));
+}
+static gpusync_result wait_in_legacy(mixed *m)
+{
+    return gpusync_encode_wait(m->four, m->legacy, at(m->s->t[0], 1));
+}
+static gpusync_result signal_in_legacy(mixed *m)
+{
+    return gpusync_encode_signal(m->four, m->legacy, at(m->s->t[0], 1));
+}
+static gpusync_result wait_in_recorded_of_plain(mixed *m)
+{
+    return gpusync_encode_wait(m->plain, m->recorded, at(m->s->t[0], 1));
+}
+static gpusync_result signal_in_recorded_of_plain(mixed *m)
+{
+    return gpusync_encode_signal(m->plain, m->recorded, at(m->s->t[0], 1));
+}
+static gpusync_result mark_nothing(mixed *m)
+{
+    return gpusync_commit_marker(m->four, NULL, &m->ticket);
+}
+static gpusync_result mark_recorded(mixed *m)
+{
+    return gpusync_commit_marker(m->four, m->recorded, &m->ticket);
+}
+static gpusync_result mark_legacy(mixed *m)
+{
+    return gpusync_commit_marker(m->four, m->legacy, &m->ticket);
+}
+static gpusync_result mark_recorded_of_plain(mixed *m)
+{
+    return gpusync_commit_marker(m->plain, m->recorded, &m->ticket);
+}
+static gpusync_result commit_legacy(mixed *m)
+{
+    return gpusync_commit(m->four, m->legacy, &m->ticket);
+}
+static gpusync_result commit_recorded_to_plain(mixed *m)
+{
+    return gpusync_commit(m->plain, m->recorded, &m->ticket);
+}
+static gpusync_result submit_legacy(mixed *m)
+{
+    return TRY_SUBMIT(m->four, &m->ticket, BUFFERS(m->legacy));
+}
+static gpusync_result submit_recorded_to_plain(mixed *m)
+{
+    return TRY_SUBMIT(m->plain, &m->ticket, BUFFERS(m->recorded));
+}
+static gpusync_result submit_both(mixed *m)
+{
+    return TRY_SUBMIT(m->four, &m->ticket, WAITS(at(m->s->t[0], 1)), BUFFERS(m->recorded, m->legacy),
+                      SIGNALS(at(m->s->t[0], 2)));
+}
+static gpusync_result submit_both_the_other_way(mixed *m)
+{
+    return TRY_SUBMIT(m->four, &m->ticket, BUFFERS(m->legacy, m->recorded), .flags = HOST_SYNC | UNORDERED);
+}
+static gpusync_result submit_both_to_plain(mixed *m)
+{
+    return TRY_SUBMIT(m->plain, &m->ticket, BUFFERS(m->legacy, m->recorded), SIGNALS(at(m->s->t[0], 2)));
+}
+
+static void test_R29_what_is_not_supported_has_changed_nothing(void **state)
+{
+    static gpusync_result (*const rows[])(mixed *) = {
+        make_a_buffer, make_a_named_buffer, wait_in_recorded, signal_in_recorded, wait_in_legacy, signal_in_legacy,
+        wait_in_recorded_of_plain, signal_in_recorded_of_plain, mark_nothing, mark_recorded, mark_legacy,
+        mark_recorded_of_plain, commit_legacy, commit_recorded_to_plain, submit_legacy, submit_recorded_to_plain,
+        submit_both, submit_both_the_other_way, submit_both_to_plain};
+    stage *s = stage_of(state);
+    mixed m = {s, s->q[0], add_queue(s, 1, NULL), new_buffer(s->q[0]), new_buffer(s->q[1]), 7};
+    gpusync_ticket tickets[2];
+    unsigned i, known;
+    assert_result(submit_legacy(&m), GPUSYNC_ERROR_UNSUPPORTED); /* its memory serves the next one */
+    for (known = 0; known < 2; known++) { /* the queues have seen a command buffer of theirs */
+        for (i = 0; i < LENGTH(rows); i++) {
+            long blocks = kit_now().blocks, live = softmetal_live(NULL);
+            unsigned long counts[2] = {softmetal_retain_count(m.recorded), softmetal_retain_count(m.legacy)};
+            assert_result(rows[i](&m), GPUSYNC_ERROR_UNSUPPORTED);
+            assert_int_equal(m.ticket, 7);
+            assert_int_equal(kit_now().blocks, blocks);
+            assert_int_equal(softmetal_live(NULL), live);
+            assert_int_equal(softmetal_retain_count(m.recorded), counts[0]);
+            assert_int_equal(softmetal_retain_count(m.legacy), counts[1]);
+        }
+        assert_result(gpusync_command_buffer_discard(m.four, m.recorded), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+        assert_result(gpusync_command_buffer_discard(m.four, m.legacy), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+        commit_new(m.four);
+        commit_new(m.plain);
+        finish_all(s);
+    }
+    tickets[0] = SUBMIT(m.four, BUFFERS(m.recorded), SIGNALS(at(s->t[0], 1)));
+    tickets[1] = commit(m.plain, m.legacy);
+    assert_int_equal(tickets[0], 3);
+    assert_int_equal(tickets[1], 3);
+    finish_all(s);
+    assert_ok(gpusync_poll(m.four, tickets[0], NULL));
+    assert_ok(gpusync_poll(m.plain, tickets[1], NULL));
+}
+
+/* -- what it commits ----------------------------------------------------------------------------------------------- */
+
+/* llama.cpp polls in a loop: what the GPU is through with has not ended before the feedback: there is no status. */
+static void test_R29_the_feedback_alone_tells_of_the_end(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    job j = {0};
+    note n = {0};
+    on_done(ticket_at(s->q[0], ticket), &n);
+    softmetal_complete(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(s->q[0], ticket, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_int_equal(calls_of(&n), 0);
+    job_wait(&j, s->q[0], ticket, GPUSYNC_FOREVER);
+    await_parked(1);
+    softmetal_finish(buffer);
+    assert_ok(job_end(&j));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_noted(&n, GPUSYNC_OK);
+}
+
+/* MLX ends one graph with several command buffers: one commit, one ticket, and the order of the array. */
+static void test_R29_several_buffers_have_one_commit_and_one_ticket(void **state)
+{
+    static const unsigned counts[] = {1, 2, 3, 5, 40}; /* a few need no memory of their own, many do */
+    stage *s = stage_of(state);
+    unsigned i, k;
+    for (i = 0; i < LENGTH(counts); i++) {
+        void *buffers[40];
+        gpusync_submission submission = {.command_buffers = buffers, .command_buffer_count = counts[i]};
+        gpusync_ticket ticket;
+        forget_marks();
+        for (k = 0; k < counts[i]; k++) mark(s, buffers[k] = new_buffer(s->q[0]), k);
+        watch(s->metal[0]);
+        ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        assert_string_equal(sent.letters, "c");
+        assert_int_equal(ticket, i + 1);
+        assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+        assert_true(finish_next(s->q[0]));
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(marks(), counts[i]);
+        for (k = 0; k < counts[i]; k++) assert_int_equal(mark_at(k), k);
+    }
+}
+
+/* A render graph hands a buffer in twice, or one that is held. */
+static void test_R29_a_buffer_is_taken_once(void **state)
+{
+    stage *s = stage_of(state);
+    void *held[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    void *unordered = new_buffer(s->q[0]), *other = new_buffer(s->q[0]);
+    gpusync_ticket tickets[2], ticket = 7;
+    void *const none[2] = {other, NULL};
+    gpusync_submission with_null = {.command_buffers = none, .command_buffer_count = 2};
+    unsigned i;
+    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held[0], held[1]));
+    tickets[1] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(unordered), .flags = UNORDERED);
+    for (i = 0; i < 3; i++) {
+        void *buffer = i < 2 ? held[i] : unordered;
+        assert_result(gpusync_commit(s->q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer)), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(other, buffer)), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    }
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(other, other)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_submit(s->q[0], &with_null, &ticket), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(ticket, 7);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
+    assert_ok(gpusync_poll(s->q[0], tickets[1], NULL));
+    assert_int_equal(commit(s->q[0], other), 3);
+}
+
+/* Apple's sample has one command buffer, which it begins again in each frame: gpusync keeps it until the feedback. */
+static void test_R29_a_command_buffer_is_retained_until_the_feedback(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned way;
+    for (way = 0; way < 3; way++) { /* a commit; a submission; one with signals */
+        long before = softmetal_live("command_buffer4");
+        void *allocator = metal4_allocator_new(s->metal_device);
+        void *buffer = metal4_buffer_new(s->metal_device);
+        metal4_begin(buffer, allocator);
+        metal4_end(buffer);
+        if (way == 0) commit(s->q[0], buffer);
+        if (way == 1) SUBMIT(s->q[0], BUFFERS(buffer));
+        if (way == 2) SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)));
+        metal_release(buffer);
+        assert_int_equal(softmetal_live("command_buffer4"), before + 1);
+        assert_true(finish_next(s->q[0]));
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        assert_int_equal(softmetal_live("command_buffer4"), before);
+        assert_int_equal(softmetal_live("commit_options"), 0);
+        metal4_allocator_reset(allocator);
+        metal_release(allocator);
+    }
+}
+
+/* A queue whose options kept their handlers would tell of an end twice: each commit has options of its own. */
+static void test_R29_each_commit_has_options_of_its_own(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket tickets[3];
+    note notes[3] = {0};
+    unsigned i;
+    set_quirk(QUIRK(options_keep_handlers), true);
+    for (i = 0; i < 3; i++) {
+        tickets[i] = commit_new(s->q[0]);
+        on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    }
+    for (i = 0; i < 3; i++) {
+        assert_true(finish_next(s->q[0]));
+        assert_int_equal(gpusync_in_flight(s->q[0]), 2 - i);
+        assert_noted(&notes[i], GPUSYNC_OK);
+    }
+}
+
+/* Room counts tickets, whatever is in them: an upload thread with a limit of three. */
 static void test_R29_room_counts_tickets(void **state)
 {
     stage *s = stage_of(state);
-    recording r[4];
-    gpusync_ticket ticket = 7;
+    gpusync_queue_desc given = {.metal_queue = metal4_queue_new(s->metal_device), .max_command_buffer_count = 3};
     unsigned i;
-    for (i = 0; i < 4; i++) r[i] = record(s, s->q[0]);
-    commit(s->q[0], r[0].buffer);
-    SUBMIT(s->q[0], BUFFERS(r[1].buffer, r[2].buffer));
-    assert_result(gpusync_commit(s->q[0], r[3].buffer, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
-    assert_int_equal(ticket, 7);
-    assert_true(finish_next(s->q[0]));
-    commit(s->q[0], r[3].buffer);
+    add_queue(s, 1, &given);
+    for (i = 0; i < 2; i++) {
+        gpusync_queue *q = s->q[i];
+        void *refused = new_buffer(q);
+        gpusync_ticket ticket = 7;
+        commit_new(q);
+        SUBMIT(q, BUFFERS(new_buffer(q), new_buffer(q)), SIGNALS(at(s->t[0], 10 * i + 1)));
+        SUBMIT(q, WAITS(at(s->t[0], 10 * i + 9))); /* nothing for Metal */
+        assert_result(gpusync_commit(q, refused, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
+        assert_result(TRY_SUBMIT(q, &ticket, BUFFERS(refused), .flags = UNORDERED), GPUSYNC_ERROR_QUEUE_FULL);
+        assert_result(TRY_SUBMIT(q, &ticket, WAITS(at(s->t[0], 1))), GPUSYNC_ERROR_QUEUE_FULL);
+        assert_int_equal(ticket, 7);
+        assert_true(finish_next(q));
+        assert_int_equal(commit(q, refused), 4);
+        assert_result(gpusync_commit(q, new_buffer(q), &ticket), GPUSYNC_ERROR_QUEUE_FULL);
+        finish_all(s);
+        signal_value(s->t[0], 10 * i + 9);
+        finish_all(s);
+        assert_int_equal(gpusync_in_flight(q), 0);
+        assert_int_equal(commit_new(q), 5);
+    }
+    metal_release(given.metal_queue);
+}
+
+/* A tool records a thousand small jobs before it waits once. */
+static void test_R29_there_is_no_limit_by_default(void **state)
+{
+    enum { JOBS = 1000 };
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < JOBS; i++)
+        if (i % 2) commit_new(s->q[0]);
+        else SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_int_equal(gpusync_in_flight(s->q[0]), JOBS);
+    signal_value(s->t[0], 1);
     finish_all(s);
-    for (i = 0; i < 4; i++) drop(r[i]);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+}
+
+/* A player has its feedback come on a dispatch queue of its own. */
+static void test_R29_feedback_may_come_on_the_programs_own_queue(void **state)
+{
+    stage *s = stage_of(state);
+    void *dispatch = dispatch_queue_create("feedback", NULL);
+    gpusync_queue_desc desc = {.metal_queue = metal4_queue_new_on(s->metal_device, dispatch)};
+    gpusync_queue *queue = add_queue(s, 1, &desc);
+    note n = {0};
+    gpusync_ticket ticket = SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[0], 1)));
+    on_done(ticket_at(queue, ticket), &n);
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, SECONDS(60), NULL));
+    assert_ok(gpusync_wait(queue, ticket, SECONDS(60), NULL));
+    settle(s);
+    assert_noted(&n, GPUSYNC_OK);
+    destroy_queue(s, 1);
+    assert_true(softmetal_settle(SECONDS(60)));
+    metal_release(desc.metal_queue);
+    dispatch_release(dispatch);
+}
+
+/* -- waits and signals, operations of the queue -------------------------------------------------------------------- */
+
+/* A profiler sees what the queue gets: waits, the commit, the signals, and one more where there are signals. The
+   values from 1 on are those of other code: Metal may wait for them. */
+static void test_R29_waits_and_signals_are_operations_of_the_queue(void **state)
+{
+    static const struct {
+        unsigned waits, buffers, signals;
+        uint32_t flags;
+        const char *at_once, *at_last;
+    } rows[] = {
+        {0, 1, 0, 0, "c", "c"},
+        {0, 1, 1, 0, "css", "css"},
+        {1, 1, 0, 0, "wc", "wc"},
+        {2, 3, 2, 0, "wwcsss", "wwcsss"},
+        {2, 3, 2, UNORDERED, "wwcsss", "wwcsss"},
+        {2, 3, 2, HOST_SYNC, "", "c"},
+        {0, 1, 2, HOST_SYNC, "c", "c"},
+        {2, 1, 0, HOST_SYNC | UNORDERED, "", "c"},
+        {1, 0, 0, 0, "", ""},
+        {2, 0, 2, 0, "", ""},
+        {0, 0, 2, UNORDERED, "", ""},
+        {0, 0, 0, 0, "", ""},
+    };
+    stage *s = stage_of(state);
+    unsigned i, k;
+    for (i = 0; i < LENGTH(rows); i++) {
+        gpusync_timeline *waited[2] = {of_others(s), of_others(s)};
+        gpusync_timeline *signalled[2] = {new_timeline(s->device), new_timeline(s->device)};
+        gpusync_point waits[2] = {at(waited[0], 1), at(waited[1], 2)};
+        gpusync_point signals[2] = {at(signalled[0], 3), at(signalled[1], 4)};
+        void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+        bool ends = !rows[i].waits && !rows[i].buffers;
+        gpusync_submission submission = {waits, rows[i].waits, buffers, rows[i].buffers, signals, rows[i].signals,
+                                         NULL, NULL, NULL, rows[i].flags};
+        gpusync_ticket ticket;
+        forget_marks();
+        for (k = 0; k < 3; k++) mark(s, buffers[k], k);
+        watch(s->metal[0]);
+        ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        assert_string_equal(sent.letters, rows[i].at_once);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), ends ? GPUSYNC_OK : GPUSYNC_NOT_READY);
+        if (rows[i].waits) assert_false(finish_next(s->q[0]));
+        for (k = 0; k < rows[i].waits; k++) raise_event(waited[k], k + 1);
+        assert_string_equal(sent.letters, rows[i].at_last);
+        assert_int_equal(finish_next(s->q[0]), rows[i].buffers != 0);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(marks(), rows[i].buffers);
+        for (k = 0; k < rows[i].signals; k++) assert_int_equal(value_of(signalled[k]), k + 3);
+        assert_string_equal(sent.letters, rows[i].at_last);
+        for (k = 0; k < 2; k++) {
+            assert_ok(gpusync_timeline_destroy(waited[k]));
+            assert_ok(gpusync_timeline_destroy(signalled[k]));
+        }
+    }
+}
+
+/* A streaming system waits for what is there already, and for tickets: the GPU is not asked. */
+static void test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *plain = add_queue(s, 1, NULL);
+    gpusync_ticket ended = commit_new(plain), running, ticket;
+    finish_all(s);
+    signal_value(s->t[0], 5);
+    running = commit_new(plain);
+    watch(s->metal[0]);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 5), ticket_at(plain, ended)), BUFFERS(new_buffer(s->q[0])));
+    assert_string_equal(sent.letters, "c");
+    ticket = SUBMIT(s->q[0], WAITS(ticket_at(plain, running)), BUFFERS(new_buffer(s->q[0])));
+    assert_string_equal(sent.letters, "c");
+    assert_true(finish_next(plain));
+    assert_string_equal(sent.letters, "cc");
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+/* A decoder waits on the queue on which frames are drawn: its wait delays them all, UNORDERED ones, too. */
+static void test_R29_a_wait_delays_all_later_work_of_the_queue(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < 4; i++) {
+        uint32_t flags[2] = {i & 1 ? UNORDERED : 0, i & 2 ? UNORDERED : 0};
+        void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+        gpusync_ticket tickets[2];
+        unsigned k;
+        tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1)), BUFFERS(buffers[0]), .flags = flags[0]);
+        tickets[1] = SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = flags[1]);
+        assert_true(is_sent(buffers[0]));
+        assert_true(is_sent(buffers[1]));
+        assert_false(finish_next(s->q[0]));
+        raise_event(s->t[0], i + 1);
+        for (k = 0; k < 2; k++) assert_true(finish_next(s->q[0]));
+        for (k = 0; k < 2; k++) assert_ok(gpusync_poll(s->q[0], tickets[k], NULL));
+    }
+}
+
+/* The feedback may be there before the thread that commits has sent the signals. */
+static void *feedback_of;
+
+static void finish_in_the_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    void *buffer = feedback_of;
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit:count:options:") != 0 || !buffer) return;
+    feedback_of = NULL;
+    softmetal_finish(buffer);
+}
+
+static void test_R29_a_feedback_may_come_inside_the_commit(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < 4; i++) {
+        void *buffer = new_buffer(s->q[0]), *held = new_buffer(s->q[0]);
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_point signal = at(timeline, 1);
+        gpusync_submission submission = {.command_buffers = &buffer, .command_buffer_count = 1, .signals = &signal,
+                                         .signal_count = i & 1};
+        gpusync_ticket first = 0, ticket;
+        if (i & 2) { /* sent in the handler's thread, or the host's */
+            first = SUBMIT(s->q[0], WAITS(at(s->t[0], i)), BUFFERS(held));
+            submission.waits = NULL;
+        }
+        feedback_of = i & 2 ? held : buffer;
+        softmetal_set_message_hook(finish_in_the_commit, NULL);
+        ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        if (i & 2) signal_value(s->t[0], i);
+        softmetal_set_message_hook(NULL, NULL);
+        assert_null(feedback_of);
+        if (first) assert_ok(gpusync_poll(s->q[0], first, NULL));
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(value_of(timeline), i & 1);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        assert_int_equal(softmetal_retain_count(buffer), 1);
+    }
+}
+
+/* -- both kinds of queue ------------------------------------------------------------------------------------------- */
+
+/* An app moves its compute to Metal 4 and leaves its frames where they are: values pass both ways. */
+static void test_R29_points_pass_between_both_kinds_of_queue(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned way;
+    for (way = 0; way < 8; way++) {
+        gpusync_queue *from = s->q[way & 1], *to = s->q[!(way & 1)];
+        uint32_t flags = way & 4 ? HOST_SYNC : 0;
+        void *buffers[2] = {new_buffer(from), new_buffer(to)};
+        gpusync_timeline *go = new_timeline(s->device), *between = new_timeline(s->device);
+        gpusync_ticket tickets[2];
+        bool ticket = way & 2;
+        mark(s, buffers[0], 1);
+        mark(s, buffers[1], 2);
+        forget_marks();
+        tickets[0] = SUBMIT(from, WAITS(at(go, 1)), BUFFERS(buffers[0]), SIGNALS(at(between, 1)), .flags = flags);
+        tickets[1] = SUBMIT(to, WAITS(ticket ? ticket_at(from, tickets[0]) : at(between, 1)), BUFFERS(buffers[1]),
+                            .flags = flags);
+        assert_false(is_sent(buffers[0]));
+        assert_false(is_sent(buffers[1]));
+        signal_value(go, 1);
+        assert_true(is_sent(buffers[0]));
+        assert_int_equal(is_sent(buffers[1]), !ticket && !flags); /* the GPU waits for the other queue */
+        assert_false(finish_next(to));
+        while (finish_next(from)) {}
+        finish_all(s);
+        assert_marks(1, 2);
+        assert_ok(gpusync_poll(from, tickets[0], NULL));
+        assert_ok(gpusync_poll(to, tickets[1], NULL));
+        assert_int_equal(value_of(between), 1);
+        assert_ok(gpusync_timeline_destroy(go));
+        assert_ok(gpusync_timeline_destroy(between));
+    }
+}
+
+/* Two simulations, one on each kind of queue, take turns on one timeline; sent forwards, or accepted backwards. */
+static void test_R29_both_kinds_of_queue_take_turns(void **state)
+{
+    enum { TURNS = 12 };
+    static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+    stage *s = stage_of(state);
+    unsigned i, k, backwards;
+    for (i = 0; i < LENGTH(kinds); i++)
+        for (backwards = 0; backwards < 2; backwards++) {
+            gpusync_timeline *timeline = new_timeline(s->device);
+            gpusync_ticket tickets[TURNS];
+            forget_marks();
+            for (k = 0; k < TURNS; k++) {
+                unsigned turn = backwards ? TURNS - 1 - k : k;
+                void *buffer = new_buffer(s->q[turn & 1]);
+                mark(s, buffer, turn);
+                tickets[turn] = SUBMIT(s->q[turn & 1], WAITS(at(timeline, turn)), BUFFERS(buffer),
+                                       SIGNALS(at(timeline, turn + 1)),
+                                       .flags = kinds[i] | (backwards ? UNORDERED : 0));
+            }
+            finish_all(s);
+            for (k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
+            assert_int_equal(value_of(timeline), TURNS);
+            assert_int_equal(marks(), TURNS);
+            for (k = 0; k < TURNS; k++) assert_int_equal(mark_at(k), k);
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+}
+
+/* The failure of the one reaches the other, held or waiting on the GPU. */
+static void test_R29_a_failure_passes_between_both_kinds_of_queue(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned way;
+    for (way = 0; way < 4; way++) {
+        unsigned first = way & 1;
+        gpusync_queue *from = s->q[first], *to = s->q[!first];
+        gpusync_timeline *between = new_timeline(s->device), *behind = new_timeline(s->device);
+        void *buffer = new_buffer(from);
+        gpusync_ticket tickets[2];
+        gpusync_error error;
+        uint64_t cursor = GPUSYNC_FROM_NOW;
+        assert_result(gpusync_queue_next_error(to, &cursor, &error), GPUSYNC_NOT_READY);
+        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        tickets[0] = SUBMIT(from, BUFFERS(buffer), SIGNALS(at(between, 1)));
+        tickets[1] = SUBMIT(to, WAITS(at(between, 1)), BUFFERS(new_buffer(to)), SIGNALS(at(behind, 1)),
+                            .flags = way & 2 ? HOST_SYNC : 0);
+        finish_all(s);
+        assert_result(gpusync_poll(from, tickets[0], NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_poll(to, tickets[1], NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_failed(behind, GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_queue_next_error(to, &cursor, &error));
+        assert_true(error.inherited);
+        assert_int_equal(error.ran, !(way & 2));
+        assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+        assert_int_equal(error.origin, tickets[0]);
+        assert_ok(gpusync_timeline_destroy(between));
+        assert_ok(gpusync_timeline_destroy(behind));
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        assert_int_equal(softmetal_live("queue_operation"), 0);
+    }
+}
+
+/* Four threads, each with its own chain across both kinds, on the real clock. */
+enum { ROUNDS = 40 };
+
+typedef struct chain {
+    stage *s;
+    gpusync_timeline *timeline;
+    unsigned first;
+} chain;
+
+static void *run_chain(void *argument)
+{
+    chain *c = (chain *)argument;
+    uint64_t i;
+    for (i = 0; i < ROUNDS; i++) {
+        gpusync_queue *queue = c->s->q[(i + c->first) % 2];
+        gpusync_point wait = at(c->timeline, i), signal = at(c->timeline, i + 1);
+        void *buffer = new_buffer(queue);
+        gpusync_submission submission = {.waits = &wait, .wait_count = 1, .command_buffers = &buffer,
+                                         .command_buffer_count = 1, .signals = &signal, .signal_count = 1,
+                                         .flags = UNORDERED};
+        gpusync_ticket ticket = 0;
+        must(gpusync_submit(queue, &submission, &ticket) == GPUSYNC_OK, "a submission is accepted");
+        if (i % 8 == 7)
+            must(gpusync_timeline_wait(c->timeline, i, SECONDS(60), NULL) == GPUSYNC_OK, "a value comes");
+        if (i % 8 == 3) must(gpusync_wait(queue, ticket, SECONDS(60), NULL) == GPUSYNC_OK, "a ticket ends");
+    }
+    return NULL;
+}
+
+static void test_R29_threads_send_chains_across_both_kinds(void **state)
+{
+    stage *s = stage_of(state);
+    chain chains[STAGE_MOST];
+    pthread_t threads[STAGE_MOST];
+    unsigned i;
+    for (i = 0; i < STAGE_MOST; i++) {
+        chains[i] = (chain){s, s->t[i], i};
+        threads[i] = start(run_chain, &chains[i]);
+    }
+    for (i = 0; i < STAGE_MOST; i++) join(threads[i]);
+    assert_ok(gpusync_device_wait(s->device, SECONDS(60), NULL));
+    for (i = 0; i < STAGE_MOST; i++) assert_int_equal(value_of(s->t[i]), ROUNDS);
+}
+
+/* -- failures ------------------------------------------------------------------------------------------------------ */
+
+/* A crash reporter sorts by class: without a number of the driver's the code of Metal 4's own list decides. */
+static void test_R29_the_code_of_metal_4_gives_the_class(void **state)
+{
+    static const struct {
+        const char *domain;
+        long code;
+        gpusync_failure failure;
+        bool transient, lost;
+    } rows[] = {
+        {NULL, 1, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {NULL, 2, GPUSYNC_FAILURE_NOT_PERMITTED, true, false},
+        {NULL, 3, GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
+        {NULL, 4, GPUSYNC_FAILURE_DEVICE_REMOVED, false, true},
+        {NULL, 5, GPUSYNC_FAILURE_ACCESS_REVOKED, false, true},
+        {NULL, 6, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 0, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 8, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, -4, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 4294967296 + 4, GPUSYNC_FAILURE_OTHER, false, false},
+        {"MTL4CommandQueueErrorDomain", 5, GPUSYNC_FAILURE_ACCESS_REVOKED, false, true},
+        {"MTLCommandBufferErrorDomain", 8, GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
+        {"MTLCommandBufferErrorDomain", 1, GPUSYNC_FAILURE_OTHER, false, false},
+        {"MTL4CommandQueueErrorDomain2", 3, GPUSYNC_FAILURE_OTHER, false, false},
+    };
+    unsigned i, bare;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++)
+        for (bare = 0; bare < 2; bare++) {
+            static const stage_desc desc = {.metal4 = true};
+            const char *domain = rows[i].domain ? rows[i].domain : "MTL4CommandQueueErrorDomain";
+            gpusync_ticket ticket;
+            gpusync_error error;
+            void *buffer;
+            stage s;
+            stage_open(&s, &desc);
+            set_quirk(QUIRK(bare_errors), true); /* no number of the driver's */
+            set_quirk(QUIRK(bare_feedback_errors), bare);
+            buffer = named_buffer(s.q[0], "the culprit");
+            softmetal_fail(buffer, rows[i].domain, rows[i].code, "a text");
+            ticket = SUBMIT(s.q[0], BUFFERS(buffer, new_buffer(s.q[0])), .label = "not this one");
+            assert_true(finish_next(s.q[0]));
+            assert_result(gpusync_poll(s.q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+            error = failure_at(s.q[0], 0);
+            assert_int_equal(error.failure, rows[i].failure);
+            assert_int_equal(error.transient, rows[i].transient);
+            assert_int_equal(error.code, rows[i].code);
+            assert_string_equal(error.domain, domain);
+            assert_string_equal(error.message, "a text");
+            assert_string_equal(error.label, "the culprit");
+            assert_string_equal(error.queue_label, "first");
+            assert_true(error.ran);
+            assert_false(error.inherited);
+            assert_int_equal(gpusync_device_is_lost(s.device), rows[i].lost);
+            assert_true(log_has(GPUSYNC_LOG_ERROR, "the culprit"));
+            stage_close(&s);
+        }
+}
+
+/* The driver's number stands two errors deep, the text and the code one deep: the outer one of Metal 4 says nothing. */
+static void test_R29_the_error_inside_the_wrapper_is_told(void **state)
+{
+    static const struct {
+        unsigned reason;
+        long code;
+        gpusync_failure failure;
+    } rows[] = {
+        {SOFTMETAL_HANG, 1, GPUSYNC_FAILURE_GPU_TIMEOUT},
+        {SOFTMETAL_PAGE_FAULT, 6, GPUSYNC_FAILURE_PAGE_FAULT},
+        {SOFTMETAL_INVALID_RESOURCE, 6, GPUSYNC_FAILURE_INVALID_RESOURCE},
+        {SOFTMETAL_INNOCENT_VICTIM, 6, GPUSYNC_FAILURE_INNOCENT_VICTIM},
+        {SOFTMETAL_IMPACTING_INTERACTIVITY, 6, GPUSYNC_FAILURE_GPU_TIMEOUT},
+        {SOFTMETAL_OUT_OF_MEMORY, 3, GPUSYNC_FAILURE_OUT_OF_MEMORY},
+        {SOFTMETAL_INTERNAL, 6, GPUSYNC_FAILURE_OTHER},
+    };
+    static const char *const texts[] = {NULL, "no number in this text"};
+    stage *s = stage_of(state);
+    unsigned i, k, n = 0;
+    for (i = 0; i < LENGTH(rows); i++)
+        for (k = 0; k < 4; k++) {
+            void *buffer = new_buffer(s->q[0]);
+            gpusync_error error;
+            gpusync_ticket ticket;
+            set_quirk(QUIRK(bare_feedback_errors), k & 1);
+            softmetal_fail_as(buffer, rows[i].reason, texts[k >> 1]);
+            ticket = SUBMIT(s->q[0], BUFFERS(buffer), .label = "a submission");
+            assert_true(finish_next(s->q[0]));
+            assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+            error = failure_at(s->q[0], n++);
+            assert_int_equal(error.failure, rows[i].failure);
+            assert_int_equal(error.code, rows[i].code);
+            assert_string_equal(error.domain, "MTL4CommandQueueErrorDomain");
+            if (texts[k >> 1]) assert_string_equal(error.message, texts[k >> 1]);
+            else assert_non_null(strchr(error.message, '('));
+            assert_string_equal(error.label, "a submission"); /* the buffer has none */
+        }
+}
+
+/* Somebody pulls the plug of an external GPU. */
+static void test_R29_a_removed_device_is_lost(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_queue_desc desc = {.metal4 = true};
+    gpusync_queue *queue = (gpusync_queue *)s;
+    void *buffer = new_buffer(s->q[0]), *own = softmetal_last_signalled(s->metal[0]);
+    softmetal_remove_device(s->metal_device);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
+    assert_int_equal(failure_at(s->q[0], 0).code, 4);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_commit(s->q[0], buffer, NULL), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(TRY_SUBMIT(s->q[0], NULL, WAITS(at(s->t[1], 1))), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_queue_create(s->device, &desc, &queue), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(queue);
+    assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
+    metal_event_signal(own, 1); /* a removed device makes no signal: so that the test leaves nothing */
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+}
+
+/* A watchdog ends a wait that takes too long, and Metal 4 runs the work all the same: it read what was not there. */
+typedef enum cut { STAYS, COMES, FAILS_ITSELF, SECOND_OF_TWO, CUTS } cut;
+
+static void test_R29_a_wait_that_metal_gave_up_fails_the_work(void **state)
+{
+    static const struct {
+        cut how;
+        gpusync_result result;
+        gpusync_failure failure;
+    } rows[] = {
+        {STAYS, GPUSYNC_ERROR_EXECUTION, GPUSYNC_FAILURE_GPU_TIMEOUT},
+        {COMES, GPUSYNC_OK, GPUSYNC_FAILURE_NONE}, /* a value that is reached meanwhile hides it: the front says so */
+        {FAILS_ITSELF, GPUSYNC_ERROR_EXECUTION, GPUSYNC_FAILURE_PAGE_FAULT}, /* what Metal tells comes first */
+        {SECOND_OF_TWO, GPUSYNC_ERROR_EXECUTION, GPUSYNC_FAILURE_GPU_TIMEOUT},
+    };
+    static const gpusync_timeline_desc order = {.order_only = true};
+    stage *s = stage_of(state);
+    unsigned i, several, n = 0;
+    for (i = 0; i < LENGTH(rows); i++)
+        for (several = 0; several < 2; several++) {
+            gpusync_timeline *waited[2] = {of_others(s), of_others(s)};
+            gpusync_timeline *signalled = new_timeline(s->device), *rises = NULL;
+            void *buffers[2] = {named_buffer(s->q[0], "the reader"), named_buffer(s->q[0], "another")};
+            gpusync_point waits[2] = {at(waited[1], 1), at(waited[0], 1)};
+            gpusync_point signals[2] = {at(signalled, 1), {0}};
+            gpusync_submission submission = {waits, 2, buffers, 1 + several, signals, 2, NULL, NULL, "a label", 0};
+            gpusync_ticket ticket;
+            assert_ok(gpusync_timeline_create(s->device, &order, &rises));
+            signals[1] = at(rises, 1);
+            forget_marks();
+            mark(s, buffers[0], 1);
+            if (rows[i].how == FAILS_ITSELF) softmetal_fail_as(buffers[0], SOFTMETAL_PAGE_FAULT, NULL);
+            ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+            raise_event(waited[1], 1);
+            softmetal_time_out(buffers[0]);
+            if (rows[i].how == COMES) raise_event(waited[0], 1);
+            assert_true(finish_next(s->q[0]));
+            assert_result(gpusync_poll(s->q[0], ticket, NULL), rows[i].result);
+            if (rows[i].result != GPUSYNC_OK) {
+                gpusync_error error = failure_at(s->q[0], n++);
+                assert_int_equal(error.failure, rows[i].failure);
+                assert_true(error.ran);
+                assert_false(error.inherited);
+                assert_string_equal(error.label, "the reader");
+                assert_string_equal(error.queue_label, "first");
+                assert_int_equal(error.domain[0] != '\0', rows[i].how == FAILS_ITSELF);
+                if (rows[i].how != FAILS_ITSELF) assert_non_null(strstr(error.message, "gave up a wait"));
+                assert_failed(signalled, GPUSYNC_ERROR_EXECUTION);
+            } else {
+                assert_int_equal(value_of(signalled), 1);
+            }
+            if (rows[i].how != FAILS_ITSELF) assert_marks(1); /* it ran */
+            finish_all(s);
+            assert_int_equal(value_of(rises), 1);
+            assert_int_equal(failures_of(s->q[0]), n);
+            assert_ok(gpusync_timeline_destroy(waited[0]));
+            assert_ok(gpusync_timeline_destroy(waited[1]));
+            assert_ok(gpusync_timeline_destroy(signalled));
+            assert_ok(gpusync_timeline_destroy(rises));
+        }
+}
+
+/* A value of a timeline that begins above 0 on its event: the wait is for the sum of both. */
+static void test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *plain = add_queue(s, 1, NULL);
+    void *reader = new_buffer(s->q[0]), *writer = new_buffer(plain);
+    uint64_t base = 0;
+    gpusync_ticket ticket;
+    signal_value(s->t[0], 5);
+    drop_timeline(s, 0); /* its event goes to the next one */
+    s->t[0] = new_timeline(s->device);
+    gpusync_timeline_metal(s->t[0], &base);
+    assert_int_equal(base, 5);
+    encode_signal(plain, writer, at(s->t[0], 1));
+    commit(plain, writer);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader));
+    softmetal_time_out(reader);
+    assert_true(finish_next(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
+    assert_true(finish_next(plain));
+    assert_int_equal(value_of(s->t[0]), 1);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_true(finish_next(s->q[0]));
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+/* -- times, and feedback that is lost ------------------------------------------------------------------------------ */
+
+static double gpu_seconds = 0;
+
+static double tick(void)
+{
+    gpu_seconds += 1;
+    return gpu_seconds;
+}
+
+/* A frame pacer asks how long the GPU took: the feedback tells, once for all command buffers of the commit. */
+static void test_R29_the_feedback_has_the_times(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned fails;
+    softmetal_set_gpu_clock(tick);
+    for (fails = 0; fails < 2; fails++) {
+        void *buffer = new_buffer(s->q[0]);
+        gpusync_times times = {7, 7};
+        gpusync_ticket ticket;
+        if (fails) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        ticket = SUBMIT(s->q[0], BUFFERS(buffer, new_buffer(s->q[0])), SIGNALS(at(s->t[fails], 1)));
+        assert_result(gpusync_poll(s->q[0], ticket, &times), GPUSYNC_NOT_READY);
+        assert_true(times.gpu_start_s == 0 && times.gpu_end_s == 0);
+        assert_true(finish_next(s->q[0]));
+        assert_result(gpusync_poll(s->q[0], ticket, &times), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_true(times.gpu_start_s > 0 && times.gpu_end_s > times.gpu_start_s);
+        assert_true(times.gpu_start_s == metal_gpu_start(softmetal_run_of(buffer)));
+        assert_true(times.gpu_end_s == metal_gpu_end(softmetal_run_of(buffer)));
+    }
+    softmetal_set_gpu_clock(NULL);
+}
+
+/* Metal drops the block of a feedback that it never gave. No look helps: nothing but the feedback tells of the end. */
+static void test_R29_without_its_feedback_a_ticket_never_ends(void **state)
+{
+    stage *s = stage_of(state);
+    void *lost = new_buffer(s->q[0]);
+    gpusync_ticket tickets[3];
+    note notes[3] = {0};
+    size_t count;
+    unsigned i;
+    softmetal_lose_handlers(lost);
+    tickets[0] = SUBMIT(s->q[0], BUFFERS(lost), SIGNALS(at(s->t[0], 1)));
+    tickets[1] = commit_new(s->q[0]);
+    tickets[2] = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = UNORDERED);
+    for (i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    finish_all(s);
+    assert_result(gpusync_wait(s->q[0], tickets[0], MS(120), NULL), GPUSYNC_TIMEOUT); /* it has looked, too */
+    assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, &count));
+    assert_result(gpusync_poll(s->q[0], tickets[0], NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(s->q[0], tickets[1], NULL), GPUSYNC_NOT_READY); /* ordered: in its turn */
+    assert_ok(gpusync_poll(s->q[0], tickets[2], NULL));
+    assert_false(gpusync_is_done(s->q[0], tickets[0]));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    assert_int_equal(value_of(s->t[0]), 0); /* though the GPU has signalled it */
+    assert_ok(gpusync_queue_abandon(s->q[0]));
+    s->q[0] = NULL;
+    assert_noted(&notes[0], GPUSYNC_ERROR_DESTROYED);
+    assert_noted(&notes[1], GPUSYNC_ERROR_DESTROYED); /* its turn has not come */
+    assert_noted(&notes[2], GPUSYNC_OK);
+    assert_failed(s->t[0], GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(value_of(s->t[1]), 1);
+}
+
+/* ... on a lost device the destroy gives such work up after a second. */
+static void test_R29_a_lost_device_lets_go_what_has_no_feedback(void **state)
+{
+    stage *s = stage_of(state);
+    void *lost = new_buffer(s->q[0]);
+    note n = {0};
+    gpusync_ticket ticket = commit(s->q[0], lost);
+    softmetal_lose_handlers(lost);
+    on_done(ticket_at(s->q[0], ticket), &n);
+    commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_all(s);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_result(gpusync_queue_destroy(s->q[0]), GPUSYNC_ERROR_DEVICE_LOST);
+    s->q[0] = NULL;
+    assert_noted(&n, GPUSYNC_ERROR_DEVICE_LOST);
+}
+
+/* -- lifetimes: what the queue has not made yet -------------------------------------------------------------------- */
+
+typedef enum ending { IS_DESTROYED, IS_ABANDONED, GOES_LATER, ENDINGS } ending;
+
+static void end_queue(stage *s, unsigned i, ending how)
+{
+    gpusync_queue *queue = s->q[i];
+    s->q[i] = NULL;
+    if (how == IS_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
+    if (how == IS_ABANDONED) assert_ok(gpusync_queue_abandon(queue));
+    if (how == GOES_LATER) assert_ok(gpusync_queue_destroy_later(queue, NULL, NULL));
+    run_callbacks(s);
+}
+
+/* A level is unloaded with its queue and its timelines, and the queue has signals to make still: Metal keeps nothing
+   for them. The host, another queue or a failure may have passed the values meanwhile. */
+typedef enum meanwhile { NOTHING, HOST_PASSES, HOST_FAILS, WORK_FAILS, MEANWHILES } meanwhile;
+
+static void leave_signals(stage *s, size_t quirk, ending how, meanwhile what, bool timelines_first)
+{
+    void *buffer = new_buffer(s->q[0]), *metal = s->metal[0];
+    unsigned i;
+    if (what == WORK_FAILS) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1), at(s->t[1], 5), at(s->t[1], 6), at(s->t[2], 2)));
+    set_quirk(quirk, true);
+    assert_true(finish_next(s->q[0]));
+    for (i = 0; i < 3; i++) {
+        if (what == HOST_PASSES) signal_value(s->t[i], 9);
+        if (what == HOST_FAILS) assert_ok(gpusync_timeline_fail(s->t[i], NULL));
+        if (what == NOTHING) assert_int_equal(value_of(s->t[i]), i == 0 ? 1 : i == 1 ? 6 : 2);
+        if (what == WORK_FAILS) assert_failed(s->t[i], GPUSYNC_ERROR_EXECUTION);
+    }
+    for (i = 0; i < 3 && timelines_first; i++) drop_timeline(s, i);
+    end_queue(s, 0, how);
+    for (i = 0; i < 3 && !timelines_first; i++) drop_timeline(s, i);
+    assert_int_equal(softmetal_live("queue_operation"), 5);
+    assert_int_equal(softmetal_live("shared_event"), 4); /* the queue's own, too */
+    assert_true(softmetal_retain_count(metal) > 1);
+    set_quirk(quirk, false);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    assert_int_equal(softmetal_retain_count(buffer), 1);
+    assert_int_equal(softmetal_retain_count(metal), 2); /* the stage, and the run of the kit's buffer */
+}
+
+static void test_R29_what_signals_use_stays_until_the_queue_has_made_them(void **state)
+{
+    static const size_t quirks[] = {QUIRK(signals_late), QUIRK(signals_held)};
+    unsigned quirk, how, what, timelines_first;
+    (void)state;
+    for (quirk = 0; quirk < LENGTH(quirks); quirk++)
+        for (how = 0; how < ENDINGS; how++)
+            for (what = 0; what < MEANWHILES; what++)
+                for (timelines_first = 0; timelines_first < 2; timelines_first++) {
+                    static const stage_desc desc = {.metal4 = true, .timelines = 3};
+                    stage s;
+                    stage_open(&s, &desc);
+                    leave_signals(&s, quirks[quirk], (ending)how, (meanwhile)what, timelines_first);
+                    stage_close(&s);
+                }
+}
+
+/* A queue is abandoned while the GPU has its work, or waits in front of it; then timelines and device go, too. */
+static void test_R29_what_is_abandoned_in_flight_is_kept(void **state)
+{
+    unsigned waits, signals, last;
+    (void)state;
+    for (waits = 0; waits < 2; waits++)
+        for (signals = 0; signals < 2; signals++)
+            for (last = 0; last < 2; last++) { /* the timelines go last */
+                static const stage_desc desc = {.metal4 = true, .timelines = 1};
+                gpusync_timeline *others;
+                gpusync_point wait, signal;
+                gpusync_submission submission = {.command_buffer_count = 2, .wait_count = waits,
+                                                 .signal_count = signals};
+                void *buffers[2], *event;
+                stage s;
+                stage_open(&s, &desc);
+                others = of_others(&s);
+                wait = at(others, 1);
+                signal = at(s.t[0], 1);
+                buffers[0] = new_buffer(s.q[0]);
+                buffers[1] = new_buffer(s.q[0]);
+                submission.waits = &wait;
+                submission.signals = &signal;
+                submission.command_buffers = buffers;
+                submit_at(s.q[0], &submission, __FILE__, __LINE__);
+                event = metal_retain(gpusync_timeline_metal(others, NULL));
+                if (!last) assert_ok(gpusync_timeline_destroy(others));
+                if (!last) drop_timeline(&s, 0);
+                end_queue(&s, 0, IS_ABANDONED);
+                if (last) assert_ok(gpusync_timeline_destroy(others));
+                if (last) drop_timeline(&s, 0);
+                assert_int_equal(softmetal_live("queue_operation"), waits + 2 * signals);
+                assert_int_equal(softmetal_retain_count(buffers[1]), 2);
+                assert_true(softmetal_retain_count(event) > 1u || !waits);
+                metal_event_signal(event, 1);
+                finish_all(&s);
+                assert_true(softmetal_settle_listeners(SECONDS(60)));
+                assert_int_equal(softmetal_retain_count(buffers[1]), 1);
+                assert_int_equal(softmetal_live("queue_operation"), 0);
+                metal_release(event);
+                stage_close(&s);
+            }
+}
+
+/* A program shuts down at once behind its last frame: the device's destroy waits until the signals have come, for a
+   second at most, and says then that something is left. */
+static gpusync_result destroy_device(void *device)
+{
+    return gpusync_device_destroy((gpusync_device *)device);
+}
+
+static void test_R29_the_device_waits_for_late_signals_and_not_for_ever(void **state)
+{
+    unsigned come;
+    (void)state;
+    for (come = 0; come < 2; come++) {
+        static const stage_desc desc = {.metal4 = true, .timelines = 1};
+        gpusync_device *device;
+        job j = {0};
+        stage s;
+        stage_open(&s, &desc);
+        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)));
+        set_quirk(QUIRK(signals_late), true);
+        finish_all(&s);
+        drop_timeline(&s, 0);
+        destroy_queue(&s, 0);
+        device = s.device;
+        s.device = NULL;
+        job_call(&j, destroy_device, device);
+        await_parked(1);
+        if (!come) assert_ok(job_end(&j));
+        set_quirk(QUIRK(signals_late), false);
+        if (come) assert_ok(job_end(&j));
+        if (!come) assert_true(log_has(GPUSYNC_LOG_WARNING, "Metal still has blocks"));
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        stage_close(&s);
+    }
+}
+
+/* Metal may not make the signals behind failed work: what they use stays for the next signals of the queue, or for
+   good; then the log says so. */
+static void test_R29_signals_that_die_with_a_failure_go_with_the_next(void **state)
+{
+    stage *s = stage_of(state);
+    void *failing = new_buffer(s->q[0]), *next = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    set_quirk(QUIRK(signals_die_with_failure), true);
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    ticket = SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
+    drop_timeline(s, 0);
+    assert_int_equal(softmetal_live("queue_operation"), 0);
+    assert_int_equal(softmetal_retain_count(failing), 2);
+    commit_new(s->q[0]);
+    finish_all(s);
+    assert_int_equal(softmetal_retain_count(failing), 2); /* a commit without signals tells of none */
+    SUBMIT(s->q[0], BUFFERS(next), SIGNALS(at(s->t[1], 1)));
+    finish_all(s);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(value_of(s->t[1]), 1);
+    assert_int_equal(softmetal_retain_count(failing), 1);
+    assert_int_equal(softmetal_retain_count(next), 1);
+}
+
+static void test_R29_signals_that_never_come_are_said_in_the_log(void **state)
+{
+    stage *s = stage_of(state);
+    void *failing = new_buffer(s->q[0]), *own;
+    set_quirk(QUIRK(signals_die_with_failure), true);
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    own = softmetal_last_signalled(s->metal[0]);
+    destroy_queue(s, 0);
+    drop_timeline(s, 0);
+    assert_ok(gpusync_device_destroy(s->device));
+    s->device = NULL;
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "Metal still has blocks"));
+    assert_int_equal(softmetal_retain_count(failing), 2);
+    metal_event_signal(own, 1); /* so that the test leaves nothing */
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(softmetal_retain_count(failing), 1);
+}
+
+/* A queue that makes a later signal first, by a millisecond: the values are right all the same. (Its events have to
+   outlive it: gpusync takes it that a queue makes its signals in their order.) */
+static void test_R29_values_are_right_though_signals_overtake_each_other(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t i;
+    set_quirk(QUIRK(overtaken_signals), true);
+    for (i = 0; i < 8; i++) {
+        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])),
+                                       SIGNALS(at(s->t[0], i + 1), at(s->t[1], 2 * i + 1), at(s->t[1], 2 * i + 2)));
+        gpusync_ticket behind = SUBMIT(s->q[1], WAITS(at(s->t[1], 2 * i + 2), at(s->t[0], i + 1)),
+                                       BUFFERS(new_buffer(s->q[1])));
+        assert_ok(gpusync_timeline_wait(s->t[1], 2 * i + 2, SECONDS(60), NULL));
+        assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL));
+        assert_ok(gpusync_wait(s->q[1], behind, SECONDS(60), NULL));
+        assert_int_equal(value_of(s->t[0]), i + 1);
+    }
+    assert_true(softmetal_settle(SECONDS(60)));
+}
+
+/* Several frames in flight signal several timelines: what each uses goes in the order of the queue's signals. */
+static void test_R29_what_many_signals_use_goes_in_their_order(void **state)
+{
+    enum { FRAMES = 6 };
+    stage *s = stage_of(state);
+    void *buffers[FRAMES];
+    unsigned i;
+    set_quirk(QUIRK(signals_late), true);
+    for (i = 0; i < FRAMES; i++) {
+        gpusync_point signals[2] = {at(s->t[i % 3], i + 1), at(s->t[3], i + 1)};
+        gpusync_submission submission = {.command_buffers = &buffers[i], .command_buffer_count = 1,
+                                         .signals = signals, .signal_count = i % 3};
+        buffers[i] = new_buffer(s->q[0]);
+        submit_at(s->q[0], &submission, __FILE__, __LINE__);
+    }
+    finish_all(s);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
+    assert_int_equal(value_of(s->t[3]), FRAMES);
+    for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 ? 2 : 1);
+    metal_event_signal(softmetal_last_signalled(s->metal[0]), 2); /* as if the queue had come so far */
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 && i > 1 ? 2 : 1);
+    set_quirk(QUIRK(signals_late), false);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), 1);
+}
+
+/* Listeners are deaf on some systems: a look finds that the signals are made. */
+static void look_by_callbacks(stage *s)
+{
+    assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, NULL));
+}
+static void look_by_a_wait(stage *s)
+{
+    assert_result(gpusync_timeline_wait(s->t[1], 1, MS(120), NULL), GPUSYNC_TIMEOUT);
+}
+static void look_by_a_poll(stage *s)
+{
+    gpusync_ticket held = SUBMIT(s->q[1], WAITS(at(s->t[1], 1)));
+    assert_result(gpusync_poll(s->q[1], held, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[1], 1);
+}
+static void look_by_the_devices_destroy(stage *s)
+{
+    drop_timeline(s, 0);
+    drop_timeline(s, 1);
+    destroy_queue(s, 0);
+    destroy_queue(s, 1);
+    assert_ok(gpusync_device_destroy(s->device));
+    s->device = NULL;
+}
+
+static void test_R29_a_look_finds_that_the_signals_are_made(void **state)
+{
+    static void (*const rows[])(stage *) = {look_by_callbacks, look_by_a_wait, look_by_a_poll,
+                                            look_by_the_devices_destroy};
+    unsigned i, gone;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++)
+        for (gone = 0; gone < 2; gone++) { /* the queue, before the look */
+            static const stage_desc desc = {.metal4 = true, .queues = 2, .timelines = 2,
+                                            .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}};
+            void *buffer;
+            stage s;
+            stage_open(&s, &desc);
+            buffer = new_buffer(s.q[0]);
+            SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.t[0], 1)));
+            set_quirk(QUIRK(signals_late), true);
+            finish_all(&s);
+            set_quirk(QUIRK(deaf_to_everything), true);
+            set_quirk(QUIRK(signals_late), false);
+            assert_true(softmetal_settle_listeners(SECONDS(60)));
+            assert_int_equal(softmetal_live("queue_operation"), 0);
+            assert_int_equal(softmetal_retain_count(buffer), 2);
+            if (gone) destroy_queue(&s, 0);
+            rows[i](&s);
+            assert_int_equal(softmetal_retain_count(buffer), 1);
+            set_quirk(QUIRK(deaf_to_everything), false);
+            stage_close(&s);
+        }
+}
+
+/* -- what is refused for want of memory, or of an object ----------------------------------------------------------- */
+
+/* A phone is out of memory in the middle of a frame, which is submitted again later. */
+static void test_R29_a_submission_that_lacks_something_has_changed_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned metal, held;
+    for (metal = 0; metal < 2; metal++)
+        for (held = 0; held < 2; held++) {
+            gpusync_timeline *waited = of_others(s), *go = new_timeline(s->device), *risen = new_timeline(s->device);
+            void *buffers[8];
+            gpusync_point waits[7], signals[7];
+            gpusync_ticket ticket = -7, last = 0;
+            gpusync_result result;
+            note told = {0};
+            long n = 0;
+            unsigned i;
+            gpusync_submission submission = {waits, 7, buffers, 8, signals, 7, remember, &told, "a frame", 0};
+            for (i = 0; i < 8; i++) buffers[i] = new_buffer(s->q[0]);
+            for (i = 0; i < 7; i++) waits[i] = at(i == 0 && held ? go : waited, i + 1);
+            for (i = 0; i < 7; i++) signals[i] = at(risen, i + 1);
+            last = commit_new(s->q[0]);
+            finish_all(s);
+            do {
+                long blocks = kit_now().blocks, live = softmetal_live(NULL);
+                if (metal) softmetal_fail_creation((unsigned)++n, false);
+                else memory_fail(++n, false);
+                result = gpusync_submit(s->q[0], &submission, &ticket);
+                softmetal_fail_creation(0, false);
+                memory_fail(0, false);
+                if (result == GPUSYNC_OK) break;
+                assert_result(result, metal ? GPUSYNC_ERROR_METAL_NIL : GPUSYNC_ERROR_OUT_OF_MEMORY);
+                assert_int_equal(ticket, -7);
+                assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+                if (metal) assert_int_equal(softmetal_live(NULL), live);
+                if (metal) assert_true(kit_now().blocks <= blocks);
+                assert_int_equal(softmetal_retain_count(buffers[7]), 1);
+            } while (n < 40);
+            assert_int_equal(ticket, last + 1);
+            assert_true(n > 1);
+            if (held) signal_value(go, 1);
+            raise_event(waited, 7);
+            finish_all(s);
+            settle(s);
+            assert_noted(&told, GPUSYNC_OK);
+            assert_int_equal(value_of(risen), 7);
+            assert_ok(gpusync_timeline_destroy(waited));
+            assert_ok(gpusync_timeline_destroy(go));
+            assert_ok(gpusync_timeline_destroy(risen));
+        }
+}
+
+/* A submission without command buffers, and what was accepted, ask Metal for nothing. */
+static void test_R29_what_was_accepted_asks_metal_for_no_object(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), SIGNALS(at(s->t[1], 1)));
+    gpusync_ticket none;
+    softmetal_fail_creation(1, true);
+    none = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[1], 2)));
+    assert_result(gpusync_commit(s->q[0], buffer, NULL), GPUSYNC_ERROR_METAL_NIL); /* its options */
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    softmetal_fail_creation(0, false);
+    assert_ok(gpusync_poll(s->q[0], held, NULL));
+    assert_ok(gpusync_poll(s->q[0], none, NULL));
+    assert_int_equal(value_of(s->t[1]), 2);
+}
+
+/* -- held work, what sticks, callbacks, releases ------------------------------------------------------------------- */
+
+/* A browser tab closes: what is held is cancelled, and its recordings are given back; what Metal has goes on. */
+static void test_R29_cancelled_work_is_not_committed(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    gpusync_ticket running = commit_new(s->q[0]);
+    gpusync_ticket held[2];
+    unsigned i;
+    held[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[1], 1)));
+    held[1] = commit(s->q[0], buffers[2]);
+    for (i = 0; i < 3; i++) assert_int_equal(softmetal_retain_count(buffers[i]), 2);
+    watch(s->metal[0]);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], held[0], NULL), GPUSYNC_NOT_READY); /* in its turn */
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], running, NULL));
+    for (i = 0; i < 2; i++) assert_result(gpusync_poll(s->q[0], held[i], NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_failed(s->t[1], GPUSYNC_ERROR_CANCELLED);
+    signal_value(s->t[0], 1);
+    assert_string_equal(sent.letters, "");
+    for (i = 0; i < 3; i++) assert_int_equal(softmetal_retain_count(buffers[i]), 1);
+    assert_int_equal(commit(s->q[0], buffers[0]), 4);
+}
+
+/* A game's queue stops at its first fault: new frames are refused until the game says that it has recovered. */
+static void test_R29_a_failure_sticks(void **state)
+{
+    stage *s = stage_of(state);
+    void *refused = new_buffer(s->q[0]);
+    gpusync_ticket tickets[3], ticket = 7;
+    tickets[0] = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    tickets[1] = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    tickets[2] = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(new_buffer(s->q[0])));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], tickets[0], NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], tickets[1], NULL), GPUSYNC_ERROR_EXECUTION); /* it was sent behind it */
+    assert_result(gpusync_poll(s->q[0], tickets[2], NULL), GPUSYNC_ERROR_EXECUTION); /* it never runs */
+    assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_commit(s->q[0], refused, &ticket), GPUSYNC_ERROR_EXECUTION);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(refused)), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(ticket, 7);
+    assert_ok(gpusync_queue_clear_failure(s->q[0]));
+    ticket = commit(s->q[0], refused);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+/* A renderer gives an allocator, and memory, to a ticket: Metal 4 retains neither, and the object goes with the end. */
+static void test_R29_objects_are_released_behind_their_ticket(void **state)
+{
+    stage *s = stage_of(state);
+    void *allocator = metal4_allocator_new(s->metal_device), *buffer = metal4_buffer_new(s->metal_device);
+    gpusync_ticket ticket;
+    note n = {0};
+    metal4_begin(buffer, allocator);
+    metal4_end(buffer);
+    ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .on_complete = remember, .user = &n);
+    assert_ok(gpusync_release_after(s->q[0], ticket, allocator));
+    metal_release(allocator);
+    metal_release(buffer);
+    assert_int_equal(softmetal_live("allocator"), 1);
+    assert_true(finish_next(s->q[0]));
+    settle(s);
+    assert_noted(&n, GPUSYNC_OK);
+    assert_int_equal(softmetal_live("allocator"), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        on_stage_with(test_R29_a_commit_ends_with_its_feedback, .queue.metal4 = true),
-        on_stage_with(test_R29_what_is_not_supported, .queue.metal4 = true, .timelines = 1),
-        on_stage_with(test_R29_points_pass_between_both_kinds_of_queue, .queue.metal4 = true, .timelines = 1),
-        on_stage(test_R29_what_a_signal_uses_stays_until_it_is_made),
-        on_stage_with(test_R29_a_wait_that_metal_gave_up_fails_the_work, .queue.metal4 = true, .timelines = 1),
-        on_stage_with(test_R29_room_counts_tickets, .queue = {.metal4 = true, .max_command_buffer_count = 2}),
+        cmocka_unit_test(test_R29_where_there_is_no_metal_4_no_queue_is_made),
+        on_stage_with(test_R29_a_given_queue_says_of_which_kind_it_is, .no_queue = true),
+        on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true),
+        on_stage_with(test_R29_without_memory_no_queue_is_made, .no_queue = true),
+        on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue = true,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_R29_the_queues_own_timeline_keeps_no_device_in_use, .metal4 = true),
+        on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_the_feedback_alone_tells_of_the_end, .metal4 = true),
+        on_stage_with(test_R29_several_buffers_have_one_commit_and_one_ticket, .metal4 = true),
+        on_stage_with(test_R29_a_buffer_is_taken_once, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_a_command_buffer_is_retained_until_the_feedback, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_each_commit_has_options_of_its_own, .metal4 = true),
+        on_stage_with(test_R29_room_counts_tickets, .metal4 = true, .timelines = 1,
+                      .queue = {.max_command_buffer_count = 3}),
+        on_stage_with(test_R29_there_is_no_limit_by_default, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = true, .timelines = 1,
+                      .real = true),
+        on_stage_with(test_R29_waits_and_signals_are_operations_of_the_queue, .metal4 = true),
+        on_stage_with(test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come, .metal4 = true,
+                      .timelines = 1),
+        on_stage_with(test_R29_a_wait_delays_all_later_work_of_the_queue, .metal4 = true, .timelines = 1,
+                      .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R29_a_feedback_may_come_inside_the_commit, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_points_pass_between_both_kinds_of_queue, .mixed = true, .queues = 2),
+        on_stage_with(test_R29_both_kinds_of_queue_take_turns, .mixed = true, .queues = 2),
+        on_stage_with(test_R29_a_failure_passes_between_both_kinds_of_queue, .mixed = true, .queues = 2),
+        on_stage_with(test_R29_threads_send_chains_across_both_kinds, .mixed = true, .queues = 2,
+                      .timelines = STAGE_MOST, .real = true, .threads = true),
+        cmocka_unit_test(test_R29_the_code_of_metal_4_gives_the_class),
+        on_stage_with(test_R29_the_error_inside_the_wrapper_is_told, .metal4 = true),
+        on_stage_with(test_R29_a_removed_device_is_lost, .metal4 = true, .timelines = 2),
+        on_stage_with(test_R29_a_wait_that_metal_gave_up_fails_the_work, .metal4 = true),
+        on_stage_with(test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_the_feedback_has_the_times, .metal4 = true, .timelines = 2),
+        on_stage_with(test_R29_without_its_feedback_a_ticket_never_ends, .metal4 = true, .timelines = 2),
+        on_stage_with(test_R29_a_lost_device_lets_go_what_has_no_feedback, .metal4 = true),
+        cmocka_unit_test(test_R29_what_signals_use_stays_until_the_queue_has_made_them),
+        cmocka_unit_test(test_R29_what_is_abandoned_in_flight_is_kept),
+        cmocka_unit_test(test_R29_the_device_waits_for_late_signals_and_not_for_ever),
+        on_stage_with(test_R29_signals_that_die_with_a_failure_go_with_the_next, .metal4 = true, .timelines = 2),
+        on_stage_with(test_R29_signals_that_never_come_are_said_in_the_log, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_values_are_right_though_signals_overtake_each_other, .mixed = true, .queues = 2,
+                      .timelines = 2, .real = true, .threads = true),
+        on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true, .timelines = 4),
+        cmocka_unit_test(test_R29_a_look_finds_that_the_signals_are_made),
+        on_stage_with(test_R29_a_submission_that_lacks_something_has_changed_nothing, .metal4 = true),
+        on_stage_with(test_R29_what_was_accepted_asks_metal_for_no_object, .metal4 = true, .timelines = 2),
+        on_stage_with(test_R29_cancelled_work_is_not_committed, .metal4 = true, .timelines = 2),
+        on_stage_with(test_R29_a_failure_sticks, .metal4 = true, .timelines = 2, .queue = {.sticky_failure = true}),
+        on_stage_with(test_R29_objects_are_released_behind_their_ticket, .metal4 = true, .timelines = 1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
