@@ -1077,8 +1077,9 @@ typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_eve
              another thread was still there: nothing has changed.
     Threads one, while no other call, callback or warm-up runs on the device, and nothing is in flight
     Blocks until handlers that have begun have left gpusync, in the hooks, a second at most   Owns nothing */
-GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn GPUSYNC_OPT fn,
-                                                    void *GPUSYNC_OPT user);
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_set_trace(gpusync_device *device,
+                                                                      gpusync_trace_fn GPUSYNC_OPT fn,
+                                                                      void *GPUSYNC_OPT user);
 
 /** A compute pipeline to compile: a function of a source text or of a library, one of which is NULL. Pass a library
    where several pipelines are of one text: else each compiles the text. */

@@ -27,6 +27,12 @@ static void done(void *user, gpusync_result result, const gpusync_error *error)
     ++*(int *)user;
 }
 
+static void traced(void *user, const gpusync_trace_event *event)
+{
+    (void)event;
+    ++*(int *)user;
+}
+
 #define EXPECT(condition) expect((condition) ? 1 : 0, __LINE__, #condition)
 #define UNSUPPORTED(call) EXPECT((call) == GPUSYNC_ERROR_UNSUPPORTED)
 
@@ -37,6 +43,10 @@ int main(void)
     gpusync_queue *queue = (gpusync_queue *)(void *)&thing;
     gpusync_timeline *timeline = (gpusync_timeline *)(void *)&thing;
     gpusync_point point = gpusync_at_ticket(queue, 1);
+    gpusync_warmup *warmup = (gpusync_warmup *)(void *)&thing;
+    gpusync_warmup_desc warmup_desc;
+    gpusync_stats stats;
+    char text[4] = "old";
     gpusync_submission submission;
     gpusync_ticket ticket = 7;
     gpusync_times times;
@@ -49,6 +59,7 @@ int main(void)
     int calls = 0;
 
     memset(&submission, 0, sizeof submission);
+    memset(&warmup_desc, 0, sizeof warmup_desc);
     memset(&error, 0x5A, sizeof error);
     EXPECT(point.queue == queue && point.ticket == 1 && point.timeline == NULL);
     point = gpusync_at_value(timeline, 3);
@@ -114,6 +125,18 @@ int main(void)
     UNSUPPORTED(gpusync_timeline_destroy(timeline));
     UNSUPPORTED(gpusync_timeline_destroy_later(timeline, gone, &calls));
     EXPECT(calls == 0); /* after an error no object goes, and no point ends */
+
+    UNSUPPORTED(gpusync_warmup_start(device, &warmup_desc, &warmup));
+    EXPECT(warmup == NULL);
+    warmup = (gpusync_warmup *)(void *)&thing;
+    UNSUPPORTED(gpusync_warmup_wait(warmup, GPUSYNC_FOREVER, NULL, NULL));
+    buffer = &thing;
+    UNSUPPORTED(gpusync_warmup_pipeline(warmup, 0, GPUSYNC_FOREVER, &buffer, &error));
+    EXPECT(buffer == NULL);
+    UNSUPPORTED(gpusync_warmup_destroy(warmup));
+    UNSUPPORTED(gpusync_device_get_stats(device, queue, &stats));
+    UNSUPPORTED(gpusync_device_set_trace(device, traced, &calls));
+    EXPECT(gpusync_device_report(device, text, sizeof text) == 0 && text[0] == '\0');
 
     (void)gpusync_now_ns();
     EXPECT(gpusync_version() == GPUSYNC_VERSION);
