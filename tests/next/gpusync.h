@@ -1774,6 +1774,7 @@ struct gpusync_timeline {
     uint64_t shown;         /* what the event had when it was read last and had more than what is reached */
     bool outside, imported; /* others signal the event; it is theirs */
     bool shared;            /* the program knows the event: it is not used for another timeline */
+    bool hidden;            /* of a queue of Metal 4: no object of the program's */
     bool order_only;
     bool dirty;     /* on a list `dirty`: the event is to be written */
     bool again;     /* the GPU may have written it since: it is to be written once more */
@@ -3002,6 +3003,17 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
     }
 }
 
+/* Has the end of work traced, behind those before it. */
+GPUSYNC__APART void gpusync__tell_later(gpusync__work *w, gpusync__after *after)
+{
+    gpusync__work **at = &after->settled;
+    while (*at)
+        at = &(*at)->next_told;
+    GPUSYNC__ADD(&w->refs, 1);
+    w->next_told = NULL;
+    *at = w;
+}
+
 /* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
    whoever sees the end finds the failure. */
 static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
@@ -3020,11 +3032,8 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         gpusync__settle_badly(q, w, after);
     w->state = GPUSYNC__SETTLED;
     q->ahead++;
-    if (q->target.device->trace) {
-        GPUSYNC__ADD(&w->refs, 1);
-        w->next_told = after->settled;
-        after->settled = w;
-    }
+    if (q->target.device->trace)
+        gpusync__tell_later(w, after);
     if (w->links)
         gpusync__pass_links(w, after);
     if (w->unordered) {
@@ -6260,6 +6269,7 @@ static void gpusync__hide(gpusync_timeline *t)
 {
     gpusync_device *dev = t->target.device;
     gpusync__lock(dev);
+    t->hidden = true;
     dev->objects--;
     gpusync__unlock(dev);
 }
@@ -6414,6 +6424,7 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__report
     va_start(arguments, format);
     size_t length = (size_t)vsnprintf(piece, sizeof piece, format, arguments);
     va_end(arguments);
+    length = length < sizeof piece ? length : sizeof piece - 1;
     bool ends = piece[length - 1] == '\n';
     gpusync__make_plain(piece);
     if (ends)
@@ -6596,6 +6607,8 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size
     gpusync__unlock(dev);
     for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t)) {
         bool timeline = t->kind == GPUSYNC__TIMELINE, queue = t->kind == GPUSYNC__QUEUE;
+        if (timeline && gpusync__timeline_of(t)->hidden)
+            continue;
         void *event = timeline ? gpusync__timeline_of(t)->event : NULL;
         uint64_t shows = event ? GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue) : 0;
         gpusync__lock(dev);
