@@ -306,6 +306,25 @@ static void test_S5_of_many_what_has_ended_by_the_deadline_has_ended(void **stat
     assert_about(world_passed(), MS(3));
 }
 
+/* One point is enough for ANY, one failure for the other; the look at the limit alone finds it. */
+static void test_S5_of_any_what_has_ended_by_the_deadline_has_ended(void **state)
+{
+    stage *s = stage_of(state);
+    three t = three_points(s);
+    const gpusync_point points[2] = {t.points[2], t.points[0]};
+    size_t which = 99;
+    plan(MS(3), complete_now, t.buffers[1]); /* no handler tells of it */
+    assert_ok(gpusync_wait_many(t.points, 3, ANY, MS(3), NULL, &which));
+    assert_int_equal(which, 1);
+    assert_about(world_passed(), MS(3));
+    softmetal_fail_as(t.buffers[0], SOFTMETAL_PAGE_FAULT, NULL);
+    world_begin();
+    plan(MS(3), complete_now, t.buffers[0]);
+    assert_result(gpusync_wait_many(points, 2, ALL_OR_FAILURE, MS(3), NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 1);
+    assert_about(world_passed(), MS(3));
+}
+
 static void test_S5_many_waits_that_share_points_are_all_woken(void **state)
 {
     enum { SLEEPERS = 12 };
@@ -987,6 +1006,7 @@ int main(void)
         on_both_kinds_with(test_S5_a_failure_ends_all_or_failure_and_not_all, .queues = 2, .timelines = 1),
         on_both_worlds_with(test_S5_a_wait_for_many_that_timed_out_leaves_nothing_behind, .queues = 2, .timelines = 1),
         on_world_with(test_S5_of_many_what_has_ended_by_the_deadline_has_ended, .queues = 2, .timelines = 1),
+        on_world_with(test_S5_of_any_what_has_ended_by_the_deadline_has_ended, .queues = 2, .timelines = 1),
         on_both_kinds_with(test_S5_many_waits_that_share_points_are_all_woken, .queues = 2, .timelines = 1),
         on_both_kinds_with(test_R28_a_value_that_the_host_signals_cancels_a_wait_for_any, .timelines = 1),
         on_world_with(test_R28_many_wait_for_the_handlers_of_each_ticket, .queues = 2, .timelines = 1),

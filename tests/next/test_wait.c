@@ -1682,6 +1682,27 @@ static void test_R24_polls_find_trouble_elsewhere(void **state)
     each_place(one_of_each, polls_behind_trouble);
 }
 
+/* A loop that polls sends Metal few messages: a poll looks at the rest of the device once in 50 ms, however often it is
+   asked. */
+static void test_R24_polls_look_at_the_whole_device_once_in_50_ms(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    uint64_t looks;
+    unsigned i, slice;
+    commit_new(s->q[1]);
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
+    looks = softmetal_message_count("status");
+    for (slice = 0; slice < 3; slice++) {
+        for (i = 0; i < 100; i++) assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
+        assert_int_equal(softmetal_message_count("status"), looks + slice);
+        PUT(&world.now, world_now() + MS(50));
+    }
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], held, NULL));
+}
+
 static void test_T7_a_poll_finds_the_lost_handler_of_its_ticket_at_once(void **state)
 {
     stage *s = stage_of(state);
@@ -1689,6 +1710,20 @@ static void test_T7_a_poll_finds_the_lost_handler_of_its_ticket_at_once(void **s
     lose_handlers_now(w.buffer);
     assert_ok(gpusync_poll(s->q[0], w.ticket, NULL));
     assert_int_equal(value_of(s->t[0]), 1);
+}
+
+/* ... and so does a wait for the value that it signals, whatever the number of its ticket. */
+static void test_T7_a_wait_for_a_value_finds_the_lost_handler_of_its_sender_at_once(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    work w;
+    for (i = 0; i < 3; i++) commit_new(s->q[0]);
+    finish_all(s);
+    w = signalling_work(s);
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
+    lose_handlers_now(w.buffer);
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
 }
 
 /* By hand in each turn of a loop, and nothing else: one look sends the work, the next ones tell of its end. */
@@ -1957,6 +1992,8 @@ int main(void)
                       .queue = {.max_command_buffer_count = 1}),
         on_world(test_T7_destroy_finds_the_lost_handler),
         cmocka_unit_test(test_R24_polls_find_trouble_elsewhere),
+        on_world_with(test_T7_a_wait_for_a_value_finds_the_lost_handler_of_its_sender_at_once, .timelines = 1),
+        on_world_with(test_R24_polls_look_at_the_whole_device_once_in_50_ms, .queues = 2, .timelines = 1),
         on_world_with(test_T7_a_poll_finds_the_lost_handler_of_its_ticket_at_once, .timelines = 1),
         cmocka_unit_test(test_R24_run_callbacks_finds_trouble_elsewhere),
         on_world_with(test_R24_a_callback_of_a_lost_handler_runs_where_another_thread_waits, .queues = 2),
