@@ -151,6 +151,20 @@ static void test_S5_a_limit_inside_the_spin_is_kept(void **state)
     }
 }
 
+/* The limit may have passed when the spin is to begin, as where the thread had to stand back in between: nothing is left
+   to spin for. */
+static void test_S5_a_limit_that_has_passed_before_the_spin_is_kept(void **state)
+{
+    static const gpusync_spin spin = {0, 0, SECONDS(1)};
+    const gpusync_wait_options options = {.spin = &spin};
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    void *buffer = commit_one(s, &ticket);
+    assert_result(gpusync_wait(s->q[0], ticket, 1, &options), GPUSYNC_TIMEOUT);
+    assert_about(world_passed(), 1);
+    softmetal_finish(buffer);
+}
+
 /* -- whose budget it is -------------------------------------------------------------------------------------------- */
 
 static const gpusync_spin of_device = {0, 3, 0}, of_queue = {0, 5, 0}, of_call = {0, 7, 0};
@@ -309,6 +323,7 @@ int main(void)
         on_world(test_T8_more_pauses_take_longer),
         on_world(test_T8_an_end_while_it_spins_parks_no_thread),
         on_world(test_S5_a_limit_inside_the_spin_is_kept),
+        on_world(test_S5_a_limit_that_has_passed_before_the_spin_is_kept),
         on_world_with(test_T8_the_spin_of_the_call_the_queue_or_the_device_counts, .timelines = 1,
                       .device = {.spin = &of_device}, .queue = {.spin = &of_queue}),
         on_world_with(test_T8_a_first_wait_spins_for_20_us, .timelines = 2, .spins = true),
