@@ -1376,6 +1376,29 @@ static void test_R29_values_are_right_though_signals_overtake_each_other(void **
     assert_true(softmetal_settle(SECONDS(60)));
 }
 
+/* A FAULT, not in the array below. Events may just store (a quirk that the library reckons with elsewhere): the signal
+   of 1 comes behind its feedback, when another queue has signalled 2 already, and the event falls to 1. Work of a third
+   queue that comes to its wait for 2 only now waits for ever: nobody writes the 2 again. */
+static __attribute__((unused)) void test_R29_a_late_signal_lowers_no_event(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket first, second;
+    set_quirk(QUIRK(falling_events), true);
+    set_quirk(QUIRK(signals_late), true);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    assert_true(finish_next(s->q[0]));
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 2)));
+    first = commit_new(s->q[2]);
+    second = SUBMIT(s->q[2], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[2])));
+    while (finish_next(s->q[1])) {}
+    assert_int_equal(value_of(s->t[0]), 2);
+    set_quirk(QUIRK(signals_late), false);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[2], first, NULL));
+    assert_ok(gpusync_poll(s->q[2], second, NULL)); /* NOT_READY: the event shows 1 */
+}
+
 /* Several frames in flight signal several timelines: what each uses goes in the order of the queue's signals. */
 static void test_R29_what_many_signals_use_goes_in_their_order(void **state)
 {
@@ -1510,6 +1533,60 @@ static void test_R29_a_submission_that_lacks_something_has_changed_nothing(void 
         }
 }
 
+/* Frames are many: a commit asks Metal for one object, its options, whatever is in it; without buffers for none. */
+static void test_R29_a_commit_makes_one_object_of_metals(void **state)
+{
+    static const struct {
+        unsigned buffers, waits, signals;
+        uint32_t flags;
+        unsigned objects;
+    } rows[] = {{1, 0, 0, 0, 1}, {1, 1, 0, 0, 1}, {3, 0, 2, 0, 1}, {3, 2, 2, 0, 1}, {2, 2, 2, HOST_SYNC, 1},
+                {1, 0, 0, UNORDERED, 1}, {0, 2, 2, 0, 0}, {0, 0, 0, 0, 0}};
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+        gpusync_point waits[2] = {at(s->t[0], 3 * i + 3), at(s->t[1], 3 * i + 3)};
+        gpusync_point signals[2] = {at(s->t[2], i + 1), at(s->t[3], i + 1)};
+        gpusync_submission submission = {waits, rows[i].waits, buffers, rows[i].buffers, signals, rows[i].signals,
+                                         NULL, NULL, NULL, rows[i].flags};
+        softmetal_fail_creation(0, false);
+        submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        assert_int_equal(softmetal_creations(), rows[i].objects);
+        signal_value(s->t[0], 3 * i + 3);
+        signal_value(s->t[1], 3 * i + 3);
+        finish_all(s);
+        assert_int_equal(softmetal_creations(), rows[i].objects);
+        assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+        assert_int_equal(softmetal_live("commit_options"), 0);
+    }
+}
+
+/* The device is lost while another thread makes a queue, whose own timeline is there already. */
+static void lose_the_device(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "signaledValue") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    softmetal_finish(user);
+}
+
+static void test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *queue = (gpusync_queue *)s;
+    void *buffer = new_buffer(s->q[0]);
+    long events = softmetal_live("shared_event"), queues = softmetal_live("queue4");
+    softmetal_fail_as(buffer, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    commit(s->q[0], buffer);
+    softmetal_set_message_hook(lose_the_device, buffer);
+    assert_result(gpusync_queue_create(s->device, &labelled, &queue), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(queue);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_int_equal(softmetal_live("shared_event"), events);
+    assert_int_equal(softmetal_live("queue4"), queues);
+}
+
 /* A submission without command buffers, and what was accepted, ask Metal for nothing. */
 static void test_R29_what_was_accepted_asks_metal_for_no_object(void **state)
 {
@@ -1597,6 +1674,55 @@ static void test_R29_objects_are_released_behind_their_ticket(void **state)
     assert_int_equal(softmetal_live("allocator"), 0);
 }
 
+/* -- insight ------------------------------------------------------------------------------------------------------- */
+
+/* Somebody prints a report of a program that hangs. There is no status to ask for. */
+static void test_R29_the_report_tells_of_its_work(void **state)
+{
+    static const char *const lines[] = {"'plain': committed", "'first of two': committed", "'a label': committed",
+                                        "'held': held", "waits for value 5 of timeline 'a'"};
+    stage *s = stage_of(state);
+    char text[4096];
+    unsigned i;
+    commit(s->q[0], named_buffer(s->q[0], "plain"));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "first of two"), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .label = "a label");
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "held")));
+    assert_true(gpusync_device_report(s->device, text, sizeof text) < sizeof text);
+    for (i = 0; i < LENGTH(lines); i++) {
+        if (!strstr(text, lines[i])) print_error("%s is not in\n%s\n", lines[i], text);
+        assert_non_null(strstr(text, lines[i]));
+    }
+    finish_all(s);
+    signal_value(s->t[0], 5);
+}
+
+/* A FAULT, not in the array below: the report has a line for the queue's own timeline, which no program knows. */
+static __attribute__((unused)) void test_R29_the_report_has_no_line_for_the_queues_own_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    char text[4096];
+    gpusync_device_report(s->device, text, sizeof text);
+    assert_null(strstr(text, "timeline"));
+}
+
+/* A FAULT, not in the array below: a trace tells of gpusync_commit as of gpusync_submit. */
+static void note_kind(void *user, const gpusync_trace_event *event)
+{
+    if (event->kind == GPUSYNC_TRACE_COMMIT) COUNT((unsigned *)user);
+}
+
+static __attribute__((unused)) void test_R29_a_commit_is_traced_as_a_commit(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned commits = 0;
+    assert_ok(gpusync_device_set_trace(s->device, note_kind, &commits));
+    commit_new(s->q[0]);
+    finish_all(s);
+    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
+    assert_int_equal(commits, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1645,12 +1771,18 @@ int main(void)
         on_stage_with(test_R29_values_are_right_though_signals_overtake_each_other, .mixed = true, .queues = 2,
                       .timelines = 2, .real = true, .threads = true),
         on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true, .timelines = 4),
+        /* left out, see there: test_R29_a_late_signal_lowers_no_event, .mixed = true, .queues = 3, .timelines = 1 */
         cmocka_unit_test(test_R29_a_look_finds_that_the_signals_are_made),
         on_stage_with(test_R29_a_submission_that_lacks_something_has_changed_nothing, .metal4 = true),
+        on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .timelines = 4),
+        on_stage_with(test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue, .metal4 = true),
         on_stage_with(test_R29_what_was_accepted_asks_metal_for_no_object, .metal4 = true, .timelines = 2),
         on_stage_with(test_R29_cancelled_work_is_not_committed, .metal4 = true, .timelines = 2),
         on_stage_with(test_R29_a_failure_sticks, .metal4 = true, .timelines = 2, .queue = {.sticky_failure = true}),
         on_stage_with(test_R29_objects_are_released_behind_their_ticket, .metal4 = true, .timelines = 1),
+        on_stage_with(test_R29_the_report_tells_of_its_work, .metal4 = true, .timelines = 1),
+        /* left out, see there: test_R29_the_report_has_no_line_for_the_queues_own_timeline, .metal4 = true */
+        /* left out, see there: test_R29_a_commit_is_traced_as_a_commit, .metal4 = true */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
