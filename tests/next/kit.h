@@ -216,6 +216,11 @@ int stage_tear_down(void **state);
 #define on_both_kinds(test) on_stage(test), ON_METAL4(test, stage_set_up, stage_tear_down, 0)
 #define on_both_kinds_with(test, ...) \
     on_stage_with(test, __VA_ARGS__), ON_METAL4(test, stage_set_up, stage_tear_down, __VA_ARGS__)
+/* ... and a third time, "_on_both", with queues of either kind in turn: for tests with several queues. */
+#define on_all_kinds_with(test, ...) \
+    on_both_kinds_with(test, __VA_ARGS__), ON_BOTH(test, stage_set_up, stage_tear_down, __VA_ARGS__)
+#define on_all_worlds_with(test, ...) \
+    on_both_worlds_with(test, __VA_ARGS__), ON_BOTH(test, world_set_up, world_tear_down, __VA_ARGS__)
 #define on_both_worlds(test) on_world(test), ON_METAL4(test, world_set_up, world_tear_down, 0)
 #define on_both_worlds_with(test, ...) \
     on_world_with(test, __VA_ARGS__), ON_METAL4(test, world_set_up, world_tear_down, __VA_ARGS__)
@@ -223,6 +228,8 @@ int stage_tear_down(void **state);
     cmocka_unit_test(test), {#test "_on_metal4", test, stages_are_metal4, stages_are_legacy, NULL}
 #define ON_METAL4(test, set_up, tear_down, ...) \
     {#test "_on_metal4", test, set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__, .metal4 = true}}
+#define ON_BOTH(test, set_up, tear_down, ...) \
+    {#test "_on_both", test, set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__, .mixed = true}}
 int stages_are_metal4(void **state); /* from here on, whatever queue.metal4 says */
 int stages_are_legacy(void **state);
 

@@ -1990,7 +1990,7 @@ static void test_R10_in_a_callback_without_room_it_would_deadlock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        on_both_kinds_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queues = 2),
+        on_all_kinds_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queues = 2),
         on_both_kinds(test_S1_zero_and_below_are_done),
         on_both_kinds(test_T13_the_frame_before_the_first_needs_no_if),
         on_both_kinds(test_S3_metal_gets_the_work_in_the_order_of_tickets),
