@@ -7010,7 +7010,40 @@ GPUSYNC__PLAIN(command_buffer_create,
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.5   rebuilt on the contract at the head of this file; programs of 0.4 have to be ported
+     0.5   rebuilt on the contract at the head of this file. What was, and what a program of 0.4 does instead:
+
+       gpusync_ticket uint64_t         int64_t; GPUSYNC_EVERYTHING is INT64_MAX, tickets below 1 are done
+       tickets end in any order        in order, but for UNORDERED ones and markers: a wait for a ticket is one for all
+                                       ordered work before it
+       gpusync_command_buffer          gpusync_command_buffer_create, with the limit as an argument
+       gpusync_commit4                 gpusync_commit, gpusync_submit
+       gpusync_track, _untrack         gpusync_commit_marker, behind what the other code has committed
+       gpusync_wait_ex, _queue_wait    gpusync_wait with options; with GPUSYNC_EVERYTHING
+       wait_options.blocking           gone: waitUntilCompleted of a sent buffer does it
+       gpusync_get_info                the third argument of gpusync_poll
+       gpusync_is_idle                 gpusync_in_flight(queue) == 0
+       gpusync_dispatch                gpusync_device_run_callbacks
+       gpusync_queue_destroy_now       gpusync_queue_abandon
+       gpusync_next_error              gpusync_queue_next_error
+       gpusync_cancel_held             gpusync_queue_cancel_held
+       gpusync_release_after(point)    gpusync_release_after(queue, ticket)
+       GPUSYNC_STRICT, _UNORDERED      GPUSYNC_SUBMIT_HOST_SYNC, GPUSYNC_SUBMIT_UNORDERED
+       GPUSYNC_FAILURE_TIMEOUT         GPUSYNC_FAILURE_GPU_TIMEOUT
+       gpusync_failure_is_transient    gpusync_error.transient; also new: inherited, ran, origin, encoder
+       submission.timeout_ns           gone: gpusync_submit never waits, ERROR_QUEUE_FULL comes at once
+       a refused call sets *ticket 0   *ticket stays as it was
+       values in any order             timelines only rise, and signals go to Metal in rising order: sentence 7
+       EVERYTHING ignores cancelled    ERROR_CANCELLED is a failure like others
+       gpusync_report, _queue_report   gpusync_device_report
+       gpusync_get_stats (both)        gpusync_device_get_stats(device, queue or NULL)
+       gpusync_set_trace               gpusync_device_set_trace
+       gpusync_warmup_poll             gpusync_warmup_wait with a limit of 0
+       warm-up: jobs, queue, blocking  gone: a warm-up compiles pipelines
+       gpusync_allocator               the macros GPUSYNC_MALLOC and GPUSYNC_FREE
+       gpusync_spin.until_near         what a wait does without a budget (NULL)
+       gpusync_struct_sizes            gone: a binding is made for one version, see gpusync_version
+       a device's timers               gone: polls, waits and gpusync_device_run_callbacks look
+       new                             gpusync_timeline_desc.order_only, gpusync_queue_desc.encoder_status
 
    Versions are semantic. While the major number is 0, a minor number may change the API, and says so here.
 
