@@ -81,7 +81,10 @@ static void test_R15_each_way_of_making_a_buffer_asks_metal(void **state)
         uint64_t before = softmetal_message_count(WITH_DESCRIPTOR);
         gpusync_error error;
         void *buffer = NULL;
+        char label[16];
         assert_ok(gpusync_command_buffer_create(s->q[0], way, 0, &buffer));
+        metal_string_copy(metal_get(buffer, "label"), label, sizeof label); /* for Metal's own tools, too */
+        assert_string_equal(label, way && way->label ? way->label : "");
         assert_int_equal(softmetal_message_count(WITH_DESCRIPTOR) - before, 1);
         assert_int_equal(metal_number(buffer, "errorOptions"), 1);
         assert_int_equal(retains_references(buffer), !way || !way->unretained_references);
@@ -207,6 +210,7 @@ static void test_R15_which_encoder_is_named(void **state)
         {"none: all are to come", {PENDING, PENDING, PENDING, PENDING}, 4, ""},
         {"none: nothing is known", {SOFTMETAL_ENCODER_UNKNOWN, SOFTMETAL_ENCODER_UNKNOWN}, 2, ""},
         {"numbers that Metal does not have", {5, -1, 99, -4}, 4, ""},
+        {"... whose last byte is one that it has", {0x104, 0x102, 0x10004}, 3, ""},
         {"... beside one that it has", {5, AFFECTED, 99, -1}, 4, "b"},
         {"the largest numbers", {0x7FFFFFFFFFFFFFFF, FAULTED, -0x7FFFFFFFFFFFFFFF}, 3, "b"},
         {"without encoders", {0}, 0, ""},
