@@ -1029,7 +1029,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMMIT,
     /**< queue, ticket: of
    gpusync_commit and gpusync_commit_marker. */
-    GPUSYNC_TRACE_SUBMIT, /**< queue, ticket: of gpusync_submit. */
+    GPUSYNC_TRACE_SUBMIT, /**< queue, ticket: of gpusync_submit, and of commits to queues of Metal 4. */
     GPUSYNC_TRACE_HOLD,
     /**< queue, ticket: the work is held. */ GPUSYNC_TRACE_ISSUE,
     /**< queue, ticket: held
@@ -3276,6 +3276,20 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     after->go = q;
 }
 
+/* A queue of Metal 4 has made the signals of the work. If they came late, behind higher ones, an event that just stores
+   shows too little now (assumed): it is written once more. */
+static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
+{
+    for (const gpusync__link *link = w->links; link; link = link->next) {
+        gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (!link->signal || !link->encoded || t->target.head.completed <= link->entry.number)
+            continue;
+        t->again = true;
+        gpusync__write_later(t, after);
+    }
+    gpusync__leave(w->queue, w, after);
+}
+
 /* Judges stirred work until nothing moves any more: the whole of what one change brings about. */
 static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
 {
@@ -3286,7 +3300,7 @@ static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusyn
         else if (w->state == GPUSYNC__ENDED)
             gpusync__settle(w->queue, w, after);
         else
-            gpusync__leave(w->queue, w, after);
+            gpusync__signalled(w, after);
     }
 }
 
