@@ -1007,6 +1007,30 @@ static void test_R27_waits_for_everything_that_overlap_each_tell(void **state)
     assert_ok(wait_now(s->q[0], GPUSYNC_EVERYTHING));
 }
 
+/* The last work ends just as a wait for everything begins, and another thread is told of all failures first. The two
+   overlap: the first one begins with its call, and not where it has looked and is about to sleep. */
+static gpusync_queue *queue_of_another_thread;
+
+static void end_and_ask_for_everything(void *buffer)
+{
+    softmetal_finish(buffer);
+    must(gpusync_wait(queue_of_another_thread, GPUSYNC_EVERYTHING, 0, NULL) == GPUSYNC_ERROR_EXECUTION, "told there");
+}
+
+static void test_R27_a_wait_for_everything_begins_with_its_call(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    commit(s->q[0], buffer);
+    queue_of_another_thread = s->q[0];
+    plan(0, end_and_ask_for_everything, buffer); /* at the first look */
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(world.parks, 0);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
+}
+
 static void test_R27_while_a_failure_sticks_each_wait_and_poll_for_everything_tells_it(void **state)
 {
     stage *s = stage_of(state);
@@ -1960,6 +1984,7 @@ int main(void)
         on_both_worlds(test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result),
         on_both_worlds_with(test_R27_cancelled_work_counts_in_everything, .timelines = 1),
         on_both_kinds(test_R27_waits_for_everything_that_overlap_each_tell),
+        on_world(test_R27_a_wait_for_everything_begins_with_its_call),
         on_both_worlds_with(test_R27_while_a_failure_sticks_each_wait_and_poll_for_everything_tells_it,
                             .queue = {.sticky_failure = true}),
         on_all_worlds_with(test_R27_a_wait_for_the_device_has_the_error_of_the_first_queue_and_tells_of_all,
