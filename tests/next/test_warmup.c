@@ -787,6 +787,8 @@ static void test_what_does_not_compile_tells_metals_text(void **state)
             uint64_t before = softmetal_message_count(PIPELINE);
             softmetal_fail_creation(rows[i].creation, false);
             gpusync_warmup *warmup = start_with(s, pipelines, 2, disabled);
+            gpusync_result all = gpusync_warmup_wait(warmup, GPUSYNC_FOREVER, NULL, NULL); /* one after the other */
+            assert_result(all, disabled ? GPUSYNC_OK : GPUSYNC_ERROR_COMPILE);
             for (int again = 0; again < 2; again++) {
                 memset(&error[again], 0xAA, sizeof error[again]);
                 made = &made;
