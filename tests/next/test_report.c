@@ -1,31 +1,1546 @@
-/* test_report.c - why nothing moves, in words */
-#include "kit.h"
+/* test_report.c - why nothing moves, in words: S9
 
-static void test_S9_a_report_of_much(void **state)
+   The first part builds hangs, one a test, as programs have them, and reads the report as the one who debugs them does:
+   the line of the object to look at is there, with its reason, and no other line accuses anything. All lines of work,
+   waits and callbacks are compared, as a set; of the lines of the device, queues, timelines and warm-ups what the hang
+   is about. GPUSYNC_TEXTS=1 prints each text. The second part is about the text itself. */
+#define GPUSYNC_IMPLEMENTATION
+#include "still.h"
+
+#define SIZE 65536u
+
+static char text[SIZE];
+
+static const char *read_report(gpusync_device *device)
+{
+    size_t length = gpusync_device_report(device, text, sizeof text);
+    assert_int_equal(length, strlen(text));
+    assert_true(length > 0 && text[length - 1] == '\n');
+    return text;
+}
+
+/* -- the reader ---------------------------------------------------------------------------------------------------- */
+
+#define MOST_LINES 256u
+
+static char copy_of[SIZE];
+static char *line[MOST_LINES];
+static unsigned line_count;
+
+/* Cuts the text into lines. */
+static void split(const char *whole)
+{
+    char *at = copy_of;
+    snprintf(copy_of, sizeof copy_of, "%s", whole);
+    for (line_count = 0; *at; line_count++) {
+        assert_true(line_count < MOST_LINES - 1);
+        line[line_count] = at;
+        at += strcspn(at, "\n");
+        assert_int_equal(*at, '\n'); /* each line ends */
+        *at++ = '\0';
+    }
+    line[line_count] = NULL;
+}
+
+static bool begins(const char *at, const char *with)
+{
+    return strncmp(at, with, strlen(with)) == 0;
+}
+
+/* Of work, a wait, a callback that runs. Others are of objects. */
+static bool is_detail(const char *at)
+{
+    return begins(at, "    ") || begins(at, "  a callback");
+}
+
+/* What a line of an object says when something is wrong with it. */
+static bool accuses(const char *at)
+{
+    static const char *const words[] = {"event shows", "has failed", "being destroyed", "sticks", ", lost"};
+    for (size_t i = 0; i < LENGTH(words); i++)
+        if (strstr(at, words[i]))
+            return true;
+    return false;
+}
+
+static bool is_one_of(const char *at, const char *const *these, bool whole)
+{
+    for (; *these; these++)
+        if (whole ? strcmp(at, *these) == 0 : strstr(at, *these) != NULL)
+            return true;
+    return false;
+}
+
+#define LINES(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define NONE ((const char *const[]){NULL})
+
+/* details: these lines, and no others, in any order. objects: each is part of the line of some object, and no other
+   object's line accuses it. */
+static void assert_text(const char *name, const char *const *details, const char *const *objects, const char *file,
+                        int at)
+{
+    bool good = true;
+    unsigned found = 0, expected = 0;
+    const char *const *o;
+    if (getenv("GPUSYNC_TEXTS"))
+        printf("-- %s\n%s\n", name, text);
+    split(text);
+    for (unsigned i = 0; i < line_count; i++) {
+        if (is_detail(line[i]) ? !is_one_of(line[i], details, true)
+                               : accuses(line[i]) && !is_one_of(line[i], objects, false)) {
+            print_error("not expected: %s\n", line[i]);
+            good = false;
+        }
+        found += is_detail(line[i]);
+    }
+    for (o = details; *o; o++, expected++) {
+        if (!is_one_of(*o, (const char *const *)(void *)line, true) && (good = false, true))
+            print_error("missing: %s\n", *o);
+    }
+    for (o = objects; *o; o++)
+        if (!strstr(text, *o) && (good = false, true))
+            print_error("missing in an object's line: %s\n", *o);
+    if (good && found == expected)
+        return;
+    print_error("the report is\n%s", text);
+    _fail(file, at);
+}
+
+/* Everything has stood still for five milliseconds. */
+#define assert_hang(s, name, details, objects) \
+    (pass(MS(5)), read_report((s)->device), assert_text(name, details, objects, __FILE__, __LINE__))
+
+/* -- what the hangs have in common --------------------------------------------------------------------------------- */
+
+/* Ends all that hangs: held work, waits for values, work that Metal has. Waits with a job end then. */
+static void end_hang(stage *s)
+{
+    for (unsigned i = 0; i < STAGE_MOST; i++) {
+        if (s->q[i])
+            assert_ok(gpusync_queue_cancel_held(s->q[i]));
+        if (s->t[i])
+            gpusync_timeline_fail(s->t[i], NULL);
+    }
+    finish_all(s);
+}
+
+static void set_deaf(bool deaf)
+{
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_to_everything = deaf;
+    softmetal_set_quirks(&quirks);
+}
+
+/* A timeline of an event that the test's "other code" has. Takes the place of t[1]. */
+static void *import_event(stage *s)
+{
+    void *event = metal_shared_event_new(s->metal_device);
+    const gpusync_timeline_desc desc = {.shared_event = event, .label = "imported"};
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[1]));
+    return event;
+}
+
+/* Takes the place of q[1]. */
+static void replace_queue(stage *s, const gpusync_queue_desc *desc)
+{
+    assert_ok(gpusync_queue_destroy(s->q[1]));
+    metal_release(s->metal[1]);
+    assert_ok(gpusync_queue_create(s->device, desc, &s->q[1]));
+    s->metal[1] = metal_retain(gpusync_queue_metal(s->q[1]));
+}
+
+/* A callback that is stuck: it comes to the gate as it begins, and again to return. */
+static gate door;
+
+static void stay(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    gate_wait(&door);
+    gate_wait(&door);
+}
+
+/* -- hangs --------------------------------------------------------------------------------------------------------- */
+
+/* The classic one: the renderer encodes the fence, and forgets to commit; the compute queue waits for it. The open
+   buffer is the one to look at. */
+static void test_S9_a_fence_that_was_not_submitted(void **state)
 {
     stage *s = stage_of(state);
-    static char text[8192];
-    size_t length;
-    void *buffer = named_buffer(s->q[0], "signals");
-    job j = {0};
-    encode_signal(s->q[0], buffer, at(s->t[0], 3));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(named_buffer(s->q[1], "waits")), .label = "submitted");
-    commit(s->q[1], named_buffer(s->q[1], "behind"));
-    commit(s->q[2], named_buffer(s->q[2], "runs"));
-    job_wait(&j, s->q[2], 1, SECONDS(600));
+    encode_signal(s->q[0], named_buffer(s->q[0], "fence"), at(s->t[0], 3));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(named_buffer(s->q[1], "waits")));
+    assert_hang(s, "a fence that was not submitted",
+                LINES("    open command buffer 'fence': not enqueued for 5.0 ms, is to signal value 3 of timeline 'a'",
+                      "    ticket 1 'waits': held for 5.0 ms, waits for value 3 of timeline 'a', which an open command "
+                      "buffer 'fence' of queue 'first' is to signal"),
+                NONE);
+    end_hang(s);
+}
+
+/* A loader waits for 4, and the last chunk signals 3: nothing in the program has 4. */
+static void test_S9_a_value_that_nothing_is_to_signal(void **state)
+{
+    stage *s = stage_of(state);
+    encode_signal(s->q[0], named_buffer(s->q[0], "too low"), at(s->t[0], 3));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 4)), BUFFERS(named_buffer(s->q[1], "waits")));
+    assert_hang(
+        s, "a value that nothing is to signal",
+        LINES("    open command buffer 'too low': not enqueued for 5.0 ms, is to signal value 3 of timeline 'a'",
+              "    ticket 1 'waits': held for 5.0 ms, waits for value 4 of timeline 'a', which nothing is to signal"),
+        NONE);
+    end_hang(s);
+}
+
+/* A streaming thread keeps an encoded buffer back; the renderer's higher value of the same timeline may not pass. */
+static void test_S9_an_open_buffer_holds_a_higher_value_of_another_queue(void **state)
+{
+    stage *s = stage_of(state);
+    void *higher = named_buffer(s->q[1], "higher");
+    encode_signal(s->q[0], named_buffer(s->q[0], "lower"), at(s->t[0], 1));
+    encode_signal(s->q[1], higher, at(s->t[0], 2));
+    commit(s->q[1], higher);
+    assert_hang(s, "an open buffer holds a higher value of another queue",
+                LINES("    open command buffer 'lower': not enqueued for 5.0 ms, is to signal value 1 of timeline 'a'",
+                      "    ticket 1 'higher': held for 5.0 ms, is to signal value 2 of timeline 'a' after value 1 of "
+                      "timeline 'a', which an open command buffer 'lower' of queue 'first' is to signal"),
+                NONE);
+    end_hang(s);
+}
+
+/* A frame stands behind another one that is held: the frame itself waits for nothing. */
+static void test_S9_held_work_behind_held_work(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "culprit")));
+    pass(MS(2));
+    commit(s->q[0], named_buffer(s->q[0], "innocent"));
+    commit(s->q[0], named_buffer(s->q[0], "another"));
+    assert_hang(
+        s, "held work behind held work",
+        LINES("    ticket 1 'culprit': held for 7.0 ms, waits for value 1 of timeline 'a', which nothing is to signal",
+              "    ticket 2 'innocent': held for 5.0 ms, behind ticket 1",
+              "    ticket 3 'another': held for 5.0 ms, behind ticket 1"),
+        NONE);
+    end_hang(s);
+}
+
+/* Physics waits for the renderer's value, the renderer for the physics' ticket. A reader follows the ring. */
+static void test_S9_two_queues_that_wait_for_each_other(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "physics")));
+    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(named_buffer(s->q[1], "render")), SIGNALS(at(s->t[0], 1)));
+    assert_hang(s, "two queues that wait for each other",
+                LINES("    ticket 1 'physics': held for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of "
+                      "queue 'second' is to signal",
+                      "    ticket 1 'render': held for 5.0 ms, waits for ticket 1 of queue 'first', is to signal value "
+                      "1 of timeline 'a'"),
+                NONE);
+    end_hang(s);
+}
+
+/* One thread submits the wait first and the signal second, to one queue. */
+static void test_S9_a_signal_behind_its_own_wait(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "waits")));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "signals")), SIGNALS(at(s->t[0], 1)));
+    assert_hang(s, "a signal behind its own wait",
+                LINES("    ticket 1 'waits': held for 5.0 ms, waits for value 1 of timeline 'a', which ticket 2 of "
+                      "queue 'first' is to signal",
+                      "    ticket 2 'signals': held for 5.0 ms, behind ticket 1, is to signal value 1 of timeline 'a'"),
+                NONE);
+    end_hang(s);
+}
+
+/* A thread waits for handlers, too, and Metal does not call one. The ticket has ended: only its handler is missing. */
+static void test_S9_a_handler_that_has_not_come(void **state)
+{
+    stage *s = stage_of(state);
+    job j = {.options = {.handlers = true}};
+    void *buffer = named_buffer(s->q[0], "lost");
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    job_wait(&j, s->q[0], ticket, SECONDS(60));
     await_parked(1);
-    length = gpusync_device_report(s->device, text, sizeof text);
-    assert_int_equal(length, strlen(text));
-    printf("%s", text);
-    commit(s->q[0], buffer);
-    finish_all(s);
+    assert_hang(s, "a handler that has not come",
+                LINES("    ticket 1 'lost': has ended, and its handler has not come for 5.0 ms",
+                      "    a wait for 1 for 5.0 ms, with 59995.0 ms left"),
+                LINES("1 of 1 tickets are done"));
+    end_hang(s);
     assert_ok(job_end(&j));
 }
+
+/* The handler is lost, and nobody has looked since: Metal says Completed, gpusync does not know yet. */
+static void test_S9_an_end_that_nobody_has_seen(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "ended");
+    commit(s->q[0], buffer);
+    softmetal_complete(buffer);
+    commit(s->q[1], named_buffer(s->q[1], "runs"));
+    softmetal_schedule(softmetal_last_buffer(s->metal[1]));
+    assert_hang(s, "an end that nobody has seen",
+                LINES("    ticket 1 'ended': completed for 5.0 ms", "    ticket 1 'runs': scheduled for 5.0 ms"), NONE);
+    end_hang(s);
+}
+
+/* A callback writes a file for 5 ms; three others are due. */
+static void test_S9_a_slow_callback(void **state)
+{
+    stage *s = stage_of(state);
+    note notes[3] = {{0}};
+    gate_init(&door, 2);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), stay, NULL));
+    finish_next(s->q[0]);
+    gate_wait(&door);
+    for (unsigned i = 0; i < 3; i++)
+        on_done(ticket_at(s->q[1], commit_new(s->q[1])), &notes[i]);
+    while (finish_next(s->q[1])) {}
+    assert_hang(s, "a slow callback", LINES("  a callback of queue 'first' runs for 5.0 ms"),
+                LINES("device: 3 callbacks are due", ", 3 callbacks to come"));
+    gate_wait(&door);
+    assert_in_order(notes, 3);
+    end_hang(s);
+    gate_destroy(&door);
+}
+
+/* Buffers leak: a thread waits for room, and two open ones have it. On gpusync's Metal queue and the program's. */
+static void test_S9_a_queue_without_room(void **state)
+{
+    stage *s = stage_of(state);
+    for (unsigned imported = 0; imported < 2; imported++) {
+        job j = {0};
+        gpusync_queue_desc desc = {.label = "small", .max_command_buffer_count = 2};
+        void *first, *second;
+        desc.metal_queue = imported ? metal_queue_new(s->metal_device, 3) : NULL;
+        replace_queue(s, &desc);
+        metal_release(desc.metal_queue);
+        first = named_buffer(s->q[1], "leaked");
+        pass(MS(3));
+        second = named_buffer(s->q[1], NULL);
+        job_buffer(&j, s->q[1], SECONDS(60));
+        await_parked(1);
+        assert_hang(s, imported ? "the program's queue without room" : "a queue without room",
+                    LINES("    open command buffer 'leaked': not enqueued for 8.0 ms",
+                          "    open command buffer '': not enqueued for 5.0 ms",
+                          "    a wait for room for 5.0 ms, with 59995.0 ms left"),
+                    LINES("queue 'small': 0 of 0 tickets are done, a ticket takes 0.000 ms, room 2 of 2"));
+        assert_ok(gpusync_command_buffer_discard(s->q[1], first));
+        assert_ok(job_end(&j));
+        assert_ok(gpusync_command_buffer_discard(s->q[1], second));
+        assert_ok(gpusync_command_buffer_discard(s->q[1], j.buffer));
+    }
+}
+
+/* The video decoder, which is other code, never signals frame 7: work on the GPU and a thread wait for it. */
+static void test_S9_a_value_of_other_code(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = import_event(s);
+    job j = {0};
+    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[0], "shows")));
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 8)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    job_value(&j, s->t[1], 7, GPUSYNC_FOREVER);
+    await_parked(1);
+    assert_hang(s, "a value of other code",
+                LINES("    ticket 1 'shows': committed for 5.0 ms, waits for value 7 of timeline 'imported', which "
+                      "other code is to signal",
+                      "    ticket 1 'host': held for 5.0 ms, waits for value 8 of timeline 'imported', which other "
+                      "code is to signal",
+                      "    a wait for 7 for 5.0 ms, without a limit"),
+                LINES("timeline 'imported': value 0"));
+    metal_event_signal(event, 8);
+    finish_all(s);
+    end_parks();
+    assert_ok(job_end(&j));
+    finish_all(s);
+    metal_release(event);
+}
+
+/* The decoder has signalled 7, and Metal told nobody. The event's own number gives it away. */
+static void test_S9_a_listener_that_does_not_hear(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = import_event(s);
+    set_deaf(true);
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    metal_event_signal(event, 7);
+    assert_hang(s, "a listener that does not hear",
+                LINES("    ticket 1 'host': held for 5.0 ms, waits for value 7 of timeline 'imported', which other "
+                      "code is to signal"),
+                LINES("timeline 'imported': value 0, its event shows 7"));
+    set_deaf(false);
+    assert_int_equal(value_of(s->t[1]), 7);
+    finish_all(s);
+    metal_release(event);
+}
+
+/* [buffer commit] in place of gpusync_commit: its signal counts for nobody. */
+static void test_S9_a_buffer_that_the_program_committed_itself(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "mine");
+    encode_signal(s->q[0], buffer, at(s->t[0], 1));
+    metal_commit(buffer);
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
+    assert_hang(s, "a buffer that the program committed itself",
+                LINES("    open command buffer 'mine': committed, and not by gpusync_commit for 5.0 ms, is to signal "
+                      "value 1 of timeline 'a'",
+                      "    ticket 1 'waits': held for 5.0 ms, waits for value 1 of timeline 'a', which an open command "
+                      "buffer 'mine' of queue 'first' is to signal"),
+                NONE);
+    end_hang(s);
+}
+
+/* The same buffer enqueued: it has a place in Metal's queue, and what is committed behind it waits in Metal. */
+static void test_S9_an_enqueued_buffer(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "enqueued");
+    metal_enqueue(buffer);
+    commit(s->q[0], named_buffer(s->q[0], "behind"));
+    assert_hang(
+        s, "an enqueued buffer",
+        LINES("    open command buffer 'enqueued': enqueued for 5.0 ms", "    ticket 1 'behind': committed for 5.0 ms"),
+        NONE);
+    commit(s->q[0], buffer);
+    end_hang(s);
+}
+
+/* The loader failed its timeline with a reason, and the program overlooked it: the reason is what to read. */
+static void test_S9_a_timeline_that_has_failed(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error why;
+    memset(&why, 0, sizeof why);
+    snprintf(why.message, sizeof why.message, "the file is gone");
+    signal_value(s->t[0], 2);
+    assert_ok(gpusync_timeline_fail(s->t[0], &why));
+    assert_hang(s, "a timeline that has failed", NONE,
+                LINES("  timeline 'a': value 2", ", has failed: the file is gone"));
+}
+
+/* A finalizer destroys a queue later, and the GPU still has its work. */
+static void test_S9_a_queue_that_is_being_destroyed(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    commit(s->q[1], named_buffer(s->q[1], "runs"));
+    assert_ok(gpusync_queue_destroy_later(s->q[1], remember_destroyed, &n));
+    s->q[1] = NULL;
+    assert_hang(s, "a queue that is being destroyed", LINES("    ticket 1 'runs': committed for 5.0 ms"),
+                LINES("  queue 'second', being destroyed: 0 of 1 tickets are done"));
+    end_hang(s);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
+static gpusync_result destroy_queue(void *queue)
+{
+    return gpusync_queue_destroy((gpusync_queue *)queue);
+}
+
+/* Shutdown: the main thread destroys the queue and waits for a callback, which waits for the main thread. */
+static void test_S9_a_destroy_that_waits_for_a_callback(void **state)
+{
+    stage *s = stage_of(state);
+    job j = {0};
+    gate_init(&door, 2);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), stay, NULL));
+    finish_next(s->q[0]);
+    gate_wait(&door);
+    job_call(&j, destroy_queue, s->q[0]);
+    s->q[0] = NULL;
+    await_parked(1);
+    assert_hang(s, "a destroy that waits for a callback",
+                LINES("  a callback of queue 'first' runs for 5.0 ms",
+                      "    a wait for callbacks to return for 5.0 ms, without a limit"),
+                LINES("queue 'first', being destroyed: 1 of 1 tickets are done"));
+    gate_wait(&door);
+    assert_ok(job_end(&j));
+    gate_destroy(&door);
+}
+
+/* Shutdown again: the GPU hangs, and a destroy waits for it. */
+static void test_S9_a_destroy_that_waits_for_the_GPU(void **state)
+{
+    stage *s = stage_of(state);
+    job j = {0};
+    commit(s->q[0], named_buffer(s->q[0], "hangs"));
+    job_call(&j, destroy_queue, s->q[0]);
+    s->q[0] = NULL;
+    await_parked(1);
+    assert_hang(s, "a destroy that waits for the GPU",
+                LINES("    ticket 1 'hangs': committed for 5.0 ms",
+                      "    a wait for everything up to 1 for 5.0 ms, without a limit"),
+                LINES("queue 'first', being destroyed: 0 of 1 tickets are done"));
+    end_hang(s);
+    assert_ok(job_end(&j));
+}
+
+/* Threads wait for several points, for a queue's everything, and for the device: each stands where what it waits for
+   stands. ALL sleeps for its first open point. */
+static void test_S9_waits_for_several_points(void **state)
+{
+    stage *s = stage_of(state);
+    job any = {0}, all = {0}, everything = {0}, device = {0};
+    gpusync_point points[3];
+    commit(s->q[0], named_buffer(s->q[0], "one"));
+    commit(s->q[1], named_buffer(s->q[1], "two"));
+    points[0] = ticket_at(s->q[0], 1);
+    points[1] = at(s->t[0], 5);
+    points[2] = ticket_at(s->q[1], 1);
+    job_many(&any, points, 3, GPUSYNC_WAIT_ANY, SECONDS(1));
+    await_parked(1);
+    job_many(&all, points, 3, GPUSYNC_WAIT_ALL, SECONDS(2));
+    await_parked(2);
+    job_wait(&everything, s->q[0], GPUSYNC_EVERYTHING, SECONDS(3));
+    await_parked(3);
+    job_device(&device, s->device, SECONDS(4));
+    await_parked(4);
+    assert_hang(
+        s, "waits for several points",
+        LINES("    ticket 1 'one': committed for 5.0 ms", "    ticket 1 'two': committed for 5.0 ms",
+              "    a wait for 1 for 5.0 ms, with 995.0 ms left", "    a wait for 5 for 5.0 ms, with 995.0 ms left",
+              "    a wait for 1 for 5.0 ms, with 995.0 ms left", "    a wait for 1 for 5.0 ms, with 1995.0 ms left",
+              "    a wait for everything up to 1 for 5.0 ms, with 2995.0 ms left",
+              "    a wait for everything up to 1 for 5.0 ms, with 3995.0 ms left"),
+        NONE);
+    end_hang(s);
+    assert_result(job_end(&any), GPUSYNC_ERROR_EXECUTION); /* of the timeline, which end_hang fails first */
+    assert_result(job_end(&all), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(job_end(&everything));
+    assert_ok(job_end(&device));
+}
+
+/* HOST_SYNC work waits until the value is reached: the GPU's work that signals it is the one to look at. */
+static void test_S9_work_for_which_the_host_waits(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    assert_hang(
+        s, "work for which the host waits",
+        LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
+              "    ticket 1 'host': held for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of queue "
+              "'first' is to signal"),
+        NONE);
+    end_hang(s);
+}
+
+/* Without HOST_SYNC the GPU waits: the waiting work is with Metal, and the line says for whom. */
+static void test_S9_work_that_waits_on_the_GPU(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
+    assert_hang(
+        s, "work that waits on the GPU",
+        LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
+              "    ticket 1 'waits': committed for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of "
+              "queue 'first' is to signal"),
+        NONE);
+    end_hang(s);
+}
+
+/* The order of values: Metal has 1 of the first queue, so 2 of the second one is held. */
+static void test_S9_the_order_of_values_behind_sent_work(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "higher")), SIGNALS(at(s->t[0], 2)));
+    assert_hang(s, "the order of values behind sent work",
+                LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
+                      "    ticket 1 'higher': held for 5.0 ms, is to signal value 2 of timeline 'a' after value 1 of "
+                      "timeline 'a', which ticket 1 of queue 'first' is to signal"),
+                NONE);
+    end_hang(s);
+}
+
+/* UNORDERED work is held alone: the frames behind it go on, and are not counted as done. */
+static void test_S9_unordered_work(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "streams")),
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
+    commit(s->q[0], named_buffer(s->q[0], "next"));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(named_buffer(s->q[0], "ordered")));
+    assert_hang(
+        s, "unordered work",
+        LINES("    ticket 1 'streams': held for 5.0 ms, waits for value 1 of timeline 'a', which nothing is to signal",
+              "    ticket 2 'next': committed for 5.0 ms",
+              "    ticket 3 'ordered': held for 5.0 ms, waits for value 2 of timeline 'a', which nothing is to signal"),
+        LINES("queue 'first': 0 of 3 tickets are done"));
+    end_hang(s);
+}
+
+/* Ordered work that Metal has ended, behind ordered work that it has not. */
+static void test_S9_work_that_ended_out_of_turn(void **state)
+{
+    stage *s = stage_of(state);
+    void *second;
+    commit(s->q[0], named_buffer(s->q[0], "slow"));
+    second = named_buffer(s->q[0], "quick");
+    commit(s->q[0], second);
+    softmetal_finish(second);
+    assert_hang(s, "work that ended out of turn",
+                LINES("    ticket 1 'slow': committed for 5.0 ms",
+                      "    ticket 2 'quick': has ended for 5.0 ms, behind ticket 1"),
+                NONE);
+    end_hang(s);
+}
+
+/* MPSGraph's buffer runs; a marker stands behind it, and a thread waits for the marker. */
+static void test_S9_a_marker(void **state)
+{
+    stage *s = stage_of(state);
+    void *graph = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = 0;
+    job j = {0};
+    metal_set_label(graph, "graph");
+    metal_commit(graph);
+    assert_ok(gpusync_commit_marker(s->q[0], graph, &ticket));
+    job_wait(&j, s->q[0], ticket, SECONDS(1));
+    await_parked(1);
+    assert_hang(s, "a marker",
+                LINES("    ticket 1 'graph': committed for 5.0 ms", "    a wait for 1 for 5.0 ms, with 995.0 ms left"),
+                NONE);
+    end_hang(s);
+    assert_ok(job_end(&j));
+    metal_release(graph);
+}
+
+/* The driver has thrown the program out: the first line says so. Work of the other queue has not ended. */
+static void test_S9_a_lost_device(void **state)
+{
+    stage *s = stage_of(state);
+    commit(s->q[1], named_buffer(s->q[1], "never ends"));
+    commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_next(s->q[0]);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_hang(s, "a lost device", LINES("    ticket 1 'never ends': committed for 5.0 ms"),
+                LINES(" device, lost: 0 callbacks are due"));
+    end_hang(s);
+}
+
+/* A failure sticks, and every commit is refused: the queue's line says so. */
+static void test_S9_a_failure_that_sticks(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_queue_desc desc = {.label = "sticky", .sticky_failure = true};
+    void *buffer;
+    replace_queue(s, &desc);
+    buffer = named_buffer(s->q[1], "refused");
+    commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
+    finish_next(s->q[1]);
+    assert_result(gpusync_commit(s->q[1], buffer, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_hang(s, "a failure that sticks", LINES("    open command buffer 'refused': not enqueued for 5.0 ms"),
+                LINES("queue 'sticky': 1 of 1 tickets are done, a ticket takes 0.000 ms, room 1 of 63, a failure "
+                      "sticks"));
+}
+
+/* Metal 4: of a recording no status is known, but that Metal has it; what it waits for stands there as ever. */
+static void test_S9_work_of_Metal_4(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_queue_desc desc = {.label = "four", .metal4 = true};
+    replace_queue(s, &desc);
+    SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "runs")), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .label = "unused");
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "older")));
+    assert_hang(
+        s, "work of Metal 4",
+        LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
+              "    ticket 2 'waits': held for 5.0 ms, waits for value 1 of timeline 'b', which nothing is to signal",
+              "    ticket 1 'older': committed for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of queue "
+              "'four' is to signal"),
+        LINES("queue 'four': 0 of 2 tickets are done"));
+    end_hang(s);
+}
+
+/* The program has made two queues and two timelines: a report that names a third timeline sends the reader looking for
+   a thing that nobody made. */
+static void test_S9_no_object_is_named_that_the_program_has_not_made(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_queue_desc desc = {.label = "four", .metal4 = true};
+    unsigned objects = 0;
+    replace_queue(s, &desc);
+    commit(s->q[1], named_buffer(s->q[1], "runs"));
+    split(read_report(s->device));
+    for (unsigned i = 1; i < line_count; i++)
+        objects += !is_detail(line[i]);
+    assert_int_equal(objects, 4);
+    end_hang(s);
+}
+
+static gpusync_result wait_for_pipelines(void *warmup)
+{
+    return gpusync_warmup_wait((gpusync_warmup *)warmup, SECONDS(60), NULL, NULL);
+}
+
+/* The level does not start: its shaders are not compiled, for libdispatch has no thread to give. */
+static void test_S9_a_warm_up_that_compiles(void **state)
+{
+    stage *s = stage_of(state);
+    static const char source[] = "kernel void one() {} kernel void two() {}";
+    const gpusync_pipeline_desc pipelines[] = {{source, NULL, "one"}, {source, NULL, "two"}};
+    const gpusync_warmup_desc desc = {pipelines, LENGTH(pipelines), false};
+    gpusync_warmup *warmup = NULL;
+    job j = {0};
+    softmetal_set_dispatch_threads(0);
+    assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
+    job_call(&j, wait_for_pipelines, warmup);
+    await_parked(1);
+    assert_hang(s, "a warm-up that compiles", LINES("    a wait for 2 for 5.0 ms, with 59995.0 ms left"),
+                LINES("  warm-up 5: 0 of 2 pipelines are compiled"));
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    assert_ok(job_end(&j));
+    assert_ok(gpusync_warmup_destroy(warmup));
+}
+
+/* A submission of several buffers, with a label of its own, several waits and signals: all on one line, in order. */
+static void test_S9_a_submission_of_much(void **state)
+{
+    stage *s = stage_of(state);
+    signal_value(s->t[1], 4);
+    commit(s->q[0], named_buffer(s->q[0], "runs"));
+    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1), at(s->t[1], 4), at(s->t[1], 5)), BUFFERS(new_buffer(s->q[1])),
+           SIGNALS(at(s->t[0], 6)), .label = "submitted");
+    assert_hang(s, "a submission of much",
+                LINES("    ticket 1 'runs': committed for 5.0 ms",
+                      "    ticket 1 'submitted': held for 5.0 ms, waits for ticket 1 of queue 'first', waits for value "
+                      "5 of timeline 'b', which nothing is to signal, is to signal value 6 of timeline 'a'"),
+                LINES("timeline 'b': value 4"));
+    end_hang(s);
+}
+
+/* A wait for a value that another ticket brings, and objects without labels: numbers name them. */
+static void test_S9_objects_without_labels(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *queue = NULL;
+    gpusync_timeline *timeline = new_timeline(s->device); /* the fifth object, behind those of the stage */
+    assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+    SUBMIT(queue, WAITS(at(timeline, 1)), BUFFERS(new_buffer(queue)));
+    assert_hang(s, "objects without labels",
+                LINES("    ticket 1 '': held for 5.0 ms, waits for value 1 of timeline 5, which nothing is to signal"),
+                LINES("  queue 6: 0 of 1 tickets are done", "  timeline 5: value 0"));
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_timeline_destroy(timeline));
+}
+
+/* -- lines that mislead, by the header of today: not in the array -------------------------------------------------- */
+
+#define LEFT_OUT __attribute__((unused))
+
+/* Ticket 2 has ended, and its handler has come: it stands behind UNORDERED work to be counted as done. The line says
+   "has ended, and its handler has not come", and the reader suspects Metal. */
+LEFT_OUT static void test_S9_a_ticket_that_has_ended_behind_unordered_work(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "streams")),
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
+    commit(s->q[0], named_buffer(s->q[0], "frame"));
+    finish_next(s->q[0]);
+    read_report(s->device);
+    assert_null(strstr(text, "its handler has not come"));
+    end_hang(s);
+}
+
+/* A timeline that has failed: "its event shows 18446744073709551615" is the mark of the failure, and no value of
+   anybody's. The reader looks for the code that has signalled it. */
+LEFT_OUT static void test_S9_the_mark_of_a_failure_is_not_shown_as_a_value(void **state)
+{
+    stage *s = stage_of(state);
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    read_report(s->device);
+    assert_null(strstr(text, "its event shows"));
+}
+
+/* Work that never ran waits for no value any more: it stands behind ticket 1 alone. The line says that nothing is to
+   signal the value, and the reader looks for a signal that would change nothing. */
+LEFT_OUT static void test_S9_ended_work_waits_for_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    commit(s->q[0], named_buffer(s->q[0], "slow"));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "cancelled")));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_hang(s, "work that was cancelled behind slow work",
+                LINES("    ticket 1 'slow': committed for 5.0 ms",
+                      "    ticket 2 'cancelled': has ended for 5.0 ms, behind ticket 1"),
+                NONE);
+    end_hang(s);
+}
+
+/* Ping-pong: work waits for 5 and signals 7. Nothing brings the 5: the line names the waiting work itself. */
+LEFT_OUT static void test_S9_work_does_not_wait_for_its_own_signal(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "ping")), SIGNALS(at(s->t[0], 7)));
+    assert_hang(s, "work that waits below its own signal",
+                LINES("    ticket 1 'ping': held for 5.0 ms, waits for value 5 of timeline 'a', which nothing is to "
+                      "signal, is to signal value 7 of timeline 'a'"),
+                NONE);
+    end_hang(s);
+}
+
+/* A buffer of other code's is open from its first wait or signal on. Its own line has Metal's label, and that of the
+   work which waits for it has none: the reader cannot find one by the other. */
+LEFT_OUT static void test_S9_an_open_buffer_has_one_name(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = foreign_buffer(s->q[0]);
+    metal_set_label(buffer, "foreign");
+    encode_signal(s->q[0], buffer, at(s->t[0], 1));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
+    read_report(s->device);
+    assert_non_null(strstr(text, "which an open command buffer 'foreign' of queue 'first' is to signal"));
+    end_hang(s);
+    metal_release(buffer);
+}
+
+/* The reason of a failure is the program's text, and may end with a newline: the rest of the line stands alone then. */
+LEFT_OUT static void test_S9_a_reason_that_ends_with_a_newline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error why;
+    memset(&why, 0, sizeof why);
+    snprintf(why.message, sizeof why.message, "the file is gone\n");
+    assert_ok(gpusync_timeline_fail(s->t[0], &why));
+    split(read_report(s->device));
+    assert_int_equal(line_count, 5); /* the device, two queues, two timelines */
+}
+
+/* A Metal whose `status` autoreleases the buffer: each report leaves a reference of each buffer in the caller's pool,
+   though the report has one of its own for the label. */
+LEFT_OUT static void test_S9_a_status_is_asked_for_in_a_pool(void **state)
+{
+    stage *s = stage_of(state);
+    softmetal_quirks quirks, none;
+    void *buffer = named_buffer(s->q[0], "runs");
+    unsigned long held;
+    commit(s->q[0], buffer);
+    held = softmetal_retain_count(buffer);
+    softmetal_get_quirks(&none);
+    quirks = none;
+    quirks.status_autoreleases = true;
+    softmetal_set_quirks(&quirks);
+    read_report(s->device);
+    softmetal_set_quirks(&none);
+    assert_int_equal(softmetal_retain_count(buffer), held);
+    end_hang(s);
+}
+
+/* -- the program goes on meanwhile --------------------------------------------------------------------------------- */
+
+/* What a message of the report lets happen: once, before the n-th message of a kind. */
+static struct {
+    const char *selector;
+    unsigned left;
+    void (*then)(void);
+    stage *s;
+    void *buffer;
+} between;
+
+static void on_message(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_AFTER && between.left && strcmp(selector, between.selector) == 0 && --between.left == 0)
+        between.then();
+}
+
+static void do_between(const char *selector, unsigned nth, void (*then)(void))
+{
+    between.selector = selector;
+    between.left = nth;
+    between.then = then;
+    softmetal_set_message_hook(on_message, NULL);
+}
+
+static void commit_it(void)
+{
+    commit(between.s->q[0], between.buffer);
+}
+
+static void discard_it(void)
+{
+    assert_ok(gpusync_command_buffer_discard(between.s->q[0], between.buffer));
+}
+
+/* A render thread commits or discards a buffer while the report asks for its label: the other open buffers, among
+   which is the one to look at, have their lines all the same. Today they have none. */
+LEFT_OUT static void test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away(void **state)
+{
+    static void (*const ends[])(void) = {commit_it, discard_it};
+    stage *s = stage_of(state);
+    for (size_t i = 0; i < LENGTH(ends); i++) {
+        void *other;
+        between.s = s;
+        between.buffer = named_buffer(s->q[0], "goes");
+        other = named_buffer(s->q[0], "stays");
+        do_between("label", 1, ends[i]);
+        read_report(s->device);
+        softmetal_set_message_hook(NULL, NULL);
+        assert_int_equal(between.left, 0);
+        assert_non_null(strstr(text, "    open command buffer 'stays'"));
+        assert_ok(gpusync_command_buffer_discard(s->q[0], other));
+        end_hang(s);
+    }
+}
+
+/* Each line was true when it was written: a buffer that was discarded before is not open then, and one that has a
+   ticket by then is not "not enqueued". Today both are written. */
+LEFT_OUT static void test_S9_a_line_is_true_when_it_is_written(void **state)
+{
+    stage *s = stage_of(state);
+    between.s = s;
+    between.buffer = named_buffer(s->q[0], "discarded");
+    do_between("label", 1, discard_it);
+    read_report(s->device);
+    assert_null(strstr(text, "open command buffer 'discarded'"));
+    between.buffer = named_buffer(s->q[0], "committed");
+    do_between("label", 1, commit_it);
+    read_report(s->device);
+    assert_null(strstr(text, "'committed': not enqueued"));
+    softmetal_set_message_hook(NULL, NULL);
+    end_hang(s);
+}
+
+static void end_all_between(void)
+{
+    stage *s = between.s;
+    assert_ok(gpusync_queue_abandon(s->q[1]));
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    s->q[1] = NULL;
+    s->t[1] = NULL;
+}
+
+/* Another thread destroys a queue and a timeline, while the report is at them: at each of its messages. (ASan) */
+static void test_S9_objects_go_while_the_report_is_at_them(void **state)
+{
+    static const char *const selectors[] = {"label", "status", "signaledValue"};
+    (void)state;
+    for (size_t i = 0; i < LENGTH(selectors); i++)
+        for (unsigned nth = 1; nth <= 3; nth++) {
+            const stage_desc desc = {.queues = 2, .timelines = 2, .device = {.hooks = &patient_hooks}};
+            stage s;
+            stage_open(&s, &desc);
+            between.s = &s;
+            for (unsigned q = 0; q < 2; q++) {
+                encode_signal(s.q[q], named_buffer(s.q[q], "open"), at(s.t[q], 9));
+                commit(s.q[q], named_buffer(s.q[q], "sent"));
+                SUBMIT(s.q[q], WAITS(at(s.t[1], 1)), BUFFERS(named_buffer(s.q[q], "held")));
+            }
+            do_between(selectors[i], nth, end_all_between);
+            read_report(s.device);
+            softmetal_set_message_hook(NULL, NULL);
+            assert_true(between.left == 0 || nth > 2);
+            assert_non_null(strstr(text, "ticket 1 'sent'"));
+            end_hang(&s);
+            stage_close(&s);
+        }
+}
+
+/* Four threads commit, wait, signal and destroy, and two more read reports: ASan and TSan look on. Every text is whole,
+   whatever happens: it ends with a newline, and each line begins as lines do. */
+static struct {
+    stage *s;
+    bool over;
+} busy;
+
+static void *work_hard(void *argument)
+{
+    unsigned me = (unsigned)(uintptr_t)argument;
+    for (unsigned i = 0; i < 120; i++) {
+        gpusync_queue *queue = NULL;
+        gpusync_timeline *timeline = NULL;
+        const gpusync_queue_desc desc = {.label = "brief"};
+        void *buffer = NULL;
+        gpusync_ticket ticket = 0;
+        must(gpusync_queue_create(busy.s->device, &desc, &queue) == GPUSYNC_OK, "queue");
+        must(gpusync_timeline_create(busy.s->device, NULL, &timeline) == GPUSYNC_OK, "timeline");
+        gpusync_point one = gpusync_at_value(timeline, 1);
+        must(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer) == GPUSYNC_OK, "buffer");
+        must(gpusync_encode_wait(queue, buffer, one) == GPUSYNC_OK, "wait");
+        must(gpusync_commit(queue, buffer, &ticket) == GPUSYNC_OK, "commit");
+        must(gpusync_command_buffer_create(busy.s->q[me], NULL, GPUSYNC_FOREVER, &buffer) == GPUSYNC_OK, "buffer");
+        must(gpusync_commit(busy.s->q[me], buffer, NULL) == GPUSYNC_OK, "commit");
+        if (i % 3 == 0)
+            must(gpusync_timeline_fail(timeline, NULL) == GPUSYNC_OK, "fail");
+        else
+            must(gpusync_timeline_signal(timeline, 1) == GPUSYNC_OK, "signal");
+        (void)!gpusync_wait(queue, ticket, GPUSYNC_FOREVER, NULL);
+        must(gpusync_timeline_destroy(timeline) == GPUSYNC_OK, "destroy");
+        if (i % 2)
+            must(gpusync_queue_destroy_later(queue, NULL, NULL) == GPUSYNC_OK, "destroy later");
+        else
+            must(gpusync_queue_destroy(queue) == GPUSYNC_OK, "destroy");
+    }
+    return NULL;
+}
+
+static void *read_hard(void *argument)
+{
+    static const char *const beginnings[] = {"gpusync ", "  queue ", "  timeline ", "  a callback ", "    "};
+    char *mine = (char *)malloc(SIZE);
+    (void)argument;
+    must(mine != NULL, "no memory");
+    while (!GET(&busy.over)) {
+        size_t length = gpusync_device_report(busy.s->device, mine, SIZE);
+        must(length == strlen(mine) && mine[length - 1] == '\n', "the text is whole");
+        for (const char *at = mine; *at; at = strchr(at, '\n') + 1) {
+            bool known = false;
+            for (size_t i = 0; i < LENGTH(beginnings); i++)
+                known |= begins(at, beginnings[i]);
+            must(known, "a line begins as lines do");
+        }
+    }
+    free(mine);
+    return NULL;
+}
+
+static void test_S9_reports_while_threads_work(void **state)
+{
+    pthread_t workers[4], readers[2];
+    busy.s = stage_of(state);
+    PUT(&busy.over, false);
+    for (uintptr_t i = 0; i < 4; i++)
+        workers[i] = start(work_hard, (void *)i);
+    for (unsigned i = 0; i < 2; i++)
+        readers[i] = start(read_hard, NULL);
+    for (unsigned i = 0; i < 4; i++)
+        join(workers[i]);
+    PUT(&busy.over, true);
+    for (unsigned i = 0; i < 2; i++)
+        join(readers[i]);
+}
+
+/* -- the text ------------------------------------------------------------------------------------------------------ */
+
+/* One of each line: for all that is about the text itself. */
+static void build_much(stage *s, const char *label)
+{
+    void *foreign = foreign_buffer(s->q[0]);
+    encode_signal(s->q[0], named_buffer(s->q[0], label), at(s->t[0], 3));
+    encode_signal(s->q[0], foreign, at(s->t[0], 4));
+    metal_release(foreign);
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3), at(s->t[0], 9)), BUFFERS(named_buffer(s->q[1], label)));
+    commit(s->q[1], named_buffer(s->q[1], "behind"));
+    commit(s->q[0], named_buffer(s->q[0], "runs"));
+}
+
+/* A crash handler has a buffer of some size: whatever it is, nothing is written past it, it holds a beginning of the
+   text that ends with a whole character, and the length is that of the whole text. */
+static void test_S9_a_text_that_is_cut(void **state)
+{
+    stage *s = stage_of(state);
+    static char whole[SIZE], part[SIZE];
+    size_t length;
+    build_much(s, "Gr\303\266\303\237e \342\202\254 \360\237\230\200!");
+    length = gpusync_device_report(s->device, whole, sizeof whole);
+    assert_int_equal(length, strlen(whole));
+    assert_non_null(strstr(whole, "'Gr\303\266\303\237e \342\202\254 \360\237\230\200!'"));
+    for (size_t size = 0; size <= length + 2; size++) {
+        size_t most = size > length ? length : size ? size - 1 : 0, got = most;
+        while (got < length && ((unsigned char)whole[got] & 0xC0) == 0x80) /* the character in front of it is whole */
+            got--;
+        memset(part, 0x5A, sizeof part);
+        assert_int_equal(gpusync_device_report(s->device, part, size), length);
+        for (size_t i = size; i < size + 64; i++)
+            assert_int_equal(part[i], 0x5A);
+        if (!size)
+            continue;
+        assert_int_equal(strlen(part), got);
+        assert_memory_equal(part, whole, got);
+    }
+    end_hang(s);
+}
+
+/* snprintf's habit: NULL asks for the length, whatever size says; without a device the text is empty. */
+static void test_S9_NULL(void **state)
+{
+    stage *s = stage_of(state);
+    size_t length;
+    build_much(s, "label");
+    length = strlen(read_report(s->device));
+    assert_int_equal(gpusync_device_report(s->device, NULL, 0), length);
+    assert_int_equal(gpusync_device_report(s->device, NULL, 9), length);
+    assert_int_equal(gpusync_device_report(NULL, NULL, 0), 0);
+    assert_int_equal(gpusync_device_report(NULL, NULL, 9), 0);
+    snprintf(text, sizeof text, "left");
+    assert_int_equal(gpusync_device_report(NULL, text, 0), 0);
+    assert_string_equal(text, "left");
+    assert_int_equal(gpusync_device_report(NULL, text, 3), 0);
+    assert_string_equal(text, "");
+    end_hang(s);
+}
+
+/* Labels come from files and users. Whatever is in one, it is in its own place, and no line is added or torn. */
+static void test_S9_labels_of_all_kinds(void **state)
+{
+    static char wide[201], wide_utf8[202];
+    static char cut[64], cut_utf8[64];
+    const struct {
+        const char *label, *shown;
+    } rows[] = {
+        {"two\nlines", "two lines"},
+        {"\n", " "},
+        {"ends\n", "ends "},
+        {"\n  timeline 'a': value 0", "   timeline 'a': value 0"},
+        {"tab\tand\rreturn\033[31m\177", "tab and return [31m "},
+        {"it's 'quoted' \"twice\"", "it's 'quoted' \"twice\""},
+        {"100%s %n %d", "100%s %n %d"},
+        {"\\n", "\\n"},
+        {"", ""},
+        {wide, cut},
+        {wide_utf8, cut_utf8},
+        {"\377caf\351", NULL}, /* not UTF-8: shown as something */
+    };
+    (void)state;
+    memset(wide, 'w', sizeof wide - 1);
+    memset(cut, 'w', sizeof cut - 1);
+    for (unsigned i = 0; i < 100; i++)
+        memcpy(&wide_utf8[2 * i], "\303\266", 2);
+    for (unsigned i = 0; i < 31; i++)
+        memcpy(&cut_utf8[2 * i], "\303\266", 2); /* 62 bytes: the 32nd has no place in 63 */
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        const gpusync_queue_desc queue = {.label = rows[i].label};
+        const gpusync_timeline_desc timeline = {.label = rows[i].label};
+        const stage_desc desc = {.queues = 2, .timelines = 2, .device = {.hooks = &patient_hooks}};
+        stage s;
+        char expected[256];
+        stage_open(&s, &desc);
+        assert_ok(gpusync_timeline_destroy(s.t[1]));
+        assert_ok(gpusync_timeline_create(s.device, &timeline, &s.t[1]));
+        replace_queue(&s, &queue);
+        build_much(&s, rows[i].label);
+        SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(new_buffer(s.q[0])), .label = rows[i].label);
+        split(read_report(s.device));
+        assert_int_equal(line_count, 1 + 2 + 2 + 2 + 4); /* device, timelines, queues, open buffers, tickets */
+        assert_true(begins(line[0], "gpusync "));
+        for (unsigned k = 1; k < line_count; k++)
+            assert_true(begins(line[k], "  ") && line[k][2] && strlen(line[k]) < 700);
+        for (const char *c = text; *c; c++)
+            assert_true((unsigned char)*c >= ' ' || *c == '\n');
+        if (rows[i].shown && rows[i].shown[0]) {
+            const char *shown = rows[i].shown;
+            snprintf(expected, sizeof expected, "  queue '%s': 0 of 2 tickets", shown);
+            assert_non_null(strstr(text, expected));
+            snprintf(expected, sizeof expected, "  timeline '%s': value 0", shown);
+            assert_non_null(strstr(text, expected));
+            snprintf(expected, sizeof expected, "waits for value 1 of timeline '%s', which nothing", shown);
+            assert_non_null(strstr(text, expected));
+            snprintf(expected, sizeof expected, "which an open command buffer '%s' of queue 'first' is to", shown);
+            assert_non_null(strstr(text, expected));
+            snprintf(expected, sizeof expected, "    open command buffer '%s': not enqueued", shown);
+            assert_non_null(strstr(text, expected));
+            snprintf(expected, sizeof expected, "    ticket 1 '%s': held", shown);
+            assert_non_null(strstr(text, expected));
+        }
+        assert_non_null(strstr(text, "    ticket 2 'behind': held for 0.0 ms, behind ticket 1\n"));
+        assert_non_null(strstr(text, "    ticket 1 'runs': committed for 0.0 ms\n"));
+        end_hang(&s);
+        stage_close(&s);
+    }
+}
+
+/* Ages are those of the present state, to a tenth of a millisecond. */
+static void test_S9_ages(void **state)
+{
+    static const struct {
+        uint64_t ns;
+        const char *shown;
+    } rows[] = {
+        {0, " for 0.0 ms"},         {40000, " for 0.0 ms"},
+        {60000, " for 0.1 ms"},     {MS(1), " for 1.0 ms"},
+        {MS(999), " for 999.0 ms"}, {SECONDS(3600), " for 3600000.0 ms"},
+        {1234567, " for 1.2 ms"},   {SECONDS(2592000), " for 2592000000.0 ms"},
+    };
+    stage *s = stage_of(state);
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        char expected[128];
+        void *open = named_buffer(s->q[0], "open");
+        pass(rows[i].ns);
+        snprintf(expected, sizeof expected, "open command buffer 'open': not enqueued%s\n", rows[i].shown);
+        assert_non_null(strstr(read_report(s->device), expected));
+        assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    }
+}
+
+/* Open, then held, then sent, then ended: each begins anew, and what changes nothing does not. */
+static void test_S9_an_age_is_that_of_the_state(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "b");
+    pass(MS(1));
+    encode_wait(s->q[0], buffer, at(s->t[0], 1)); /* still open */
+    pass(MS(2));
+    assert_non_null(strstr(read_report(s->device), "open command buffer 'b': not enqueued for 3.0 ms"));
+    commit(s->q[0], buffer);
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': held for 0.0 ms"));
+    pass(MS(4));
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': held for 4.0 ms"));
+    signal_value(s->t[0], 1);
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': committed for 0.0 ms"));
+    pass(MS(8));
+    softmetal_schedule(buffer);
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': scheduled for 8.0 ms"));
+    pass(MS(16));
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    pass(MS(32));
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': has ended, and its handler has not come for"));
+    softmetal_finish(buffer);
+    assert_null(strstr(read_report(s->device), "ticket 1"));
+}
+
+/* A wait's age and what is left of its limit; none is left when the limit has passed and the thread has not run yet. */
+static void test_S9_limits(void **state)
+{
+    static const struct {
+        uint64_t limit, passed;
+        const char *shown;
+    } rows[] = {
+        {MS(10), 0, "a wait for 1 for 0.0 ms, with 10.0 ms left\n"},
+        {MS(10), MS(4), "a wait for 1 for 4.0 ms, with 6.0 ms left\n"},
+        {MS(10), MS(10), "a wait for 1 for 10.0 ms, with 0.0 ms left\n"},
+        {MS(10), MS(25), "a wait for 1 for 25.0 ms, with 0.0 ms left\n"},
+        {SECONDS(3600), 60000, "a wait for 1 for 0.1 ms, with 3599999.9 ms left\n"},
+        {GPUSYNC_FOREVER - 1, MS(1), "a wait for 1 for 1.0 ms, without a limit\n"}, /* it ends behind all clocks */
+        {GPUSYNC_FOREVER, MS(1), "a wait for 1 for 1.0 ms, without a limit\n"},
+    };
+    stage *s = stage_of(state);
+    commit_new(s->q[0]);
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        job j = {0};
+        gpusync_point points[2] = {ticket_at(s->q[0], 1), at(s->t[0], i + 1)};
+        job_many(&j, points, 2, GPUSYNC_WAIT_ANY, rows[i].limit);
+        await_parked(1);
+        pass(rows[i].passed);
+        assert_non_null(strstr(read_report(s->device), rows[i].shown));
+        signal_value(s->t[0], i + 1);
+        assert_ok(job_end(&j));
+        assert_null(strstr(read_report(s->device), "a wait"));
+    }
+    end_hang(s);
+}
+
+/* The GPU has signalled a value, and its work has not ended for gpusync: the event shows it, by the timeline's own
+   numbers, though the event was another timeline's before. */
+static void test_S9_what_the_event_shows_is_a_value_of_the_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline *next = NULL;
+    uint64_t base = 0;
+    const gpusync_timeline_desc desc = {.label = "next", .initial_value = 2};
+    signal_value(s->t[1], 70);
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    s->t[1] = NULL;
+    assert_ok(gpusync_timeline_create(s->device, &desc, &next));
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(next, 5)));
+    assert_non_null(strstr(read_report(s->device), "  timeline 'next': value 2\n"));
+    while (softmetal_first_in_line(s->metal[0]))
+        softmetal_complete(softmetal_first_in_line(s->metal[0]));
+    assert_non_null(strstr(read_report(s->device), "  timeline 'next': value 2, its event shows 5\n"));
+    finish_all(s);
+    assert_non_null(strstr(read_report(s->device), "  timeline 'next': value 5\n"));
+    gpusync_timeline_metal(next, &base);
+    assert_true(base > 0); /* else the test shows nothing */
+    assert_ok(gpusync_timeline_destroy(next));
+}
+
+/* A level editor has hundreds of everything: each has its line, once. */
+static void test_S9_many_objects(void **state)
+{
+    enum { MANY = 60, TICKETS = 10 };
+    stage *s = stage_of(state);
+    gpusync_queue *queues[MANY];
+    gpusync_timeline *timelines[MANY];
+    char *whole = (char *)malloc(1u << 20);
+    size_t length;
+    unsigned lines = 0;
+    must(whole != NULL, "no memory");
+    for (unsigned i = 0; i < MANY; i++) {
+        char label[32];
+        const gpusync_queue_desc queue = {.label = label};
+        const gpusync_timeline_desc timeline = {.label = label};
+        snprintf(label, sizeof label, "number %u", i);
+        assert_ok(gpusync_timeline_create(s->device, &timeline, &timelines[i]));
+        assert_ok(gpusync_queue_create(s->device, &queue, &queues[i]));
+        named_buffer(queues[i], "open");
+        named_buffer(queues[i], "open, too");
+        for (unsigned k = 0; k < TICKETS; k++)
+            SUBMIT(queues[i], WAITS(at(timelines[i], k + 1)), BUFFERS(new_buffer(queues[i])));
+    }
+    length = gpusync_device_report(s->device, whole, 1u << 20);
+    assert_int_equal(length, strlen(whole));
+    for (const char *at_ = whole; *at_; at_ = strchr(at_, '\n') + 1)
+        lines++;
+    assert_int_equal(lines, 1 + 4 + MANY * (2 + 2 + TICKETS));
+    for (unsigned i = 0; i < MANY; i++) {
+        char part[96];
+        const char *found;
+        snprintf(part, sizeof part, "\n  queue 'number %u': 0 of 10", i);
+        found = strstr(whole, part);
+        assert_non_null(found);
+        assert_null(strstr(found + 1, part));
+        snprintf(part, sizeof part,
+                 "    ticket 10 '': held for 0.0 ms, behind ticket 1, waits for value 10 of timeline "
+                 "'number %u'",
+                 i);
+        assert_non_null(strstr(whole, part));
+        assert_ok(gpusync_queue_destroy(queues[i]));
+        assert_ok(gpusync_timeline_destroy(timelines[i]));
+    }
+    free(whole);
+}
+
+/* -- what it does not do ------------------------------------------------------------------------------------------- */
+
+/* Reports into `text`, on a thread that has no autorelease pool of its own. */
+static gpusync_result report_without_a_pool(void *device)
+{
+    return gpusync_device_report((gpusync_device *)device, text, sizeof text) > 0 ? GPUSYNC_OK : GPUSYNC_TIMEOUT;
+}
+
+/* A crash report has no memory to spare, and is written again and again: nothing is allocated, kept or left in an
+   autorelease pool. (A thread without a pool says so.) */
+static void test_S9_a_report_leaves_nothing_behind(void **state)
+{
+    stage *s = stage_of(state);
+    job j = {0};
+    void *runs, *open, *event;
+    kit_counts before;
+    unsigned long held_runs, held_open, held_event;
+    long live;
+    build_much(s, "label");
+    runs = softmetal_buffer_at(s->metal[0], 0);
+    open = softmetal_buffer_at(s->metal[0], 1);
+    event = gpusync_timeline_metal(s->t[0], NULL);
+    read_report(s->device);
+    before = kit_now();
+    live = softmetal_live(NULL);
+    held_runs = softmetal_retain_count(runs);
+    held_open = softmetal_retain_count(open);
+    held_event = softmetal_retain_count(event);
+    memory_fail(1, true);
+    for (unsigned i = 0; i < 10; i++)
+        read_report(s->device);
+    job_call(&j, report_without_a_pool, s->device);
+    assert_ok(job_end(&j));
+    memory_fail(0, false);
+    assert_int_equal(kit_now().allocations, before.allocations);
+    assert_int_equal(kit_now().blocks, before.blocks);
+    assert_int_equal(softmetal_live(NULL), live);
+    assert_int_equal(softmetal_retain_count(runs), held_runs);
+    assert_int_equal(softmetal_retain_count(open), held_open);
+    assert_int_equal(softmetal_retain_count(event), held_event);
+    end_hang(s);
+}
+
+static unsigned asked;
+
+/* The thread that reports has no lock: this call, on the same thread, takes each. */
+static void ask_back(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    stage *s = (stage *)user;
+    gpusync_stats stats;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE)
+        return;
+    asked++;
+    must(strcmp(selector, "label") == 0 || strcmp(selector, "status") == 0 || strcmp(selector, "signaledValue") == 0 ||
+             strcmp(selector, "UTF8String") == 0,
+         selector);
+    must(gpusync_device_get_stats(s->device, NULL, &stats) == GPUSYNC_OK, "stats");
+    for (unsigned i = 0; i < 2; i++)
+        must(gpusync_queue_cancel_held(s->q[i]) == GPUSYNC_OK, "cancel_held");
+}
+
+static void test_S9_no_message_comes_under_a_lock(void **state)
+{
+    stage *s = stage_of(state);
+    build_much(s, "label");
+    asked = 0;
+    softmetal_set_message_hook(ask_back, s);
+    read_report(s->device);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(asked >= 2 + 3 * 2); /* an event each, a status and a label each of what is open and runs */
+    end_hang(s);
+}
+
+/* -- where it may be called ---------------------------------------------------------------------------------------- */
+
+static struct {
+    gpusync_device *device;
+    unsigned hooks, callbacks, logs, notifies;
+} inside;
+
+static void report_inside(unsigned *count)
+{
+    char mine[4096];
+    gpusync_device *device = GET(&inside.device);
+    if (!device)
+        return;
+    COUNT(count);
+    must(gpusync_device_report(device, mine, sizeof mine) > 0, "a report inside");
+    must(begins(mine, "gpusync "), "a report inside");
+}
+
+static void park_inside(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    report_inside(&inside.hooks);
+    patient_hooks.park(user, waiter, deadline_ns);
+    report_inside(&inside.hooks);
+}
+
+static void unpark_inside(void *user, gpusync_waiter *waiter)
+{
+    report_inside(&inside.hooks);
+    patient_hooks.unpark(user, waiter);
+}
+
+static void yield_inside(void *user)
+{
+    report_inside(&inside.hooks);
+    patient_hooks.yield(user);
+}
+
+static const gpusync_hooks hooks_inside = {.yield = yield_inside, .park = park_inside, .unpark = unpark_inside};
+
+static void log_inside(void *user, gpusync_log_level level, const char *line_of_log)
+{
+    (void)user;
+    (void)level;
+    (void)line_of_log;
+    report_inside(&inside.logs);
+}
+
+static void notify_inside(void *user)
+{
+    (void)user;
+    report_inside(&inside.notifies);
+}
+
+static void done_inside(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)result;
+    (void)error;
+    report_inside(&inside.callbacks);
+    must(strstr(read_report(inside.device), (const char *)user) != NULL, "the callback that runs is in the report");
+}
+
+/* The log prints a report at each failure, a callback at each end, a hook at each sleep. */
+static void test_S9_reports_inside_what_gpusync_calls(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_spin yields = {.yield_iterations = 3};
+    job j = {.options = {.spin = &yields}};
+    memset(&inside, 0, sizeof inside);
+    PUT(&inside.device, s->device);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    job_wait(&j, s->q[0], 1, SECONDS(1));
+    await_parked(1);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), done_inside, (void *)"  a callback of queue 'first' runs for"));
+    assert_ok(gpusync_on_done(at(s->t[0], 1), done_inside, (void *)"  a callback of timeline 'a' runs for"));
+    finish_all(s);
+    signal_value(s->t[0], 1);
+    assert_result(job_end(&j), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(run_callbacks(s), 2);
+    PUT(&inside.device, NULL);
+    assert_true(inside.hooks >= 3 + 2 + 1); /* yields, a park, an unpark */
+    assert_int_equal(inside.callbacks, 2);
+    assert_true(inside.logs >= 1);
+    assert_true(inside.notifies >= 1);
+}
+
+static void report_in_trace(void *user, const gpusync_trace_event *event)
+{
+    char mine[64];
+    unsigned *count = (unsigned *)user;
+    (void)event;
+    ++*count;
+    must(gpusync_device_report(GET(&inside.device), mine, sizeof mine) > 0, "a report in a trace");
+}
+
+/* A trace is not to call gpusync: that it holds no lock is what the report shows here. */
+static void test_S10_reports_inside_a_trace(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned count = 0;
+    PUT(&inside.device, s->device);
+    assert_ok(gpusync_device_set_trace(s->device, report_in_trace, &count));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_int_equal(count, 5); /* submit, hold, issue, signal, completed */
+    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
+    PUT(&inside.device, NULL);
+}
+
+#define HANG(test) on_stage_with(test, .queues = 2, .timelines = 2, .device = {.hooks = &patient_hooks})
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        on_stage_with(test_S9_a_report_of_much, .queues = 3, .timelines = 2),
+        HANG(test_S9_a_fence_that_was_not_submitted),
+        HANG(test_S9_a_value_that_nothing_is_to_signal),
+        HANG(test_S9_an_open_buffer_holds_a_higher_value_of_another_queue),
+        HANG(test_S9_held_work_behind_held_work),
+        HANG(test_S9_two_queues_that_wait_for_each_other),
+        HANG(test_S9_a_signal_behind_its_own_wait),
+        HANG(test_S9_a_handler_that_has_not_come),
+        HANG(test_S9_an_end_that_nobody_has_seen),
+        HANG(test_S9_a_slow_callback),
+        HANG(test_S9_a_queue_without_room),
+        HANG(test_S9_a_value_of_other_code),
+        HANG(test_S9_a_listener_that_does_not_hear),
+        HANG(test_S9_a_buffer_that_the_program_committed_itself),
+        HANG(test_S9_an_enqueued_buffer),
+        HANG(test_S9_a_timeline_that_has_failed),
+        HANG(test_S9_a_queue_that_is_being_destroyed),
+        HANG(test_S9_a_destroy_that_waits_for_a_callback),
+        HANG(test_S9_a_destroy_that_waits_for_the_GPU),
+        HANG(test_S9_waits_for_several_points),
+        HANG(test_S9_work_for_which_the_host_waits),
+        HANG(test_S9_work_that_waits_on_the_GPU),
+        HANG(test_S9_the_order_of_values_behind_sent_work),
+        HANG(test_S9_unordered_work),
+        HANG(test_S9_work_that_ended_out_of_turn),
+        HANG(test_S9_a_marker),
+        HANG(test_S9_a_lost_device),
+        HANG(test_S9_a_failure_that_sticks),
+        HANG(test_S9_work_of_Metal_4),
+        HANG(test_S9_no_object_is_named_that_the_program_has_not_made),
+        HANG(test_S9_a_warm_up_that_compiles),
+        HANG(test_S9_a_submission_of_much),
+        HANG(test_S9_objects_without_labels),
+        cmocka_unit_test(test_S9_objects_go_while_the_report_is_at_them),
+        on_stage_with(test_S9_reports_while_threads_work, .queues = 4, .real = true,
+                      .device = {.hooks = &patient_hooks}),
+        HANG(test_S9_a_text_that_is_cut),
+        HANG(test_S9_NULL),
+        cmocka_unit_test(test_S9_labels_of_all_kinds),
+        HANG(test_S9_ages),
+        HANG(test_S9_an_age_is_that_of_the_state),
+        HANG(test_S9_limits),
+        HANG(test_S9_what_the_event_shows_is_a_value_of_the_timeline),
+        HANG(test_S9_many_objects),
+        HANG(test_S9_a_report_leaves_nothing_behind),
+        HANG(test_S9_no_message_comes_under_a_lock),
+        on_stage_with(test_S9_reports_inside_what_gpusync_calls, .timelines = 1,
+                      .device = {.hooks = &hooks_inside,
+                                 .log = log_inside,
+                                 .notify = notify_inside,
+                                 .callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        HANG(test_S10_reports_inside_a_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
