@@ -447,7 +447,7 @@ static struct {
     void *made[CROWD][LENGTH(four)];
 } crowd;
 
-/* Each thread in another order, first without time, which compiles nothing, then with it. */
+/* Each thread in another order: at first with no time to join a compilation, then with all the time that it takes. */
 static void *ask_in_a_crowd(void *argument)
 {
     unsigned who = *(unsigned *)argument;
@@ -456,7 +456,7 @@ static void *ask_in_a_crowd(void *argument)
         unsigned i = (n * (who % 2 ? 1 : 3) + who) % LENGTH(four);
         void *made = NULL;
         size_t done = 0, total = 0;
-        gpusync_result result = gpusync_warmup_pipeline(crowd.warmup, i, n % 2 ? GPUSYNC_FOREVER : 0, &made, NULL);
+        gpusync_result result = gpusync_warmup_pipeline(crowd.warmup, i, n % 2 ? GPUSYNC_FOREVER : 1, &made, NULL);
         must(result == (made ? GPUSYNC_OK : GPUSYNC_TIMEOUT) && (n % 2 == 0 || made), "a pipeline is there with OK");
         result = gpusync_warmup_wait(crowd.warmup, 0, &done, &total);
         must(result == (done < total ? GPUSYNC_TIMEOUT : GPUSYNC_OK), "the progress");
@@ -1369,8 +1369,8 @@ static void test_report_counts_and_trace_tell_of_a_warm_up(void **state)
     assert_ok(gpusync_warmup_destroy(warmup));
 }
 
-/* Not in the array below: found to be otherwise. The report calls a compilation "a callback of warm-up 1", and counts it
-   among "callbacks to come": the reader looks for a callback that no one has registered. */
+/* Not in the array below: found to be otherwise. The report calls a compilation "a callback of warm-up 1", and counts
+   it among "callbacks to come": the reader looks for a callback that no one has registered. */
 __attribute__((unused)) static void test_the_report_calls_no_compilation_a_callback(void **state)
 {
     stage *s = stage_of(state);
