@@ -1398,6 +1398,36 @@ static void test_R29_a_late_signal_lowers_no_event(void **state)
     assert_ok(gpusync_poll(s->q[2], second, NULL)); /* NOT_READY: the event shows 1 */
 }
 
+/* ... nor may it take the value of a failure back, or what the host has signalled. */
+static void test_R29_a_late_signal_takes_no_failure_back(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned how;
+    for (how = 0; how < 3; how++) { /* the host signals more; fails the timeline; and the work in between fails, too */
+        gpusync_timeline *timeline = new_timeline(s->device), *other = new_timeline(s->device);
+        void *between = new_buffer(s->q[1]);
+        gpusync_ticket ticket;
+        set_quirk(QUIRK(falling_events), true);
+        set_quirk(QUIRK(signals_late), true);
+        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(other, 1), at(timeline, 1)));
+        assert_true(finish_next(s->q[0]));
+        if (how == 2) softmetal_fail_as(between, SOFTMETAL_PAGE_FAULT, NULL);
+        if (how) SUBMIT(s->q[1], BUFFERS(between), SIGNALS(at(timeline, 2)));
+        if (how) ticket = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])));
+        else ticket = commit_new(s->q[2]);
+        if (how) assert_ok(gpusync_timeline_fail(timeline, NULL));
+        else signal_value(timeline, 2);
+        set_quirk(QUIRK(signals_late), false);
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[2], ticket, NULL), how ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_true(metal_event_value(gpusync_timeline_metal(timeline, NULL)) >= (how ? UINT64_MAX : 2));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_timeline_destroy(other));
+        set_quirk(QUIRK(falling_events), false);
+    }
+}
+
 /* Several frames in flight signal several timelines: what each uses goes in the order of the queue's signals. */
 static void test_R29_what_many_signals_use_goes_in_their_order(void **state)
 {
@@ -1771,6 +1801,7 @@ int main(void)
                       .timelines = 2, .real = true, .threads = true),
         on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true, .timelines = 4),
         on_stage_with(test_R29_a_late_signal_lowers_no_event, .mixed = true, .queues = 3, .timelines = 1),
+        on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queues = 3),
         cmocka_unit_test(test_R29_a_look_finds_that_the_signals_are_made),
         on_stage_with(test_R29_a_submission_that_lacks_something_has_changed_nothing, .metal4 = true),
         on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .timelines = 4),
