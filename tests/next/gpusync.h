@@ -1,107 +1,166 @@
 /* gpusync.h - v0.5.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
+
    gpusync counts what a program commits to a Metal queue, and what has ended: one atomic load answers "is the work
    done?". A wait reads Metal's status, spins briefly when the end is near, then sleeps until the completed handler
    wakes the thread. Every command buffer that failed is on record. gpusync calls Metal through objc_msgSend: the
-   program needs no Objective-C compiler and no blocks.  The contract, in ten sentences:  1. A ticket is the number of a
-   piece of work on its queue, from 1 on; 0 and below stand for no work, which is done. 2. gpusync_is_done is true only
-   when the GPU no longer uses anything that this work, and the ordered work before it, uses. True stays true, and
-   whatever a call returned, gpusync_is_done decides about memory. 3. The work of a queue goes to Metal, ends and calls
-   back in the order of its tickets, except UNORDERED work: while it is held nothing waits for it, it waits for no held
-   work, and its end is told alone. Once Metal has work, Metal's order of the queue applies. 4. A ticket ends once, with
-   one result. OK means that the work, and the points that it was given to wait for, succeeded; earlier tickets of its
-   queue are not among them. Every other result is on record (gpusync_queue_next_error) before a call returns it.
-   TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK and ERROR_DEVICE_LOST, while the ticket has not ended,
-   describe the call alone. 5. Only calls with a timeout_ns, destroy and abandon wait, and abandon does not wait for the
-   GPU. (Metal itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
-   6. The GPU never waits for the host: work is held until each ticket that it waits for has ended, and each value is
-   reached or is signalled by work that Metal has. Values from other code, where the timeline says so, are the
-   exception. 7. A timeline only rises. Its signals go to Metal in rising order; one that is not above what has been
-   sent is refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
-   and stays reached. 8. Work that fails fails the timelines that it was to signal; what waits for them, or for its
-   ticket, fails, and never runs if it is still held. An order_only timeline rises however its work ends, unless Metal
-   had it and nobody knows whether it ended (abandoned, or on a lost device). 9. Whatever does not move has a reason, by
-   the rules of this file: work that is held, an open command buffer, a call that waits. 10. gpusync calls the program
-   (hooks, callbacks, log) without a lock of its own, and never again after gpusync_device_destroy has returned OK.  A
-   whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
-   CoreGraphics it may get no device.  #define GPUSYNC_IMPLEMENTATION                                        // in ONE
-   file: C99, C++11, Objective-C #include "gpusync.h" #include <stdio.h>  int main(void) { gpusync_device *device;
-   gpusync_queue *queue; gpusync_ticket ticket; gpusync_error error; gpusync_result result; uint64_t cursor = 0; void
-   *buffer;                                                     // an MTLCommandBuffer  if (gpusync_device_create(NULL,
-   &device)) return 1; if (gpusync_queue_create(device, NULL, &queue)) return 1; if
-   (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) return 1; // ... encode work into buffer with
-   Metal ... if (gpusync_commit(queue, buffer, &ticket)) return 1;             // instead of [buffer commit] result =
-   gpusync_wait(queue, ticket, 1000000000, NULL);           // one second at most printf("%s\n",
-   gpusync_result_string(result)); while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK) printf("%s:
-   %s\n", gpusync_failure_string(error.failure), error.message); if (result == GPUSYNC_TIMEOUT)
-   gpusync_queue_abandon(queue);                                 // the GPU hangs: destroy would wait for it else
-   gpusync_queue_destroy(queue); gpusync_device_destroy(device); return result != GPUSYNC_OK; }  Contents: search for
-   the tag. >>options      macros that change how this file compiles >>words        the nouns of this file >>threads
-   what may be called from where >>ownership    who retains what >>caveats      what surprises programmers >>core
-   set up, commit, ask, wait, failures: a program with one queue needs no more >>more         callbacks, timelines,
-   points, submissions, markers, other ends of a queue >>rare         spin budgets, hooks of a scheduler, devices that
-   are destroyed later, versions >>impl         how it works, on one page: lives, locks, invariants >>objc  >>platform
-   >>objects  >>failure  >>lists  >>trace  >>lifetimes  >>values  >>settle  >>held  >>send  >>events >>after  >>ended
-   >>look  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines  >>destroy >>create  >>report
-   >>warmup  >>stubs >>history      changes, licence  >>options
-   ----------------------------------------------------------------------------------------------------------  macro
-   defined in          meaning GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C:
-   with or without ARC) GPUSYNC_STATIC           that file           every function is static: other files may have
-   their own copies GPUSYNC_API              all files           attributes of every function (dllexport, visibility,
-   ...) GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
-   GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or neither.
-   Any thread calls them, Metal's too, and none with a lock of gpusync. GPUSYNC_OBJC             all files           1
-   (default on Apple systems): Objective-C and Metal are available. 0 (default elsewhere): calls return
-   ERROR_UNSUPPORTED, false, 0 or NULL; the texts and gpusync_version answer.  The implementing file needs POSIX threads
-   and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as 200809L before the first include. On Apple
-   systems define nothing, or _DARWIN_C_SOURCE as well.  >>words
-   ------------------------------------------------------------------------------------------------------------  Work
-   What has one ticket: a command buffer that the program commits, a submission, a marker. Open        A command buffer
-   that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or, made elsewhere, from the
-   first gpusync_encode_wait or gpusync_encode_signal on. Held        Has a ticket, but Metal does not have the work yet
-   (wait-before-signal): it waits on the host for a point, behind held work, or for the order of values. Sent
-   Metal has the work. Ended       Its result is known, and on record if it is a failure. (Settled: the same.) Done
-   A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with it. Work that is
-   given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the GPU may go on with it.
-   In flight   Has a ticket, and is not done. Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers.
-   Ordered: all other work. Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket
-   does; when the value is reached, or the timeline fails. Look        gpusync reads the status of what Metal has, and
-   the events that other code signals. Polls and waits look at their own points; a wait that sleeps looks at the whole
-   device after 50 ms, then after 100, 200, 400 ms and each 400 ms more. So a completed handler that Metal loses costs
-   such a time, and nothing else.  >>threads
-   ----------------------------------------------------------------------------------------------------------  Devices,
-   queues, timelines: any call except the destroy calls and abandon on any thread, several at once; destroy and abandon
-   on one thread, with OK once. Command buffers: encoding and commit on one thread at a time (Metal's rule). While a
-   queue or timeline is destroyed, calls may be waiting for it, which have called yield or park: they end with
-   ERROR_DESTROYED. No other call on it may be in progress, and none may begin but in its own callbacks, `destroyed` not
-   among them: the program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a
-   second destroy helps to find such faults; do not rely on it. In those callbacks questions are answered, and what
-   would change the object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits for a callback of
-   its own object that runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark
-   acquires. Never cancel a thread in a call (pthread_cancel). No call is async-signal-safe. A forked child may call
-   nothing of gpusync, but exec and _exit.  Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy,
-   gpusync_queue_abandon and gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback
-   that cannot return at once returns ERROR_WOULD_DEADLOCK (an object of another device is not detected: never wait for
-   it there). The hooks yield, park and unpark, and log and notify, may call everything that does not wait, run
-   callbacks, or block in a destroy. log and notify may run on several threads at once, and must return soon: they must
-   not acquire a lock that a thread in a destroy holds. No function of the program may be left by a C++ exception or
-   longjmp, nor end its thread. gpusync holds no lock while it calls them. Every call that is not inline may call unpark
-   for other threads, log, and notify. gpusync has no autorelease pool or thread-local value in use while yield or park
-   runs: a fiber may resume on another thread. gpusync has no threads of its own.  >>ownership
-   --------------------------------------------------------------------------------------------------------  Metal
-   objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts, never
-   __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them. Objects
-   that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the call.
-   Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command buffer
-   from when it is open, or committed, until its work has ended and its handler has run; of work that never ran, until
-   all tickets before it have ended, too.  >>caveats
-   ----------------------------------------------------------------------------------------------------------  * Never
-   wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns, Metal
-   changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later work, too.
-   gpusync's callbacks run elsewhere. * At exit with work in flight destroy nothing, or abandon the queues first:
-   destroy waits for the GPU. Code that contains gpusync may be unloaded after gpusync_device_destroy has returned OK,
-   unless a queue was abandoned, the device was lost, or the log has said that Metal still has blocks of gpusync. * Not
-   provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside, wait
-   with gpusync_wait_many for ANY of its point and a value that the host signals. */
+   program needs no Objective-C compiler and no blocks.
+
+   The contract, in ten sentences:
+
+     1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
+     2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the ordered work before
+        it, uses. True stays true, and whatever a call returned, gpusync_is_done decides about memory.
+     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets, except UNORDERED work: while
+        it is held nothing waits for it, it waits for no held work, and its end is told alone. Once Metal has work,
+        Metal's order of the queue applies.
+     4. A ticket ends once, with one result. OK means that the work, and the points that it was given to wait for,
+        succeeded; earlier tickets of its queue are not among them. Every other result is on record
+        (gpusync_queue_next_error) before a call returns it. TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK
+        and ERROR_DEVICE_LOST, while the ticket has not ended, describe the call alone.
+     5. Only calls with a timeout_ns, destroy, abandon and set_trace wait, and abandon does not wait for the GPU. (Metal
+        itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
+     6. The GPU never waits for the host: work is held until each ticket that it waits for has ended, and each value is
+        reached or is signalled by work that Metal has. Values from other code, where the timeline says so, are the
+        exception.
+     7. A timeline only rises. Its signals go to Metal in rising order; one that is not above what has been sent is
+        refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
+        and stays reached.
+     8. Work that fails fails the timelines that it was to signal; what waits for them, or for its ticket, fails, and
+        never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had it and
+        nobody knows whether it ended (abandoned, or on a lost device).
+     9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
+        what it is to signal, every ticket that has not ended and what it waits for, every call that waits.
+    10. gpusync calls the program (hooks, callbacks, log, trace) without a lock of its own, and never again after
+        gpusync_device_destroy has returned OK.
+
+   A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
+   CoreGraphics it may get no device.
+
+       #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
+       #include "gpusync.h"
+       #include <stdio.h>
+
+       int main(void)
+       {
+           gpusync_device *device;
+           gpusync_queue *queue;
+           gpusync_ticket ticket;
+           gpusync_error error;
+           gpusync_result result;
+           uint64_t cursor = 0;
+           void *buffer;                                                     // an MTLCommandBuffer
+
+           if (gpusync_device_create(NULL, &device)) return 1;
+           if (gpusync_queue_create(device, NULL, &queue)) return 1;
+           if (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) return 1;
+           // ... encode work into buffer with Metal ...
+           if (gpusync_commit(queue, buffer, &ticket)) return 1;             // instead of [buffer commit]
+           result = gpusync_wait(queue, ticket, 1000000000, NULL);           // one second at most
+           printf("%s\n", gpusync_result_string(result));
+           while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK)
+               printf("%s: %s\n", gpusync_failure_string(error.failure), error.message);
+           if (result == GPUSYNC_TIMEOUT)
+               gpusync_queue_abandon(queue);                                 // the GPU hangs: destroy would wait for it
+           else
+               gpusync_queue_destroy(queue);
+           gpusync_device_destroy(device);
+           return result != GPUSYNC_OK;
+       }
+
+   Contents: search for the tag.
+     >>options      macros that change how this file compiles
+     >>words        the nouns of this file
+     >>threads      what may be called from where
+     >>ownership    who retains what
+     >>caveats      what surprises programmers
+     >>core         set up, commit, ask, wait, failures: a program with one queue needs no more
+     >>more         callbacks, timelines, points, submissions, markers, other ends of a queue, the report, Metal 4
+     >>rare         spin budgets, hooks of a scheduler, counts, trace, warm-up, devices destroyed later, versions
+     >>impl         how it works, on one page: lives, locks, invariants
+         >>objc  >>platform  >>objects  >>failure  >>lists  >>trace  >>lifetimes  >>values  >>settle  >>held  >>send
+         >>events  >>after  >>ended  >>look  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines
+         >>destroy  >>create  >>report  >>warmup  >>stubs
+     >>history      changes, licence
+
+   >>options ----------------------------------------------------------------------------------------------------------
+
+     macro                    defined in          meaning
+     GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
+     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies
+     GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
+     GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
+     GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or
+                                                  neither. Any thread calls them, Metal's too, and none with a lock of
+                                                  gpusync.
+     GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
+                                                  0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
+                                                  NULL; the texts and gpusync_version answer.
+
+   The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
+   200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
+
+   >>words ------------------------------------------------------------------------------------------------------------
+
+   Work        What has one ticket: a command buffer that the program commits, a submission, a marker.
+   Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
+               made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
+   Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): it waits on the host for a
+               point, behind held work, or for the order of values.
+   Sent        Metal has the work.
+   Ended       Its result is known, and on record if it is a failure. (Settled: the same.)
+   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with it.
+               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
+               GPU may go on with it.
+   In flight   Has a ticket, and is not done.
+   Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
+   Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
+               reached, or the timeline fails.
+   Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
+               at their own points; a wait that sleeps looks at the whole device after 50 ms, then after 100, 200, 400
+               ms and each 400 ms more. So a completed handler that Metal loses costs such a time, and nothing else.
+
+   >>threads ----------------------------------------------------------------------------------------------------------
+
+   Devices, queues, timelines, warm-ups: any call except the destroy calls and abandon on any thread, several at once;
+   destroy and abandon on one thread, with OK once. Command buffers: encoding and commit on one thread at a time
+   (Metal's rule). While a queue or timeline is destroyed, calls may be waiting for it, which have called yield or park:
+   they end with ERROR_DESTROYED. No other call on it may be in progress, and none may begin but in its own callbacks,
+   `destroyed` not among them: the program ensures this, as with free(), also for the calls that destroy later.
+   ERROR_DESTROYED of a second destroy helps to find such faults; do not rely on it. In those callbacks questions are
+   answered, and what would change the object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits
+   for a callback of its own object that runs: while you call destroy, hold no lock that a callback, the log function,
+   notify or unpark acquires. Never cancel a thread in a call (pthread_cancel). No call is async-signal-safe. A forked
+   child may call nothing of gpusync, but exec and _exit.
+
+   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
+   gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
+   once returns ERROR_WOULD_DEADLOCK (an object of another device is not detected: never wait for it there). The hooks
+   yield, park and unpark, and log and notify, may call everything that does not wait, run callbacks, or block in a
+   destroy. log and notify may run on several threads at once, and must return soon: they must not acquire a lock that a
+   thread in a destroy holds. No function of the program may be left by a C++ exception or longjmp, nor end its thread.
+   gpusync holds no lock while it calls them. Every call that is not inline may call unpark for other threads, log, and
+   notify. gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on
+   another thread. gpusync has no threads of its own.
+
+   >>ownership --------------------------------------------------------------------------------------------------------
+
+   Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
+   never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
+   Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the
+   call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
+   buffer from when it is open, or committed, until its work has ended and its handler has run; of work that never ran,
+   until all tickets before it have ended, too.
+
+   >>caveats ----------------------------------------------------------------------------------------------------------
+
+   * Never wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns,
+     Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
+     work, too. gpusync's callbacks run elsewhere.
+   * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU. Code that
+     contains gpusync may be unloaded after gpusync_device_destroy has returned OK, unless a queue was abandoned, the
+     device was lost, or the log has said that Metal still has blocks of gpusync.
+   * Not provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside,
+     wait with gpusync_wait_many for ANY of its point and a value that the host signals. */
 
 /* In force to the end of the file. Only the declarations are marked for NULL. Old-style casts are deliberate. */
 #ifdef __clang__
@@ -301,21 +360,22 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
 
-/** Destroy a device that has no queue, timeline and warm-up any more. After OK gpusync calls no function of the
-   program. Returns  OK; ERROR_IN_USE: one of these is left, perhaps one that a gpusync_*_destroy_later call is
-   destroying: it is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error nothing
-   has changed. Threads one, see >>threads   Owns releases the Metal device Blocks in the yield and park hooks, until a
-   callback that runs has returned; then a second at most, until other calls have left the device, and Metal has dropped
-   the blocks of gpusync's handlers, which it does after each handler (assumed). If one of them has not by then, the log
-   says so: the code of gpusync must stay loaded, and such a call may still log or notify. */
+/** Destroy a device that has no queue, timeline or warm-up any more. After OK gpusync calls no function of the program.
+    Returns  OK; ERROR_IN_USE: one of these is left, perhaps one that a gpusync_*_destroy_later call is destroying: it
+             is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error nothing has
+             changed.
+    Threads one, see >>threads   Owns releases the Metal device
+    Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
+           calls have left the device, and Metal has dropped the blocks of gpusync's handlers, which it does after each
+           handler (assumed). If one of them has not by then, the log says so: the code of gpusync must stay loaded, and
+           such a call may still log or notify. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Options of a queue. */
 typedef struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
-    const char *GPUSYNC_OPT
-        label; /**< Shows in failures and in the log; given to a queue that gpusync makes. NULL: that
-                                        of metal_queue. */
+    /** Shows in failures and in the log; given to a queue that gpusync makes. NULL: that of metal_queue. */
+    const char *GPUSYNC_OPT label;
     /** Room: command buffers that may be open, held or sent at a time; a ticket counts as one at least. On a
         metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits and
         one for its signals. 0: 63. Metal does not report the count of a queue that the program made (64 by default):
@@ -325,9 +385,8 @@ typedef struct gpusync_queue_desc {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: see "Queues of Metal 4". */
     bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_clear_failure. */
-    /** Asks Metal which encoder failed (gpusync_error.encoder), for the command buffers that gpusync makes; it costs
-       time on CPU and GPU. Other buffers bring MTLCommandBufferDescriptor.errorOptions of their own. macOS 11, iOS 14.
-       */
+    /** Asks Metal which encoder failed (gpusync_error.encoder), for command buffers that gpusync makes; it costs time
+        on CPU and GPU. Other buffers bring MTLCommandBufferDescriptor.errorOptions of their own. macOS 11, iOS 14. */
     bool encoder_status;
 } gpusync_queue_desc;
 
@@ -935,12 +994,13 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
 /** Write a text that tells why nothing moves, to print when a program hangs: a line for every open command buffer and
-   what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to bring
-   that), every timeline, every call that waits, every callback that runs. Ages are those of the present state. buffer
-   Gets the text, cut to size - 1 bytes at a character, terminated. NULL: nothing is written. Of labels, control
-   characters become blanks. The program goes on meanwhile: each line was true when it was written, and no two are of
-   one moment. Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL. Threads any
-   Blocks no; acquires locks, and asks Metal for labels and states   Owns nothing */
+    what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to bring
+    that), every timeline, every call that waits, every callback that runs. Ages are those of the present state.
+    buffer  Gets the text, cut to size - 1 bytes at a character, terminated. NULL: nothing is written. Of labels,
+            control characters become blanks.
+    The program goes on meanwhile: each line was true when it was written, and no two are of one moment.
+    Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
+    Threads any   Blocks no; acquires locks, and asks Metal for labels and states   Owns nothing */
 GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
 /* Queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or pass an MTL4CommandQueue as metal_queue.
@@ -1018,27 +1078,19 @@ typedef struct gpusync_stats {
 } gpusync_stats;
 
 /** Read the counts of a queue. NULL: the sum over the device's queues, destroyed ones too, and the waits for timelines,
-   for several points and for warm-ups. Returns  OK. ERROR_INVALID_ARGUMENT also: a queue of another device.   Threads
-   any   Blocks no   Owns nothing */
+    for several points and for warm-ups.
+    Returns  OK. ERROR_INVALID_ARGUMENT also: a queue of another device.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *GPUSYNC_OPT queue,
                                                     gpusync_stats *stats);
 
-/** The kinds of events of a trace. Each event has its own time: events of one object may arrive in another order. Open.
-   */
+/** The kinds of events of a trace. Each has its own time: those of one object may arrive in another order. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
-    GPUSYNC_TRACE_COMMIT,
-    /**< queue, ticket: of
-   gpusync_commit and gpusync_commit_marker. */
-    GPUSYNC_TRACE_SUBMIT, /**< queue, ticket: of gpusync_submit, and of commits to queues of Metal 4. */
-    GPUSYNC_TRACE_HOLD,
-    /**< queue, ticket: the work is held. */ GPUSYNC_TRACE_ISSUE,
-    /**< queue, ticket: held
-   work was sent. */
-    GPUSYNC_TRACE_COMPLETED,
-    /**< queue, ticket, result, gpu_start_s, gpu_end_s: the ticket has ended.
-   */
-    GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last one); timeline, value; several points: neither.
-   */
+    GPUSYNC_TRACE_COMMIT,     /**< queue, ticket: of gpusync_commit and gpusync_commit_marker. */
+    GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: of gpusync_submit, and of commits to queues of Metal 4. */
+    GPUSYNC_TRACE_HOLD,       /**< queue, ticket: the work is held. */
+    GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: held work was sent. */
+    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s: the ticket has ended. */
+    GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; several points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: signalled by the host, or by work that has ended well. */
     GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: a callback is about to run. */
@@ -1082,7 +1134,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_set_trace(gpusync_de
                                                                       void *GPUSYNC_OPT user);
 
 /** A compute pipeline to compile: a function of a source text or of a library, one of which is NULL. Pass a library
-   where several pipelines are of one text: else each compiles the text. */
+    where several pipelines are of one text: else each compiles the text. */
 typedef struct gpusync_pipeline_desc {
     const char *GPUSYNC_OPT source; /**< Metal's shading language. */
     void *GPUSYNC_OPT library;      /**< An MTLLibrary; retained. */
@@ -1105,11 +1157,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device
                                                                   const gpusync_warmup_desc *desc,
                                                                   gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/** Wait until all pipelines are compiled. A failure does not stop the others. done, total  Get how many are compiled,
-   well or not, and how many are to be. May be NULL. total is 0, and so nothing is waited for, if the warm-up is
-   disabled. With a timeout of 0 the call reads the progress. Returns  OK; ERROR_COMPILE: all are done, and one has
-   failed: see gpusync_warmup_pipeline; TIMEOUT; ERROR_DESTROYED; ERROR_DEVICE_LOST; ERROR_WOULD_DEADLOCK: as
-   gpusync_wait. Threads any   Blocks as gpusync_wait   Owns nothing */
+/** Wait until all pipelines are compiled. A failure does not stop the others.
+    done, total  Get how many are compiled, well or not, and how many are to be. May be NULL. total is 0, and so nothing
+                 is waited for, if the warm-up is disabled. With a timeout of 0 the call reads the progress.
+    Returns  OK; ERROR_COMPILE: all are done, and one has failed: see gpusync_warmup_pipeline; TIMEOUT; ERROR_DESTROYED;
+             ERROR_DEVICE_LOST; ERROR_WOULD_DEADLOCK: as gpusync_wait.
+    Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
                                                                  size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
 
@@ -1684,9 +1737,9 @@ typedef struct gpusync__work {
     bool deaf;         /* a handler was lost: a look has to read the status of every command buffer */
     uint64_t since_ns; /* when it was opened, then got its ticket, then was sent */
     double gpu_start, gpu_end;
-    gpusync__entry
-        turn; /* of work that is held for the order of values, on that timeline; of work that Metal 4 has, with
-                            signals, on the queue's timeline `passed` */
+    /* Of work that is held for the order of values, on that timeline. Of work with signals that Metal 4 has, on the
+       queue's timeline `passed`. */
+    gpusync__entry turn;
     char label[64];
 } gpusync__work;
 
@@ -1715,8 +1768,8 @@ struct gpusync_queue {
     void *known;              /* the class of a command buffer that fits the queue. Atomic */
     uint64_t bad;             /* the highest ticket that failed. Read without the lock */
     bool untold;              /* no wait for everything has told of some failure. Read without the lock */
-    bool missed; /* a thread had work to send, and found the order lock taken: its holder looks once more after its
-                         unlock. Atomic */
+    /* A thread had work to send, and found the order lock taken: its holder looks once more after its unlock. Atomic */
+    bool missed;
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
     gpusync__entry open;         /* the ring of open work */
@@ -4472,8 +4525,7 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
 {
     const gpusync__goal *goal = wait->goals;
     char name[96], what[48] = "room for a command buffer";
-    static const char *const kinds[] = {"ticket", "value", "pipeline"};
-    const char *kind = kinds[goal->target->kind];
+    const char *kind = goal->target->kind == GPUSYNC__QUEUE ? "ticket" : "value";
     if (goal->kind != GPUSYNC__ROOM)
         snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING, "%s: a wait for %s was not over at its limit of %.3f ms",
@@ -4546,7 +4598,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
         gpusync__trace_wait(wait, result);
     if (refused)
         gpusync__explain(wait->error, result);
-    else if (!over && timeout_ns && dev->log)
+    else if (!over && timeout_ns && dev->log && t->kind != GPUSYNC__WARMUP)
         gpusync__log_timeout(wait, timeout_ns);
     return result;
 }
@@ -5022,10 +5074,11 @@ static void gpusync__drop(gpusync__work *w)
 }
 
 /* A descriptor that has Metal tell which encoder failed, +1, or NULL. */
-static void *gpusync__own_descriptor(const gpusync_command_buffer_desc *desc)
+static void *gpusync__own_descriptor(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
     const unsigned long encoder_status = 1; /* MTLCommandBufferErrorOptionEncoderExecutionStatus */
-    void *descriptor = gpusync__new_object("MTLCommandBufferDescriptor");
+    bool takes = gpusync__class_responds(gpusync__class_of(q->metal), gpusync__sel.commandBufferWithDescriptor);
+    void *descriptor = takes ? gpusync__new_object("MTLCommandBufferDescriptor") : NULL;
     GPUSYNC__WITH(void, unsigned long)(descriptor, gpusync__sel.setErrorOptions, encoder_status);
     GPUSYNC__WITH(void, signed char)(descriptor, gpusync__sel.setRetainedReferences, !desc->unretained_references);
     return descriptor;
@@ -5035,7 +5088,7 @@ static void *gpusync__own_descriptor(const gpusync_command_buffer_desc *desc)
 static void *gpusync__make_buffer(const gpusync_queue *q, const gpusync_command_buffer_desc *desc)
 {
     void *sel = desc->unretained_references ? gpusync__sel.commandBufferUnretained : gpusync__sel.commandBuffer;
-    void *own = q->encoder_status && !desc->descriptor ? gpusync__own_descriptor(desc) : NULL;
+    void *own = q->encoder_status && !desc->descriptor ? gpusync__own_descriptor(q, desc) : NULL;
     void *descriptor = own ? own : desc->descriptor;
     void *made = descriptor
                      ? GPUSYNC__WITH(void *, void *)(q->metal, gpusync__sel.commandBufferWithDescriptor, descriptor)
@@ -6594,7 +6647,7 @@ static void gpusync__write_target(gpusync__report *out, const gpusync__target *t
     } else {
         gpusync__write(out, "%" PRIu64 " of %" PRIu64 " pipelines are compiled", t->head.completed, t->head.committed);
     }
-    if (t->owed)
+    if (t->owed && t->kind != GPUSYNC__WARMUP)
         gpusync__write(out, ", %u callbacks to come", (unsigned)t->owed);
     gpusync__write(out, "\n");
     for (const gpusync__entry *e = t->entries.next; e != &t->entries; e = e->next)
@@ -6614,7 +6667,9 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size
     gpusync__write(&out, "gpusync %d.%d.%d device%s: %u callbacks are due\n", GPUSYNC_VERSION_MAJOR,
                    GPUSYNC_VERSION_MINOR, GPUSYNC_VERSION_PATCH, dev->lost ? ", lost" : "", (unsigned)dev->due_count);
     for (const gpusync__caller *c = dev->callers; c; c = c->next) {
-        gpusync__write(&out, "  a callback of %s runs", c->target ? gpusync__name(c->target, name) : "the device");
+        bool compiles = c->target && c->target->kind == GPUSYNC__WARMUP;
+        gpusync__write(&out, "  %s of %s runs", compiles ? "a compilation" : "a callback",
+                       c->target ? gpusync__name(c->target, name) : "the device");
         gpusync__write_age(&out, c->since_ns);
         gpusync__write(&out, "\n");
     }
@@ -6687,9 +6742,11 @@ static void gpusync__compile(void *metal, gpusync__item *item)
     if (function)
         item->pipeline = GPUSYNC__WITH(void *, void *, void **)(metal, gpusync__sel.newPipeline, function, &ns_error);
     if (!item->pipeline) {
-        gpusync__own_error(&item->error, GPUSYNC_ERROR_COMPILE, "the library has no function of this name");
-        if (!function && library)
-            ns_error = NULL; /* a text with warnings has an error, too */
+        bool missing = library && !function;
+        gpusync__own_error(&item->error, GPUSYNC_ERROR_COMPILE,
+                           missing ? "the library has no function of this name" : "Metal gave no reason");
+        if (missing)
+            ns_error = NULL; /* that of a text with warnings */
         if (ns_error)
             gpusync__read_ns_error(&item->error, ns_error);
         gpusync__copy_string(item->error.label, sizeof item->error.label, item->function);
@@ -6710,7 +6767,7 @@ static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
     gpusync__lock(dev);
     bool begins = item->state == GPUSYNC__IDLE && !(t->alert & GPUSYNC__CLOSED);
     if (begins) {
-        item->state = GPUSYNC__RUNNING;
+        GPUSYNC__STORE(&item->state, GPUSYNC__RUNNING);
         t->owed++;
         gpusync__come(dev, t, &self, false, now);
     }
@@ -6817,10 +6874,10 @@ GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_
     if (!warmup || !out || i >= warmup->count)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__target *t = &warmup->target;
+    gpusync__keep(t);
     gpusync__item *item = &warmup->items[i];
     uint64_t now = gpusync_now_ns(), deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
     gpusync_result result = GPUSYNC_OK;
-    gpusync__keep(t);
     if (timeout_ns)
         gpusync__compile_once(warmup, item);
     for (;;) {
