@@ -1550,6 +1550,24 @@ static void test_R10_a_place_comes_back_at_the_end(void **state)
     }
 }
 
+/* The buffers of a submission that is refused are open as before, and keep their places until their own end. */
+static void test_R10_a_refused_submission_costs_no_place(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < 3; i++) {
+        void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+        encode_signal(s->q[0], buffers[1], at(s->t[0], 2 * i + 1));
+        signal_value(s->t[0], 2 * i + 1);
+        assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(buffers[0], buffers[1])), GPUSYNC_ERROR_NOT_RISING);
+        assert_int_equal(room_of(s->q[0]), ROOM - 2);
+        commit(s->q[0], buffers[0]);
+        assert_ok(gpusync_command_buffer_discard(s->q[0], buffers[1]));
+        finish_all(s);
+        assert_int_equal(room_of(s->q[0]), ROOM);
+    }
+}
+
 static void *queue_of_handler;
 static bool room_in_handler;
 
@@ -2038,6 +2056,7 @@ int main(void)
         cmocka_unit_test(test_R10_room_counts_command_buffers_and_tickets),
         on_stage(test_R10_the_default_is_63),
         on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL),
+        on_stage_with(test_R10_a_refused_submission_costs_no_place, .timelines = 1, FULL),
         on_stage_with(test_R10_the_place_is_there_when_a_callback_runs, FULL,
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, FULL),

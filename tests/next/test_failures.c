@@ -1500,6 +1500,27 @@ static void test_R17_new_work_is_refused_until_the_clear(void **state)
     commit_new(s->q[1]); /* another queue has nothing to do with it */
 }
 
+/* Encoding is no new work: a thread that has begun a frame ends it, and learns of the failure at the commit. */
+static void test_R17_buffers_are_encoded_into_until_the_clear(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]), *foreign = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    fail_one(s, s->q[0]);
+    encode_wait(s->q[0], open, at(s->t[0], 1));
+    encode_signal(s->q[0], open, at(s->t[0], 2));
+    encode_signal(s->q[0], foreign, at(s->t[0], 3));
+    assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_EXECUTION);
+    clear(s->q[0]);
+    commit(s->q[0], open);
+    ticket = commit(s->q[0], foreign);
+    metal_release(foreign);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 3);
+}
+
 static void test_R17_without_the_option_nothing_sticks(void **state)
 {
     stage *s = stage_of(state);
@@ -2486,6 +2507,7 @@ int main(void)
         on_all_kinds_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2),
         on_all_kinds_with(test_R27_wait_many_tells_as_its_points_say, .queues = 2),
         on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY),
+        on_stage_with(test_R17_buffers_are_encoded_into_until_the_clear, .timelines = 1, STICKY),
         on_stage(test_R17_without_the_option_nothing_sticks),
         on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY),
         on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICKY),

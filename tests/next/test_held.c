@@ -1659,6 +1659,25 @@ static void test_R5_a_held_buffer_is_committed_already(void **state)
     metal_release(buffers[1]);
 }
 
+/* ... and so is each buffer of a submission. */
+static void test_R5_each_buffer_of_a_held_submission_is_committed_already(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffers[3] = {new_buffer(s->q[0]), foreign_buffer(s->q[0]), new_buffer(s->q[0])};
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0], buffers[1], buffers[2]));
+    unsigned i;
+    for (i = 0; i < 3; i++) {
+        assert_false(is_sent(buffers[i]));
+        assert_result(gpusync_commit(s->q[0], buffers[i], NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(buffers[i])), GPUSYNC_ERROR_ALREADY_COMMITTED);
+        assert_result(gpusync_encode_wait(s->q[0], buffers[i], at(s->t[0], 2)), GPUSYNC_ERROR_ALREADY_COMMITTED);
+    }
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    metal_release(buffers[1]);
+}
+
 /* -- R1: a ticket whose place among the last ones a newer one has taken ------------------------------------------------ */
 
 /* The GPU is through with it; it ends for the host when other code's value is believed. Then 256 newer ones end. */
@@ -1874,6 +1893,7 @@ int main(void)
         on_stage_with(test_R5_a_refused_enqueued_buffer_is_listed_nowhere, .queues = 2, .timelines = 1),
         on_stage_with(test_R5_R7_an_enqueued_buffer_whose_ticket_has_failed_goes_and_fails, .queues = 2),
         on_stage_with(test_R5_a_submission_with_one_enqueued_buffer_is_refused, .timelines = 1),
+        on_stage_with(test_R5_each_buffer_of_a_held_submission_is_committed_already, .timelines = 1),
         on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
         on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2,
                           .timelines = 1, .timeline.signalled_by_others = true),

@@ -748,6 +748,27 @@ static void test_R24_the_ticket_of_work_that_waited_for_other_code_ends(void **s
     assert_true(gpusync_is_done(s->q[0], ticket));
 }
 
+/* From the fifth on, waits and signals take memory of their own: it goes at once where there is nothing to wait for, or
+   with a refusal. */
+static void test_S5_waits_that_are_over_and_signals_that_are_refused_keep_no_memory(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    long blocks = 0;
+    uint64_t i;
+    for (i = 1; i <= 3; i++) {
+        const gpusync_point open = at(s->t[0], i), over = at(s->t[0], i - 1);
+        ticket = SUBMIT(s->q[0], WAITS(open, open, open, open, over, over));
+        assert_result(TRY_SUBMIT(s->q[0], NULL, WAITS(open, open, open, open), SIGNALS(over)),
+                      GPUSYNC_ERROR_NOT_RISING);
+        signal_value(s->t[0], i);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        if (i > 1) assert_int_equal(kit_now().blocks, blocks);
+        blocks = kit_now().blocks;
+    }
+}
+
 /* R5: Metal would run an enqueued buffer before the waits, or the buffers, that are to come first. */
 static void test_R5_an_enqueued_buffer_comes_first_or_is_refused(void **state)
 {
@@ -787,6 +808,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2, .timelines = 1),
         on_stage_with(test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held, .queues = 2),
+        on_stage_with(test_S5_waits_that_are_over_and_signals_that_are_refused_keep_no_memory, .timelines = 1),
         on_all_kinds_with(test_S6_waits_come_before_the_buffers_and_signals_behind_them, .queues = 3, .timelines = 2),
         on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .queues = STAGE_MOST, .real = true),
         on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timelines = 1, .real = true),
