@@ -1550,6 +1550,30 @@ static void test_R10_a_place_comes_back_at_the_end(void **state)
     }
 }
 
+/* A limit of billions does not wrap around to a few. */
+static void test_R10_a_huge_limit_is_no_small_one(void **state)
+{
+    static const uint32_t limits[] = {UINT32_MAX, UINT32_MAX / 3 + 1, UINT32_MAX / 2, UINT32_MAX / 8 + 1};
+    stage *s = stage_of(state);
+    unsigned i, k;
+    for (i = 0; i < LENGTH(limits); i++) {
+        gpusync_queue_desc desc = {.max_command_buffer_count = limits[i]};
+        gpusync_queue *queue;
+        void *metal;
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        metal = metal_retain(gpusync_queue_metal(queue));
+        assert_int_equal(room_of(queue), 64); /* as many as it tries */
+        for (k = 0; k < 4; k++)
+            SUBMIT(queue, WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[1], 4 * i + k + 1)));
+        signal_value(s->t[0], i + 1);
+        while (finish_next_of(metal)) {}
+        assert_ok(gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL));
+        assert_int_equal(value_of(s->t[1]), 4 * i + 4);
+        assert_ok(gpusync_queue_destroy(queue));
+        metal_release(metal);
+    }
+}
+
 /* The buffers of a submission that is refused are open as before, and keep their places until their own end. */
 static void test_R10_a_refused_submission_costs_no_place(void **state)
 {
@@ -2056,6 +2080,7 @@ int main(void)
         cmocka_unit_test(test_R10_room_counts_command_buffers_and_tickets),
         on_stage(test_R10_the_default_is_63),
         on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL),
+        on_stage_with(test_R10_a_huge_limit_is_no_small_one, .timelines = 2),
         on_stage_with(test_R10_a_refused_submission_costs_no_place, .timelines = 1, FULL),
         on_stage_with(test_R10_the_place_is_there_when_a_callback_runs, FULL,
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
