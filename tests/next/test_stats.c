@@ -277,6 +277,24 @@ static void a_sleep_of_which_the_end_is_not_known(stage *s)
     PUT(&gpu_knows, true);
 }
 
+/* Before the sleeper is back 256 newer tickets have ended, of which one has the place of its times. */
+static void finish_many(stage *s)
+{
+    finish_next(s->q[0]);
+    for (unsigned i = 0; i < 256; i++) {
+        commit_new(s->q[0]);
+        finish_next(s->q[0]);
+    }
+}
+
+static void a_sleep_of_which_the_times_are_gone(stage *s)
+{
+    commit_new(s->q[0]);
+    plan.in_park = finish_many;
+    plan.late_ns = 7000;
+    assert_ok(gpusync_wait(s->q[0], 1, SECONDS(1), NULL));
+}
+
 static void a_sleep_for_work_that_never_ran(stage *s)
 {
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
@@ -441,6 +459,10 @@ static const struct {
     {"a sleep of which the end is not known",
      a_sleep_of_which_the_end_is_not_known,
      {.commits = 1, .completions = 1, .waits_sleep = 1},
+     {0}},
+    {"a sleep of which the times are gone",
+     a_sleep_of_which_the_times_are_gone,
+     {.commits = 257, .completions = 257, .waits_sleep = 1},
      {0}},
     {"a sleep for work that never ran",
      a_sleep_for_work_that_never_ran,
@@ -633,11 +655,12 @@ static void test_S9_sums_of_threads_are_exact(void **state)
         .held = 2 * THREADS * ROUNDS,
         .waits_unmet = 3 * THREADS * ROUNDS,
     };
-    pthread_t threads[THREADS], watcher;
+    pthread_t threads[THREADS], watchers[3];
     gpusync_stats sum;
     busy.s = s;
     PUT(&busy.over, false);
-    watcher = start(watch, NULL);
+    for (unsigned i = 0; i < LENGTH(watchers); i++)
+        watchers[i] = start(watch, NULL);
     for (uintptr_t i = 0; i < THREADS; i++)
         threads[i] = start(count_up, (void *)i);
     for (unsigned i = 0; i < THREADS; i++)
@@ -645,7 +668,8 @@ static void test_S9_sums_of_threads_are_exact(void **state)
     signal_value(s->t[1], 1);
     settle(s);
     PUT(&busy.over, true);
-    join(watcher);
+    for (unsigned i = 0; i < LENGTH(watchers); i++)
+        join(watchers[i]);
     sum = stats_of(s->device, NULL);
     assert_true(same_stats("threads", "the device", &sum, &expected));
     for (unsigned i = 0; i < 2; i++)

@@ -611,6 +611,37 @@ static void test_S10_ends_come_in_the_order_of_tickets(void **state)
     assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
+static void expect_event(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)error;
+    assert_int_equal(count_of(GPUSYNC_TRACE_CALLBACK), *(const unsigned *)user);
+    assert_ok(result);
+}
+
+static void expect_begin(void *argument, unsigned park)
+{
+    (void)argument;
+    assert_int_equal(park, 1);
+    assert_int_equal(count_of(GPUSYNC_TRACE_WAIT_BEGIN), 1);
+    assert_int_equal(count_of(GPUSYNC_TRACE_WAIT_END), 0);
+}
+
+/* Spans are drawn while they last: a callback's event comes before it runs, a wait's before it sleeps. */
+static void test_S10_what_begins_is_told_before(void **state)
+{
+    stage *s = stage_of(state);
+    const unsigned nth[] = {1, 2};
+    begin_trace(s);
+    assert_ok(gpusync_on_done(at(s->t[0], 1), expect_event, (void *)(uintptr_t)&nth[0]));
+    assert_ok(gpusync_on_done(at(s->t[0], 1), expect_event, (void *)(uintptr_t)&nth[1]));
+    signal_value(s->t[0], 1);
+    assert_int_equal(run_callbacks(s), 2);
+    while_parked(expect_begin, NULL);
+    assert_result(gpusync_timeline_wait(s->t[0], 2, MS(1), NULL), GPUSYNC_TIMEOUT);
+    while_parked(NULL, NULL);
+    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
+}
+
 /* -- set and unset ------------------------------------------------------------------------------------------------- */
 
 static void count(void *user, const gpusync_trace_event *event)
@@ -1003,6 +1034,7 @@ int main(void)
         ON_TRACE(test_S10_times_of_the_GPU),
         ON_TRACE(test_S10_times_are_of_the_clock),
         ON_TRACE(test_S10_ends_come_in_the_order_of_tickets),
+        ON_TRACE(test_S10_what_begins_is_told_before),
         ON_TRACE(test_S10_a_trace_is_set_and_unset),
         ON_TRACE(test_S10_a_trace_is_not_set_in_a_callback),
         ON_TRACE(test_S10_a_trace_is_not_unset_under_a_handler),
