@@ -1092,7 +1092,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s: the ticket has ended. */
     GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; several points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
-    GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: signalled by the host, or by work that has ended well. */
+    GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: of gpusync_timeline_signal, or of work that has ended well. */
     GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: a callback is about to run. */
 } gpusync_trace_kind;
 
@@ -1718,6 +1718,7 @@ typedef struct gpusync__work {
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
     uint64_t ticket;
+    uint64_t opened;             /* the number of open work, for the report */
     gpusync__link *links;        /* in the order in which they were added */
     struct gpusync__work *parts; /* open work of its command buffers that a submission has taken over, by `next` */
     gpusync_error *error;        /* the text of Metal's failure, or NULL: there was no memory for it */
@@ -1735,7 +1736,7 @@ typedef struct gpusync__work {
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
     bool deaf;         /* a handler was lost: a look has to read the status of every command buffer */
-    uint64_t since_ns; /* when it was opened, then got its ticket, then was sent */
+    uint64_t since_ns; /* when it was opened, then got its ticket, then was sent, then ended on the GPU */
     double gpu_start, gpu_end;
     /* Of work that is held for the order of values, on that timeline. Of work with signals that Metal 4 has, on the
        queue's timeline `passed`. */
@@ -1773,6 +1774,7 @@ struct gpusync_queue {
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
     gpusync__entry open;         /* the ring of open work */
+    uint64_t opened;             /* how often work was opened */
     gpusync__work *first, **end; /* work with a ticket, in its order, until it leaves: gpusync__leave */
     gpusync__work *front;        /* the first that is not PUBLISHED */
     gpusync__work *turn;         /* the first ordered one that is not SETTLED */
@@ -2303,11 +2305,12 @@ static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync
     return event;
 }
 
-/* Traces what has no more to tell. */
+/* Traces what has no more to tell. now: when it happened; 0: now. */
 GPUSYNC__APART void gpusync__trace(const gpusync_device *dev, gpusync_trace_kind kind, const gpusync__target *t,
-                                   uint64_t number, const char *label)
+                                   uint64_t number, const char *label, uint64_t now)
 {
     gpusync_trace_event event = gpusync__event(kind, t, number);
+    event.time_ns = now ? now : event.time_ns;
     if (label[0])
         event.label = label;
     dev->trace(dev->trace_user, &event);
@@ -3152,6 +3155,7 @@ static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
         uint64_t took = now > begun ? now - begun : 0;
         q->took_ns = q->took_ns ? (7 * q->took_ns + took) / 8 : took;
         q->ended_ns = now;
+        w->since_ns = now;
     }
     w->state = GPUSYNC__ENDED;
     if (!w->unsent) /* else with its memory */
@@ -3536,12 +3540,11 @@ static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
     }
 }
 
-/* Sends the first held work on the list `ready` that may still go. Returns its ticket; 0: there was none. Under the
-   order lock. */
-static uint64_t gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
+/* Sends the first held work on the list `ready` that may still go. False: there was none. *traced gets the work, with a
+   reference, where the program traces. Under the order lock. */
+static bool gpusync__issue_one(gpusync_queue *q, gpusync__work **traced, uint64_t now, gpusync__after *after)
 {
     gpusync_device *dev = q->target.device;
-    uint64_t now = gpusync_now_ns();
     int may = GPUSYNC__NOT_YET;
     gpusync__lock(dev);
     gpusync__work *w;
@@ -3555,11 +3558,13 @@ static uint64_t gpusync__issue_one(gpusync_queue *q, gpusync__after *after)
     if (w)
         gpusync__set_out(q, w, now, after);
     bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers may be gone after the unlock */
-    uint64_t ticket = w ? w->ticket : 0;
+    *traced = w && dev->trace ? w : NULL;
+    if (*traced)
+        GPUSYNC__ADD(&w->refs, 1);
     gpusync__unlock(dev);
     if (sends)
         gpusync__send_work(dev, w);
-    return ticket;
+    return w != NULL;
 }
 
 /* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
@@ -3571,13 +3576,17 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
     GPUSYNC__STORE_SEQ(&q->missed, true);
     while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
         GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
-        uint64_t sent = gpusync__issue_one(q, after);
+        uint64_t now = gpusync_now_ns();
+        gpusync__work *traced;
+        bool sent = gpusync__issue_one(q, &traced, now, after);
         gpusync__mutex_unlock(&q->order);
         gpusync__lock(dev);
         gpusync__go_on(dev, after); /* which may have made the next ready */
         gpusync__unlock(dev);
-        if (sent && dev->trace)
-            gpusync__trace(dev, GPUSYNC_TRACE_ISSUE, &q->target, sent, "");
+        if (traced) {
+            gpusync__trace(dev, GPUSYNC_TRACE_ISSUE, &q->target, traced->ticket, traced->label, now);
+            gpusync__work_unref(traced);
+        }
         if (sent)
             GPUSYNC__STORE_SEQ(&q->missed, true);
     }
@@ -3773,10 +3782,12 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     gpusync__unlock(dev);
     event.result = error.result;
     event.label = w->label[0] ? w->label : event.label;
+    if (w->count && !w->unsent && !w->unknown)
+        event.time_ns = w->since_ns; /* of its last handler, or the look */
     dev->trace(dev->trace_user, &event);
     for (const gpusync__link *link = w->links; link && error.result == GPUSYNC_OK; link = link->next)
         if (link->signal)
-            gpusync__trace(dev, GPUSYNC_TRACE_SIGNAL, link->target, link->entry.number, "");
+            gpusync__trace(dev, GPUSYNC_TRACE_SIGNAL, link->target, link->entry.number, "", event.time_ns);
     gpusync__work_unref(w);
 }
 
@@ -4524,9 +4535,12 @@ static __attribute__((noinline)) bool gpusync__in_callback(gpusync_device *dev)
 GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t timeout_ns)
 {
     const gpusync__goal *goal = wait->goals;
-    char name[96], what[48] = "room for a command buffer";
+    bool compiles = goal->target->kind == GPUSYNC__WARMUP;
+    char name[96], what[48];
     const char *kind = goal->target->kind == GPUSYNC__QUEUE ? "ticket" : "value";
-    if (goal->kind != GPUSYNC__ROOM)
+    if (goal->kind == GPUSYNC__ROOM || compiles)
+        snprintf(what, sizeof what, "%s", compiles ? "pipelines" : "room for a command buffer");
+    else
         snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING, "%s: a wait for %s was not over at its limit of %.3f ms",
                  gpusync__name(goal->target, name), what, (double)timeout_ns / 1e6);
@@ -4572,7 +4586,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
     bool plain = wait->count == 1 && wait->goals->kind == GPUSYNC__NUMBER; /* others note when they began */
     if (dev->trace)
-        gpusync__trace(dev, GPUSYNC_TRACE_WAIT_BEGIN, wait->count == 1 ? t : NULL, wait->goals->number, "");
+        gpusync__trace(dev, GPUSYNC_TRACE_WAIT_BEGIN, wait->count == 1 ? t : NULL, wait->goals->number, "", 0);
     bool over = gpusync__check_now(wait, plain);
     if (!over) {
         wait->by = GPUSYNC_ENDED_STATUS;
@@ -4598,7 +4612,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
         gpusync__trace_wait(wait, result);
     if (refused)
         gpusync__explain(wait->error, result);
-    else if (!over && timeout_ns && dev->log && t->kind != GPUSYNC__WARMUP)
+    else if (!over && timeout_ns && dev->log)
         gpusync__log_timeout(wait, timeout_ns);
     return result;
 }
@@ -5026,6 +5040,7 @@ static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buf
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
     gpusync__put(q->open.prev, &w->place);
+    w->opened = w->opened ? w->opened : ++q->opened;
 }
 
 /* Takes a place for a command buffer, and waits for it. */
@@ -5260,9 +5275,9 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     }
     w->state = GPUSYNC__HELD;
     w->since_ns = now;
-    q->stats.held++;
     q->held_count++;
     q->held = q->held || w->unordered ? q->held : w;
+    q->stats.held += may == GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY)
         gpusync__give_up(w, after);
     else
@@ -5352,12 +5367,12 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work **work,
 }
 
 /* Traces that work has a ticket, and drops a reference to it. */
-GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, gpusync__work *w, bool holds)
+GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, gpusync__work *w, bool holds, uint64_t now)
 {
     gpusync_trace_kind kind = w->submitted ? GPUSYNC_TRACE_SUBMIT : GPUSYNC_TRACE_COMMIT;
-    gpusync__trace(dev, kind, &w->queue->target, w->ticket, w->label);
+    gpusync__trace(dev, kind, &w->queue->target, w->ticket, w->label, now);
     if (holds)
-        gpusync__trace(dev, GPUSYNC_TRACE_HOLD, &w->queue->target, w->ticket, w->label);
+        gpusync__trace(dev, GPUSYNC_TRACE_HOLD, &w->queue->target, w->ticket, w->label, now);
     gpusync__work_unref(w);
 }
 
@@ -5389,7 +5404,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
     if (traced)
-        gpusync__trace_entry(dev, traced, holds);
+        gpusync__trace_entry(dev, traced, holds, now);
     if (missed || moves) {
         gpusync__lock(dev);
         gpusync__finish(dev, &after);
@@ -5438,7 +5453,12 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool open
     }
     w->buffers[0] = gpusync__retain(buffer);
     w->count = w->room = 1;
-    w->since_ns = opens ? gpusync_now_ns() : 0;
+    if (opens) { /* for the report */
+        void *pool = gpusync__pool_push();
+        gpusync__copy_string(w->label, sizeof w->label, gpusync__send_id(buffer, gpusync__sel.label));
+        gpusync__pool_pop(pool);
+        w->since_ns = gpusync_now_ns();
+    }
     gpusync__lock(q->target.device);
     q->room++;
     *result = opens ? gpusync__refuses(q, true) : GPUSYNC_OK;
@@ -5910,9 +5930,10 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
         gpusync__reach(t, value, &after);
         gpusync__write_later(t, &after);
     }
+    uint64_t now = t->target.device->trace ? gpusync_now_ns() : 0;
     gpusync__finish(t->target.device, &after);
     if (result == GPUSYNC_OK && t->target.device->trace)
-        gpusync__trace(t->target.device, GPUSYNC_TRACE_SIGNAL, &t->target, value, "");
+        gpusync__trace(t->target.device, GPUSYNC_TRACE_SIGNAL, &t->target, value, "", now);
     return result;
 }
 
@@ -6483,7 +6504,7 @@ typedef struct gpusync__report {
     uint64_t now;
 } gpusync__report;
 
-/* Writes a piece, whose only end of a line is its last character. */
+/* Writes a piece, whose only end of a line is the format's last character. */
 static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__report *out, const char *format, ...)
 {
     char piece[512];
@@ -6492,9 +6513,8 @@ static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__report
     size_t length = (size_t)vsnprintf(piece, sizeof piece, format, arguments);
     va_end(arguments);
     length = length < sizeof piece ? length : sizeof piece - 1;
-    bool ends = piece[length - 1] == '\n';
     gpusync__make_plain(piece);
-    if (ends)
+    if (format[strlen(format) - 1] == '\n')
         piece[length - 1] = '\n';
     if (out->length < out->size)
         gpusync__copy_text(out->text + out->length, out->size - out->length, piece);
@@ -6515,12 +6535,13 @@ static void gpusync__write_point(gpusync__report *out, const gpusync__target *t,
     gpusync__write(out, "%s %" PRIu64 " of %s", kinds[t->kind], number, gpusync__name(t, name));
 }
 
-/* What is to bring a value. */
-static void gpusync__write_source(gpusync__report *out, const gpusync_timeline *t, uint64_t value)
+/* What is to bring a value for which this work waits. */
+static void gpusync__write_source(gpusync__report *out, const gpusync_timeline *t, uint64_t value,
+                                  const gpusync__work *w)
 {
     const gpusync__entry *e = t->signals.next;
     char name[96];
-    while (e != &t->signals && e->number < value)
+    while (e != &t->signals && (e->number < value || e->work == w))
         e = e->next;
     if (e == &t->signals) {
         gpusync__write(out, t->outside ? ", which other code is to signal" : ", which nothing is to signal");
@@ -6537,13 +6558,19 @@ static void gpusync__write_source(gpusync__report *out, const gpusync_timeline *
 static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
 {
     const gpusync_queue *q = w->queue;
-    const gpusync__work *front = w->state == GPUSYNC__HELD ? q->held : w->state == GPUSYNC__ENDED ? q->turn : NULL;
-    if (!w->unordered && front && front != w)
+    const gpusync__work *front = w->state == GPUSYNC__SETTLED                  ? q->front
+                                 : w->state == GPUSYNC__HELD && !w->unordered  ? q->held
+                                 : w->state == GPUSYNC__ENDED && !w->unordered ? q->turn
+                                                                               : NULL;
+    bool over = w->state >= GPUSYNC__ENDED && (w->unsent || w->result != GPUSYNC_OK);
+    if (front && front != w)
         gpusync__write(out, ", behind ticket %" PRIu64, front->ticket);
     for (const gpusync__link *link = w->links; link; link = link->next) {
         const gpusync__target *t = link->target;
         gpusync__link *lower = link->signal && w->state == GPUSYNC__HELD ? gpusync__blocker(w, link) : NULL;
-        bool waits = !link->signal && gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__NOT_YET;
+        bool waits = !link->signal && !over && gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__NOT_YET;
+        if (link->signal && w->state >= GPUSYNC__SETTLED)
+            continue;
         if (link->signal)
             gpusync__write(out, ", is to signal ");
         else if (waits)
@@ -6551,61 +6578,78 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
         if (link->signal || waits)
             gpusync__write_point(out, t, link->entry.number);
         if (waits && t->kind == GPUSYNC__TIMELINE)
-            gpusync__write_source(out, gpusync__timeline_of(t), link->entry.number);
+            gpusync__write_source(out, gpusync__timeline_of(t), link->entry.number, w);
         if (!lower)
             continue;
         gpusync__write(out, " after ");
         gpusync__write_point(out, t, lower->entry.number);
-        gpusync__write_source(out, gpusync__timeline_of(t), lower->entry.number);
+        gpusync__write_source(out, gpusync__timeline_of(t), lower->entry.number, w);
     }
 }
 
-/* A line for work that is open or has a ticket, and has not ended for everything. The names are those of
-   MTLCommandBufferStatus. */
-static void gpusync__write_work(gpusync__report *out, const gpusync__work *w)
+/* A line for open work, if it is open still, or for work with a ticket. The names are those of MTLCommandBufferStatus.
+   Drops a reference. */
+static void gpusync__write_work(gpusync__report *out, gpusync__work *w, bool open)
 {
     static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
     gpusync_device *dev = w->queue->target.device;
-    bool asks = w->count > w->first && !w->queue->metal4; /* of Metal 4 no more is known */
-    unsigned long status = asks ? gpusync__status(w->buffers[w->first]) : GPUSYNC__STATUS_COMMITTED;
-    char label[64] = "";
-    void *pool = gpusync__pool_push();
-    if (w->count > w->first)
-        gpusync__copy_string(label, sizeof label, gpusync__send_id(w->buffers[w->first], gpusync__sel.label));
+    void *buffer = w->count > w->first ? w->buffers[w->first] : NULL, *pool = gpusync__pool_push();
+    bool asks = buffer && !w->queue->metal4; /* of Metal 4 no more is known */
+    unsigned long status = asks ? gpusync__status(buffer) : GPUSYNC__STATUS_COMMITTED;
+    char label[64];
+    gpusync__copy_string(label, sizeof label, gpusync__send_id(buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
     gpusync__lock(dev);
     const char *name = label[0] ? label : w->label, *state = status <= GPUSYNC__STATUS_ERROR ? states[status] : "?";
+    const char *ended = w->running ? "has ended, and its handler has not come" : "has ended";
+    if (w->state == GPUSYNC__SENT && status < GPUSYNC__STATUS_COMMITTED)
+        state = "committed"; /* meanwhile */
     if (w->state == GPUSYNC__OPEN)
         gpusync__write(out, "    open command buffer '%s': %s%s", name, state,
                        status >= GPUSYNC__STATUS_COMMITTED ? ", and not by gpusync_commit" : "");
-    else
+    else if (!open)
         gpusync__write(out, "    ticket %" PRIu64 " '%s': %s", w->ticket, name,
                        w->state == GPUSYNC__HELD      ? "held"
                        : w->state == GPUSYNC__SENT    ? state
-                       : w->state >= GPUSYNC__SETTLED ? "has ended, and its handler has not come"
+                       : w->state >= GPUSYNC__SETTLED ? ended
                                                       : "has ended");
-    gpusync__write_age(out, w->since_ns);
-    gpusync__write_reasons(out, w);
-    gpusync__write(out, "\n");
+    if (!open || w->state == GPUSYNC__OPEN) {
+        gpusync__write_age(out, w->since_ns);
+        gpusync__write_reasons(out, w);
+        gpusync__write(out, "\n");
+    }
     gpusync__unlock(dev);
+    gpusync__work_unref(w);
 }
 
-/* The next work to write behind this one, with a reference in place of its; NULL: the first, there is no more. */
-static gpusync__work *gpusync__next_work(gpusync_queue *q, gpusync__work *last)
+/* The next open work, behind the one with this number, which becomes its own; with a reference. NULL: there is none. */
+static gpusync__work *gpusync__next_open(gpusync_queue *q, uint64_t *number)
+{
+    gpusync__work *w = NULL;
+    gpusync__lock(q->target.device);
+    for (const gpusync__entry *e = q->open.next; e->work; e = e->next)
+        if (e->work->opened > *number && (!w || e->work->opened < w->opened))
+            w = e->work;
+    if (w) {
+        *number = w->opened;
+        GPUSYNC__ADD(&w->refs, 1);
+    }
+    gpusync__unlock(q->target.device);
+    return w;
+}
+
+/* The next work with a ticket, likewise: what has not ended, is not done, or has a handler to come. */
+static gpusync__work *gpusync__next_ticket(gpusync_queue *q, uint64_t *number)
 {
     gpusync__lock(q->target.device);
-    const gpusync__entry *e = !last ? q->open.next : last->state == GPUSYNC__OPEN ? last->place.next : NULL;
-    gpusync__work *w = e ? e->work : NULL;
-    if (!w)
-        w = q->first;
-    while (w && w->state != GPUSYNC__OPEN &&
-           ((last && w->ticket <= last->ticket) || (w->state == GPUSYNC__PUBLISHED && !w->running)))
+    gpusync__work *w = q->first;
+    while (w && (w->ticket <= *number || (w->state == GPUSYNC__PUBLISHED && !w->running)))
         w = w->next;
-    if (w)
+    if (w) {
+        *number = w->ticket;
         GPUSYNC__ADD(&w->refs, 1);
+    }
     gpusync__unlock(q->target.device);
-    if (last)
-        gpusync__work_unref(last);
     return w;
 }
 
@@ -6640,10 +6684,10 @@ static void gpusync__write_target(gpusync__report *out, const gpusync__target *t
     } else if (t->kind == GPUSYNC__TIMELINE) {
         const gpusync_timeline *timeline = gpusync__timeline_of(t);
         gpusync__write(out, "value %" PRIu64, t->head.completed);
-        if (shows > t->head.completed + timeline->base)
-            gpusync__write(out, ", its event shows %" PRIu64, shows - timeline->base);
         if (t->alert & GPUSYNC__FAILED)
             gpusync__write(out, ", has failed: %s", timeline->error.message);
+        else if (shows > t->head.completed + timeline->base)
+            gpusync__write(out, ", its event shows %" PRIu64, shows - timeline->base);
     } else {
         gpusync__write(out, "%" PRIu64 " of %" PRIu64 " pipelines are compiled", t->head.completed, t->head.committed);
     }
@@ -6686,9 +6730,12 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size
         for (const gpusync__entry *e = rooms ? rooms->next : NULL; e != rooms; e = e->next)
             gpusync__write_wait(&out, e);
         gpusync__unlock(dev);
-        gpusync__work *w = queue ? gpusync__next_work(gpusync__queue_of(t), NULL) : NULL;
-        for (; w; w = gpusync__next_work(gpusync__queue_of(t), w))
-            gpusync__write_work(&out, w);
+        uint64_t number = 0;
+        for (gpusync__work *w; queue && (w = gpusync__next_open(gpusync__queue_of(t), &number)) != NULL;)
+            gpusync__write_work(&out, w, true);
+        number = 0;
+        for (gpusync__work *w; queue && (w = gpusync__next_ticket(gpusync__queue_of(t), &number)) != NULL;)
+            gpusync__write_work(&out, w, false);
     }
     return out.length;
 }

@@ -390,7 +390,7 @@ static void test_R15_a_metal_without_descriptors_is_not_asked(void **state)
 /* Not in the array below: the process ends there. A layer of a tool stands before the queue, and lacks the message,
    though the class is there. gpusync asks for a descriptor of the program's whether the queue takes it, for its own it
    asks for the class alone. */
-__attribute__((unused)) static void test_R15_a_queue_that_takes_no_descriptor_is_not_asked(void **state)
+static void test_R15_a_queue_that_takes_no_descriptor_is_not_asked(void **state)
 {
     stage *s = stage_of(state);
     softmetal_hide_selector(WITH_DESCRIPTOR);
@@ -560,6 +560,7 @@ static void test_R15_a_queue_of_metal4_tells_no_encoder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        on_stage(test_R15_a_queue_that_takes_no_descriptor_is_not_asked),
         on_stage_with(test_R15_each_way_of_making_a_buffer_asks_metal, asking),
         on_stage(test_R15_without_the_option_metal_is_not_asked),
         on_stage_with(test_R15_a_queue_asks_for_itself, .queues = 2),

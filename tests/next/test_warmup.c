@@ -494,7 +494,7 @@ static void test_a_crowd_asks_and_each_pipeline_is_compiled_once(void **state)
 /* Not in the array below: red under ThreadSanitizer, green elsewhere. A frame asks for its shaders without time, and so
    without a lock, while the warm-up begins with them: gpusync__compile_once stores RUNNING in `state` as a plain
    number, which the question loads as an atomic one. */
-__attribute__((unused)) static void test_a_question_without_time_meets_a_compilation_that_begins(void **state)
+static void test_a_question_without_time_meets_a_compilation_that_begins(void **state)
 {
     enum { MANY = 100 };
     stage *s = stage_of(state);
@@ -818,7 +818,7 @@ static void test_what_does_not_compile_tells_metals_text(void **state)
 }
 
 /* Not in the array below: Metal gives neither a library nor an error, and gpusync blames the name of the function. */
-__attribute__((unused)) static void test_no_library_and_no_error_is_not_told_as_a_missing_function(void **state)
+static void test_no_library_and_no_error_is_not_told_as_a_missing_function(void **state)
 {
     stage *s = stage_of(state);
     gpusync_warmup *warmup = start_disabled(s);
@@ -1371,7 +1371,7 @@ static void test_report_counts_and_trace_tell_of_a_warm_up(void **state)
 
 /* Not in the array below: found to be otherwise. The report calls a compilation "a callback of warm-up 1", and counts
    it among "callbacks to come": the reader looks for a callback that no one has registered. */
-__attribute__((unused)) static void test_the_report_calls_no_compilation_a_callback(void **state)
+static void test_the_report_calls_no_compilation_a_callback(void **state)
 {
     stage *s = stage_of(state);
     char report[2000];
@@ -1561,6 +1561,9 @@ static void test_a_lost_device_warms_nothing_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        on_stage(test_a_question_without_time_meets_a_compilation_that_begins),
+        on_stage(test_no_library_and_no_error_is_not_told_as_a_missing_function),
+        on_stage(test_the_report_calls_no_compilation_a_callback),
         with_door(test_pipelines_are_compiled_in_advance),
         with_door(test_a_disabled_warm_up_compiles_in_the_call),
         with_door(test_pipelines_are_compiled_in_their_order_on_a_queue_of_quality_user_initiated),
