@@ -47,10 +47,10 @@ static bool begins(const char *at, const char *with)
     return strncmp(at, with, strlen(with)) == 0;
 }
 
-/* Of work, a wait, a callback that runs. Others are of objects. */
+/* Of work, a wait, a callback or a compilation that runs. Others are of objects. */
 static bool is_detail(const char *at)
 {
-    return begins(at, "    ") || begins(at, "  a callback");
+    return begins(at, "    ") || begins(at, "  a callback") || begins(at, "  a compilation");
 }
 
 /* What a line of an object says when something is wrong with it. */
@@ -703,6 +703,41 @@ static void test_S9_a_warm_up_that_compiles(void **state)
     assert_ok(gpusync_warmup_destroy(warmup));
 }
 
+static void stay_in_the_compiler(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || !begins(selector, "newComputePipelineState"))
+        return;
+    gate_wait(&door);
+    gate_wait(&door);
+}
+
+/* The same level: Metal's compiler has had the first shader for 5 ms. */
+static void test_S9_a_shader_that_compiles(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_pipeline_desc pipeline = {"kernel void one() {}", NULL, "one"};
+    const gpusync_warmup_desc desc = {&pipeline, 1, false};
+    gpusync_warmup *warmup = NULL;
+    job j = {0};
+    gate_init(&door, 2);
+    softmetal_set_message_hook(stay_in_the_compiler, NULL);
+    assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
+    gate_wait(&door);
+    job_call(&j, wait_for_pipelines, warmup);
+    await_parked(1);
+    assert_hang(
+        s, "a shader that compiles",
+        LINES("  a compilation of warm-up 5 runs for 5.0 ms", "    a wait for 1 for 5.0 ms, with 59995.0 ms left"),
+        LINES("  warm-up 5: 0 of 1 pipelines are compiled\n"));
+    gate_wait(&door);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(job_end(&j));
+    assert_ok(gpusync_warmup_destroy(warmup));
+    gate_destroy(&door);
+}
+
 /* A submission of several buffers, with a label of its own and several waits: what is left of them is on one line. */
 static void test_S9_a_submission_of_much(void **state)
 {
@@ -1232,6 +1267,23 @@ static void test_S9_limits(void **state)
     end_hang(s);
 }
 
+/* A frame takes four milliseconds, also where several are in flight: each counts from the end of the one before. */
+static void test_S9_what_a_ticket_takes(void **state)
+{
+    stage *s = stage_of(state);
+    commit_new(s->q[0]);
+    pass(MS(4));
+    finish_next(s->q[0]);
+    assert_non_null(strstr(read_report(s->device), "queue 'first': 1 of 1 tickets are done, a ticket takes 4.000 ms,"));
+    for (unsigned i = 0; i < 3; i++)
+        commit_new(s->q[0]);
+    for (unsigned i = 0; i < 3; i++) {
+        pass(MS(4));
+        finish_next(s->q[0]);
+    }
+    assert_non_null(strstr(read_report(s->device), "queue 'first': 4 of 4 tickets are done, a ticket takes 4.000 ms,"));
+}
+
 /* The GPU has signalled a value, and its work has not ended for gpusync: the event shows it, by the timeline's own
    numbers, though the event was another timeline's before. */
 static void test_S9_what_the_event_shows_is_a_value_of_the_timeline(void **state)
@@ -1521,6 +1573,7 @@ int main(void)
         HANG(test_S9_work_of_Metal_4),
         HANG(test_S9_no_object_is_named_that_the_program_has_not_made),
         HANG(test_S9_a_warm_up_that_compiles),
+        HANG(test_S9_a_shader_that_compiles),
         HANG(test_S9_a_submission_of_much),
         HANG(test_S9_objects_without_labels),
         cmocka_unit_test(test_S9_objects_go_while_the_report_is_at_them),
@@ -1532,6 +1585,7 @@ int main(void)
         HANG(test_S9_ages),
         HANG(test_S9_an_age_is_that_of_the_state),
         HANG(test_S9_limits),
+        HANG(test_S9_what_a_ticket_takes),
         HANG(test_S9_what_the_event_shows_is_a_value_of_the_timeline),
         HANG(test_S9_many_objects),
         HANG(test_S9_a_report_leaves_nothing_behind),
