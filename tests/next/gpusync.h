@@ -604,7 +604,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_INNOCENT_VICTIM,  /**< A fault of other work reset the GPU: encode it again at once. */
     GPUSYNC_FAILURE_ACCESS_REVOKED,   /**< Too many faults: the device is lost to this process. */
     GPUSYNC_FAILURE_DEVICE_REMOVED,   /**< Unplugged: the device is lost. */
-    GPUSYNC_FAILURE_CANCELLED,        /**< gpusync_queue_cancel_held, destroy or abandon of the queue. */
+    GPUSYNC_FAILURE_CANCELLED,        /**< gpusync_queue_cancel_held; what the work needs was destroyed. */
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
