@@ -140,7 +140,7 @@ echo "instructions for a call, $("$cc" --version | head -n 1) -O2, $(uname -m)"
 printf '%-36s %10s %10s %10s %12s\n' "" "$(version_of "$top")" "$(version_of "$header")" limit allocations
 row "commit" commit gpusync_commit gpusync_commit 360
 row "commit of a foreign buffer" commit_foreign gpusync_commit gpusync_commit 720
-row "handler without a waiter" handler "$HANDLER_OLD" "$HANDLER" 460
+row "handler without a waiter" handler "$HANDLER_OLD" "$HANDLER" 470
 row "poll of work that runs" poll gpusync_poll gpusync_poll 180
 row "submit with a wait and a signal" submit count_submit count_submit 1750
 row "made, committed, waited for asleep" whole gpusync_wait_ex gpusync_wait 2650

@@ -511,7 +511,8 @@ static void test_S9_waits_for_several_points(void **state)
               "    a wait for everything up to 1 for 5.0 ms, with 3995.0 ms left"),
         NONE);
     end_hang(s);
-    assert_result(job_end(&any), GPUSYNC_ERROR_EXECUTION); /* of the timeline, which end_hang fails first */
+    job_end(&any);
+    assert_true(any.which == 0 ? any.result == GPUSYNC_OK : any.result == GPUSYNC_ERROR_EXECUTION); /* first come */
     assert_result(job_end(&all), GPUSYNC_ERROR_EXECUTION);
     assert_ok(job_end(&everything));
     assert_ok(job_end(&device));
@@ -770,13 +771,11 @@ static void test_S9_objects_without_labels(void **state)
     assert_ok(gpusync_timeline_destroy(timeline));
 }
 
-/* -- lines that mislead, by the header of today: not in the array -------------------------------------------------- */
-
-#define LEFT_OUT __attribute__((unused))
+/* -- lines that would mislead -------------------------------------------------------------------------------------- */
 
 /* Ticket 2 has ended, and its handler has come: it stands behind UNORDERED work to be counted as done. The line says
    "has ended, and its handler has not come", and the reader suspects Metal. */
-LEFT_OUT static void test_S9_a_ticket_that_has_ended_behind_unordered_work(void **state)
+static void test_S9_a_ticket_that_has_ended_behind_unordered_work(void **state)
 {
     stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "streams")),
@@ -790,7 +789,7 @@ LEFT_OUT static void test_S9_a_ticket_that_has_ended_behind_unordered_work(void 
 
 /* A timeline that has failed: "its event shows 18446744073709551615" is the mark of the failure, and no value of
    anybody's. The reader looks for the code that has signalled it. */
-LEFT_OUT static void test_S9_the_mark_of_a_failure_is_not_shown_as_a_value(void **state)
+static void test_S9_the_mark_of_a_failure_is_not_shown_as_a_value(void **state)
 {
     stage *s = stage_of(state);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
@@ -800,7 +799,7 @@ LEFT_OUT static void test_S9_the_mark_of_a_failure_is_not_shown_as_a_value(void 
 
 /* Work that never ran waits for no value any more: it stands behind ticket 1 alone. The line says that nothing is to
    signal the value, and the reader looks for a signal that would change nothing. */
-LEFT_OUT static void test_S9_ended_work_waits_for_nothing(void **state)
+static void test_S9_ended_work_waits_for_nothing(void **state)
 {
     stage *s = stage_of(state);
     commit(s->q[0], named_buffer(s->q[0], "slow"));
@@ -814,7 +813,7 @@ LEFT_OUT static void test_S9_ended_work_waits_for_nothing(void **state)
 }
 
 /* Ping-pong: work waits for 5 and signals 7. Nothing brings the 5: the line names the waiting work itself. */
-LEFT_OUT static void test_S9_work_does_not_wait_for_its_own_signal(void **state)
+static void test_S9_work_does_not_wait_for_its_own_signal(void **state)
 {
     stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "ping")), SIGNALS(at(s->t[0], 7)));
@@ -827,7 +826,7 @@ LEFT_OUT static void test_S9_work_does_not_wait_for_its_own_signal(void **state)
 
 /* A buffer of other code's is open from its first wait or signal on. Its own line has Metal's label, and that of the
    work which waits for it has none: the reader cannot find one by the other. */
-LEFT_OUT static void test_S9_an_open_buffer_has_one_name(void **state)
+static void test_S9_an_open_buffer_has_one_name(void **state)
 {
     stage *s = stage_of(state);
     void *buffer = foreign_buffer(s->q[0]);
@@ -841,7 +840,7 @@ LEFT_OUT static void test_S9_an_open_buffer_has_one_name(void **state)
 }
 
 /* The reason of a failure is the program's text, and may end with a newline: the rest of the line stands alone then. */
-LEFT_OUT static void test_S9_a_reason_that_ends_with_a_newline(void **state)
+static void test_S9_a_reason_that_ends_with_a_newline(void **state)
 {
     stage *s = stage_of(state);
     gpusync_error why;
@@ -854,7 +853,7 @@ LEFT_OUT static void test_S9_a_reason_that_ends_with_a_newline(void **state)
 
 /* A Metal whose `status` autoreleases the buffer: each report leaves a reference of each buffer in the caller's pool,
    though the report has one of its own for the label. */
-LEFT_OUT static void test_S9_a_status_is_asked_for_in_a_pool(void **state)
+static void test_S9_a_status_is_asked_for_in_a_pool(void **state)
 {
     stage *s = stage_of(state);
     softmetal_quirks quirks, none;
@@ -910,8 +909,8 @@ static void discard_it(void)
 }
 
 /* A render thread commits or discards a buffer while the report asks for its label: the other open buffers, among
-   which is the one to look at, have their lines all the same. Today they have none. */
-LEFT_OUT static void test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away(void **state)
+   which is the one to look at, have their lines all the same. */
+static void test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away(void **state)
 {
     static void (*const ends[])(void) = {commit_it, discard_it};
     stage *s = stage_of(state);
@@ -932,7 +931,7 @@ LEFT_OUT static void test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_aw
 
 /* Each line was true when it was written: a buffer that was discarded before is not open then, and one that has a
    ticket by then is not "not enqueued". Today the first becomes a ticket 0, which nobody has. */
-LEFT_OUT static void test_S9_a_line_is_true_when_it_is_written(void **state)
+static void test_S9_a_line_is_true_when_it_is_written(void **state)
 {
     stage *s = stage_of(state);
     between.s = s;
@@ -1543,6 +1542,15 @@ static void test_S10_reports_inside_a_trace(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        HANG(test_S9_a_ticket_that_has_ended_behind_unordered_work),
+        HANG(test_S9_the_mark_of_a_failure_is_not_shown_as_a_value),
+        HANG(test_S9_ended_work_waits_for_nothing),
+        HANG(test_S9_work_does_not_wait_for_its_own_signal),
+        HANG(test_S9_an_open_buffer_has_one_name),
+        HANG(test_S9_a_reason_that_ends_with_a_newline),
+        HANG(test_S9_a_status_is_asked_for_in_a_pool),
+        HANG(test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away),
+        HANG(test_S9_a_line_is_true_when_it_is_written),
         HANG(test_S9_a_fence_that_was_not_submitted),
         HANG(test_S9_a_value_that_nothing_is_to_signal),
         HANG(test_S9_an_open_buffer_holds_a_higher_value_of_another_queue),

@@ -676,7 +676,7 @@ static void test_S9_sums_of_threads_are_exact(void **state)
         assert_int_equal(stats_of(s->device, s->q[i]).commits, THREADS / 2 * ROUNDS);
 }
 
-/* -- a count that misleads, by the header of today: not in the array ----------------------------------------------- */
+/* -- a count that would mislead ------------------------------------------------------------------------------------ */
 
 /* Work that waits for a timeline which has failed ends at its commit: it never was held, and the trace tells of no
    HOLD. `held` counts it all the same. */

@@ -926,7 +926,7 @@ static void test_S10_a_trace_of_threads_agrees_with_the_counts(void **state)
     assert_int_equal(busy.how[GPUSYNC_ENDED_UNMET], stats.waits_unmet);
 }
 
-/* -- events that mislead, by the header of today: not in the array ------------------------------------------------- */
+/* -- events that would mislead ------------------------------------------------------------------------------------- */
 
 #define LEFT_OUT __attribute__((unused))
 
