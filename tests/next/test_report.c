@@ -314,7 +314,7 @@ static void test_S9_a_queue_without_room(void **state)
 {
     stage *s = stage_of(state);
     for (unsigned imported = 0; imported < 2; imported++) {
-        job j = {0};
+        job j = {0}, next = {0};
         gpusync_queue_desc desc = {.label = "small", .max_command_buffer_count = 2};
         void *first, *second;
         desc.metal_queue = imported ? metal_queue_new(s->metal_device, 3) : NULL;
@@ -325,15 +325,20 @@ static void test_S9_a_queue_without_room(void **state)
         second = named_buffer(s->q[1], NULL);
         job_buffer(&j, s->q[1], SECONDS(60));
         await_parked(1);
+        job_buffer(&next, s->q[1], GPUSYNC_FOREVER);
+        await_parked(2);
         assert_hang(s, imported ? "the program's queue without room" : "a queue without room",
                     LINES("    open command buffer 'leaked': not enqueued for 8.0 ms",
                           "    open command buffer '': not enqueued for 5.0 ms",
-                          "    a wait for room for 5.0 ms, with 59995.0 ms left"),
+                          "    a wait for room for 5.0 ms, with 59995.0 ms left",
+                          "    a wait for room for 5.0 ms, without a limit"),
                     LINES("queue 'small': 0 of 0 tickets are done, a ticket takes 0.000 ms, room 2 of 2"));
         assert_ok(gpusync_command_buffer_discard(s->q[1], first));
         assert_ok(job_end(&j));
         assert_ok(gpusync_command_buffer_discard(s->q[1], second));
+        assert_ok(job_end(&next));
         assert_ok(gpusync_command_buffer_discard(s->q[1], j.buffer));
+        assert_ok(gpusync_command_buffer_discard(s->q[1], next.buffer));
     }
 }
 
@@ -510,10 +515,11 @@ static void test_S9_waits_for_several_points(void **state)
               "    a wait for everything up to 1 for 5.0 ms, with 2995.0 ms left",
               "    a wait for everything up to 1 for 5.0 ms, with 3995.0 ms left"),
         NONE);
-    end_hang(s);
-    job_end(&any);
-    assert_true(any.which == 0 ? any.result == GPUSYNC_OK : any.result == GPUSYNC_ERROR_EXECUTION); /* first come */
-    assert_result(job_end(&all), GPUSYNC_ERROR_EXECUTION);
+    signal_value(s->t[0], 5);
+    assert_ok(job_end(&any));
+    assert_int_equal(any.which, 1);
+    finish_all(s);
+    assert_ok(job_end(&all));
     assert_ok(job_end(&everything));
     assert_ok(job_end(&device));
 }
@@ -839,6 +845,24 @@ static void test_S9_an_open_buffer_has_one_name(void **state)
     metal_release(buffer);
 }
 
+/* A submission of two buffers, of which the first is over: the second runs. The line has the state of the first one,
+   "completed", and the reader suspects a lost handler. The same of a marker behind a buffer that is over.
+   Not in the array: today the state is that of the first. */
+__attribute__((unused)) static void test_S9_the_state_is_that_of_the_buffer_that_is_not_over(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = named_buffer(s->q[0], "first"), *graph = foreign_buffer(s->q[1]);
+    SUBMIT(s->q[0], BUFFERS(first, named_buffer(s->q[0], "second")));
+    softmetal_finish(first);
+    metal_commit(graph);
+    assert_ok(gpusync_commit_marker(s->q[1], graph, NULL));
+    softmetal_finish(graph);
+    read_report(s->device);
+    assert_null(strstr(text, "completed"));
+    metal_release(graph);
+    end_hang(s);
+}
+
 /* The reason of a failure is the program's text, and may end with a newline: the rest of the line stands alone then. */
 static void test_S9_a_reason_that_ends_with_a_newline(void **state)
 {
@@ -930,7 +954,7 @@ static void test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away(void *
 }
 
 /* Each line was true when it was written: a buffer that was discarded before is not open then, and one that has a
-   ticket by then is not "not enqueued". Today the first becomes a ticket 0, which nobody has. */
+   ticket by then is not "not enqueued". */
 static void test_S9_a_line_is_true_when_it_is_written(void **state)
 {
     stage *s = stage_of(state);
