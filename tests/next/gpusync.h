@@ -1226,10 +1226,11 @@ GPUSYNC_API uint32_t gpusync_version(void);
 /* How it works, on one page. Names of functions in brackets.
 
    STRUCTURES, at >>objects
-     target     what rises: the tickets of a queue, the values of a timeline
+     target     what rises: the tickets of a queue, the values of a timeline, the pipelines that a warm-up has
      entry      what waits for a number of a target: a sleeper, a callback, or a link of work
      queue      a target; its work in the order of tickets; open work; failures on record; room
      timeline   a target; an event; the signals that are to come, by value
+     warm-up    a target; pipelines
      work       what has one ticket, with its command buffers, and links: its waits and signals
      sleeper    a thread in a wait, on its stack
      after      what a thread does when it has unlocked: unpark, write and read events, send, log, ask for callbacks
@@ -1249,7 +1250,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
                [gpusync__issue]. SENT -> ENDED by its last handler, or a look [gpusync__end]; its room goes back.
                ENDED -> SETTLED when its waits are over, ordered work in the order of tickets [gpusync__settle]: its
                   result is on record, its signals pass, what waits for its ticket goes on.
-               SETTLED -> PUBLISHED when all before it have settled [gpusync__publish]: `completed` passes it.
+               SETTLED -> PUBLISHED when all before it have settled [gpusync__publish]: `completed` passes it. It leaves
+                  the queue when its handlers have come, and Metal 4 has made its signals [gpusync__leave].
      value     encoded or committed: on `signals` [gpusync__promise] -> sent: lower ones that Metal does not have come
                too late [gpusync__send_signal] -> its work settles: reached as soon as no lower signal of sent work is
                left [gpusync__advance], or the timeline fails [gpusync__fail].
@@ -1807,6 +1809,7 @@ struct gpusync_queue {
     uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
     gpusync_queue *next_go;     /* of a list `go` */
     gpusync_stats stats;        /* but for what the tickets and the log tell */
+    uint64_t told_ns;           /* the time of the last end in the trace */
     gpusync__info infos[GPUSYNC__INFOS];
 };
 
@@ -3779,11 +3782,14 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     gpusync__ticket_end(w->queue, w->ticket, &error);
     event.gpu_start_s = w->gpu_start;
     event.gpu_end_s = w->gpu_end;
+    if (w->count && !w->unsent && !w->unknown)
+        event.time_ns = w->since_ns; /* of its last handler, or the look; or, in its turn, of a ticket before it */
+    if (event.time_ns < w->queue->told_ns)
+        event.time_ns = w->queue->told_ns;
+    w->queue->told_ns = event.time_ns;
     gpusync__unlock(dev);
     event.result = error.result;
     event.label = w->label[0] ? w->label : event.label;
-    if (w->count && !w->unsent && !w->unknown)
-        event.time_ns = w->since_ns; /* of its last handler, or the look */
     dev->trace(dev->trace_user, &event);
     for (const gpusync__link *link = w->links; link && error.result == GPUSYNC_OK; link = link->next)
         if (link->signal)
@@ -6595,7 +6601,9 @@ static void gpusync__write_work(gpusync__report *out, gpusync__work *w, bool ope
     gpusync_device *dev = w->queue->target.device;
     void *buffer = w->count > w->first ? w->buffers[w->first] : NULL, *pool = gpusync__pool_push();
     bool asks = buffer && !w->queue->metal4; /* of Metal 4 no more is known */
-    unsigned long status = asks ? gpusync__status(buffer) : GPUSYNC__STATUS_COMMITTED;
+    unsigned long status = asks ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_COMMITTED;
+    for (uint32_t i = w->first; asks && i < w->count && status >= GPUSYNC__STATUS_COMPLETED; i++)
+        status = gpusync__status(w->buffers[i]); /* of the first that is not over */
     char label[64];
     gpusync__copy_string(label, sizeof label, gpusync__send_id(buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);

@@ -1104,27 +1104,10 @@ static void test_S10_the_time_of_an_end_is_before_its_waits_return(void **state)
     assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
-/* order_only: the host raises the value of work that failed, "signalled by the host", and the trace does not tell. Not
-   in the array, until the header says which it is to be. */
-__attribute__((unused)) static void test_S10_a_value_that_the_host_raises_is_traced(void **state)
-{
-    stage *s = stage_of(state);
-    const gpusync_timeline_desc desc = {.order_only = true, .label = "order"};
-    void *buffer = new_buffer(s->q[0]);
-    assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[2]));
-    begin_trace(s);
-    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[2], 3)));
-    finish_all(s);
-    assert_int_equal(value_of(s->t[2]), 3);
-    assert_int_equal(count_of(GPUSYNC_TRACE_SIGNAL), 1);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
-}
-
 /* The second command buffer is over a millisecond before the first: its ticket ends behind that of the first (sentence
    3), and a poll says NOT_READY until then. By the times it ended before: not
    in the array. */
-__attribute__((unused)) static void test_S10_by_the_times_tickets_end_in_their_order(void **state)
+static void test_S10_by_the_times_tickets_end_in_their_order(void **state)
 {
     stage *s = stage_of(state);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
@@ -1146,6 +1129,7 @@ __attribute__((unused)) static void test_S10_by_the_times_tickets_end_in_their_o
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        ON_TRACE(test_S10_by_the_times_tickets_end_in_their_order),
         cmocka_unit_test(test_S10_events_of_each_situation),
         on_stage_with(test_S10_events_of_Metal_4, .timelines = 1, .metal4 = true, TRACED),
         ON_TRACE(test_S10_times_of_the_GPU),
