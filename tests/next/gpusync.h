@@ -6597,7 +6597,14 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
    Drops a reference. */
 static void gpusync__write_work(gpusync__report *out, gpusync__work *w, bool open)
 {
-    static const char *const states[] = {"not enqueued", "enqueued", "committed", "scheduled", "completed", "error"};
+    static const char *const states[] = {
+        "not enqueued",
+        "enqueued",
+        "committed",
+        "scheduled",
+        "completed by Metal, which gpusync has not seen,",
+        "ended by Metal with an error, which gpusync has not seen,",
+    };
     gpusync_device *dev = w->queue->target.device;
     void *buffer = w->count > w->first ? w->buffers[w->first] : NULL, *pool = gpusync__pool_push();
     bool asks = buffer && !w->queue->metal4; /* of Metal 4 no more is known */
@@ -6613,8 +6620,8 @@ static void gpusync__write_work(gpusync__report *out, gpusync__work *w, bool ope
     if (w->state == GPUSYNC__SENT && status < GPUSYNC__STATUS_COMMITTED)
         state = "committed"; /* meanwhile */
     if (w->state == GPUSYNC__OPEN)
-        gpusync__write(out, "    open command buffer '%s': %s%s", name, state,
-                       status >= GPUSYNC__STATUS_COMMITTED ? ", and not by gpusync_commit" : "");
+        gpusync__write(out, "    open command buffer '%s': %s", name,
+                       status >= GPUSYNC__STATUS_COMMITTED ? "committed, but not by gpusync_commit: open" : state);
     else if (!open)
         gpusync__write(out, "    ticket %" PRIu64 " '%s': %s", w->ticket, name,
                        w->state == GPUSYNC__HELD      ? "held"
@@ -6686,9 +6693,11 @@ static void gpusync__write_target(gpusync__report *out, const gpusync__target *t
     gpusync__write(out, "  %s%s: ", name, t->alert & GPUSYNC__CLOSED ? ", being destroyed" : "");
     if (t->kind == GPUSYNC__QUEUE) {
         const gpusync_queue *q = gpusync__queue_of(t);
-        gpusync__write(out, "%" PRIu64 " of %" PRIu64 " tickets are done, a ticket takes %.3f ms, room %u of %u%s",
-                       t->head.completed, t->head.committed, (double)q->took_ns / 1e6, (unsigned)q->room,
-                       (unsigned)q->limit, q->sticks ? ", a failure sticks" : "");
+        gpusync__write(
+            out, "%" PRIu64 " of %" PRIu64 " tickets are done, a ticket takes %.3f ms, %u of %u places taken",
+            t->head.completed, t->head.committed, (double)q->took_ns / 1e6, (unsigned)q->room, (unsigned)q->limit);
+        if (q->sticks)
+            gpusync__write(out, ", the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket, q->stuck.message);
     } else if (t->kind == GPUSYNC__TIMELINE) {
         const gpusync_timeline *timeline = gpusync__timeline_of(t);
         gpusync__write(out, "value %" PRIu64, t->head.completed);
