@@ -3706,8 +3706,7 @@ static void gpusync__heard(void *block, void *event)
     gpusync__unref(&t->target);
 }
 
-#define GPUSYNC__BLOCKS \
-    64 /* of listeners, for an event: Metal may end a process that has too many (assumed) */
+#define GPUSYNC__BLOCKS 64 /* of listeners, for an event: Metal may end a process that has too many (assumed) */
 
 /* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
    lower one, or the event shows the value and is not believed yet: gpusync__withdraw has it read then. What waits was
