@@ -1,2459 +1,2108 @@
-/* test_commit.c - making, committing and tracking command buffers: their owners, the order of tickets, what a commit
-   costs, work committed behind gpusync's back, room in the queue, and every mistake that is refused
+/* test_commit.c - tickets, their order and their end, room, who keeps what, and calls that refuse */
+#include "kit.h"
 
-   It also runs on queues of Metal 4. */
-#include "probe.h"
-#include "clock.h"
-#include "stage.h"
+#define ROOM 4u /* of the queues where room is the matter */
 
-static void rig_open_limited(rig *r, softmetal_clock clock, uint32_t limit, const gpusync_hooks *hooks)
+/* May one more command buffer be made now? Leaves nothing behind. */
+static bool has_room(gpusync_queue *queue)
 {
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.hooks = hooks;
-    queue_desc.max_command_buffer_count = limit;
-    queue_desc.spin = &no_spin;
-    rig_open_with(r, clock, device_desc, queue_desc);
-}
-
-/* A command buffer that the program made itself; +1. Of Metal 4: as all are. */
-static void *own_buffer(rig *r)
-{
-    void *buffer = metal4_run() ? metal_retain(buffer_of(r->queue)) : metal_queue_command_buffer(r->metal_queue);
-    assert_non_null(buffer);
-    return buffer;
-}
-
-/* A Metal queue that the program made itself; +1. */
-static void *own_queue(void *device)
-{
-    return metal4_run() ? metal4_queue_new(device) : metal_queue_new(device, 64);
-}
-
-static void *own_committed_buffer(rig *r)
-{
-    void *buffer = own_buffer(r);
-    metal_commit(buffer);
-    return buffer;
-}
-
-/* One of the program's own, tracked, and committed by the program; +1. */
-static void *tracked_and_committed(rig *r, gpusync_ticket *ticket)
-{
-    void *buffer;
-    *ticket = track_a_buffer(r, &buffer);
-    metal_commit(buffer);
-    return buffer;
-}
-
-typedef struct snapshot {
-    gpusync_stats stats;
-    long objects, memory;
-    unsigned rooms;
-    bool idle;
-} snapshot;
-
-static snapshot snap(rig *r)
-{
-    snapshot s;
-    memset(&s, 0, sizeof s);
-    s.stats = stats_of(r->queue);
-    s.rooms = rooms_taken(r->queue);
-    s.objects = softmetal_live(NULL);
-    s.memory = r->memory.live;
-    s.idle = gpusync_is_idle(r->queue);
-    return s;
-}
-
-/* The call returns this, and changes nothing. */
-#define refused(r, call, expected)                                                                   \
-    do {                                                                                             \
-        snapshot before_ = snap(r), after_;                                                          \
-        assert_result(call, expected);                                                               \
-        after_ = snap(r);                                                                            \
-        assert_memory_equal(&before_, &after_, sizeof before_);                                      \
-    } while (0)
-
-/* -- ownership -------------------------------------------------------------------------------------- */
-
-static void test_an_open_buffer_is_kept_alive_until_it_is_discarded(void **state)
-{
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are the program's");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    buffer = open_buffer(&r);
-    assert_int_equal(softmetal_retain_count(buffer), 1);
-    assert_int_equal(softmetal_live("command_buffer"), 1);
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    assert_int_equal(softmetal_live("command_buffer"), 0);
-    assert_int_equal(softmetal_outstanding(r.metal_queue), 0);
-    assert_int_equal(stats_of(r.queue).commits, 0);
-    rig_close(&r);
-}
-
-static void test_a_committed_buffer_is_kept_until_its_handler_ran(void **state)
-{
-    void *buffer;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    ticket = commit_empty(&r, &buffer);
-    assert_int_equal(softmetal_retain_count(buffer), 2); /* ours and Metal's, or the stage's */
-    softmetal_complete(buffer);
-    if (!metal4_run()) assert_ok(gpusync_poll(r.queue, ticket));
-    assert_int_equal(softmetal_retain_count(buffer), 2);
-    softmetal_run_handler(buffer, 0);
-    assert_ok(gpusync_poll(r.queue, ticket));
-    assert_int_equal(softmetal_retain_count(buffer), 1);
-    softmetal_release_block(buffer, 0);
-    assert_int_equal(softmetal_live("command_buffer"), 0);
-    rig_close(&r);
-}
-
-static void test_a_buffer_made_elsewhere_is_retained_and_given_back(void **state)
-{
-    unsigned long owners;
-    void *buffer;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    buffer = own_buffer(&r);
-    owners = softmetal_retain_count(buffer);
-    assert_ok(either_commit(r.queue, buffer, &ticket));
-    assert_int_equal(ticket, 1);
-    assert_int_equal(softmetal_retain_count(buffer), owners + (metal4_run() ? 1 : 2)); /* Metal 4 retains nothing */
-    softmetal_finish(buffer);
-    assert_ok(gpusync_wait(r.queue, ticket, 0));
-    assert_int_equal(softmetal_retain_count(buffer), owners);
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-static void test_what_the_program_releases_after_commit_stays_for_the_handler(void **state)
-{
-    void *buffer;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("the stage keeps those");
-    rig_open(&r, SOFTMETAL_REAL);
-    buffer = own_buffer(&r);
-    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
-    metal_release(buffer);
-    assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
-    rig_close(&r);
-}
-
-static void test_device_and_queue_are_retained_and_given_back(void **state)
-{
-    void *device, *queue;
-    unsigned long devices;
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    rig r;
-    (void)state;
-    softmetal_reset();
-    device = metal_device_new();
-    queue = own_queue(device);
-    devices = softmetal_retain_count(device);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.metal_device = device;
-    queue_desc.metal_queue = queue;
-    rig_open_on(&r, SOFTMETAL_REAL, QUEUE_OF_THE_PROGRAM, device_desc, queue_desc);
-    assert_ptr_equal(r.metal_device, device);
-    assert_ptr_equal(r.metal_queue, queue);
-    assert_int_equal(softmetal_retain_count(device), devices + 1);
-    assert_int_equal(softmetal_retain_count(queue), 2);
-    assert_ok(gpusync_queue_destroy(r.queue));
-    assert_int_equal(softmetal_retain_count(queue), 1);
-    r.queue = NULL;
-    metal_release(queue);
-    rig_close(&r);
-    assert_int_equal(softmetal_retain_count(device), devices - 1);
-    metal_release(device);
-}
-
-/* A validation layer may hand out an object of its own for the device: the GPU behind it counts. */
-static void test_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is(void **state)
-{
-    gpusync_queue_desc desc;
-    gpusync_queue *queue;
-    gpusync_ticket ticket;
-    void *twin, *buffer;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&desc, 0, sizeof desc);
-    twin = softmetal_new_twin(r.metal_device);
-    desc.metal_queue = own_queue(twin);
-    queue = queue_of_kind(QUEUE_OF_THE_PROGRAM, r.device, &desc);
-    assert_ptr_equal(gpusync_queue_metal(queue), desc.metal_queue);
-    assert_ok(either_buffer(queue, NULL, &buffer));
-    assert_ok(either_commit(queue, buffer, &ticket));
-    softmetal_finish(buffer);
-    assert_ok(gpusync_wait(queue, ticket, 0));
-    assert_ok(gpusync_queue_destroy(queue));
-    metal_release(desc.metal_queue);
-    metal_release(twin);
-    rig_close(&r);
-}
-
-void *class_getInstanceMethod(void *cls, void *selector);
-void (*method_setImplementation(void *method, void (*implementation)(void)))(void);
-void *object_getClass(void *object);
-static void *no_device(void *self, void *selector)
-{
-    (void)self, (void)selector;
-    return NULL;
-}
-
-/* A layer that hands out none: nobody can tell whose queue it is. */
-static void test_a_queue_that_has_no_device_is_refused(void **state)
-{
-    gpusync_queue_desc desc;
-    gpusync_queue *queue;
-    gpusync_result result;
-    void (*own_device)(void);
-    void *method;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&desc, 0, sizeof desc);
-    desc.metal_queue = own_queue(r.metal_device);
-    method = class_getInstanceMethod(object_getClass(desc.metal_queue), metal__sel("device"));
-    assert_non_null(method);
-    own_device = method_setImplementation(method, (void (*)(void))no_device);
-    result = gpusync_queue_create(r.device, &desc, &queue);
-    (void)method_setImplementation(method, own_device);
-    assert_result(result, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_null(queue);
-    metal_release(desc.metal_queue);
-    rig_close(&r);
-}
-
-static void test_labels_reach_metal_and_references_stay_unretained_when_asked(void **state)
-{
-    gpusync_command_buffer_desc desc;
-    char text[64];
-    void *buffer, *pool;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are the program's");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&desc, 0, sizeof desc);
-    desc.label = "gr\xC3\xBC\xC3\x9F";
-    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
-    pool = metal_pool_push();
-    metal_string_copy(metal_get(buffer, "label"), text, sizeof text);
-    metal_pool_pop(pool);
-    assert_string_equal(text, desc.label);
-    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 1);
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    desc.unretained_references = true;
-    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
-    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 0);
-    assert_ok(gpusync_commit(r.queue, buffer, NULL));
-    softmetal_finish(buffer);
-    assert_ok(gpusync_command_buffer(r.queue, NULL, &buffer));
-    assert_int_equal(METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")), 1);
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    rig_close(&r);
-}
-
-/* -- order and cost --------------------------------------------------------------------------------- */
-
-static void test_tickets_count_from_one_in_the_order_of_commit_not_of_creation(void **state)
-{
-    void *buffers[3];
-    gpusync_ticket ticket;
-    int i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    for (i = 0; i < 3; i++) buffers[i] = open_buffer(&r);
-    for (i = 0; i < 3; i++) {
-        assert_ok(either_commit(r.queue, buffers[2 - i], &ticket));
-        assert_int_equal(ticket, i + 1);
+    void *buffer = NULL;
+    gpusync_result result = gpusync_command_buffer_create(queue, NULL, 0, &buffer);
+    if (result == GPUSYNC_OK) {
+        assert_ok(gpusync_command_buffer_discard(queue, buffer));
+        return true;
     }
-    softmetal_finish_queue(r.metal_queue);
-    rig_close(&r);
+    assert_result(result, GPUSYNC_TIMEOUT);
+    assert_null(buffer);
+    return false;
 }
 
-#define COMMITTERS 8
-#define COMMITS_EACH 60
+/* How many command buffers may be made now. Leaves nothing behind. */
+static unsigned room_of(gpusync_queue *queue)
+{
+    void *made[64];
+    unsigned count = 0;
+    unsigned i;
+    while (count < LENGTH(made) && gpusync_command_buffer_create(queue, NULL, 0, &made[count]) == GPUSYNC_OK) count++;
+    for (i = 0; i < count; i++) assert_ok(gpusync_command_buffer_discard(queue, made[i]));
+    return count;
+}
+
+static void *waiting_buffer(gpusync_queue *queue, gpusync_point point)
+{
+    void *buffer = new_buffer(queue);
+    encode_wait(queue, buffer, point);
+    return buffer;
+}
+
+/* A queue over an MTLCommandQueue of the program's, in the stage's second place. */
+static void own_queue(stage *s, unsigned long metal_most, uint32_t limit)
+{
+    gpusync_queue_desc desc = {0};
+    assert_null(s->q[1]);
+    s->metal[1] = metal_queue_new(s->metal_device, metal_most);
+    desc.metal_queue = s->metal[1];
+    desc.max_command_buffer_count = limit;
+    desc.label = "own";
+    assert_ok(gpusync_queue_create(s->device, &desc, &s->q[1]));
+}
+
+/* -- tickets ------------------------------------------------------------------------------------------------------ */
+
+static void test_S1_tickets_count_from_one_in_the_order_of_commits(void **state)
+{
+    stage *s = stage_of(state);
+    void *made_first = new_buffer(s->q[0]);
+    void *made_second = new_buffer(s->q[0]);
+    assert_int_equal(commit(s->q[0], made_second), 1);
+    assert_int_equal(commit(s->q[0], made_first), 2);
+    assert_int_equal(commit(s->q[1], new_buffer(s->q[1])), 1);
+    assert_int_equal(SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0]))), 3);
+    assert_int_equal(SUBMIT(s->q[0], .flags = GPUSYNC_SUBMIT_UNORDERED), 4);
+    assert_ok(gpusync_commit(s->q[0], new_buffer(s->q[0]), NULL));
+    assert_int_equal(commit_new(s->q[0]), 6);
+}
+
+static void test_S1_zero_and_below_are_done(void **state)
+{
+    static const gpusync_ticket none[] = {GPUSYNC_NO_TICKET, -1, -2, INT64_MIN};
+    stage *s = stage_of(state);
+    unsigned with_work;
+    size_t i;
+    for (with_work = 0; with_work < 2; with_work++) {
+        for (i = 0; i < LENGTH(none); i++) {
+            gpusync_times times = {1, 1};
+            assert_true(gpusync_is_done(s->q[0], none[i]));
+            assert_ok(gpusync_poll(s->q[0], none[i], &times));
+            assert_true(times.gpu_start_s == 0 && times.gpu_end_s == 0);
+            assert_ok(gpusync_wait(s->q[0], none[i], GPUSYNC_FOREVER, NULL));
+        }
+        commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    }
+}
+
+static void test_T13_the_frame_before_the_first_needs_no_if(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    int frame;
+    assert_true(GPUSYNC_EVERYTHING == INT64_MAX);
+    assert_true((gpusync_ticket)-1 < 0 && sizeof(gpusync_ticket) == 8);
+    assert_true(GPUSYNC_FOREVER == UINT64_MAX);
+    for (frame = 0; frame < 6; frame++) {
+        ticket = commit_new(s->q[0]);
+        assert_result(gpusync_wait(s->q[0], ticket - 2, 0, NULL), frame < 2 ? GPUSYNC_OK : GPUSYNC_TIMEOUT);
+        if (frame >= 2) assert_true(finish_next(s->q[0]));
+        assert_ok(gpusync_wait(s->q[0], ticket - 2, 0, NULL));
+        assert_result(gpusync_wait(s->q[0], ticket - 1, 0, NULL), frame ? GPUSYNC_TIMEOUT : GPUSYNC_OK);
+    }
+}
+
+/* -- order -------------------------------------------------------------------------------------------------------- */
+
+enum { COMMITTERS = 4, COMMITS = 12 };
 
 typedef struct committer {
     gpusync_queue *queue;
-    gpusync_ticket tickets[COMMITS_EACH];
-    bool ok;
+    gate *go;
+    void *buffers[COMMITS];
+    gpusync_ticket tickets[COMMITS];
 } committer;
 
-static void *committer_body(void *argument)
+static void *commit_all(void *argument)
 {
     committer *c = (committer *)argument;
-    int i;
-    c->ok = true;
-    for (i = 0; i < COMMITS_EACH; i++) {
-        void *buffer = NULL;
-        c->ok = c->ok && either_buffer(c->queue, NULL, &buffer) == GPUSYNC_OK;
-        c->ok = c->ok && either_commit(c->queue, buffer, &c->tickets[i]) == GPUSYNC_OK;
-        c->ok = c->ok && (i == 0 || c->tickets[i] > c->tickets[i - 1]);
-    }
-    return NULL;
-}
-
-static const char *handler_selector(void) { return metal4_run() ? "addFeedbackHandler:" : "addCompletedHandler:"; }
-
-/* Gives other threads every chance to come between a ticket and its commit. */
-static void dawdle(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    (void)user;
-    (void)phase;
-    (void)object;
-    if (strncmp(selector, "commit", 6) == 0 || strcmp(selector, handler_selector()) == 0) sched_yield();
-}
-
-static void test_ticket_order_is_queue_order_with_many_threads_committing(void **state)
-{
-    static committer committers[COMMITTERS];
-    pthread_t threads[COMMITTERS];
-    gpusync_ticket_info info;
-    gpusync_ticket ticket, last;
-    double previous = 0;
-    void *first;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_limited(&r, SOFTMETAL_REAL, 1024, NULL);
-    first = open_buffer(&r);
-    softmetal_hang(first);
-    metal_retain(first);
-    assert_ok(either_commit(r.queue, first, NULL));
-    softmetal_set_message_hook(dawdle, NULL);
-    for (i = 0; i < COMMITTERS; i++) {
-        committers[i].queue = r.queue;
-        threads[i] = start(committer_body, &committers[i]);
-    }
-    for (i = 0; i < COMMITTERS; i++) {
-        join(threads[i]);
-        assert_true(committers[i].ok);
-    }
-    softmetal_set_message_hook(NULL, NULL);
-    softmetal_unhang(first);
-    metal_release(first);
-    assert_ok(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER));
-    assert_true(softmetal_settle(SECONDS(10))); /* the handlers bring the times */
-    last = 1 + COMMITTERS * COMMITS_EACH;
-    assert_int_equal(stats_of(r.queue).commits, last);
-    for (ticket = 1; ticket <= last; ticket++) {
-        assert_ok(gpusync_get_info(r.queue, ticket, &info));
-        assert_true(info.gpu_start_s >= previous);
-        previous = info.gpu_start_s;
-    }
-    rig_close(&r);
-}
-
-/* The handler may come between two looks at the ticket: what info says is of one of them. (Seen in 1 of 100 rounds.) */
-static void test_info_that_is_ok_never_has_a_result_that_is_not_ready(void **state)
-{
-    gpusync_ticket_info info;
-    gpusync_result result;
-    gpusync_ticket ticket;
-    void *buffer;
-    int round;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_REAL);
-    for (round = 0; round < 2000; round++) {
-        assert_ok(either_buffer(r.queue, NULL, &buffer));
-        assert_ok(either_commit(r.queue, buffer, &ticket));
-        do result = gpusync_get_info(r.queue, ticket, &info);
-        while (result == GPUSYNC_NOT_READY);
-        assert_ok(result);
-        assert_ok(info.result);
-    }
-    rig_close(&r);
-}
-
-/* While the first buffer is between its ticket and its commit, another thread commits the second. */
-typedef struct overtaking {
-    rig *r;
-    void *second;
-    gpusync_ticket second_ticket;
-    gpusync_result result;
-    bool begun, returned;
-    pthread_t thread;
-    void *order[2]; /* as Metal saw the commits */
-    int commits;
-} overtaking;
-
-static void *overtaker_body(void *argument)
-{
-    overtaking *o = (overtaking *)argument;
-    o->result = either_commit(o->r->queue, o->second, &o->second_ticket);
-    __atomic_store_n(&o->returned, true, __ATOMIC_SEQ_CST);
-    return NULL;
-}
-
-static void let_overtake(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    overtaking *o = (overtaking *)user;
-    if (strcmp(selector, "commit") == 0 && phase == SOFTMETAL_AFTER)
-        o->order[__atomic_fetch_add(&o->commits, 1, __ATOMIC_SEQ_CST)] = object;
-    if (strcmp(selector, handler_selector()) != 0 || phase != SOFTMETAL_BEFORE) return;
-    if (object == o->second || o->begun) return;
-    o->begun = true;
-    o->thread = start(overtaker_body, o);
-    {   /* it must not come through; were it allowed to, this is plenty of time */
-        uint64_t limit = gpusync_now_ns() + MS(50);
-        while (!__atomic_load_n(&o->returned, __ATOMIC_SEQ_CST) && gpusync_now_ns() < limit) sched_yield();
-    }
-}
-
-static void test_nothing_comes_between_a_ticket_and_its_commit(void **state)
-{
-    overtaking o;
-    gpusync_ticket ticket;
-    void *first;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&o, 0, sizeof o);
-    o.r = &r;
-    first = open_buffer(&r);
-    o.second = open_buffer(&r);
-    softmetal_set_message_hook(let_overtake, &o);
-    assert_ok(either_commit(r.queue, first, &ticket));
-    join(o.thread);
-    softmetal_set_message_hook(NULL, NULL);
-    assert_ok(o.result);
-    assert_int_equal(ticket, 1);
-    assert_int_equal(o.second_ticket, 2);
-    if (metal4_run()) { /* where it is the queue that commits */
-        assert_ptr_equal(softmetal_first_in_line(r.metal_queue), softmetal_run_of(first));
-    } else {
-        assert_ptr_equal(o.order[0], first);
-        assert_ptr_equal(o.order[1], o.second);
-    }
-    softmetal_finish_queue(r.metal_queue);
-    rig_close(&r);
-}
-
-static void test_a_commit_sends_three_messages_and_four_for_a_buffer_made_elsewhere(void **state)
-{
-    uint64_t before;
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("other messages");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    buffer = open_buffer(&r);
-    before = softmetal_thread_messages();
-    assert_ok(gpusync_commit(r.queue, buffer, NULL));
-    assert_int_equal(softmetal_thread_messages() - before, 3);
-    assert_int_equal(softmetal_message_count("status"), 1);
-    assert_int_equal(softmetal_message_count("addCompletedHandler:"), 1);
-    assert_int_equal(softmetal_message_count("commit"), 1);
-    assert_int_equal(softmetal_message_count("commandQueue"), 0);
-    buffer = own_buffer(&r);
-    before = softmetal_thread_messages();
-    assert_ok(gpusync_commit(r.queue, buffer, NULL));
-    assert_int_equal(softmetal_thread_messages() - before, 4);
-    assert_int_equal(softmetal_message_count("commandQueue"), 1);
-    assert_int_equal(softmetal_message_count("status"), 2);
-    softmetal_finish_queue(r.metal_queue);
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-/* What a queue had in hand is there for the next. */
-static void test_queues_that_come_and_go_leave_their_slots(void **state)
-{
     unsigned i;
-    long taken = 0;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    probe_forget_spare_memory(NULL); /* what earlier tests left would do for all of them */
-    for (i = 0; i < 300; i++) {
-        gpusync_queue *queue;
-        void *buffer;
-        unsigned k;
-        queue = queue_new(r.device);
-        for (k = 0; k < 1 + (i + 12) % 13; k++) { /* the most at first */
-            assert_ok(either_buffer(queue, NULL, &buffer));
-            assert_ok(either_commit(queue, buffer, NULL));
-        }
-        softmetal_finish_queue(gpusync_queue_metal(queue));
-        assert_ok(gpusync_queue_destroy(queue));
-        if (i == 0) taken = probe_memory.taken;
+    gate_wait(c->go);
+    for (i = 0; i < COMMITS; i++) must(!gpusync_commit(c->queue, c->buffers[i], &c->tickets[i]), "a commit is refused");
+    return NULL;
+}
+
+/* Each buffer marks itself; the marks are compared with the tickets that the threads got. */
+static void test_S3_metal_gets_the_work_in_the_order_of_tickets(void **state)
+{
+    stage *s = stage_of(state);
+    static committer c[COMMITTERS];
+    uint32_t of_ticket[COMMITTERS * COMMITS + 1] = {0};
+    pthread_t threads[COMMITTERS];
+    unsigned i;
+    unsigned k;
+    gate go;
+    gate_init(&go, COMMITTERS);
+    for (i = 0; i < COMMITTERS; i++) {
+        c[i].queue = s->q[0];
+        c[i].go = &go;
+        for (k = 0; k < COMMITS; k++) mark(s, c[i].buffers[k] = new_buffer(s->q[0]), 1 + i * COMMITS + k);
     }
-    assert_int_equal(probe_memory.taken, taken);
-    rig_close(&r);
-}
-
-#define LONG_RUN 100000
-static void test_a_hundred_thousand_commits_allocate_nothing_after_the_first_thousand(void **state)
-{
-    long calls = 0, taken = 0, i;
-    gpusync_ticket ticket = 0;
-    rig r;
-    (void)state;
-    rig_open_limited(&r, SOFTMETAL_REAL, 64, NULL);
-    for (i = 0; i < LONG_RUN; i++) {
-        if (i == 1000) {
-            calls = r.memory.calls;
-            taken = probe_memory.taken;
+    for (i = 0; i < COMMITTERS; i++) threads[i] = start(commit_all, &c[i]);
+    for (i = 0; i < COMMITTERS; i++) join(threads[i]);
+    for (i = 0; i < COMMITTERS; i++)
+        for (k = 0; k < COMMITS; k++) {
+            assert_in_range(c[i].tickets[k], 1, COMMITTERS * COMMITS);
+            assert_int_equal(of_ticket[c[i].tickets[k]], 0);
+            of_ticket[c[i].tickets[k]] = 1 + i * COMMITS + k;
         }
-        ticket = commit_empty(&r, NULL);
-        if (i % 50 == 0) assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
-    }
-    assert_ok(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER));
-    assert_int_equal(r.memory.calls, calls);
-    assert_int_equal(probe_memory.taken, taken);
-    assert_int_equal(ticket, LONG_RUN);
-    rig_close(&r);
+    finish_all(s);
+    assert_marks_at(&of_ticket[1], COMMITTERS * COMMITS, __FILE__, __LINE__);
+    gate_destroy(&go);
 }
 
-/* -- track ------------------------------------------------------------------------------------------ */
-
-static void test_a_tracked_buffer_counts_as_committed_until_its_owner_committed_it_and_it_ended(void **state)
+/* Metal may run two buffers at once that share nothing, so the second may be through first. */
+static void test_S3_T1_work_that_metal_ends_early_ends_in_its_turn(void **state)
 {
-    void *tracked, *after;
-    gpusync_ticket ticket, next;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    tracked = own_buffer(&r);
-    assert_ok(gpusync_track(r.queue, tracked, &ticket));
-    assert_int_equal(ticket, 1);
-    assert_false(gpusync_is_idle(r.queue));
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
-    assert_result(gpusync_queue_wait(r.queue, MS(1)), GPUSYNC_TIMEOUT);
-    next = commit_empty(&r, &after);
-    assert_int_equal(next, 2);
-    softmetal_finish(after); /* may end first: the tracked one is behind it in the queue by now */
-    assert_ok(gpusync_wait(r.queue, next, 0));
-    assert_false(gpusync_is_done(r.queue, next));
-    metal_commit(tracked);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
-    softmetal_finish(tracked);
-    assert_true(gpusync_is_idle(r.queue));
-    assert_ok(gpusync_wait(r.queue, ticket, 0));
-    assert_int_equal(softmetal_retain_count(tracked), 1);
-    metal_release(tracked);
-    rig_close(&r);
-}
-
-/* How a wait may sleep: after a spin, at once, or inside Metal. */
-static const gpusync_wait_options ways_to_wait[] = {{.spin = NULL}, {.spin = &no_spin}, {.blocking = true}};
-
-static void test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_however_it_waits(void **state)
-{
-    size_t i;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    for (i = 0; i < LENGTH(ways_to_wait); i++) {
-        wait_job job;
-        void *tracked;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        tracked = own_buffer(&r);
-        memset(&job, 0, sizeof job);
-        job.queue = r.queue;
-        job.timeout_ns = GPUSYNC_FOREVER;
-        job.options = &ways_to_wait[i];
-        assert_ok(gpusync_track(r.queue, tracked, &job.ticket));
-        job.thread = start(wait_job_body, &job);
-        await_sleepers(r.device, 1); /* `blocking`, too: what is not committed cannot be waited for inside Metal */
-        metal_commit(tracked);
-        softmetal_finish(tracked);
-        assert_ok(wait_job_join(&job));
-        metal_release(tracked);
-        rig_close(&r);
-    }
-}
-
-/* An MTLCommandBufferDescriptor; +1. */
-static void *descriptor_new(void)
-{
-    return metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
-}
-
-static bool retains_references(void *object)
-{
-    return METAL__AS0(signed char)(object, metal__sel("retainedReferences")) != 0;
-}
-
-/* What Metal is to do when its shaders fail, or log: the descriptor says it, and gpusync only passes the descriptor on. */
-static void test_a_buffer_is_made_with_the_descriptor_of_the_program(void **state)
-{
-    gpusync_command_buffer_desc desc = {.label = "with a descriptor"};
-    void *buffer, *log, *descriptor, *pool;
-    gpusync_ticket ticket;
-    char label[32];
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are the program's");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    log = metal_shared_event_new(r.metal_device); /* stands for an MTLLogState */
-    desc.descriptor = descriptor = descriptor_new();
-    METAL__AS(void, unsigned long)(descriptor, metal__sel("setErrorOptions:"), 1ul);
-    METAL__AS(void, void *)(descriptor, metal__sel("setLogState:"), log);
-    assert_int_equal(softmetal_retain_count(log), 2);
-    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
-    assert_int_equal(metal_number(buffer, "errorOptions"), 1);
-    assert_true(retains_references(buffer));
-    assert_int_equal(softmetal_retain_count(log), 3); /* the buffer has it, too */
-    pool = metal_pool_push();
-    metal_string_copy(metal_get(buffer, "label"), label, sizeof label);
-    metal_pool_pop(pool);
-    assert_string_equal(label, "with a descriptor");
-    assert_int_equal(softmetal_retain_count(descriptor), 1); /* gpusync keeps none */
-    assert_ok(gpusync_commit(r.queue, buffer, &ticket));
-    softmetal_fail(buffer, NULL, 3, NULL);
-    softmetal_finish(buffer);
-    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(softmetal_retain_count(log), 2);
-    METAL__AS(void, signed char)(descriptor, metal__sel("setRetainedReferences:"), 0); /* one serves any number of calls */
-    METAL__AS(void, unsigned long)(descriptor, metal__sel("setErrorOptions:"), 0ul);
-    METAL__AS(void, void *)(descriptor, metal__sel("setLogState:"), NULL);
-    desc.label = NULL;
-    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
-    assert_false(retains_references(buffer));
-    assert_int_equal(metal_number(buffer, "errorOptions"), 0);
-    assert_null(metal_get(buffer, "label"));
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    assert_int_equal(softmetal_retain_count(log), 1);
-    metal_release(descriptor);
-    metal_release(log);
-    rig_close(&r);
-}
-
-/* Nothing is made, and no room taken, also where the queue is full: there is no wait for room. */
-static void test_a_descriptor_that_cannot_be_used_is_refused(void **state)
-{
-    gpusync_command_buffer_desc desc;
-    void *buffer = NULL, *descriptor, *string, *made;
-    int full;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are the program's");
-    for (full = 0; full < 2; full++) {
-        rig_open_limited(&r, SOFTMETAL_MANUAL, 1, NULL);
-        if (full) (void)commit_empty(&r, NULL);
-        string = metal_string_new("no descriptor, only a longer text");
-        descriptor = descriptor_new();
-        memset(&desc, 0, sizeof desc);
-        desc.descriptor = descriptor;
-        desc.unretained_references = true; /* the descriptor says whether it retains */
-        refused(&r, gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_INVALID_ARGUMENT);
-        assert_null(buffer);
-        desc.unretained_references = false;
-        desc.descriptor = string;
-        refused(&r, gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_INVALID_ARGUMENT);
-        desc.descriptor = r.metal_queue;
-        refused(&r, gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_INVALID_ARGUMENT);
-        if (!full) { /* which has errorOptions, too */
-            desc.descriptor = made = metal_queue_command_buffer(r.metal_queue);
-            refused(&r, gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_INVALID_ARGUMENT);
-            metal_release(made);
-        }
-        desc.descriptor = descriptor;
-        softmetal_hide_selector("commandBufferWithDescriptor:");
-        refused(&r, gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_UNSUPPORTED);
-        desc.unretained_references = true; /* no Metal would take these two */
-        refused(&r, gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_INVALID_ARGUMENT);
-        desc.descriptor = NULL;
-        if (full) {
-            softmetal_finish_queue(r.metal_queue);
-        } else { /* without a descriptor nothing is missed */
-            assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
-            assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-        }
-        metal_release(descriptor);
-        metal_release(string);
-        rig_close(&r);
-    }
-}
-
-static void test_a_buffer_that_metal_does_not_make_by_a_descriptor_takes_no_room(void **state)
-{
-    gpusync_command_buffer_desc desc = {.label = NULL};
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are the program's");
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, NULL);
-    desc.descriptor = descriptor_new();
-    softmetal_fail_creation(1, false);
-    refused(&r, gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_ERROR_METAL_NIL);
-    assert_null(buffer);
-    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    metal_release(desc.descriptor);
-    rig_close(&r);
-}
-
-/* Three rounds: the memory of what ended is used for what comes. Without memory the queue finds them as well. */
-static void test_each_of_many_tracked_buffers_is_known(void **state)
-{
-    enum { MANY = 300 };
-    static void *buffers[MANY];
-    gpusync_ticket tickets[MANY];
-    int round, i, without;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    for (without = 0; without < 2; without++) {
-        rig_open_limited(&r, SOFTMETAL_MANUAL, 2 * MANY, NULL);
-        if (without) { /* the rings of tickets are made before */
-            for (i = 0; i < MANY; i++) buffers[i] = own_buffer(&r);
-            for (i = 0; i < MANY; i++) assert_ok(gpusync_commit(r.queue, buffers[i], NULL));
-            for (i = 0; i < MANY; i++) softmetal_finish(buffers[i]);
-            for (i = 0; i < MANY; i++) metal_release(buffers[i]);
-            r.memory.fail_after = true;
-            r.memory.fail_at = 1;
-        }
-        for (round = 0; round < 3; round++) {
-            for (i = 0; i < MANY; i++) {
-                buffers[i] = own_buffer(&r);
-                assert_ok(gpusync_track(r.queue, buffers[i], &tickets[i]));
-            }
-            for (i = 0; i < MANY; i++) {
-                assert_result(gpusync_track(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-                assert_result(gpusync_commit(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-            }
-            for (i = 0; i < MANY; i += 2) assert_ok(gpusync_untrack(r.queue, tickets[i]));
-            for (i = 0; i < MANY; i++) {
-                if (i % 2) assert_result(gpusync_track(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-                else assert_ok(gpusync_track(r.queue, buffers[i], &tickets[i]));
-            }
-            for (i = 0; i < MANY; i++) metal_commit(buffers[i]);
-            for (i = 0; i < MANY; i++) softmetal_finish(buffers[i]);
-            for (i = 0; i < MANY; i++) metal_release(buffers[i]);
-            assert_ok(gpusync_wait(r.queue, tickets[MANY - 1], 0));
-        }
-        r.memory.fail_at = 0;
-        rig_close(&r);
-    }
-}
-
-typedef struct tracker {
-    rig *r;
-    void *buffer;
-    gpusync_ticket ticket;
-    gpusync_result result;
-} tracker;
-
-static void track_one(void *argument)
-{
-    tracker *t = (tracker *)argument;
-    t->result = gpusync_track(t->r->queue, t->buffer, &t->ticket);
-}
-
-static void untrack_one(void *argument)
-{
-    tracker *t = (tracker *)argument;
-    t->result = gpusync_untrack(t->r->queue, t->ticket);
-}
-
-/* The index by which they are found is too small for one more. Two threads make it larger at the same time. */
-static void test_tracked_buffers_are_known_where_two_calls_make_room_for_them(void **state)
-{
-    enum { FEW = 16 };
-    bool over = false;
-    int place, i;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    for (place = 1; !over; place++) {
-        void *buffers[FEW + 2];
-        gpusync_result result;
-        tracker other;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        for (i = 0; i < FEW + 2; i++) buffers[i] = own_buffer(&r);
-        for (i = 0; i < FEW; i++) assert_ok(gpusync_track(r.queue, buffers[i], NULL));
-        other.r = &r;
-        other.buffer = buffers[FEW + 1];
-        probe_at_each(place, track_one, &other);
-        result = gpusync_track(r.queue, buffers[FEW], NULL);
-        over = !probe_has_acted();
-        if (over) track_one(&other);
-        assert_ok(result);
-        assert_ok(other.result);
-        for (i = 0; i < FEW + 2; i++)
-            assert_result(gpusync_track(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-        for (i = 0; i < FEW + 2; i++) {
-            metal_commit(buffers[i]);
-            softmetal_finish(buffers[i]);
-            metal_release(buffers[i]);
-        }
-        assert_true(gpusync_is_idle(r.queue));
-        rig_close(&r);
-    }
-    assert_true(place > 2);
-}
-
-/* ... also where the queue is full: made elsewhere, they have Metal's room already, and the calls wait for none. */
-static void test_buffers_made_elsewhere_never_wait_for_room(void **state)
-{
-    enum { FEW = 16, LIMIT = 8 };
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    void *buffers[2 * FEW], *buffer;
+    stage *s = stage_of(state);
+    job waits = {0};
+    note notes[3];
+    void *buffers[3];
+    gpusync_ticket tickets[3];
     int i;
-    rig r;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    queue_desc.max_command_buffer_count = LIMIT;
-    if (!metal4_run()) { /* gpusync counts to 8, and Metal to more */
-        device_desc.metal_device = metal_device_new();
-        queue_desc.metal_queue = metal_queue_new(device_desc.metal_device, LIMIT + 2 * FEW);
-    }
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    metal_release(queue_desc.metal_queue);
-    metal_release(device_desc.metal_device);
-    for (i = 0; i < LIMIT; i++) (void)commit_empty(&r, NULL);
-    for (i = 0; i < 2 * FEW; i++) buffers[i] = own_buffer(&r);
-    must_return_within(20);
-    for (i = 0; i < FEW && !metal4_run(); i++) assert_ok(gpusync_track(r.queue, buffers[i], NULL));
-    for (i = 0; i < FEW && !metal4_run(); i++)
-        assert_result(gpusync_commit(r.queue, buffers[i], NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-    for (i = metal4_run() ? 0 : FEW; i < 2 * FEW; i++) {
-        gpusync_ticket ticket = 0;
-        assert_ok(either_commit(r.queue, buffers[i], &ticket));
-        assert_int_equal(ticket, LIMIT + i + 1);
-    }
-    has_returned();
-    assert_int_equal(rooms_taken(r.queue), LIMIT + 2 * FEW); /* they count */
-    if (!metal4_run()) {
-        const uint64_t at_once = 0;
-        const gpusync_command_buffer_desc desc = {.timeout_ns = &at_once};
-        assert_result(gpusync_command_buffer(r.queue, &desc, &buffer), GPUSYNC_TIMEOUT);
-        for (i = 0; i < FEW; i++) metal_commit(buffers[i]);
-    }
-    softmetal_finish_queue(r.metal_queue);
-    for (i = 0; i < 2 * FEW; i++) metal_release(buffers[i]);
-    assert_true(gpusync_is_idle(r.queue));
-    assert_int_equal(rooms_taken(r.queue), 0);
-    rig_close(&r);
-}
-
-enum { RINGFUL = 256 }; /* tickets that a new queue has a place for */
-
-static void commit_two_ringfuls(void *argument)
-{
-    rig *r = (rig *)argument;
-    int i;
-    for (i = 0; i < 2 * RINGFUL; i++) (void)commit_empty(r, NULL);
-}
-
-/* The queue has no place for another ticket. Others make as many as the commit is about to make, twice those that there
-   are, and take all of them. */
-static void test_a_commit_makes_places_once_more_where_others_have_taken_them(void **state)
-{
-    bool over = false;
-    int place;
-    (void)state;
-    for (place = 1; !over; place++) {
-        gpusync_ticket ticket, last;
-        void *buffer;
-        rig r;
-        rig_open_limited(&r, SOFTMETAL_MANUAL, 4 * RINGFUL, NULL);
-        for (ticket = 1; ticket <= RINGFUL; ticket++) (void)commit_empty(&r, NULL);
-        buffer = open_buffer(&r);
-        probe_at_each(place, commit_two_ringfuls, &r);
-        assert_ok(either_commit(r.queue, buffer, &last));
-        over = !probe_has_acted();
-        assert_int_equal(gpusync_in_flight(r.queue), over ? RINGFUL + 1 : 3 * RINGFUL + 1);
-        softmetal_finish(buffer);
-        assert_ok(gpusync_poll(r.queue, last));
-        for (ticket = 1; ticket < last; ticket++) assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
-        softmetal_finish_queue(r.metal_queue);
-        assert_true(gpusync_is_idle(r.queue));
-        rig_close(&r);
-    }
-    assert_true(place > 2);
-}
-
-/* Neither for the index of tracked buffers, which can do without, nor for tickets, which cannot. */
-static void test_a_commit_of_a_buffer_made_elsewhere_without_memory_changes_nothing(void **state)
-{
-    enum { FEW = 16 };
-    void *tracked[FEW], *own, *buffer;
-    gpusync_ticket ticket = 99;
-    int i, k;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    for (i = 0; i < FEW; i++) {
-        tracked[i] = own_buffer(&r);
-        assert_ok(gpusync_track(r.queue, tracked[i], NULL));
-        for (k = FEW; i == 0 && k < RINGFUL; k++) { /* behind the first, which keeps their places */
-            (void)commit_empty(&r, &buffer);
-            softmetal_finish(buffer);
-        }
-    }
-    own = own_buffer(&r);
-    r.memory.fail_after = true;
-    r.memory.fail_at = 1;
-    assert_result(gpusync_commit(r.queue, own, &ticket), GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-    assert_int_equal(rooms_taken(r.queue), FEW);
-    r.memory.fail_at = 0;
-    assert_ok(gpusync_commit(r.queue, own, &ticket));
-    assert_int_equal(ticket, RINGFUL + 1);
-    softmetal_finish(own);
-    assert_ok(gpusync_poll(r.queue, ticket));
-    metal_release(own);
-    for (i = 0; i < FEW; i++) {
-        metal_commit(tracked[i]);
-        softmetal_finish(tracked[i]);
-        metal_release(tracked[i]);
-    }
-    assert_true(gpusync_is_idle(r.queue));
-    rig_close(&r);
-}
-
-static void test_two_calls_that_untrack_one_ticket_end_it_once(void **state)
-{
-    bool over = false;
-    int place;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    for (place = 1; !over; place++) {
-        gpusync_result result;
-        tracker other;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        other.r = &r;
-        other.buffer = own_buffer(&r);
-        track_one(&other);
-        assert_ok(other.result);
-        probe_at_each(place, untrack_one, &other);
-        result = gpusync_untrack(r.queue, other.ticket);
-        over = !probe_has_acted();
-        if (over) untrack_one(&other);
-        assert_true((result == GPUSYNC_OK) != (other.result == GPUSYNC_OK));
-        assert_result(result == GPUSYNC_OK ? other.result : result, GPUSYNC_ERROR_INVALID_TICKET);
-        assert_result(gpusync_poll(r.queue, other.ticket), GPUSYNC_ERROR_CANCELLED);
-        assert_int_equal(stats_of(r.queue).completions, 1);
-        assert_int_equal(rooms_taken(r.queue), 0);
-        metal_release(other.buffer);
-        rig_close(&r);
-    }
-    assert_true(place > 2);
-}
-
-static void test_untrack_cancels_the_ticket_and_gives_the_buffer_back(void **state)
-{
-    uint64_t cursor = 0;
-    gpusync_error error;
-    char report[1024];
-    wait_job job;
-    void *tracked, *after;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    tracked = own_buffer(&r);
-    metal_set_label(tracked, "theirs");
-    assert_ok(gpusync_track(r.queue, tracked, &ticket));
-    commit_empty(&r, &after);
-    softmetal_finish(after);
-    assert_int_equal(stats_of(r.queue).completions, 1); /* though the one before it has not ended */
-    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    assert_ok(gpusync_untrack(r.queue, ticket));
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_CANCELLED);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_CANCELLED);
-    assert_true(gpusync_is_idle(r.queue));
-    assert_ok(gpusync_queue_wait(r.queue, 0)); /* nothing failed */
-    assert_int_equal(softmetal_retain_count(tracked), 1);
-    gpusync_report(r.device, report, sizeof report);
-    assert_non_null(strstr(report, "buffers 0 of 63")); /* its room is free again */
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
-    assert_int_equal(error.ticket, ticket);
-    assert_string_equal(error.label, "theirs");
-    assert_result(error.result, GPUSYNC_ERROR_CANCELLED);
-    assert_int_equal(stats_of(r.queue).failures, 0);
-    assert_int_equal(stats_of(r.queue).completions, 2);
-    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET);
-    metal_release(tracked);
-    rig_close(&r);
-}
-
-/* Its end is known at once, and kept when the work in front of it ends: then everything has ended. */
-static void test_a_ticket_that_is_untracked_behind_running_work_has_ended(void **state)
-{
-    gpusync_ticket_info info;
-    gpusync_ticket front, tracked, behind;
-    void *running, *buffer, *last;
-    outcome o = {0};
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    front = commit_empty(&r, &running);
-    tracked = track_a_buffer(&r, &buffer);
-    behind = commit_empty(&r, &last);
-    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, tracked), remember, &o));
-    assert_ok(gpusync_untrack(r.queue, tracked));
-    assert_result(gpusync_poll(r.queue, tracked), GPUSYNC_ERROR_CANCELLED);
-    assert_ended(&o, GPUSYNC_ERROR_CANCELLED);
-    assert_ok(gpusync_get_info(r.queue, tracked, &info));
-    assert_result(info.result, GPUSYNC_ERROR_CANCELLED);
-    assert_false(gpusync_is_done(r.queue, tracked)); /* late, never early */
-    assert_result(gpusync_poll(r.queue, front), GPUSYNC_NOT_READY);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
-    softmetal_finish(running);
-    assert_true(gpusync_is_done(r.queue, tracked));
-    assert_result(gpusync_poll(r.queue, behind), GPUSYNC_NOT_READY);
-    softmetal_finish(last);
-    assert_true(gpusync_is_idle(r.queue));
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    assert_result(gpusync_wait(r.queue, tracked, 0), GPUSYNC_ERROR_CANCELLED);
-    assert_int_equal(stats_of(r.queue).completions, 3);
-    assert_int_equal(rooms_taken(r.queue), 0);
-    assert_int_equal(softmetal_retain_count(buffer), 1);
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-/* A queue that tracks nothing does not search for what it is to commit. So each tracked buffer counts until its ticket has
-   ended, and no longer: however that ends, and whoever finds it. */
-static void test_a_tracked_buffer_is_known_whatever_became_of_the_others(void **state)
-{
-    gpusync_ticket polled, dropped, known, ticket = 99;
-    void *first, *second, *last;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    polled = track_a_buffer(&r, &first);
-    dropped = track_a_buffer(&r, &second);
-    known = track_a_buffer(&r, &last);
-    metal_commit(first);
-    softmetal_complete(first);
-    assert_ok(gpusync_poll(r.queue, polled)); /* and then its handler comes */
-    softmetal_finish(first);
-    assert_ok(gpusync_untrack(r.queue, dropped));
-    metal_commit(second); /* after all: its handler comes, too */
-    softmetal_finish(second);
-    assert_result(gpusync_commit(r.queue, last, &ticket), GPUSYNC_ERROR_ALREADY_TRACKED);
-    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-    assert_result(gpusync_track(r.queue, last, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-    metal_commit(last);
-    softmetal_finish(last);
-    assert_ok(gpusync_wait(r.queue, known, 0));
-    assert_true(gpusync_is_idle(r.queue));
-    metal_release(first);
-    metal_release(second);
-    metal_release(last);
-    rig_close(&r);
-}
-
-static void test_an_untracked_buffer_that_is_committed_after_all_changes_nothing(void **state)
-{
-    gpusync_stats before, after;
-    void *tracked, *other;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    tracked = own_buffer(&r);
-    assert_ok(gpusync_track(r.queue, tracked, &ticket));
-    assert_ok(gpusync_untrack(r.queue, ticket));
-    commit_empty(&r, &other); /* very likely with the slot that was given back */
-    before = stats_of(r.queue);
-    metal_commit(tracked);
-    softmetal_finish(tracked);
-    after = stats_of(r.queue);
-    assert_memory_equal(&before, &after, sizeof before);
-    assert_result(gpusync_poll(r.queue, 2), GPUSYNC_NOT_READY);
-    softmetal_finish(other);
-    assert_ok(gpusync_poll(r.queue, 2));
-    metal_release(tracked);
-    rig_close(&r);
-}
-
-static void test_a_buffer_can_be_tracked_again_after_untrack(void **state)
-{
-    void *tracked;
-    gpusync_ticket ticket;
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    tracked = own_buffer(&r);
+    memset(notes, 0, sizeof notes);
     for (i = 0; i < 3; i++) {
-        assert_ok(gpusync_track(r.queue, tracked, &ticket));
-        assert_int_equal(ticket, i + 1);
-        if (i < 2) assert_ok(gpusync_untrack(r.queue, ticket));
+        buffers[i] = new_buffer(s->q[0]);
+        tickets[i] = commit(s->q[0], buffers[i]);
     }
-    metal_commit(tracked);
-    softmetal_finish(tracked); /* three handlers, one of them meant */
-    assert_ok(gpusync_poll(r.queue, 3));
-    assert_int_equal(stats_of(r.queue).completions, 3);
-    assert_int_equal(softmetal_retain_count(tracked), 1);
-    metal_release(tracked);
-    rig_close(&r);
-}
-
-static void test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner(void **state)
-{
-    void *buffer;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    buffer = open_buffer(&r);
-    assert_ok(gpusync_track(r.queue, buffer, &ticket));
-    assert_result(gpusync_command_buffer_discard(r.queue, buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
-    metal_commit(buffer);
-    softmetal_finish(buffer);
-    assert_ok(gpusync_poll(r.queue, ticket));
-    rig_close(&r);
-}
-
-/* The slots of what has ended serve what comes later: that is not given up instead. */
-static void test_untrack_of_what_has_ended_leaves_later_tickets_alone(void **state)
-{
-    enum { MANY = 20 };
-    gpusync_ticket ended[MANY], open[MANY];
-    void *buffers[MANY];
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    for (i = 0; i < MANY; i++) {
-        buffers[i] = own_buffer(&r);
-        assert_ok(gpusync_track(r.queue, buffers[i], &ended[i]));
-        metal_commit(buffers[i]);
-        softmetal_finish(buffers[i]);
-        metal_release(buffers[i]);
+    for (i = 2; i >= 0; i--) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    softmetal_finish(buffers[2]);
+    softmetal_finish(buffers[1]);
+    for (i = 0; i < 3; i++) {
+        assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
+        assert_result(gpusync_wait(s->q[0], tickets[i], 0, NULL), GPUSYNC_TIMEOUT);
+        assert_false(gpusync_is_done(s->q[0], tickets[i]));
+        assert_int_equal(calls_of(&notes[i]), 0);
     }
-    for (i = 0; i < MANY; i++) assert_ok(gpusync_track(r.queue, buffers[i] = own_buffer(&r), &open[i]));
-    for (i = 0; i < MANY; i++) assert_result(gpusync_untrack(r.queue, ended[i]), GPUSYNC_ERROR_INVALID_TICKET);
-    for (i = 0; i < MANY; i++) {
-        assert_result(gpusync_poll(r.queue, open[i]), GPUSYNC_NOT_READY);
-        metal_commit(buffers[i]);
-        softmetal_finish(buffers[i]);
-        assert_ok(gpusync_poll(r.queue, open[i]));
-        metal_release(buffers[i]);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    job_wait(&waits, s->q[0], tickets[2], GPUSYNC_FOREVER);
+    await_parked(1);
+    softmetal_finish(buffers[0]);
+    assert_ok(job_end(&waits));
+    for (i = 0; i < 3; i++) {
+        assert_true(gpusync_is_done(s->q[0], tickets[i]));
+        assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
     }
-    rig_close(&r);
+    assert_in_order(notes, 3);
 }
 
-/* Nor is what has the place of an ended ticket by now, a lap or more later. */
-static void test_untrack_of_an_old_ticket_leaves_what_has_its_place_alone(void **state)
+/* The same for a failure: its own result is told in its turn, and the first ticket's is not touched by it. */
+static void test_S3_a_failure_behind_running_work_is_told_in_its_turn(void **state)
 {
-    enum { MANY = 1000 };
-    gpusync_ticket ticket, old;
-    void *buffer;
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    for (i = 0; i < MANY; i++) {
-        commit_empty(&r, &buffer);
-        softmetal_finish(buffer);
-    }
-    assert_ok(gpusync_track(r.queue, buffer = own_buffer(&r), &ticket));
-    for (old = 1; old < ticket; old++) assert_result(gpusync_untrack(r.queue, old), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
-    metal_commit(buffer);
-    softmetal_finish(buffer);
-    assert_ok(gpusync_poll(r.queue, ticket));
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-static void test_untrack_refuses_what_is_no_open_tracked_ticket(void **state)
-{
-    void *committed, *tracked;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    commit_empty(&r, &committed);
-    tracked = own_buffer(&r);
-    assert_ok(gpusync_track(r.queue, tracked, &ticket));
-    assert_result(gpusync_untrack(r.queue, 0), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_untrack(r.queue, 1), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_untrack(r.queue, 3), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_untrack(r.queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_INVALID_TICKET);
-    metal_commit(tracked);
-    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
-    softmetal_finish_queue(r.metal_queue);
-    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_ok(gpusync_poll(r.queue, ticket));
-    assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
-    metal_release(tracked);
-    rig_close(&r);
-}
-
-/* The slot is its handler's still. */
-static void test_untrack_refuses_what_a_poll_has_seen_to_end_before_its_handler(void **state)
-{
-    gpusync_ticket ticket;
-    gpusync_error error;
-    uint64_t cursor = 0;
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    ticket = track_a_buffer(&r, &buffer);
-    metal_commit(buffer);
-    softmetal_complete(buffer);
-    assert_ok(gpusync_poll(r.queue, ticket));
-    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET); /* it is over already */
-    assert_ok(gpusync_poll(r.queue, ticket));
-    softmetal_finish(buffer);
-    assert_result(gpusync_untrack(r.queue, ticket), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    assert_int_equal(rooms_taken(r.queue), 0);
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-/* -- tracked work that its owner has committed -------------------------------------------------------- */
-
-/* by_poll: a poll reads the status; else the handler comes. */
-static void six_wait_for_tracked_work(bool by_poll)
-{
-    wait_job jobs[6];
-    void *tracked;
-    gpusync_ticket ticket;
-    int i;
-    rig r;
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 64, NULL);
-    tracked = tracked_and_committed(&r, &ticket);
-    for (i = 0; i < 6; i++) wait_job_start(&jobs[i], r.queue, i % 2 ? ticket : GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 6);
-    assert_false(gpusync_is_done(r.queue, ticket));
-    if (by_poll) {
-        softmetal_complete(tracked);
-        assert_ok(gpusync_poll(r.queue, ticket));
-    } else {
-        softmetal_finish(tracked);
-    }
-    for (i = 0; i < 6; i++) assert_ok(wait_job_join(&jobs[i]));
-    assert_true(gpusync_is_idle(r.queue));
-    softmetal_finish(tracked);
-    metal_release(tracked);
-    rig_close(&r);
-}
-
-static void test_the_end_of_tracked_work_wakes_every_waiter(void **state)
-{
-    (void)state;
-    NOT_ON_METAL4("no track");
-    six_wait_for_tracked_work(false);
-}
-
-static void test_a_poll_that_sees_the_end_of_tracked_work_wakes_every_waiter(void **state)
-{
-    (void)state;
-    NOT_ON_METAL4("no track");
-    six_wait_for_tracked_work(true);
-}
-
-static void test_to_track_needs_nothing_that_metal_may_not_have(void **state)
-{
-    void *tracked, *buffer;
-    gpusync_ticket ticket;
-    wait_job job;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 2, NULL);
-    tracked = own_buffer(&r);
-    softmetal_fail_creation(1, true);
-    assert_ok(gpusync_track(r.queue, tracked, &ticket));
-    metal_commit(tracked);
-    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    softmetal_finish(tracked);
-    assert_ok(wait_job_join(&job));
-    assert_true(gpusync_is_idle(r.queue));
-    softmetal_fail_creation(0, false);
-    metal_release(tracked);
-    buffer = open_buffer(&r);
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    rig_close(&r);
-}
-
-/* Work that other code has committed gets no ticket: it is too late for a handler. On a device that ends the command buffers
-   of a queue in order an empty one behind it tells its end, and nothing of how it ended. */
-static void test_an_empty_buffer_behind_work_of_other_code_tells_its_end_and_not_its_failure(void **state)
-{
-    gpusync_ticket ticket;
-    void *foreign;
-    int fails;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("a buffer may be committed again");
-    for (fails = 0; fails < 2; fails++) {
-        rig_open(&r, SOFTMETAL_REAL);
-        foreign = own_buffer(&r);
-        softmetal_set_duration(foreign, MS(2));
-        if (fails) softmetal_fail(foreign, NULL, 8, NULL);
-        metal_commit(foreign);
-        assert_result(gpusync_commit(r.queue, foreign, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
-        assert_result(gpusync_track(r.queue, foreign, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
-        ticket = commit_empty(&r, NULL);
-        assert_ok(gpusync_wait(r.queue, ticket, SECONDS(20)));
-        assert_int_equal(metal_status(foreign), fails ? 5 : 4);
-        assert_ok(gpusync_queue_wait(r.queue, 0));
-        assert_int_equal(stats_of(r.queue).failures, 0);
-        metal_release(foreign);
-        rig_close(&r);
-    }
-}
-
-static void test_queue_wait_is_not_extended_by_work_tracked_later(void **state)
-{
-    gpusync_ticket ticket;
-    wait_job job;
-    void *first, *second;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    first = tracked_and_committed(&r, &ticket);
-    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    second = tracked_and_committed(&r, &ticket);
+    stage *s = stage_of(state);
+    void *first = new_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    softmetal_fail_as(second, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], first);
+    commit(s->q[0], second);
+    softmetal_finish(second);
+    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_NOT_READY);
+    assert_int_equal(failures_of(s->q[0]), 0);
     softmetal_finish(first);
-    assert_ok(wait_job_join(&job));
-    assert_false(gpusync_is_idle(r.queue));
-    softmetal_finish_queue(r.metal_queue);
-    metal_release(first);
-    metal_release(second);
-    rig_close(&r);
+    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_int_equal(failures_of(s->q[0]), 1);
 }
 
-static void test_a_failure_of_tracked_work_is_told_like_any_other(void **state)
+static void test_S3_commits_line_up_behind_held_work(void **state)
 {
-    uint64_t cursor = 0;
-    gpusync_error error;
-    void *tracked;
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    void *behind = new_buffer(s->q[0]);
+    void *last = new_buffer(s->q[0]);
+    note notes[3];
+    memset(notes, 0, sizeof notes);
+    mark(s, held, 1);
+    mark(s, behind, 2);
+    mark(s, last, 3);
+    on_done(ticket_at(s->q[0], commit(s->q[0], held)), &notes[0]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], behind)), &notes[1]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], last)), &notes[2]);
+    finish_all(s);
+    assert_false(is_sent(held) || is_sent(behind) || is_sent(last));
+    assert_int_equal(marks(), 0);
+    signal_value(s->t[0], 1);
+    assert_true(is_sent(held) && is_sent(behind) && is_sent(last));
+    finish_all(s);
+    assert_marks(1, 2, 3);
+    assert_in_order(notes, 3);
+}
+
+static void test_S3_unordered_work_passes_held_work_and_lines_nothing_up(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    void *passes = new_buffer(s->q[0]);
+    void *waits = new_buffer(s->q[0]);
+    gpusync_ticket ordered = commit(s->q[0], held);
+    gpusync_ticket free_one = SUBMIT(s->q[0], BUFFERS(passes), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    gpusync_ticket bound =
+        SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(waits), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    void *later;
+    assert_true(is_sent(passes));
+    assert_false(is_sent(held) || is_sent(waits));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], free_one, NULL));
+    assert_result(gpusync_poll(s->q[0], ordered, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[0], 1);
+    later = new_buffer(s->q[0]);
+    commit(s->q[0], later);
+    assert_true(is_sent(held) && is_sent(later));
+    assert_false(is_sent(waits));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ordered, NULL));
+    assert_result(gpusync_poll(s->q[0], bound, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[1], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], bound, NULL));
+}
+
+/* -- the end ------------------------------------------------------------------------------------------------------ */
+
+static void test_S2_is_done_only_when_the_gpu_is_through(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    softmetal_schedule(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    softmetal_execute(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    softmetal_finish(buffer);
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    commit_new(s->q[0]);
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_false(gpusync_is_done(s->q[0], ticket + 2)); /* not issued */
+    assert_false(gpusync_is_done(NULL, ticket));
+    assert_false(gpusync_is_done(NULL, 0));
+}
+
+static void test_S2_the_handler_alone_makes_it_true(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = commit_new(s->q[0]);
+    assert_true(finish_next(s->q[0]));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    ticket = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_true(finish_next(s->q[0]));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+}
+
+/* The memory of cancelled work is not free before that of the work in front of it. */
+static void test_S2_is_done_of_cancelled_work_covers_the_work_before_it(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket running = commit_new(s->q[0]);
+    gpusync_ticket held = commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_false(gpusync_is_done(s->q[0], running));
+    assert_false(gpusync_is_done(s->q[0], held));
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], held));
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_CANCELLED);
+}
+
+static void test_S2_in_flight_is_the_number_of_tickets_that_are_not_done(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0); /* open: no ticket yet */
+    assert_int_equal(gpusync_in_flight(NULL), 0);
+    commit(s->q[0], open);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+    SUBMIT(s->q[0], BUFFERS(second, new_buffer(s->q[0])));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* tickets, not command buffers */
+    commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 4);
+    assert_int_equal(gpusync_in_flight(s->q[1]), 0);
+    assert_true(finish_next(s->q[0]));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    finish_all(s);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* the held one, and the marker behind it */
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+}
+
+enum { RACED = 4000 };
+
+static struct {
+    stage *s;
+    gpusync_ticket committed;
+    bool over;
+} raced;
+
+static void *commit_and_wait(void *argument)
+{
+    stage *s = raced.s;
+    unsigned i;
+    for (i = 0; i < RACED / SLOW; i++) {
+        gpusync_ticket ticket;
+        void *buffer;
+        must(!gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &buffer), "no command buffer");
+        mark(s, buffer, i + 1);
+        must(!gpusync_commit(s->q[0], buffer, &ticket), "a commit is refused");
+        PUT(&raced.committed, ticket);
+    }
+    PUT(&raced.over, true);
+    return argument;
+}
+
+/* Each work makes a mark, so the marks tell how much the GPU had done after the answer: is_done may not know of more,
+   and in_flight, of what was committed before it was asked, not of less. */
+static void test_S2_neither_answer_is_ever_early(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = new_buffer(s->q[0]);
+    pthread_t thread;
+    mark(s, first, 1); /* makes the pipeline */
+    assert_ok(gpusync_command_buffer_discard(s->q[0], first));
+    memset(&raced, 0, sizeof raced);
+    raced.s = s;
+    thread = start(commit_and_wait, NULL);
+    while (!GET(&raced.over)) {
+        gpusync_ticket last = GET(&raced.committed);
+        uint64_t in_flight = gpusync_in_flight(s->q[0]);
+        unsigned ran = marks();
+        gpusync_ticket ticket;
+        must(last <= 0 || in_flight + ran >= (uint64_t)last, "in_flight is too small");
+        for (ticket = last; ticket > last - 4 && ticket > 0; ticket--)
+            must(!gpusync_is_done(s->q[0], ticket) || marks() >= (unsigned)ticket, "is_done is early");
+    }
+    join(thread);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(marks(), RACED / SLOW);
+}
+
+/* -- ownership ---------------------------------------------------------------------------------------------------- */
+
+static void test_ownership_an_open_buffer_is_kept_until_its_discard(void **state)
+{
+    stage *s = stage_of(state);
+    long before = softmetal_live("command_buffer");
+    void *buffer = new_buffer(s->q[0]);
+    void *foreign = foreign_buffer(s->q[0]);
+    encode_wait(s->q[0], foreign, at(s->t[0], 1));
+    metal_release(foreign); /* open, so gpusync keeps it */
+    assert_int_equal(softmetal_live("command_buffer"), before + 2);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    assert_int_equal(softmetal_live("command_buffer"), before + 1);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], foreign));
+    assert_int_equal(softmetal_live("command_buffer"), before);
+}
+
+static void test_ownership_a_committed_buffer_is_kept_until_its_handler_has_run(void **state)
+{
+    stage *s = stage_of(state);
+    long before = softmetal_live("command_buffer");
+    void *foreign = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = commit(s->q[0], foreign);
+    assert_true(softmetal_retain_count(foreign) >= 2);
+    metal_release(foreign);
+    assert_int_equal(softmetal_live("command_buffer"), before + 1);
+    finish_all(s);
+    assert_int_equal(softmetal_live("command_buffer"), before);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+static void test_ownership_held_work_keeps_its_buffers_until_it_ends(void **state)
+{
+    stage *s = stage_of(state);
+    long before = softmetal_live("command_buffer");
+    void *foreign = foreign_buffer(s->q[0]);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(foreign), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    metal_release(foreign);
+    commit_new(s->q[0]);
+    assert_int_equal(softmetal_live("command_buffer"), before + 2);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_int_equal(softmetal_live("command_buffer"), before);
+}
+
+static void test_ownership_device_and_queue_are_retained_and_given_back(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_device_desc device_desc = {0};
+    gpusync_queue_desc desc = {0};
+    gpusync_device *device;
+    gpusync_queue *queue;
+    void *metal = metal_device_new();
+    void *metal_queue = metal_queue_new(metal, 8);
+    unsigned long of_device = softmetal_retain_count(metal);
+    unsigned long of_queue = softmetal_retain_count(metal_queue);
+    (void)s;
+    device_desc.metal_device = metal;
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    assert_true(softmetal_retain_count(metal) > of_device);
+    desc.metal_queue = metal_queue;
+    assert_ok(gpusync_queue_create(device, &desc, &queue));
+    assert_true(softmetal_retain_count(metal_queue) > of_queue);
+    assert_ptr_equal(gpusync_queue_metal(queue), metal_queue); /* borrowed: nothing to release */
+    assert_ptr_equal(gpusync_device_metal(device), metal);
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_int_equal(softmetal_retain_count(metal_queue), of_queue);
+    assert_ok(gpusync_device_destroy(device));
+    assert_int_equal(softmetal_retain_count(metal), of_device);
+    metal_release(metal_queue);
+    metal_release(metal);
+    assert_null(gpusync_queue_metal(NULL));
+    assert_null(gpusync_device_metal(NULL));
+}
+
+/* Texts and descs are read during the call alone. */
+static void test_ownership_texts_are_copied(void **state)
+{
+    stage *s = stage_of(state);
+    char text[] = "shadows";
+    char label[32];
+    gpusync_command_buffer_desc desc = {0};
+    void *buffer;
+    desc.label = text;
+    assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
+    memset(text, 'x', sizeof text - 1);
+    memset(&desc, 0xEE, sizeof desc);
+    metal_string_copy(metal_get(buffer, "label"), label, sizeof label);
+    assert_string_equal(label, "shadows");
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_string_equal(failure_at(s->q[0], 0).label, "shadows");
+}
+
+static bool retains_references(void *buffer)
+{
+    return METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")) != 0;
+}
+
+static void test_ownership_references_are_retained_unless_asked_otherwise(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_command_buffer_desc desc = {0};
+    void *buffer = new_buffer(s->q[0]);
+    void *descriptor = metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
+    assert_true(retains_references(buffer));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    desc.unretained_references = true;
+    assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
+    assert_false(retains_references(buffer));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    desc.unretained_references = false;
+    desc.descriptor = descriptor;
+    METAL__AS(void, unsigned long)(descriptor, metal__sel("setErrorOptions:"), 1ul);
+    METAL__AS(void, signed char)(descriptor, metal__sel("setRetainedReferences:"), 0);
+    assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
+    assert_false(retains_references(buffer));
+    assert_int_equal(metal_number(buffer, "errorOptions"), 1);
+    assert_int_equal(softmetal_retain_count(descriptor), 1); /* gpusync keeps none */
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    metal_release(descriptor);
+}
+
+/* A queue of gpusync's has the label that it was given, one of the program's keeps its own. */
+static void test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue_desc desc = {.label = "shadows"};
+    gpusync_queue *queue = NULL;
+    char label[32];
+    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), label, sizeof label);
+    assert_string_equal(label, "shadows");
+    assert_ok(gpusync_queue_destroy(queue));
+    desc.metal_queue = metal_queue_new(s->metal_device, 8);
+    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    metal_string_copy(metal_get(desc.metal_queue, "label"), label, sizeof label);
+    assert_string_equal(label, "");
+    commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    while (finish_next(queue)) {}
+    assert_string_equal(failure_at(queue, 0).queue_label, "shadows");
+    assert_ok(gpusync_queue_destroy(queue));
+    metal_release(desc.metal_queue);
+}
+
+/* As under a validation layer: the queue's device is another object for the same GPU. */
+static void test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is(void **state)
+{
+    stage *s = stage_of(state);
+    void *twin = softmetal_new_twin(s->metal_device);
+    gpusync_queue_desc desc = {.metal_queue = metal_queue_new(twin, 8)};
+    gpusync_queue *queue = NULL;
     gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    ticket = track_a_buffer(&r, &tracked);
-    softmetal_fail(tracked, NULL, 8, NULL);
-    metal_commit(tracked);
-    softmetal_complete(tracked);
-    assert_result(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.ticket, ticket);
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
-    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    softmetal_finish_queue(r.metal_queue);
-    metal_release(tracked);
-    rig_close(&r);
+    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    assert_ptr_equal(gpusync_queue_metal(queue), desc.metal_queue);
+    ticket = commit_new(queue);
+    assert_true(finish_next(queue));
+    assert_ok(gpusync_poll(queue, ticket, NULL));
+    assert_ok(gpusync_queue_destroy(queue));
+    metal_release(desc.metal_queue);
+    metal_release(twin);
 }
 
-static void test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded(void **state)
+/* Hooks and spins are read during the call alone. A wait that used what stands there later would not return. */
+static void test_ownership_hooks_and_spins_are_copied(void **state)
 {
-    gpusync_queue_desc queue_desc;
-    gpusync_device_desc device_desc;
-    void *device;
-    int i;
-    rig r;
+    gpusync_hooks hooks = kit_hooks;
+    gpusync_spin spins[2] = {no_spin, no_spin};
+    gpusync_device_desc desc = {.hooks = &hooks, .spin = &spins[0]};
+    gpusync_queue_desc queue_desc = {.spin = &spins[1]};
+    gpusync_device *device = NULL;
+    gpusync_queue *queue = NULL;
+    gpusync_timeline *timeline;
+    job jobs[2] = {{.which = 0}};
     (void)state;
-    NOT_ON_METAL4("no track");
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
-    device = metal_device_new();
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.metal_device = device;
-    queue_desc.max_command_buffer_count = 32;
-    rig_open_on(&r, SOFTMETAL_MANUAL, QUEUE_OF_THE_PROGRAM, device_desc, queue_desc);
-    for (i = 0; i < 1000; i++) {
-        gpusync_ticket ticket;
-        void *tracked = tracked_and_committed(&r, &ticket);
-        softmetal_finish(tracked);
-        assert_int_equal(owners_of(tracked), 1);
-        metal_release(tracked);
-        assert_int_equal(softmetal_live("command_buffer"), 0);
-    }
-    assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
-    assert_int_equal(stats_of(r.queue).completions, 1000);
-    softmetal_finish_queue(r.metal_queue);
-    assert_int_equal(softmetal_live("command_buffer"), 0);
-    rig_close(&r);
-    metal_release(device);
+    assert_ok(gpusync_device_create(&desc, &device));
+    assert_ok(gpusync_queue_create(device, &queue_desc, &queue));
+    memset(&hooks, 0, sizeof hooks);
+    spins[0].pause_iterations = spins[1].pause_iterations = UINT32_MAX;
+    timeline = new_timeline(device);
+    job_wait(&jobs[0], queue, commit_new(queue), GPUSYNC_FOREVER);
+    job_value(&jobs[1], timeline, 1, GPUSYNC_FOREVER); /* with the spin of the device */
+    await_parked(2);
+    assert_true(finish_next(queue));
+    signal_value(timeline, 1);
+    assert_ok(job_end(&jobs[0]));
+    assert_ok(job_end(&jobs[1]));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_device_destroy(device));
 }
 
-static void test_finished_tracked_work_is_let_go_when_metal_lets_go(void **state)
+/* What returns an object may have autoreleased it, or others: so at each such message of gpusync's, on whatever thread,
+   one is autoreleased, for which softmetal demands a pool. Those that return a number or nothing do without. So it is
+   with each release: it may be the last one, and a dealloc may do anything. */
+static struct {
+    long autoreleased, gone;
+} inside_metal;
+extern void *objc_autorelease(void *object);
+static __thread bool of_the_test; /* messages on this thread are none of gpusync's */
+
+static void one_is_gone(void *unused)
 {
-    gpusync_ticket ticket;
-    void *tracked;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    tracked = tracked_and_committed(&r, &ticket);
-    assert_true(softmetal_retain_count(tracked) > 2); /* besides Metal's own */
-    assert_false(gpusync_is_idle(r.queue));
-    softmetal_finish(tracked);
-    assert_int_equal(owners_of(tracked), 1);
-    metal_release(tracked);
-    rig_close(&r);
+    (void)unused;
+    COUNT(&inside_metal.gone);
 }
 
-static void test_waits_for_tracked_work_end_on_the_real_clock_however_they_wait(void **state)
+static void autorelease_inside(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    size_t k;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    for (k = 0; k < LENGTH(ways_to_wait); k++) {
-        void *tracked[2];
-        gpusync_ticket ticket = 0;
-        int i;
-        rig r;
-        rig_open(&r, SOFTMETAL_REAL);
-        for (i = 0; i < 2; i++) {
-            ticket = track_a_buffer(&r, &tracked[i]);
-            softmetal_set_duration(tracked[i], MS(1));
-            metal_commit(tracked[i]);
-        }
-        assert_ok(gpusync_wait_ex(r.queue, ticket, GPUSYNC_FOREVER, &ways_to_wait[k]));
-        assert_ok(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, &ways_to_wait[k]));
-        assert_true(metal_status(tracked[1]) == 4);
-        for (i = 0; i < 2; i++) metal_release(tracked[i]);
-        rig_close(&r);
-    }
+    static const char *const objects[] = {"commandBuffer", "commandQueue", "device", "domain", "error", "label",
+                                          "localizedDescription", "newCommandQueueWithMaxCommandBufferCount:",
+                                          "new", "newSharedEvent", "objectForKey:", "stringWithUTF8String:",
+                                          "UTF8String", "userInfo"};
+    size_t i = 0;
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || of_the_test) return;
+    while (i < LENGTH(objects) && strcmp(selector, objects[i]) != 0) i++;
+    if (i == LENGTH(objects)) return;
+    COUNT(&inside_metal.autoreleased);
+    (void)objc_autorelease(softmetal_new_witness(one_is_gone, NULL));
 }
 
-/* -- room ------------------------------------------------------------------------------------------- */
-
-static gpusync_result make_within(rig *r, uint64_t timeout_ns, void **buffer)
+static void autorelease_in_a_dealloc(const char *name)
 {
-    gpusync_command_buffer_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.timeout_ns = &timeout_ns;
-    return either_buffer(r->queue, &desc, buffer);
+    if (of_the_test || strcmp(name, "objc_release") != 0) return;
+    COUNT(&inside_metal.autoreleased);
+    (void)objc_autorelease(softmetal_new_witness(one_is_gone, NULL));
 }
 
-static void test_a_full_queue_is_waited_for_no_longer_than_asked(void **state)
-{
-    uint64_t begun;
-    void *first, *second, *third;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers take room at the commit");
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 2, NULL);
-    first = open_buffer(&r); /* not committed: counts all the same */
-    commit_empty(&r, &second);
-    third = &r;
-    assert_result(make_within(&r, 0, &third), GPUSYNC_TIMEOUT);
-    assert_null(third);
-    begun = gpusync_now_ns();
-    assert_result(make_within(&r, MS(2), &third), GPUSYNC_TIMEOUT);
-    assert_true(gpusync_now_ns() - begun >= MS(2));
-    assert_int_equal(softmetal_live("command_buffer"), 2);
-    softmetal_finish(second);
-    assert_ok(make_within(&r, 0, &third));
-    assert_result(make_within(&r, 0, &second), GPUSYNC_TIMEOUT);
-    assert_ok(gpusync_command_buffer_discard(r.queue, first));
-    assert_ok(make_within(&r, 0, &second));
-    assert_ok(gpusync_command_buffer_discard(r.queue, second));
-    assert_ok(gpusync_command_buffer_discard(r.queue, third));
-    rig_close(&r);
-}
-
-/* Parks until the unpark, deaf to deadlines, so that only a wake-up can end it; gives up after five seconds. At an open
-   gate a thread that was woken goes on at once. */
-typedef struct deaf_hooks {
-    gpusync_hooks hooks;
-    bool closed;
-    long parks, woken, gave_up;
-} deaf_hooks;
-
-static void deaf_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    deaf_hooks *deaf = (deaf_hooks *)user;
-    uint64_t limit = gpusync_now_ns() + SECONDS(5);
-    (void)deadline_ns;
-    __atomic_fetch_add(&deaf->parks, 1, __ATOMIC_SEQ_CST);
-    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
-        if (gpusync_now_ns() >= limit) {
-            __atomic_fetch_add(&deaf->gave_up, 1, __ATOMIC_SEQ_CST);
-            return;
-        }
-        sched_yield();
-    }
-    __atomic_fetch_add(&deaf->woken, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&deaf->closed, __ATOMIC_SEQ_CST)) sched_yield();
-}
-
-static void deaf_unpark(void *user, gpusync_waiter *waiter)
+static void run_nothing(void *user, gpusync_result result, const gpusync_error *error)
 {
     (void)user;
-    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
-}
-
-static void deaf_init(deaf_hooks *deaf)
-{
-    memset(deaf, 0, sizeof *deaf);
-    deaf->hooks.park = deaf_park;
-    deaf->hooks.unpark = deaf_unpark;
-    deaf->hooks.user = deaf;
-}
-
-typedef struct keeper {
-    void *buffer;
-    unsigned parks, found;
-} keeper;
-
-static void keeping_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    keeper *k = (keeper *)user;
-    (void)deadline_ns;
-    k->parks++;
-    if (waiter->scheduler_data[1] == (void *)waiter) k->found++;
-    waiter->scheduler_data[1] = (void *)waiter;
-    softmetal_finish(k->buffer);
-}
-
-static void keeping_unpark(void *user, gpusync_waiter *waiter) { (void)user, (void)waiter; }
-
-static void test_what_the_hooks_put_into_a_waiter_is_there_in_its_next_wait(void **state)
-{
-    enum { WAITS = 3 };
-    keeper k = {NULL, 0, 0};
-    gpusync_hooks hooks = {NULL, keeping_park, keeping_unpark, &k};
-    int i;
-    rig r;
-    (void)state;
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 64, &hooks);
-    for (i = 0; i < WAITS; i++) {
-        gpusync_ticket ticket = commit_empty(&r, &k.buffer);
-        assert_ok(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER));
-    }
-    assert_int_equal(k.parks, WAITS);
-    assert_int_equal(k.found, WAITS - 1);
-    rig_close(&r);
-}
-
-static void test_a_poll_wakes_a_sleeper_for_tracked_work(void **state)
-{
-    deaf_hooks deaf;
-    wait_job job;
-    void *tracked;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    deaf_init(&deaf);
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 64, &deaf.hooks);
-    tracked = tracked_and_committed(&r, &ticket);
-    wait_job_start(&job, r.queue, ticket, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    softmetal_complete(tracked);
-    assert_ok(gpusync_poll(r.queue, ticket)); /* wakes it: these hooks know no deadline */
-    assert_ok(wait_job_join(&job));
-    assert_int_equal(deaf.gave_up, 0);
-    assert_true(deaf.parks <= 1); /* it was woken once, and not in vain */
-    softmetal_finish(tracked);
-    metal_release(tracked);
-    rig_close(&r);
-}
-
-typedef struct maker {
-    gpusync_queue *queue;
-    void *buffer;
-    gpusync_result result;
-    bool discards;
-    pthread_t thread;
-} maker;
-
-static void *maker_body(void *argument)
-{
-    maker *m = (maker *)argument;
-    m->result = either_buffer(m->queue, NULL, &m->buffer);
-    if (m->discards && m->result == GPUSYNC_OK) m->result = either_discard(m->queue, m->buffer);
-    return NULL;
-}
-
-static void maker_start(maker *m, rig *r, bool discards)
-{
-    memset(m, 0, sizeof *m);
-    m->queue = r->queue;
-    m->discards = discards;
-    m->thread = start(maker_body, m);
-}
-
-static void test_a_thread_that_waits_for_room_is_woken_by_a_completion_and_by_a_discard(void **state)
-{
-    deaf_hooks deaf;
-    maker m;
-    void *buffer;
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers take room at the commit");
-    deaf_init(&deaf);
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, &deaf.hooks);
-    for (i = 0; i < 2; i++) {
-        buffer = open_buffer(&r);
-        if (i == 0) assert_ok(gpusync_commit(r.queue, buffer, NULL));
-        maker_start(&m, &r, false);
-        await_sleepers(r.device, 1);
-        if (i == 0) softmetal_finish(buffer);
-        else assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-        join(m.thread);
-        assert_ok(m.result);
-        assert_int_equal(deaf.gave_up, 0);
-        assert_ok(gpusync_command_buffer_discard(r.queue, m.buffer));
-    }
-    assert_int_equal(stats_of(r.queue).waits_sleep, 0); /* room is no wait for work */
-    rig_close(&r);
-}
-
-static void test_room_that_another_thread_took_is_waited_for_again_and_woken_for_again(void **state)
-{
-    deaf_hooks deaf;
-    maker makers[2];
-    void *first, *second;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers take room at the commit");
-    deaf_init(&deaf);
-    PUT(&clock_is_real, false); /* no second goes by, however late a thread is */
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, &deaf.hooks);
-    first = open_buffer(&r);
-    maker_start(&makers[0], &r, true);
-    maker_start(&makers[1], &r, true);
-    await_sleepers(r.device, 2);
-    while (__atomic_load_n(&deaf.parks, __ATOMIC_SEQ_CST) < 2) sched_yield(); /* listed is not asleep yet */
-    __atomic_store_n(&deaf.closed, true, __ATOMIC_SEQ_CST);
-    assert_ok(gpusync_command_buffer_discard(r.queue, first));
-    while (__atomic_load_n(&deaf.woken, __ATOMIC_SEQ_CST) < 1) sched_yield();
-    assert_ok(make_within(&r, 0, &second)); /* before the one that was woken for it */
-    __atomic_store_n(&deaf.closed, false, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&deaf.parks, __ATOMIC_SEQ_CST) < 2 + __atomic_load_n(&deaf.woken, __ATOMIC_SEQ_CST))
-        sched_yield(); /* the maker that was woken in vain is asleep again */
-    assert_ok(gpusync_command_buffer_discard(r.queue, second));
-    join(makers[0].thread);
-    join(makers[1].thread);
-    assert_ok(makers[0].result);
-    assert_ok(makers[1].result);
-    assert_int_equal(deaf.gave_up, 0);
-    rig_close(&r);
-    PUT(&clock_is_real, true);
-}
-
-static void test_many_threads_share_a_short_queue(void **state)
-{
-    maker makers[24];
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers take room at the commit");
-    rig_open_limited(&r, SOFTMETAL_REAL, 2, NULL);
-    for (i = 0; i < 24; i++) maker_start(&makers[i], &r, true);
-    for (i = 0; i < 24; i++) {
-        join(makers[i].thread);
-        assert_ok(makers[i].result);
-    }
-    assert_int_equal(softmetal_outstanding(r.metal_queue), 0);
-    rig_close(&r);
-}
-
-static void test_metal_is_never_asked_for_more_buffers_than_its_queue_holds(void **state)
-{
-    void *buffer, *next;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers take room at the commit");
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, NULL);
-    ticket = commit_empty(&r, &buffer);
-    softmetal_complete(buffer); /* its handlers, and so its place, are still to come */
-    assert_ok(gpusync_poll(r.queue, ticket));
-    assert_int_equal(softmetal_outstanding(r.metal_queue), 1);
-    assert_result(make_within(&r, 0, &next), GPUSYNC_TIMEOUT);
-    softmetal_finish(buffer);
-    assert_ok(make_within(&r, 0, &next));
-    assert_ok(gpusync_command_buffer_discard(r.queue, next));
-    rig_close(&r);
-}
-
-/* A callback that stays until it may leave. */
-typedef struct stay {
-    bool inside, leave;
-} stay;
-
-static bool comes_true(const bool *flag)
-{
-    uint64_t limit = gpusync_now_ns() + SECONDS(20);
-    while (!__atomic_load_n(flag, __ATOMIC_SEQ_CST) && gpusync_now_ns() < limit) sched_yield();
-    return __atomic_load_n(flag, __ATOMIC_SEQ_CST);
-}
-
-static void stay_inside(void *user, gpusync_result result, const gpusync_error *error)
-{
-    stay *s = (stay *)user;
     (void)result;
     (void)error;
-    __atomic_store_n(&s->inside, true, __ATOMIC_SEQ_CST);
-    (void)comes_true(&s->leave);
 }
 
-/* Metal counts a buffer until its handlers have returned, and a callback may take its time. A call that gets a buffer
-   in its place meanwhile is not blocked inside Metal, where softmetal aborts. */
-static void test_making_a_buffer_does_not_block_while_a_callback_runs(void **state)
+/* On a thread without a pool. */
+static void *tour_through_metal(void *unused)
 {
-    stay s = {false, false};
-    gpusync_ticket ticket;
-    void *ended, *next;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers take room at the commit");
-    rig_open_limited(&r, SOFTMETAL_MANUAL, 1, NULL);
-    ticket = commit_empty(&r, &ended);
-    metal_retain(ended);
-    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), stay_inside, &s));
-    softmetal_complete(ended);
-    softmetal_begin_handler(ended, 0);
-    assert_true(comes_true(&s.inside));
-    softmetal_join_handler(ended, 0); /* Metal has its place back when the handlers have returned */
-    softmetal_finish(ended);
-    assert_ok(make_within(&r, SECONDS(10), &next));
-    __atomic_store_n(&s.leave, true, __ATOMIC_SEQ_CST);
-    metal_release(ended);
-    assert_ok(gpusync_command_buffer_discard(r.queue, next));
-    rig_close(&r);
-}
-
-static void test_a_lost_handler_does_not_cost_its_room(void **state)
-{
-    const uint64_t limit_ns = SECONDS(30);
-    gpusync_command_buffer_desc desc;
-    gpusync_ticket ticket;
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no status shows what a lost handler would tell");
-    memset(&desc, 0, sizeof desc);
-    desc.timeout_ns = &limit_ns;
-    rig_open_sleepy(&r, SOFTMETAL_REAL, NULL, queue_desc_of(1, 0));
-    for (i = 0; i < 3; i++) {
-        void *buffer = NULL;
-        assert_ok(gpusync_command_buffer(r.queue, &desc, &buffer));
-        softmetal_lose_handlers(buffer);
-        assert_ok(gpusync_commit(r.queue, buffer, &ticket));
-        assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
-    }
-    rig_close(&r);
-}
-
-static void lose_handlers_at_commit(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    (void)user;
-    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "commit") == 0) softmetal_lose_handlers(object);
-}
-
-static void test_tracked_work_whose_handler_is_lost_gives_its_room_back(void **state)
-{
-    const uint64_t limit_ns = SECONDS(30);
-    gpusync_command_buffer_desc desc;
-    gpusync_ticket ticket;
-    void *buffer, *buffers[2];
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    memset(&desc, 0, sizeof desc);
-    desc.timeout_ns = &limit_ns;
-    rig_open_sleepy(&r, SOFTMETAL_REAL, NULL, queue_desc_of(2, 0));
-    softmetal_set_message_hook(lose_handlers_at_commit, NULL);
-    for (i = 0; i < 3; i++) {
-        buffer = metal_queue_command_buffer(r.metal_queue);
-        softmetal_set_duration(buffer, MS(2));
-        assert_ok(gpusync_track(r.queue, buffer, &ticket));
-        metal_commit(buffer);
-        assert_ok(gpusync_wait(r.queue, ticket, SECONDS(30)));
-        metal_release(buffer);
-    }
-    softmetal_set_message_hook(NULL, NULL);
-    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[0])); /* all the room that there is */
-    assert_ok(gpusync_command_buffer(r.queue, &desc, &buffers[1]));
-    for (i = 0; i < 2; i++) assert_ok(gpusync_command_buffer_discard(r.queue, buffers[i]));
-    rig_close(&r);
-}
-
-/* -- how many are in flight --------------------------------------------------------------------------- */
-
-static void test_in_flight_is_the_number_of_tickets_that_have_not_ended(void **state)
-{
-    void *buffers[5];
-    uint64_t i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    assert_int_equal(gpusync_in_flight(NULL), 0);
-    assert_int_equal(gpusync_in_flight(r.queue), 0);
-    for (i = 0; i < 5; i++) {
-        buffers[i] = open_buffer(&r);
-        assert_int_equal(gpusync_in_flight(r.queue), i); /* one that is made is not committed */
-        (void)commit_to(r.queue, buffers[i]);
-        assert_int_equal(gpusync_in_flight(r.queue), i + 1);
+    gpusync_queue_desc queue_desc = {.label = "a label that is too long to hide in a tagged pointer"};
+    gpusync_timeline_desc desc = {.label = "progress", .signalled_by_others = true};
+    gpusync_timeline *timelines[2];
+    gpusync_queue *queues[2];
+    gpusync_device *device;
+    gpusync_ticket running, ticket;
+    void *buffers[5], *object;
+    unsigned i;
+    must(!gpusync_device_create(NULL, &device), "a device");
+    for (i = 0; i < 2; i++) {
+        must(!gpusync_queue_create(device, &queue_desc, &queues[i]), "a queue");
+        desc.signalled_by_others = i;
+        must(!gpusync_timeline_create(device, &desc, &timelines[i]), "a timeline");
     }
     for (i = 0; i < 5; i++) {
-        if (i == 2) softmetal_fail(buffers[i], NULL, 1, NULL); /* badly is an end, too */
-        softmetal_finish(buffers[i]);
-        assert_int_equal(gpusync_in_flight(r.queue), 4 - i);
+        gpusync_command_buffer_desc buffer_desc = {.label = "one more label that is too long for a tagged pointer"};
+        must(!gpusync_command_buffer_create(queues[i % 2], &buffer_desc, GPUSYNC_FOREVER, &buffers[i]), "a buffer");
     }
-    assert_true(gpusync_is_idle(r.queue));
-    rig_close(&r);
-}
-
-static void test_in_flight_counts_what_has_ended_behind_a_ticket_that_has_not(void **state)
-{
-    void *buffers[4];
-    int i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    for (i = 0; i < 4; i++) commit_empty(&r, &buffers[i]);
-    softmetal_finish(buffers[3]);
-    softmetal_finish(buffers[1]);
-    assert_ok(gpusync_poll(r.queue, 4));
-    assert_int_equal(gpusync_in_flight(r.queue), 4);
-    softmetal_finish(buffers[0]);
-    assert_int_equal(gpusync_in_flight(r.queue), 2); /* the third, and the fourth behind it */
-    softmetal_finish(buffers[2]);
-    assert_int_equal(gpusync_in_flight(r.queue), 0);
-    rig_close(&r);
-}
-
-static void test_in_flight_counts_held_work(void **state)
-{
-    gpusync_timeline *timeline;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    timeline = timeline_new(r.device);
-    (void)hold_on(r.queue, timeline, 1, NULL);
-    (void)commit_empty(&r, NULL); /* held behind it */
-    assert_int_equal(gpusync_in_flight(r.queue), 2);
-    assert_ok(gpusync_cancel_held(r.queue));
-    assert_int_equal(gpusync_in_flight(r.queue), 0);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    rig_close(&r);
-}
-
-static void test_in_flight_counts_tracked_work(void **state)
-{
-    gpusync_ticket tracked;
-    void *own, *committed;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("nothing can be tracked");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    tracked = track_a_buffer(&r, &own);
-    assert_int_equal(gpusync_in_flight(r.queue), 1);
-    (void)track_a_buffer(&r, &committed);
-    metal_commit(committed);
-    assert_int_equal(gpusync_in_flight(r.queue), 2);
-    assert_ok(gpusync_untrack(r.queue, tracked));
-    assert_int_equal(gpusync_in_flight(r.queue), 1);
-    softmetal_finish(committed);
-    assert_int_equal(gpusync_in_flight(r.queue), 0);
-    metal_release(own);
-    metal_release(committed);
-    rig_close(&r);
-}
-
-enum { FLIERS = 2, FLIGHTS = 1000 };
-
-typedef struct airport {
-    rig r;
-    uint64_t begun, committed; /* commits that have begun, and those that have returned */
-    unsigned landed;           /* committers that are done */
-} airport;
-
-static void *commit_many(void *argument)
-{
-    airport *a = (airport *)argument;
-    unsigned i;
-    for (i = 0; i < FLIGHTS / SLOW; i++) {
-        void *buffer = NULL;
-        must(either_buffer(a->r.queue, NULL, &buffer) == GPUSYNC_OK, "a buffer");
-        COUNT(&a->begun);
-        must(either_commit(a->r.queue, buffer, NULL) == GPUSYNC_OK, "a commit");
-        COUNT(&a->committed);
-    }
-    COUNT(&a->landed);
-    return NULL;
-}
-
-/* Between the two loads tickets are issued, and others end. The number is never less than that of the tickets which were
-   in flight all the time, and never more than that of the tickets which may have been. */
-static void test_in_flight_is_never_too_small_while_threads_commit_and_work_ends(void **state)
-{
-    pthread_t threads[FLIERS];
-    gpusync_ticket done = 0; /* is_done has said yes to it */
-    bool last = false;
-    airport a;
-    unsigned i;
-    (void)state;
-    memset(&a, 0, sizeof a);
-    rig_open(&a.r, SOFTMETAL_REAL);
-    for (i = 0; i < FLIERS; i++) threads[i] = start(commit_many, &a);
-    while (!last) {
-        uint64_t committed, ended, number, begun;
-        last = GET(&a.landed) == FLIERS;
-        while (gpusync_is_done(a.r.queue, done + 1)) done++;
-        committed = GET(&a.committed);
-        number = gpusync_in_flight(a.r.queue);
-        ended = stats_of(a.r.queue).completions;
-        begun = GET(&a.begun);
-        if (committed > ended) assert_true(number >= committed - ended);
-        assert_true(number <= begun - done);
-    }
-    for (i = 0; i < FLIERS; i++) join(threads[i]);
-    assert_ok(gpusync_queue_wait(a.r.queue, SECONDS(60)));
-    while (!gpusync_is_idle(a.r.queue)) sched_yield();
-    assert_int_equal(gpusync_in_flight(a.r.queue), 0);
-    rig_close(&a.r);
-}
-
-/* -- mistakes --------------------------------------------------------------------------------------- */
-
-/* The queue still does what it should. */
-static void still_works(rig *r)
-{
-    void *buffer;
-    gpusync_ticket ticket = commit_empty(r, &buffer);
-    softmetal_finish(buffer);
-    assert_ok(gpusync_wait(r->queue, ticket, 0));
-}
-
-static void test_null_is_refused_everywhere(void **state)
-{
-    const gpusync_result invalid = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_ticket ticket = 77;
-    gpusync_queue *queue = (gpusync_queue *)(void *)&ticket;
-    gpusync_ticket_info info;
-    gpusync_error error;
-    gpusync_stats stats;
-    uint64_t cursor = 0;
-    unsigned long owners;
-    void *buffer = &ticket, *real;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    real = own_buffer(&r);
-    owners = softmetal_retain_count(real);
-    refused(&r, gpusync_device_create(NULL, NULL), invalid);
-    refused(&r, gpusync_queue_create(NULL, NULL, &queue), invalid);
-    assert_null(queue);
-    refused(&r, gpusync_queue_create(r.device, NULL, NULL), invalid);
-    refused(&r, gpusync_command_buffer(NULL, NULL, &buffer), invalid);
-    assert_null(buffer);
-    refused(&r, gpusync_command_buffer(r.queue, NULL, NULL), invalid);
-    refused(&r, gpusync_command_buffer_discard(NULL, real), invalid);
-    refused(&r, gpusync_command_buffer_discard(r.queue, NULL), invalid);
-    refused(&r, gpusync_commit(NULL, real, &ticket), invalid);
-    assert_int_equal(ticket, GPUSYNC_NO_TICKET);
-    refused(&r, gpusync_commit(r.queue, NULL, NULL), invalid);
-    refused(&r, gpusync_track(NULL, real, NULL), invalid);
-    refused(&r, gpusync_track(r.queue, NULL, NULL), invalid);
-    refused(&r, gpusync_untrack(NULL, 1), invalid);
-    refused(&r, gpusync_poll(NULL, 0), invalid);
-    refused(&r, gpusync_wait(NULL, 0, 0), invalid);
-    refused(&r, gpusync_wait_ex(NULL, 0, 0, NULL), invalid);
-    refused(&r, gpusync_queue_wait(NULL, 0), invalid);
-    refused(&r, gpusync_device_wait(NULL, 0, NULL), invalid);
-    refused(&r, gpusync_next_error(NULL, &cursor, &error), invalid);
-    refused(&r, gpusync_next_error(r.queue, NULL, &error), invalid);
-    refused(&r, gpusync_next_error(r.queue, &cursor, NULL), invalid);
-    refused(&r, gpusync_get_info(NULL, 0, &info), invalid);
-    refused(&r, gpusync_get_info(r.queue, 0, NULL), invalid);
-    refused(&r, gpusync_get_stats(NULL, &stats), invalid);
-    refused(&r, gpusync_get_stats(r.queue, NULL), invalid);
-    refused(&r, gpusync_device_get_stats(NULL, &stats), invalid);
-    refused(&r, gpusync_device_get_stats(r.device, NULL), invalid);
-    assert_ok(gpusync_queue_destroy(NULL));
-    assert_ok(gpusync_queue_destroy_now(NULL));
-    assert_ok(gpusync_device_destroy(NULL));
-    assert_false(gpusync_is_idle(NULL));
-    assert_false(gpusync_is_done(NULL, 0));
-    assert_false(gpusync_device_is_lost(NULL));
-    assert_null(gpusync_device_metal(NULL));
-    assert_null(gpusync_queue_metal(NULL));
-    assert_int_equal(gpusync_report(NULL, NULL, 0), 0);
-    assert_int_equal(softmetal_retain_count(real), owners);
-    metal_release(real);
-    still_works(&r);
-    rig_close(&r);
-}
-
-/* Unless the call is OK. */
-static void test_an_info_that_is_not_known_is_zero(void **state)
-{
-    static const gpusync_ticket_info zero;
-    void *buffer;
-    int i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    (void)commit_empty(&r, &buffer);
-    for (i = 0; i < 4; i++) {
-        const struct {
-            gpusync_queue *queue;
-            gpusync_ticket ticket;
-            gpusync_result result;
-        } asked[] = {{NULL, 1, GPUSYNC_ERROR_INVALID_ARGUMENT},
-                     {r.queue, 0, GPUSYNC_ERROR_RESULT_UNKNOWN},
-                     {r.queue, 1, GPUSYNC_NOT_READY},
-                     {r.queue, 2, GPUSYNC_ERROR_INVALID_TICKET}};
-        gpusync_ticket_info info;
-        memset(&info, 0x55, sizeof info);
-        assert_result(gpusync_get_info(asked[i].queue, asked[i].ticket, &info), asked[i].result);
-        assert_memory_equal(&info, &zero, sizeof info);
-    }
-    softmetal_finish(buffer);
-    rig_close(&r);
-}
-
-static void test_tickets_that_were_not_issued_are_refused(void **state)
-{
-    const gpusync_ticket top = (gpusync_ticket)1 << 63;
-    const gpusync_ticket wrong[] = {3, 1000, top - 1, top, top | 2, GPUSYNC_EVERYTHING - 1};
-    gpusync_ticket_info info;
-    void *buffer, *tracked = NULL;
-    gpusync_ticket ticket;
-    size_t i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    commit_empty(&r, &buffer);
-    if (metal4_run()) {
-        commit_empty(&r, &buffer);
-    } else {
-        tracked = tracked_and_committed(&r, &ticket);
-    }
-    for (i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        refused(&r, gpusync_poll(r.queue, wrong[i]), GPUSYNC_ERROR_INVALID_TICKET);
-        refused(&r, gpusync_wait(r.queue, wrong[i], 0), GPUSYNC_ERROR_INVALID_TICKET);
-        refused(&r, gpusync_wait(r.queue, wrong[i], GPUSYNC_FOREVER), GPUSYNC_ERROR_INVALID_TICKET);
-        refused(&r, gpusync_wait_ex(r.queue, wrong[i], GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_INVALID_TICKET);
-        refused(&r, gpusync_get_info(r.queue, wrong[i], &info), GPUSYNC_ERROR_INVALID_TICKET);
-        if (!metal4_run())
-            refused(&r, gpusync_untrack(r.queue, wrong[i]), GPUSYNC_ERROR_INVALID_TICKET);
-        assert_false(gpusync_is_done(r.queue, wrong[i]));
-    }
-    softmetal_finish_queue(r.metal_queue);
-    metal_release(tracked);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_a_buffer_of_another_queue_is_refused(void **state)
-{
-    gpusync_queue *queue;
-    void *elsewhere, *ours;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are of no queue");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    queue = queue_new(r.device);
-    elsewhere = metal_queue_command_buffer(gpusync_queue_metal(queue));
-    ours = open_buffer(&r);
-    refused(&r, gpusync_commit(r.queue, elsewhere, NULL), GPUSYNC_ERROR_WRONG_QUEUE);
-    refused(&r, gpusync_track(r.queue, elsewhere, NULL), GPUSYNC_ERROR_WRONG_QUEUE);
-    refused(&r, gpusync_command_buffer_discard(r.queue, elsewhere), GPUSYNC_ERROR_UNKNOWN_BUFFER);
-    refused(&r, gpusync_commit(queue, ours, NULL), GPUSYNC_ERROR_WRONG_QUEUE);
-    refused(&r, gpusync_command_buffer_discard(queue, ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
-    assert_int_equal(softmetal_retain_count(elsewhere), 1);
-    assert_ok(gpusync_commit(r.queue, ours, NULL)); /* still open where it belongs */
-    softmetal_finish(ours);
-    metal_release(elsewhere);
-    assert_ok(gpusync_queue_destroy(queue));
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_a_buffer_that_is_committed_already_is_refused(void **state)
-{
-    void *ours, *foreign;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("a buffer may be committed again");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    commit_empty(&r, &ours);
-    foreign = own_committed_buffer(&r);
-    metal_retain(ours);
-    refused(&r, gpusync_commit(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    refused(&r, gpusync_track(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-    refused(&r, gpusync_command_buffer_discard(r.queue, ours), GPUSYNC_ERROR_UNKNOWN_BUFFER);
-    refused(&r, gpusync_commit(r.queue, foreign, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    refused(&r, gpusync_track(r.queue, foreign, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    softmetal_finish_queue(r.metal_queue);
-    refused(&r, gpusync_commit(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    refused(&r, gpusync_track(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    metal_release(ours);
-    metal_release(foreign);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_a_buffer_of_gpusync_that_its_owner_committed_is_refused(void **state)
-{
-    void *ours;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are the program's");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    ours = open_buffer(&r);
-    metal_commit(ours);
-    refused(&r, gpusync_commit(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    refused(&r, gpusync_track(r.queue, ours, NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
-    metal_retain(ours);
-    softmetal_finish_queue(r.metal_queue);
-    assert_int_equal(rooms_taken(r.queue), 1); /* until gpusync lets go of it */
-    assert_ok(gpusync_command_buffer_discard(r.queue, ours));
-    assert_int_equal(rooms_taken(r.queue), 0);
-    assert_int_equal(owners_of(ours), 1);
-    metal_release(ours);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_tracking_twice_is_refused(void **state)
-{
-    void *tracked;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    tracked = own_buffer(&r);
-    assert_ok(gpusync_track(r.queue, tracked, NULL));
-    refused(&r, gpusync_track(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-    refused(&r, gpusync_commit(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-    metal_commit(tracked);
-    refused(&r, gpusync_track(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-    refused(&r, gpusync_commit(r.queue, tracked, NULL), GPUSYNC_ERROR_ALREADY_TRACKED);
-    softmetal_finish_queue(r.metal_queue);
-    metal_release(tracked);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_discarding_twice_is_refused(void **state)
-{
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers are the program's");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    buffer = open_buffer(&r);
-    metal_retain(buffer);
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    refused(&r, gpusync_command_buffer_discard(r.queue, buffer), GPUSYNC_ERROR_UNKNOWN_BUFFER);
-    assert_ok(gpusync_commit(r.queue, buffer, NULL)); /* a buffer like any other now */
-    softmetal_finish(buffer);
-    metal_release(buffer);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_objects_that_are_no_command_buffers_or_queues_are_refused(void **state)
-{
-    gpusync_queue_desc desc;
-    gpusync_queue *queue;
-    void *string, *other_device, *other_queue;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    string = metal_string_new("no command buffer, only a longer text");
-    refused(&r, either_commit(r.queue, string, NULL), GPUSYNC_ERROR_UNSUPPORTED);
-    refused(&r, gpusync_track(r.queue, string, NULL), GPUSYNC_ERROR_UNSUPPORTED);
-    refused(&r, gpusync_command_buffer_discard(r.queue, string), GPUSYNC_ERROR_UNKNOWN_BUFFER);
-    refused(&r, either_commit(r.queue, r.metal_queue, NULL), GPUSYNC_ERROR_UNSUPPORTED);
-    memset(&desc, 0, sizeof desc);
-    desc.metal_queue = string;
-    refused(&r, gpusync_queue_create(r.device, &desc, &queue), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_null(queue);
-    other_device = softmetal_new_device();
-    other_queue = metal_queue_new(other_device, 64);
-    desc.metal_queue = other_queue;
-    refused(&r, gpusync_queue_create(r.device, &desc, &queue), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(softmetal_retain_count(other_queue), 1);
-    metal_release(other_queue);
-    metal_release(other_device);
-    metal_release(string);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_buffers_without_the_methods_that_are_needed_are_refused(void **state)
-{
-    static const char *const needed[] = {"addCompletedHandler:", "commandQueue", "status", "GPUStartTime"};
-    size_t i;
-    (void)state;
-    NOT_ON_METAL4("other methods");
-    for (i = 0; i < sizeof needed / sizeof needed[0]; i++) {
-        void *buffer;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        buffer = own_buffer(&r);
-        softmetal_hide_selector(needed[i]);
-        refused(&r, gpusync_commit(r.queue, buffer, NULL), GPUSYNC_ERROR_UNSUPPORTED);
-        metal_release(buffer);
-        rig_close(&r);
-    }
-}
-
-static void test_half_an_allocator_is_refused(void **state)
-{
-    gpusync_allocator half = {NULL, memory_release, NULL};
-    gpusync_device_desc device_desc;
-    gpusync_device *device;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&device_desc, 0, sizeof device_desc);
-    device_desc.allocator = &half;
-    refused(&r, gpusync_device_create(&device_desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    half.allocate = memory_allocate;
-    half.release = NULL;
-    refused(&r, gpusync_device_create(&device_desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_what_is_no_metal_device_is_refused(void **state)
-{
-    void *strangers[4], *twin;
-    gpusync_device_desc device_desc;
-    gpusync_device *device;
-    size_t i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&device_desc, 0, sizeof device_desc);
-    strangers[0] = metal_retain(r.metal_queue);
-    strangers[1] = metal_string_new("a device"); /* softmetal does not count its owners */
-    strangers[2] = metal_buffer_new(r.metal_device, 16);
-    strangers[3] = metal_shared_event_new(r.metal_device);
-    for (i = 0; i < LENGTH(strangers); i++) {
-        unsigned long owners = i == 1 ? 0 : softmetal_retain_count(strangers[i]);
-        device = (gpusync_device *)(void *)&r;
-        device_desc.metal_device = strangers[i];
-        refused(&r, gpusync_device_create(&device_desc, &device), GPUSYNC_ERROR_INVALID_ARGUMENT);
-        assert_null(device);
-        if (i != 1) assert_int_equal(softmetal_retain_count(strangers[i]), owners);
-        metal_release(strangers[i]);
-    }
-    device_desc.metal_device = twin = softmetal_new_twin(r.metal_device); /* a device as good as any */
-    assert_ok(gpusync_device_create(&device_desc, &device));
-    assert_ok(gpusync_device_destroy(device));
-    metal_release(twin);
-    still_works(&r);
-    rig_close(&r);
-}
-
-static void test_every_result_and_failure_has_a_text_of_its_own(void **state)
-{
-#define RESULT(name, value, text) GPUSYNC_##name,
-    static const gpusync_result results[] = {GPUSYNC_RESULTS(RESULT)};
-#undef RESULT
-    const char *unknown = gpusync_result_string((gpusync_result)999);
-    size_t n, m;
-    int i, k;
-    (void)state;
-#define SAYS(name, value, text) assert_string_equal(gpusync_result_string(GPUSYNC_##name), text);
-    GPUSYNC_RESULTS(SAYS)
-#undef SAYS
-    for (n = 0; n < LENGTH(results); n++) {
-        const char *text = gpusync_result_string(results[n]);
-        assert_true(text[0]);
-        assert_string_not_equal(text, unknown);
-        for (m = n + 1; m < LENGTH(results); m++)
-            assert_string_not_equal(text, gpusync_result_string(results[m]));
-    }
-    assert_string_equal(gpusync_result_string((gpusync_result)-9), unknown); /* a number of 0.3 that is used no more */
-    for (i = GPUSYNC_FAILURE_NONE; i <= GPUSYNC_FAILURE_OTHER; i++)
-        for (k = i + 1; k <= GPUSYNC_FAILURE_OTHER + 1; k++)
-            assert_string_not_equal(gpusync_failure_string((gpusync_failure)i), gpusync_failure_string((gpusync_failure)k));
-}
-
-/* An argument is a pattern of the names of the tests to run: test_a_*. */
-/* The allocator commits, on another thread: a program's allocator may take a mutex, and a thread that has it may commit, or
-   make a command buffer. So a queue takes no memory under a lock that those need. */
-static struct {
-    gpusync_queue *queue;
-    memory_log memory;
-    void *other;
-    bool commits; /* in the next call */
-    unsigned committed;
-} grows;
-
-static void *commit_another(void *unused)
-{
-    void *made = buffer_of(grows.queue);
-    must(either_commit(grows.queue, grows.other, NULL) == GPUSYNC_OK, "a commit beside one that takes memory");
-    if (!metal4_run()) must(gpusync_command_buffer_discard(grows.queue, made) == GPUSYNC_OK, "it was made beside that");
+    of_the_test = true;
+    object = metal_buffer_new(gpusync_device_metal(device), 16);
+    softmetal_hang(buffers[1]);
+    softmetal_fail(buffers[2], NULL, 2, NULL);
+    of_the_test = false;
+    must(!gpusync_commit(queues[1], buffers[1], &running), "a commit");
+    must(!gpusync_encode_wait(queues[0], buffers[0], ticket_at(queues[1], running)), "encode_wait");
+    must(!gpusync_encode_wait(queues[0], buffers[0], at(timelines[1], 1)), "encode_wait");
+    must(!gpusync_encode_signal(queues[0], buffers[0], at(timelines[0], 1)), "encode_signal");
+    must(!TRY_SUBMIT(queues[0], &ticket, WAITS(at(timelines[0], 0)), BUFFERS(buffers[0]), SIGNALS(at(timelines[0], 2)),
+                     .on_complete = run_nothing, .label = "a submission"), "a submission");
+    must(!gpusync_on_done(at(timelines[1], 1), run_nothing, NULL), "on_done");
+    must(!gpusync_release_after(queues[0], ticket, object), "release_after");
+    must(!gpusync_commit_marker(queues[1], buffers[1], NULL), "a marker");
+    of_the_test = true;
+    softmetal_unhang(buffers[1]);
+    metal_event_signal(gpusync_timeline_metal(timelines[1], NULL), 1);
+    of_the_test = false;
+    must(!gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL), "a wait");
+    must(!gpusync_timeline_signal(timelines[0], 3), "a signal");
+    must(!gpusync_commit(queues[0], buffers[2], &ticket), "a commit");
+    must(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL) == GPUSYNC_ERROR_EXECUTION, "a wait for failed work");
+    must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 20)), BUFFERS(buffers[3])), "a submission");
+    must(!gpusync_queue_cancel_held(queues[1]), "cancel");
+    must(!gpusync_command_buffer_discard(queues[0], buffers[4]), "a discard");
+    must(!gpusync_timeline_fail(timelines[0], NULL), "fail");
+    must(!gpusync_device_run_callbacks(device, 1, NULL), "run_callbacks");
+    for (i = 0; i < 2; i++) must(!gpusync_queue_destroy(queues[i]), "a destroy");
+    for (i = 0; i < 2; i++) must(!gpusync_timeline_destroy(timelines[i]), "a destroy");
+    must(!gpusync_device_destroy(device), "a destroy");
+    of_the_test = true;
+    metal_release(object);
     return unused;
 }
 
-static void *allocate_and_commit(void *user, size_t size, size_t alignment)
+static void test_ownership_every_message_that_may_autorelease_has_a_pool(void **state)
 {
-    if (__atomic_exchange_n(&grows.commits, false, __ATOMIC_SEQ_CST)) {
-        join(start(commit_another, NULL));
-        grows.committed++;
-    }
-    return memory_allocate(user, size, alignment);
+    (void)state;
+    softmetal_reset();
+    memset(&inside_metal, 0, sizeof inside_metal);
+    softmetal_set_message_hook(autorelease_inside, NULL);
+    softmetal_before = autorelease_in_a_dealloc;
+    join(start(tour_through_metal, NULL));
+    softmetal_before = NULL;
+    softmetal_set_message_hook(NULL, NULL);
+    assert_true(inside_metal.autoreleased > 20);
+    assert_int_equal(inside_metal.gone, inside_metal.autoreleased); /* each with its pool */
 }
 
-static void test_no_commit_waits_for_one_that_takes_memory(void **state)
+/* T9: Metal copies the block of the handler, and gpusync takes no memory of its own where work comes and goes. */
+static void test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs(void **state)
 {
-    enum { RING = 256 }; /* what a queue has place for without more memory */
-    gpusync_allocator allocator = {allocate_and_commit, memory_release, &grows.memory};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_device *device;
-    int i;
+    stage *s = stage_of(state);
+    long blocks = softmetal_live("block");
+    long allocations = 0;
+    unsigned i;
+    for (i = 1; i <= 100; i++) {
+        void *buffer = new_buffer(s->q[0]);
+        if (i == 11) allocations = kit_now().allocations;
+        commit(s->q[0], buffer);
+        assert_int_equal(softmetal_live("block"), blocks + 1);
+        assert_true(finish_next(s->q[0]));
+        assert_int_equal(softmetal_live("block"), blocks);
+    }
+    assert_int_equal(kit_now().allocations, allocations);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    assert_int_equal(softmetal_live("block"), blocks + (long)softmetal_outstanding(s->metal[0]));
+    finish_all(s);
+    assert_int_equal(softmetal_live("block"), blocks);
+}
+
+/* -- calls that refuse -------------------------------------------------------------------------------------------- */
+
+/* What no refused call changes, and the objects that it is refused with. */
+typedef struct scene {
+    stage *s;
+    gpusync_ticket ticket; /* what a program keeps there from before */
+    void *out;
+    void *open, *of_other, *late, *selfish, *doomed, *half; /* open ones */
+    void *sent, *held, *ended, *owner_committed, *foreign, *enqueued, *discarded, *string;
+    unsigned long retains[6];
+    uint64_t in_flight[3];
+    unsigned failures, room, log_lines;
+    long blocks, live;
+} scene;
+
+#define OLDER ((gpusync_ticket)77)
+
+static void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
+{
+    gpusync_error reason = {0};
+    reason.result = result;
+    assert_ok(gpusync_timeline_fail(timeline, &reason));
+}
+
+static void count_scene(scene *c)
+{
+    stage *s = c->s;
+    unsigned i;
+    void *kept[] = {c->open, c->late, c->sent, c->held, c->foreign, c->enqueued};
+    for (i = 0; i < 6; i++) c->retains[i] = softmetal_retain_count(kept[i]);
+    for (i = 0; i < 3; i++) c->in_flight[i] = gpusync_in_flight(s->q[i]);
+    c->failures = failures_of(s->q[0]) + failures_of(s->q[1]) + failures_of(s->q[2]);
+    c->room = room_of(s->q[0]);
+    c->log_lines = kit_now().log_lines;
+    c->blocks = kit_now().blocks;
+    c->live = softmetal_live(NULL);
+}
+
+static void set_scene(scene *c, stage *s)
+{
+    memset(c, 0, sizeof *c);
+    c->s = s;
+    c->ended = foreign_buffer(s->q[0]);
+    commit(s->q[0], c->ended);
+    finish_all(s);
+    c->open = new_buffer(s->q[0]);
+    c->of_other = new_buffer(s->q[1]);
+    c->sent = new_buffer(s->q[0]);
+    commit(s->q[0], c->sent);
+    c->held = waiting_buffer(s->q[1], at(s->t[0], 1));
+    commit(s->q[1], c->held);
+    c->foreign = foreign_buffer(s->q[0]);
+    c->enqueued = foreign_buffer(s->q[1]);
+    metal_enqueue(c->enqueued);
+    c->late = new_buffer(s->q[0]);
+    encode_signal(s->q[0], c->late, at(s->t[1], 4));
+    signal_value(s->t[1], 5);
+    c->selfish = waiting_buffer(s->q[0], at(s->t[1], 9));
+    c->doomed = new_buffer(s->q[0]);
+    encode_signal(s->q[0], c->doomed, at(s->t[2], 1));
+    fail_timeline(s->t[2], GPUSYNC_ERROR_COMPILE);
+    c->half = new_buffer(s->q[0]);
+    encode_signal(s->q[0], c->half, at(s->t[1], 20));
+    c->owner_committed = foreign_buffer(s->q[0]);
+    metal_commit(c->owner_committed);
+    c->discarded = foreign_buffer(s->q[0]);
+    encode_wait(s->q[0], c->discarded, at(s->t[1], 1));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], c->discarded));
+    c->string = metal_string_new("no command buffer, only a longer text");
+    while (has_room(s->q[2])) (void)new_buffer(s->q[2]);
+    c->ticket = OLDER;
+    (void)room_of(s->q[0]); /* what gpusync keeps for its next buffer it may have kept before */
+    count_scene(c);
+}
+
+static void refused_at(scene *c, gpusync_result got, gpusync_result expected, const char *call, int line)
+{
+    scene now = *c;
+    assert_result_at(got, expected, call, __FILE__, line);
+    count_scene(&now);
+    if (c->ticket != OLDER || c->out != NULL || memcmp(now.retains, c->retains, sizeof now.retains) ||
+        memcmp(now.in_flight, c->in_flight, sizeof now.in_flight) || now.failures != c->failures ||
+        now.room != c->room || now.log_lines != c->log_lines || now.blocks != c->blocks || now.live != c->live) {
+        print_error("%s, line %d: changed something (ticket %lld, blocks %ld, objects %ld, room %d)\n", call, line,
+                    (long long)c->ticket, now.blocks - c->blocks, now.live - c->live, (int)(now.room - c->room));
+        _fail(__FILE__, line);
+    }
+}
+#define refused(call, expected) refused_at(&c, (call), GPUSYNC_##expected, #call, __LINE__)
+
+static gpusync_result make(scene *c, gpusync_queue *queue, const gpusync_command_buffer_desc *desc)
+{
+    c->out = c; /* a refused call puts NULL there */
+    return gpusync_command_buffer_create(queue, desc, 0, &c->out);
+}
+
+static void strike_scene(scene *c)
+{
+    stage *s = c->s;
+    signal_value(s->t[0], 1);
+    commit(s->q[1], c->enqueued);
+    commit(s->q[0], c->open);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 3, NULL)); /* the next number: no refused call has used one up */
+    assert_ok(gpusync_poll(s->q[1], 2, NULL));
+    metal_release(c->enqueued);
+    metal_release(c->ended);
+    metal_release(c->foreign);
+    metal_release(c->owner_committed);
+    metal_release(c->discarded);
+    metal_release(c->string);
+}
+
+/* S5: a call that refuses has changed nothing; T14: nor written the ticket. */
+static void test_S5_T14_F6_a_refused_call_has_changed_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *q = s->q[0];
+    gpusync_ticket *ticket;
+    scene c;
+    set_scene(&c, s);
+    ticket = &c.ticket;
+    /* gpusync_commit */
+    refused(gpusync_commit(NULL, c.open, ticket), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_commit(q, NULL, ticket), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_commit(s->q[1], c.open, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit(q, c.of_other, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit(s->q[1], c.foreign, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit(q, c.sent, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(q, c.ended, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(q, c.owner_committed, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(s->q[1], c.held, ticket), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_commit(s->q[1], c.enqueued, ticket), ERROR_ENQUEUED);
+    refused(gpusync_commit(q, c.late, ticket), ERROR_NOT_RISING);
+    refused(gpusync_commit(q, c.doomed, ticket), ERROR_COMPILE);
+    refused(gpusync_commit(q, c.late, NULL), ERROR_NOT_RISING);
+    /* gpusync_submit: the same, about any of its buffers */
+    refused(TRY_SUBMIT(NULL, ticket, BUFFERS(c.open)), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_submit(q, NULL, ticket), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, NULL)), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.open)), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), .flags = 1u << 30), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.of_other)), ERROR_WRONG_QUEUE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.sent)), ERROR_ALREADY_COMMITTED);
+    refused(TRY_SUBMIT(s->q[1], ticket, BUFFERS(c.of_other, c.held)), ERROR_ALREADY_COMMITTED);
+    refused(TRY_SUBMIT(s->q[1], ticket, BUFFERS(c.of_other, c.enqueued)), ERROR_ENQUEUED);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.late)), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.doomed)), ERROR_COMPILE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(at(s->t[2], 1))), ERROR_COMPILE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, 3))), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, GPUSYNC_EVERYTHING))), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(ticket_at(q, 1))), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.half), SIGNALS(at(s->t[1], 20))), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.selfish), SIGNALS(at(s->t[1], 9))), ERROR_NOT_RISING); /* waits for 9 */
+    refused(TRY_SUBMIT(q, ticket, WAITS(at(s->t[1], 9)), SIGNALS(at(s->t[1], 8))), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(s->q[2], ticket, SIGNALS(at(s->t[1], 30))), ERROR_QUEUE_FULL);
+    refused(TRY_SUBMIT(s->q[2], ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), ERROR_QUEUE_FULL);
+    /* gpusync_commit_marker */
+    refused(gpusync_commit_marker(NULL, NULL, ticket), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_commit_marker(q, c.open, ticket), ERROR_NOT_COMMITTED);
+    refused(gpusync_commit_marker(q, c.foreign, ticket), ERROR_NOT_COMMITTED);
+    refused(gpusync_commit_marker(s->q[1], c.held, ticket), ERROR_NOT_COMMITTED);
+    refused(gpusync_commit_marker(s->q[1], c.sent, ticket), ERROR_WRONG_QUEUE);
+    refused(gpusync_commit_marker(s->q[2], NULL, ticket), ERROR_QUEUE_FULL);
+    /* gpusync_encode_wait, gpusync_encode_signal */
+    refused(gpusync_encode_wait(q, c.sent, at(s->t[1], 20)), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_encode_wait(s->q[1], c.held, at(s->t[1], 20)), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_encode_signal(s->q[1], c.held, at(s->t[1], 30)), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_encode_wait(s->q[1], c.foreign, at(s->t[1], 20)), ERROR_WRONG_QUEUE);
+    refused(gpusync_encode_signal(q, c.open, at(s->t[2], 1)), ERROR_COMPILE);
+    refused(gpusync_encode_signal(q, c.open, at(s->t[1], 5)), ERROR_NOT_RISING);
+    refused(gpusync_encode_wait(q, c.open, ticket_at(q, 3)), ERROR_INVALID_TICKET);
+    refused(gpusync_encode_wait(q, c.half, at(s->t[1], 20)), ERROR_INVALID_ARGUMENT); /* behind a signal */
+    /* gpusync_command_buffer_create */
+    refused(make(&c, NULL, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_command_buffer_create(q, NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
+    refused(make(&c, q, &(gpusync_command_buffer_desc){.descriptor = c.string}), ERROR_INVALID_ARGUMENT);
+    refused(make(&c, q, &(gpusync_command_buffer_desc){.descriptor = s->metal[0]}), ERROR_INVALID_ARGUMENT);
+    refused(make(&c, s->q[2], NULL), TIMEOUT);
+    /* gpusync_command_buffer_discard */
+    refused(gpusync_command_buffer_discard(NULL, c.open), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_command_buffer_discard(q, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_command_buffer_discard(q, c.sent), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(s->q[1], c.held), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(q, c.ended), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(q, c.foreign), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(q, c.discarded), ERROR_UNKNOWN_BUFFER);
+    refused(gpusync_command_buffer_discard(s->q[1], c.open), ERROR_UNKNOWN_BUFFER);
+    /* tickets */
+    refused(gpusync_poll(NULL, 1, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_poll(q, 3, NULL), ERROR_INVALID_TICKET);
+    refused(gpusync_poll(q, GPUSYNC_EVERYTHING - 1, NULL), ERROR_INVALID_TICKET);
+    refused(gpusync_wait(NULL, 1, 0, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_wait(q, 3, GPUSYNC_FOREVER, NULL), ERROR_INVALID_TICKET);
+    refused(gpusync_queue_cancel_held(NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_clear_failure(NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_clear_failure(q), ERROR_INVALID_ARGUMENT); /* not sticky */
+    refused(gpusync_device_wait(NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
+    strike_scene(&c);
+}
+
+/* Of a buffer of the program's that was not open: it is not open after the refusal either, takes no room, and goes when
+   the program lets it go. */
+static void test_S5_a_refused_encode_opens_no_buffer(void **state)
+{
+    stage *s = stage_of(state);
+    void *foreign = foreign_buffer(s->q[0]);
+    unsigned room = room_of(s->q[0]);
+    fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
+    assert_result(gpusync_encode_wait(s->q[0], foreign, ticket_at(s->q[0], 1)), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_encode_signal(s->q[0], foreign, ticket_at(s->q[0], 0)), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_encode_signal(s->q[0], foreign, at(s->t[0], 1)), GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(room_of(s->q[0]), room);
+    assert_int_equal(softmetal_retain_count(foreign), 1);
+    assert_result(gpusync_command_buffer_discard(s->q[0], foreign), GPUSYNC_ERROR_UNKNOWN_BUFFER);
+    metal_release(foreign);
+}
+
+/* Without a queue of the program's Metal is asked for one, and has none. */
+static gpusync_result make_queue(scene *c, gpusync_device *device, void *metal_queue)
+{
+    gpusync_queue_desc desc = {0};
+    gpusync_queue *queue = (gpusync_queue *)(void *)c;
+    gpusync_result result;
+    desc.metal_queue = metal_queue;
+    if (!metal_queue) softmetal_fail_creation(1, true);
+    result = gpusync_queue_create(device, &desc, &queue);
+    softmetal_fail_creation(0, false);
+    c->out = queue;
+    return result;
+}
+
+static void test_S5_a_refused_queue_leaves_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *device = softmetal_new_device();
+    void *of_other = metal_queue_new(device, 8);
+    scene c;
+    set_scene(&c, s);
+    refused(make_queue(&c, NULL, NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_create(s->device, NULL, NULL), ERROR_INVALID_ARGUMENT);
+    refused(make_queue(&c, s->device, c.string), ERROR_UNSUPPORTED);
+    refused(make_queue(&c, s->device, of_other), ERROR_INVALID_ARGUMENT);
+    refused(make_queue(&c, s->device, NULL), ERROR_METAL_NIL);
+    assert_int_equal(softmetal_retain_count(of_other), 1);
+    metal_release(of_other);
+    metal_release(device);
+    strike_scene(&c);
+}
+
+/* K15: its retainedReferences count, so nothing may stand beside it. */
+static void test_S5_K15_a_descriptor_that_cannot_be_used_is_refused(void **state)
+{
+    stage *s = stage_of(state);
+    void *descriptor = metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
+    gpusync_command_buffer_desc desc = {.descriptor = descriptor, .unretained_references = true};
+    void *out = s;
+    assert_result(gpusync_command_buffer_create(s->q[0], &desc, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(out);
+    desc.unretained_references = false;
+    softmetal_hide_selector("commandBufferWithDescriptor:");
+    out = s;
+    assert_result(gpusync_command_buffer_create(s->q[0], &desc, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(out);
+    assert_int_equal(room_of(s->q[0]), ROOM);
+    assert_int_equal(softmetal_retain_count(descriptor), 1);
+    metal_release(descriptor);
+}
+
+static void refused_device(const gpusync_device_desc *desc, gpusync_result expected)
+{
+    gpusync_device *device = (gpusync_device *)(uintptr_t)desc;
+    long blocks = kit_now().blocks;
+    long live = softmetal_live(NULL);
+    assert_result(gpusync_device_create(desc, &device), expected);
+    assert_null(device);
+    assert_int_equal(kit_now().blocks, blocks);
+    assert_int_equal(softmetal_live(NULL), live);
+}
+
+/* The system's default device is asked for first, then the list of all. */
+static void test_S5_a_refused_device_leaves_nothing(void **state)
+{
+    gpusync_hooks no_unpark = {.park = kit_hooks.park};
+    gpusync_hooks no_park = {.unpark = kit_hooks.unpark};
+    void *string = metal_string_new("no device");
+    gpusync_device_desc desc = {.hooks = &no_unpark};
+    gpusync_device *device = NULL;
+    long step;
+    (void)state;
+    softmetal_reset();
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    desc.hooks = &no_park;
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    desc = (gpusync_device_desc){.callback_mode = (gpusync_callback_mode)(GPUSYNC_CALLBACKS_MANUAL + 1)};
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    desc = (gpusync_device_desc){.metal_device = string};
+    refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_device_create(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    softmetal_fail_creation(1, true);
+    refused_device(NULL, GPUSYNC_ERROR_NO_DEVICE);
+    softmetal_fail_creation(1, false);
+    assert_ok(gpusync_device_create(NULL, &device));
+    softmetal_fail_creation(0, false);
+    assert_non_null(gpusync_device_metal(device));
+    assert_ok(gpusync_device_destroy(device));
+    for (step = 1;; step++) {
+        gpusync_result result;
+        memory_fail(step, true);
+        result = gpusync_device_create(NULL, &device);
+        memory_fail(0, false);
+        if (result == GPUSYNC_OK) break;
+        assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+        assert_null(device);
+    }
+    assert_true(step > 1);
+    assert_ok(gpusync_device_destroy(device));
+    metal_release(string);
+}
+
+/* Where Metal has no object to give, a call has taken neither number nor place. */
+static void test_S5_where_metal_returns_nil_nothing_has_changed(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = OLDER;
+    void *buffer = new_buffer(s->q[0]);
+    void *out = s;
+    unsigned room = room_of(s->q[0]);
+    note n = {0};
+    softmetal_fail_creation(1, true);
+    assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_METAL_NIL);
+    assert_null(out);
+    assert_result(gpusync_commit_marker(s->q[0], NULL, &ticket), GPUSYNC_ERROR_METAL_NIL);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .on_complete = remember,
+                             .user = &n),
+                  GPUSYNC_ERROR_METAL_NIL);
+    softmetal_fail_creation(0, false);
+    assert_int_equal(ticket, OLDER);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_int_equal(room_of(s->q[0]), room);
+    assert_int_equal(SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1))), 1);
+    settle(s);
+    assert_int_equal(value_of(s->t[0]), 1);
+    assert_int_equal(calls_of(&n), 0);
+}
+
+/* One call of each kind, which allocates or does not. */
+static gpusync_result call_with_little_memory(stage *s, unsigned kind, void *foreign, gpusync_ticket *ticket, note *n)
+{
+    gpusync_queue *queue = NULL;
+    gpusync_result result;
+    void *made = NULL;
+    switch (kind) {
+    case 0:
+        result = gpusync_command_buffer_create(s->q[0], NULL, 0, &made);
+        if (result == GPUSYNC_OK) assert_ok(gpusync_command_buffer_discard(s->q[0], made));
+        else assert_null(made);
+        return result;
+    case 1: return gpusync_commit(s->q[0], foreign, ticket);
+    case 2:
+        return TRY_SUBMIT(s->q[0], ticket, WAITS(at(s->t[0], 1), ticket_at(s->q[1], 0)), BUFFERS(foreign),
+                          SIGNALS(at(s->t[1], 1)), .on_complete = remember, .user = n, .label = "little");
+    case 3: return gpusync_commit_marker(s->q[0], NULL, ticket);
+    default:
+        result = gpusync_queue_create(s->device, NULL, &queue);
+        if (result == GPUSYNC_OK) assert_ok(gpusync_queue_destroy(queue));
+        else assert_null(queue);
+        return result;
+    }
+}
+
+static void test_R16_without_memory_a_call_has_changed_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned kind;
+    signal_value(s->t[0], 1);
+    for (kind = 0; kind < 5; kind++) {
+        void *foreign = foreign_buffer(s->q[0]);
+        gpusync_ticket ticket = OLDER;
+        gpusync_ticket before = commit_new(s->q[0]);
+        unsigned long retains = softmetal_retain_count(foreign);
+        unsigned room = room_of(s->q[0]);
+        gpusync_result result;
+        long allocation = 0;
+        note n = {0};
+        do {
+            memory_fail(++allocation, false);
+            result = call_with_little_memory(s, kind, foreign, &ticket, &n);
+            memory_fail(0, false);
+            if (result == GPUSYNC_OK) break;
+            assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+            assert_int_equal(ticket, OLDER);
+            assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+            assert_int_equal(softmetal_retain_count(foreign), retains);
+            assert_int_equal(room_of(s->q[0]), room);
+        } while (allocation < 100);
+        assert_ok(result);
+        if (kind >= 1 && kind <= 3) assert_int_equal(ticket, before + 1);
+        settle(s);
+        if (kind == 2) assert_noted(&n, GPUSYNC_OK);
+        assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+        metal_release(foreign);
+    }
+    assert_int_equal(value_of(s->t[1]), 1);
+}
+
+enum { RIVALS = 4, RIVALRIES = 2000 };
+
+static struct {
+    gpusync_queue *queue;
+    gate go;
+    unsigned failures;
+} rivalry;
+
+static void *make_one(void *argument)
+{
+    unsigned i;
+    for (i = 0; i < RIVALRIES / SLOW; i++) {
+        void *buffer = NULL;
+        gate_wait(&rivalry.go); /* the queue is there */
+        if (gpusync_command_buffer_create(rivalry.queue, NULL, 0, &buffer)) COUNT(&rivalry.failures);
+        gate_wait(&rivalry.go); /* each has asked */
+    }
+    return argument;
+}
+
+/* What gpusync keeps for its next work, of one that was discarded, is enough for one of them. There is memory. */
+static void test_R16_rivals_get_their_memory(void **state)
+{
+    gpusync_device_desc desc = {.hooks = &kit_hooks, .spin = &no_spin};
+    pthread_t threads[RIVALS];
+    unsigned i;
     (void)state;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
-    memset(&grows, 0, sizeof grows);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.allocator = &allocator;
-    if (!metal4_run()) queue_desc.max_command_buffer_count = RING + 4;
-    assert_ok(gpusync_device_create(&device_desc, &device));
-    grows.queue = queue_of_kind(metal4_run() ? QUEUE_OF_METAL4 : QUEUE_OF_GPUSYNC, device, &queue_desc);
-    must_return_within(20);
-    for (i = 0; i < RING; i++) (void)commit_empty_to(grows.queue, NULL);
-    grows.other = buffer_of(grows.queue);
-    PUT(&grows.commits, true);
-    (void)commit_empty_to(grows.queue, NULL); /* its ticket finds no place */
-    assert_int_equal(grows.committed, 1);
-    has_returned();
-    finish_queue(grows.queue);
-    assert_true(gpusync_is_idle(grows.queue));
-    assert_ok(gpusync_queue_destroy(grows.queue));
-    assert_ok(gpusync_device_destroy(device));
-    drop_recordings();
-    assert_int_equal(grows.memory.live, 0);
+    memset(&rivalry, 0, sizeof rivalry);
+    gate_init(&rivalry.go, RIVALS + 1);
+    for (i = 0; i < RIVALS; i++) threads[i] = start(make_one, NULL);
+    for (i = 0; i < RIVALRIES / SLOW; i++) {
+        gpusync_device *device;
+        assert_ok(gpusync_device_create(&desc, &device));
+        assert_ok(gpusync_queue_create(device, NULL, &rivalry.queue));
+        assert_ok(gpusync_command_buffer_discard(rivalry.queue, new_buffer(rivalry.queue)));
+        gate_wait(&rivalry.go);
+        gate_wait(&rivalry.go);
+        assert_ok(gpusync_queue_destroy(rivalry.queue)); /* discards what is open */
+        assert_ok(gpusync_device_destroy(device));
+    }
+    for (i = 0; i < RIVALS; i++) join(threads[i]);
+    gate_destroy(&rivalry.go);
+    assert_int_equal(rivalry.failures, 0);
 }
 
-int main(int argc, char **argv)
+static void test_S5_a_lost_device_refuses_new_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *queue = (gpusync_queue *)(void *)s;
+    gpusync_ticket ticket = OLDER;
+    void *open = new_buffer(s->q[0]);
+    void *out = s;
+    void *behind = foreign_buffer(s->q[1]);
+    commit(s->q[1], behind);
+    commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_all(s);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_result(gpusync_commit(s->q[0], open, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(open)), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(TRY_SUBMIT(s->q[1], &ticket, .label = "empty"), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_commit_marker(s->q[1], behind, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_command_buffer_create(s->q[1], NULL, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_result(gpusync_queue_create(s->device, NULL, &queue), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(ticket, OLDER);
+    assert_null(out);
+    assert_null(queue);
+    assert_int_equal(gpusync_in_flight(s->q[1]), 0);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    metal_release(behind);
+}
+
+/* A refused buffer is as before: it goes when the reason has gone. */
+static void test_S5_a_refused_buffer_may_be_committed_later(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    void *enqueued = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = OLDER;
+    metal_enqueue(enqueued);
+    mark(s, enqueued, 1);
+    commit(s->q[0], held);
+    assert_result(gpusync_commit(s->q[0], enqueued, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    signal_value(s->t[0], 1);
+    assert_ok(gpusync_commit(s->q[0], enqueued, &ticket));
+    assert_int_equal(ticket, 2);
+    finish_all(s);
+    assert_marks(1);
+    metal_release(enqueued);
+}
+
+/* -- enqueued buffers --------------------------------------------------------------------------------------------- */
+
+enum { FOR_A_WAIT, BEHIND_HELD_WORK, FOR_THE_ORDER_OF_VALUES };
+
+static void test_R5_an_enqueued_buffer_is_not_held(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned reason;
+    unsigned submits;
+    for (reason = FOR_A_WAIT; reason <= FOR_THE_ORDER_OF_VALUES; reason++)
+        for (submits = 0; submits < 2; submits++) {
+            gpusync_timeline *mine = new_timeline(s->device);
+            void *enqueued = foreign_buffer(s->q[0]);
+            gpusync_ticket ticket = OLDER;
+            gpusync_result result;
+            metal_enqueue(enqueued);
+            if (reason == FOR_A_WAIT) encode_wait(s->q[0], enqueued, at(mine, 1));
+            if (reason == BEHIND_HELD_WORK) SUBMIT(s->q[0], WAITS(at(mine, 1)));
+            if (reason == FOR_THE_ORDER_OF_VALUES) {
+                SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(mine, 1)));
+                encode_signal(s->q[0], enqueued, at(mine, 2));
+            }
+            if (submits) result = TRY_SUBMIT(s->q[0], &ticket, BUFFERS(enqueued));
+            else result = gpusync_commit(s->q[0], enqueued, &ticket);
+            assert_result(result, GPUSYNC_ERROR_ENQUEUED);
+            assert_int_equal(ticket, OLDER);
+            assert_int_equal(metal_status(enqueued), 1); /* Enqueued, as before */
+            if (reason == FOR_THE_ORDER_OF_VALUES) finish_all(s);
+            else signal_value(mine, 1);
+            commit(s->q[0], enqueued);
+            assert_true(is_sent(enqueued));
+            finish_all(s);
+            metal_release(enqueued);
+            assert_ok(gpusync_timeline_destroy(mine));
+        }
+}
+
+static void test_R5_an_enqueued_buffer_that_need_not_be_held_goes(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = foreign_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    gpusync_ticket ticket = 0;
+    metal_enqueue(first);
+    encode_wait(s->q[0], first, at(s->t[0], 1));
+    mark(s, first, 1);
+    mark(s, second, 2);
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)));
+    commit(s->q[0], second);
+    /* What signals the value might stand behind the buffer in Metal's queue. */
+    assert_result(gpusync_commit(s->q[0], first, &ticket), GPUSYNC_ERROR_ENQUEUED);
+    while (finish_next(s->q[1])) continue;
+    ticket = commit(s->q[0], first); /* its ticket is higher, its place in Metal's queue is not */
+    assert_true(is_sent(first));
+    finish_all(s);
+    assert_marks(1, 2);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    metal_release(first);
+}
+
+/* -- discard ------------------------------------------------------------------------------------------------------ */
+
+static void test_T4_a_discard_signals_nothing_and_withdraws_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *dropped = new_buffer(s->q[0]);
+    job waits = {0};
+    encode_signal(s->q[0], dropped, at(s->t[0], 1));
+    job_value(&waits, s->t[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], dropped));
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_false(job_is_over(&waits));
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_ok(job_end(&waits));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_int_equal(failures_of(s->q[0]), 0);
+}
+
+/* -- markers ------------------------------------------------------------------------------------------------------ */
+
+static void test_T2_a_marker_tells_the_end_of_what_other_code_committed(void **state)
+{
+    stage *s = stage_of(state);
+    void *others = foreign_buffer(s->q[0]);
+    void *later = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket = 0;
+    note n = {0};
+    mark(s, others, 1);
+    metal_commit(others);
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, &ticket));
+    assert_int_equal(ticket, 1);
+    on_done(ticket_at(s->q[0], ticket), &n);
+    metal_commit(later);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    softmetal_finish(others);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_true(finish_next(s->q[0]));
+    assert_marks(1);
+    assert_true(gpusync_is_done(s->q[0], ticket)); /* `later` is not among it */
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_noted(&n, GPUSYNC_OK);
+    finish_all(s);
+    metal_release(later);
+    metal_release(others);
+}
+
+static void test_T2_the_marker_behind_a_buffer_that_failed_fails(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned ended;
+    for (ended = 0; ended < 2; ended++) { /* before the marker, or after it */
+        void *others = foreign_buffer(s->q[0]);
+        gpusync_ticket behind = 0;
+        gpusync_ticket blind = 0;
+        unsigned before = failures_of(s->q[0]);
+        softmetal_fail_as(others, SOFTMETAL_OUT_OF_MEMORY, NULL);
+        metal_commit(others);
+        if (ended) finish_all(s);
+        assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
+        assert_ok(gpusync_commit_marker(s->q[0], NULL, &blind));
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[0], behind, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_poll(s->q[0], blind, NULL)); /* the end, and not the success */
+        assert_int_equal(failures_of(s->q[0]), before + 1);
+        assert_int_equal(failure_at(s->q[0], before).ticket, behind);
+        assert_int_equal(failure_at(s->q[0], before).failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+        assert_true(failure_at(s->q[0], before).transient);
+        metal_release(others);
+    }
+}
+
+static void test_T2_a_look_finds_the_failure_that_a_marker_stands_behind(void **state)
+{
+    stage *s = stage_of(state);
+    void *others = foreign_buffer(s->q[0]);
+    gpusync_ticket behind = 0;
+    softmetal_fail_as(others, SOFTMETAL_OUT_OF_MEMORY, NULL);
+    metal_commit(others);
+    assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
+    softmetal_lose_handlers(softmetal_last_buffer(s->metal[0]));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], behind, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    metal_release(others);
+}
+
+static void test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds(void **state)
+{
+    stage *s = stage_of(state);
+    void *others = foreign_buffer(s->q[0]);
+    void *mine = new_buffer(s->q[0]);
+    gpusync_ticket behind = 0;
+    gpusync_ticket of_mine = 0;
+    long live = softmetal_live("command_buffer");
+    metal_commit(others);
+    commit(s->q[0], mine);
+    assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
+    metal_release(others); /* retained until the ticket has ended */
+    assert_ok(gpusync_commit_marker(s->q[0], mine, &of_mine));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], behind, NULL));
+    assert_ok(gpusync_poll(s->q[0], of_mine, NULL));
+    assert_int_equal(softmetal_live("command_buffer"), live - 2);
+}
+
+static void test_R6_a_marker_passes_held_work_and_its_end_is_told_alone(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    gpusync_ticket ordered = commit(s->q[0], held);
+    gpusync_ticket marker = 0;
+    note n = {0};
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, &marker));
+    on_done(ticket_at(s->q[0], marker), &n);
+    assert_true(finish_next(s->q[0]));
+    assert_false(is_sent(held));
+    assert_ok(gpusync_poll(s->q[0], marker, NULL));
+    assert_ok(gpusync_wait(s->q[0], marker, GPUSYNC_FOREVER, NULL));
+    assert_noted(&n, GPUSYNC_OK);
+    assert_false(gpusync_is_done(s->q[0], marker)); /* late, for the work before it goes on */
+    assert_result(gpusync_poll(s->q[0], ordered, NULL), GPUSYNC_NOT_READY);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], marker));
+}
+
+/* Ordered work behind a marker does not wait for it, but is_done of that work does. */
+static void test_R6_ordered_work_does_not_wait_for_a_marker(void **state)
+{
+    stage *s = stage_of(state);
+    void *slow = foreign_buffer(s->q[0]);
+    void *mine = new_buffer(s->q[0]);
+    gpusync_ticket marker = 0;
+    gpusync_ticket ticket;
+    metal_commit(slow);
+    assert_ok(gpusync_commit_marker(s->q[0], slow, &marker));
+    ticket = commit(s->q[0], mine);
+    softmetal_finish(mine); /* shares nothing with the others, so Metal may run it first */
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_result(gpusync_poll(s->q[0], marker, NULL), GPUSYNC_NOT_READY);
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    metal_release(slow);
+}
+
+/* -- room --------------------------------------------------------------------------------------------------------- */
+
+static void take_open(stage *s)
+{
+    (void)new_buffer(s->q[0]);
+}
+
+static void take_sent(stage *s)
+{
+    commit_new(s->q[0]);
+}
+
+static void take_held(stage *s)
+{
+    commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+}
+
+static void take_held_behind(stage *s) /* two: one that waits, and one in line */
+{
+    take_held(s);
+    commit_new(s->q[0]);
+}
+
+static void take_submission(stage *s) /* two buffers, one ticket */
+{
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])));
+}
+
+static void take_empty(stage *s) /* no buffer, one ticket */
+{
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+}
+
+static void take_empty_host_sync(stage *s)
+{
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+}
+
+static void take_marker(stage *s)
+{
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
+}
+
+static void take_foreign(stage *s)
+{
+    void *buffer = foreign_buffer(s->q[0]);
+    commit(s->q[0], buffer);
+    metal_release(buffer);
+}
+
+static void take_foreign_open(stage *s) /* open from the first encode on */
+{
+    void *buffer = foreign_buffer(s->q[0]);
+    encode_wait(s->q[0], buffer, at(s->t[0], 1));
+    metal_release(buffer);
+}
+
+static void test_R10_room_counts_command_buffers_and_tickets(void **state)
+{
+    static const struct {
+        const char *name;
+        void (*take)(stage *s);
+        unsigned places;
+    } rows[] = {
+        {"open", take_open, 1},
+        {"sent", take_sent, 1},
+        {"held", take_held, 1},
+        {"held behind held work", take_held_behind, 2},
+        {"a submission of two", take_submission, 2},
+        {"a submission without buffers", take_empty, 1},
+        {"the same, HOST_SYNC", take_empty_host_sync, 1},
+        {"a marker", take_marker, 1},
+        {"the program's own", take_foreign, 1},
+        {"the program's own, open", take_foreign_open, 1},
+    };
+    size_t i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        stage_desc desc = {.timelines = 1, .queue = {.max_command_buffer_count = ROOM}};
+        unsigned room;
+        stage s;
+        stage_open(&s, &desc);
+        assert_int_equal(room_of(s.q[0]), ROOM);
+        rows[i].take(&s);
+        room = room_of(s.q[0]);
+        if (room != ROOM - rows[i].places) fail_msg("%s: room for %u of %u is left", rows[i].name, room, ROOM);
+        signal_value(s.t[0], 1);
+        finish_all(&s);
+        if (rows[i].take != take_open && rows[i].take != take_foreign_open) assert_int_equal(room_of(s.q[0]), ROOM);
+        stage_close(&s);
+    }
+    (void)state;
+}
+
+static void test_R10_the_default_is_63(void **state)
+{
+    stage *s = stage_of(state);
+    assert_int_equal(room_of(s->q[0]), 63);
+}
+
+enum { BY_HANDLER, BY_LOOK, BY_CALL, BY_DISCARD, BY_CANCEL, BY_CALLS };
+
+/* What brings a place back. A call with a timeout of 0 looks once, so it finds work that has ended itself. */
+static void test_R10_a_place_comes_back_at_the_end(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned by;
+    for (by = BY_HANDLER; by < BY_CALLS; by++) {
+        void *buffer = new_buffer(s->q[0]);
+        void *last = NULL;
+        while (has_room(s->q[0])) last = new_buffer(s->q[0]);
+        if (by == BY_CANCEL) encode_wait(s->q[0], buffer, at(s->t[0], by + 1));
+        if (by != BY_DISCARD) commit(s->q[0], buffer);
+        assert_false(has_room(s->q[0]));
+        if (by == BY_HANDLER) softmetal_finish(buffer);
+        if (by == BY_LOOK || by == BY_CALL) softmetal_complete(buffer);
+        if (by == BY_LOOK) assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
+        if (by == BY_DISCARD) assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+        if (by == BY_CANCEL) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+        assert_true(has_room(s->q[0]));
+        finish_all(s);
+        assert_ok(gpusync_command_buffer_discard(s->q[0], last));
+        while (room_of(s->q[0]) < ROOM) {
+            void *left = softmetal_last_buffer(s->metal[0]);
+            assert_non_null(left);
+            assert_ok(gpusync_command_buffer_discard(s->q[0], left));
+        }
+    }
+}
+
+/* A limit of billions does not wrap around to a few. */
+static void test_R10_a_huge_limit_is_no_small_one(void **state)
+{
+    static const uint32_t limits[] = {UINT32_MAX, UINT32_MAX / 3 + 1, UINT32_MAX / 2, UINT32_MAX / 8 + 1};
+    stage *s = stage_of(state);
+    unsigned i, k;
+    for (i = 0; i < LENGTH(limits); i++) {
+        gpusync_queue_desc desc = {.max_command_buffer_count = limits[i]};
+        gpusync_queue *queue;
+        void *metal;
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        metal = metal_retain(gpusync_queue_metal(queue));
+        assert_int_equal(room_of(queue), 64); /* as many as it tries */
+        for (k = 0; k < 4; k++)
+            SUBMIT(queue, WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[1], 4 * i + k + 1)));
+        signal_value(s->t[0], i + 1);
+        while (finish_next_of(metal)) {}
+        assert_ok(gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL));
+        assert_int_equal(value_of(s->t[1]), 4 * i + 4);
+        assert_ok(gpusync_queue_destroy(queue));
+        metal_release(metal);
+    }
+}
+
+/* The buffers of a submission that is refused are open as before, and keep their places until their own end. */
+static void test_R10_a_refused_submission_costs_no_place(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < 3; i++) {
+        void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+        encode_signal(s->q[0], buffers[1], at(s->t[0], 2 * i + 1));
+        signal_value(s->t[0], 2 * i + 1);
+        assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(buffers[0], buffers[1])), GPUSYNC_ERROR_NOT_RISING);
+        assert_int_equal(room_of(s->q[0]), ROOM - 2);
+        commit(s->q[0], buffers[0]);
+        assert_ok(gpusync_command_buffer_discard(s->q[0], buffers[1]));
+        finish_all(s);
+        assert_int_equal(room_of(s->q[0]), ROOM);
+    }
+}
+
+static void *queue_of_handler;
+static bool room_in_handler;
+
+static void see_room(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    room_in_handler = has_room((gpusync_queue *)queue_of_handler);
+}
+
+/* A program that makes its next buffer when it is told of the end of the last finds room. */
+static void test_R10_the_place_is_there_when_a_callback_runs(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    while (has_room(s->q[0])) (void)new_buffer(s->q[0]);
+    queue_of_handler = s->q[0];
+    room_in_handler = false;
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), see_room, NULL));
+    softmetal_finish(buffer);
+    run_callbacks(s);
+    assert_true(room_in_handler);
+}
+
+/* The program's own buffers never wait, and are counted. */
+static void test_R10_buffers_of_the_program_may_exceed_the_limit(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < 2 * ROOM; i++) take_foreign(s);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2 * ROOM);
+    assert_int_equal(kit_now().parks, 0);
+    for (i = 0; i < 2 * ROOM; i++) {
+        assert_int_equal(has_room(s->q[0]), 2 * ROOM - i < ROOM);
+        assert_true(finish_next(s->q[0]));
+    }
+    assert_int_equal(room_of(s->q[0]), ROOM);
+}
+
+static void test_R10_submit_and_marker_never_wait(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = OLDER;
+    void *open = new_buffer(s->q[0]);
+    note n = {0};
+    while (has_room(s->q[0])) take_sent(s);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, WAITS(at(s->t[0], 1)), .on_complete = remember, .user = &n),
+                  GPUSYNC_ERROR_QUEUE_FULL);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, .flags = GPUSYNC_SUBMIT_HOST_SYNC), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_result(gpusync_commit_marker(s->q[0], NULL, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
+    assert_int_equal(ticket, OLDER);
+    assert_int_equal(kit_now().parks, 0);
+    SUBMIT(s->q[0], BUFFERS(open)); /* has its place already */
+    finish_all(s);
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, &ticket));
+    finish_all(s);
+    assert_int_equal(calls_of(&n), 0);
+}
+
+/* On a Metal queue of the program's the buffers that gpusync makes count, too. The limit is 4, and some are open. */
+static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void **state)
+{
+    static const struct {
+        const char *name;
+        bool waits, signals, empty;
+        uint32_t flags;
+        unsigned open; /* with the one that is submitted */
+        bool fits;
+    } rows[] = {
+        {"plain", false, false, false, 0, 4, true},
+        {"host waits and signals", true, true, false, GPUSYNC_SUBMIT_HOST_SYNC, 4, true},
+        {"one for the signal", false, true, false, 0, 4, false},
+        {"one for the signal", false, true, false, 0, 3, true},
+        {"one for the wait", true, false, false, 0, 4, false},
+        {"one for the wait", true, false, false, 0, 3, true},
+        {"two", true, true, false, 0, 3, false},
+        {"two", true, true, false, 0, 2, true},
+        {"without buffers, a signal", false, true, true, 0, 4, false},
+        {"without buffers, a signal", false, true, true, 0, 3, true},
+        {"without buffers, both", true, true, true, 0, 2, true},
+        {"without buffers or points", false, false, true, 0, 4, false},
+        {"without buffers or points", false, false, true, 0, 3, true},
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++) {
+        stage_desc desc = {.timelines = 2};
+        gpusync_submission submission = {0};
+        gpusync_ticket ticket = OLDER;
+        gpusync_point wait;
+        gpusync_point signal;
+        gpusync_result result;
+        void *buffers[4] = {NULL};
+        void *submitted[1];
+        unsigned k;
+        stage s;
+        stage_open(&s, &desc);
+        own_queue(&s, 5, 4);
+        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)));
+        for (k = 0; k < rows[i].open; k++) buffers[k] = new_buffer(s.q[1]);
+        wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
+        signal = at(s.t[1], 1);
+        submitted[0] = buffers[0];
+        submission.waits = &wait;
+        submission.wait_count = rows[i].waits;
+        submission.signals = &signal;
+        submission.signal_count = rows[i].signals;
+        submission.command_buffers = submitted;
+        submission.command_buffer_count = !rows[i].empty;
+        submission.flags = rows[i].flags;
+        result = gpusync_submit(s.q[1], &submission, &ticket);
+        if (result != (rows[i].fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL))
+            fail_msg("%s, %u open: %s", rows[i].name, rows[i].open, gpusync_result_string(result));
+        if (!rows[i].fits) assert_int_equal(ticket, OLDER);
+        finish_all(&s);
+        assert_ok(gpusync_poll(s.q[1], GPUSYNC_EVERYTHING, NULL));
+        if (rows[i].fits && rows[i].signals) assert_int_equal(value_of(s.t[1]), 1);
+        for (k = rows[i].fits && !rows[i].empty ? 1 : 0; k < rows[i].open; k++)
+            assert_ok(gpusync_command_buffer_discard(s.q[1], buffers[k]));
+        assert_int_equal(room_of(s.q[1]), 4);
+        stage_close(&s);
+    }
+}
+
+/* Barriers without buffers: on a queue that gpusync made each is one ticket, and one place. On the program's a barrier
+   with a wait and a signal may take two. */
+static void test_R10_barriers_without_buffers_take_a_place_each(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned count[2] = {0, 0};
+    unsigned i;
+    gpusync_ticket ticket;
+    own_queue(s, 9, 8);
+    for (i = 0; i < 2; i++) {
+        gpusync_result result;
+        do {
+            result = TRY_SUBMIT(s->q[i], &ticket, WAITS(at(s->t[0], 1)), SIGNALS(at(s->t[1 + i], count[i] + 1)));
+            if (result == GPUSYNC_OK) count[i]++;
+        } while (result == GPUSYNC_OK);
+        assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
+    }
+    assert_int_equal(count[0], 8);
+    assert_in_range(count[1], 4, 8);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    for (i = 0; i < 2; i++) {
+        assert_int_equal(value_of(s->t[1 + i]), count[i]);
+        assert_int_equal(room_of(s->q[i]), 8);
+    }
+}
+
+static gpusync_result marker_of(void *queue)
+{
+    return gpusync_commit_marker((gpusync_queue *)queue, NULL, NULL);
+}
+
+/* Metal counts the buffers that other code has made and not committed: gpusync does not know them. Here a call does not
+   return before Metal has a place, whatever its limit, nor does a marker behind them. */
+static void test_R10_foreign_buffers_that_fill_the_queue_block_in_metal(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned marker;
+    own_queue(s, 2, 4);
+    for (marker = 0; marker < 2; marker++) {
+        void *foreign[2] = {foreign_buffer(s->q[1]), foreign_buffer(s->q[1])};
+        job call = {0};
+        if (marker) job_call(&call, marker_of, s->q[1]);
+        else job_buffer(&call, s->q[1], 0);
+        assert_true(softmetal_await_blocked(s->metal[1], 1, SECONDS(60)));
+        assert_false(job_is_over(&call));
+        metal_release(foreign[0]);
+        assert_ok(job_end(&call));
+        if (!marker) assert_ok(gpusync_command_buffer_discard(s->q[1], call.buffer));
+        metal_release(foreign[1]);
+    }
+    assert_ok(gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+}
+
+enum { BUSY = 300 };
+
+typedef struct busy {
+    gpusync_queue *queue;
+    gpusync_timeline *mine, *others;
+    uint64_t value;
+} busy;
+
+/* Each thread signals a timeline of its own, and waits on the GPU for that of its neighbour now and then. */
+static void *keep_busy(void *argument)
+{
+    busy *b = (busy *)argument;
+    unsigned i;
+    for (i = 0; i < BUSY / SLOW; i++) {
+        gpusync_ticket ticket;
+        gpusync_result result;
+        uint64_t reached = 0;
+        void *buffer;
+        must(!gpusync_command_buffer_create(b->queue, NULL, GPUSYNC_FOREVER, &buffer), "no room");
+        must(!gpusync_timeline_query(b->others, &reached), "a timeline has failed");
+        do {
+            if (i % 3 == 0) result = gpusync_commit_marker(b->queue, NULL, NULL);
+            else if (i % 3 == 1) result = TRY_SUBMIT(b->queue, NULL, .label = "empty");
+            else result = GPUSYNC_OK;
+            must(!result || result == GPUSYNC_ERROR_QUEUE_FULL, "a marker or a barrier is refused");
+            result = TRY_SUBMIT(b->queue, &ticket, WAITS(at(b->others, reached)), BUFFERS(buffer),
+                                SIGNALS(at(b->mine, b->value + 1)));
+            must(!result || result == GPUSYNC_ERROR_QUEUE_FULL, "a submission is refused");
+        } while (result);
+        b->value++;
+        if (i % 8 == 0) must(!gpusync_wait(b->queue, ticket, GPUSYNC_FOREVER, NULL), "work fails");
+    }
+    return NULL;
+}
+
+/* Metal ends the program where it would block. */
+static void test_R10_gpusyncs_calls_never_block_in_metal(void **state)
+{
+    stage *s = stage_of(state);
+    softmetal_quirks quirks;
+    busy b[4];
+    pthread_t threads[4];
+    unsigned i;
+    own_queue(s, 9, 8);
+    softmetal_get_quirks(&quirks);
+    quirks.full_queue_aborts = true;
+    softmetal_set_quirks(&quirks);
+    for (i = 0; i < 4; i++) b[i] = (busy){s->q[i % 2], s->t[i], s->t[(i + 2) % 4], 0};
+    for (i = 0; i < 4; i++) threads[i] = start(keep_busy, &b[i]);
+    for (i = 0; i < 4; i++) join(threads[i]);
+    for (i = 0; i < 2; i++) assert_ok(gpusync_wait(s->q[i], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    for (i = 0; i < 4; i++) assert_int_equal(value_of(s->t[i]), BUSY / SLOW);
+    assert_int_equal(softmetal_blocked(s->metal[0]) + softmetal_blocked(s->metal[1]), 0);
+}
+
+/* -- threads that wait for room ----------------------------------------------------------------------------------- */
+
+enum { ENCODERS = 8 };
+
+/* Each place wakes one thread, the one that came first; none that comes later gets in before it. */
+static void test_R10_each_place_wakes_one_thread_in_the_order_of_arrival(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[ENCODERS];
+    unsigned i;
+    unsigned k;
+    memset(jobs, 0, sizeof jobs);
+    for (i = 0; i < ROOM; i++) take_sent(s);
+    for (i = 0; i < ENCODERS; i++) {
+        job_buffer(&jobs[i], s->q[0], GPUSYNC_FOREVER);
+        await_parked(i + 1);
+    }
+    for (i = 0; i < ENCODERS; i++) {
+        unsigned long unparks = kit_now().unparks;
+        if (i < ROOM) assert_true(finish_next(s->q[0]));
+        else assert_ok(gpusync_command_buffer_discard(s->q[0], jobs[i - ROOM].buffer));
+        assert_false(has_room(s->q[0])); /* the place is the thread's, before it runs */
+        assert_ok(job_end(&jobs[i]));
+        assert_non_null(jobs[i].buffer);
+        assert_int_equal(kit_now().unparks, unparks + 1);
+        for (k = i + 1; k < ENCODERS; k++) assert_false(job_is_over(&jobs[k]));
+    }
+}
+
+static void test_R10_many_places_at_once_wake_as_many_threads(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[ROOM];
+    unsigned long unparks;
+    unsigned i;
+    memset(jobs, 0, sizeof jobs);
+    for (i = 0; i < ROOM; i++) take_held(s);
+    for (i = 0; i < ROOM; i++) {
+        job_buffer(&jobs[i], s->q[0], GPUSYNC_FOREVER);
+        await_parked(i + 1);
+    }
+    unparks = kit_now().unparks;
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    for (i = 0; i < ROOM; i++) assert_ok(job_end(&jobs[i]));
+    assert_int_equal(kit_now().unparks, unparks + ROOM);
+    for (i = 0; i < ROOM; i++) commit(s->q[0], jobs[i].buffer);
+}
+
+static struct {
+    gpusync_queue *queue;
+    unsigned turns[ENCODERS];
+    gate go;
+} encoders;
+
+static void *encode_frames(void *argument)
+{
+    unsigned *turns = (unsigned *)argument;
+    unsigned i;
+    gate_wait(&encoders.go);
+    for (i = 0; i < 200 / SLOW + 1; i++) {
+        void *buffer = NULL;
+        must(!gpusync_command_buffer_create(encoders.queue, NULL, GPUSYNC_FOREVER, &buffer), "no turn");
+        if (i % 5 == 4) must(!gpusync_command_buffer_discard(encoders.queue, buffer), "a discard is refused");
+        else must(!gpusync_commit(encoders.queue, buffer, NULL), "a commit is refused");
+        ++*turns;
+    }
+    return NULL;
+}
+
+static void test_R10_eight_encoders_with_a_limit_of_four_get_their_turns(void **state)
+{
+    stage *s = stage_of(state);
+    pthread_t threads[ENCODERS];
+    unsigned i;
+    memset(&encoders, 0, sizeof encoders);
+    encoders.queue = s->q[0];
+    gate_init(&encoders.go, ENCODERS);
+    for (i = 0; i < ENCODERS; i++) threads[i] = start(encode_frames, &encoders.turns[i]);
+    for (i = 0; i < ENCODERS; i++) join(threads[i]);
+    for (i = 0; i < ENCODERS; i++) assert_int_equal(encoders.turns[i], 200 / SLOW + 1);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(room_of(s->q[0]), ROOM);
+    gate_destroy(&encoders.go);
+}
+
+/* A thread whose limit has passed takes no place with it. */
+static void test_R10_a_wait_that_timed_out_leaves_nothing_behind(void **state)
+{
+    stage *s = stage_of(state);
+    void *last = NULL;
+    job patient = {0};
+    job hasty = {0};
+    while (has_room(s->q[0])) last = new_buffer(s->q[0]);
+    job_buffer(&hasty, s->q[0], MS(60));
+    await_parked(1);
+    job_buffer(&patient, s->q[0], SECONDS(60));
+    assert_result(job_end(&hasty), GPUSYNC_TIMEOUT);
+    assert_null(hasty.buffer);
+    await_parked(1);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], last));
+    assert_ok(job_end(&patient));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], patient.buffer));
+    assert_true(has_room(s->q[0]));
+}
+
+static void test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *gone = s->q[0];
+    job waits[2];
+    note n = {0};
+    memset(waits, 0, sizeof waits);
+    while (has_room(s->q[0])) take_sent(s);
+    while (has_room(s->q[1])) commit_new(s->q[1]);
+    job_buffer(&waits[0], gone, GPUSYNC_FOREVER);
+    job_buffer(&waits[1], s->q[1], GPUSYNC_FOREVER);
+    await_parked(2);
+    s->q[0] = NULL;
+    assert_ok(gpusync_queue_destroy_later(gone, remember_destroyed, &n));
+    assert_result(job_end(&waits[0]), GPUSYNC_ERROR_DESTROYED);
+    assert_false(job_is_over(&waits[1]));
+    commit_failing(s->q[2], SOFTMETAL_SUBMISSIONS_IGNORED);
+    assert_true(finish_next(s->q[2]));
+    assert_result(job_end(&waits[1]), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_null(waits[0].buffer);
+    assert_null(waits[1].buffer);
+    settle(s);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
+/* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
+static void test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t began = gpusync_now_ns();
+    job jobs[4];
+    unsigned i;
+    memset(jobs, 0, sizeof jobs);
+    for (i = 0; i < ROOM; i++) {
+        (void)new_buffer(s->q[0]);
+        commit(s->q[1], waiting_buffer(s->q[1], at(s->t[0], 1)));
+        SUBMIT(s->q[2], WAITS(at(s->t[0], 1)));
+        if (i % 2) (void)new_buffer(s->q[3]);
+        else commit(s->q[3], waiting_buffer(s->q[3], at(s->t[0], 1)));
+    }
+    for (i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER);
+    for (i = 0; i < 3; i++) {
+        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_QUEUE_FULL);
+        assert_true(gpusync_now_ns() - began >= SECONDS(1));
+    }
+    assert_result(job_end(&jobs[3]), GPUSYNC_TIMEOUT);
+    assert_true(gpusync_now_ns() - began >= MS(1300));
+    for (i = 0; i < 4; i++) assert_null(jobs[i].buffer);
+}
+
+/* The parks of a wait grow from 50 ms to 400: the seventh begins 1.5 s after the first, so the second has passed. */
+static void test_R10_work_of_any_queue_that_metal_has_may_make_room(void **state)
+{
+    stage *s = stage_of(state);
+    void *open[ROOM];
+    job waits = {0};
+    unsigned i;
+    for (i = 0; i < ROOM; i++) open[i] = new_buffer(s->q[0]);
+    commit_new(s->q[1]);
+    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
+    await_parks(7);
+    assert_false(job_is_over(&waits));
+    finish_all(s);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open[0]));
+    assert_ok(job_end(&waits));
+}
+
+static struct {
+    gpusync_queue *queue;
+    gpusync_result now, later;
+} in_callback;
+
+static void ask_for_room(void *user, gpusync_result result, const gpusync_error *error)
+{
+    void *buffer = &in_callback;
+    (void)user;
+    (void)result;
+    (void)error;
+    in_callback.now = gpusync_command_buffer_create(in_callback.queue, NULL, 0, &buffer);
+    must(buffer == NULL, "a refused call gives a buffer");
+    in_callback.later = gpusync_command_buffer_create(in_callback.queue, NULL, GPUSYNC_FOREVER, &buffer);
+    must(buffer == NULL, "a refused call gives a buffer");
+}
+
+static void test_R10_in_a_callback_without_room_it_would_deadlock(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = commit_new(s->q[1]);
+    while (has_room(s->q[0])) (void)new_buffer(s->q[0]);
+    in_callback.queue = s->q[0];
+    assert_ok(gpusync_on_done(ticket_at(s->q[1], ticket), ask_for_room, NULL));
+    settle(s);
+    assert_result(in_callback.later, GPUSYNC_ERROR_WOULD_DEADLOCK);
+    assert_true(in_callback.now == GPUSYNC_ERROR_WOULD_DEADLOCK || in_callback.now == GPUSYNC_TIMEOUT);
+}
+
+#define FULL .queue = {.max_command_buffer_count = ROOM}
+
+int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_commit_waits_for_one_that_takes_memory),
-        cmocka_unit_test(test_in_flight_is_the_number_of_tickets_that_have_not_ended),
-        cmocka_unit_test(test_in_flight_counts_what_has_ended_behind_a_ticket_that_has_not),
-        cmocka_unit_test(test_in_flight_counts_held_work),
-        cmocka_unit_test(test_in_flight_counts_tracked_work),
-        cmocka_unit_test(test_in_flight_is_never_too_small_while_threads_commit_and_work_ends),
-        cmocka_unit_test(test_info_that_is_ok_never_has_a_result_that_is_not_ready),
-        cmocka_unit_test(test_queues_that_come_and_go_leave_their_slots),
-        cmocka_unit_test(test_an_open_buffer_is_kept_alive_until_it_is_discarded),
-        cmocka_unit_test(test_a_committed_buffer_is_kept_until_its_handler_ran),
-        cmocka_unit_test(test_a_buffer_made_elsewhere_is_retained_and_given_back),
-        cmocka_unit_test(test_what_the_program_releases_after_commit_stays_for_the_handler),
-        cmocka_unit_test(test_device_and_queue_are_retained_and_given_back),
-        cmocka_unit_test(test_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is),
-        cmocka_unit_test(test_a_queue_that_has_no_device_is_refused),
-        cmocka_unit_test(test_labels_reach_metal_and_references_stay_unretained_when_asked),
-        cmocka_unit_test(test_tickets_count_from_one_in_the_order_of_commit_not_of_creation),
-        cmocka_unit_test(test_ticket_order_is_queue_order_with_many_threads_committing),
-        cmocka_unit_test(test_nothing_comes_between_a_ticket_and_its_commit),
-        cmocka_unit_test(test_a_commit_sends_three_messages_and_four_for_a_buffer_made_elsewhere),
-        cmocka_unit_test(test_a_hundred_thousand_commits_allocate_nothing_after_the_first_thousand),
-        cmocka_unit_test(test_a_tracked_buffer_counts_as_committed_until_its_owner_committed_it_and_it_ended),
-        cmocka_unit_test(test_a_sleeper_on_a_tracked_buffer_is_woken_by_its_end_however_it_waits),
-        cmocka_unit_test(test_a_buffer_is_made_with_the_descriptor_of_the_program),
-        cmocka_unit_test(test_a_descriptor_that_cannot_be_used_is_refused),
-        cmocka_unit_test(test_a_buffer_that_metal_does_not_make_by_a_descriptor_takes_no_room),
-        cmocka_unit_test(test_each_of_many_tracked_buffers_is_known),
-        cmocka_unit_test(test_tracked_buffers_are_known_where_two_calls_make_room_for_them),
-        cmocka_unit_test(test_buffers_made_elsewhere_never_wait_for_room),
-        cmocka_unit_test(test_a_commit_makes_places_once_more_where_others_have_taken_them),
-        cmocka_unit_test(test_a_commit_of_a_buffer_made_elsewhere_without_memory_changes_nothing),
-        cmocka_unit_test(test_two_calls_that_untrack_one_ticket_end_it_once),
-        cmocka_unit_test(test_untrack_cancels_the_ticket_and_gives_the_buffer_back),
-        cmocka_unit_test(test_a_ticket_that_is_untracked_behind_running_work_has_ended),
-        cmocka_unit_test(test_a_tracked_buffer_is_known_whatever_became_of_the_others),
-        cmocka_unit_test(test_an_untracked_buffer_that_is_committed_after_all_changes_nothing),
-        cmocka_unit_test(test_a_buffer_can_be_tracked_again_after_untrack),
-        cmocka_unit_test(test_a_buffer_of_gpusync_can_be_tracked_and_committed_by_its_owner),
-        cmocka_unit_test(test_untrack_of_what_has_ended_leaves_later_tickets_alone),
-        cmocka_unit_test(test_untrack_of_an_old_ticket_leaves_what_has_its_place_alone),
-        cmocka_unit_test(test_untrack_refuses_what_is_no_open_tracked_ticket),
-        cmocka_unit_test(test_untrack_refuses_what_a_poll_has_seen_to_end_before_its_handler),
-        cmocka_unit_test(test_the_end_of_tracked_work_wakes_every_waiter),
-        cmocka_unit_test(test_a_poll_that_sees_the_end_of_tracked_work_wakes_every_waiter),
-        cmocka_unit_test(test_to_track_needs_nothing_that_metal_may_not_have),
-        cmocka_unit_test(test_an_empty_buffer_behind_work_of_other_code_tells_its_end_and_not_its_failure),
-        cmocka_unit_test(test_queue_wait_is_not_extended_by_work_tracked_later),
-        cmocka_unit_test(test_a_failure_of_tracked_work_is_told_like_any_other),
-        cmocka_unit_test(test_finished_tracked_work_is_dropped_so_what_is_kept_stays_bounded),
-        cmocka_unit_test(test_finished_tracked_work_is_let_go_when_metal_lets_go),
-        cmocka_unit_test(test_waits_for_tracked_work_end_on_the_real_clock_however_they_wait),
-        cmocka_unit_test(test_what_the_hooks_put_into_a_waiter_is_there_in_its_next_wait),
-        cmocka_unit_test(test_a_poll_wakes_a_sleeper_for_tracked_work),
-        cmocka_unit_test(test_a_full_queue_is_waited_for_no_longer_than_asked),
-        cmocka_unit_test(test_a_thread_that_waits_for_room_is_woken_by_a_completion_and_by_a_discard),
-        cmocka_unit_test(test_room_that_another_thread_took_is_waited_for_again_and_woken_for_again),
-        cmocka_unit_test(test_many_threads_share_a_short_queue),
-        cmocka_unit_test(test_metal_is_never_asked_for_more_buffers_than_its_queue_holds),
-        cmocka_unit_test(test_making_a_buffer_does_not_block_while_a_callback_runs),
-        cmocka_unit_test(test_null_is_refused_everywhere),
-        cmocka_unit_test(test_an_info_that_is_not_known_is_zero),
-        cmocka_unit_test(test_tickets_that_were_not_issued_are_refused),
-        cmocka_unit_test(test_a_buffer_of_another_queue_is_refused),
-        cmocka_unit_test(test_a_buffer_that_is_committed_already_is_refused),
-        cmocka_unit_test(test_a_buffer_of_gpusync_that_its_owner_committed_is_refused),
-        cmocka_unit_test(test_tracking_twice_is_refused),
-        cmocka_unit_test(test_discarding_twice_is_refused),
-        cmocka_unit_test(test_objects_that_are_no_command_buffers_or_queues_are_refused),
-        cmocka_unit_test(test_buffers_without_the_methods_that_are_needed_are_refused),
-        cmocka_unit_test(test_half_an_allocator_is_refused),
-        cmocka_unit_test(test_what_is_no_metal_device_is_refused),
-        cmocka_unit_test(test_every_result_and_failure_has_a_text_of_its_own),
-        cmocka_unit_test(test_a_lost_handler_does_not_cost_its_room),
-        cmocka_unit_test(test_tracked_work_whose_handler_is_lost_gives_its_room_back),
+        on_all_kinds_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queues = 2),
+        on_both_kinds(test_S1_zero_and_below_are_done),
+        on_both_kinds(test_T13_the_frame_before_the_first_needs_no_if),
+        on_both_kinds(test_S3_metal_gets_the_work_in_the_order_of_tickets),
+        on_both_kinds(test_S3_T1_work_that_metal_ends_early_ends_in_its_turn),
+        on_both_kinds(test_S3_a_failure_behind_running_work_is_told_in_its_turn),
+        on_both_kinds_with(test_S3_commits_line_up_behind_held_work, .timelines = 1),
+        on_both_kinds_with(test_S3_unordered_work_passes_held_work_and_lines_nothing_up, .timelines = 2),
+        on_stage(test_S2_is_done_only_when_the_gpu_is_through),
+        on_both_kinds(test_S2_the_handler_alone_makes_it_true),
+        on_both_kinds_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, .timelines = 1),
+        on_stage_with(test_S2_in_flight_is_the_number_of_tickets_that_are_not_done, .queues = 2, .timelines = 1),
+        on_stage_with(test_S2_neither_answer_is_ever_early, .real = true, .threads = true),
+        on_stage_with(test_ownership_an_open_buffer_is_kept_until_its_discard, .timelines = 1),
+        on_stage(test_ownership_a_committed_buffer_is_kept_until_its_handler_has_run),
+        on_stage_with(test_ownership_held_work_keeps_its_buffers_until_it_ends, .timelines = 1),
+        on_stage_with(test_ownership_device_and_queue_are_retained_and_given_back, .no_queue = true),
+        on_stage(test_ownership_texts_are_copied),
+        on_stage(test_ownership_references_are_retained_unless_asked_otherwise),
+        on_stage(test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes),
+        on_stage(test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is),
+        cmocka_unit_test(test_ownership_hooks_and_spins_are_copied),
+        cmocka_unit_test(test_ownership_every_message_that_may_autorelease_has_a_pool),
+        on_both_kinds_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs, .timelines = 1),
+        on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
+                      .queue = {.max_command_buffer_count = 12}),
+        on_stage_with(test_S5_a_refused_encode_opens_no_buffer, .timelines = 1),
+        on_stage_with(test_S5_a_refused_queue_leaves_nothing, .queues = 3, .timelines = 3,
+                      .queue = {.max_command_buffer_count = 12}),
+        on_stage_with(test_S5_K15_a_descriptor_that_cannot_be_used_is_refused, FULL),
+        cmocka_unit_test(test_S5_a_refused_device_leaves_nothing),
+        on_stage_with(test_S5_where_metal_returns_nil_nothing_has_changed, .timelines = 1, FULL),
+        on_stage_with(test_R16_without_memory_a_call_has_changed_nothing, .queues = 2, .timelines = 2, FULL),
+        cmocka_unit_test(test_R16_rivals_get_their_memory),
+        on_stage_with(test_S5_a_lost_device_refuses_new_work, .queues = 2),
+        on_stage_with(test_S5_a_refused_buffer_may_be_committed_later, .timelines = 1),
+        on_stage_with(test_R5_an_enqueued_buffer_is_not_held, .queues = 2),
+        on_stage_with(test_R5_an_enqueued_buffer_that_need_not_be_held_goes, .queues = 2, .timelines = 1),
+        on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues = 2, .timelines = 1),
+        on_stage(test_T2_a_marker_tells_the_end_of_what_other_code_committed),
+        on_stage(test_T2_the_marker_behind_a_buffer_that_failed_fails),
+        on_stage(test_T2_a_look_finds_the_failure_that_a_marker_stands_behind),
+        on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds),
+        on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .timelines = 1),
+        on_stage(test_R6_ordered_work_does_not_wait_for_a_marker),
+        cmocka_unit_test(test_R10_room_counts_command_buffers_and_tickets),
+        on_stage(test_R10_the_default_is_63),
+        on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL),
+        on_stage_with(test_R10_a_huge_limit_is_no_small_one, .timelines = 2),
+        on_stage_with(test_R10_a_refused_submission_costs_no_place, .timelines = 1, FULL),
+        on_stage_with(test_R10_the_place_is_there_when_a_callback_runs, FULL,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, FULL),
+        on_stage_with(test_R10_submit_and_marker_never_wait, .timelines = 1, FULL),
+        cmocka_unit_test(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program),
+        on_stage_with(test_R10_barriers_without_buffers_take_a_place_each, .timelines = 3,
+                      .queue = {.max_command_buffer_count = 8}),
+        on_stage_with(test_R10_foreign_buffers_that_fill_the_queue_block_in_metal, .real = true),
+        on_stage_with(test_R10_gpusyncs_calls_never_block_in_metal, .real = true, .threads = true, .timelines = 4,
+                      .queue = {.max_command_buffer_count = 8}),
+        on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL),
+        on_stage_with(test_R10_many_places_at_once_wake_as_many_threads, .timelines = 1, FULL),
+        on_stage_with(test_R10_eight_encoders_with_a_limit_of_four_get_their_turns, .real = true, .threads = true,
+                      FULL),
+        on_stage_with(test_R10_a_wait_that_timed_out_leaves_nothing_behind, FULL),
+        on_stage_with(test_R10_the_end_of_the_queue_or_device_ends_a_wait_for_room, .queues = 3, FULL),
+        on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
+                      FULL),
+        on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL),
+        on_stage_with(test_R10_in_a_callback_without_room_it_would_deadlock, .queues = 2, FULL,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
     };
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,2757 +1,2560 @@
-/* test_failures.c - command buffers that fail: what is recorded, what is told and how often, what the log hook may do,
-   and what the loss of a device ends
+/* test_failures.c - how work ends that does not succeed: classes, records, what is told to whom, failures that stick,
+   times, the log */
+#include "kit.h"
 
-   It also runs on queues of Metal 4. */
-#include "probe.h"
-#include "stage.h"
-
-#define COMMAND_BUFFER_DOMAIN (metal4_run() ? "MTL4CommandQueueErrorDomain" : "MTLCommandBufferErrorDomain")
-
-/* The codes by which a device is lost, and another one; Metal 4 has codes of its own. */
-static long code_of_removal(void) { return metal4_run() ? 4 : 11; }
-static long code_of_revocation(void) { return metal4_run() ? 5 : 4; }
-static long code_of_timeout(void) { return metal4_run() ? 1 : 2; }
-
-static void rig_open_logging(rig *r, softmetal_clock clock, uint32_t error_log_count, gpusync_log_fn log, void *user)
+static void *failing_buffer(gpusync_queue *queue, unsigned reason)
 {
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.log = log;
-    device_desc.log_user = user;
-    queue_desc.error_log_count = error_log_count;
-    queue_desc.label = "render";
-    rig_open_with(r, clock, device_desc, queue_desc);
+    void *buffer = new_buffer(queue);
+    softmetal_fail_as(buffer, reason, NULL);
+    return buffer;
 }
 
-/* A committed buffer that will fail. */
-static gpusync_ticket commit_failing(rig *r, void **buffer, const char *domain, long code, const char *text)
+/* Work that has failed. */
+static gpusync_ticket fail_one(stage *s, gpusync_queue *queue)
 {
-    gpusync_ticket ticket;
-    *buffer = open_buffer(r);
-    softmetal_fail(*buffer, domain, code, text);
-    assert_ok(either_commit(r->queue, *buffer, &ticket));
+    gpusync_ticket ticket = commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
     return ticket;
 }
 
-/* ... and has failed. */
-static gpusync_ticket fail_one(rig *r, long code)
+static gpusync_ticket succeed_one(stage *s, gpusync_queue *queue)
 {
-    void *buffer;
-    gpusync_ticket ticket = commit_failing(r, &buffer, NULL, code, NULL);
-    softmetal_finish(buffer);
+    gpusync_ticket ticket = commit_new(queue);
+    finish_all(s);
     return ticket;
 }
 
-static gpusync_ticket succeed_one(rig *r)
+static gpusync_result wait_for(gpusync_queue *queue, gpusync_ticket ticket, gpusync_error *error)
 {
-    void *buffer;
-    gpusync_ticket ticket = commit_empty(r, &buffer);
-    softmetal_finish(buffer);
-    return ticket;
+    gpusync_wait_options options = {0};
+    options.error = error;
+    return gpusync_wait(queue, ticket, 0, &options);
 }
 
-/* -- the record ------------------------------------------------------------------------------------- */
-
-static void test_a_record_tells_what_failed_where_and_why(void **state)
+static gpusync_result wait_for_all(gpusync_queue *queue)
 {
-    gpusync_command_buffer_desc desc;
-    gpusync_wait_options options;
-    gpusync_error error, from_wait;
+    return wait_for(queue, GPUSYNC_EVERYTHING, NULL);
+}
+
+static gpusync_result poll_all(gpusync_queue *queue)
+{
+    return gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL);
+}
+
+static void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
+{
+    gpusync_error reason = {0};
+    reason.result = result;
+    assert_ok(gpusync_timeline_fail(timeline, &reason));
+}
+
+static gpusync_result state_of(gpusync_timeline *timeline)
+{
+    uint64_t value = 0;
+    return gpusync_timeline_query(timeline, &value);
+}
+
+/* The record of a ticket, which is there once. */
+static gpusync_error record_of(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_error found;
+    gpusync_error error;
     uint64_t cursor = 0;
-    void *buffer;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
-    succeed_one(&r);
-    memset(&desc, 0, sizeof desc);
-    desc.label = "shadow pass";
-    assert_ok(either_buffer(r.queue, &desc, &buffer));
-    softmetal_fail(buffer, NULL, 3, "the shader read what it should not");
-    assert_ok(either_commit(r.queue, buffer, &ticket));
-    softmetal_finish(buffer);
-    memset(&error, 0xEE, sizeof error);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
+    unsigned count = 0;
+    memset(&found, 0, sizeof found);
+    while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK) {
+        if (error.ticket != ticket) continue;
+        found = error;
+        count++;
+    }
+    if (count != 1) fail_msg("ticket %lld is %u times on record", (long long)ticket, count);
+    return found;
+}
+
+/* Two errors tell the same, but for records that were dropped before. */
+static void assert_same_error(const gpusync_error *a, const gpusync_error *b)
+{
+    assert_int_equal(a->result, b->result);
+    assert_int_equal(a->failure, b->failure);
+    assert_int_equal(a->ticket, b->ticket);
+    assert_int_equal(a->origin, b->origin);
+    assert_int_equal(a->code, b->code);
+    assert_int_equal(a->inherited, b->inherited);
+    assert_int_equal(a->ran, b->ran);
+    assert_int_equal(a->transient, b->transient);
+    assert_string_equal(a->domain, b->domain);
+    assert_string_equal(a->message, b->message);
+    assert_string_equal(a->label, b->label);
+    assert_string_equal(a->queue_label, b->queue_label);
+}
+
+/* -- classes ------------------------------------------------------------------------------------------------------ */
+
+static void in_the_text_and_below(softmetal_quirks *quirks) { (void)quirks; }
+static void in_the_text_alone(softmetal_quirks *quirks) { quirks->ioaccel_errors = true; }
+static void of_older_systems(softmetal_quirks *quirks) { quirks->ioaf_errors = true; }
+
+typedef struct class_row {
+    const char *domain; /* NULL: Metal's */
+    long code;
+    const char *text;
+    gpusync_failure failure;
+    bool transient, lost;
+} class_row;
+
+/* One command buffer fails; its class, and whether it helps to encode it again, are as the row says. */
+static void check_class(stage *s, void *buffer, gpusync_failure failure, bool transient, bool lost, const char *row)
+{
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    gpusync_error error;
+    finish_all(s);
+    error = record_of(s->q[0], ticket);
+    if (error.failure != failure || error.transient != transient || gpusync_device_is_lost(s->device) != lost)
+        fail_msg("%s: %s %lld \"%s\": %s, %stransient, the device %s lost", row, error.domain, (long long)error.code,
+                 error.message, gpusync_failure_string(error.failure), error.transient ? "" : "not ",
+                 gpusync_device_is_lost(s->device) ? "is" : "is not");
     assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.failure, metal4_run() ? GPUSYNC_FAILURE_OUT_OF_MEMORY : GPUSYNC_FAILURE_PAGE_FAULT);
-    assert_int_equal(error.ticket, ticket);
-    assert_int_equal(error.code, 3);
-    assert_int_equal(error.dropped, 0);
-    assert_string_equal(error.domain, COMMAND_BUFFER_DOMAIN);
-    assert_string_equal(error.message, "the shader read what it should not");
-    assert_string_equal(error.label, "shadow pass");
-    assert_string_equal(error.queue_label, "render");
-    memset(&options, 0, sizeof options);
-    options.error = &from_wait;
-    memset(&from_wait, 0xEE, sizeof from_wait);
-    assert_result(gpusync_wait_ex(r.queue, ticket, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_memory_equal(&error, &from_wait, sizeof error);
-    memset(&from_wait, 0xEE, sizeof from_wait);
-    assert_result(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_memory_equal(&error, &from_wait, sizeof error);
-    assert_int_equal(stats_of(r.queue).failures, 1);
-    rig_close(&r);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
-static void test_a_failure_found_by_reading_the_status_is_recorded_once(void **state)
+/* The driver's number decides, for Metal has fewer codes. */
+static void test_R14_the_drivers_number_gives_the_class(void **state)
 {
-    gpusync_error error;
-    uint64_t cursor = 0;
-    void *buffer;
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no status to read");
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
-    ticket = commit_failing(&r, &buffer, NULL, 2, NULL);
-    softmetal_complete(buffer);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
-    softmetal_finish(buffer); /* and now the handler */
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    assert_int_equal(stats_of(r.queue).failures, 1);
-    assert_int_equal(stats_of(r.queue).completions, 1);
-    rig_close(&r);
-}
-
-/* `unit` again and again after `head`, as the text that fails; what is kept must be whole units, as many as fit. */
-static void expect_cut(const char *head, const char *unit)
-{
-    char text[1024], kept[1024];
-    gpusync_command_buffer_desc desc;
-    gpusync_error error;
-    uint64_t cursor = 0;
-    size_t step = strlen(unit), length = strlen(head);
-    void *buffer;
-    rig r;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
-    memcpy(text, head, length + 1);
-    while (length + step < 600) {
-        memcpy(text + length, unit, step + 1);
-        length += step;
-    }
-    memset(&desc, 0, sizeof desc);
-    desc.label = text;
-    assert_ok(either_buffer(r.queue, &desc, &buffer));
-    softmetal_fail(buffer, text, 1, text);
-    assert_ok(either_commit(r.queue, buffer, NULL));
-    softmetal_finish(buffer);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    memcpy(kept, text, sizeof kept);
-    kept[strlen(head) + (255 - strlen(head)) / step * step] = '\0';
-    assert_string_equal(error.message, kept);
-    kept[strlen(head) + (63 - strlen(head)) / step * step] = '\0';
-    assert_string_equal(error.domain, kept);
-    assert_string_equal(error.label, kept);
-    rig_close(&r);
-}
-
-static void test_long_texts_are_cut_at_the_start_of_a_character(void **state)
-{
-    (void)state;
-    expect_cut("", "a");
-    expect_cut("", "\xC3\xA4");
-    expect_cut("x", "\xC3\xA4");
-    expect_cut("", "\xE2\x82\xAC");
-    expect_cut("x", "\xE2\x82\xAC");
-    expect_cut("xy", "\xE2\x82\xAC");
-    expect_cut("", "\xF0\x9F\x98\x80");
-    expect_cut("x", "\xF0\x9F\x98\x80");
-    expect_cut("xy", "\xF0\x9F\x98\x80");
-    expect_cut("xyz", "\xF0\x9F\x98\x80");
-}
-
-/* A text of as many bytes as there are, so that its terminator is what does not fit. */
-static void test_a_text_that_is_one_byte_too_long_loses_its_last_character(void **state)
-{
-    static const char *const units[] = {"a", "\xC3\xA4"};
-    gpusync_queue_desc desc;
-    gpusync_queue *queue;
-    size_t i, k;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
-    for (i = 0; i < 2; i++) {
-        char name[65] = "", text[257] = "", quoted[80], report[4096];
-        gpusync_command_buffer_desc buffer_desc;
-        gpusync_error error;
-        uint64_t cursor = 0;
-        void *buffer;
-        for (k = 0; k < 64; k += strlen(units[i])) strcat(name, units[i]);
-        for (k = 0; k < 256; k += strlen(units[i])) strcat(text, units[i]);
-        memset(&desc, 0, sizeof desc);
-        memset(&buffer_desc, 0, sizeof buffer_desc);
-        desc.label = buffer_desc.label = name;
-        queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &desc);
-        assert_ok(either_buffer(queue, &buffer_desc, &buffer));
-        softmetal_fail(buffer, name, 1, text);
-        assert_ok(either_commit(queue, buffer, NULL));
-        softmetal_finish(buffer);
-        assert_ok(gpusync_next_error(queue, &cursor, &error));
-        name[64 - strlen(units[i])] = '\0';
-        text[256 - strlen(units[i])] = '\0';
-        assert_string_equal(error.domain, name);
-        assert_string_equal(error.message, text);
-        assert_string_equal(error.label, name);
-        assert_string_equal(error.queue_label, name);
-        snprintf(quoted, sizeof quoted, "'%s'", name);
-        assert_true(gpusync_report(r.device, report, sizeof report) < sizeof report);
-        assert_non_null(strstr(report, quoted));
-        assert_ok(gpusync_queue_destroy(queue));
-    }
-    rig_close(&r);
-}
-
-/* What a failure says when the label of its submission, which is never Metal's, is this; label may be NULL. */
-static void expect_label(const char *label, const char *kept)
-{
-    gpusync_submission submission;
-    gpusync_timeline *timeline;
-    gpusync_point wait;
-    gpusync_error error;
-    uint64_t cursor = 0;
-    void *buffer;
-    rig r;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
-    memset(&wait, 0, sizeof wait);
-    wait.timeline = timeline;
-    wait.value = 1;
-    memset(&submission, 0, sizeof submission);
-    submission.waits = &wait;
-    submission.wait_count = 1;
-    submission.label = label;
-    submission.flags = GPUSYNC_STRICT; /* no command buffer that would get the label */
-    if (metal4_run()) {
-        buffer = open_buffer(&r);
-        submission.command_buffers = &buffer;
-        submission.command_buffer_count = 1;
-    }
-    assert_ok(either_submit(r.queue, &submission, NULL));
-    assert_ok(gpusync_cancel_held(r.queue));
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_string_equal(error.label, kept);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    rig_close(&r);
-}
-
-static void test_a_text_that_just_fits_is_kept_whole(void **state)
-{
-    char text[80], kept[64];
-    int i;
-    (void)state;
-    memset(text, 'a', sizeof text);
-    text[63] = '\0';
-    expect_label(text, text);
-    expect_label(NULL, "");
-    memcpy(text + 59, "\xF0\x9F\x98\x80", 5); /* ends where the text does */
-    expect_label(text, text);
-    memset(text, 0x80, sizeof text - 1); /* no character begins at all: as many of U+FFFD as fit */
-    text[sizeof text - 1] = '\0';
-    for (i = 0; i < 21; i++) memcpy(kept + 3 * i, "\xEF\xBF\xBD", 4);
-    expect_label(text, kept);
-}
-
-/* -- texts that are no UTF-8 ------------------------------------------------------------------------------ */
-
-/* By RFC 3629, which numbers the characters: each has its shortest form, and no number is half of a pair of UTF-16 or above
-   U+10FFFF. */
-static bool is_utf8(const char *text)
-{
-    static const unsigned long least[] = {0, 0x80, 0x800, 0x10000};
-    const unsigned char *at = (const unsigned char *)text;
-    while (*at) {
-        unsigned more = *at >= 0xF0 ? 3 : *at >= 0xE0 ? 2 : *at >= 0xC0 ? 1 : 0, i;
-        unsigned long number = more ? *at & (0x3Fu >> more) : *at;
-        if (*at >= 0xF8 || (*at >= 0x80 && *at < 0xC0)) return false;
-        for (i = 1; i <= more; i++) {
-            if ((at[i] & 0xC0) != 0x80) return false;
-            number = number << 6 | (at[i] & 0x3F);
-        }
-        if (number < least[more] || number > 0x10FFFF || (number >= 0xD800 && number <= 0xDFFF)) return false;
-        at += more + 1;
-    }
-    return true;
-}
-
-#define R "\xEF\xBF\xBD" /* U+FFFD */
-
-static const struct {
-    const char *given, *told;
-} texts[] = {
-    {"caf\xE9", "caf" R},                               /* Latin-1 */
-    {"\x80-\xBF", R "-" R},                             /* only the rest of a character */
-    {"\xC3(", R "("},                                   /* only its start */
-    {"\xE2\x82", R R},
-    {"\xE2\x82.", R R "."},
-    {"\xF0\x9F\x98 ", R R R " "},
-    {"\xE2\xC3\xA4", R "\xC3\xA4"},                    /* the next one is whole */
-    {"\xC0\xAF", R R},                                  /* forms that are too long */
-    {"\xC1\xBF", R R},
-    {"\xE0\x9F\xBF", R R R},
-    {"\xF0\x8F\xBF\xBF", R R R R},
-    {"\xED\xA0\x80", R R R},                            /* halves of pairs of UTF-16 */
-    {"\xED\xBF\xBF", R R R},
-    {"\xF4\x90\x80\x80", R R R R},                      /* above U+10FFFF */
-    {"\xF5\x80\x80\x80", R R R R},
-    {"\xF8\x88\x80\x80\x80", R R R R R},
-    {"\xFE\xFF", R R},
-    {"\xC2\x80 \xDF\xBF", "\xC2\x80 \xDF\xBF"},       /* from here on: what is UTF-8 */
-    {"\xE0\xA0\x80 \xED\x9F\xBF", "\xE0\xA0\x80 \xED\x9F\xBF"},
-    {"\xEE\x80\x80 " R " \xEF\xBF\xBF", "\xEE\x80\x80 " R " \xEF\xBF\xBF"},
-    {"\xF0\x90\x80\x80 \xF4\x8F\xBF\xBF", "\xF0\x90\x80\x80 \xF4\x8F\xBF\xBF"},
-};
-
-static void test_bytes_of_a_label_that_are_no_utf_8_are_shown_as_replacements(void **state)
-{
-    gpusync_queue_desc desc = {0};
+    static const struct {
+        unsigned reason;
+        gpusync_failure failure;
+        bool transient, lost;
+    } rows[] = {
+        {SOFTMETAL_TIMEOUT, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {SOFTMETAL_HANG, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {SOFTMETAL_IMPACTING_INTERACTIVITY, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {SOFTMETAL_SUBMISSIONS_IGNORED, GPUSYNC_FAILURE_ACCESS_REVOKED, false, true},
+        {SOFTMETAL_INNOCENT_VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
+        {SOFTMETAL_BACKGROUND, GPUSYNC_FAILURE_NOT_PERMITTED, true, false},
+        {SOFTMETAL_OUT_OF_MEMORY, GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
+        {SOFTMETAL_INVALID_RESOURCE, GPUSYNC_FAILURE_INVALID_RESOURCE, false, false},
+        {SOFTMETAL_PAGE_FAULT, GPUSYNC_FAILURE_PAGE_FAULT, false, false},
+        {SOFTMETAL_FIRST_INTERNAL, GPUSYNC_FAILURE_OTHER, false, false},
+        {SOFTMETAL_INTERNAL, GPUSYNC_FAILURE_OTHER, false, false},
+        {0xE00002BD, GPUSYNC_FAILURE_OTHER, false, false},
+    };
+    static const struct {
+        void (*where)(softmetal_quirks *quirks);
+        const char *text, *name;
+    } forms[] = {
+        {in_the_text_and_below, NULL, "in the text and in the error below"},
+        {in_the_text_and_below, "on purpose", "in the error below alone"},
+        {in_the_text_alone, NULL, "in the text alone"},
+        {of_older_systems, NULL, "in the text alone, decimal"},
+    };
     size_t i;
+    size_t k;
     (void)state;
-    for (i = 0; i < LENGTH(texts); i++) {
-        char quoted[80], *report;
-        gpusync_timeline *timeline;
-        gpusync_queue *queue;
-        gpusync_error error;
-        uint64_t cursor = 0;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        desc.label = texts[i].given;
-        queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &desc);
-        timeline = timeline_named(r.device, texts[i].given);
-        (void)SUBMIT(queue, NO_WORK(queue), WAITS(at(timeline, 1)), .label = texts[i].given, .flags = GPUSYNC_STRICT);
-        report = report_of(r.device);
-        assert_true(is_utf8(report));
-        snprintf(quoted, sizeof quoted, "queue 2 '%s'", texts[i].told);
-        assert_non_null(strstr(report, quoted));
-        snprintf(quoted, sizeof quoted, "ticket 1 '%s'", texts[i].told);
-        assert_non_null(strstr(report, quoted));
-        snprintf(quoted, sizeof quoted, "timeline 1 '%s'", texts[i].told);
-        assert_non_null(strstr(report, quoted));
-        free(report);
-        assert_ok(gpusync_cancel_held(queue));
-        assert_ok(gpusync_next_error(queue, &cursor, &error));
-        assert_string_equal(error.queue_label, texts[i].told);
-        assert_string_equal(error.label, texts[i].told);
-        assert_ok(gpusync_queue_destroy(queue));
-        assert_ok(gpusync_timeline_destroy(timeline));
-        rig_close(&r);
-    }
-}
-
-/* Of a label that is no UTF-8 Metal makes no string. A command buffer of gpusync gets one that is; one that the program makes,
-   as on Metal 4, may have none. */
-static void test_the_label_of_a_buffer_is_utf_8(void **state)
-{
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(texts); i++) {
-        gpusync_command_buffer_desc desc = {.label = texts[i].given};
-        gpusync_error error;
-        uint64_t cursor = 0;
-        void *buffer;
-        char *report;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        assert_ok(either_buffer(r.queue, &desc, &buffer));
-        softmetal_fail(buffer, NULL, 1, NULL);
-        (void)commit_to(r.queue, buffer);
-        report = report_of(r.device);
-        assert_true(is_utf8(report));
-        free(report);
-        softmetal_finish(buffer);
-        assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-        if (is_utf8(texts[i].given) || !metal4_run()) assert_string_equal(error.label, texts[i].told);
-        assert_true(is_utf8(error.label));
-        rig_close(&r);
-    }
-}
-
-/* What a wait tells of a timeline that the program has failed so. */
-static gpusync_error told_of(const gpusync_error *reason)
-{
-    gpusync_timeline *timeline;
-    gpusync_error told;
-    rig r;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    timeline = timeline_named(r.device, "t");
-    assert_ok(gpusync_timeline_fail(timeline, reason));
-    told = error_at(timeline, 1);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    rig_close(&r);
-    return told;
-}
-
-static void test_a_reason_of_the_program_is_told_as_utf_8(void **state)
-{
-    gpusync_error reason, told;
-    size_t i;
-    (void)state;
-    memset(&reason, 0, sizeof reason);
-    reason.result = GPUSYNC_ERROR_EXECUTION;
-    for (i = 0; i < LENGTH(texts); i++) {
-        strcpy(reason.domain, texts[i].given);
-        strcpy(reason.message, texts[i].given);
-        strcpy(reason.label, texts[i].given);
-        strcpy(reason.queue_label, texts[i].given);
-        told = told_of(&reason);
-        assert_string_equal(told.domain, texts[i].told);
-        assert_string_equal(told.message, texts[i].told);
-        assert_string_equal(told.label, texts[i].told);
-        assert_string_equal(told.queue_label, texts[i].told);
-    }
-}
-
-static void fill_with(char *text, size_t size, const char *unit, size_t from)
-{
-    size_t i;
-    for (i = 0; i < size; i++) text[i] = unit[(i + from) % strlen(unit)];
-}
-
-static void assert_whole_characters(const char *told, const char *unit, size_t size)
-{
-    assert_true(is_utf8(told));
-    assert_true(strlen(told) < size && strlen(told) + strlen(unit) >= size); /* no more than one is lost */
-}
-
-/* The texts fill their places and have no end, wherever a character begins. */
-static void test_a_reason_without_an_end_is_cut_between_two_characters(void **state)
-{
-    static const char *const units[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
-    gpusync_error reason, told;
-    size_t i, from;
-    (void)state;
-    for (i = 0; i < LENGTH(units); i++) {
-        memset(&reason, 0, sizeof reason);
-        reason.result = GPUSYNC_ERROR_EXECUTION;
-        fill_with(reason.domain, sizeof reason.domain, units[i], 0);
-        fill_with(reason.message, sizeof reason.message, units[i], 0);
-        fill_with(reason.label, sizeof reason.label, units[i], 0);
-        fill_with(reason.queue_label, sizeof reason.queue_label, units[i], 0);
-        for (from = 0; from < strlen(units[i]); from++) {
-            if (from) { /* after so many letters */
-                memmove(reason.message + from, reason.message, sizeof reason.message - from);
-                memset(reason.message, 'x', from);
-            }
-            told = told_of(&reason);
-            assert_whole_characters(told.domain, units[i], sizeof told.domain);
-            assert_whole_characters(told.message, units[i], sizeof told.message);
-            assert_whole_characters(told.label, units[i], sizeof told.label);
-            assert_whole_characters(told.queue_label, units[i], sizeof told.queue_label);
-        }
-    }
-    memset(reason.message, 0x80, sizeof reason.message); /* each byte takes the place of three */
-    told = told_of(&reason);
-    assert_true(is_utf8(told.message));
-    assert_int_equal(strlen(told.message), sizeof told.message - 1);
-}
-
-/* A report of every size is a beginning of the whole report, but for what is broken off of its last character. */
-static void test_a_report_of_every_size_is_utf_8(void **state)
-{
-    static const char *const units[] = {"\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xE9"};
-    gpusync_queue_desc desc = {0};
-    size_t i, size, length;
-    (void)state;
-    for (i = 0; i < LENGTH(units); i++) {
-        char label[64] = "", cut[4096], whole[4096];
-        gpusync_timeline *timeline;
-        gpusync_queue *queue;
-        gpusync_error reason;
-        rig r;
-        while (strlen(label) + 4 < sizeof label) strcat(label, units[i]);
-        desc.label = label;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        queue = queue_of_kind(QUEUE_OF_GPUSYNC, r.device, &desc);
-        timeline = timeline_named(r.device, label);
-        memset(&reason, 0, sizeof reason);
-        fill_with(reason.message, sizeof reason.message, units[i], 0);
-        assert_ok(gpusync_timeline_fail(timeline, &reason));
-        length = gpusync_report(r.device, whole, sizeof whole);
-        assert_true(length < sizeof whole);
-        for (size = 1; size <= length + 1; size++) {
-            memset(cut, 'x', sizeof cut);
-            assert_int_equal(gpusync_report(r.device, cut, size), length);
-            assert_true(is_utf8(cut));
-            assert_true(strlen(cut) < size && strlen(cut) + 4 >= size);
-            assert_memory_equal(cut, whole, strlen(cut));
-            assert_int_equal(cut[size], 'x');
-            if (size > 600) continue;
-            assert_true(gpusync_queue_report(queue, cut, size) > 0);
-            assert_true(is_utf8(cut));
-        }
-        assert_ok(gpusync_queue_destroy(queue));
-        assert_ok(gpusync_timeline_destroy(timeline));
-        rig_close(&r);
-    }
-}
-
-typedef struct last_line {
-    char text[2000];
-    size_t longest;
-    unsigned count;
-} last_line;
-
-static void keep_line(void *user, gpusync_log_level level, const char *text)
-{
-    last_line *line = (last_line *)user;
-    (void)level;
-    must(is_utf8(text), "a line of the log is no UTF-8");
-    must(strlen(text) < sizeof line->text, "a line of the log is too long");
-    strcpy(line->text, text);
-    if (strlen(text) > line->longest) line->longest = strlen(text);
-    line->count++;
-}
-
-/* Every text of a line is as long as it may be, and of characters of each length; so is the line. */
-static void test_a_line_of_the_log_is_utf_8_however_long_its_texts_are(void **state)
-{
-    static const char *const units[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xE9"};
-    gpusync_device_desc device_desc = {0};
-    gpusync_queue_desc queue_desc = {0};
-    size_t i, from;
-    (void)state;
-    for (i = 0; i < LENGTH(units); i++) {
-        for (from = 0; from < 4; from++) {
-            char name[200], text[600];
-            gpusync_timeline *timeline;
-            gpusync_error reason;
-            last_line line;
+    for (k = 0; k < LENGTH(forms); k++)
+        for (i = 0; i < LENGTH(rows); i++) {
+            stage_desc desc = {0};
+            softmetal_quirks quirks;
+            char name[96];
             void *buffer;
-            rig r;
-            memset(&line, 0, sizeof line);
-            memset(name, 'x', sizeof name);
-            memset(text, 'x', sizeof text);
-            fill_with(name + from, sizeof name - 5, units[i], 0);
-            fill_with(text + from, sizeof text - 5, units[i], 0);
-            name[from + (sizeof name - 5) / strlen(units[i]) * strlen(units[i])] = '\0';
-            text[from + (sizeof text - 5) / strlen(units[i]) * strlen(units[i])] = '\0';
-            device_desc.log = keep_line;
-            device_desc.log_user = &line;
-            queue_desc.label = name;
-            rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-            timeline = timeline_named(r.device, name);
-            (void)SUBMIT(r.queue, NO_WORK(r.queue), WAITS(at(timeline, 1)), .label = name, .flags = GPUSYNC_STRICT);
-            memset(&reason, 0, sizeof reason);
-            reason.result = GPUSYNC_ERROR_EXECUTION;
-            memcpy(reason.domain, text, sizeof reason.domain);
-            memcpy(reason.message, text, sizeof reason.message);
-            memcpy(reason.label, name, sizeof reason.label);
-            memcpy(reason.queue_label, name, sizeof reason.queue_label);
-            assert_ok(gpusync_timeline_fail(timeline, &reason));
-            assert_int_equal(line.count, 1);
-            assert_in_range(line.longest, 450, 766); /* of 767 */
-            buffer = buffer_of(r.queue);
-            assert_result(gpusync_wait(r.queue, commit_to(r.queue, buffer), 1), GPUSYNC_TIMEOUT);
-            assert_int_equal(line.count, 2);
-            finish_queue(r.queue);
-            assert_ok(gpusync_timeline_destroy(timeline));
-            rig_close(&r);
+            stage s;
+            stage_open(&s, &desc);
+            softmetal_get_quirks(&quirks);
+            forms[k].where(&quirks);
+            softmetal_set_quirks(&quirks);
+            buffer = new_buffer(s.q[0]);
+            softmetal_fail_as(buffer, rows[i].reason, forms[k].text);
+            snprintf(name, sizeof name, "number %#x, %s", rows[i].reason, forms[k].name);
+            check_class(&s, buffer, rows[i].failure, rows[i].transient, rows[i].lost, name);
+            stage_close(&s);
         }
+}
+
+#define VICTIM "Discarded (victim of GPU error/recovery)"
+#define IGNORED "kIOGPUCommandBufferCallbackErrorSubmissionsIgnored"
+
+/* Without a number that is known Metal's code does, and an error of another domain is OTHER. */
+static void test_R14_without_a_number_the_code_gives_the_class(void **state)
+{
+    static const class_row rows[] = {
+        {NULL, 1, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 2, NULL, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {NULL, 3, NULL, GPUSYNC_FAILURE_PAGE_FAULT, false, false},
+        {NULL, 4, NULL, GPUSYNC_FAILURE_ACCESS_REVOKED, false, true},
+        {NULL, 7, NULL, GPUSYNC_FAILURE_NOT_PERMITTED, true, false},
+        {NULL, 8, NULL, GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
+        {NULL, 9, NULL, GPUSYNC_FAILURE_INVALID_RESOURCE, false, false},
+        {NULL, 11, NULL, GPUSYNC_FAILURE_DEVICE_REMOVED, false, true},
+        {NULL, 12, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, -4, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 4294967296 + 11, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {"GPUErrorDomain", 4, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {"MTLCommandBufferErrorDomain2", 8, NULL, GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 1, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
+        {NULL, 1, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OTHER, false, false},
+        {NULL, 8, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
+        {NULL, 1, "Internal Error of (a copy of) a shader (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false,
+         false}, /* the number stands behind the second parenthesis, or a later one */
+        {NULL, 12, "A picture (4:3) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* no number: eight digits */
+        {NULL, 12, "Slice (00000003 of 16) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* ... and a colon */
+        {NULL, 4, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
+        {"NSPOSIXErrorDomain", 4, "Ignored (00000004:" IGNORED ")", GPUSYNC_FAILURE_OTHER, false, false},
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(rows); i++) {
+        stage_desc desc = {0};
+        softmetal_quirks quirks;
+        char name[32];
+        void *buffer;
+        stage s;
+        stage_open(&s, &desc);
+        softmetal_get_quirks(&quirks);
+        quirks.bare_errors = true;
+        softmetal_set_quirks(&quirks);
+        buffer = new_buffer(s.q[0]);
+        softmetal_fail(buffer, rows[i].domain, rows[i].code, rows[i].text);
+        snprintf(name, sizeof name, "row %u", (unsigned)i);
+        check_class(&s, buffer, rows[i].failure, rows[i].transient, rows[i].lost, name);
+        stage_close(&s);
     }
 }
 
-/* In place of -[command buffer error]. */
-void *class_getInstanceMethod(void *cls, void *selector);
-void (*method_setImplementation(void *method, void (*implementation)(void)))(void);
-void *object_getClass(void *object);
-static void *no_error(void *self, void *selector)
-{
-    (void)self, (void)selector;
-    return NULL;
-}
+/* In place of -[error userInfo]: below the error with the code 12 stands another one of Metal's, as in Metal 4. */
+extern void *class_getInstanceMethod(void *cls, void *selector);
+extern void (*method_setImplementation(void *method, void (*implementation)(void)))(void);
+static struct {
+    void *below; /* an error */
+    void (*own)(void);
+} wrapped;
 
-/* Metal promises the status first. Where it comes later all the same, a handler goes by the error. */
-static void test_a_failure_whose_handler_comes_before_the_status_is_a_failure(void **state)
+static void *info_with_one_more(void *self, void *selector)
 {
-    gpusync_error error;
-    uint64_t cursor = 0;
-    gpusync_ticket failed, well;
-    void *buffer;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
-    failed = commit_failing(&r, &buffer, NULL, 3, NULL);
-    softmetal_status_after_handlers(buffer);
-    softmetal_finish(buffer);
-    well = commit_empty(&r, &buffer);
-    softmetal_status_after_handlers(buffer);
-    softmetal_finish(buffer);
-    assert_result(gpusync_wait(r.queue, failed, SECONDS(20)), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_wait(r.queue, well, SECONDS(20)));
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.ticket, failed);
-    assert_int_equal(error.code, 3);
-    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    rig_close(&r);
-}
-
-/* A buffer in state Error whose error is nil: a driver's bug, and no reason to crash. */
-static void fail_without_error(rig *r, uint64_t *cursor)
-{
-    void (*own_error)(void);
-    gpusync_error error;
-    gpusync_ticket ticket;
-    void *buffer, *method;
-    ticket = commit_failing(r, &buffer, NULL, 1, "not to be seen");
-    method = class_getInstanceMethod(object_getClass(buffer), metal__sel("error"));
-    assert_non_null(method);
-    own_error = method_setImplementation(method, (void (*)(void))no_error);
-    softmetal_finish(buffer);
-    (void)method_setImplementation(method, own_error);
-    memset(&error, 0xEE, sizeof error);
-    assert_ok(gpusync_next_error(r->queue, cursor, &error));
-    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
-    assert_int_equal(error.ticket, ticket);
-    assert_int_equal(error.code, 0);
-    assert_string_equal(error.domain, "");
-    assert_string_equal(error.message, "");
-    assert_result(gpusync_poll(r->queue, ticket), GPUSYNC_ERROR_EXECUTION);
-}
-
-static void test_without_label_or_error_the_texts_are_empty(void **state)
-{
-    gpusync_error error;
-    uint64_t cursor = 0;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    fail_one(&r, 1);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_string_equal(error.label, "");
-    assert_string_equal(error.queue_label, "");
-    assert_true(error.message[0]);
-    if (!metal4_run()) fail_without_error(&r, &cursor); /* Metal 4 has no other sign of a failure */
-    rig_close(&r);
-}
-
-/* In place of -[error userInfo]. */
-static long infos;
-static void *no_info(void *self, void *selector)
-{
-    (void)self, (void)selector;
-    infos++;
-    return NULL;
-}
-/* The error below it is the error itself. */
-static void *endless_info(void *self, void *selector)
-{
-    void *key = metal_string_new("NSUnderlyingError"), *info;
-    (void)selector;
-    infos++;
-    info = METAL__AS(void *, void *, void *)(metal__class("NSDictionary"), metal__sel("dictionaryWithObject:forKey:"), self,
-                                             key);
+    void *key;
+    void *info;
+    if (METAL__AS0(long)(self, metal__sel("code")) != 12)
+        return ((void *(*)(void *, void *))wrapped.own)(self, selector);
+    key = metal_string_new("NSUnderlyingError");
+    info = METAL__AS(void *, void *, void *)(metal__class("NSDictionary"), metal__sel("dictionaryWithObject:forKey:"),
+                                             wrapped.below, key);
     metal_release(key);
     return info;
 }
 
-/* Metal nests two or three. One that has no end is not read to its end, and one without a userInfo has none below it. */
-static void test_errors_are_read_a_few_deep_and_also_without_a_user_info(void **state)
+/* The code and the text are those of the innermost of Metal's own errors, and the class is that of the driver's number
+   in the error below it. */
+static void test_R14_an_error_of_metals_may_have_another_one_around_it(void **state)
 {
-    static const struct {
-        void *(*info)(void *self, void *selector);
-        long asked;
-    } rows[] = {{no_info, 1}, {endless_info, 4}};
+    stage *s = stage_of(state);
+    void *method = class_getInstanceMethod(metal__class("SoftMetalError"), metal__sel("userInfo"));
+    void *inside = metal_retain(new_buffer(s->q[0]));
+    void *around = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    gpusync_error error;
+    assert_non_null(method);
+    softmetal_fail_as(inside, SOFTMETAL_IMPACTING_INTERACTIVITY, "the cause");
+    softmetal_fail(around, NULL, 12, "what is around it");
+    commit(s->q[0], inside);
+    assert_true(finish_next(s->q[0]));
+    ticket = commit(s->q[0], around);
+    wrapped.below = metal_get(inside, "error");
+    assert_non_null(wrapped.below);
+    wrapped.own = method_setImplementation(method, (void (*)(void))info_with_one_more);
+    finish_next(s->q[0]);
+    (void)method_setImplementation(method, wrapped.own);
+    error = record_of(s->q[0], ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
+    assert_int_equal(error.code, 1);
+    assert_string_equal(error.domain, "MTLCommandBufferErrorDomain");
+    assert_string_equal(error.message, "the cause");
+    metal_release(inside);
+}
+
+/* -- texts -------------------------------------------------------------------------------------------------------- */
+
+static void test_T12_each_result_and_class_has_a_text_of_its_own(void **state)
+{
+#define RESULT(name, value, text) GPUSYNC_##name,
+    static const gpusync_result results[] = {GPUSYNC_RESULTS(RESULT)};
+#undef RESULT
+    const char *unknown = gpusync_result_string((gpusync_result)999);
+    size_t i;
+    size_t k;
+    int failure;
+    (void)state;
+    assert_true(unknown && unknown[0]);
+    for (i = 0; i < LENGTH(results); i++) {
+        assert_string_not_equal(gpusync_result_string(results[i]), unknown);
+        for (k = 0; k < i; k++)
+            assert_string_not_equal(gpusync_result_string(results[i]), gpusync_result_string(results[k]));
+    }
+    unknown = gpusync_failure_string((gpusync_failure)999);
+    assert_true(unknown && unknown[0]);
+    for (failure = GPUSYNC_FAILURE_NONE; failure <= GPUSYNC_FAILURE_OTHER; failure++) {
+        int other;
+        assert_string_not_equal(gpusync_failure_string((gpusync_failure)failure), unknown);
+        for (other = GPUSYNC_FAILURE_NONE; other < failure; other++)
+            assert_string_not_equal(gpusync_failure_string((gpusync_failure)failure),
+                                    gpusync_failure_string((gpusync_failure)other));
+    }
+}
+
+/* -- one result for each ticket ----------------------------------------------------------------------------------- */
+
+static void test_S4_earlier_tickets_are_not_among_a_result(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket bad = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket good = commit_new(s->q[0]);
+    finish_all(s);
+    assert_result(gpusync_wait(s->q[0], bad, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_wait(s->q[0], good, GPUSYNC_FOREVER, NULL));
+    assert_ok(gpusync_poll(s->q[0], good, NULL));
+    assert_int_equal(failures_of(s->q[0]), 1);
+}
+
+/* How a ticket of the first queue ends with each result. What it returns has ended, or ends with finish_all. */
+static gpusync_ticket end_with_execution(stage *s)
+{
+    return commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+}
+
+static gpusync_ticket end_with_cancelled(stage *s)
+{
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    return ticket;
+}
+
+static gpusync_ticket end_with_not_rising(stage *s)
+{
+    gpusync_ticket ticket =
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 5)));
+    signal_value(s->t[1], 6); /* overtakes it */
+    return ticket;
+}
+
+static gpusync_ticket end_with_destroyed(stage *s)
+{
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_ok(gpusync_timeline_destroy(s->t[2]));
+    s->t[2] = NULL;
+    return ticket;
+}
+
+static gpusync_ticket end_with_the_programs_result(stage *s)
+{
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
+    return ticket;
+}
+
+static gpusync_ticket end_with_that_of_another_queue(stage *s)
+{
+    gpusync_ticket first = commit_failing(s->q[1], SOFTMETAL_OUT_OF_MEMORY);
+    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], first)), BUFFERS(new_buffer(s->q[0])));
+}
+
+static gpusync_ticket end_with_an_unknown_result(stage *s)
+{
+    int i;
+    for (i = 0; i < 10; i++) fail_one(s, s->q[1]); /* on record are four */
+    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], 1)), BUFFERS(new_buffer(s->q[0])));
+}
+
+static const struct ending {
+    gpusync_ticket (*end)(stage *s);
+    gpusync_result result;
+    enum { OWN, INHERITED, EITHER } whose; /* EITHER: nothing is promised */
+    bool ran;
+} endings[] = {
+    {end_with_execution, GPUSYNC_ERROR_EXECUTION, OWN, true},
+    {end_with_cancelled, GPUSYNC_ERROR_CANCELLED, OWN, false},
+    {end_with_not_rising, GPUSYNC_ERROR_NOT_RISING, OWN, false},
+    {end_with_destroyed, GPUSYNC_ERROR_DESTROYED, EITHER, false},
+    {end_with_the_programs_result, GPUSYNC_ERROR_COMPILE, INHERITED, false},
+    {end_with_that_of_another_queue, GPUSYNC_ERROR_EXECUTION, INHERITED, false},
+    {end_with_an_unknown_result, GPUSYNC_ERROR_RESULT_UNKNOWN, INHERITED, false},
+};
+
+static const stage_desc endings_desc = {.queues = 2, .timelines = 3, .queue = {.error_log_count = 4}};
+
+/* Poll, wait, callback and record say the same, again and again. */
+static void test_S4_each_result_is_on_record_and_told_alike(void **state)
+{
     size_t i;
     (void)state;
-    for (i = 0; i < LENGTH(rows); i++) {
-        void *method = class_getInstanceMethod(metal__class("SoftMetalError"), metal__sel("userInfo")), *buffer;
-        void (*own_info)(void);
+    for (i = 0; i < LENGTH(endings); i++) {
+        gpusync_error record;
+        gpusync_error error;
+        gpusync_ticket ticket;
+        note early = {0};
+        note late = {0};
+        stage s;
+        int again;
+        stage_open(&s, &endings_desc);
+        ticket = endings[i].end(&s);
+        on_done(ticket_at(s.q[0], ticket), &early);
+        finish_all(&s);
+        record = record_of(s.q[0], ticket);
+        for (again = 0; again < 2; again++) {
+            assert_result(gpusync_poll(s.q[0], ticket, NULL), endings[i].result);
+            assert_result(wait_for(s.q[0], ticket, &error), endings[i].result);
+            assert_same_error(&error, &record);
+        }
+        on_done(ticket_at(s.q[0], ticket), &late);
+        settle(&s);
+        assert_noted(&early, endings[i].result);
+        assert_noted(&late, endings[i].result);
+        assert_same_error(&early.error, &record);
+        assert_same_error(&late.error, &record);
+        assert_int_equal(failures_of(s.q[0]), 1);
+        stage_close(&s);
+    }
+}
+
+static void test_R14_inherited_and_ran_are_told_of_each(void **state)
+{
+    size_t i;
+    (void)state;
+    for (i = 0; i < LENGTH(endings); i++) {
+        gpusync_error record;
+        gpusync_ticket ticket;
+        stage s;
+        stage_open(&s, &endings_desc);
+        ticket = endings[i].end(&s);
+        finish_all(&s);
+        record = record_of(s.q[0], ticket);
+        if ((endings[i].whose != EITHER && record.inherited != (endings[i].whose == INHERITED)) ||
+            record.ran != endings[i].ran)
+            fail_msg("%s: %sinherited, %s", gpusync_result_string(record.result), record.inherited ? "" : "not ",
+                     record.ran ? "ran" : "never ran");
+        assert_int_equal(record.ticket, ticket);
+        if (!record.inherited) assert_int_equal(record.origin, ticket);
+        stage_close(&s);
+    }
+}
+
+static gpusync_result record_behind_a_wait(void *argument)
+{
+    gpusync_queue *queue = (gpusync_queue *)argument;
+    gpusync_result result = gpusync_wait(queue, 1, GPUSYNC_FOREVER, NULL);
+    gpusync_error error;
+    uint64_t cursor = 0;
+    must(result == GPUSYNC_ERROR_EXECUTION, "a wait does not return the failure");
+    return gpusync_queue_next_error(queue, &cursor, &error);
+}
+
+static struct {
+    gpusync_queue *queue;
+    unsigned on_record;
+} in_callback;
+
+static void count_records(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    (void)result;
+    (void)error;
+    in_callback.on_record = failures_of(in_callback.queue);
+}
+
+static void test_S4_a_failure_is_on_record_before_it_is_told(void **state)
+{
+    stage *s = stage_of(state);
+    job sleeper = {0};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    in_callback.queue = s->q[0];
+    in_callback.on_record = 0;
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), count_records, NULL));
+    job_call(&sleeper, record_behind_a_wait, s->q[0]);
+    await_parked(1);
+    finish_all(s);
+    assert_ok(job_end(&sleeper));
+    settle(s);
+    assert_int_equal(in_callback.on_record, 1);
+}
+
+/* The end is found by a look, then the handler comes, twice. */
+static void test_S4_a_ticket_ends_once(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    note n = {0};
+    on_done(ticket_at(s->q[0], ticket), &n);
+    softmetal_complete(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    softmetal_run_handler(buffer, 0);
+    softmetal_call_handler_again(buffer, 0);
+    softmetal_finish(buffer);
+    settle(s);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    assert_noted(&n, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+}
+
+/* Metal drops the block of the buffer that failed, and does not call it: the other one's handler does not stand for
+   both. */
+static void test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned bad, first;
+    for (bad = 0; bad < 2; bad++) {
+        for (first = 0; first < 2; first++) {
+            void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+            gpusync_timeline *timeline = new_timeline(s->device);
+            gpusync_ticket ticket;
+            gpusync_error error;
+            softmetal_fail_as(buffers[bad], SOFTMETAL_PAGE_FAULT, NULL);
+            softmetal_lose_handlers(buffers[bad]);
+            ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(timeline, 1)));
+            softmetal_finish(buffers[first]);
+            softmetal_finish(buffers[1 - first]);
+            finish_all(s); /* the signal's own */
+            assert_result(wait_for(s->q[0], ticket, &error), GPUSYNC_ERROR_EXECUTION);
+            assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+            assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+            assert_result(state_of(timeline), GPUSYNC_ERROR_EXECUTION);
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+    }
+}
+
+/* What describes the call alone is not on record, and is no end. */
+static void test_S4_a_result_of_the_call_is_no_end(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_error untouched;
+    gpusync_ticket ticket = commit_new(s->q[0]);
+    memset(&error, 0x77, sizeof error);
+    memset(&untouched, 0x77, sizeof untouched);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_result(wait_for(s->q[0], ticket, &error), GPUSYNC_TIMEOUT);
+    assert_memory_equal(&error, &untouched, sizeof error);
+    assert_result(wait_for(s->q[0], ticket + 1, &error), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(error.result, GPUSYNC_ERROR_INVALID_TICKET);
+    assert_int_equal(error.ticket, 0);
+    finish_all(s);
+    memset(&error, 0x77, sizeof error);
+    assert_ok(wait_for(s->q[0], ticket, &error));
+    assert_memory_equal(&error, &untouched, sizeof error);
+    assert_int_equal(failures_of(s->q[0]), 0);
+}
+
+/* The end of a queue is no fault of the work's: who sorts failures by class finds it beside what was cancelled. */
+static void test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
+    assert_ok(gpusync_queue_abandon(s->q[0]));
+    s->q[0] = NULL;
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(n.error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_false(n.error.inherited);
+    assert_true(n.error.ran);
+}
+
+/* What no command buffer tells has a class all the same: NONE would say that nothing failed. */
+static void test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_timeline_desc desc = {.signalled_by_others = true};
+    gpusync_timeline *timeline;
+    gpusync_wait_options options = {0};
+    gpusync_error error;
+    note n = {0};
+    assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    options.error = &error;
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    assert_ok(gpusync_timeline_create(s->device, &desc, &timeline));
+    metal_event_signal(gpusync_timeline_metal(timeline, NULL), UINT64_MAX);
+    assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = new_timeline(s->device);
+    on_done(at(timeline, 1), &n);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+    assert_int_equal(n.error.failure, GPUSYNC_FAILURE_OTHER);
+    fail_one(s, s->q[0]);
+    fail_one(s, s->q[0]);
+    assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+    assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
+}
+
+/* -- fields of a record ------------------------------------------------------------------------------------------- */
+
+static void test_R14_a_record_tells_what_failed_where_and_why(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "shadow pass");
+    gpusync_ticket ticket;
+    gpusync_error error;
+    succeed_one(s, s->q[0]);
+    softmetal_fail(buffer, NULL, 3, "the shader read what it should not");
+    ticket = commit(s->q[0], buffer);
+    finish_all(s);
+    error = failure_at(s->q[0], 0);
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.origin, ticket);
+    assert_int_equal(error.code, 3);
+    assert_int_equal(error.dropped, 0);
+    assert_false(error.inherited);
+    assert_true(error.ran);
+    assert_false(error.transient);
+    assert_string_equal(error.domain, "MTLCommandBufferErrorDomain");
+    assert_string_equal(error.message, "the shader read what it should not");
+    assert_string_equal(error.label, "shadow pass");
+    assert_string_equal(error.queue_label, "first");
+}
+
+static void test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket plain = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)), .label = "upload");
+    void *named = named_buffer(s->q[0], "copy");
+    gpusync_ticket both;
+    softmetal_fail_as(named, SOFTMETAL_PAGE_FAULT, NULL);
+    both = SUBMIT(s->q[0], BUFFERS(named), .label = "upload");
+    finish_all(s);
+    assert_string_equal(record_of(s->q[0], plain).label, "upload");
+    assert_string_equal(record_of(s->q[0], both).label, "copy");
+}
+
+/* A queue that the program made has its label from Metal, where the program gives gpusync no other: whoever reads the
+   log knows it by that name. */
+static void test_R14_a_given_queue_is_named_by_its_own_label(void **state)
+{
+    stage *s = stage_of(state);
+    void *metal = metal_queue_new(s->metal_device, 8);
+    gpusync_queue_desc desc = {.metal_queue = metal};
+    gpusync_queue *queue;
+    unsigned i;
+    metal_set_label(metal, "theirs");
+    for (i = 0; i < 2; i++) {
+        desc.label = i ? "ours" : NULL;
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+        finish_next_of(metal);
+        assert_string_equal(failure_at(queue, 0).queue_label, i ? "ours" : "theirs");
+        assert_ok(gpusync_queue_destroy(queue));
+    }
+    metal_release(metal);
+}
+
+/* Three queues in a row: the third names the first ticket of the first queue. */
+static void test_R14_origin_is_the_first_failure_on_the_queue_that_is_named(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "culprit");
+    gpusync_ticket origin;
+    gpusync_ticket second;
+    gpusync_ticket third;
+    gpusync_error error;
+    gpusync_error first;
+    succeed_one(s, s->q[0]);
+    succeed_one(s, s->q[2]);
+    softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, "too large");
+    origin = commit(s->q[0], buffer);
+    second = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], origin)), BUFFERS(named_buffer(s->q[1], "victim")),
+                    SIGNALS(at(s->t[0], 1)));
+    third = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])));
+    finish_all(s);
+    first = record_of(s->q[0], origin);
+    assert_int_equal(record_of(s->q[1], second).origin, origin);
+    error = record_of(s->q[2], third);
+    assert_int_equal(error.ticket, third);
+    assert_int_equal(error.origin, origin);
+    assert_true(error.inherited);
+    assert_false(error.ran);
+    assert_string_equal(error.queue_label, "first");
+    assert_string_equal(error.label, "culprit");
+    assert_string_equal(error.message, "too large");
+    assert_string_equal(error.domain, first.domain);
+    assert_int_equal(error.code, first.code);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
+}
+
+/* Work that the GPU waits for runs on, whatever its input contains. */
+static void test_R14_work_that_metal_has_ran_though_its_failure_is_inherited(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[1]);
+    gpusync_ticket ticket;
+    mark(s, buffer, 1);
+    SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)), SIGNALS(at(s->t[0], 1)));
+    ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffer));
+    assert_true(is_sent(buffer));
+    finish_all(s);
+    assert_marks(1);
+    assert_true(record_of(s->q[1], ticket).inherited);
+    assert_true(record_of(s->q[1], ticket).ran);
+}
+
+static void test_R14_a_failure_of_the_programs_own_has_no_origin(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_error reason = {0};
+    gpusync_error error;
+    reason.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    reason.code = 42;
+    snprintf(reason.message, sizeof reason.message, "the disk is full");
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    finish_all(s);
+    error = record_of(s->q[0], ticket);
+    assert_result(error.result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(error.ticket, ticket);
+    assert_int_equal(error.origin, 0);
+    assert_int_equal(error.code, 42);
+    assert_string_equal(error.message, "the disk is full");
+    assert_true(error.inherited);
+    assert_false(error.ran);
+}
+
+static void test_R14_cancelled_work_has_its_labels_and_no_domain(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "late")));
+    gpusync_error error;
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    error = record_of(s->q[0], ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
+    assert_string_equal(error.domain, "");
+    assert_true(error.message[0]);
+    assert_string_equal(error.label, "late");
+    assert_string_equal(error.queue_label, "first");
+}
+
+/* One of several buffers fails: the record is that of this one. */
+static void test_R14_a_submission_tells_of_the_buffer_that_failed(void **state)
+{
+    stage *s = stage_of(state);
+    void *first = named_buffer(s->q[0], "fine");
+    void *second = named_buffer(s->q[0], "broken");
+    void *third = named_buffer(s->q[0], "fine, too");
+    gpusync_ticket ticket;
+    softmetal_fail_as(second, SOFTMETAL_INNOCENT_VICTIM, NULL);
+    ticket = SUBMIT(s->q[0], BUFFERS(first, second, third), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_string_equal(record_of(s->q[0], ticket).label, "broken");
+    assert_true(record_of(s->q[0], ticket).transient);
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* Several fail, as where a reset takes along what stands behind the culprit: the record is that of the first, the
+   culprit's. The handlers are lost, so that a poll finds all of them at once. */
+static void test_R14_of_several_buffers_that_failed_a_look_tells_of_the_first(void **state)
+{
+    stage *s = stage_of(state);
+    static const unsigned reasons[3] = {SOFTMETAL_PAGE_FAULT, SOFTMETAL_INNOCENT_VICTIM, SOFTMETAL_INNOCENT_VICTIM};
+    static const char *const labels[3] = {"culprit", "victim", "victim, too"};
+    void *buffers[3];
+    gpusync_ticket ticket;
+    unsigned i;
+    for (i = 0; i < 3; i++) {
+        buffers[i] = named_buffer(s->q[0], labels[i]);
+        softmetal_fail_as(buffers[i], reasons[i], NULL);
+        softmetal_lose_handlers(buffers[i]);
+    }
+    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(record_of(s->q[0], ticket).label, "culprit");
+    assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+}
+
+static bool is_utf8(const char *text, size_t size)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if (strnlen(text, size) == size) return false;
+    while (*c) {
+        unsigned more = *c < 0x80 ? 0 : *c >= 0xF0 ? 3 : *c >= 0xE0 ? 2 : *c >= 0xC2 ? 1 : 4;
+        if (more == 4) return false;
+        for (c++; more; more--, c++)
+            if ((*c & 0xC0) != 0x80) return false;
+    }
+    return true;
+}
+
+/* A log function that keeps its first lines. */
+static struct {
+    stage *s;
+    unsigned count, not_utf8, with_newlines;
+    char text[4][512];
+    gpusync_log_level level[4];
+    bool acts;
+    gpusync_ticket committed;
+} lines;
+
+static void keep_line(void *user, gpusync_log_level level, const char *text)
+{
+    stage *s = lines.s;
+    (void)user;
+    if (!is_utf8(text, 2048)) lines.not_utf8++;
+    if (strpbrk(text, "\n\r")) lines.with_newlines++;
+    if (lines.count < LENGTH(lines.text)) {
+        lines.level[lines.count] = level;
+        snprintf(lines.text[lines.count], sizeof lines.text[0], "%s", text);
+    }
+    lines.count++;
+    if (lines.acts) { /* what a log function may do: whatever neither waits nor destroys */
         gpusync_error error;
         uint64_t cursor = 0;
+        void *buffer = NULL;
+        must(gpusync_poll(s->q[0], 1, NULL) == GPUSYNC_ERROR_EXECUTION, "a poll in the log function");
+        must(!gpusync_queue_next_error(s->q[0], &cursor, &error), "next_error in the log function");
+        must(!gpusync_queue_clear_failure(s->q[0]), "a clear in the log function");
+        must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer in the log function");
+        must(!gpusync_commit(s->q[0], buffer, &lines.committed), "a commit in the log function");
+    }
+}
+
+static void repeat(char *text, size_t size, const char *head, const char *character)
+{
+    snprintf(text, size, "%s", head);
+    while (strlen(text) + strlen(character) < size) strcat(text, character);
+}
+
+/* As much of the text as fits in whole characters. */
+static void assert_cut(const char *cut, size_t size, const char *text)
+{
+    size_t length = strlen(cut);
+    assert_true(is_utf8(cut, size));
+    assert_memory_equal(cut, text, length);
+    assert_true(length + 4 >= size);
+}
+
+static void test_T12_texts_are_cut_between_characters(void **state)
+{
+    static const char *const characters[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+    static const char *const heads[] = {"", "x", "xy", "xyz"};
+    stage *s = stage_of(state);
+    size_t i;
+    size_t k;
+    for (i = 0; i < LENGTH(characters); i++)
+        for (k = 0; k < LENGTH(heads); k++) {
+            char text[600];
+            gpusync_ticket ticket;
+            gpusync_error error;
+            void *buffer;
+            repeat(text, sizeof text, heads[k], characters[i]);
+            buffer = named_buffer(s->q[0], text);
+            softmetal_fail(buffer, text, 1, text);
+            ticket = commit(s->q[0], buffer);
+            finish_all(s);
+            error = record_of(s->q[0], ticket);
+            assert_cut(error.message, sizeof error.message, text);
+            assert_cut(error.label, sizeof error.label, text);
+            assert_cut(error.domain, sizeof error.domain, text);
+        }
+}
+
+/* Latin-1, and what breaks off in the middle of a character. What it becomes is open; it is UTF-8, and not empty. */
+static void test_T12_labels_that_are_no_utf8_are_told_as_utf8(void **state)
+{
+    static const char *const texts[] = {"caf\xE9", "\xFF\xFE", "x\xE2\x82", "\xC0\x80y"};
+    stage *s = stage_of(state);
+    size_t i;
+    memset(&lines, 0, sizeof lines);
+    for (i = 0; i < LENGTH(texts); i++) {
+        gpusync_queue_desc desc = {.label = texts[i]};
+        gpusync_timeline_desc timeline_desc = {.label = texts[i]};
+        gpusync_queue *queue = NULL;
+        gpusync_timeline *timeline = NULL;
+        gpusync_ticket tickets[2];
+        void *buffer;
+        unsigned k;
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        assert_ok(gpusync_timeline_create(s->device, &timeline_desc, &timeline));
+        buffer = named_buffer(queue, texts[i]);
+        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        tickets[0] = commit(queue, buffer);
+        tickets[1] = SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = texts[i]);
+        assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
+        assert_result(gpusync_wait(queue, 1, 1, NULL), GPUSYNC_TIMEOUT);
+        while (finish_next(queue)) {}
+        for (k = 0; k < 2; k++) {
+            gpusync_error error = record_of(queue, tickets[k]);
+            assert_true(is_utf8(error.label, sizeof error.label) && error.label[0]);
+            assert_true(is_utf8(error.queue_label, sizeof error.queue_label) && error.queue_label[0]);
+        }
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_queue_destroy(queue));
+    }
+    assert_int_equal(lines.count, 4 * LENGTH(texts));
+    assert_int_equal(lines.not_utf8, 0);
+}
+
+/* Of the program's own, which are no NSString. */
+static void test_T12_labels_of_the_program_are_cut_between_characters(void **state)
+{
+    static const char *const characters[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+    static const char *const heads[] = {"", "x", "xy", "xyz"};
+    stage *s = stage_of(state);
+    size_t i, k;
+    for (i = 0; i < LENGTH(characters); i++)
+        for (k = 0; k < LENGTH(heads); k++) {
+            gpusync_queue_desc desc = {0};
+            gpusync_queue *queue = NULL;
+            gpusync_error error;
+            char text[600];
+            repeat(text, sizeof text, heads[k], characters[i]);
+            desc.label = text;
+            assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+            SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = text);
+            while (finish_next(queue)) {}
+            error = failure_at(queue, 0);
+            assert_cut(error.label, sizeof error.label, text);
+            assert_cut(error.queue_label, sizeof error.queue_label, text);
+            assert_ok(gpusync_queue_destroy(queue));
+        }
+}
+
+static void test_T12_without_a_label_the_text_is_empty(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *queue = NULL;
+    gpusync_error error;
+    assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+    commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    while (finish_next(queue)) {}
+    error = failure_at(queue, 0);
+    assert_string_equal(error.label, "");
+    assert_string_equal(error.queue_label, "");
+    assert_ok(gpusync_queue_destroy(queue));
+}
+
+/* One that fits goes as it is, and one that is a byte too long is cut by that byte; what stands behind it is untouched. */
+static void test_T12_texts_that_just_fit_are_whole(void **state)
+{
+    stage *s = stage_of(state);
+    size_t length;
+    for (length = 62; length <= 65; length++) {
+        char text[66] = "";
+        gpusync_queue_desc desc = {.label = text};
+        gpusync_queue *queue = NULL;
         gpusync_ticket ticket;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        ticket = commit_failing(&r, &buffer, "TestDomain", 77, "of this text");
-        assert_non_null(method);
-        infos = 0;
-        own_info = method_setImplementation(method, (void (*)(void))rows[i].info);
-        softmetal_finish(buffer);
-        (void)method_setImplementation(method, own_info);
-        assert_int_equal(infos, rows[i].asked);
-        assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-        assert_int_equal(error.ticket, ticket);
-        assert_int_equal(error.code, 77);
-        assert_string_equal(error.domain, "TestDomain");
-        assert_string_equal(error.message, "of this text");
-        rig_close(&r);
-    }
-}
-
-/* -- classes ---------------------------------------------------------------------------------------- */
-
-/* One failure on a device of its own: does it have this class, and is the device lost with it, or not? */
-static bool has_class(rig *r, void *buffer, gpusync_failure failure, bool lost, const char *row)
-{
-    gpusync_error error;
-    gpusync_ticket ticket;
-    uint64_t cursor = 0;
-    bool right;
-    assert_ok(either_commit(r->queue, buffer, &ticket));
-    softmetal_finish(buffer);
-    assert_result(gpusync_wait(r->queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_next_error(r->queue, &cursor, &error));
-    right = error.failure == failure && gpusync_device_is_lost(r->device) == lost &&
-            gpusync_queue_wait(r->queue, 0) == (lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_EXECUTION);
-    if (!right)
-        print_message("%s: %s %lld \"%s\" is \"%s\", and the device is%s lost\n", row, error.domain,
-                      (long long)error.code, error.message, gpusync_failure_string(error.failure),
-                      gpusync_device_is_lost(r->device) ? "" : " not");
-    rig_close(r);
-    return right;
-}
-
-/* The number decides: Metal has fewer codes, and those of its two domains differ. */
-static const struct {
-    unsigned number;
-    gpusync_failure failure;
-} classes_of_numbers[] = {
-    {SOFTMETAL_TIMEOUT, GPUSYNC_FAILURE_TIMEOUT},
-    {SOFTMETAL_HANG, GPUSYNC_FAILURE_TIMEOUT},
-    {SOFTMETAL_IMPACTING_INTERACTIVITY, GPUSYNC_FAILURE_TIMEOUT},
-    {SOFTMETAL_SUBMISSIONS_IGNORED, GPUSYNC_FAILURE_ACCESS_REVOKED},
-    {SOFTMETAL_INNOCENT_VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM},
-    {SOFTMETAL_BACKGROUND, GPUSYNC_FAILURE_NOT_PERMITTED},
-    {SOFTMETAL_OUT_OF_MEMORY, GPUSYNC_FAILURE_OUT_OF_MEMORY},
-    {SOFTMETAL_INVALID_RESOURCE, GPUSYNC_FAILURE_INVALID_RESOURCE},
-    {SOFTMETAL_PAGE_FAULT, GPUSYNC_FAILURE_PAGE_FAULT},
-    {SOFTMETAL_FIRST_INTERNAL, GPUSYNC_FAILURE_OTHER},
-    {SOFTMETAL_INTERNAL, GPUSYNC_FAILURE_OTHER},
-    {0xE00002BD, GPUSYNC_FAILURE_OTHER},
-};
-
-static void expect_classes_of_numbers(softmetal_quirks quirks, const char *text, const char *form)
-{
-    size_t i;
-    unsigned wrong = 0;
-    for (i = 0; i < LENGTH(classes_of_numbers); i++) {
-        unsigned number = classes_of_numbers[i].number;
-        char row[80];
+        gpusync_error error;
         void *buffer;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        softmetal_set_quirks(&quirks);
-        softmetal_fail_as(buffer = open_buffer(&r), number, text);
-        snprintf(row, sizeof row, "number %#x, %s", number, form);
-        wrong += !has_class(&r, buffer, classes_of_numbers[i].failure, number == SOFTMETAL_SUBMISSIONS_IGNORED, row);
+        memset(text, 'a', length);
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        buffer = named_buffer(queue, text);
+        softmetal_fail(buffer, text, 1, "a message");
+        ticket = commit(queue, buffer);
+        while (finish_next(queue)) {}
+        error = record_of(queue, ticket);
+        assert_cut(error.label, sizeof error.label, text);
+        assert_cut(error.queue_label, sizeof error.queue_label, text);
+        assert_cut(error.domain, sizeof error.domain, text);
+        assert_int_equal(strlen(error.label), length < 63 ? length : 63);
+        assert_string_equal(error.queue_label, error.label);
+        assert_string_equal(error.domain, error.label);
+        assert_string_equal(error.message, "a message");
+        assert_ok(gpusync_queue_destroy(queue));
     }
-    assert_int_equal(wrong, 0);
 }
 
-static void test_the_drivers_number_decides_the_class(void **state)
+/* What the program gives is a copy of a struct of its own, and its texts may be anything. */
+static void test_R13_T12_a_reason_of_the_program_is_told_as_utf8(void **state)
 {
-    softmetal_quirks quirks;
-    (void)state;
-    memset(&quirks, 0, sizeof quirks);
-    expect_classes_of_numbers(quirks, NULL, "below and in the text");
-}
-
-static void test_the_drivers_number_decides_though_it_is_not_in_the_text(void **state)
-{
-    softmetal_quirks quirks;
-    (void)state;
-    memset(&quirks, 0, sizeof quirks);
-    expect_classes_of_numbers(quirks, "on purpose", "below alone");
-}
-
-static void test_the_drivers_number_decides_though_it_is_in_the_text_alone(void **state)
-{
-    softmetal_quirks quirks;
-    (void)state;
-    memset(&quirks, 0, sizeof quirks);
-    quirks.ioaccel_errors = true;
-    expect_classes_of_numbers(quirks, NULL, "in the text alone");
-}
-
-static void test_the_drivers_number_decides_in_the_form_of_older_systems(void **state)
-{
-    softmetal_quirks quirks;
-    (void)state;
-    memset(&quirks, 0, sizeof quirks);
-    quirks.ioaf_errors = true;
-    expect_classes_of_numbers(quirks, NULL, "in the text alone, decimal");
-}
-
-typedef struct class_of_failure {
-    const char *domain;
-    long code;
-    const char *text;
-    gpusync_failure failure;
-    bool lost;
-} class_of_failure;
-
-/* Nothing but what the row says. */
-static void expect_classes(const class_of_failure *classes, size_t count)
-{
-    softmetal_quirks quirks;
+    static const char *const tails[] = {"a", "\xE9", "\xE2\x82"};
+    stage *s = stage_of(state);
     size_t i;
-    unsigned wrong = 0;
-    memset(&quirks, 0, sizeof quirks);
-    quirks.bare_errors = true;
-    for (i = 0; i < count; i++) {
-        char row[80];
-        void *buffer;
-        rig r;
-        rig_open(&r, SOFTMETAL_MANUAL);
-        softmetal_set_quirks(&quirks);
-        softmetal_fail(buffer = open_buffer(&r), classes[i].domain, classes[i].code, classes[i].text);
-        snprintf(row, sizeof row, "row %u", (unsigned)i);
-        wrong += !has_class(&r, buffer, classes[i].failure, classes[i].lost, row);
+    for (i = 0; i < LENGTH(tails); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
+        gpusync_error error;
+        gpusync_wait_options options = {.error = &error};
+        memset(reason.message, 'm', sizeof reason.message); /* without an end */
+        memset(reason.domain, 'd', sizeof reason.domain);
+        memcpy(reason.message + sizeof reason.message - strlen(tails[i]), tails[i], strlen(tails[i]));
+        assert_ok(gpusync_timeline_fail(timeline, &reason));
+        assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_COMPILE);
+        assert_true(is_utf8(error.message, sizeof error.message));
+        assert_true(is_utf8(error.domain, sizeof error.domain));
+        assert_memory_equal(error.message, "mmm", 3);
+        assert_ok(gpusync_timeline_destroy(timeline));
     }
-    assert_int_equal(wrong, 0);
 }
 
-#define VICTIM "Discarded (victim of GPU error/recovery)"
+/* -- records, cursors --------------------------------------------------------------------------------------------- */
 
-/* Texts of other systems, and of numbers that are not in softmetal's table. Where they tell nothing the code does. */
-static void test_texts_of_other_systems_have_their_classes(void **state)
-{
-    const char *foreign = "NSPOSIXErrorDomain";
-    long other = metal4_run() ? 6 : 1, timeout = code_of_timeout(), revoked = code_of_revocation();
-    const class_of_failure rows[] = {
-        {NULL, other, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_TIMEOUT, false}, /* before macOS 26 */
-        {NULL, other, "Hang (of a later system) (00000003:Hang)", GPUSYNC_FAILURE_TIMEOUT, false}, /* not seen yet */
-        {NULL, other, "Internal Error (00000001:Internal Error)", GPUSYNC_FAILURE_OTHER, false}, /* no text was seen with these */
-        {NULL, other, "Internal Error (00000007:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
-        {NULL, other, "Internal Error (0000000a:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
-        {NULL, other, "Internal Error (0000000c:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
-        {NULL, other, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
-        {NULL, other, "Internal Error (0000000f:Internal Error)", GPUSYNC_FAILURE_OTHER, false},
-        {NULL, other, "Error (00000008) of a later one (00000003:Hang)", GPUSYNC_FAILURE_TIMEOUT, false}, /* not the first */
-        {NULL, other, "Internal Error (IOAF code 2067)", GPUSYNC_FAILURE_OTHER, false},
-        {NULL, other, "Internal Error (IOAF code -536870211)", GPUSYNC_FAILURE_OTHER, false},
-        {NULL, 12, "Stack Overflow (00000011:kIOGPUCommandBufferCallbackErrorStackOverflow)", GPUSYNC_FAILURE_OTHER,
-         false},
-        {NULL, 12, "A picture (4:3) is the cause", GPUSYNC_FAILURE_OTHER, false}, /* no number: it has eight digits */
-        {NULL, other, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
-        {NULL, revoked, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
-        {NULL, timeout, "Caused GPU Hang Error (kIOGPUCommandBufferCallbackErrorHang)", GPUSYNC_FAILURE_TIMEOUT, false},
-        {NULL, code_of_removal(), "Device Removed (00000077:Device Removed)", GPUSYNC_FAILURE_DEVICE_REMOVED, true},
-        {foreign, 1, VICTIM " (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)", GPUSYNC_FAILURE_OTHER, false},
-        {foreign, 4, "Ignored (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)", GPUSYNC_FAILURE_OTHER,
-         false},
-    };
-    (void)state;
-    expect_classes(rows, LENGTH(rows));
-}
-
-static const class_of_failure classes[] = {
-    {NULL, 1, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 2, NULL, GPUSYNC_FAILURE_TIMEOUT, false},
-    {NULL, 3, NULL, GPUSYNC_FAILURE_PAGE_FAULT, false},
-    {NULL, 4, NULL, GPUSYNC_FAILURE_ACCESS_REVOKED, true},
-    {NULL, 5, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 6, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 7, NULL, GPUSYNC_FAILURE_NOT_PERMITTED, false},
-    {NULL, 8, NULL, GPUSYNC_FAILURE_OUT_OF_MEMORY, false},
-    {NULL, 9, NULL, GPUSYNC_FAILURE_INVALID_RESOURCE, false},
-    {NULL, 10, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 11, NULL, GPUSYNC_FAILURE_DEVICE_REMOVED, true},
-    {NULL, 12, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, -4, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 4294967296 + 11, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {"GPUErrorDomain", 4, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {"GPUErrorDomain", 11, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {"MTLCommandBufferErrorDomain2", 8, NULL, GPUSYNC_FAILURE_OTHER, false},
-};
-
-/* 1 to 6 are those of MTL4CommandQueue.h. */
-static const class_of_failure classes_of_metal4[] = {
-    {NULL, 0, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 1, NULL, GPUSYNC_FAILURE_TIMEOUT, false},
-    {NULL, 2, NULL, GPUSYNC_FAILURE_NOT_PERMITTED, false},
-    {NULL, 3, NULL, GPUSYNC_FAILURE_OUT_OF_MEMORY, false},
-    {NULL, 4, NULL, GPUSYNC_FAILURE_DEVICE_REMOVED, true},
-    {NULL, 5, NULL, GPUSYNC_FAILURE_ACCESS_REVOKED, true},
-    {NULL, 6, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 7, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 8, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 9, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 11, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 12, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, -4, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 4294967296 + 4, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {NULL, 4294967296 + 11, NULL, GPUSYNC_FAILURE_OTHER, false},
-    {"MTL4CommandQueueErrorDomain2", 3, NULL, GPUSYNC_FAILURE_OTHER, false},
-};
-
-static void test_without_a_number_every_code_has_its_class(void **state)
-{
-    (void)state;
-    if (metal4_run()) expect_classes(classes_of_metal4, LENGTH(classes_of_metal4));
-    else expect_classes(classes, LENGTH(classes));
-}
-
-/* -- readers and the bound -------------------------------------------------------------------------- */
-
-static void test_what_may_succeed_later_is_transient(void **state)
-{
-    static const struct {
-        gpusync_failure failure;
-        bool transient;
-    } all[] = {{GPUSYNC_FAILURE_NONE, false},           {GPUSYNC_FAILURE_OUT_OF_MEMORY, true},
-               {GPUSYNC_FAILURE_TIMEOUT, false},        {GPUSYNC_FAILURE_PAGE_FAULT, false},
-               {GPUSYNC_FAILURE_INVALID_RESOURCE, false}, {GPUSYNC_FAILURE_NOT_PERMITTED, true},
-               {GPUSYNC_FAILURE_INNOCENT_VICTIM, true}, {GPUSYNC_FAILURE_ACCESS_REVOKED, false},
-               {GPUSYNC_FAILURE_DEVICE_REMOVED, false}, {GPUSYNC_FAILURE_CANCELLED, false},
-               {GPUSYNC_FAILURE_OTHER, false}};
-    static const int unknown[] = {GPUSYNC_FAILURE_OTHER + 1, 1000, INT32_MAX, -1, INT32_MIN};
-    size_t i;
-    (void)state;
-    assert_int_equal(LENGTH(all), GPUSYNC_FAILURE_OTHER + 1);
-    for (i = 0; i < LENGTH(all); i++) {
-        assert_int_equal(all[i].failure, i);
-        assert_int_equal(gpusync_failure_is_transient(all[i].failure), all[i].transient);
-    }
-    for (i = 0; i < LENGTH(unknown); i++) assert_false(gpusync_failure_is_transient((gpusync_failure)unknown[i]));
-}
-
-static void test_every_reader_sees_every_failure_once(void **state)
+static void expect_next(gpusync_queue *queue, uint64_t *cursor, gpusync_ticket ticket, uint64_t dropped)
 {
     gpusync_error error;
-    uint64_t early = 0, late = 0;
-    int i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    assert_result(gpusync_next_error(r.queue, &early, &error), GPUSYNC_NOT_READY);
-    for (i = 1; i <= 6; i++) {
-        if (i % 2) fail_one(&r, 1);
-        else succeed_one(&r);
-        if (i % 2 == 0) continue;
-        assert_ok(gpusync_next_error(r.queue, &early, &error));
-        assert_int_equal(error.ticket, i);
-        assert_result(gpusync_next_error(r.queue, &early, &error), GPUSYNC_NOT_READY);
-    }
-    for (i = 1; i <= 6; i += 2) {
-        assert_ok(gpusync_next_error(r.queue, &late, &error));
-        assert_int_equal(error.ticket, i);
-        assert_int_equal(error.dropped, 0);
-    }
-    assert_result(gpusync_next_error(r.queue, &late, &error), GPUSYNC_NOT_READY);
-    rig_close(&r);
-}
-
-static void test_a_full_log_drops_the_oldest_and_counts_them_for_each_reader(void **state)
-{
-    gpusync_error error;
-    uint64_t from_start = 0, from_two = 0;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
-    for (i = 0; i < 10; i++) {
-        fail_one(&r, 1);
-        if (i < 2) assert_ok(gpusync_next_error(r.queue, &from_two, &error));
-    }
-    assert_ok(gpusync_next_error(r.queue, &from_start, &error));
-    assert_int_equal(error.dropped, 6);
-    assert_int_equal(error.ticket, 7);
-    assert_ok(gpusync_next_error(r.queue, &from_two, &error));
-    assert_int_equal(error.dropped, 4);
-    assert_int_equal(error.ticket, 7);
-    for (i = 8; i <= 10; i++) {
-        assert_ok(gpusync_next_error(r.queue, &from_start, &error));
-        assert_int_equal(error.dropped, 0);
-        assert_int_equal(error.ticket, i);
-    }
-    assert_result(gpusync_next_error(r.queue, &from_start, &error), GPUSYNC_NOT_READY);
-    assert_int_equal(stats_of(r.queue).failures_dropped, 6);
-    assert_int_equal(stats_of(r.queue).failures, 10);
-    rig_close(&r);
-}
-
-static void expect_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_ticket ticket, uint64_t dropped)
-{
-    gpusync_error error;
-    assert_ok(gpusync_next_error(queue, cursor, &error));
+    assert_ok(gpusync_queue_next_error(queue, cursor, &error));
     assert_int_equal(error.ticket, ticket);
     assert_int_equal(error.dropped, dropped);
 }
 
-/* The error is left alone. */
-static void expect_no_more_errors(gpusync_queue *queue, uint64_t *cursor)
+static void expect_no_more(gpusync_queue *queue, uint64_t *cursor)
 {
-    gpusync_error error, untouched;
+    gpusync_error error;
+    gpusync_error untouched;
+    uint64_t before = *cursor;
     memset(&error, 0x77, sizeof error);
     memset(&untouched, 0x77, sizeof untouched);
-    assert_result(gpusync_next_error(queue, cursor, &error), GPUSYNC_NOT_READY);
+    assert_result(gpusync_queue_next_error(queue, cursor, &error), GPUSYNC_NOT_READY);
     assert_memory_equal(&error, &untouched, sizeof error);
+    if (before == GPUSYNC_FROM_NOW) assert_true(*cursor != GPUSYNC_FROM_NOW);
+    else assert_true(*cursor == before);
 }
 
-/* Each reader has a cursor of its own, and a place of its own from which on it reads. */
-static void test_a_reader_from_now_on_skips_what_is_on_record(void **state)
+static void test_R16_a_cursor_passes_every_failure_once(void **state)
 {
-    uint64_t all = 0, none = GPUSYNC_FROM_NOW, early = GPUSYNC_FROM_NOW, late = GPUSYNC_FROM_NOW;
-    gpusync_ticket tickets[4];
+    stage *s = stage_of(state);
+    uint64_t early = 0;
+    uint64_t late = 0;
     int i;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, NULL, NULL);
-    expect_no_more_errors(r.queue, &none); /* before the first failure */
-    assert_true(none != GPUSYNC_FROM_NOW);
-    for (i = 0; i < 2; i++) tickets[i] = fail_one(&r, 1);
-    expect_no_more_errors(r.queue, &early);
-    assert_true(early != GPUSYNC_FROM_NOW);
-    expect_no_more_errors(r.queue, &early);
-    succeed_one(&r);
-    expect_no_more_errors(r.queue, &early);
-    tickets[2] = fail_one(&r, 1);
-    expect_no_more_errors(r.queue, &late);
-    tickets[3] = fail_one(&r, 1);
-    for (i = 0; i < 4; i++) {
-        expect_next_error(r.queue, &all, tickets[i], 0);
-        expect_next_error(r.queue, &none, tickets[i], 0);
-        if (i >= 2) expect_next_error(r.queue, &early, tickets[i], 0);
-        if (i >= 3) expect_next_error(r.queue, &late, tickets[i], 0);
+    expect_no_more(s->q[0], &early);
+    for (i = 1; i <= 3; i++) {
+        gpusync_ticket ticket = fail_one(s, s->q[0]);
+        succeed_one(s, s->q[0]);
+        expect_next(s->q[0], &early, ticket, 0);
+        expect_no_more(s->q[0], &early);
     }
-    expect_no_more_errors(r.queue, &all);
-    expect_no_more_errors(r.queue, &none);
-    expect_no_more_errors(r.queue, &early);
-    expect_no_more_errors(r.queue, &late);
-    all = GPUSYNC_FROM_NOW; /* a reader may skip again */
-    tickets[0] = fail_one(&r, 1);
-    expect_no_more_errors(r.queue, &all);
-    tickets[1] = fail_one(&r, 1);
-    expect_next_error(r.queue, &all, tickets[1], 0);
-    rig_close(&r);
+    for (i = 1; i <= 5; i += 2) expect_next(s->q[0], &late, i, 0);
+    expect_no_more(s->q[0], &late);
+    assert_result(gpusync_queue_next_error(NULL, &late, &(gpusync_error){0}), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_queue_next_error(s->q[0], NULL, &(gpusync_error){0}), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_queue_next_error(s->q[0], &late, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
 }
 
-static void test_a_reader_from_now_on_is_told_of_what_was_dropped_since(void **state)
+/* Ordered work is settled in the order of tickets, UNORDERED work when it ends; cancelled work is on record, too. */
+static void test_R16_records_stand_in_the_order_in_which_they_were_settled(void **state)
 {
-    uint64_t all = 0, early = GPUSYNC_FROM_NOW, late = GPUSYNC_FROM_NOW;
-    gpusync_ticket last = 0;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
-    for (i = 0; i < 6; i++) (void)fail_one(&r, 1);
-    expect_no_more_errors(r.queue, &early);
-    (void)fail_one(&r, 1);
-    expect_no_more_errors(r.queue, &late);
-    for (i = 0; i < 6; i++) last = fail_one(&r, 1);
-    expect_next_error(r.queue, &all, last - 3, 9);
-    expect_next_error(r.queue, &early, last - 3, 3);
-    expect_next_error(r.queue, &late, last - 3, 2);
-    expect_next_error(r.queue, &late, last - 2, 0);
-    rig_close(&r);
-}
-
-static void test_a_ticket_whose_record_may_be_gone_is_unknown_and_never_well(void **state)
-{
-    gpusync_ticket_info info;
-    gpusync_ticket ticket;
-    void *buffer;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
-    for (i = 1; i <= 10; i++) {
-        fail_one(&r, 1);   /* odd tickets */
-        succeed_one(&r);   /* even ones */
-    }
-    for (ticket = 1; ticket <= 11; ticket++) { /* 11 is the last that was dropped; success is known without a record */
-        gpusync_result expected = ticket % 2 ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_OK;
-        assert_result(gpusync_poll(r.queue, ticket), expected);
-        assert_result(gpusync_wait(r.queue, ticket, GPUSYNC_FOREVER), expected);
-        assert_ok(gpusync_get_info(r.queue, ticket, &info));
-        assert_result(info.result, expected);
-    }
-    for (; ticket <= 20; ticket++)
-        assert_result(gpusync_wait(r.queue, ticket, 0), ticket % 2 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-    for (i = 0; i < 256; i++) succeed_one(&r); /* the entries of those tickets are gone now */
-    for (ticket = 1; ticket <= 11; ticket++)
-        assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    for (; ticket <= 20; ticket++)
-        assert_result(gpusync_wait(r.queue, ticket, 0), ticket % 2 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-    assert_ok(gpusync_poll(r.queue, GPUSYNC_NO_TICKET)); /* no work never fails */
-    assert_ok(gpusync_wait(r.queue, GPUSYNC_NO_TICKET, 0));
-    ticket = commit_empty(&r, &buffer);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_NOT_READY);
-    softmetal_finish(buffer);
-    rig_close(&r);
-}
-
-static void assert_off_record(const gpusync_error *error, gpusync_result result, gpusync_ticket ticket)
-{
-    assert_result(error->result, result);
-    assert_int_equal(error->ticket, ticket);
-    assert_int_equal(error->code, 0);
-    assert_non_null(strstr(error->message, "no longer on record"));
-}
-
-static void test_the_error_of_a_ticket_whose_record_is_gone_says_so(void **state)
-{
-    gpusync_wait_options options;
-    gpusync_point points[3];
-    gpusync_ticket ticket;
-    gpusync_error error;
-    size_t which;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 4, NULL, NULL);
-    for (i = 0; i < 10; i++) {
-        fail_one(&r, 1);   /* odd tickets */
-        succeed_one(&r);   /* even ones */
-    }
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    for (ticket = 1; ticket <= 11; ticket += 2) {
-        memset(&error, 0xEE, sizeof error);
-        assert_result(gpusync_wait_ex(r.queue, ticket, 0, &options), GPUSYNC_ERROR_RESULT_UNKNOWN);
-        assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, ticket);
-        points[0] = gpusync_at_ticket(r.queue, 2);
-        points[1] = gpusync_at_ticket(r.queue, ticket);
-        points[2] = gpusync_at_ticket(r.queue, 13); /* which is on record */
-        for (i = 0; i < 3; i++) {
-            static const gpusync_wait_for how[] = {GPUSYNC_WAIT_ALL, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_WAIT_ANY};
-            bool any = how[i] == GPUSYNC_WAIT_ANY; /* of those from the ticket on */
-            memset(&error, 0xEE, sizeof error);
-            assert_result(gpusync_wait_many(points + any, (size_t)(3 - any), how[i], 0, &options, &which),
-                          GPUSYNC_ERROR_RESULT_UNKNOWN);
-            assert_int_equal(which, any ? 0 : 1);
-            assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, ticket);
-        }
-    }
-    assert_result(gpusync_wait_ex(r.queue, 13, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.ticket, 13);
-    assert_int_equal(error.code, 1);
-    rig_close(&r);
-}
-
-static void test_the_error_of_everything_whose_records_are_gone_says_so(void **state)
-{
-    void *failing, *fine, *later[2], *never;
-    gpusync_wait_options options;
-    gpusync_ticket ticket;
-    gpusync_error error;
-    wait_job job;
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 1, NULL, NULL);
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    fail_one(&r, 1);
-    never = metal_queue_command_buffer(r.metal_queue); /* given up, it pushes the record of the failure out */
-    assert_ok(gpusync_track(r.queue, never, &ticket));
-    assert_ok(gpusync_untrack(r.queue, ticket));
-    metal_release(never);
-    memset(&error, 0xEE, sizeof error);
-    assert_result(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_off_record(&error, GPUSYNC_ERROR_EXECUTION, GPUSYNC_NO_TICKET);
-    commit_failing(&r, &failing, NULL, 1, NULL);
-    commit_empty(&r, &fine);
-    memset(&error, 0xEE, sizeof error);
-    memset(&job, 0, sizeof job);
-    job.queue = r.queue;
-    job.ticket = GPUSYNC_EVERYTHING;
-    job.timeout_ns = SECONDS(20);
-    job.options = &options;
-    job.thread = start(wait_job_body, &job);
-    await_sleepers(r.device, 1);
-    for (i = 0; i < 2; i++) commit_failing(&r, &later[i], NULL, 1, NULL);
-    softmetal_finish(failing);
-    for (i = 0; i < 2; i++) softmetal_finish(later[i]);
-    softmetal_finish(fine);
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, GPUSYNC_NO_TICKET);
-    rig_close(&r);
-}
-
-static void test_no_ticket_is_always_well_also_after_a_failure(void **state)
-{
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    fail_one(&r, 2);
-    assert_ok(gpusync_wait(r.queue, GPUSYNC_NO_TICKET, 0));
-    assert_ok(gpusync_wait_ex(r.queue, GPUSYNC_NO_TICKET, GPUSYNC_FOREVER, NULL));
-    assert_ok(gpusync_poll(r.queue, GPUSYNC_NO_TICKET));
-    rig_close(&r);
-}
-
-static void test_the_failure_of_an_old_ticket_is_told_as_long_as_its_record_is_kept(void **state)
-{
-    gpusync_ticket failed;
-    int i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    failed = fail_one(&r, 8);
-    for (i = 0; i < 600; i++) succeed_one(&r);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    for (i = 0; i < 3; i++) assert_result(gpusync_wait(r.queue, failed, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_poll(r.queue, failed), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_wait(r.queue, failed + 1, 0));
-    rig_close(&r);
-}
-
-/* -- queue-wide waits ------------------------------------------------------------------------------- */
-
-static void test_a_queue_wait_tells_a_failure_once_also_one_from_before_it_began(void **state)
-{
-    void *buffer;
-    wait_job job;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    fail_one(&r, 1);
-    assert_result(gpusync_poll(r.queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_EXECUTION); /* a poll covers nothing */
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    assert_ok(gpusync_poll(r.queue, GPUSYNC_EVERYTHING));
-    fail_one(&r, 1);
-    succeed_one(&r);
-    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_device_wait(r.device, 0, NULL));
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    commit_failing(&r, &buffer, NULL, 1, NULL);
-    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    softmetal_finish(buffer);
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    rig_close(&r);
-}
-
-static void test_all_queue_waits_that_were_going_on_are_told_of_a_failure(void **state)
-{
-    wait_job jobs[3];
-    void *failing, *fine;
-    int i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    commit_failing(&r, &failing, NULL, 1, NULL);
-    commit_empty(&r, &fine);
-    for (i = 0; i < 3; i++) wait_job_start(&jobs[i], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 3);
-    softmetal_finish(failing);
-    softmetal_finish(fine);
-    for (i = 0; i < 3; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    rig_close(&r);
-}
-
-static void test_a_queue_wait_that_timed_out_leaves_the_failure_to_the_next(void **state)
-{
-    void *stuck;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    fail_one(&r, 1);
-    commit_empty(&r, &stuck);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_queue_wait(r.queue, MS(1)), GPUSYNC_TIMEOUT);
-    softmetal_finish(stuck);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    rig_close(&r);
-}
-
-static void test_a_failure_of_later_work_is_left_to_a_later_queue_wait(void **state)
-{
-    wait_job job;
-    void *first, *later;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    commit_empty(&r, &first);
-    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    commit_failing(&r, &later, NULL, 1, NULL);
-    softmetal_finish(later); /* fails before the wait ends */
+    stage *s = stage_of(state);
+    uint64_t cursor = 0;
+    void *first = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *second = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *alone = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    commit(s->q[0], first);
+    commit(s->q[0], second);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    softmetal_finish(second);
+    softmetal_finish(alone);
     softmetal_finish(first);
-    assert_ok(wait_job_join(&job));
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    rig_close(&r);
+    expect_next(s->q[0], &cursor, 4, 0);
+    expect_next(s->q[0], &cursor, 1, 0);
+    expect_next(s->q[0], &cursor, 2, 0);
+    expect_next(s->q[0], &cursor, 3, 0);
+    expect_no_more(s->q[0], &cursor);
 }
 
-static void test_a_queue_wait_over_dropped_records_still_tells_that_something_failed(void **state)
+static void test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many(void **state)
 {
+    stage *s = stage_of(state);
+    uint64_t from_start = 0;
+    uint64_t from_two = 0;
     int i;
-    rig r;
+    for (i = 1; i <= 10; i++) {
+        fail_one(s, s->q[0]);
+        if (i <= 2) expect_next(s->q[0], &from_two, i, 0);
+    }
+    expect_next(s->q[0], &from_start, 7, 6);
+    expect_next(s->q[0], &from_two, 7, 4);
+    for (i = 8; i <= 10; i++) {
+        expect_next(s->q[0], &from_start, i, 0);
+        expect_next(s->q[0], &from_two, i, 0);
+    }
+    expect_no_more(s->q[0], &from_start);
+}
+
+static void test_R16_64_failures_are_kept_by_default(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t cursor = 0;
+    int i;
+    for (i = 0; i < 70; i++) fail_one(s, s->q[0]);
+    assert_int_equal(failures_of(s->q[0]), 64);
+    expect_next(s->q[0], &cursor, 7, 6);
+}
+
+static void test_R16_from_now_skips_what_is_on_record(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t none = GPUSYNC_FROM_NOW;
+    uint64_t early = GPUSYNC_FROM_NOW;
+    uint64_t late = GPUSYNC_FROM_NOW;
+    gpusync_ticket tickets[9];
+    int i;
+    expect_no_more(s->q[0], &none); /* before the first failure */
+    for (i = 0; i < 2; i++) tickets[i] = fail_one(s, s->q[0]);
+    expect_no_more(s->q[0], &early);
+    expect_no_more(s->q[0], &early);
+    succeed_one(s, s->q[0]);
+    tickets[2] = fail_one(s, s->q[0]);
+    expect_no_more(s->q[0], &late);
+    tickets[3] = fail_one(s, s->q[0]);
+    for (i = 0; i < 4; i++) {
+        expect_next(s->q[0], &none, tickets[i], 0);
+        if (i >= 2) expect_next(s->q[0], &early, tickets[i], 0);
+        if (i >= 3) expect_next(s->q[0], &late, tickets[i], 0);
+    }
+    expect_no_more(s->q[0], &late);
+    none = GPUSYNC_FROM_NOW; /* a cursor may skip again */
+    for (i = 4; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
+    expect_no_more(s->q[0], &none);
+    for (i = 0; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
+    expect_next(s->q[0], &none, tickets[2], 2); /* four are kept: two since the cursor were dropped */
+    expect_next(s->q[0], &late, tickets[2], 4);
+}
+
+/* A failure that is not on record any more is unknown, never a success; and a success stays one. */
+static void test_R16_a_dropped_failure_is_unknown_and_never_well(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    gpusync_error error;
+    note n = {0};
+    int i;
+    for (i = 0; i < 10; i++) {
+        fail_one(s, s->q[0]);
+        succeed_one(s, s->q[0]);
+    }
+    for (ticket = 1; ticket <= 20; ticket++) {
+        gpusync_result failed = ticket < 13 ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_ERROR_EXECUTION;
+        gpusync_result expected = ticket % 2 ? failed : GPUSYNC_OK;
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), expected);
+        assert_result(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, NULL), expected);
+    }
+    assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_int_equal(error.ticket, 1);
+    on_done(ticket_at(s->q[0], 1), &n);
+    settle(s);
+    assert_noted(&n, GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+static void test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_result result;
+    int i;
+    fail_one(s, s->q[0]);
+    for (i = 0; i < 4; i++) { /* cancelled work pushes it out */
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+        assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    }
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    result = wait_for_all(s->q[0]);
+    assert_true(result < 0);
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+/* A scheduler that resumes late: what has been woken goes on when the test says so. */
+static bool resumes_late;
+
+static void park_and_resume_late(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    kit_hooks.park(user, waiter, deadline_ns);
+    while (GET(&resumes_late)) sched_yield();
+}
+
+static void unpark_late(void *user, gpusync_waiter *waiter)
+{
+    kit_hooks.unpark(user, waiter);
+}
+
+static void yield_late(void *user)
+{
+    kit_hooks.yield(user);
+}
+
+static const gpusync_hooks late_hooks = {.yield = yield_late, .park = park_and_resume_late, .unpark = unpark_late};
+
+/* Later failures push the record out while the wait is about to return. They are not the wait's, the dropped one is. */
+static void test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop(void **state)
+{
+    stage *s = stage_of(state);
+    job all = {0};
+    unsigned i;
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
+    await_parked(1);
+    PUT(&resumes_late, true);
+    finish_all(s);
+    for (i = 0; i < 3; i++) fail_one(s, s->q[0]);
+    PUT(&resumes_late, false);
+    assert_result(job_end(&all), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(all.error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_RESULT_UNKNOWN); /* tickets 3 to 5; one record is kept */
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+/* ... and each of two waits that overlap tells so. */
+static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void **state)
+{
+    stage *s = stage_of(state);
+    job all[2] = {0};
+    unsigned i;
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    for (i = 0; i < 2; i++) job_wait(&all[i], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(2);
+    PUT(&resumes_late, true);
+    finish_all(s);
+    for (i = 0; i < 3; i++) fail_one(s, s->q[0]);
+    PUT(&resumes_late, false);
+    for (i = 0; i < 2; i++) assert_result(job_end(&all[i]), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+/* ... though another wait, which began later, has told of the failure before its record is dropped: told to one thread
+   is not told to the other. */
+static void test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of(void **state)
+{
+    stage *s = stage_of(state);
+    job all = {0};
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    PUT(&resumes_late, true);
+    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
+    await_parks(1);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    fail_one(s, s->q[0]); /* one record is kept */
+    PUT(&resumes_late, false);
+    assert_result(job_end(&all), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+/* What a wait has told may leave the log: the next wait tells the next failure, and knows it. */
+static void test_R27_failures_that_were_told_may_be_dropped(void **state)
+{
+    stage *s = stage_of(state);
+    int i;
+    for (i = 0; i < 10; i++) {
+        gpusync_ticket failed = fail_one(s, s->q[0]);
+        gpusync_error error;
+        assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(error.ticket, failed);
+        assert_ok(wait_for_all(s->q[0]));
+    }
+    assert_int_equal(failures_of(s->q[0]), 4);
+}
+
+static void test_R16_a_failure_is_on_record_without_memory(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "large");
+    gpusync_ticket ticket;
+    gpusync_ticket held;
+    gpusync_error error;
+    note n = {0};
+    softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, NULL);
+    ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .on_complete = remember, .user = &n);
+    held = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], ticket)), BUFFERS(new_buffer(s->q[1])));
+    memory_fail(1, true);
+    settle(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[1], held, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+    memory_fail(0, false);
+    assert_noted(&n, GPUSYNC_ERROR_EXECUTION);
+    error = record_of(s->q[0], ticket);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    assert_true(error.ran && error.transient);
+    assert_false(error.inherited);
+    error = record_of(s->q[1], held);
+    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
+    assert_int_equal(error.origin, ticket);
+    assert_true(error.inherited);
+}
+
+/* -- told once ---------------------------------------------------------------------------------------------------- */
+
+static void test_R27_everything_tells_the_first_failure_once(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_ticket first = fail_one(s, s->q[0]);
+    fail_one(s, s->q[0]);
+    assert_result(gpusync_wait(s->q[0], first, 0, NULL), GPUSYNC_ERROR_EXECUTION); /* of a ticket: uses nothing up */
+    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.ticket, first);
+    assert_ok(wait_for_all(s->q[0])); /* one wait reports all up to its point */
+    assert_ok(poll_all(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 2);
+    fail_one(s, s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* T16: it was no failure in 0.4. */
+static void test_R27_T16_cancelled_work_is_a_failure(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_CANCELLED);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_CANCELLED);
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+static void test_R27_a_wait_that_timed_out_has_told_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_TIMEOUT);
+    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
+    assert_result(gpusync_device_wait(s->device, MS(1), NULL), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R27_waits_that_overlap_each_tell(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[4];
+    unsigned i;
+    memset(jobs, 0, sizeof jobs);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    job_wait(&jobs[0], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    job_wait(&jobs[1], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    job_device(&jobs[2], s->device, GPUSYNC_FOREVER);
+    job_wait(&jobs[3], s->q[0], 1, GPUSYNC_FOREVER);
+    await_parked(4);
+    finish_all(s);
+    for (i = 0; i < 4; i++) {
+        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(jobs[i].error.ticket, 1);
+    }
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+/* A wait that began before another one told a failure tells it, too, though it ends later. */
+static void test_R27_an_overlapping_wait_that_ends_later_tells_too(void **state)
+{
+    stage *s = stage_of(state);
+    job longer = {0};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    commit_new(s->q[1]);
+    job_device(&longer, s->device, GPUSYNC_FOREVER); /* for both queues */
+    await_parked(1);
+    assert_true(finish_next(s->q[0]));
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(wait_for_all(s->q[0]));
+    finish_all(s);
+    assert_result(job_end(&longer), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(longer.error.queue_label, "first");
+}
+
+static void test_R27_everything_is_what_was_committed_at_the_call(void **state)
+{
+    stage *s = stage_of(state);
+    job waits = {0};
+    commit_new(s->q[0]);
+    job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(1);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    commit_new(s->q[0]);
+    assert_true(finish_next(s->q[0]));
+    assert_ok(job_end(&waits));
+    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* Later work may even have ended, where it is UNORDERED: the wait leaves its failure to the next one. */
+static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **state)
+{
+    stage *s = stage_of(state);
+    void *later = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *first = new_buffer(s->q[0]);
+    job waits = {0};
+    commit(s->q[0], first);
+    job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(1);
+    SUBMIT(s->q[0], BUFFERS(later), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_finish(later);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    softmetal_finish(first);
+    assert_ok(job_end(&waits));
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+/* UNORDERED work counts, though the tickets behind it may have ended before. */
+static void test_R27_everything_covers_unordered_work(void **state)
+{
+    stage *s = stage_of(state);
+    void *alone = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket ordered;
+    void *plain;
+    SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    plain = new_buffer(s->q[0]);
+    ordered = commit(s->q[0], plain);
+    softmetal_finish(plain);
+    assert_ok(gpusync_poll(s->q[0], ordered, NULL));
+    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R27_a_wait_for_the_device_counts_for_each_queue(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_wait_options options = {0};
+    gpusync_error error;
+    options.error = &error;
+    succeed_one(s, s->q[0]);
+    fail_one(s, s->q[1]);
+    fail_one(s, s->q[1]);
+    assert_result(gpusync_device_wait(s->device, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(error.queue_label, "second");
+    assert_int_equal(error.ticket, 1);
+    assert_ok(gpusync_device_wait(s->device, 0, NULL));
+    assert_ok(wait_for_all(s->q[1]));
+}
+
+static void test_R27_wait_many_tells_as_its_points_say(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_point points[2] = {ticket_at(s->q[0], GPUSYNC_EVERYTHING), ticket_at(s->q[1], GPUSYNC_EVERYTHING)};
+    size_t which = 9;
+    fail_one(s, s->q[0]);
+    fail_one(s, s->q[1]);
+    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 0);
+    assert_ok(poll_all(s->q[0]));
+    assert_result(poll_all(s->q[1]), GPUSYNC_ERROR_EXECUTION); /* ANY told of the other point alone */
+    fail_one(s, s->q[0]);
+    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(which, 0);
+    assert_ok(poll_all(s->q[0]));
+    assert_ok(poll_all(s->q[1]));
+}
+
+/* -- a failure that sticks ---------------------------------------------------------------------------------------- */
+
+#define STICKY .queue = {.sticky_failure = true}
+
+static void assert_inherits(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket origin, bool ran)
+{
+    gpusync_error error;
+    assert_result(gpusync_poll(queue, ticket, NULL), GPUSYNC_ERROR_EXECUTION); /* looks */
+    error = record_of(queue, ticket);
+    assert_true(error.inherited);
+    assert_int_equal(error.origin, origin);
+    assert_int_equal(error.ran, ran);
+    assert_string_equal(error.queue_label, "first");
+}
+
+static void clear(gpusync_queue *queue)
+{
+    assert_ok(gpusync_queue_clear_failure(queue));
+}
+
+static bool sticks(gpusync_queue *queue)
+{
+    void *buffer = NULL;
+    gpusync_result result = gpusync_command_buffer_create(queue, NULL, 0, &buffer);
+    if (result == GPUSYNC_OK) assert_ok(gpusync_command_buffer_discard(queue, buffer));
+    else assert_result(result, GPUSYNC_ERROR_EXECUTION);
+    return result != GPUSYNC_OK;
+}
+
+static void test_R17_new_work_is_refused_until_the_clear(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = 77;
+    void *open = new_buffer(s->q[0]);
+    void *foreign = foreign_buffer(s->q[0]);
+    void *out = s;
+    note n = {0};
+    fail_one(s, s->q[0]);
+    assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &out), GPUSYNC_ERROR_EXECUTION);
+    assert_null(out);
+    assert_result(gpusync_commit(s->q[0], open, &ticket), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_commit(s->q[0], foreign, &ticket), GPUSYNC_ERROR_EXECUTION);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(open), .on_complete = remember, .user = &n),
+                  GPUSYNC_ERROR_EXECUTION);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(ticket, 77);
+    assert_int_equal(softmetal_retain_count(foreign), 1);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    clear(s->q[0]);
+    assert_int_equal(commit(s->q[0], open), 2);
+    assert_int_equal(commit(s->q[0], foreign), 3);
+    metal_release(foreign);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 3, NULL));
+    assert_int_equal(calls_of(&n), 0);
+    commit_new(s->q[1]); /* another queue has nothing to do with it */
+}
+
+/* Encoding is no new work: a thread that has begun a frame ends it, and learns of the failure at the commit. */
+static void test_R17_buffers_are_encoded_into_until_the_clear(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = new_buffer(s->q[0]), *foreign = foreign_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    fail_one(s, s->q[0]);
+    encode_wait(s->q[0], open, at(s->t[0], 1));
+    encode_signal(s->q[0], open, at(s->t[0], 2));
+    encode_signal(s->q[0], foreign, at(s->t[0], 3));
+    assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_EXECUTION);
+    clear(s->q[0]);
+    commit(s->q[0], open);
+    ticket = commit(s->q[0], foreign);
+    metal_release(foreign);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 3);
+}
+
+static void test_R17_without_the_option_nothing_sticks(void **state)
+{
+    stage *s = stage_of(state);
+    fail_one(s, s->q[0]);
+    assert_false(sticks(s->q[0]));
+    assert_ok(gpusync_poll(s->q[0], succeed_one(s, s->q[0]), NULL));
+}
+
+static void test_R17_a_marker_is_accepted_and_takes_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = 0;
+    void *others = foreign_buffer(s->q[0]);
+    fail_one(s, s->q[0]);
+    metal_commit(others);
+    assert_ok(gpusync_commit_marker(s->q[0], others, &ticket));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    metal_release(others);
+}
+
+static void test_R17_held_work_ends_and_never_runs(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = new_buffer(s->q[0]);
+    void *behind = new_buffer(s->q[0]);
+    void *alone = new_buffer(s->q[0]);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket tickets[3];
+    note notes[3];
+    unsigned i;
+    memset(notes, 0, sizeof notes);
+    mark(s, held, 1);
+    mark(s, behind, 2);
+    mark(s, alone, 3);
+    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)));
+    tickets[1] = commit(s->q[0], behind);
+    tickets[2] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    for (i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    settle(s);
+    for (i = 0; i < 3; i++) {
+        assert_inherits(s->q[0], tickets[i], failed, false);
+        assert_noted(&notes[i], GPUSYNC_ERROR_EXECUTION);
+    }
+    assert_result(state_of(s->t[1]), GPUSYNC_ERROR_EXECUTION);
+    clear(s->q[0]);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_int_equal(marks(), 0);
+}
+
+/* It runs, and takes the error all the same; its signals fail with it. */
+static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket before = commit_new(s->q[0]);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    void *first = new_buffer(s->q[0]);
+    void *second = new_buffer(s->q[0]);
+    gpusync_ticket tickets[2];
+    unsigned i;
+    mark(s, first, 1);
+    mark(s, second, 2);
+    tickets[0] = commit(s->q[0], first);
+    tickets[1] = SUBMIT(s->q[0], BUFFERS(second), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_marks(1, 2);
+    assert_ok(gpusync_poll(s->q[0], before, NULL));
+    for (i = 0; i < 2; i++) assert_inherits(s->q[0], tickets[i], failed, true);
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 3);
+}
+
+/* Both are sent, and Metal ends the UNORDERED one well. */
+static void test_R17_sent_unordered_work_takes_none(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket alone;
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    alone = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], alone, NULL));
+    assert_true(sticks(s->q[0]));
+}
+
+static void test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)),
+                                   .flags = GPUSYNC_SUBMIT_UNORDERED);
+    gpusync_ticket sent = commit_new(s->q[0]);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], sent, NULL));
+    assert_inherits(s->q[0], held, failed, false);
+    assert_true(sticks(s->q[0]));
+}
+
+/* F17: Metal has ended both, and the calls look at them in either order. */
+static void test_R17_F17_the_order_of_looks_does_not_matter(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned round;
+    for (round = 0; round < 3; round++) {
+        void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+        void *good = new_buffer(s->q[0]);
+        gpusync_ticket first = commit(s->q[0], bad);
+        gpusync_ticket second = commit(s->q[0], good);
+        softmetal_complete(bad);
+        softmetal_complete(good);
+        if (round == 0) assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_EXECUTION);
+        if (round == 1) assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_EXECUTION);
+        if (round == 2) { /* the handlers, backwards */
+            softmetal_finish(good);
+            softmetal_finish(bad);
+        }
+        assert_inherits(s->q[0], second, first, true);
+        assert_false(record_of(s->q[0], first).inherited);
+        finish_all(s);
+        clear(s->q[0]);
+    }
+}
+
+/* A failure sticks when it is settled, in its turn: until then new work is accepted. */
+static void test_R17_a_failure_sticks_when_it_is_settled(void **state)
+{
+    stage *s = stage_of(state);
+    void *running = new_buffer(s->q[0]);
+    void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket failed;
+    gpusync_ticket late;
+    commit(s->q[0], running);
+    failed = commit(s->q[0], bad);
+    softmetal_finish(bad);
+    assert_false(sticks(s->q[0]));
+    late = commit_new(s->q[0]);
+    softmetal_finish(running);
+    assert_true(sticks(s->q[0]));
+    finish_all(s);
+    assert_inherits(s->q[0], late, failed, true);
+}
+
+static void test_R17_what_sticks_and_what_does_not(void **state)
+{
+    size_t i;
     (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 1, NULL, NULL);
-    for (i = 0; i < 3; i++) fail_one(&r, 1);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    fail_one(&r, 1);
-    {   /* a cancelled ticket pushes the record of the failure out */
-        void *buffer = metal_queue_command_buffer(r.metal_queue);
+    for (i = 0; i < LENGTH(endings); i++) {
+        gpusync_queue_desc sticky = {.label = "sticky", .sticky_failure = true};
         gpusync_ticket ticket;
-        assert_ok(gpusync_track(r.queue, buffer, &ticket));
-        assert_ok(gpusync_untrack(r.queue, ticket));
+        stage s;
+        stage_open(&s, &endings_desc);
+        assert_ok(gpusync_queue_destroy(s.q[0])); /* the other one is not sticky: it has to fail ten times */
+        assert_ok(gpusync_queue_create(s.device, &sticky, &s.q[0]));
+        metal_release(s.metal[0]);
+        s.metal[0] = metal_retain(gpusync_queue_metal(s.q[0]));
+        ticket = endings[i].end(&s);
+        finish_all(&s);
+        assert_result(gpusync_poll(s.q[0], ticket, NULL), endings[i].result);
+        assert_int_equal(sticks(s.q[0]), endings[i].result != GPUSYNC_ERROR_CANCELLED);
+        clear(s.q[0]);
+        assert_false(sticks(s.q[0]));
+        stage_close(&s);
+    }
+}
+
+static void test_R17_every_wait_and_poll_for_everything_tells_it_until_the_clear(void **state)
+{
+    stage *s = stage_of(state);
+    int i;
+    fail_one(s, s->q[0]);
+    for (i = 0; i < 3; i++) {
+        assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+        assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    }
+    clear(s->q[0]);
+    assert_ok(wait_for_all(s->q[0])); /* it was told */
+    assert_ok(poll_all(s->q[0]));
+    fail_one(s, s->q[0]);
+    clear(s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION); /* no wait had told this one */
+    assert_ok(wait_for_all(s->q[0]));
+}
+
+static void test_R17_clear_looks_first(void **state)
+{
+    stage *s = stage_of(state);
+    void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket failed = commit(s->q[0], bad);
+    softmetal_complete(bad);
+    clear(s->q[0]); /* finds the failure, and lets it stick no more */
+    assert_int_equal(failures_of(s->q[0]), 1);
+    assert_false(sticks(s->q[0]));
+    finish_all(s);
+    assert_false(sticks(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    clear(s->q[0]); /* OK, also when nothing sticks */
+}
+
+static void test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still(void **state)
+{
+    stage *s = stage_of(state);
+    void *running;
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket old;
+    gpusync_ticket new_one;
+    running = new_buffer(s->q[0]);
+    old = SUBMIT(s->q[0], BUFFERS(running), SIGNALS(at(s->t[0], 1)));
+    assert_true(finish_next(s->q[0]));
+    assert_true(sticks(s->q[0]));
+    clear(s->q[0]);
+    new_one = commit_new(s->q[0]);
+    finish_all(s);
+    assert_inherits(s->q[0], old, failed, true);
+    assert_ok(gpusync_poll(s->q[0], new_one, NULL));
+    assert_false(sticks(s->q[0])); /* and sticks no more */
+    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION); /* timelines that failed stay failed */
+}
+
+static void test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket new_one;
+    clear(s->q[0]);
+    new_one = commit_new(s->q[0]);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_false(sticks(s->q[0]));
+    assert_ok(gpusync_poll(s->q[0], new_one, NULL));
+    assert_true(!sticks(s->q[0]) && fail_one(s, s->q[0]) && sticks(s->q[0])); /* the next one does */
+}
+
+static void test_R17_of_two_failures_the_first_is_taken(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket first = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket second = commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
+    gpusync_ticket third = commit_new(s->q[0]);
+    finish_all(s);
+    assert_int_equal(record_of(s->q[0], first).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+    assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_inherits(s->q[0], third, first, true);
+    assert_int_equal(record_of(s->q[0], third).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+}
+
+static void test_R17_a_thread_that_waits_for_room_is_told(void **state)
+{
+    stage *s = stage_of(state);
+    job waits = {0};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    (void)new_buffer(s->q[0]);
+    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
+    await_parked(1);
+    finish_all(s);
+    assert_result(job_end(&waits), GPUSYNC_ERROR_EXECUTION);
+    assert_null(waits.buffer);
+}
+
+/* No place comes with this failure: the work that inherits it has ended before, and others have its place. */
+static void test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone(void **state)
+{
+    stage *s = stage_of(state);
+    void *culprit = new_buffer(s->q[1]);
+    void *heir = new_buffer(s->q[0]);
+    unsigned long unparks;
+    job waits = {0};
+    encode_signal(s->q[1], culprit, at(s->t[0], 1));
+    softmetal_fail_after_signals(culprit, 1);
+    commit(s->q[1], culprit);
+    encode_wait(s->q[0], heir, at(s->t[0], 1));
+    commit(s->q[0], heir);
+    softmetal_schedule(culprit);
+    softmetal_execute(culprit); /* the signal, which lets the heir's wait on the GPU pass */
+    softmetal_finish(heir);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
+    (void)new_buffer(s->q[0]);
+    (void)new_buffer(s->q[0]);
+    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
+    await_parked(1);
+    unparks = kit_now().unparks;
+    softmetal_finish(culprit);
+    assert_int_equal(kit_now().unparks, unparks + 1);
+    assert_result(job_end(&waits), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R17_the_error_passes_to_another_sticky_queue(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket inherits = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])));
+    gpusync_ticket behind = commit_new(s->q[1]);
+    finish_all(s);
+    assert_inherits(s->q[1], inherits, failed, false);
+    assert_inherits(s->q[1], behind, failed, false);
+    assert_true(sticks(s->q[1]));
+    clear(s->q[0]);
+    assert_true(sticks(s->q[1])); /* of its own */
+    clear(s->q[1]);
+    assert_false(sticks(s->q[1]));
+}
+
+static void test_R17_a_failure_sticks_without_memory(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket sent = commit_new(s->q[0]);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    memory_fail(1, true);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], sent, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_EXECUTION);
+    memory_fail(0, false);
+    assert_true(sticks(s->q[0]));
+}
+
+static void clear_and_commit(void *user, gpusync_result result, const gpusync_error *error)
+{
+    stage *s = (stage *)user;
+    void *buffer = NULL;
+    (void)error;
+    must(result == GPUSYNC_ERROR_EXECUTION, "the callback of failed work gets another result");
+    must(!gpusync_queue_clear_failure(s->q[0]), "a clear in a callback is refused");
+    must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "no command buffer behind a clear");
+    must(!gpusync_commit(s->q[0], buffer, NULL), "a commit behind a clear is refused");
+}
+
+static void test_R17_a_callback_may_clear_and_go_on(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], failed), clear_and_commit, s));
+    settle(s);
+    assert_ok(gpusync_poll(s->q[0], failed + 1, NULL));
+}
+
+/* Inside another commit: the held work may go, but the order lock is taken; then the failure sticks, and is cleared. */
+static struct {
+    stage *s;
+    void *fails;
+    gpusync_result polled, cleared; /* no assertion may jump out of a commit */
+} in_commit;
+
+static void fail_and_clear_in_commit(void *unused, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)unused, (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "commit") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    signal_value(in_commit.s->t[0], 1);
+    softmetal_finish(in_commit.fails);
+    in_commit.polled = gpusync_poll(in_commit.s->q[0], 1, NULL);
+    in_commit.cleared = gpusync_queue_clear_failure(in_commit.s->q[0]);
+}
+
+static void test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared(void **state)
+{
+    stage *s = stage_of(state);
+    void *fails = new_buffer(s->q[0]), *held = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], fails);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held),
+                    .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED);
+    metal_retain(held);
+    in_commit.s = s;
+    in_commit.fails = fails;
+    softmetal_set_message_hook(fail_and_clear_in_commit, NULL);
+    commit_new(s->q[0]);
+    assert_result(in_commit.polled, GPUSYNC_ERROR_EXECUTION);
+    assert_result(in_commit.cleared, GPUSYNC_OK);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_false(is_sent(held));
+    metal_release(held);
+    finish_all(s);
+}
+
+/* -- random work on a sticky queue, beside a model of R17 --------------------------------------------------------- */
+
+enum { MODEL_MOST = 400 };
+
+typedef struct model {
+    struct {
+        bool ordered, bad, ended, settled;
+        bool failed;
+        int64_t origin; /* of a failure */
+        void *buffer;
+    } w[MODEL_MOST + 1];
+    int64_t committed, cleared_to;
+    bool sticks;
+    int64_t spreads_from, spreads_to; /* what ordered work takes; from 0: nothing */
+    uint64_t seed;
+} model;
+
+static unsigned draw(model *m, unsigned below)
+{
+    m->seed = m->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (unsigned)(m->seed >> 33) % below;
+}
+
+static void model_settle(model *m, int64_t t)
+{
+    bool takes = m->w[t].ordered && m->spreads_from && t > m->spreads_from && t <= m->spreads_to;
+    m->w[t].settled = true;
+    m->w[t].failed = m->w[t].bad || takes;
+    m->w[t].origin = m->w[t].bad ? t : takes ? m->spreads_from : 0;
+    if (!m->w[t].failed || t <= m->cleared_to) return;
+    m->sticks = true;
+    if (m->w[t].ordered && !takes) {
+        m->spreads_from = t;
+        m->spreads_to = INT64_MAX;
+    }
+}
+
+/* Ordered work settles in its turn, all other work at its end. */
+static void model_end(model *m, int64_t ended)
+{
+    int64_t t;
+    m->w[ended].ended = true;
+    if (!m->w[ended].ordered) model_settle(m, ended);
+    for (t = 1; t <= m->committed; t++) {
+        if (!m->w[t].ordered || m->w[t].settled) continue;
+        if (!m->w[t].ended) break;
+        model_settle(m, t);
+    }
+}
+
+static void model_clear(model *m)
+{
+    m->cleared_to = m->committed;
+    if (m->spreads_to == INT64_MAX) m->spreads_to = m->committed;
+    m->sticks = false;
+}
+
+static void commit_drawn(stage *s, model *m)
+{
+    gpusync_submission submission = {0};
+    gpusync_ticket ticket = 0;
+    bool bad = draw(m, 6) == 0;
+    bool ordered = draw(m, 4) != 0;
+    void *buffer = foreign_buffer(s->q[0]);
+    void *const buffers[1] = {buffer};
+    gpusync_result result;
+    if (bad) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    submission.command_buffers = buffers;
+    submission.command_buffer_count = 1;
+    submission.flags = ordered ? 0 : GPUSYNC_SUBMIT_UNORDERED;
+    result = gpusync_submit(s->q[0], &submission, &ticket);
+    metal_release(buffer); /* gpusync keeps it, or it goes */
+    assert_result(result, m->sticks ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+    if (m->sticks) return;
+    assert_int_equal(ticket, ++m->committed);
+    m->w[ticket].ordered = ordered;
+    m->w[ticket].bad = bad;
+    m->w[ticket].buffer = buffer;
+}
+
+static void end_drawn(model *m)
+{
+    int64_t open[MODEL_MOST];
+    unsigned count = 0;
+    int64_t t;
+    for (t = 1; t <= m->committed; t++)
+        if (!m->w[t].ended) open[count++] = t;
+    if (!count) return;
+    t = open[draw(m, count < 4 ? count : 4)];
+    softmetal_finish(m->w[t].buffer);
+    model_end(m, t);
+}
+
+static void compare_with_model(stage *s, const model *m, gpusync_ticket t)
+{
+    gpusync_result ended = m->w[t].failed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+    gpusync_error error;
+    assert_result(gpusync_poll(s->q[0], t, NULL), m->w[t].settled ? ended : GPUSYNC_NOT_READY);
+    if (!m->w[t].settled || !m->w[t].failed) return;
+    error = record_of(s->q[0], t);
+    assert_result(error.result, ended);
+    assert_int_equal(error.origin, m->w[t].origin);
+    assert_int_equal(error.inherited, !m->w[t].bad);
+    assert_true(error.ran);
+}
+
+static void test_R17_random_work_ends_as_a_model_says(void **state)
+{
+    static model m;
+    uint64_t seed;
+    (void)state;
+    for (seed = 1; seed <= 200 / SLOW + 5; seed++) {
+        stage_desc desc = {.queue = {.sticky_failure = true, .error_log_count = MODEL_MOST}};
+        gpusync_ticket t;
+        unsigned step;
+        stage s;
+        stage_open(&s, &desc);
+        memset(&m, 0, sizeof m);
+        m.seed = seed;
+        for (step = 0; step < 150; step++) {
+            unsigned what = draw(&m, 16);
+            if (what < 7) commit_drawn(&s, &m);
+            else if (what < 15) end_drawn(&m);
+            else {
+                clear(s.q[0]);
+                model_clear(&m);
+            }
+            if (m.committed) compare_with_model(&s, &m, 1 + draw(&m, (unsigned)m.committed));
+        }
+        for (step = 0; step < MODEL_MOST; step++) end_drawn(&m);
+        for (t = 1; t <= m.committed; t++) compare_with_model(&s, &m, t);
+        assert_int_equal(sticks(s.q[0]), m.sticks);
+        stage_close(&s);
+    }
+}
+
+/* -- a discard while a failure sticks ----------------------------------------------------------------------------- */
+
+enum { NOTHING_STICKS, STICKS, STICKS_NO_MORE };
+
+static void test_R11_a_discard_fails_timelines_only_while_a_failure_sticks(void **state)
+{
+    unsigned when;
+    unsigned refused_first;
+    (void)state;
+    for (when = NOTHING_STICKS; when <= STICKS_NO_MORE; when++)
+        for (refused_first = 0; refused_first < 2; refused_first++) {
+            stage_desc desc = {.queues = 2, .timelines = 1, STICKY};
+            gpusync_ticket waits;
+            void *buffer;
+            stage s;
+            stage_open(&s, &desc);
+            buffer = new_buffer(s.q[0]);
+            encode_signal(s.q[0], buffer, at(s.t[0], 1));
+            waits = SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), BUFFERS(new_buffer(s.q[1])));
+            if (when != NOTHING_STICKS) fail_one(&s, s.q[0]);
+            if (refused_first && when != NOTHING_STICKS)
+                assert_result(gpusync_commit(s.q[0], buffer, NULL), GPUSYNC_ERROR_EXECUTION);
+            if (when == STICKS_NO_MORE) clear(s.q[0]);
+            assert_result(gpusync_poll(s.q[1], waits, NULL), GPUSYNC_NOT_READY);
+            assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
+            if (when == STICKS) {
+                assert_result(state_of(s.t[0]), GPUSYNC_ERROR_EXECUTION);
+                assert_inherits(s.q[1], waits, 1, false);
+            } else {
+                assert_int_equal(value_of(s.t[0]), 0);
+                signal_value(s.t[0], 1);
+                finish_all(&s);
+                assert_ok(gpusync_poll(s.q[1], waits, NULL));
+            }
+            stage_close(&s);
+        }
+}
+
+static void test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    encode_signal(s->q[0], buffer, at(s->t[0], 3));
+    fail_one(s, s->q[0]);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    assert_int_equal(value_of(s->t[0]), 3);
+}
+
+/* -- times -------------------------------------------------------------------------------------------------------- */
+
+static double clock_s;
+static double gpu_clock(void) { return clock_s; }
+
+static double start_of(void *buffer)
+{
+    return METAL__AS0(double)(buffer, metal__sel("GPUStartTime"));
+}
+
+static double end_of(void *buffer)
+{
+    return METAL__AS0(double)(buffer, metal__sel("GPUEndTime"));
+}
+
+static void assert_times(gpusync_queue *queue, gpusync_ticket ticket, double start_s, double end_s)
+{
+    gpusync_times times = {-1, -1};
+    gpusync_result ignored = gpusync_poll(queue, ticket, &times);
+    (void)ignored;
+    if (times.gpu_start_s == start_s && times.gpu_end_s == end_s) return;
+    fail_msg("ticket %lld ran from %g to %g, expected %g to %g", (long long)ticket, times.gpu_start_s, times.gpu_end_s,
+             start_s, end_s);
+}
+
+/* T11: a look that came first loses none. */
+static void test_R26_T11_F14_times_are_zero_until_the_handler_has_run(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned looks;
+    softmetal_set_gpu_clock(gpu_clock);
+    for (looks = 0; looks < 2; looks++) {
+        void *buffer = foreign_buffer(s->q[0]);
+        gpusync_ticket ticket = commit(s->q[0], buffer);
+        assert_times(s->q[0], ticket, 0, 0);
+        clock_s = 5 + looks;
+        softmetal_schedule(buffer);
+        softmetal_execute(buffer);
+        clock_s = 7 + looks;
+        softmetal_complete(buffer);
+        if (looks) {
+            assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+            assert_times(s->q[0], ticket, 0, 0);
+        }
+        softmetal_finish(buffer);
+        assert_true(end_of(buffer) > 0);
+        assert_times(s->q[0], ticket, start_of(buffer), end_of(buffer));
         metal_release(buffer);
     }
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    rig_close(&r);
-}
-
-static void test_a_queue_wait_tells_of_the_oldest_failure_on_record(void **state)
-{
-    gpusync_wait_options options;
-    gpusync_error error;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 3, NULL, NULL);
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    for (i = 0; i < 5; i++) {
-        succeed_one(&r);
-        fail_one(&r, 1);
-    }
-    memset(&error, 0xEE, sizeof error);
-    assert_result(gpusync_wait_ex(r.queue, GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.ticket, 6); /* the records of tickets 2 and 4 are gone; 8 and 10 are on record, too */
-    rig_close(&r);
-}
-
-/* Failures behind what a wait is for may push out the records that it needs. */
-static void test_a_queue_wait_whose_records_later_failures_have_pushed_out_does_not_know(void **state)
-{
-    void *failing, *fine, *later[2];
-    wait_job job;
-    int i;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 1, NULL, NULL);
-    commit_failing(&r, &failing, NULL, 1, NULL);
-    commit_empty(&r, &fine);
-    wait_job_start(&job, r.queue, GPUSYNC_EVERYTHING, SECONDS(20));
-    await_sleepers(r.device, 1);
-    for (i = 0; i < 2; i++) commit_failing(&r, &later[i], NULL, 1, NULL);
-    softmetal_finish(failing);
-    for (i = 0; i < 2; i++) softmetal_finish(later[i]);
-    softmetal_finish(fine);
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION); /* of those behind it */
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    rig_close(&r);
-}
-
-static void test_dropped_records_of_cancelled_tickets_say_nothing_about_others(void **state)
-{
-    gpusync_ticket ticket;
-    void *buffer, *never;
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 1));
-    ticket = track_a_buffer(&r, &buffer);
-    for (i = 0; i < 3; i++) {
-        assert_ok(gpusync_untrack(r.queue, track_a_buffer(&r, &never)));
-        metal_release(never);
-    }
-    metal_commit(buffer);
-    softmetal_finish(buffer);
-    assert_ok(gpusync_wait(r.queue, ticket, 0));
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-static void test_a_queue_tells_of_work_that_was_lost_with_another_queue(void **state)
-{
-    gpusync_submission first, second;
-    gpusync_point wait, signal;
-    gpusync_timeline *timeline;
-    gpusync_queue *other;
-    gpusync_wait_options options;
-    gpusync_error error;
-    uint64_t cursor = 0;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("submissions have command buffers");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    other = queue_new(r.device);
-    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
-    memset(&first, 0, sizeof first);
-    memset(&wait, 0, sizeof wait);
-    wait.timeline = timeline;
-    wait.value = 1;
-    signal = wait;
-    signal.value = 2;
-    first.waits = &wait;
-    first.signals = &signal;
-    first.wait_count = first.signal_count = 1;
-    second = first;
-    second.waits = &signal;
-    second.signal_count = 0;
-    assert_ok(gpusync_submit(other, &first, NULL));
-    assert_ok(gpusync_submit(r.queue, &second, NULL));
-    assert_ok(gpusync_cancel_held(other));
-    assert_ok(gpusync_queue_wait(other, 0)); /* the program cancelled it, and knows */
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    assert_result(gpusync_wait_ex(r.queue, 1, 0, &options), GPUSYNC_ERROR_CANCELLED);
-    assert_int_equal(error.dropped, 0);
-    assert_int_equal(stats_of(r.queue).failures, 1);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.dropped, 0);
-    assert_result(gpusync_queue_wait(r.queue, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_ok(gpusync_queue_destroy(other));
-    rig_close(&r);
-}
-
-/* Whichever queue it is. The others end well when the wait looks: it leaves out those of which it knew before. */
-static void test_a_wait_for_the_device_tells_the_failure_of_any_queue(void **state)
-{
-    unsigned failing;
-    (void)state;
-    NOT_ON_METAL4("no look sees an end before the handler");
-    for (failing = 0; failing < 3; failing++) {
-        gpusync_error error;
-        gpusync_wait_options options = {.error = &error};
-        void *buffer;
-        unsigned i;
-        stage s;
-        open_stage(&s, SOFTMETAL_MANUAL, 3);
-        for (i = 0; i < 3; i++) {
-            buffer = open_on(&s, i);
-            if (i == failing) softmetal_fail(buffer, NULL, 3, "on purpose");
-            (void)commit_to(s.q[i], buffer);
-            softmetal_complete(buffer);
-        }
-        assert_result(gpusync_device_wait(s.device, 0, &options), GPUSYNC_ERROR_EXECUTION);
-        assert_non_null(strstr(error.message, "on purpose"));
-        assert_ok(gpusync_device_wait(s.device, 0, NULL)); /* each is told once */
-        for (i = 0; i < 3; i++) finish(&s, i);
-        close_stage(&s);
-    }
-}
-
-static void test_a_lost_device_says_so_though_it_has_no_queue_any_more(void **state)
-{
-    void *buffer;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    assert_ok(gpusync_device_wait(r.device, 0, NULL));
-    fail_with_the_device(buffer = open_buffer(&r));
-    (void)commit_to(r.queue, buffer);
-    finish_queue(r.queue);
-    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_ok(gpusync_queue_destroy(r.queue));
-    r.queue = NULL;
-    assert_result(gpusync_device_wait(r.device, 0, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    rig_close(&r);
-}
-
-/* -- the log hook ----------------------------------------------------------------------------------- */
-
-typedef struct log_book {
-    rig *r;
-    gpusync_ticket finished, failed, unfinished; /* to wait for inside */
-    gpusync_result answers[12];
-    void *open;          /* a buffer of the full queue */
-    pthread_t thread;
-    int lines, lost_lines;
-    bool newline;
-    gpusync_log_level level;
-    char text[1024];
-} log_book;
-
-static void forget_log(log_book *book) { book->lines = book->lost_lines = 0; }
-
-static void write_log(void *user, gpusync_log_level level, const char *text)
-{
-    log_book *book = (log_book *)user;
-    if (strstr(text, "device lost")) {
-        book->lost_lines++;
-        return;
-    }
-    book->lines++;
-    book->level = level;
-    book->thread = pthread_self();
-    book->newline = strchr(text, '\n') != NULL;
-    snprintf(book->text, sizeof book->text, "%s", text);
-}
-
-static void test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_found_it(void **state)
-{
-    log_book book;
-    void *buffer;
-    char kind[64];
-    gpusync_ticket ticket;
-    rig r;
-    (void)state;
-    memset(&book, 0, sizeof book);
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, write_log, &book);
-    succeed_one(&r);
-    assert_int_equal(book.lines, 0);
-    buffer = open_buffer(&r);
-    metal_set_label(buffer, "blur");
-    softmetal_fail(buffer, NULL, code_of_timeout(), "took too long");
-    assert_ok(either_commit(r.queue, buffer, NULL));
-    softmetal_finish(buffer);
-    assert_int_equal(book.lines, 1);
-    assert_int_equal(book.level, GPUSYNC_LOG_ERROR);
-    assert_false(book.newline);
-    assert_false(pthread_equal(book.thread, pthread_self())); /* Metal's */
-    assert_non_null(strstr(book.text, "'blur'"));
-    assert_non_null(strstr(book.text, "'render'"));
-    assert_non_null(strstr(book.text, "ticket 2"));
-    assert_non_null(strstr(book.text, "timeout"));
-    snprintf(kind, sizeof kind, "%s %ld", COMMAND_BUFFER_DOMAIN, code_of_timeout());
-    assert_non_null(strstr(book.text, kind));
-    assert_non_null(strstr(book.text, "took too long"));
-    ticket = commit_failing(&r, &buffer, NULL, 3, NULL);
-    softmetal_complete(buffer);
-    if (!metal4_run()) {
-        assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
-        assert_int_equal(book.lines, 2);
-        assert_true(pthread_equal(book.thread, pthread_self())); /* the thread that looked first */
-    }
-    softmetal_finish(buffer);
-    assert_result(gpusync_poll(r.queue, ticket), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(book.lines, 2);
-    assert_int_equal(book.lost_lines, 0);
-    rig_close(&r);
-}
-
-/* A record it has all the same; but nothing went wrong that the program did not ask for. */
-static void test_what_was_cancelled_writes_no_line(void **state)
-{
-    gpusync_point never = {NULL, 0, NULL, 1};
-    gpusync_submission submission;
-    gpusync_ticket held, tracked;
-    log_book book;
-    void *buffer, *own = NULL;
-    rig r;
-    (void)state;
-    memset(&book, 0, sizeof book);
-    memset(&submission, 0, sizeof submission);
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, write_log, &book);
-    assert_ok(gpusync_timeline_create(r.device, NULL, &never.timeline));
-    buffer = open_buffer(&r);
-    submission.waits = &never;
-    submission.wait_count = 1;
-    submission.command_buffers = &buffer;
-    submission.command_buffer_count = 1;
-    assert_ok(either_submit(r.queue, &submission, &held));
-    commit_empty(&r, NULL); /* held behind it */
-    assert_ok(gpusync_cancel_held(r.queue));
-    assert_result(gpusync_wait(r.queue, held, 0), GPUSYNC_ERROR_CANCELLED);
-    if (!metal4_run()) {
-        tracked = track_a_buffer(&r, &own);
-        assert_ok(gpusync_untrack(r.queue, tracked));
-        assert_result(gpusync_wait(r.queue, tracked, 0), GPUSYNC_ERROR_CANCELLED);
-    }
-    assert_int_equal(book.lines, 0);
-    fail_one(&r, 3);
-    assert_int_equal(book.lines, 1);
-    metal_release(own);
-    assert_ok(gpusync_timeline_destroy(never.timeline));
-    rig_close(&r);
-}
-
-static void wait_inside_log(void *user, gpusync_log_level level, const char *text)
-{
-    log_book *book = (log_book *)user;
-    gpusync_queue *q = book->r->queue;
-    gpusync_result *a = book->answers;
-    (void)level;
-    (void)text;
-    book->lines++;
-    a[0] = gpusync_wait(q, book->finished, GPUSYNC_FOREVER);
-    a[1] = gpusync_wait(q, book->failed, GPUSYNC_FOREVER);
-    a[2] = gpusync_wait(q, book->unfinished, GPUSYNC_FOREVER);
-    a[3] = gpusync_wait(q, book->unfinished, 0);
-    a[4] = gpusync_queue_wait(q, GPUSYNC_FOREVER);
-    a[5] = gpusync_device_wait(book->r->device, GPUSYNC_FOREVER, NULL);
-    a[6] = gpusync_poll(q, book->unfinished);
-    a[7] = gpusync_queue_destroy(q);
-    a[8] = gpusync_queue_destroy_now(q);
-    a[9] = gpusync_device_destroy(book->r->device);
-    a[10] = either_buffer(q, NULL, &book->open);
-}
-
-static void test_inside_the_log_hook_waits_that_would_have_to_wait_return_at_once(void **state)
-{
-    static const gpusync_result expected[] = {
-        GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK,
-        GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_NOT_READY, GPUSYNC_ERROR_WOULD_DEADLOCK,
-        GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK, GPUSYNC_ERROR_WOULD_DEADLOCK};
-    log_book book;
-    void *failing, *stuck, *filler;
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    int round, rounds = metal4_run() ? 1 : 2;
-    size_t i;
-    rig r;
-    (void)state;
-    memset(&book, 0, sizeof book);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.log = wait_inside_log;
-    device_desc.log_user = &book;
-    queue_desc.max_command_buffer_count = 3;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    book.r = &r;
-    for (round = 0; round < rounds; round++) { /* by the handler, then by this thread */
-        void *blocker;
-        book.finished = succeed_one(&r);
-        book.failed = commit_failing(&r, &failing, NULL, 1, NULL);
-        book.unfinished = commit_empty(&r, &stuck);
-        filler = open_buffer(&r);
-        blocker = failing;
-        metal_retain(blocker);
-        softmetal_complete(failing);
-        if (round == 0) softmetal_run_handler(failing, 0);
-        else assert_result(gpusync_poll(r.queue, book.failed), GPUSYNC_ERROR_EXECUTION);
-        assert_int_equal(book.lines, round + 1);
-        for (i = 0; i < sizeof expected / sizeof expected[0] - 1; i++) assert_result(book.answers[i], expected[i]);
-        /* the failed buffer's place may be free by then; what counts is that no call waited */
-        if (book.answers[10] == GPUSYNC_OK) assert_ok(either_discard(r.queue, book.open));
-        else assert_result(book.answers[10], expected[10]);
-        assert_ok(either_discard(r.queue, filler));
-        softmetal_finish_queue(r.metal_queue);
-        metal_release(blocker);
-        assert_ok(gpusync_wait(r.queue, book.unfinished, 0));
-    }
-    assert_int_equal(stats_of(r.queue).failures, rounds);
-    rig_close(&r);
-}
-
-static void commit_inside_log(void *user, gpusync_log_level level, const char *text)
-{
-    log_book *book = (log_book *)user;
-    void *buffer = NULL;
-    (void)level;
-    (void)text;
-    book->lines++;
-    book->answers[0] = either_buffer(book->r->queue, NULL, &buffer);
-    book->answers[1] = either_commit(book->r->queue, buffer, &book->unfinished);
-}
-
-static void test_inside_the_log_hook_work_can_be_committed(void **state)
-{
-    log_book book;
-    rig r;
-    (void)state;
-    memset(&book, 0, sizeof book);
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, commit_inside_log, &book);
-    book.r = &r;
-    fail_one(&r, 1);
-    assert_int_equal(book.lines, 1);
-    assert_ok(book.answers[0]);
-    assert_ok(book.answers[1]);
-    assert_int_equal(book.unfinished, 2);
-    softmetal_finish_queue(r.metal_queue);
-    assert_ok(gpusync_wait(r.queue, 2, 0));
-    rig_close(&r);
-}
-
-static void keep_text(void *user, gpusync_log_level level, const char *text)
-{
-    (void)level;
-    snprintf((char *)user, 256, "%s", text);
-}
-
-static void test_a_log_line_is_one_line(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc = queue_desc_of(0, 0);
-    char text[256] = "";
-    void *buffer;
-    rig r;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    device_desc.log = keep_text;
-    device_desc.log_user = text;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    commit_empty(&r, &buffer);
-    softmetal_fail(buffer, NULL, 1, "one\ntwo\tthree\r\n");
-    softmetal_finish(buffer);
-    assert_non_null(strstr(text, "one two three"));
-    assert_null(strpbrk(text, "\n\r\t"));
-    rig_close(&r);
+    softmetal_set_gpu_clock(NULL);
 }
 
 static struct {
     gpusync_queue *queue;
-    unsigned depth, deepest, lines;
-} asking;
+    gpusync_times times;
+} timed;
 
-static void ask_in_log(void *user, gpusync_log_level level, const char *text)
+static void ask_for_times(void *user, gpusync_result result, const gpusync_error *error)
 {
     (void)user;
-    (void)level;
-    (void)text;
-    asking.lines++;
-    if (++asking.depth > asking.deepest) asking.deepest = asking.depth;
-    assert_int_not_equal(gpusync_poll(asking.queue, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    asking.depth--;
-}
-
-static void test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc = queue_desc_of(0, 0);
-    void *buffers[40];
-    int i;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no status to read");
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&asking, 0, sizeof asking);
-    device_desc.log = ask_in_log;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    asking.queue = r.queue;
-    for (i = 0; i < 40; i++) {
-        commit_empty(&r, &buffers[i]);
-        softmetal_fail(buffers[i], NULL, 1, NULL);
-        softmetal_complete(buffers[i]);
-    }
-    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_ERROR_EXECUTION); /* finds one, the hook finds the others */
-    assert_true(gpusync_is_idle(r.queue));
-    assert_int_equal(asking.lines, 40);
-    assert_int_equal(asking.deepest, 1);
-    for (i = 0; i < 40; i++) softmetal_finish(buffers[i]);
-    rig_close(&r);
-}
-
-enum { HELD_QUEUES = 40 };
-
-static struct {
-    gpusync_queue *queues[HELD_QUEUES];
-    gpusync_ticket tickets[HELD_QUEUES];
-    unsigned depth, deepest, lines;
-} asking_all;
-
-static void ask_for_all_in_log(void *user, gpusync_log_level level, const char *text)
-{
-    int i;
-    (void)user;
-    (void)level;
-    (void)text;
-    asking_all.lines++;
-    if (++asking_all.depth > asking_all.deepest) asking_all.deepest = asking_all.depth;
-    for (i = 0; i < HELD_QUEUES; i++)
-        assert_int_not_equal(gpusync_poll(asking_all.queues[i], asking_all.tickets[i]), GPUSYNC_OK);
-    asking_all.depth--;
-}
-
-/* One timeline fails what many queues hold. The hook asks for all of it, also for what is about to end. */
-static void test_a_log_hook_that_polls_what_other_queues_hold_is_not_called_from_within_itself(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_timeline *timeline;
-    int i;
-    rig r;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&asking_all, 0, sizeof asking_all);
-    device_desc.log = ask_for_all_in_log;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc_of(0, 0));
-    timeline = timeline_new(r.device);
-    for (i = 0; i < HELD_QUEUES; i++) {
-        asking_all.queues[i] = queue_new(r.device);
-        asking_all.tickets[i] = hold_on(asking_all.queues[i], timeline, 1, NULL);
-    }
-    assert_ok(gpusync_timeline_fail(timeline, NULL));
-    assert_int_equal(asking_all.lines, HELD_QUEUES);
-    assert_int_equal(asking_all.deepest, 1);
-    for (i = 0; i < HELD_QUEUES; i++) assert_ok(gpusync_queue_destroy(asking_all.queues[i]));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    rig_close(&r);
-}
-
-static struct {
-    gate entered, leave;
-    unsigned lines;
-} in_log;
-
-/* The first line stays inside until the test lets it go on, as a hook does that waits for a mutex of the program. */
-static void stay_in_log(void *user, gpusync_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-    if (COUNT(&in_log.lines)) return;
-    gate_wait(&in_log.entered);
-    gate_wait(&in_log.leave);
-}
-
-/* A program may hold a mutex that its log hook takes, and call gpusync: whatever others have to tell meanwhile. */
-static void test_no_thread_waits_for_one_that_is_in_the_log_hook(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_ticket held[3], failed[3], ended, late;
-    pthread_t failer;
-    unsigned i;
-    void *buffer, *failing[3];
-    stage s;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    memset(&in_log, 0, sizeof in_log);
-    gate_init(&in_log.entered, 2);
-    gate_init(&in_log.leave, 2);
-    device_desc.log = stay_in_log;
-    open_stage_on(&s, SOFTMETAL_MANUAL, QUEUE_OF_GPUSYNC, 4, device_desc, queue_desc);
-    for (i = 0; i < 3; i++) {
-        failed[i] = commit_empty_to(s.q[i], &failing[i]);
-        softmetal_fail(failing[i], NULL, 1, NULL);
-        held[i] = hold_on(s.q[i], s.a, 1, NULL);
-    }
-    ended = commit_empty_to(s.q[3], &buffer);
-    softmetal_finish(buffer);
-    failer = start(fail_with_code_77, s.a);
-    gate_wait(&in_log.entered);
-    must_return_within(20);
-    assert_ok(gpusync_poll(s.q[3], ended));
-    late = commit_empty_to(s.q[3], &buffer);
-    softmetal_finish(buffer);
-    assert_ok(gpusync_wait(s.q[3], late, GPUSYNC_FOREVER));
-    assert_ok(gpusync_timeline_signal(s.c, 1));
-    for (i = 0; i < 3; i++) { /* more to tell, also of the queue that is being logged */
-        softmetal_finish(failing[i]);
-        assert_result(gpusync_wait(s.q[i], failed[i], GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
-        assert_int_not_equal(gpusync_poll(s.q[i], held[i]), GPUSYNC_OK);
-    }
-    assert_true(reports(s.device, "queue 4 'fourth'"));
-    has_returned();
-    gate_wait(&in_log.leave);
-    join(failer);
-    for (i = 0; i < 3; i++) assert_result(gpusync_wait(s.q[i], held[i], 0), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(in_log.lines, 6);
-    gate_destroy(&in_log.entered);
-    gate_destroy(&in_log.leave);
-    close_stage(&s);
-}
-
-/* -- a lost device ---------------------------------------------------------------------------------- */
-
-static void expect_no_new_work(rig *r)
-{
-    void *own = metal4_run() ? metal_retain(open_buffer(r)) : metal_queue_command_buffer(r->metal_queue), *buffer = own;
-    unsigned long owners = softmetal_retain_count(own);
-    gpusync_queue_desc desc = queue_desc_of(0, 0);
-    gpusync_timeline *timeline;
-    gpusync_queue *queue;
-    gpusync_ticket ticket = 77;
-    desc.metal4 = metal4_run();
-    assert_true(gpusync_device_is_lost(r->device));
-    if (!metal4_run()) {
-        assert_result(gpusync_command_buffer(r->queue, NULL, &buffer), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_null(buffer);
-        assert_result(gpusync_track(r->queue, own, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    }
-    assert_result(either_commit(r->queue, own, &ticket), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(ticket, 0);
-    assert_result(TRY_SUBMIT(r->queue, &ticket, BUFFERS(own)), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(ticket, 0);
-    assert_result(gpusync_queue_create(r->device, &desc, &queue), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_null(queue);
-    assert_result(gpusync_timeline_create(r->device, NULL, &timeline), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_null(timeline);
-    assert_int_equal(softmetal_retain_count(own), owners);
-    metal_release(own);
-}
-
-static void expect_lost(rig *r, gpusync_ticket well, gpusync_ticket failed, gpusync_ticket unfinished)
-{
-    expect_no_new_work(r);
-    assert_result(gpusync_queue_wait(r->queue, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_queue_wait(r->queue, 0), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_device_wait(r->device, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_ok(gpusync_wait(r->queue, well, 0));
-    if (failed) assert_result(gpusync_wait(r->queue, failed, GPUSYNC_FOREVER), GPUSYNC_ERROR_EXECUTION);
-    if (unfinished) assert_result(gpusync_wait(r->queue, unfinished, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
-    if (unfinished) assert_result(gpusync_poll(r->queue, unfinished), GPUSYNC_ERROR_DEVICE_LOST);
-}
-
-/* What is in flight may still end, and is given up in a second: until then all waits for it go on. */
-static void expect_undecided(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    assert_result(gpusync_poll(queue, ticket), GPUSYNC_NOT_READY);
-    assert_result(gpusync_wait(queue, ticket, 0), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_wait(queue, ticket, MS(1)), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_queue_wait(queue, MS(1)), GPUSYNC_TIMEOUT);
-    assert_false(gpusync_is_done(queue, ticket));
-}
-
-static void lose_with_sleepers(long code)
-{
-    wait_job jobs[4];
-    log_book book;
-    gpusync_queue *queues[3];
-    gpusync_ticket tickets[3], well, failed;
-    void *failing, *stuck[3], *open;
-    char text[8192];
-    int i;
-    rig r;
-    memset(&book, 0, sizeof book);
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, write_log, &book);
-    queues[0] = r.queue;
-    well = succeed_one(&r);
-    failed = commit_failing(&r, &failing, NULL, code, NULL);
-    open = open_buffer(&r);
-    for (i = 0; i < 3; i++) {
-        if (i > 0) queues[i] = queue_new(r.device);
-        r.queue = queues[i];
-        tickets[i] = commit_empty(&r, &stuck[i]);
-        wait_job_start(&jobs[i], queues[i], i == 1 ? GPUSYNC_EVERYTHING : tickets[i], GPUSYNC_FOREVER);
-    }
-    r.queue = queues[0];
-    wait_job_start(&jobs[3], r.queue, failed, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 4);
-    softmetal_finish(failing);
-    assert_result(wait_job_join(&jobs[3]), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(book.lost_lines, 1);
-    assert_int_equal(book.lines, 1);
-    gpusync_report(r.device, text, sizeof text);
-    assert_non_null(strstr(text, "device, lost"));
-    assert_int_equal(sleepers_of(r.device), 3);
-    forget_log(&book);
-    for (i = 0; i < 3; i++) expect_undecided(queues[i], tickets[i]);
-    assert_result(gpusync_device_wait(r.device, MS(1), NULL), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_wait(r.queue, failed, 0), GPUSYNC_ERROR_EXECUTION);
-    expect_no_new_work(&r);
-    probe_give_up_lost(r.device);
-    for (i = 0; i < 3; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
-    forget_log(&book);
-    expect_lost(&r, well, failed, tickets[0]);
-    assert_int_equal(sleepers_of(r.device), 0);
-    assert_ok(either_discard(r.queue, open)); /* what you have you can give back */
-    softmetal_finish(stuck[0]);
-    assert_result(gpusync_poll(r.queue, tickets[0]), GPUSYNC_ERROR_DEVICE_LOST); /* too late: that was told */
-    softmetal_fail(stuck[2], NULL, code, NULL); /* another failure, and it is too late as well */
-    softmetal_finish(stuck[2]);
-    assert_result(gpusync_poll(queues[2], tickets[2]), GPUSYNC_ERROR_DEVICE_LOST);
-    for (i = 1; i < 3; i++) {
-        void *metal = metal_retain(gpusync_queue_metal(queues[i]));
-        assert_ok(gpusync_queue_destroy(queues[i])); /* does not wait for what was given up */
-        softmetal_finish_queue(metal);
-        metal_release(metal);
-    }
-    assert_int_equal(book.lost_lines, 0); /* no line since the first */
-    assert_int_equal(book.lines, 0);
-    rig_close(&r);
-}
-
-static void test_access_revoked_ends_every_wait_of_the_device(void **state)
-{
-    (void)state;
-    lose_with_sleepers(code_of_revocation());
-}
-
-static void test_device_removed_ends_every_wait_of_the_device(void **state)
-{
-    (void)state;
-    lose_with_sleepers(code_of_removal());
-}
-
-/* Metal goes on to report: well for one, a failure for the other, before the second has passed. */
-static void test_on_a_lost_device_work_that_ends_has_its_own_result(void **state)
-{
-    gpusync_wait_options options;
-    gpusync_ticket_info info;
-    gpusync_ticket tickets[2];
-    gpusync_error error;
-    wait_job jobs[2];
-    void *failing, *buffers[2];
-    uint64_t cursor = GPUSYNC_FROM_NOW;
-    rig r;
-    int i;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    (void)commit_failing(&r, &failing, NULL, code_of_removal(), NULL);
-    tickets[0] = commit_empty(&r, &buffers[0]);
-    tickets[1] = commit_failing(&r, &buffers[1], "TestDomain", 42, "it broke");
-    for (i = 0; i < 2; i++) wait_job_start(&jobs[i], r.queue, tickets[i], GPUSYNC_FOREVER);
-    await_sleepers(r.device, 2);
-    softmetal_finish(failing);
-    assert_true(gpusync_device_is_lost(r.device));
-    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    for (i = 0; i < 2; i++) {
-        expect_undecided(r.queue, tickets[i]);
-        softmetal_finish(buffers[i]);
-        assert_result(wait_job_join(&jobs[i]), i ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-        assert_result(gpusync_poll(r.queue, tickets[i]), i ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-        assert_true(gpusync_is_done(r.queue, tickets[i]));
-        assert_ok(gpusync_get_info(r.queue, tickets[i], &info));
-        assert_result(info.result, i ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-    }
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.ticket, tickets[1]);
-    assert_true(gpusync_is_idle(r.queue));
-    assert_result(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST); /* from now on */
-    probe_give_up_lost(r.device); /* nothing is left for that */
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    assert_ok(gpusync_wait(r.queue, tickets[0], 0));
-    assert_result(gpusync_wait_ex(r.queue, tickets[1], 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.code, 42);
-    rig_close(&r);
-}
-
-/* Nothing that tells of ended work tells of this, and what Metal reports afterwards is not heard. */
-static void test_given_up_work_has_not_ended_whatever_comes_later(void **state)
-{
-    enum { WELL, FAILS, HELD, WORKS };
-    gpusync_ticket tickets[WORKS];
-    gpusync_timeline *timeline;
-    gpusync_ticket_info info;
-    gpusync_stats before, stats;
-    gpusync_error error;
-    void *failing, *buffers[2];
-    uint64_t cursor = GPUSYNC_FROM_NOW;
-    int i, late;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    timeline = timeline_new(r.device);
-    (void)commit_failing(&r, &failing, NULL, code_of_removal(), NULL);
-    tickets[WELL] = commit_empty(&r, &buffers[WELL]);
-    tickets[FAILS] = commit_failing(&r, &buffers[FAILS], "TestDomain", 42, "it broke");
-    tickets[HELD] = hold_on(r.queue, timeline, 1, NULL);
-    softmetal_finish(failing);
-    assert_result(gpusync_poll(r.queue, tickets[HELD]), GPUSYNC_ERROR_DEVICE_LOST); /* at once */
-    assert_ok(gpusync_get_info(r.queue, tickets[HELD], &info)); /* it never ran, and never will */
-    assert_result(info.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_get_info(r.queue, tickets[WELL], &info), GPUSYNC_NOT_READY);
-    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    before = stats_of(r.queue);
-    for (late = 0; late < 2; late++) {
-        if (late) for (i = 0; i < 2; i++) softmetal_finish(buffers[i]);
-        else probe_give_up_lost(r.device);
-        for (i = 0; i < 2; i++) {
-            assert_result(gpusync_poll(r.queue, tickets[i]), GPUSYNC_ERROR_DEVICE_LOST);
-            assert_result(gpusync_wait(r.queue, tickets[i], GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
-            assert_result(gpusync_get_info(r.queue, tickets[i], &info), GPUSYNC_ERROR_DEVICE_LOST);
-            assert_false(gpusync_is_done(r.queue, tickets[i]));
-        }
-        assert_result(gpusync_queue_wait(r.queue, GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_result(gpusync_device_wait(r.device, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_false(gpusync_is_idle(r.queue));
-        assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-        assert_ok(gpusync_get_info(r.queue, tickets[HELD], &info));
-        stats = stats_of(r.queue);
-        assert_int_equal(stats.failures, before.failures);
-        assert_int_equal(stats.completions, before.completions);
-    }
-    assert_ok(gpusync_timeline_destroy(timeline));
-    rig_close(&r);
-}
-
-/* The program may wait for what its handlers do, too. They may still run: so the wait tells of the loss. */
-static void test_a_wait_for_handlers_ends_when_the_work_is_given_up(void **state)
-{
-    gpusync_wait_options options;
-    gpusync_ticket shown, stuck;
-    void *failing, *buffers[2];
-    wait_job jobs[2];
-    rig r;
-    int i;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&options, 0, sizeof options);
-    options.handlers = true;
-    options.spin = &no_spin;
-    (void)commit_failing(&r, &failing, NULL, code_of_removal(), NULL);
-    shown = commit_empty(&r, &buffers[0]);
-    stuck = commit_empty(&r, &buffers[1]);
-    for (i = 0; i < 2; i++) {
-        memset(&jobs[i], 0, sizeof jobs[i]);
-        jobs[i].queue = r.queue;
-        jobs[i].ticket = i ? stuck : shown;
-        jobs[i].timeout_ns = GPUSYNC_FOREVER;
-        jobs[i].options = &options;
-        jobs[i].thread = start(wait_job_body, &jobs[i]);
-    }
-    await_sleepers(r.device, 2);
-    softmetal_finish(failing);
-    if (!metal4_run()) softmetal_complete(buffers[0]); /* it has ended, and its handler does not come */
-    assert_int_equal(sleepers_of(r.device), 2);
-    probe_give_up_lost(r.device);
-    for (i = 0; i < 2; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_poll(r.queue, shown), metal4_run() ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK);
-    for (i = 0; i < 2; i++) softmetal_finish(buffers[i]);
-    rig_close(&r);
-}
-
-/* Park hooks that know no deadline: only an unpark ends them, or five seconds. */
-static long gave_up;
-
-static void deaf_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    uint64_t limit = gpusync_now_ns() + SECONDS(5);
-    (void)user;
-    (void)deadline_ns;
-    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
-        if (gpusync_now_ns() >= limit) {
-            __atomic_fetch_add(&gave_up, 1, __ATOMIC_SEQ_CST);
-            return;
-        }
-        sched_yield();
-    }
-}
-
-static void deaf_unpark(void *user, gpusync_waiter *waiter)
-{
-    (void)user;
-    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
-}
-
-#define SLEEPERS 40
-
-static void test_giving_up_the_work_of_a_device_wakes_every_sleeper_of_every_queue(void **state)
-{
-    static const gpusync_hooks hooks = {NULL, deaf_park, deaf_unpark, NULL};
-    wait_job jobs[SLEEPERS];
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_queue *queues[3];
-    void *stuck[3], *failing;
-    int i;
-    rig r;
-    (void)state;
-    gave_up = 0;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    device_desc.hooks = &hooks;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    queues[0] = r.queue;
-    commit_failing(&r, &failing, NULL, code_of_removal(), NULL);
-    for (i = 0; i < 3; i++) {
-        if (i > 0) queues[i] = queue_new(r.device);
-        r.queue = queues[i];
-        commit_empty(&r, &stuck[i]);
-    }
-    for (i = 0; i < SLEEPERS; i++) wait_job_start(&jobs[i], queues[i % 3], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(r.device, SLEEPERS);
-    softmetal_finish(failing);
-    assert_int_equal(sleepers_of(r.device), SLEEPERS); /* not by the loss itself */
-    probe_give_up_lost(r.device);
-    for (i = 0; i < SLEEPERS; i++) assert_result(wait_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(gave_up, 0);
-    for (i = 0; i < 3; i++) softmetal_finish(stuck[i]);
-    for (i = 1; i < 3; i++) assert_ok(gpusync_queue_destroy(queues[i]));
-    r.queue = queues[0];
-    rig_close(&r);
-}
-
-static void test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works(void **state)
-{
-    gpusync_device_desc desc;
-    gpusync_device *other, *again;
-    gpusync_queue *other_queue, *lost_queue;
-    void *metal;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    memset(&desc, 0, sizeof desc);
-    metal = softmetal_new_device();
-    desc.metal_device = metal;
-    assert_ok(gpusync_device_create(&desc, &other));
-    other_queue = queue_new(other);
-    fail_one(&r, 4);
-    assert_true(gpusync_device_is_lost(r.device));
-    assert_false(gpusync_device_is_lost(other));
-    lost_queue = r.queue;
-    r.queue = other_queue;
-    succeed_one(&r);
-    assert_ok(gpusync_queue_wait(other_queue, 0));
-    assert_ok(gpusync_queue_destroy(other_queue));
-    assert_ok(gpusync_device_destroy(other));
-    metal_release(metal);
-    desc.metal_device = r.metal_device;
-    assert_ok(gpusync_device_create(&desc, &again));
-    r.queue = queue_new(again);
-    succeed_one(&r);
-    assert_ok(gpusync_queue_wait(r.queue, 0));
-    assert_ok(gpusync_queue_destroy(r.queue));
-    assert_ok(gpusync_device_destroy(again));
-    r.queue = lost_queue;
-    rig_close(&r);
-}
-
-static void test_a_removed_device_ends_waits_and_calls_on_the_real_clock(void **state)
-{
-    wait_job jobs[2];
-    void *hanging;
-    gpusync_ticket well, ticket;
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_REAL, 0, NULL, NULL);
-    well = commit_empty(&r, NULL);
-    assert_ok(gpusync_wait(r.queue, well, GPUSYNC_FOREVER));
-    hanging = open_buffer(&r);
-    softmetal_hang(hanging);
-    assert_ok(either_commit(r.queue, hanging, &ticket));
-    wait_job_start(&jobs[0], r.queue, ticket, GPUSYNC_FOREVER);
-    wait_job_start(&jobs[1], r.queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 2);
-    softmetal_remove_device(r.metal_device);
-    /* the ticket's own failure, unless the loss was seen first */
-    assert_true(wait_job_join(&jobs[0]) == GPUSYNC_ERROR_EXECUTION);
-    assert_true(wait_job_join(&jobs[1]) < 0);
-    assert_true(gpusync_device_is_lost(r.device));
-    while (!reports(r.device, "idle, lost")) sched_yield(); /* a moment later the queue knows */
-    expect_lost(&r, well, ticket, 0);
-    rig_close(&r);
-}
-
-/* A thread that sees that the work failed with the device may ask at once whether it is lost. The log is told in
-   between. */
-static struct {
-    gpusync_device *device;
-    bool lost;
-} at_the_line;
-
-static void ask_at_the_line(void *user, gpusync_log_level level, const char *text)
-{
-    (void)user, (void)level;
-    if (!strstr(text, "device lost")) at_the_line.lost = gpusync_device_is_lost(at_the_line.device);
-}
-
-static void test_a_loss_is_known_as_soon_as_the_failure_that_tells_of_it(void **state)
-{
-    rig r;
-    (void)state;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 0, ask_at_the_line, NULL);
-    at_the_line.device = r.device;
-    at_the_line.lost = false;
-    fail_one(&r, 4);
-    assert_true(at_the_line.lost);
-    rig_close(&r);
-}
-
-static void note_result(void *user, gpusync_result result, const gpusync_error *error)
-{
     (void)error;
-    *(gpusync_result *)user = result;
+    must(result == GPUSYNC_OK, "good work fails");
+    must(!gpusync_poll(timed.queue, 1, &timed.times), "good work fails");
 }
 
-/* The failure is not known yet, and destroy_now waits for no handler: the status tells. */
-static void test_destroy_now_tells_how_work_ended_whose_handler_has_not_come(void **state)
+/* A callback after a look comes before the handler, and before the times. */
+static void test_R26_a_callback_may_come_before_the_times(void **state)
 {
-    gpusync_result told = GPUSYNC_NOT_READY;
-    gpusync_ticket ticket;
-    gpusync_stats stats;
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no status to read");
-    rig_open(&r, SOFTMETAL_MANUAL);
-    ticket = commit_failing(&r, &buffer, NULL, 1, NULL);
-    metal_retain(buffer);
+    stage *s = stage_of(state);
+    void *buffer = foreign_buffer(s->q[0]);
+    timed.queue = s->q[0];
+    timed.times = (gpusync_times){-1, -1};
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), ask_for_times, NULL));
     softmetal_complete(buffer);
-    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), note_result, &told));
-    assert_ok(gpusync_queue_destroy_now(r.queue));
-    r.queue = NULL;
-    assert_result(told, GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_device_get_stats(r.device, &stats));
-    assert_int_equal(stats.failures, 1);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    assert_int_equal(run_callbacks(s), 1);
+    assert_true(timed.times.gpu_start_s == 0 && timed.times.gpu_end_s == 0);
     softmetal_finish(buffer);
+    assert_times(s->q[0], 1, start_of(buffer), end_of(buffer));
     metal_release(buffer);
-    rig_close(&r);
 }
 
-static void note_error(void *user, gpusync_result result, const gpusync_error *error)
+/* Three buffers of one submission, which end at these times of the GPU's clock. */
+static void check_times_of_three(stage *s, const double seconds[3])
 {
-    assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
-    *(gpusync_error *)user = *error;
-}
-
-static void test_an_error_of_a_lost_device_names_the_ticket(void **state)
-{
-    gpusync_wait_options options;
-    gpusync_error error, told[2];
+    void *buffers[3];
+    double first = 0;
+    double last = 0;
     gpusync_ticket ticket;
-    void *failing, *stuck;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    commit_failing(&r, &failing, NULL, 4, NULL);
-    ticket = commit_empty(&r, &stuck);
-    memset(told, 0, sizeof told);
-    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), note_error, &told[0]));
-    softmetal_finish(failing);
-    probe_give_up_lost(r.device);
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    memset(&error, 0, sizeof error);
-    assert_result(gpusync_wait_ex(r.queue, ticket, 0, &options), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(error.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(error.ticket, ticket);
-    assert_ok(gpusync_on_done(gpusync_at_ticket(r.queue, ticket), note_error, &told[1]));
-    assert_true(softmetal_dispatched(SECONDS(10)));
-    assert_int_equal(told[0].ticket, ticket);
-    assert_int_equal(told[1].ticket, ticket);
-    softmetal_finish(stuck);
-    rig_close(&r);
-}
-
-static void test_a_lost_device_frees_threads_that_wait_for_room(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_result result;
-    uint64_t limit = GPUSYNC_FOREVER;
-    gpusync_command_buffer_desc desc;
-    gpusync_queue *full;
-    void *buffer, *open;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("its buffers take room at the commit");
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    queue_desc.max_command_buffer_count = 1;
-    queue_desc.spin = &no_spin;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    full = r.queue;
-    open = open_buffer(&r);
-    r.queue = queue_new(r.device);
-    fail_one(&r, 11);
-    memset(&desc, 0, sizeof desc);
-    desc.timeout_ns = &limit;
-    result = gpusync_command_buffer(full, &desc, &buffer);
-    assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_commit(full, open, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_ok(gpusync_command_buffer_discard(full, open));
-    assert_ok(gpusync_queue_destroy(r.queue));
-    r.queue = full;
-    rig_close(&r);
-}
-
-/* Borrowed: alive until its handler has run. It will take the device with it. */
-static void *commit_culprit(stage *s, unsigned i)
-{
-    void *culprit = open_on(s, i);
-    fail_with_the_device(culprit);
-    (void)commit_to(s->q[i], culprit);
-    return culprit;
-}
-
-static void *destroy_body(void *queue)
-{
-    must(gpusync_queue_destroy((gpusync_queue *)queue) == GPUSYNC_OK, "destroy");
-    return NULL;
-}
-
-/* It waits for work in flight, which may still end; and not for what was given up. What waits for that work hears of
-   the device, and not of the queue. */
-static void test_destroy_on_a_lost_device_waits_until_the_work_is_given_up(void **state)
-{
-    outcome whole = {0}, plain = {0};
-    gpusync_ticket ticket;
-    pthread_t thread;
-    void *metal;
-    stage s;
-    (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, 2);
-    metal = metal_retain(s.metal[0]);
-    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), TELL(&whole));
-    ticket = commit_on(&s, 0);
-    assert_ok(gpusync_on_done(gpusync_at_ticket(s.q[0], ticket), remember, &plain));
-    softmetal_finish(commit_culprit(&s, 1));
-    thread = start(destroy_body, s.q[0]);
-    while (gpusync_cancel_held(s.q[0]) != GPUSYNC_ERROR_DESTROYED) sched_yield();
-    assert_int_equal(calls_of(&whole) + calls_of(&plain), 0);
-    probe_give_up_lost(s.device);
-    join(thread);
-    s.q[0] = NULL;
-    assert_ended(&plain, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_ended(&whole, GPUSYNC_ERROR_DEVICE_LOST);
-    softmetal_finish_queue(metal);
-    metal_release(metal);
-    close_stage(&s);
-}
-
-/* ... or until it has ended. */
-static void test_destroy_on_a_lost_device_waits_for_work_that_ends_in_time(void **state)
-{
-    outcome told[2] = {{0}, {0}};
-    pthread_t thread;
     unsigned i;
-    stage s;
-    (void)state;
-    open_stage(&s, SOFTMETAL_MANUAL, 2);
-    (void)SUBMIT(s.q[0], BUFFERS(open_on(&s, 0)), TELL(&told[0]));
-    assert_ok(gpusync_on_done(gpusync_at_ticket(s.q[0], commit_on(&s, 0)), remember, &told[1]));
-    softmetal_finish(commit_culprit(&s, 1));
-    thread = start(destroy_body, s.q[0]);
-    while (gpusync_cancel_held(s.q[0]) != GPUSYNC_ERROR_DESTROYED) sched_yield();
-    assert_int_equal(calls_of(&told[0]) + calls_of(&told[1]), 0);
-    softmetal_finish_queue(s.metal[0]);
-    join(thread);
-    s.q[0] = NULL;
-    for (i = 0; i < 2; i++) assert_ended(&told[i], GPUSYNC_OK);
-    close_stage(&s);
+    softmetal_set_gpu_clock(gpu_clock);
+    for (i = 0; i < 3; i++) buffers[i] = foreign_buffer(s->q[0]);
+    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+    for (i = 0; i < 3; i++) {
+        clock_s = seconds[i];
+        softmetal_finish(buffers[i]);
+    }
+    first = start_of(buffers[0]);
+    last = end_of(buffers[seconds[2] > 0 ? 2 : 1]);
+    assert_true(first > 0 && last > first);
+    assert_times(s->q[0], ticket, first, last);
+    for (i = 0; i < 3; i++) metal_release(buffers[i]);
+    softmetal_set_gpu_clock(NULL);
 }
 
-/* The device is lost, and its second passes, while a thread is in the middle of a commit. */
-typedef struct loss_amid {
+static void test_R26_a_submission_has_its_first_start_and_last_end(void **state)
+{
+    static const double seconds[] = {10, 11, 12};
+    check_times_of_three(stage_of(state), seconds);
+}
+
+/* A 0 is no time: of this buffer nothing is known. */
+static void test_R26_a_buffer_without_times_leaves_those_of_the_others(void **state)
+{
+    static const double seconds[] = {10, 11, 0};
+    check_times_of_three(stage_of(state), seconds);
+}
+
+static void test_R26_times_are_kept_for_256_tickets(void **state)
+{
+    stage *s = stage_of(state);
+    double start_s;
+    double end_s;
+    void *buffer = foreign_buffer(s->q[0]);
+    int i;
+    commit(s->q[0], buffer);
+    finish_all(s);
+    start_s = start_of(buffer);
+    end_s = end_of(buffer);
+    assert_true(start_s > 0);
+    for (i = 0; i < 255; i++) succeed_one(s, s->q[0]);
+    assert_times(s->q[0], 1, start_s, end_s);
+    succeed_one(s, s->q[0]);
+    assert_times(s->q[0], 1, 0, 0);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    metal_release(buffer);
+}
+
+/* A look has ended it, and 256 newer tickets: what its handler brings is not taken for the times of the newest. */
+static void test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other(void **state)
+{
+    stage *s = stage_of(state);
+    void *late = foreign_buffer(s->q[0]);
+    void *last = NULL;
+    int i;
+    commit(s->q[0], late);
+    softmetal_complete(late);
+    for (i = 0; i < 256; i++) {
+        void *buffer = new_buffer(s->q[0]);
+        commit(s->q[0], buffer);
+        softmetal_complete(buffer);
+        last = buffer;
+    }
+    assert_ok(gpusync_poll(s->q[0], 257, NULL));
+    assert_true(start_of(late) > 0);
+    softmetal_run_handler(late, softmetal_handler_count(late) - 1);
+    assert_times(s->q[0], 257, 0, 0);
+    metal_retain(last);
+    finish_all(s);
+    assert_times(s->q[0], 257, start_of(last), end_of(last));
+    metal_release(last);
+    metal_release(late);
+}
+
+static void test_R26_everything_and_work_that_never_ran_have_none(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held;
+    succeed_one(s, s->q[0]);
+    assert_times(s->q[0], GPUSYNC_EVERYTHING, 0, 0);
+    assert_times(s->q[0], 0, 0, 0);
+    assert_times(s->q[0], 99, 0, 0);
+    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_times(s->q[0], held, 0, 0);
+}
+
+/* -- the log ------------------------------------------------------------------------------------------------------ */
+
+static void test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit(void **state)
+{
+    stage *s = stage_of(state);
+    void *last = NULL;
+    commit_new(s->q[0]);
+    assert_result(gpusync_wait(s->q[0], 1, MS(7), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 1);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "first") && log_has(GPUSYNC_LOG_WARNING, "7"));
+    assert_result(gpusync_timeline_wait(s->t[0], 3, MS(8), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 2);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "'a'") && log_has(GPUSYNC_LOG_WARNING, "8"));
+    while (gpusync_command_buffer_create(s->q[1], NULL, 0, &last) == GPUSYNC_OK) continue;
+    assert_int_equal(kit_now().log_lines, 2); /* a limit of 0 is a look */
+    assert_result(gpusync_command_buffer_create(s->q[1], NULL, MS(9), &last), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 3);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "second") && log_has(GPUSYNC_LOG_WARNING, "9"));
+}
+
+/* One line for all of them; that of a device names a queue that is not idle. */
+static void test_F8_a_wait_for_several_writes_one_line(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_point points[2] = {at(s->t[0], 0), at(s->t[1], 4)};
+    succeed_one(s, s->q[0]);
+    commit_new(s->q[1]);
+    assert_result(gpusync_device_wait(s->device, MS(6), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 1);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "second") && log_has(GPUSYNC_LOG_WARNING, "6"));
+    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, MS(7), NULL, NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 2);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "7"));
+}
+
+/* Two queues without a label: each line names its queue, so that the lines differ. */
+static void test_F8_queues_without_labels_are_told_apart(void **state)
+{
+    gpusync_device_desc device_desc = {.log = keep_line, .hooks = &kit_hooks, .spin = &no_spin};
     gpusync_device *device;
-    void *failing;
-    pthread_t thread;
-} loss_amid;
-
-static void *lose_and_give_up(void *argument)
-{
-    loss_amid *a = (loss_amid *)argument;
-    softmetal_finish(a->failing);
-    probe_give_up_lost(a->device);
-    return NULL;
-}
-
-static void begin_to_lose(void *argument)
-{
-    loss_amid *a = (loss_amid *)argument;
-    a->thread = start(lose_and_give_up, a);
-}
-
-static void lose_amid_a_commit(bool submits)
-{
-    unsigned refused = 0;
-    bool came = true;
-    int n;
-    must_return_within(60);
-    for (n = 1; came; n++) {
-        gpusync_ticket ticket = 0;
-        gpusync_result result;
-        loss_amid a;
-        void *buffer;
-        stage s;
-        open_stage(&s, SOFTMETAL_MANUAL, 2);
-        a.device = s.device;
-        a.failing = commit_culprit(&s, 1);
-        buffer = open_on(&s, 0);
-        probe_amid_each(n, begin_to_lose, &a);
-        result = submits ? TRY_SUBMIT(s.q[0], &ticket, BUFFERS(buffer)) : either_commit(s.q[0], buffer, &ticket);
-        came = probe_has_acted();
-        if (came) join(a.thread);
-        else (void)lose_and_give_up(&a);
-        probe_give_up_lost(s.device); /* once more, where a look met the commit, and left it alone */
-        if (result == GPUSYNC_OK) {
-            assert_result(gpusync_poll(s.q[0], ticket), GPUSYNC_ERROR_DEVICE_LOST);
-        } else {
-            assert_result(result, GPUSYNC_ERROR_DEVICE_LOST);
-            assert_int_equal(ticket, 0);
-            refused++;
-        }
-        assert_result(gpusync_queue_wait(s.q[0], GPUSYNC_FOREVER), GPUSYNC_ERROR_DEVICE_LOST);
-        if (result != GPUSYNC_OK) assert_ok(either_discard(s.q[0], buffer));
-        close_stage(&s);
-    }
-    has_returned();
-    assert_true(refused < (unsigned)n);
-}
-
-static void test_a_loss_amid_a_commit_refuses_the_work_or_gives_it_up(void **state)
-{
-    (void)state;
-    lose_amid_a_commit(false);
-}
-
-static void test_a_loss_amid_a_submission_refuses_the_work_or_gives_it_up(void **state)
-{
-    (void)state;
-    lose_amid_a_commit(true);
-}
-
-/* No call but sleeping waits and a destroy: the timers of the library itself let the second pass. */
-static void test_a_lost_device_is_given_up_in_a_second_on_the_real_clock(void **state)
-{
-    gpusync_ticket ticket;
-    pthread_t thread;
-    uint64_t began;
-    void *hanging[2], *metal;
-    wait_job job;
+    gpusync_queue *queues[2];
     unsigned i;
-    stage s;
     (void)state;
-    open_stage(&s, SOFTMETAL_REAL, 3);
+    memset(&lines, 0, sizeof lines);
+    softmetal_reset();
+    softmetal_set_clock(SOFTMETAL_MANUAL);
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    for (i = 0; i < 2; i++) assert_ok(gpusync_queue_create(device, NULL, &queues[i]));
     for (i = 0; i < 2; i++) {
-        hanging[i] = metal_retain(open_on(&s, i));
-        softmetal_hang(hanging[i]);
+        commit_new(queues[i]);
+        assert_result(gpusync_wait(queues[i], 1, MS(5), NULL), GPUSYNC_TIMEOUT);
     }
-    ticket = commit_to(s.q[0], hanging[0]);
-    (void)commit_to(s.q[1], hanging[1]);
-    metal = metal_retain(s.metal[1]);
-    wait_job_start(&job, s.q[0], ticket, GPUSYNC_FOREVER);
-    thread = start(destroy_body, s.q[1]);
-    await_sleepers(s.device, 1);
-    must_return_within(60);
-    began = gpusync_now_ns();
-    (void)commit_culprit(&s, 2);
-    assert_result(wait_job_join(&job), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_true(gpusync_now_ns() - began >= SECONDS(1));
-    join(thread);
-    s.q[1] = NULL;
-    has_returned();
-    assert_false(gpusync_is_done(s.q[0], ticket));
+    assert_int_equal(lines.count, 2);
+    assert_non_null(strstr(lines.text[0], "queue"));
+    assert_non_null(strstr(lines.text[0], "5"));
+    assert_string_not_equal(lines.text[0], lines.text[1]);
     for (i = 0; i < 2; i++) {
-        softmetal_unhang(hanging[i]);
-        await_status(hanging[i], COMPLETED);
-        metal_release(hanging[i]);
+        assert_true(finish_next(queues[i]));
+        assert_ok(gpusync_queue_destroy(queues[i]));
     }
-    metal_release(metal);
-    close_stage(&s);
+    assert_ok(gpusync_device_destroy(device));
 }
 
-static void test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost(void **state)
+static void test_F8_without_a_log_function_it_is_silent(void **state)
 {
-    gpusync_ticket ticket;
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no track");
-    rig_open_sleepy(&r, SOFTMETAL_MANUAL, NULL, queue_desc_of(0, 0));
-    buffer = metal_queue_command_buffer(r.metal_queue);
-    softmetal_fail(buffer, NULL, 4, NULL);
-    assert_ok(gpusync_track(r.queue, buffer, &ticket));
-    metal_commit(buffer);
-    softmetal_finish(buffer);
-    assert_true(softmetal_dispatched(SECONDS(20)));
-    assert_true(gpusync_device_is_lost(r.device));
-    assert_int_equal(stats_of(r.queue).failures, 1);
-    assert_result(gpusync_wait(r.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
-    metal_release(buffer);
-    rig_close(&r);
-}
-
-/* -- what it takes ---------------------------------------------------------------------------------- */
-
-static void test_a_device_takes_8_kb_and_a_queue_16_until_something_fails(void **state)
-{
-    gpusync_queue *queue;
-    void *buffer;
-    long before;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    before = r.memory.bytes;
-    queue = queue_new(r.device);
-    assert_in_range(r.memory.bytes - before, 1, 16384);
-    assert_in_range(probe_device_bytes(), 1, 8192); /* from the C library */
-    assert_ok(gpusync_queue_destroy(queue));
-    commit_empty(&r, &buffer);
-    softmetal_fail(buffer, NULL, 3, "killed");
-    softmetal_finish(buffer);
-    assert_true(r.memory.bytes > before); /* the log */
-    rig_close(&r);
-}
-
-/* There is room for one failure without memory; the others are counted. */
-static void test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted(void **state)
-{
-    gpusync_error error;
-    uint64_t cursor = 0;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    r.memory.fail_at = 1;
-    r.memory.fail_after = true;
-    (void)fail_one(&r, 3);
-    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_EXECUTION);
-    (void)fail_one(&r, 3);
-    (void)fail_one(&r, 3);
-    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    assert_result(gpusync_wait(r.queue, 3, 0), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(stats_of(r.queue).failures, 3);
-    assert_int_equal(stats_of(r.queue).failures_dropped, 2);
-    r.memory.fail_at = 0;
-    (void)fail_one(&r, 3); /* from here on there is a log */
-    (void)fail_one(&r, 3);
-    assert_int_equal(stats_of(r.queue).failures_dropped, 2);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.ticket, 3);
-    assert_int_equal(error.dropped, 2);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.ticket, 4);
-    assert_ok(gpusync_next_error(r.queue, &cursor, &error));
-    assert_int_equal(error.ticket, 5);
-    assert_int_equal(error.dropped, 0);
-    assert_result(gpusync_next_error(r.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    assert_result(gpusync_wait(r.queue, 2, 0), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    rig_close(&r);
-}
-
-/* The one record that there was without memory moves into the log, and is pushed out of it. Then nothing of it is left:
-   its ticket has failed, and how is not known. */
-static void test_a_record_from_before_the_log_goes_as_any_other(void **state)
-{
-    gpusync_wait_options options;
-    gpusync_error error;
-    rig r;
-    (void)state;
-    memset(&options, 0, sizeof options);
-    options.error = &error;
-    rig_open_logging(&r, SOFTMETAL_MANUAL, 2, NULL, NULL);
-    r.memory.fail_at = 1;
-    assert_int_equal(fail_one(&r, 3), 1);
-    assert_int_equal(r.memory.fail_at, 0); /* it was the log that got no memory */
-    (void)fail_one(&r, 3);
-    assert_result(gpusync_wait(r.queue, 1, 0), GPUSYNC_ERROR_EXECUTION); /* the log keeps two */
-    (void)fail_one(&r, 3);
-    assert_int_equal(stats_of(r.queue).failures_dropped, 1);
-    assert_result(gpusync_poll(r.queue, 1), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    assert_result(gpusync_wait_ex(r.queue, 1, 0, &options), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    assert_off_record(&error, GPUSYNC_ERROR_RESULT_UNKNOWN, 1);
-    rig_close(&r);
-}
-
-/* The allocator asks, on another thread: a program's allocator may take a mutex, and a thread that has it may ask. */
-static struct {
+    gpusync_device_desc device_desc = {.hooks = &kit_hooks, .spin = &no_spin};
     gpusync_device *device;
     gpusync_queue *queue;
-    gpusync_ticket other;
-    memory_log memory;
-    bool asks; /* in the next call */
-    bool asked;
-} at_the_record;
-
-static void call_nothing(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)user, (void)result, (void)error;
-}
-
-static void *ask_at_the_record(void *unused)
-{
-    gpusync_queue *queue = at_the_record.queue;
-    gpusync_error error;
-    uint64_t cursor = 0;
-    must(gpusync_next_error(queue, &cursor, &error) == GPUSYNC_NOT_READY, "nothing is on record yet");
-    must(gpusync_poll(queue, at_the_record.other) == GPUSYNC_NOT_READY, "it has not ended");
-    must(gpusync_wait(queue, at_the_record.other, 0) == GPUSYNC_TIMEOUT, "it has not ended");
-    must(gpusync_on_done(gpusync_at_ticket(queue, at_the_record.other), call_nothing, NULL) == GPUSYNC_OK, "a callback");
-    free(report_of(at_the_record.device));
-    return unused;
-}
-
-static void *allocate_and_ask(void *user, size_t size, size_t alignment)
-{
-    if (__atomic_exchange_n(&at_the_record.asks, false, __ATOMIC_SEQ_CST)) {
-        join(start(ask_at_the_record, NULL));
-        at_the_record.asked = true;
-    }
-    return memory_allocate(user, size, alignment);
-}
-
-static void test_a_question_does_not_wait_for_a_failure_that_takes_memory(void **state)
-{
-    gpusync_allocator allocator = {allocate_and_ask, memory_release, &at_the_record.memory};
-    gpusync_device_desc desc;
-    gpusync_ticket ticket;
-    void *failing, *other;
     (void)state;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
-    memset(&at_the_record, 0, sizeof at_the_record);
-    memset(&desc, 0, sizeof desc);
-    desc.allocator = &allocator;
-    assert_ok(gpusync_device_create(&desc, &at_the_record.device));
-    at_the_record.queue = queue_new(at_the_record.device);
-    ticket = commit_empty_to(at_the_record.queue, &failing);
-    at_the_record.other = commit_empty_to(at_the_record.queue, &other);
-    softmetal_fail(failing, NULL, 3, "killed");
-    PUT(&at_the_record.asks, true);
-    must_return_within(20);
-    softmetal_finish(failing);
-    has_returned();
-    assert_true(at_the_record.asked);
-    assert_result(gpusync_wait(at_the_record.queue, ticket, 0), GPUSYNC_ERROR_EXECUTION);
-    softmetal_finish(other);
-    assert_ok(gpusync_queue_destroy(at_the_record.queue));
-    assert_ok(gpusync_device_destroy(at_the_record.device));
-    drop_recordings();
-    assert_int_equal(at_the_record.memory.live, 0);
+    assert_ok(gpusync_device_create(&device_desc, &device));
+    assert_ok(gpusync_queue_create(device, NULL, &queue));
+    commit_failing(queue, SOFTMETAL_PAGE_FAULT);
+    assert_result(gpusync_wait(queue, 1, MS(2), NULL), GPUSYNC_TIMEOUT);
+    assert_true(finish_next(queue));
+    assert_result(gpusync_wait(queue, 1, MS(2), NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_queue_destroy(queue));
+    assert_ok(gpusync_device_destroy(device));
 }
 
-/* An argument is a pattern of the names of the tests to run: test_a_*. */
-int main(int argc, char **argv)
+static void test_F8_waits_that_end_or_look_write_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    job waits = {0};
+    commit_new(s->q[0]);
+    assert_result(gpusync_wait(s->q[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(s->q[0], 9, MS(1), NULL), GPUSYNC_ERROR_INVALID_TICKET);
+    job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, SECONDS(60));
+    await_parked(1);
+    finish_all(s);
+    assert_ok(job_end(&waits));
+    assert_int_equal(kit_now().log_lines, 0);
+}
+
+static void test_F8_a_failure_is_one_line_that_names_it(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = named_buffer(s->q[0], "blur");
+    succeed_one(s, s->q[0]);
+    softmetal_fail(buffer, NULL, 2, "took too long");
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(kit_now().log_lines, 1);
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "first"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "ticket 2"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "blur"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, gpusync_failure_string(GPUSYNC_FAILURE_GPU_TIMEOUT)));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "took too long"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "MTLCommandBufferErrorDomain 2"));
+}
+
+/* Nothing went wrong that the program did not ask for; it is on record all the same. */
+static void test_F8_cancelled_work_writes_no_line(void **state)
+{
+    stage *s = stage_of(state);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    settle(s);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    assert_int_equal(kit_now().log_lines, 0);
+}
+
+/* F3: nothing says that the handler has not come. */
+static void test_F3_a_slow_handler_writes_nothing(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    job waits = {0};
+    commit(s->q[0], buffer);
+    job_wait(&waits, s->q[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    softmetal_complete(buffer); /* a look of the wait finds it */
+    assert_ok(job_end(&waits));
+    settle(s);
+    assert_int_equal(kit_now().log_lines, 0);
+}
+
+static void test_F2_a_revoked_device_says_what_helps(void **state)
+{
+    stage *s = stage_of(state);
+    commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_all(s);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "lost"));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, "process"));
+    assert_false(log_has(GPUSYNC_LOG_ERROR, "new device"));
+    assert_int_equal(kit_now().log_lines, 2);
+}
+
+static void test_F8_a_line_is_one_line_of_utf8(void **state)
+{
+    stage *s = stage_of(state);
+    char text[600];
+    void *buffer;
+    memset(&lines, 0, sizeof lines);
+    repeat(text, sizeof text, "x\ny\r", "\xE2\x82\xAC");
+    buffer = named_buffer(s->q[0], text);
+    softmetal_fail(buffer, text, 1, text);
+    commit(s->q[0], buffer);
+    assert_result(gpusync_wait(s->q[0], 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_int_equal(lines.count, 2);
+    assert_int_equal(lines.not_utf8, 0);
+    assert_int_equal(lines.with_newlines, 0);
+    assert_non_null(strstr(lines.text[1], "x y \xE2\x82\xAC\xE2\x82\xAC")); /* blanks for control characters alone */
+    assert_int_equal(lines.level[0], GPUSYNC_LOG_WARNING);
+    assert_int_equal(lines.level[1], GPUSYNC_LOG_ERROR);
+}
+
+static void test_S10_the_log_function_may_poll_clear_and_commit(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket failed;
+    memset(&lines, 0, sizeof lines);
+    lines.s = s;
+    lines.acts = true;
+    failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    assert_int_equal(lines.count, 1);
+    assert_int_equal(lines.committed, failed + 1);
+    assert_ok(gpusync_poll(s->q[0], lines.committed, NULL));
+}
+
+int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_record_tells_what_failed_where_and_why),
-        cmocka_unit_test(test_a_failure_found_by_reading_the_status_is_recorded_once),
-        cmocka_unit_test(test_long_texts_are_cut_at_the_start_of_a_character),
-        cmocka_unit_test(test_a_text_that_is_one_byte_too_long_loses_its_last_character),
-        cmocka_unit_test(test_a_text_that_just_fits_is_kept_whole),
-        cmocka_unit_test(test_bytes_of_a_label_that_are_no_utf_8_are_shown_as_replacements),
-        cmocka_unit_test(test_the_label_of_a_buffer_is_utf_8),
-        cmocka_unit_test(test_a_reason_of_the_program_is_told_as_utf_8),
-        cmocka_unit_test(test_a_reason_without_an_end_is_cut_between_two_characters),
-        cmocka_unit_test(test_a_report_of_every_size_is_utf_8),
-        cmocka_unit_test(test_a_line_of_the_log_is_utf_8_however_long_its_texts_are),
-        cmocka_unit_test(test_a_failure_whose_handler_comes_before_the_status_is_a_failure),
-        cmocka_unit_test(test_without_label_or_error_the_texts_are_empty),
-        cmocka_unit_test(test_errors_are_read_a_few_deep_and_also_without_a_user_info),
-        cmocka_unit_test(test_the_drivers_number_decides_the_class),
-        cmocka_unit_test(test_the_drivers_number_decides_though_it_is_not_in_the_text),
-        cmocka_unit_test(test_the_drivers_number_decides_though_it_is_in_the_text_alone),
-        cmocka_unit_test(test_the_drivers_number_decides_in_the_form_of_older_systems),
-        cmocka_unit_test(test_texts_of_other_systems_have_their_classes),
-        cmocka_unit_test(test_without_a_number_every_code_has_its_class),
-        cmocka_unit_test(test_what_may_succeed_later_is_transient),
-        cmocka_unit_test(test_every_reader_sees_every_failure_once),
-        cmocka_unit_test(test_a_reader_from_now_on_skips_what_is_on_record),
-        cmocka_unit_test(test_a_reader_from_now_on_is_told_of_what_was_dropped_since),
-        cmocka_unit_test(test_a_full_log_drops_the_oldest_and_counts_them_for_each_reader),
-        cmocka_unit_test(test_a_ticket_whose_record_may_be_gone_is_unknown_and_never_well),
-        cmocka_unit_test(test_the_error_of_a_ticket_whose_record_is_gone_says_so),
-        cmocka_unit_test(test_the_error_of_everything_whose_records_are_gone_says_so),
-        cmocka_unit_test(test_no_ticket_is_always_well_also_after_a_failure),
-        cmocka_unit_test(test_the_failure_of_an_old_ticket_is_told_as_long_as_its_record_is_kept),
-        cmocka_unit_test(test_a_queue_wait_tells_a_failure_once_also_one_from_before_it_began),
-        cmocka_unit_test(test_all_queue_waits_that_were_going_on_are_told_of_a_failure),
-        cmocka_unit_test(test_a_queue_wait_that_timed_out_leaves_the_failure_to_the_next),
-        cmocka_unit_test(test_a_failure_of_later_work_is_left_to_a_later_queue_wait),
-        cmocka_unit_test(test_a_queue_wait_over_dropped_records_still_tells_that_something_failed),
-        cmocka_unit_test(test_a_queue_wait_tells_of_the_oldest_failure_on_record),
-        cmocka_unit_test(test_a_queue_wait_whose_records_later_failures_have_pushed_out_does_not_know),
-        cmocka_unit_test(test_the_log_hook_gets_one_line_for_each_failure_on_the_thread_that_found_it),
-        cmocka_unit_test(test_what_was_cancelled_writes_no_line),
-        cmocka_unit_test(test_inside_the_log_hook_waits_that_would_have_to_wait_return_at_once),
-        cmocka_unit_test(test_inside_the_log_hook_work_can_be_committed),
-        cmocka_unit_test(test_access_revoked_ends_every_wait_of_the_device),
-        cmocka_unit_test(test_device_removed_ends_every_wait_of_the_device),
-        cmocka_unit_test(test_on_a_lost_device_work_that_ends_has_its_own_result),
-        cmocka_unit_test(test_given_up_work_has_not_ended_whatever_comes_later),
-        cmocka_unit_test(test_a_wait_for_handlers_ends_when_the_work_is_given_up),
-        cmocka_unit_test(test_giving_up_the_work_of_a_device_wakes_every_sleeper_of_every_queue),
-        cmocka_unit_test(test_the_loss_of_a_device_leaves_others_alone_and_a_new_one_works),
-        cmocka_unit_test(test_a_removed_device_ends_waits_and_calls_on_the_real_clock),
-        cmocka_unit_test(test_a_loss_is_known_as_soon_as_the_failure_that_tells_of_it),
-        cmocka_unit_test(test_an_error_of_a_lost_device_names_the_ticket),
-        cmocka_unit_test(test_destroy_now_tells_how_work_ended_whose_handler_has_not_come),
-        cmocka_unit_test(test_a_lost_device_frees_threads_that_wait_for_room),
-        cmocka_unit_test(test_destroy_on_a_lost_device_waits_until_the_work_is_given_up),
-        cmocka_unit_test(test_destroy_on_a_lost_device_waits_for_work_that_ends_in_time),
-        cmocka_unit_test(test_a_loss_amid_a_commit_refuses_the_work_or_gives_it_up),
-        cmocka_unit_test(test_a_loss_amid_a_submission_refuses_the_work_or_gives_it_up),
-        cmocka_unit_test(test_a_lost_device_is_given_up_in_a_second_on_the_real_clock),
-        cmocka_unit_test(test_a_device_takes_8_kb_and_a_queue_16_until_something_fails),
-        cmocka_unit_test(test_without_memory_for_the_log_the_last_failure_is_kept_and_the_others_are_counted),
-        cmocka_unit_test(test_a_record_from_before_the_log_goes_as_any_other),
-        cmocka_unit_test(test_a_question_does_not_wait_for_a_failure_that_takes_memory),
-        cmocka_unit_test(test_dropped_records_of_cancelled_tickets_say_nothing_about_others),
-        cmocka_unit_test(test_a_queue_tells_of_work_that_was_lost_with_another_queue),
-        cmocka_unit_test(test_a_wait_for_the_device_tells_the_failure_of_any_queue),
-        cmocka_unit_test(test_a_lost_device_says_so_though_it_has_no_queue_any_more),
-        cmocka_unit_test(test_a_log_line_is_one_line),
-        cmocka_unit_test(test_a_log_hook_that_finds_more_failures_is_not_called_from_within_itself),
-        cmocka_unit_test(test_a_log_hook_that_polls_what_other_queues_hold_is_not_called_from_within_itself),
-        cmocka_unit_test(test_no_thread_waits_for_one_that_is_in_the_log_hook),
-        cmocka_unit_test(test_work_committed_elsewhere_that_failed_tells_that_the_device_is_lost),
+        unit_test_on_both_kinds(test_R14_the_drivers_number_gives_the_class),
+        cmocka_unit_test(test_R14_without_a_number_the_code_gives_the_class),
+        on_stage(test_R14_an_error_of_metals_may_have_another_one_around_it),
+        cmocka_unit_test(test_T12_each_result_and_class_has_a_text_of_its_own),
+        on_both_kinds(test_S4_earlier_tickets_are_not_among_a_result),
+        unit_test_on_both_kinds(test_S4_each_result_is_on_record_and_told_alike),
+        unit_test_on_both_kinds(test_R14_inherited_and_ran_are_told_of_each),
+        on_both_kinds(test_S4_a_failure_is_on_record_before_it_is_told),
+        on_stage(test_S4_a_ticket_ends_once),
+        on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost),
+        on_both_kinds(test_S4_a_result_of_the_call_is_no_end),
+        on_stage(test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED),
+        on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1,
+                      .queue = {.error_log_count = 1}),
+        on_stage(test_R14_a_record_tells_what_failed_where_and_why),
+        on_both_kinds(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer),
+        on_stage(test_R14_a_given_queue_is_named_by_its_own_label),
+        on_all_kinds_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_named, .queues = 3, .timelines = 1),
+        on_all_kinds_with(test_R14_work_that_metal_has_ran_though_its_failure_is_inherited, .queues = 2,
+                          .timelines = 1),
+        on_stage_with(test_R14_a_failure_of_the_programs_own_has_no_origin, .timelines = 1),
+        on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1),
+        on_stage_with(test_R14_a_submission_tells_of_the_buffer_that_failed, .timelines = 1),
+        on_stage(test_R14_of_several_buffers_that_failed_a_look_tells_of_the_first),
+        on_both_kinds(test_T12_texts_are_cut_between_characters),
+        on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log = keep_line}),
+        on_stage(test_T12_labels_of_the_program_are_cut_between_characters),
+        on_stage(test_T12_without_a_label_the_text_is_empty),
+        on_stage(test_T12_texts_that_just_fit_are_whole),
+        on_stage(test_R13_T12_a_reason_of_the_program_is_told_as_utf8),
+        on_both_kinds(test_R16_a_cursor_passes_every_failure_once),
+        on_both_kinds_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1),
+        on_both_kinds_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many,
+                           .queue = {.error_log_count = 4}),
+        on_both_kinds(test_R16_64_failures_are_kept_by_default),
+        on_both_kinds_with(test_R16_from_now_skips_what_is_on_record, .queue = {.error_log_count = 4}),
+        on_both_kinds_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4}),
+        on_both_kinds_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
+                           .queue = {.error_log_count = 4}),
+        on_both_kinds_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped, .device.hooks = &late_hooks,
+                           .queue = {.error_log_count = 1}),
+        on_both_kinds_with(test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop,
+                           .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
+        on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
+                           .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
+        on_both_kinds_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
+        on_all_kinds_with(test_R16_a_failure_is_on_record_without_memory, .queues = 2, .timelines = 1),
+        on_both_kinds(test_R27_everything_tells_the_first_failure_once),
+        on_both_kinds_with(test_R27_T16_cancelled_work_is_a_failure, .timelines = 1),
+        on_both_kinds(test_R27_a_wait_that_timed_out_has_told_nothing),
+        on_both_kinds(test_R27_waits_that_overlap_each_tell),
+        on_all_kinds_with(test_R27_an_overlapping_wait_that_ends_later_tells_too, .queues = 2),
+        on_both_kinds(test_R27_everything_is_what_was_committed_at_the_call),
+        on_both_kinds(test_R27_a_failure_of_later_work_is_left_to_a_later_wait),
+        on_both_kinds(test_R27_everything_covers_unordered_work),
+        on_all_kinds_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2),
+        on_all_kinds_with(test_R27_wait_many_tells_as_its_points_say, .queues = 2),
+        on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY),
+        on_stage_with(test_R17_buffers_are_encoded_into_until_the_clear, .timelines = 1, STICKY),
+        on_stage(test_R17_without_the_option_nothing_sticks),
+        on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY),
+        on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICKY),
+        on_both_kinds_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error, .timelines = 1, STICKY),
+        on_stage_with(test_R17_sent_unordered_work_takes_none, STICKY),
+        on_stage_with(test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work, .timelines = 1, STICKY),
+        on_stage_with(test_R17_F17_the_order_of_looks_does_not_matter, STICKY),
+        on_stage_with(test_R17_a_failure_sticks_when_it_is_settled, STICKY),
+        unit_test_on_both_kinds(test_R17_what_sticks_and_what_does_not),
+        on_both_kinds_with(test_R17_every_wait_and_poll_for_everything_tells_it_until_the_clear, STICKY),
+        on_stage_with(test_R17_clear_looks_first, STICKY),
+        on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still, .timelines = 1, STICKY),
+        on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY),
+        on_both_kinds_with(test_R17_of_two_failures_the_first_is_taken, STICKY),
+        on_stage_with(test_R17_a_thread_that_waits_for_room_is_told,
+                      .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
+        on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone, .queues = 2, .timelines = 1,
+                      .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
+        on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY),
+        on_stage_with(test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared, .timelines = 1, STICKY),
+        on_stage_with(test_R17_a_failure_sticks_without_memory, .timelines = 1, STICKY),
+        on_stage_with(test_R17_a_callback_may_clear_and_go_on, STICKY),
+        cmocka_unit_test(test_R17_random_work_ends_as_a_model_says),
+        cmocka_unit_test(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks),
+        on_stage_with(test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks, .timelines = 1,
+                      .timeline = {.order_only = true}, STICKY),
+        on_stage(test_R26_T11_F14_times_are_zero_until_the_handler_has_run),
+        on_stage_with(test_R26_a_callback_may_come_before_the_times,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage(test_R26_a_submission_has_its_first_start_and_last_end),
+        on_stage(test_R26_a_buffer_without_times_leaves_those_of_the_others),
+        on_stage(test_R26_times_are_kept_for_256_tickets),
+        on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other,
+                      .queue = {.max_command_buffer_count = 300}),
+        on_both_kinds_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1),
+        on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
+                      .queue = {.max_command_buffer_count = 2}),
+        on_all_kinds_with(test_F8_a_wait_for_several_writes_one_line, .queues = 2, .timelines = 2),
+        cmocka_unit_test(test_F8_queues_without_labels_are_told_apart),
+        cmocka_unit_test(test_F8_without_a_log_function_it_is_silent),
+        on_both_kinds(test_F8_waits_that_end_or_look_write_nothing),
+        on_stage(test_F8_a_failure_is_one_line_that_names_it),
+        on_both_kinds_with(test_F8_cancelled_work_writes_no_line, .timelines = 1),
+        on_stage(test_F3_a_slow_handler_writes_nothing),
+        on_both_kinds(test_F2_a_revoked_device_says_what_helps),
+        on_both_kinds_with(test_F8_a_line_is_one_line_of_utf8, .device = {.log = keep_line}),
+        on_stage_with(test_S10_the_log_function_may_poll_clear_and_commit, .device = {.log = keep_line}, STICKY),
     };
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,32 +1,31 @@
-/* test_fibers.c - waits on fibers
+/* test_fibers.c - waits on fibers: the hooks of a scheduler
 
-   A cooperative scheduler (ucontext) supplies the yield, park and unpark hooks. Proved here: a thousand tasks wait
-   on one thread and nothing of gpusync's ever blocks that thread; a task that parked on one thread goes on on
-   another; an unpark that comes before the park is not lost, whichever side of the context switch it hits; no lock and
-   no pool of gpusync's is held while a hook runs; destroying a queue lets the waiting fibers of the same
-   thread go.
+   A cooperative scheduler (ucontext) has the hooks yield, park and unpark. A thousand tasks wait on one thread, and
+   nothing of gpusync's blocks that thread; a task that parked on one thread goes on on another; an unpark that comes
+   before the park is not lost; no lock and no pool of gpusync's is held while a hook runs.
 
-   The implementation is compiled in this program: whatever it sleeps on is counted here.
-
-   It also runs on queues of Metal 4. */
+   The implementation is compiled in this program: whatever it sleeps on is counted here. */
+#define GPUSYNC_IMPLEMENTATION
 #ifdef __APPLE__
 #define _XOPEN_SOURCE 700
 #define _DARWIN_C_SOURCE
 #endif
 #include <pthread.h>
+#include <time.h>
 #include <ucontext.h>
+#include "kit_memory.h"
 
-/* Everything that the header may sleep on goes through here. The scheduler uses the real ones. */
+/* Everything that gpusync may sleep on goes through here. The scheduler uses the real ones. */
 static int watched_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
-static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *at);
+static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *when);
 #define pthread_cond_wait watched_wait
 #define pthread_cond_timedwait watched_timedwait
 #define pthread_cond_timedwait_relative_np watched_timedwait
-#define GPUSYNC_IMPLEMENTATION
-#include "stage.h"
+#include "gpusync.h"
 #undef pthread_cond_wait
 #undef pthread_cond_timedwait
 #undef pthread_cond_timedwait_relative_np
+#include "kit.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define WITH_ASAN 1
@@ -47,54 +46,52 @@ static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const
 #include <sanitizer/tsan_interface.h>
 #endif
 
-static long blocked_inside; /* how often the header put a thread to sleep */
+static long blocked_inside; /* how often gpusync put a thread to sleep */
 
-static int watched_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
+__attribute__((unused)) static int watched_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
 {
     COUNT(&blocked_inside);
     return pthread_cond_wait(cond, mutex);
 }
 
-static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *at)
+static int watched_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *when)
 {
     COUNT(&blocked_inside);
 #ifdef __APPLE__
-    return pthread_cond_timedwait_relative_np(cond, mutex, at);
+    return pthread_cond_timedwait_relative_np(cond, mutex, when);
 #else
-    return pthread_cond_timedwait(cond, mutex, at);
+    return pthread_cond_timedwait(cond, mutex, when);
 #endif
 }
 
-/* -- the scheduler ------------------------------------------------------------------------------------ */
+/* -- the scheduler ------------------------------------------------------------------------------------------------- */
 
 #define STACK_SIZE (64 * 1024)
-#define MAX_WORKERS 4
+#define MOST_WORKERS 4
 
 typedef struct fiber fiber;
 typedef struct worker worker;
 typedef struct scheduler scheduler;
 
-enum { YIELDED, PARKED, ENDED };
+typedef enum left_as { YIELDED, PARKED, ENDED } left_as;
 
 struct fiber {
     scheduler *home;
     void (*body)(fiber *);
     ucontext_t context;
     char *stack;
-    worker *on;  /* runs on it, or ran last */
-    int left_as; /* YIELDED, PARKED, ENDED */
-    gpusync_waiter *waiter;
+    worker *on; /* runs on it, or ran last */
+    left_as left;
+    gpusync_waiter *waiter; /* while it is parked */
     uint64_t deadline;
-    fiber *next; /* ready */
+    fiber *next; /* of the ready ones */
     void *fake_stack, *tsan;
     /* for the tests */
-    rig *rig;
     unsigned index;
     void *buffer;
     gpusync_ticket ticket;
     gpusync_result result;
-    unsigned parks, yields, resumes, moves;
-    unsigned long others_between; /* turns of other fibers between the last park and its end */
+    unsigned parks, yields, resumes, moves, park_moves;
 };
 
 struct worker {
@@ -108,20 +105,22 @@ struct worker {
 };
 
 struct scheduler {
+    stage stage;
+    gpusync_hooks hooks;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     fiber *fibers;
     unsigned count, living, worker_count;
-    worker workers[MAX_WORKERS];
-    bool moves;                            /* a fiber goes on on the next worker */
-    void (*idle)(scheduler *);             /* called where the worker would block; it must make progress */
-    void (*before_switch)(fiber *);        /* in the park hook, */
-    void (*before_publish)(fiber *);       /* ... when the context is saved and no thread knows it, */
-    void (*after_publish)(fiber *);        /* ... when an unpark can find the fiber */
+    worker workers[MOST_WORKERS];
+    bool moves;                      /* a fiber goes on on the next worker */
+    void (*idle)(scheduler *);       /* called where the worker would block; it must make progress */
+    void (*before_switch)(fiber *);  /* in the park hook, */
+    void (*before_publish)(fiber *); /* ... when the context is saved and no thread knows it, */
+    void (*after_publish)(fiber *);  /* ... when an unpark can find the fiber */
     void *user;
-    unsigned long turns, permits;
+    unsigned long permits, idles, sleeps;
     unsigned suspended, most_suspended;
-    unsigned long idles, sleeps;
+    void *memory; /* 16 bytes for each fiber */
 };
 
 static void *const permit = (void *)&blocked_inside; /* an address that is no fiber */
@@ -141,23 +140,29 @@ static fiber *running(void)
     return w ? w->running : NULL;
 }
 
-static void push_ready(fiber *f)
+/* With the lock. */
+static void put_ready(fiber *f)
 {
     scheduler *s = f->home;
-    worker *w;
-    pthread_mutex_lock(&s->lock);
-    w = s->moves ? &s->workers[(f->on->index + 1) % s->worker_count] : f->on;
+    worker *w = s->moves ? &s->workers[(f->on->index + 1) % s->worker_count] : f->on;
     f->next = NULL;
     if (w->first) w->last->next = f;
     else w->first = f;
     w->last = f;
     pthread_cond_broadcast(&s->wake);
+}
+
+static void push_ready(fiber *f)
+{
+    scheduler *s = f->home;
+    pthread_mutex_lock(&s->lock);
+    put_ready(f);
     pthread_mutex_unlock(&s->lock);
 }
 
-/* From the worker to the fiber and, when the fiber leaves, back again. Returns how it left: the fiber itself is some other
-   worker's as soon as it is pushed or published. */
-static int enter_fiber(worker *w, fiber *f)
+/* From the worker to the fiber and, when the fiber leaves, back again. Returns how it left: the fiber itself is some
+   other worker's as soon as it is pushed or published. */
+static left_as enter_fiber(worker *w, fiber *f)
 {
     f->on = w;
     w->running = f;
@@ -172,7 +177,7 @@ static int enter_fiber(worker *w, fiber *f)
     __sanitizer_finish_switch_fiber(w->fake_stack, NULL, NULL);
 #endif
     w->running = NULL;
-    return f->left_as;
+    return f->left;
 }
 
 static void arrived(fiber *f)
@@ -182,13 +187,12 @@ static void arrived(fiber *f)
     __sanitizer_finish_switch_fiber(f->fake_stack, &w->stack, &w->stack_size);
 #endif
     f->resumes++;
-    COUNT(&f->home->turns);
 }
 
-static void leave_fiber(fiber *f, int as)
+static void leave_fiber(fiber *f, left_as as)
 {
     worker *w = f->on;
-    f->left_as = as;
+    f->left = as;
 #ifdef WITH_ASAN
     __sanitizer_start_switch_fiber(as == ENDED ? NULL : &f->fake_stack, w->stack, w->stack_size);
 #endif
@@ -211,7 +215,8 @@ static void fiber_main(void)
 /* The context is saved: from here on any thread may resume the fiber. A permit that is there already does so. */
 static void publish(scheduler *s, fiber *f)
 {
-    void **word = &f->waiter->scheduler_data[0], *empty = NULL;
+    void **word = &f->waiter->scheduler_data[0];
+    void *empty = NULL;
     if (s->before_publish) s->before_publish(f);
     if (__atomic_compare_exchange_n(word, &empty, (void *)f, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
         if (s->after_publish) s->after_publish(f);
@@ -222,22 +227,21 @@ static void publish(scheduler *s, fiber *f)
     push_ready(f);
 }
 
-/* Resume the fibers whose deadline has passed; the earliest deadline of the others. Without the lock. */
+/* Resumes the fibers whose deadline has passed; returns the earliest deadline of the others. With the lock: a fiber
+   leaves its park under it, so the waiter is there. */
 static uint64_t expire(scheduler *s)
 {
     uint64_t now = gpusync_now_ns(), earliest = GPUSYNC_FOREVER;
     unsigned i;
     for (i = 0; i < s->count; i++) {
         fiber *f = &s->fibers[i];
-        gpusync_waiter *waiter = GET(&f->waiter);
-        uint64_t deadline = GET(&f->deadline);
         void *seen = f;
-        if (!waiter) continue;
-        if (deadline > now) {
-            if (deadline < earliest) earliest = deadline;
-        } else if (__atomic_compare_exchange_n(&waiter->scheduler_data[0], &seen, NULL, false, __ATOMIC_SEQ_CST,
+        if (!f->waiter) continue;
+        if (f->deadline > now) {
+            if (f->deadline < earliest) earliest = f->deadline;
+        } else if (__atomic_compare_exchange_n(&f->waiter->scheduler_data[0], &seen, NULL, false, __ATOMIC_SEQ_CST,
                                                __ATOMIC_SEQ_CST)) {
-            push_ready(f);
+            put_ready(f);
         }
     }
     return earliest;
@@ -247,18 +251,18 @@ static uint64_t expire(scheduler *s)
 static void sleep_until(scheduler *s, uint64_t deadline)
 {
     uint64_t now = gpusync_now_ns(), most = now + MS(5); /* a fiber that parks meanwhile may have an earlier one */
-    struct timespec at;
+    struct timespec when;
     if (deadline > most) deadline = most;
     COUNT(&s->sleeps);
 #ifdef __APPLE__
     deadline = deadline > now ? deadline - now : 0;
 #endif
-    at.tv_sec = (time_t)(deadline / 1000000000u);
-    at.tv_nsec = (long)(deadline % 1000000000u);
+    when.tv_sec = (time_t)(deadline / 1000000000u);
+    when.tv_nsec = (long)(deadline % 1000000000u);
 #ifdef __APPLE__
-    pthread_cond_timedwait_relative_np(&s->wake, &s->lock, &at);
+    pthread_cond_timedwait_relative_np(&s->wake, &s->lock, &when);
 #else
-    pthread_cond_timedwait(&s->wake, &s->lock, &at);
+    pthread_cond_timedwait(&s->wake, &s->lock, &when);
 #endif
 }
 
@@ -269,11 +273,8 @@ static fiber *next_ready(worker *w)
     fiber *f;
     pthread_mutex_lock(&s->lock);
     while (!w->first && s->living) {
-        uint64_t deadline;
-        pthread_mutex_unlock(&s->lock);
-        deadline = expire(s);
-        pthread_mutex_lock(&s->lock);
-        if (w->first || !s->living) break;
+        uint64_t deadline = expire(s);
+        if (w->first) break;
         s->idles++;
         if (s->idle) {
             pthread_mutex_unlock(&s->lock);
@@ -293,13 +294,14 @@ static void *work(void *argument)
 {
     worker *w = (worker *)argument;
     scheduler *s = w->home;
+    void *pool = metal_pool_push();
     fiber *f;
     this_worker = w;
 #ifdef WITH_TSAN
     w->tsan = __tsan_get_current_fiber();
 #endif
     while ((f = next_ready(w)) != NULL) {
-        int as = enter_fiber(w, f);
+        left_as as = enter_fiber(w, f);
         if (as == YIELDED) push_ready(f);
         if (as == PARKED) publish(s, f);
         if (as != ENDED) continue;
@@ -309,10 +311,11 @@ static void *work(void *argument)
         pthread_mutex_unlock(&s->lock);
     }
     this_worker = NULL;
+    metal_pool_pop(pool);
     return NULL;
 }
 
-/* -- its hooks ---------------------------------------------------------------------------------------- */
+/* -- its hooks ----------------------------------------------------------------------------------------------------- */
 
 static void fiber_yield(void *user)
 {
@@ -326,7 +329,7 @@ static void fiber_yield(void *user)
     leave_fiber(f, YIELDED);
 }
 
-/* Outside of the fibers: when a queue is destroyed at the end of a test. */
+/* Outside of the fibers: when an object is destroyed at the end of a test. */
 static void park_thread(gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     void *seen = permit;
@@ -338,33 +341,34 @@ static void fiber_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     scheduler *s = (scheduler *)user;
     fiber *f = running();
-    unsigned long before;
+    const worker *on;
+    must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
     if (!f) {
         park_thread(waiter, deadline_ns);
         return;
     }
-    f->parks++;
-    if (s->before_switch) {
-        PUT(&f->waiter, waiter);
-        s->before_switch(f);
-    }
-    PUT(&f->deadline, deadline_ns);
-    PUT(&f->waiter, waiter);
+    COUNT(&f->parks);
+    pthread_mutex_lock(&s->lock);
+    f->deadline = deadline_ns;
+    f->waiter = waiter;
+    pthread_mutex_unlock(&s->lock);
+    if (s->before_switch) s->before_switch(f);
     pthread_mutex_lock(&s->lock);
     if (++s->suspended > s->most_suspended) s->most_suspended = s->suspended;
     pthread_mutex_unlock(&s->lock);
-    before = GET(&s->turns);
+    on = f->on;
     leave_fiber(f, PARKED);
-    f->others_between = GET(&s->turns) - before - 1;
+    f->park_moves += f->on != on;
     pthread_mutex_lock(&s->lock);
     s->suspended--;
+    f->waiter = NULL; /* it may be gone from here on: see expire */
     pthread_mutex_unlock(&s->lock);
-    PUT(&f->waiter, NULL);
 }
 
 static void fiber_unpark(void *user, gpusync_waiter *waiter)
 {
-    void **word = &waiter->scheduler_data[0], *seen = GET(word);
+    void **word = &waiter->scheduler_data[0];
+    void *seen = GET(word);
     (void)user;
     while (seen != permit) {
         void *next = seen ? NULL : permit;
@@ -374,49 +378,64 @@ static void fiber_unpark(void *user, gpusync_waiter *waiter)
     }
 }
 
-/* -- a rig whose waits are fibers --------------------------------------------------------------------- */
+/* -- a stage whose waits are fibers -------------------------------------------------------------------------------- */
 
-typedef struct fiber_rig {
-    rig rig;
-    scheduler scheduler;
-    gpusync_hooks hooks;
-    void *memory; /* 16 bytes for each fiber */
-} fiber_rig;
-
-static void fibers_open(fiber_rig *r, softmetal_clock clock, gpusync_spin spin, unsigned limit)
+static void init_condition(pthread_cond_t *cond)
 {
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    memset(r, 0, sizeof *r);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    r->hooks.yield = fiber_yield;
-    r->hooks.park = fiber_park;
-    r->hooks.unpark = fiber_unpark;
-    r->hooks.user = &r->scheduler;
-    device_desc.hooks = &r->hooks;
-    device_desc.spin = &spin;
-    queue_desc.max_command_buffer_count = limit;
-    pthread_mutex_init(&r->scheduler.lock, NULL);
-    init_condition(&r->scheduler.wake);
+#ifdef __APPLE__
+    pthread_cond_init(cond, NULL);
+#else
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+#endif
+}
+
+static void fibers_open_as(scheduler *s, stage_desc desc)
+{
+    memset(s, 0, sizeof *s);
+    s->hooks = (gpusync_hooks){fiber_yield, fiber_park, fiber_unpark, s};
+    desc.device.hooks = &s->hooks;
+    pthread_mutex_init(&s->lock, NULL);
+    init_condition(&s->wake);
     PUT(&blocked_inside, 0);
-    rig_open_with(&r->rig, clock, device_desc, queue_desc);
+    stage_open(&s->stage, &desc);
 }
 
-static void fibers_close(fiber_rig *r)
+static void fibers_open(scheduler *s, bool real, const gpusync_spin *spin, uint32_t limit)
 {
-    metal_release(r->memory);
-    rig_close(&r->rig);
-    pthread_cond_destroy(&r->scheduler.wake);
-    pthread_mutex_destroy(&r->scheduler.lock);
+    stage_desc desc = {.real = real, .timelines = 1};
+    desc.device.spin = spin;
+    desc.queue.max_command_buffer_count = limit;
+    fibers_open_as(s, desc);
 }
 
-static void fibers_make(fiber_rig *r, unsigned count, void (*body)(fiber *))
+static void fibers_close(scheduler *s)
 {
-    scheduler *s = &r->scheduler;
+    unsigned i;
+    for (i = 0; i < s->count; i++) {
+#ifdef WITH_TSAN
+        __tsan_destroy_fiber(s->fibers[i].tsan);
+#endif
+        free(s->fibers[i].stack);
+    }
+    free(s->fibers);
+    s->count = 0;
+    metal_release(s->memory);
+    stage_close(&s->stage);
+    assert_int_equal(GET(&blocked_inside), 0);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+}
+
+static void fibers_make(scheduler *s, unsigned count, void (*body)(fiber *))
+{
     unsigned i;
     s->count = s->living = count;
     s->fibers = (fiber *)calloc(count, sizeof *s->fibers);
+    assert_non_null(s->fibers);
     if (!s->worker_count) s->worker_count = 1;
     for (i = 0; i < s->worker_count; i++) {
         s->workers[i].home = s;
@@ -425,11 +444,11 @@ static void fibers_make(fiber_rig *r, unsigned count, void (*body)(fiber *))
     for (i = 0; i < count; i++) {
         fiber *f = &s->fibers[i];
         f->home = s;
-        f->rig = &r->rig;
         f->index = i;
         f->body = body;
         f->result = GPUSYNC_NOT_READY;
         f->stack = (char *)malloc(STACK_SIZE);
+        assert_non_null(f->stack);
         f->on = &s->workers[i % s->worker_count];
 #ifdef WITH_TSAN
         f->tsan = __tsan_create_fiber(0);
@@ -440,15 +459,14 @@ static void fibers_make(fiber_rig *r, unsigned count, void (*body)(fiber *))
         f->context.uc_link = NULL;
         makecontext(&f->context, fiber_main, 0);
     }
+    s->memory = metal_buffer_new(s->stage.metal_device, 16 * count);
     for (i = 0; i < count; i++) push_ready(&s->fibers[i]);
-    if (!r->memory) r->memory = metal_buffer_new(r->rig.metal_device, 16 * count);
 }
 
 /* The calling thread is the first worker. */
-static void fibers_run(fiber_rig *r)
+static void fibers_run(scheduler *s)
 {
-    scheduler *s = &r->scheduler;
-    pthread_t threads[MAX_WORKERS];
+    pthread_t threads[MOST_WORKERS];
     unsigned i;
     for (i = 1; i < s->worker_count; i++) threads[i] = start(work, &s->workers[i]);
     work(&s->workers[0]);
@@ -456,202 +474,113 @@ static void fibers_run(fiber_rig *r)
     assert_int_equal(s->living, 0);
 }
 
-static void fibers_free(fiber_rig *r)
+static void assert_all_ended(const scheduler *s, gpusync_result result)
 {
-    scheduler *s = &r->scheduler;
     unsigned i;
-    for (i = 0; i < s->count; i++) {
-#ifdef WITH_TSAN
-        __tsan_destroy_fiber(s->fibers[i].tsan);
-#endif
-        free(s->fibers[i].stack);
-    }
-    free(s->fibers);
-    s->fibers = NULL;
-    s->count = 0;
+    for (i = 0; i < s->count; i++) assert_result(s->fibers[i].result, result);
 }
 
-/* -- what the fibers do ------------------------------------------------------------------------------- */
+/* -- what the fibers do -------------------------------------------------------------------------------------------- */
 
-static unsigned char mark_of(const fiber *f)
+static unsigned char byte_of(const fiber *f)
 {
     return (unsigned char)(f->index % 255 + 1);
-}
-
-static void *memory_behind(const fiber *f)
-{
-    return ((fiber_rig *)(void *)f->rig)->memory;
 }
 
 /* A command buffer that fills the fiber's 16 bytes. */
 static void *make_work(fiber *f)
 {
+    scheduler *s = f->home;
     void *buffer = NULL, *blit;
-    f->result = either_buffer(f->rig->queue, NULL, &buffer);
+    f->result = gpusync_command_buffer_create(s->stage.q[0], NULL, GPUSYNC_FOREVER, &buffer);
     if (f->result != GPUSYNC_OK) return NULL;
-    blit = encoder_of(buffer);
-    metal_fill(blit, memory_behind(f), 16 * f->index, 16, mark_of(f));
+    blit = metal_blit_begin(buffer);
+    metal_fill(blit, s->memory, 16 * f->index, 16, byte_of(f));
     metal_end(blit);
     return buffer;
 }
 
 static bool work_is_done(const fiber *f)
 {
-    const unsigned char *bytes = (const unsigned char *)metal_contents(memory_behind(f)) + 16 * f->index;
+    const unsigned char *bytes = (const unsigned char *)metal_contents(f->home->memory) + 16 * f->index;
     unsigned i;
     for (i = 0; i < 16; i++)
-        if (bytes[i] != mark_of(f)) return false;
+        if (bytes[i] != byte_of(f)) return false;
     return true;
 }
 
 static void body_commit(fiber *f)
 {
     f->buffer = make_work(f);
-    if (f->buffer) f->result = either_commit(f->rig->queue, f->buffer, &f->ticket);
+    if (f->buffer) f->result = gpusync_commit(f->home->stage.q[0], f->buffer, &f->ticket);
 }
 
 static void body_commit_and_wait(fiber *f)
 {
     body_commit(f);
-    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(f->rig->queue, f->ticket, GPUSYNC_FOREVER);
-    if (f->result == GPUSYNC_OK && !work_is_done(f)) f->result = GPUSYNC_NOT_READY;
+    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(f->home->stage.q[0], f->ticket, GPUSYNC_FOREVER, NULL);
+    if (f->result == GPUSYNC_OK) must(work_is_done(f), "a wait returned before the GPU had written");
 }
 
-static void body_wait(fiber *f)
-{
-    f->result = gpusync_wait(f->rig->queue, f->ticket, GPUSYNC_FOREVER);
-}
-
-/* Nothing of gpusync's put a thread to sleep, not even Metal's own wait. */
-static void assert_never_blocked(void)
-{
-    assert_int_equal(GET(&blocked_inside), 0);
-    assert_int_equal(softmetal_message_count("waitUntilCompleted"), 0);
-}
-
-/* -- a thousand tasks on one thread ------------------------------------------------------------------- */
+/* -- a thousand tasks on one thread -------------------------------------------------------------------------------- */
 
 #define TASKS 1000u
 
-/* The GPU of a manual clock, stepped by the scheduler when it has nothing else to do. */
+/* The GPU ends with the next command buffer when no fiber can go on. */
 static void idle_finishes_one(scheduler *s)
 {
     unsigned *next = (unsigned *)s->user;
-    if (*next == 0) { /* the first time that nothing can run: every fiber waits, and this thread is free */
-        assert_int_equal(s->suspended, TASKS);
-        assert_int_equal(stats_of(s->fibers[0].rig->queue).commits, TASKS);
-    }
+    if (*next == 0) /* every fiber waits, and this thread is free */
+        must(s->suspended == TASKS && gpusync_in_flight(s->stage.q[0]) == TASKS, "a task that waits blocks its thread");
     if (*next == TASKS) return;
     softmetal_finish(s->fibers[(*next)++].buffer);
 }
 
-static void thousand_tasks_one_thread(void **state)
+static void test_R23_a_thousand_tasks_wait_on_one_thread(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0, false};
-    fiber_rig r;
+    static scheduler s;
     unsigned next = 0, i;
     (void)state;
-    fibers_open(&r, SOFTMETAL_MANUAL, none, TASKS);
-    r.scheduler.idle = idle_finishes_one;
-    r.scheduler.user = &next;
-    fibers_make(&r, TASKS, body_commit_and_wait);
-    fibers_run(&r);
+    fibers_open(&s, false, &no_spin, TASKS);
+    s.idle = idle_finishes_one;
+    s.user = &next;
+    fibers_make(&s, TASKS, body_commit_and_wait);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
     for (i = 0; i < TASKS; i++) {
-        const fiber *f = &r.scheduler.fibers[i];
-        assert_result(f->result, GPUSYNC_OK);
-        assert_true(f->parks >= 1);
-        assert_int_equal(f->yields, 0);
-        /* all that came after it ran before it went on */
-        if (f->parks == 1) assert_true(f->others_between >= TASKS - 1 - i);
+        assert_true(s.fibers[i].parks >= 1);
+        assert_int_equal(s.fibers[i].yields, 0);
     }
-    assert_int_equal(r.scheduler.most_suspended, TASKS);
-    assert_int_equal(stats_of(r.rig.queue).waits_sleep, TASKS);
-    assert_int_equal(stats_of(r.rig.queue).waits_unmet, 0);
-    assert_never_blocked();
-    fibers_free(&r);
-    fibers_close(&r);
+    assert_int_equal(s.most_suspended, TASKS);
+    assert_int_equal(softmetal_message_count("waitUntilCompleted"), 0);
+    fibers_close(&s);
 }
 
-/* More waits for the same end than one hold of the queue's lock takes off its lists (locks.h). The first hundred also wait
-   for a value, so they are taken off and sleep on. The handler of the one command buffer wakes all others, and no timer
-   does. The last of them signals the value. */
-#define CROWD 200u
-#define SLEEP_ON 100u
-static gpusync_timeline *crowd_value;
-static void body_wait_in_a_crowd(fiber *f)
+/* With yields in the spin they take turns, and park after exactly the budget. */
+static void test_R23_a_thousand_tasks_spin_in_turns(void **state)
 {
-    const fiber *first = &f->home->fibers[0];
-    gpusync_queue *queue = f->rig->queue;
-    if (f == first) {
-        body_commit(f);
-        if (f->result != GPUSYNC_OK) return;
-    }
-    if (f->index < SLEEP_ON) {
-        const gpusync_point both[] = {gpusync_at_ticket(queue, GPUSYNC_EVERYTHING), gpusync_at_value(crowd_value, 1)};
-        f->result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL);
-    } else if (f->index % 2) {
-        f->result = gpusync_queue_wait(queue, GPUSYNC_FOREVER);
-    } else {
-        f->result = gpusync_wait(queue, first->ticket, GPUSYNC_FOREVER);
-    }
-    if (f->index == CROWD - 1 && f->result == GPUSYNC_OK) f->result = gpusync_timeline_signal(crowd_value, 1);
-}
-
-static void idle_finishes_the_only_one(scheduler *s)
-{
-    assert_int_equal(s->suspended, CROWD); /* not a second time: the end was told to all */
-    softmetal_finish(s->fibers[0].buffer);
-}
-
-static void one_end_wakes_a_crowd(void **state)
-{
-    static const gpusync_spin none = {0, 0, 0, false};
-    fiber_rig r;
-    (void)state;
-    fibers_open(&r, SOFTMETAL_MANUAL, none, 4);
-    r.scheduler.idle = idle_finishes_the_only_one;
-    assert_ok(gpusync_timeline_create(r.rig.device, NULL, &crowd_value));
-    fibers_make(&r, CROWD, body_wait_in_a_crowd);
-    fibers_run(&r);
-    for (unsigned i = 0; i < CROWD; i++) {
-        assert_result(r.scheduler.fibers[i].result, GPUSYNC_OK);
-        assert_int_equal(r.scheduler.fibers[i].parks, 1);
-    }
-    assert_int_equal(r.scheduler.idles, 1);
-    assert_never_blocked();
-    assert_ok(gpusync_timeline_destroy(crowd_value));
-    fibers_free(&r);
-    fibers_close(&r);
-}
-
-/* With yields in the spin phase: they take turns, and park after exactly the budget. */
-static void thousand_tasks_spin_first(void **state)
-{
-    static const gpusync_spin four = {1, 4, 0, false};
-    fiber_rig r;
+    static const gpusync_spin four = {1, 4, 0};
+    static scheduler s;
     unsigned next = 0, i;
     (void)state;
-    fibers_open(&r, SOFTMETAL_MANUAL, four, TASKS);
-    r.scheduler.idle = idle_finishes_one;
-    r.scheduler.user = &next;
-    fibers_make(&r, TASKS, body_commit_and_wait);
-    fibers_run(&r);
+    fibers_open(&s, false, &four, TASKS);
+    s.idle = idle_finishes_one;
+    s.user = &next;
+    fibers_make(&s, TASKS, body_commit_and_wait);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
     for (i = 0; i < TASKS; i++) {
-        const fiber *f = &r.scheduler.fibers[i];
-        assert_result(f->result, GPUSYNC_OK);
-        assert_int_equal(f->yields, 4);
-        assert_true(f->parks >= 1);
+        assert_int_equal(s.fibers[i].yields, 4);
+        assert_true(s.fibers[i].parks >= 1);
     }
-    assert_int_equal(stats_of(r.rig.queue).waits_sleep, TASKS);
-    assert_never_blocked();
-    fibers_free(&r);
-    fibers_close(&r);
+    fibers_close(&s);
 }
 
-/* The real clock, and a queue that has room for 64: the others park inside gpusync_command_buffer. The first buffer
-   hangs until the scheduler's thread sleeps, in the one place where it may: then all the tasks are suspended. */
+/* The GPU runs by itself, and a queue has room for 64: the others park inside gpusync_command_buffer_create. The first
+   buffer hangs until the scheduler's thread sleeps, in the one place where it may. */
 static void body_behind_a_hang(fiber *f)
 {
+    gpusync_queue *q = f->home->stage.q[0];
     if (f->index != 0) {
         body_commit_and_wait(f);
         return;
@@ -659,8 +588,8 @@ static void body_behind_a_hang(fiber *f)
     f->buffer = make_work(f);
     if (!f->buffer) return;
     softmetal_hang(f->buffer);
-    f->result = either_commit(f->rig->queue, f->buffer, &f->ticket);
-    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(f->rig->queue, f->ticket, GPUSYNC_FOREVER);
+    f->result = gpusync_commit(q, f->buffer, &f->ticket);
+    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(q, f->ticket, GPUSYNC_FOREVER, NULL);
 }
 
 static void *unhang_when_asleep(void *argument)
@@ -671,50 +600,82 @@ static void *unhang_when_asleep(void *argument)
     return NULL;
 }
 
-static void thousand_tasks_without_room(void **state)
+static void test_R23_a_thousand_tasks_wait_for_room(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0, false};
-    fiber_rig r;
+    static scheduler s;
     pthread_t helper;
-    unsigned i;
     (void)state;
-    fibers_open(&r, SOFTMETAL_REAL, none, 64);
-    fibers_make(&r, TASKS, body_behind_a_hang);
-    helper = start(unhang_when_asleep, &r.scheduler);
-    fibers_run(&r);
+    fibers_open(&s, true, &no_spin, 64);
+    fibers_make(&s, TASKS, body_behind_a_hang);
+    helper = start(unhang_when_asleep, &s);
+    fibers_run(&s);
     join(helper);
-    for (i = 0; i < TASKS; i++) assert_result(r.scheduler.fibers[i].result, GPUSYNC_OK);
-    assert_int_equal(r.scheduler.most_suspended, TASKS);
-    assert_int_equal(stats_of(r.rig.queue).completions, TASKS);
-    assert_never_blocked();
-    fibers_free(&r);
-    fibers_close(&r);
+    assert_all_ended(&s, GPUSYNC_OK);
+    assert_int_equal(s.most_suspended, TASKS);
+    fibers_close(&s);
 }
 
-static void thousand_tasks_default_budget(void **state)
+static void test_R23_a_thousand_tasks_with_the_spin_that_gpusync_chooses(void **state)
 {
-    static const gpusync_spin usual = {32, 224, 0, false};
-    fiber_rig r;
-    unsigned long yields = 0;
-    gpusync_stats stats;
+    static const gpusync_spin usual = {32, 224, 0};
+    static scheduler s;
+    (void)state;
+    fibers_open(&s, true, &usual, 64);
+    fibers_make(&s, TASKS, body_commit_and_wait);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
+    fibers_close(&s);
+}
+
+/* Waits of every kind for one end. The first half also waits for a value, which the last of the others signals. */
+#define CROWD 200u
+#define SLEEP_ON 100u
+
+static void body_in_a_crowd(fiber *f)
+{
+    const fiber *first = &f->home->fibers[0];
+    gpusync_queue *q = f->home->stage.q[0];
+    gpusync_timeline *t = f->home->stage.t[0];
+    if (f == first) {
+        body_commit(f);
+        if (f->result != GPUSYNC_OK) return;
+    }
+    if (f->index < SLEEP_ON) {
+        const gpusync_point both[] = {ticket_at(q, GPUSYNC_EVERYTHING), at(t, 1)};
+        f->result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL);
+    } else if (f->index % 3 == 0) {
+        f->result = gpusync_wait(q, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL);
+    } else if (f->index % 3 == 1) {
+        f->result = gpusync_device_wait(f->home->stage.device, GPUSYNC_FOREVER, NULL);
+    } else {
+        f->result = gpusync_wait(q, first->ticket, GPUSYNC_FOREVER, NULL);
+    }
+    if (f->index == CROWD - 1 && f->result == GPUSYNC_OK) f->result = gpusync_timeline_signal(t, 1);
+}
+
+/* Not a second time: the end was told to all. */
+static void idle_finishes_the_only_one(scheduler *s)
+{
+    must(s->suspended == CROWD, "not every sleeper was woken");
+    softmetal_finish(s->fibers[0].buffer);
+}
+
+static void test_R23_one_end_wakes_a_crowd(void **state)
+{
+    static scheduler s;
     unsigned i;
     (void)state;
-    fibers_open(&r, SOFTMETAL_REAL, usual, 64);
-    fibers_make(&r, TASKS, body_commit_and_wait);
-    fibers_run(&r);
-    for (i = 0; i < TASKS; i++) {
-        assert_result(r.scheduler.fibers[i].result, GPUSYNC_OK);
-        yields += r.scheduler.fibers[i].yields;
-    }
-    stats = stats_of(r.rig.queue);
-    assert_true(yields > 0);
-    assert_true(stats.waits_inline + stats.waits_status + stats.waits_spin + stats.waits_sleep <= TASKS);
-    assert_never_blocked();
-    fibers_free(&r);
-    fibers_close(&r);
+    fibers_open(&s, false, &no_spin, 4);
+    s.idle = idle_finishes_the_only_one;
+    fibers_make(&s, CROWD, body_in_a_crowd);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
+    for (i = SLEEP_ON; i < CROWD; i++) assert_true(s.fibers[i].parks >= 1); /* on a slow machine it looks in between */
+    assert_int_equal(s.idles, 1);
+    fibers_close(&s);
 }
 
-/* -- fibers that move between threads ----------------------------------------------------------------- */
+/* -- fibers that move between threads ------------------------------------------------------------------------------ */
 
 #define TRAVELLERS 60u
 #define TRIPS 6u
@@ -726,158 +687,113 @@ static void body_travel(fiber *f)
     for (i = 0; i < TRIPS; i++) {
         body_commit(f);
         if (f->result != GPUSYNC_OK) return;
-        do f->result = gpusync_wait(f->rig->queue, f->ticket, i % 2 ? GPUSYNC_FOREVER : 200000);
+        do f->result = gpusync_wait(f->home->stage.q[0], f->ticket, i % 2 ? GPUSYNC_FOREVER : 200000, NULL);
         while (f->result == GPUSYNC_TIMEOUT);
-        if (f->result == GPUSYNC_OK && !work_is_done(f)) f->result = GPUSYNC_NOT_READY;
         if (f->result != GPUSYNC_OK) return;
+        must(work_is_done(f), "a wait returned before the GPU had written");
     }
 }
 
-static void travel(unsigned workers, gpusync_spin spin)
+static void travel(unsigned workers, const gpusync_spin *spin)
 {
+    static scheduler s;
     softmetal_timing timing;
-    fiber_rig r;
-    unsigned long moves = 0, resumes = 0;
+    unsigned long moves = 0;
     unsigned i;
-    fibers_open(&r, SOFTMETAL_REAL, spin, 32);
+    fibers_open(&s, true, spin, 32);
     softmetal_get_timing(&timing);
     timing.execute.max_ns = 100000;
     timing.notify.max_ns = 50000;
     softmetal_set_timing(&timing);
-    r.scheduler.worker_count = workers;
-    r.scheduler.moves = true;
-    fibers_make(&r, TRAVELLERS, body_travel);
-    fibers_run(&r);
+    s.worker_count = workers;
+    s.moves = true;
+    fibers_make(&s, TRAVELLERS, body_travel);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_OK);
     for (i = 0; i < TRAVELLERS; i++) {
-        const fiber *f = &r.scheduler.fibers[i];
-        assert_result(f->result, GPUSYNC_OK);
         /* by construction every return, from park and from yield, is on another thread */
-        assert_int_equal(f->moves, f->resumes - 1);
-        moves += f->moves;
-        resumes += f->parks;
+        assert_int_equal(s.fibers[i].moves, s.fibers[i].resumes - 1);
+        moves += s.fibers[i].moves;
     }
     assert_true(moves > 0);
-    if (spin.yield_iterations == 0) assert_true(resumes > 0);
-    assert_never_blocked();
-    fibers_free(&r);
-    fibers_close(&r);
+    fibers_close(&s);
 }
 
-static void parks_resume_on_another_thread(void **state)
+static void test_R23_a_park_may_return_on_another_thread(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0, false};
     (void)state;
-    travel(2, none);
-    travel(3, none);
+    travel(2, &no_spin);
+    travel(3, &no_spin);
 }
 
-static void yields_resume_on_another_thread(void **state)
+static void test_R23_a_yield_may_return_on_another_thread(void **state)
 {
-    static const gpusync_spin some = {2, 5, 0, false};
+    static const gpusync_spin some = {2, 5, 0};
     (void)state;
-    travel(2, some);
-    travel(3, some);
+    travel(2, &some);
+    travel(3, &some);
 }
 
-/* One fiber, two threads, no chance involved: it parks on the first and the handler hands it to the second. */
-/* Not inlined: compilers take pthread_self for a constant of the function that they are in. */
-__attribute__((noinline)) static pthread_t this_thread(void)
-{
-    __asm__ volatile("");
-    return pthread_self();
-}
-
-static void body_note_thread(fiber *f)
-{
-    pthread_t *threads = (pthread_t *)f->home->user;
-    threads[0] = this_thread();
-    body_commit_and_wait(f);
-    threads[1] = this_thread();
-}
-
-static void finish_when_published(fiber *f)
+/* One fiber, two threads: it parks on the first, and the handler hands it to the second. */
+static void finish_the_buffer(fiber *f)
 {
     softmetal_finish(f->buffer);
 }
 
-static void one_park_one_move(void **state)
+static void finish_once(fiber *f)
 {
-    static const gpusync_spin none = {0, 0, 0, false};
-    fiber_rig r;
-    pthread_t threads[2];
-    (void)state;
-    fibers_open(&r, SOFTMETAL_MANUAL, none, 4);
-    r.scheduler.worker_count = 2;
-    r.scheduler.moves = true;
-    r.scheduler.user = threads;
-    r.scheduler.after_publish = finish_when_published;
-    fibers_make(&r, 1, body_note_thread);
-    fibers_run(&r);
-    assert_result(r.scheduler.fibers[0].result, GPUSYNC_OK);
-    assert_int_equal(r.scheduler.fibers[0].parks, 1);
-    assert_int_equal(r.scheduler.fibers[0].moves, 1);
-    assert_false(pthread_equal(threads[0], threads[1]));
-    assert_never_blocked();
-    fibers_free(&r);
-    fibers_close(&r);
+    if (GET(&f->parks) == 1) finish_the_buffer(f);
 }
 
-/* -- permits ------------------------------------------------------------------------------------------ */
+static void test_R23_one_park_is_one_move(void **state)
+{
+    static scheduler s;
+    (void)state;
+    fibers_open(&s, false, &no_spin, 4);
+    s.worker_count = 2;
+    s.moves = true;
+    s.after_publish = finish_once;
+    fibers_make(&s, 1, body_commit_and_wait);
+    fibers_run(&s);
+    assert_result(s.fibers[0].result, GPUSYNC_OK);
+    assert_int_equal(s.fibers[0].park_moves, s.fibers[0].parks);
+    /* It may have to yield, or to park once more, until the thread that woke it has left unpark. */
+    assert_int_equal(s.fibers[0].moves, s.fibers[0].parks + s.fibers[0].yields);
+    assert_true(s.fibers[0].parks >= 1);
+    fibers_close(&s);
+}
+
+/* -- permits ------------------------------------------------------------------------------------------------------- */
 
 static void idle_is_a_lost_wakeup(scheduler *s)
 {
     (void)s;
-    fail_msg("the fiber sleeps although it was unparked");
+    must(false, "the fiber sleeps although it was unparked");
 }
 
-static void finish_once(fiber *f)
+/* The handler runs, and unparks, at one moment of the park. */
+static void test_R23_an_unpark_at_any_moment_of_a_park_is_not_lost(void **state)
 {
-    if (f->parks == 1) softmetal_finish(f->buffer);
-}
-
-/* The handler runs, and unparks, at the given point of the first park. */
-static void unpark_at(void (**point)(fiber *), scheduler *s, fiber_rig *r, unsigned long permits)
-{
-    static const gpusync_spin none = {0, 0, 0, false};
-    ptrdiff_t offset = (char *)point - (char *)s;
-    fibers_open(r, SOFTMETAL_MANUAL, none, 4);
-    *(void (**)(fiber *))(void *)((char *)&r->scheduler + offset) = finish_once;
-    r->scheduler.idle = idle_is_a_lost_wakeup;
-    fibers_make(r, 1, body_commit_and_wait);
-    fibers_run(r);
-    assert_result(r->scheduler.fibers[0].result, GPUSYNC_OK);
-    assert_int_equal(r->scheduler.fibers[0].parks, 1);
-    assert_int_equal(r->scheduler.permits, permits);
-    assert_int_equal(r->scheduler.idles, 0);
-    assert_never_blocked();
-    fibers_free(r);
-    fibers_close(r);
-}
-
-static void unpark_before_park_leaves_a_permit(void **state)
-{
-    fiber_rig r;
+    static scheduler s;
+    unsigned moment;
     (void)state;
-    unpark_at(&r.scheduler.before_switch, &r.scheduler, &r, 1);
+    for (moment = 0; moment < 3; moment++) {
+        fibers_open(&s, false, &no_spin, 4);
+        if (moment == 0) s.before_switch = finish_the_buffer;
+        if (moment == 1) s.before_publish = finish_the_buffer;
+        if (moment == 2) s.after_publish = finish_the_buffer;
+        s.idle = idle_is_a_lost_wakeup;
+        fibers_make(&s, 1, body_commit_and_wait);
+        fibers_run(&s);
+        assert_result(s.fibers[0].result, GPUSYNC_OK);
+        assert_int_equal(s.fibers[0].parks, 1);
+        assert_int_equal(s.permits, moment < 2 ? 1 : 0);
+        fibers_close(&s);
+    }
 }
 
-static void unpark_before_publish_leaves_a_permit(void **state)
-{
-    fiber_rig r;
-    (void)state;
-    unpark_at(&r.scheduler.before_publish, &r.scheduler, &r, 1);
-}
-
-static void unpark_after_publish_finds_the_fiber(void **state)
-{
-    fiber_rig r;
-    (void)state;
-    unpark_at(&r.scheduler.after_publish, &r.scheduler, &r, 0);
-}
-
-/* Unparks that come too late for their wait: the next park returns early, and the wait goes on. Two of them are one
-   permit. */
-static void unpark_too_late(fiber *f)
+/* Unparks of nobody's: the park returns early, and the wait goes on. Two of them are one permit. */
+static void unpark_too_early(fiber *f)
 {
     if (f->parks != 1) return;
     fiber_unpark(f->home, f->waiter);
@@ -889,64 +805,213 @@ static void idle_finishes_first(scheduler *s)
     softmetal_finish(s->fibers[0].buffer);
 }
 
-static void late_unparks_wake_once_and_no_more(void **state)
+static void test_R23_a_park_may_return_early(void **state)
 {
-    static const gpusync_spin none = {0, 0, 0, false};
-    fiber_rig r;
+    static scheduler s;
     (void)state;
-    fibers_open(&r, SOFTMETAL_MANUAL, none, 4);
-    r.scheduler.before_switch = unpark_too_late;
-    r.scheduler.idle = idle_finishes_first;
-    fibers_make(&r, 1, body_commit_and_wait);
-    fibers_run(&r);
-    assert_result(r.scheduler.fibers[0].result, GPUSYNC_OK);
-    assert_int_equal(r.scheduler.fibers[0].parks, 2);
-    assert_int_equal(r.scheduler.permits, 1);
-    fibers_free(&r);
-    fibers_close(&r);
+    fibers_open(&s, false, &no_spin, 4);
+    s.before_switch = unpark_too_early;
+    s.idle = idle_finishes_first;
+    fibers_make(&s, 1, body_commit_and_wait);
+    fibers_run(&s);
+    assert_result(s.fibers[0].result, GPUSYNC_OK);
+    assert_int_equal(s.fibers[0].parks, 2);
+    assert_int_equal(s.permits, 1);
+    fibers_close(&s);
 }
 
 /* Deadlines are the scheduler's: fibers whose work does not end come back by themselves. */
 static void body_time_out(fiber *f)
 {
     body_commit(f);
-    if (f->result == GPUSYNC_OK) f->result = gpusync_wait(f->rig->queue, f->ticket, MS(100 * (f->index % 3)));
+    if (f->result == GPUSYNC_OK)
+        f->result = gpusync_wait(f->home->stage.q[0], f->ticket, MS(60 * (f->index % 3)), NULL);
 }
 
-static void waits_time_out_on_fibers(void **state)
+static void test_R23_limits_are_kept_on_fibers(void **state)
 {
-    static const gpusync_spin some = {1, 2, 0, false};
-    fiber_rig r;
-    unsigned i, parked = 0;
+    static const gpusync_spin some = {1, 2, 0};
+    static scheduler s;
+    unsigned i;
     (void)state;
-    fibers_open(&r, SOFTMETAL_MANUAL, some, 64);
-    fibers_make(&r, 30, body_time_out);
-    fibers_run(&r);
-    for (i = 0; i < 30; i++) {
-        assert_result(r.scheduler.fibers[i].result, GPUSYNC_TIMEOUT);
-        if (i % 3 == 0) assert_int_equal(r.scheduler.fibers[i].parks, 0);
-        parked += r.scheduler.fibers[i].parks > 0;
-    }
-    assert_true(parked > 0); /* all 20 do, where none comes too late */
-    assert_never_blocked();
-    softmetal_finish_queue(r.rig.metal_queue);
-    assert_ok(gpusync_queue_wait(r.rig.queue, 0));
-    assert_int_equal(stats_of(r.rig.queue).waits_unmet, 30);
-    fibers_free(&r);
-    fibers_close(&r);
+    fibers_open(&s, false, &some, 64);
+    fibers_make(&s, 30, body_time_out);
+    fibers_run(&s);
+    assert_all_ended(&s, GPUSYNC_TIMEOUT);
+    for (i = 0; i < 30; i += 3) assert_int_equal(s.fibers[i].parks, 0);
+    fibers_close(&s);
 }
 
-/* -- nothing is held while a hook runs ---------------------------------------------------------------- */
+/* -- destroy ------------------------------------------------------------------------------------------------------- */
 
-typedef struct nosy {
-    rig rig;
-    gpusync_queue *other;
-    void *buffer;            /* finished inside park */
-    void *pool_depth;        /* what a push answers outside of gpusync */
-    unsigned yields, parks, unparks, commits;
-    unsigned pools_held;
-    bool busy;
+#define ROOM 40u
+#define MEMBERS 61u /* 40 wait for their tickets, 20 for room, the last one destroys */
+
+static void body_be_destroyed(fiber *f)
+{
+    scheduler *s = f->home;
+    if (f->index < MEMBERS - 1) {
+        body_commit_and_wait(f);
+        return;
+    }
+    must(s->suspended == MEMBERS - 1, "a fiber does not wait");
+    f->result = s->user ? gpusync_queue_abandon(s->stage.q[0]) : gpusync_queue_destroy(s->stage.q[0]);
+    s->stage.q[0] = NULL;
+}
+
+/* Only the fiber that destroys is left: let the work end. */
+static void idle_ends_the_work(scheduler *s)
+{
+    must(s->living == 1, "a wait goes on though its queue is being destroyed");
+    while (finish_next_of(s->stage.metal[0])) {}
+}
+
+static void test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers(void **state)
+{
+    static scheduler s;
+    unsigned abandons, i;
+    (void)state;
+    for (abandons = 0; abandons < 2; abandons++) {
+        fibers_open(&s, false, &no_spin, ROOM);
+        s.idle = idle_ends_the_work;
+        s.user = abandons ? &s : NULL;
+        fibers_make(&s, MEMBERS, body_be_destroyed);
+        fibers_run(&s);
+        for (i = 0; i < MEMBERS - 1; i++) assert_result(s.fibers[i].result, GPUSYNC_ERROR_DESTROYED);
+        assert_result(s.fibers[MEMBERS - 1].result, GPUSYNC_OK);
+        fibers_close(&s);
+    }
+}
+
+/* -- one thread that both waits and runs the callbacks ------------------------------------------------------------- */
+
+/* The first work's callback signals the value that holds the second work. A wait that keeps its thread for itself would
+   never end: the callbacks are that thread's to run. */
+static void signal_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    must(result == GPUSYNC_OK && !error, "the first work failed");
+    must(gpusync_timeline_signal((gpusync_timeline *)user, 1) == GPUSYNC_OK, "a signal in a callback");
+}
+
+static gpusync_ticket submit_behind_a_callback(stage *s)
+{
+    gpusync_ticket first = commit_new(s->q[0]);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], first), signal_in_callback, s->t[0]));
+    return SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])));
+}
+
+static void body_wait_for_a_callback(fiber *f)
+{
+    stage *s = &f->home->stage;
+    f->ticket = submit_behind_a_callback(s);
+    f->result = gpusync_wait(s->q[1], f->ticket, GPUSYNC_FOREVER, NULL);
+}
+
+static void idle_runs_callbacks(scheduler *s)
+{
+    size_t ran = 0;
+    must(finish_next(s->stage.q[0]) || finish_next(s->stage.q[1]), "nothing can end");
+    must(gpusync_device_run_callbacks(s->stage.device, SIZE_MAX, &ran) == GPUSYNC_OK, "the callbacks");
+    *(size_t *)s->user += ran;
+}
+
+static void test_R23_a_wait_on_a_fiber_leaves_its_thread_to_the_callbacks(void **state)
+{
+    static scheduler s;
+    size_t ran = 0;
+    (void)state;
+    fibers_open_as(&s, (stage_desc){.queues = 2,
+                                    .timelines = 1,
+                                    .device = {.spin = &no_spin, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}});
+    s.idle = idle_runs_callbacks;
+    s.user = &ran;
+    fibers_make(&s, 1, body_wait_for_a_callback);
+    fibers_run(&s);
+    assert_result(s.fibers[0].result, GPUSYNC_OK);
+    assert_int_equal(ran, 1);
+    fibers_close(&s);
+}
+
+/* Without fibers: no wait is long, and the callbacks run between them. */
+static void test_R25_callbacks_run_between_waits_with_a_limit(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket second = submit_behind_a_callback(s);
+    size_t ran = 0;
+    while (finish_next(s->q[0])) {}
+    assert_result(gpusync_wait(s->q[1], second, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_false(finish_next(s->q[1])); /* it is held for as long as the callback has not run */
+    assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, &ran));
+    assert_int_equal(ran, 1);
+    assert_result(gpusync_wait(s->q[1], second, MS(1), NULL), GPUSYNC_TIMEOUT);
+    while (finish_next(s->q[1])) {}
+    assert_ok(gpusync_wait(s->q[1], second, MS(1), NULL));
+}
+
+/* -- a run loop without hooks -------------------------------------------------------------------------------------- */
+
+/* Tasks of a loop that never waits: each makes its buffer when there is room, polls, and is told by a callback. */
+typedef struct task {
+    gpusync_ticket ticket;
+    bool over;
+    note told;
+} task;
+
+static bool task_goes_on(stage *s, task *t)
+{
+    void *buffer;
+    if (t->over) return false;
+    if (!t->ticket) {
+        gpusync_result result = gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer);
+        if (result == GPUSYNC_TIMEOUT) return false;
+        assert_ok(result);
+        t->ticket = commit(s->q[0], buffer);
+        on_done(ticket_at(s->q[0], t->ticket), &t->told);
+        return true;
+    }
+    if (gpusync_poll(s->q[0], t->ticket, NULL) == GPUSYNC_NOT_READY) return false;
+    assert_ok(gpusync_poll(s->q[0], t->ticket, NULL));
+    t->over = true;
+    return true;
+}
+
+static void test_S5_a_loop_that_polls_runs_a_thousand_tasks_and_never_sleeps(void **state)
+{
+    static task tasks[TASKS];
+    stage *s = stage_of(state);
+    unsigned over = 0, told = 0, i;
+    memset(tasks, 0, sizeof tasks);
+    while (over < TASKS || told < TASKS) {
+        size_t count = 0;
+        for (i = 0; i < TASKS; i++) {
+            bool before = tasks[i].over;
+            task_goes_on(s, &tasks[i]);
+            over += tasks[i].over != before;
+        }
+        assert_ok(gpusync_device_run_callbacks(s->device, 5, &count));
+        assert_true(count <= 5);
+        told += (unsigned)count;
+        finish_next(s->q[0]);
+    }
+    for (i = 0; i < TASKS; i++) assert_noted(&tasks[i].told, GPUSYNC_OK);
+    assert_int_equal(kit_now().parks, 0);
+    assert_int_equal(kit_now().yields, 0);
+}
+
+/* -- nothing is held while a hook runs (R23) ----------------------------------------------------------------------- */
+
+/* Hooks that use gpusync, then do what the kit's do. */
+static struct {
+    stage *s;
+    gpusync_queue *q;
+    gpusync_timeline *t;
+    bool on;
+    unsigned parks, unparks, yields, pools;
+    void *depth; /* what a push of a pool answers outside of gpusync, on the thread that waits */
+    void *ends_in_park;
 } nosy;
+
+static __thread bool nosy_inside;
 
 /* A push answers the depth of the thread's pools: softmetal's does. */
 static void *pool_depth(void)
@@ -956,214 +1021,521 @@ static void *pool_depth(void)
     return pool;
 }
 
-static void commit_nosily(nosy *n, gpusync_queue *queue)
+/* Every lock of gpusync's: with one of them held this does not come back. On objects that the test does not destroy. */
+static void use_everything(void)
 {
+    void *pool;
+    uint64_t cursor = 0, value;
+    gpusync_error error;
     gpusync_ticket ticket;
     void *buffer = NULL;
-    if (n->commits >= 40) return;
-    n->commits++;
-    assert_ok(either_buffer(queue, NULL, &buffer));
-    assert_ok(either_commit(queue, buffer, &ticket));
-    assert_result(gpusync_wait(queue, ticket, 0), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_poll(queue, ticket), GPUSYNC_NOT_READY);
-}
-
-/* Use every lock of both queues and of the device: with one of them held this does not come back. */
-static void use_everything(nosy *n)
-{
-    uint64_t cursor = 0;
-    gpusync_error error;
-    gpusync_stats stats;
-    gpusync_ticket ticket;
-    void *buffer;
-    char text[2048];
-    if (n->busy) return;
-    n->busy = true;
-    assert_result(gpusync_next_error(n->rig.queue, &cursor, &error), GPUSYNC_NOT_READY);
-    assert_ok(gpusync_device_get_stats(n->rig.device, &stats));
-    assert_true(gpusync_report(n->rig.device, text, sizeof text) > 0);
-    assert_true(gpusync_queue_wait(n->rig.queue, 0) >= 0);
-    assert_true(gpusync_queue_wait(n->other, 0) >= 0);
-    assert_true(gpusync_device_wait(n->rig.device, 0, NULL) >= 0);
-    commit_nosily(n, n->other);
-    commit_nosily(n, n->rig.queue);
-    if (!metal4_run()) {
-        assert_ok(gpusync_command_buffer(n->other, NULL, &buffer));
-        assert_ok(gpusync_command_buffer_discard(n->other, buffer));
-        buffer = metal_queue_command_buffer(gpusync_queue_metal(n->other));
-        assert_ok(gpusync_track(n->other, buffer, &ticket));
-        assert_ok(gpusync_untrack(n->other, ticket));
-        metal_release(buffer);
-    }
-    n->busy = false;
+    if (!GET(&nosy.on) || nosy_inside) return;
+    nosy_inside = true;
+    pool = metal_pool_push();
+    must(gpusync_command_buffer_create(nosy.q, NULL, 0, &buffer) == GPUSYNC_OK, "a buffer in a hook");
+    must(gpusync_command_buffer_discard(nosy.q, buffer) == GPUSYNC_OK, "a discard in a hook");
+    must(gpusync_submit(nosy.q, &(gpusync_submission){.flags = GPUSYNC_SUBMIT_HOST_SYNC}, &ticket) == GPUSYNC_OK,
+         "a submission in a hook");
+    must(gpusync_poll(nosy.q, ticket, NULL) >= 0, "a poll in a hook");
+    must(gpusync_wait(nosy.q, ticket, 0, NULL) >= 0, "a wait without time in a hook");
+    must(gpusync_queue_next_error(nosy.q, &cursor, &error) == GPUSYNC_NOT_READY, "next_error in a hook");
+    must(gpusync_timeline_query(nosy.t, &value) == GPUSYNC_OK, "a query in a hook");
+    must(gpusync_timeline_signal(nosy.t, value + 1) == GPUSYNC_OK || GET(&nosy.unparks) > 0, "a signal in a hook");
+    metal_pool_pop(pool);
+    nosy_inside = false;
 }
 
 static void nosy_yield(void *user)
 {
-    nosy *n = (nosy *)user;
-    n->yields++;
-    if (pool_depth() != n->pool_depth) n->pools_held++;
-    use_everything(n);
+    COUNT(&nosy.yields);
+    if (nosy.depth && pool_depth() != nosy.depth) COUNT(&nosy.pools);
+    use_everything();
+    kit_hooks.yield(user);
 }
 
 static void nosy_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    nosy *n = (nosy *)user;
-    (void)waiter;
-    (void)deadline_ns;
-    n->parks++;
-    if (pool_depth() != n->pool_depth) n->pools_held++;
-    use_everything(n);
-    softmetal_finish(n->buffer); /* the handler, and the unpark hook, run inside this call */
+    must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
+    COUNT(&nosy.parks);
+    if (nosy.depth && pool_depth() != nosy.depth) COUNT(&nosy.pools);
+    use_everything();
+    if (nosy.ends_in_park) {
+        void *buffer = nosy.ends_in_park;
+        nosy.ends_in_park = NULL;
+        softmetal_finish(buffer); /* the handler, and the unpark hook, run inside this call */
+    }
+    kit_hooks.park(user, waiter, deadline_ns);
 }
 
 static void nosy_unpark(void *user, gpusync_waiter *waiter)
 {
-    nosy *n = (nosy *)user;
-    (void)waiter;
-    n->unparks++;
-    use_everything(n);
+    COUNT(&nosy.unparks);
+    use_everything();
+    kit_hooks.unpark(user, waiter);
 }
 
-static void hooks_may_use_gpusync(void **state)
+static const gpusync_hooks nosy_hooks = {nosy_yield, nosy_park, nosy_unpark, NULL};
+
+static void nosy_begin(stage *s)
 {
-    static const gpusync_spin three = {2, 3, 0, false};
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    gpusync_hooks hooks = {nosy_yield, nosy_park, nosy_unpark, NULL};
+    memset(&nosy, 0, sizeof nosy);
+    nosy.s = s;
+    assert_ok(gpusync_queue_create(s->device, NULL, &nosy.q));
+    nosy.t = new_timeline(s->device);
+    PUT(&nosy.on, true);
+}
+
+static void nosy_end(void)
+{
+    PUT(&nosy.on, false);
+    assert_ok(gpusync_queue_destroy(nosy.q));
+    assert_ok(gpusync_timeline_destroy(nosy.t));
+}
+
+static void test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its(void **state)
+{
+    static const gpusync_spin three = {2, 3, 0};
+    const gpusync_wait_options options = {.spin = &three};
+    stage *s = stage_of(state);
     gpusync_ticket ticket;
-    nosy n;
-    (void)state;
-    memset(&n, 0, sizeof n);
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    hooks.user = &n;
-    device_desc.hooks = &hooks;
-    device_desc.spin = &three;
-    rig_open_with(&n.rig, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    n.other = queue_new(n.rig.device);
-    ticket = commit_empty(&n.rig, &n.buffer);
-    n.pool_depth = pool_depth();
-    assert_ok(gpusync_wait(n.rig.queue, ticket, GPUSYNC_FOREVER));
-    assert_int_equal(n.yields, 3);
-    assert_int_equal(n.parks, 1);
-    assert_int_equal(n.unparks, 1);
-    assert_int_equal(n.pools_held, 0);
-    softmetal_finish_queue(n.rig.metal_queue);
-    softmetal_finish_queue(gpusync_queue_metal(n.other));
-    assert_ok(gpusync_queue_destroy(n.other));
-    rig_close(&n.rig);
+    void *buffer;
+    nosy_begin(s);
+    buffer = new_buffer(s->q[0]);
+    ticket = commit(s->q[0], buffer);
+    nosy.depth = pool_depth();
+    nosy.ends_in_park = buffer;
+    assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options));
+    assert_int_equal(nosy.yields, 3);
+    assert_int_equal(nosy.parks, 1);
+    assert_int_equal(nosy.unparks, 1);
+    assert_int_equal(nosy.pools, 0);
+    nosy.depth = NULL;
+    nosy_end();
 }
 
-/* -- destroy ------------------------------------------------------------------------------------------ */
+/* -- which calls unpark: all that end something, on the thread that calls them (C15) */
 
-#define ROOM 40u
-#define MEMBERS 61u /* 40 wait for their tickets, 20 for room, the last one destroys */
+typedef enum waker {
+    A_HANDLER,
+    A_POLL,
+    A_WAIT,
+    A_SIGNAL,
+    A_FAIL,
+    A_CANCEL,
+    A_DISCARD,
+    A_DESTROY_LATER,
+    AN_ABANDON,
+    A_TIMELINE_DESTROY,
+    A_TIMELINE_DESTROY_LATER,
+    RUN_CALLBACKS,
+    WAKERS
+} waker;
+static const char *const waker_names[] = {"a handler",     "a poll",        "a wait",        "a signal",
+                                          "a fail",        "cancel_held",   "a discard",     "destroy_later",
+                                          "an abandon",    "timeline_destroy", "timeline_destroy_later",
+                                          "run_callbacks"};
 
-static bool destroy_begun, destroy_at_once;
-
-static void body_be_destroyed(fiber *f)
+static gpusync_result wake_by(waker by, stage *s, void *buffer)
 {
-    if (f->index < MEMBERS - 1) {
-        body_commit_and_wait(f);
+    switch (by) {
+    case A_HANDLER: softmetal_finish(buffer); return GPUSYNC_OK;
+    case A_POLL: softmetal_complete(buffer); return gpusync_poll(s->q[0], 1, NULL);
+    case A_WAIT: softmetal_complete(buffer); return gpusync_wait(s->q[0], 1, 0, NULL);
+    case A_SIGNAL: return gpusync_timeline_signal(s->t[0], 1);
+    case A_FAIL: return gpusync_timeline_fail(s->t[0], NULL);
+    case A_CANCEL: return gpusync_queue_cancel_held(s->q[0]);
+    case A_DISCARD: return gpusync_command_buffer_discard(s->q[0], buffer);
+    case A_DESTROY_LATER: return gpusync_queue_destroy_later(s->q[0], NULL, NULL);
+    case AN_ABANDON: return gpusync_queue_abandon(s->q[0]);
+    case A_TIMELINE_DESTROY: return gpusync_timeline_destroy(s->t[0]);
+    case A_TIMELINE_DESTROY_LATER: return gpusync_timeline_destroy_later(s->t[0], NULL, NULL);
+    default: softmetal_complete(buffer); return gpusync_device_run_callbacks(s->device, 0, NULL);
+    }
+}
+
+static void wake(stage *s, waker by)
+{
+    void *buffer = new_buffer(s->q[0]);
+    bool destroyed = by >= A_DESTROY_LATER && by <= A_TIMELINE_DESTROY_LATER;
+    job j = {0};
+    gpusync_result result;
+    nosy_begin(s);
+    if (by == A_SIGNAL || by == A_FAIL || by == A_TIMELINE_DESTROY || by == A_TIMELINE_DESTROY_LATER) {
+        job_value(&j, s->t[0], 1, GPUSYNC_FOREVER);
+    } else if (by == A_DISCARD) {
+        job_buffer(&j, s->q[0], GPUSYNC_FOREVER);
+    } else {
+        if (by == A_CANCEL) encode_wait(s->q[0], buffer, at(s->t[0], 1));
+        job_wait(&j, s->q[0], commit(s->q[0], buffer), GPUSYNC_FOREVER);
+    }
+    await_parked(1);
+    assert_ok(wake_by(by, s, buffer));
+    result = job_end(&j);
+    assert_true(nosy.unparks >= 1);
+    if (by == A_DESTROY_LATER || by == AN_ABANDON) s->q[0] = NULL;
+    if (by == A_TIMELINE_DESTROY || by == A_TIMELINE_DESTROY_LATER) s->t[0] = NULL;
+    if (destroyed) assert_result(result, GPUSYNC_ERROR_DESTROYED);
+    else if (by == A_CANCEL) assert_result(result, GPUSYNC_ERROR_CANCELLED);
+    else if (by == A_FAIL) assert_result(result, GPUSYNC_ERROR_EXECUTION);
+    else assert_ok(result);
+    if (by == A_DISCARD) assert_ok(gpusync_command_buffer_discard(s->q[0], j.buffer));
+    else if (s->q[0] && gpusync_in_flight(s->q[0]) == 0 && (by == A_SIGNAL || by == A_FAIL))
+        assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    finish_all(s);
+    nosy_end();
+}
+
+static void test_R23_whatever_unparks_holds_no_lock(void **state)
+{
+    waker by;
+    (void)state;
+    for (by = A_HANDLER; by < WAKERS; by++) {
+        stage_desc desc = {.timelines = 1, .queue = {.max_command_buffer_count = 1}, .device = {.hooks = &nosy_hooks}};
+        stage s;
+        print_message("  %s\n", waker_names[by]);
+        stage_open(&s, &desc);
+        wake(&s, by);
+        stage_close(&s);
+    }
+}
+
+/* -- unpark takes the scheduler's lock, under which another thread polls */
+
+/* Recursive: gpusync_poll may call unpark itself (C15). */
+static pthread_mutex_t run_queue;
+static pthread_once_t run_queue_made = PTHREAD_ONCE_INIT;
+static bool unpark_waits;
+
+static void make_run_queue(void)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&run_queue, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+static void lock_run_queue(void)
+{
+    pthread_once(&run_queue_made, make_run_queue);
+    pthread_mutex_lock(&run_queue);
+}
+
+static void locking_unpark(void *user, gpusync_waiter *waiter)
+{
+    PUT(&unpark_waits, true);
+    lock_run_queue();
+    kit_hooks.unpark(user, waiter);
+    pthread_mutex_unlock(&run_queue);
+}
+
+static void locking_yield(void *user)
+{
+    kit_hooks.yield(user);
+}
+
+static void locking_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    kit_hooks.park(user, waiter, deadline_ns);
+}
+
+static const gpusync_hooks locking_hooks = {locking_yield, locking_park, locking_unpark, NULL};
+
+static void *finish_buffer(void *buffer)
+{
+    softmetal_finish(buffer);
+    return NULL;
+}
+
+static void test_R23_unpark_may_take_a_lock_under_which_another_thread_polls(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_error error;
+    uint64_t cursor = 0, value;
+    pthread_t finisher;
+    job j = {0};
+    gpusync_ticket later;
+    commit(s->q[0], buffer);
+    later = commit_new(s->q[0]);
+    job_wait(&j, s->q[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    PUT(&unpark_waits, false);
+    lock_run_queue();
+    finisher = start(finish_buffer, buffer);
+    while (!GET(&unpark_waits)) sched_yield();
+    assert_ok(gpusync_poll(s->q[0], 1, NULL)); /* the handler has settled it, and is in unpark */
+    assert_result(gpusync_poll(s->q[0], later, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(s->q[0], later, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_queue_next_error(s->q[0], &cursor, &error), GPUSYNC_NOT_READY);
+    assert_ok(gpusync_timeline_query(s->t[0], &value));
+    signal_value(s->t[0], 1);
+    commit_new(s->q[0]);
+    commit_new(s->q[1]);
+    assert_true(finish_next(s->q[1]));
+    pthread_mutex_unlock(&run_queue);
+    join(finisher);
+    assert_ok(job_end(&j));
+}
+
+/* The same left to chance: threads that wait, poll under the lock, and a GPU that runs by itself. */
+static void *poll_under_the_lock(void *argument)
+{
+    stage *s = (stage *)argument;
+    unsigned i;
+    for (i = 0; i < 3000; i++) {
+        lock_run_queue();
+        must(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL) >= 0, "a poll");
+        pthread_mutex_unlock(&run_queue);
+    }
+    return NULL;
+}
+
+static void *commit_and_wait_often(void *argument)
+{
+    stage *s = (stage *)argument;
+    void *pool = metal_pool_push();
+    unsigned i;
+    for (i = 0; i < 150; i++) {
+        gpusync_ticket ticket;
+        void *buffer;
+        must(gpusync_command_buffer_create(s->q[0], NULL, SECONDS(60), &buffer) == GPUSYNC_OK, "a buffer");
+        must(gpusync_commit(s->q[0], buffer, &ticket) == GPUSYNC_OK, "a commit");
+        must(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL) == GPUSYNC_OK, "a wait");
+    }
+    metal_pool_pop(pool);
+    return NULL;
+}
+
+static void test_R23_threads_that_poll_under_the_lock_and_wait_never_block_each_other(void **state)
+{
+    pthread_t threads[4];
+    unsigned i;
+    for (i = 0; i < 4; i++) threads[i] = start(i % 2 ? poll_under_the_lock : commit_and_wait_often, stage_of(state));
+    for (i = 0; i < 4; i++) join(threads[i]);
+    settle(stage_of(state));
+}
+
+/* -- the waiter (C14) ---------------------------------------------------------------------------------------------- */
+
+/* Each park of a wait finds what the one before has left; the first one of each wait finds nothing. */
+static struct {
+    gpusync_waiter *waiter;
+    unsigned of_wait;           /* parks, since the wait began */
+    void *buffer;               /* ends in the third park of a wait, */
+    gpusync_timeline *timeline; /* ... or this gets the next value */
+    uint64_t value;
+    bool on;
+} diary;
+
+static void diary_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    (void)user;
+    must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
+    if (!diary.on) {
+        sched_yield();
         return;
     }
-    assert_int_equal(f->home->suspended, MEMBERS - 1);
-    PUT(&destroy_begun, true);
-    f->result = destroy_at_once ? gpusync_queue_destroy_now(f->rig->queue) : gpusync_queue_destroy(f->rig->queue);
+    if (diary.of_wait == 0) {
+        must(!waiter->scheduler_data[0] && !waiter->scheduler_data[1], "scheduler_data is not NULL at first");
+        diary.waiter = waiter;
+    } else {
+        must(diary.waiter == waiter, "a wait has two waiters");
+        must(waiter->scheduler_data[0] == &diary, "scheduler_data was touched");
+        must(waiter->scheduler_data[1] == (void *)((char *)&diary + diary.of_wait), "scheduler_data was touched, too");
+    }
+    diary.of_wait++;
+    waiter->scheduler_data[0] = &diary;
+    waiter->scheduler_data[1] = (char *)&diary + diary.of_wait;
+    if (diary.of_wait != 3) return;
+    if (diary.buffer) softmetal_finish(diary.buffer);
+    if (diary.timeline) must(gpusync_timeline_signal(diary.timeline, ++diary.value) == GPUSYNC_OK, "a signal in park");
 }
 
-/* Only the destroying fiber is left waiting: let its work end. */
-static void idle_ends_the_work(scheduler *s)
+static void diary_unpark(void *user, gpusync_waiter *waiter)
 {
-    assert_true(GET(&destroy_begun));
-    assert_int_equal(s->living, 1);
-    softmetal_finish_queue(s->user);
+    (void)user;
+    if (!diary.on) return;
+    must(waiter == diary.waiter, "an unpark of a waiter that does not sleep");
+    must(waiter->scheduler_data[0] == &diary, "scheduler_data is gone in unpark");
 }
 
-static void destroy_with_waiting_fibers(bool at_once)
+static const gpusync_hooks diary_hooks = {NULL, diary_park, diary_unpark, NULL};
+
+typedef enum diary_wait {
+    FOR_A_TICKET,
+    UNTIL_A_LIMIT,
+    FOR_ANY,
+    FOR_THE_DEVICE,
+    FOR_A_VALUE,
+    FOR_ROOM,
+    IN_A_DESTROY,
+    FOR_A_TICKET_AGAIN,
+    DIARY_WAITS
+} diary_wait;
+
+static void write_diary(stage *s, diary_wait kind)
 {
-    static const gpusync_spin none = {0, 0, 0, false};
-    fiber_rig r;
-    void *metal_queue;
-    unsigned i;
-    fibers_open(&r, SOFTMETAL_MANUAL, none, ROOM);
-    metal_queue = metal_retain(r.rig.metal_queue);
-    destroy_begun = false;
-    destroy_at_once = at_once;
-    r.scheduler.idle = idle_ends_the_work;
-    r.scheduler.user = metal_queue;
-    fibers_make(&r, MEMBERS, body_be_destroyed);
-    fibers_run(&r);
-    for (i = 0; i < MEMBERS - 1; i++) assert_result(r.scheduler.fibers[i].result, GPUSYNC_ERROR_DESTROYED);
-    assert_result(r.scheduler.fibers[MEMBERS - 1].result, GPUSYNC_OK);
-    assert_never_blocked();
-    if (at_once) softmetal_finish_queue(metal_queue); /* handlers whose queue is gone */
-    r.rig.queue = NULL;
-    metal_release(metal_queue);
-    fibers_free(&r);
-    fibers_close(&r);
+    const gpusync_wait_options options = {.spin = &no_spin};
+    gpusync_queue *q = kind == IN_A_DESTROY ? s->q[1] : s->q[0];
+    void *buffer = new_buffer(q), *another = NULL;
+    gpusync_ticket ticket = commit(q, buffer);
+    const gpusync_point points[] = {ticket_at(q, ticket), at(s->t[0], diary.value + 1)};
+    diary.of_wait = 0;
+    diary.buffer = kind == UNTIL_A_LIMIT || kind == FOR_A_VALUE ? NULL : buffer;
+    diary.timeline = kind == FOR_A_VALUE ? s->t[0] : NULL;
+    switch (kind) {
+    case UNTIL_A_LIMIT: assert_result(gpusync_wait(q, ticket, 300000, &options), GPUSYNC_TIMEOUT); break;
+    case FOR_ANY: assert_ok(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, &options, NULL)); break;
+    case FOR_THE_DEVICE: assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, &options)); break;
+    case FOR_A_VALUE: assert_ok(gpusync_timeline_wait(s->t[0], points[1].value, GPUSYNC_FOREVER, &options)); break;
+    case FOR_ROOM: assert_ok(gpusync_command_buffer_create(q, NULL, GPUSYNC_FOREVER, &another)); break;
+    case IN_A_DESTROY:
+        assert_ok(gpusync_queue_destroy(q));
+        s->q[1] = NULL;
+        break;
+    default: assert_ok(gpusync_wait(q, ticket, GPUSYNC_FOREVER, &options)); break;
+    }
+    if (kind != UNTIL_A_LIMIT) assert_int_equal(diary.of_wait, 3);
+    if (!diary.buffer) softmetal_finish(buffer);
+    if (another) assert_ok(gpusync_command_buffer_discard(q, another));
 }
 
-static void destroy_lets_fibers_go(void **state)
+static void test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own(void **state)
 {
+    diary_wait kind;
+    memset(&diary, 0, sizeof diary);
+    diary.on = true;
+    for (kind = FOR_A_TICKET; kind < DIARY_WAITS; kind++) write_diary(stage_of(state), kind);
+    diary.on = false;
+}
+
+/* The waiter of a wait that has seen the end by itself lives until the unpark has returned. */
+static gpusync_waiter *in_unpark;
+static bool let_unpark_go;
+
+static void slow_unpark(void *user, gpusync_waiter *waiter)
+{
+    PUT(&in_unpark, waiter);
+    while (!GET(&let_unpark_go)) sched_yield();
+    kit_hooks.unpark(user, waiter); /* writes to it */
+}
+
+static const gpusync_hooks slow_hooks = {locking_yield, locking_park, slow_unpark, NULL};
+
+static void test_R23_a_waiter_lives_until_unpark_has_returned(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    pthread_t finisher;
+    job j = {0};
+    unsigned long seen;
+    PUT(&in_unpark, NULL);
+    PUT(&let_unpark_go, false);
+    job_wait(&j, s->q[0], commit(s->q[0], buffer), GPUSYNC_FOREVER);
+    await_parked(1);
+    finisher = start(finish_buffer, buffer);
+    while (!GET(&in_unpark)) sched_yield();
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    seen = kit_now().yields + kit_now().parks;
+    end_parks(); /* it finds the end without the unpark */
+    while (kit_now().yields + kit_now().parks < seen + 3) sched_yield(); /* it waits for that */
+    assert_false(job_is_over(&j));
+    PUT(&let_unpark_go, true);
+    join(finisher);
+    assert_ok(job_end(&j));
+}
+
+static void test_R23_park_and_unpark_come_together_or_not_at_all(void **state)
+{
+    static const struct {
+        gpusync_hooks hooks;
+        gpusync_result result;
+    } rows[] = {
+        {{NULL, NULL, NULL, NULL}, GPUSYNC_OK},
+        {{locking_yield, NULL, NULL, NULL}, GPUSYNC_OK},
+        {{NULL, locking_park, locking_unpark, NULL}, GPUSYNC_OK},
+        {{NULL, locking_park, NULL, NULL}, GPUSYNC_ERROR_INVALID_ARGUMENT},
+        {{locking_yield, NULL, locking_unpark, NULL}, GPUSYNC_ERROR_INVALID_ARGUMENT},
+    };
+    size_t i;
     (void)state;
-    destroy_with_waiting_fibers(false);
-}
-
-static void destroy_now_lets_fibers_go(void **state)
-{
-    (void)state;
-    destroy_with_waiting_fibers(true);
-}
-
-/* Several fibers wait for one ticket: more than one batch of wake-ups. */
-static void body_share_a_ticket(fiber *f)
-{
-    if (f->index == 0) body_commit_and_wait(f);
-    else {
-        f->ticket = f->home->fibers[0].ticket;
-        body_wait(f);
+    for (i = 0; i < LENGTH(rows); i++) {
+        gpusync_device_desc desc = {0};
+        gpusync_device *device = (gpusync_device *)&desc;
+        desc.hooks = &rows[i].hooks;
+        assert_result(gpusync_device_create(&desc, &device), rows[i].result);
+        if (rows[i].result != GPUSYNC_OK) assert_null(device);
+        assert_ok(gpusync_device_destroy(device));
     }
 }
 
-static void many_fibers_wait_for_one_ticket(void **state)
+/* Every call that waits without a limit; the hooks end the program at GPUSYNC_FOREVER. */
+static gpusync_result destroy_queue(void *queue)
 {
-    static const gpusync_spin none = {0, 0, 0, false};
-    fiber_rig r;
+    return gpusync_queue_destroy((gpusync_queue *)queue);
+}
+
+static void test_R23_no_park_is_without_a_deadline(void **state)
+{
+    stage *s = stage_of(state);
+    const gpusync_point points[] = {ticket_at(s->q[0], 1), at(s->t[0], 1)};
+    job jobs[7] = {0};
+    void *buffer = new_buffer(s->q[0]);
     unsigned i;
-    (void)state;
-    fibers_open(&r, SOFTMETAL_MANUAL, none, 4);
-    r.scheduler.idle = idle_finishes_first;
-    fibers_make(&r, 100, body_share_a_ticket);
-    fibers_run(&r);
-    for (i = 0; i < 100; i++) assert_result(r.scheduler.fibers[i].result, GPUSYNC_OK);
-    assert_int_equal(r.scheduler.most_suspended, 100);
-    assert_true(r.scheduler.idles <= 1);
-    fibers_free(&r);
-    fibers_close(&r);
+    memset(&nosy, 0, sizeof nosy);
+    commit(s->q[0], buffer);
+    commit_new(s->q[1]);
+    job_wait(&jobs[0], s->q[0], 1, GPUSYNC_FOREVER);
+    job_wait(&jobs[1], s->q[0], GPUSYNC_EVERYTHING, UINT64_MAX - 1);
+    job_value(&jobs[2], s->t[0], 1, GPUSYNC_FOREVER);
+    job_many(&jobs[3], points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER);
+    job_device(&jobs[4], s->device, GPUSYNC_FOREVER);
+    job_buffer(&jobs[5], s->q[0], GPUSYNC_FOREVER);
+    await_parked(6);
+    job_call(&jobs[6], destroy_queue, s->q[1]);
+    await_parked(7);
+    assert_true(GET(&nosy.parks) >= 7);
+    softmetal_finish(buffer);
+    signal_value(s->t[0], 1);
+    while (finish_next_of(s->metal[1])) {}
+    for (i = 0; i < 7; i++) assert_ok(job_end(&jobs[i]));
+    s->q[1] = NULL;
+    assert_ok(gpusync_command_buffer_discard(s->q[0], jobs[5].buffer));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(thousand_tasks_one_thread),
-        cmocka_unit_test(one_end_wakes_a_crowd),
-        cmocka_unit_test(thousand_tasks_spin_first),
-        cmocka_unit_test(thousand_tasks_without_room),
-        cmocka_unit_test(thousand_tasks_default_budget),
-        cmocka_unit_test(parks_resume_on_another_thread),
-        cmocka_unit_test(yields_resume_on_another_thread),
-        cmocka_unit_test(one_park_one_move),
-        cmocka_unit_test(unpark_before_park_leaves_a_permit),
-        cmocka_unit_test(unpark_before_publish_leaves_a_permit),
-        cmocka_unit_test(unpark_after_publish_finds_the_fiber),
-        cmocka_unit_test(late_unparks_wake_once_and_no_more),
-        cmocka_unit_test(waits_time_out_on_fibers),
-        cmocka_unit_test(many_fibers_wait_for_one_ticket),
-        cmocka_unit_test(hooks_may_use_gpusync),
-        cmocka_unit_test(destroy_lets_fibers_go),
-        cmocka_unit_test(destroy_now_lets_fibers_go),
+        cmocka_unit_test(test_R23_a_thousand_tasks_wait_on_one_thread),
+        cmocka_unit_test(test_R23_a_thousand_tasks_spin_in_turns),
+        cmocka_unit_test(test_R23_a_thousand_tasks_wait_for_room),
+        cmocka_unit_test(test_R23_a_thousand_tasks_with_the_spin_that_gpusync_chooses),
+        cmocka_unit_test(test_R23_one_end_wakes_a_crowd),
+        cmocka_unit_test(test_R23_a_park_may_return_on_another_thread),
+        cmocka_unit_test(test_R23_a_yield_may_return_on_another_thread),
+        cmocka_unit_test(test_R23_one_park_is_one_move),
+        cmocka_unit_test(test_R23_an_unpark_at_any_moment_of_a_park_is_not_lost),
+        cmocka_unit_test(test_R23_a_park_may_return_early),
+        cmocka_unit_test(test_R23_limits_are_kept_on_fibers),
+        cmocka_unit_test(test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers),
+        cmocka_unit_test(test_R23_a_wait_on_a_fiber_leaves_its_thread_to_the_callbacks),
+        on_stage_with(test_R25_callbacks_run_between_waits_with_a_limit, .queues = 2, .timelines = 1,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_S5_a_loop_that_polls_runs_a_thousand_tasks_and_never_sleeps,
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage_with(test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its, .device = {.hooks = &nosy_hooks}),
+        cmocka_unit_test(test_R23_whatever_unparks_holds_no_lock),
+        on_stage_with(test_R23_unpark_may_take_a_lock_under_which_another_thread_polls, .queues = 2, .timelines = 1,
+                      .device = {.hooks = &locking_hooks}),
+        on_stage_with(test_R23_threads_that_poll_under_the_lock_and_wait_never_block_each_other, .real = true,
+                      .device = {.hooks = &locking_hooks}),
+        on_stage_with(test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own, .queues = 2,
+                      .timelines = 1, .device = {.hooks = &diary_hooks}, .queue = {.max_command_buffer_count = 1}),
+        on_stage_with(test_R23_a_waiter_lives_until_unpark_has_returned, .device = {.hooks = &slow_hooks}),
+        cmocka_unit_test(test_R23_park_and_unpark_come_together_or_not_at_all),
+        on_stage_with(test_R23_no_park_is_without_a_deadline, .queues = 2, .timelines = 1,
+                      .device = {.hooks = &nosy_hooks}, .queue = {.max_command_buffer_count = 1}),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

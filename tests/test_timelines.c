@@ -1,2606 +1,1541 @@
-/* test_timelines.c - timelines on the host: raising, waiting, failing, events that others signal, and what is kept
+/* test_timelines.c - numbers that only rise
 
-   This also runs on queues of Metal 4. */
-#include <string.h>
+   Proved: how a timeline starts, what the host may signal (R3), that a write of the host which crosses one of the GPU
+   takes nothing back, waits for values, failure (R13, T5), order_only (R12), values of other code (R18), the pool of
+   events. How work is held for values is in test_held.c, the end of a timeline in test_destroy.c. */
+#include "kit.h"
 
-#include "probe.h"
-#include "stage.h"
+#define UNORDERED GPUSYNC_SUBMIT_UNORDERED
+#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
 
-/* -- hooks that count ------------------------------------------------------------------------------------ */
-
-typedef struct sleep_log {
-    gpusync_hooks hooks;
-    long parks, unparks, yields;
-    bool stubborn; /* a park with a deadline far away ends with an unpark only: no look now and then can help */
-    gpusync_timeline *signal_at_yield, *signal_at_limit; /* to 5: at the third yield, when a park reached its deadline */
-    void *event_at_limit; /* ... the same for an event */
-} sleep_log;
-
-static void log_yield(void *user)
+static void *signalling(gpusync_queue *queue, gpusync_point signal)
 {
-    sleep_log *log = (sleep_log *)user;
-    if (__atomic_add_fetch(&log->yields, 1, __ATOMIC_SEQ_CST) == 3 && log->signal_at_yield)
-        assert_ok(gpusync_timeline_signal(log->signal_at_yield, 5));
-    sched_yield();
+    void *buffer = new_buffer(queue);
+    encode_signal(queue, buffer, signal);
+    return buffer;
 }
 
-static void log_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+static void *waiting(gpusync_queue *queue, gpusync_point wait)
 {
-    sleep_log *log = (sleep_log *)user;
-    if (log->stubborn && deadline_ns > gpusync_now_ns() + MS(20)) deadline_ns = GPUSYNC_FOREVER;
-    __atomic_fetch_add(&log->parks, 1, __ATOMIC_SEQ_CST);
-    while (!__atomic_exchange_n(&waiter->scheduler_data[0], NULL, __ATOMIC_SEQ_CST)) {
-        if (gpusync_now_ns() >= deadline_ns) {
-            gpusync_timeline *timeline = __atomic_exchange_n(&log->signal_at_limit, NULL, __ATOMIC_SEQ_CST);
-            void *event = __atomic_exchange_n(&log->event_at_limit, NULL, __ATOMIC_SEQ_CST);
-            if (timeline) assert_ok(gpusync_timeline_signal(timeline, 5));
-            if (event) metal_event_signal(event, 5);
-            return;
-        }
-        sched_yield();
-    }
+    void *buffer = new_buffer(queue);
+    encode_wait(queue, buffer, wait);
+    return buffer;
 }
 
-static void log_unpark(void *user, gpusync_waiter *waiter)
+static void assert_failed_at(gpusync_timeline *timeline, gpusync_result result, uint64_t reached)
 {
-    sleep_log *log = (sleep_log *)user;
-    __atomic_fetch_add(&log->unparks, 1, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
+    uint64_t value = UINT64_MAX;
+    assert_result(gpusync_timeline_query(timeline, &value), result);
+    assert_int_equal(value, reached);
 }
 
-static long counted(const long *count) { return __atomic_load_n(count, __ATOMIC_SEQ_CST); }
-
-static const gpusync_spin endless = {0, UINT32_MAX, 0, false};
-
-/* Waits sleep at once. log may be NULL: threads. */
-static void open_rig(rig *r, softmetal_clock clock, sleep_log *log)
+static gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_timeline_desc *desc)
 {
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    if (log) {
-        memset(log, 0, sizeof *log);
-        log->hooks.yield = log_yield;
-        log->hooks.park = log_park;
-        log->hooks.unpark = log_unpark;
-        log->hooks.user = log;
-        device_desc.hooks = &log->hooks;
-    }
-    device_desc.spin = &no_spin;
-    rig_open_with(r, clock, device_desc, queue_desc);
-    assert_int_equal(probe_registrations(), 0);
-}
-
-static void close_rig(rig *r)
-{
-    rig_close(r);
-    assert_int_equal(softmetal_live("shared_event"), 0);
-    assert_int_equal(softmetal_live("listener"), 0);
-    assert_int_equal(probe_registrations(), 0);
-}
-
-/* What the event stands at, and what value of it stands for 0. The event is not handed out by this, so that it is used
-   again. */
-static uint64_t event_value_of(gpusync_timeline *timeline) { return metal_event_value(probe_event_of(timeline, NULL)); }
-
-static uint64_t base_of(gpusync_timeline *timeline)
-{
-    uint64_t base;
-    (void)probe_event_of(timeline, &base);
-    return base;
-}
-
-/* With an event of its own, which other code signals too. */
-static gpusync_timeline *shared_timeline_at(gpusync_device *device, uint64_t initial)
-{
-    gpusync_timeline_desc desc = {.initial_value = initial, .signalled_by_others = true};
-    gpusync_timeline *timeline;
-    assert_ok(gpusync_timeline_create(device, &desc, &timeline));
+    gpusync_timeline *timeline = NULL;
+    assert_ok(gpusync_timeline_create(device, desc, &timeline));
     return timeline;
 }
 
-static gpusync_stats device_stats(rig *r)
+/* What the event shows, in values of the timeline. Makes the event known to other code. */
+static uint64_t shown(gpusync_timeline *timeline)
 {
-    gpusync_stats stats;
-    assert_ok(gpusync_device_get_stats(r->device, &stats));
-    return stats;
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    return metal_event_value(event) - base;
 }
 
-/* -- making one ------------------------------------------------------------------------------------------ */
-
-static void test_a_timeline_starts_at_its_initial_value(void **state)
+static void other_code_signals(gpusync_timeline *timeline, uint64_t value)
 {
-    static const uint64_t values[] = {0, 1, 7, (uint64_t)1 << 40, GPUSYNC_MAX_VALUE};
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    metal_event_signal(event, base + value);
+}
+
+/* The GPU has ended with it, its handlers have not run. Retained: metal_release. */
+static void *complete(void *buffer)
+{
+    metal_retain(buffer);
+    softmetal_complete(buffer);
+    return buffer;
+}
+
+static void finish_and_release(void *buffer)
+{
+    softmetal_finish(buffer);
+    metal_release(buffer);
+}
+
+/* -- the start ---------------------------------------------------------------------------------------------------- */
+
+static void test_S7_a_timeline_starts_at_its_initial_value(void **state)
+{
+    static const uint64_t values[] = {0, 1, 7, UINT64_C(1) << 40, GPUSYNC_MAX_VALUE - 1, GPUSYNC_MAX_VALUE};
+    stage *s = stage_of(state);
     size_t i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (i = 0; i < sizeof values / sizeof values[0]; i++) {
-        uint64_t base = 99;
-        gpusync_timeline *timeline = timeline_at(r.device, values[i]);
-        assert_true(value_of(timeline) == values[i]);
-        assert_true(event_value_of(timeline) == values[i] + base_of(timeline));
+    for (i = 0; i < LENGTH(values); i++) {
+        gpusync_timeline_desc desc = {0};
+        gpusync_timeline *timeline = i & 1 ? new_timeline(s->device) : NULL;
+        if (timeline) signal_value(timeline, 20);
+        assert_ok(gpusync_timeline_destroy(timeline)); /* the next one gets its event, or a new one */
+        desc.initial_value = values[i];
+        timeline = timeline_from(s->device, &desc);
+        assert_int_equal(value_of(timeline), values[i]);
+        assert_int_equal(shown(timeline), values[i]);
         assert_ok(gpusync_timeline_wait(timeline, values[i], 0, NULL));
-        assert_non_null(gpusync_timeline_metal(timeline, &base));
-        assert_true(base == base_of(timeline));
-        assert_true(metal_event_value(gpusync_timeline_metal(timeline, NULL)) == values[i] + base);
+        assert_result(gpusync_timeline_signal(timeline, values[i]), GPUSYNC_ERROR_NOT_RISING);
+        if (values[i] < GPUSYNC_MAX_VALUE) {
+            assert_result(gpusync_timeline_wait(timeline, values[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
+            signal_value(timeline, values[i] + 1);
+            assert_int_equal(shown(timeline), values[i] + 1);
+        }
         assert_ok(gpusync_timeline_destroy(timeline));
     }
-    close_rig(&r);
 }
 
-static void test_an_initial_value_out_of_range_makes_no_timeline(void **state)
+static void test_S5_a_timeline_that_cannot_be_made_leaves_nothing(void **state)
 {
-    static const uint64_t values[] = {GPUSYNC_MAX_VALUE + 1, ~(uint64_t)0};
-    size_t i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (i = 0; i < 2; i++) {
-        gpusync_timeline *timeline = (gpusync_timeline *)(void *)&r;
-        gpusync_timeline_desc desc;
-        memset(&desc, 0, sizeof desc);
-        desc.initial_value = values[i];
-        assert_result(gpusync_timeline_create(r.device, &desc, &timeline), GPUSYNC_ERROR_NOT_RISING);
-        assert_null(timeline);
-    }
-    assert_int_equal(softmetal_live("shared_event"), 0);
-    close_rig(&r);
-}
-
-static void label_of(gpusync_timeline *timeline, char *text, size_t size)
-{
-    void *pool = metal_pool_push();
-    metal_string_copy(metal_get(probe_event_of(timeline, NULL), "label"), text, size);
-    metal_pool_pop(pool);
-}
-
-static void test_a_label_shows_in_the_report_and_on_the_event_of_its_own_timeline_only(void **state)
-{
-    gpusync_timeline_desc desc;
-    gpusync_timeline *timeline;
-    char name[16] = "frames", first[16], second[16];
-    bool reported;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    memset(&desc, 0, sizeof desc);
-    desc.label = name;
-    assert_ok(gpusync_timeline_create(r.device, &desc, &timeline));
-    memset(name, 'x', 6); /* it was copied */
-    reported = reports(r.device, "'frames'");
-    label_of(timeline, first, sizeof first);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_ok(gpusync_timeline_create(r.device, NULL, &timeline)); /* over the same event */
-    label_of(timeline, second, sizeof second);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-    assert_true(reported);
-    assert_string_equal(first, "frames");
-    assert_string_equal(second, "");
-}
-
-static void test_calls_without_a_timeline_are_refused(void **state)
-{
-    gpusync_timeline *timeline = NULL;
-    uint64_t value = 99, base = 99;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    event = metal_shared_event_new(r.metal_device);
+    stage *s = stage_of(state);
+    gpusync_timeline_desc desc = {0};
+    gpusync_timeline *timeline = (gpusync_timeline *)s;
+    long blocks = kit_now().blocks;
+    long live = softmetal_live(NULL);
+    unsigned n;
+    desc.initial_value = GPUSYNC_MAX_VALUE + 1;
+    assert_result(gpusync_timeline_create(s->device, &desc, &timeline), GPUSYNC_ERROR_NOT_RISING);
+    assert_null(timeline);
+    desc.initial_value = UINT64_MAX;
+    assert_result(gpusync_timeline_create(s->device, &desc, &timeline), GPUSYNC_ERROR_NOT_RISING);
+    desc.initial_value = 0;
+    desc.shared_event = s->metal_device;
+    assert_result(gpusync_timeline_create(s->device, &desc, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_null(timeline);
     assert_result(gpusync_timeline_create(NULL, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_timeline_create(r.device, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(timeline_import(NULL, event, NULL, &timeline), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(timeline_import(r.device, event, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_create(s->device, NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    softmetal_fail_creation(1, true);
+    assert_result(gpusync_timeline_create(s->device, NULL, &timeline), GPUSYNC_ERROR_METAL_NIL);
+    assert_null(timeline);
+    softmetal_fail_creation(0, false);
+    desc.shared_event = NULL;
+    for (n = 0; n < 2; n++) {
+        unsigned step = 1;
+        gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+        desc.signalled_by_others = n;
+        for (; result != GPUSYNC_OK; step++) {
+            memory_fail(step, true);
+            result = gpusync_timeline_create(s->device, &desc, &timeline);
+            memory_fail(0, false);
+            if (result == GPUSYNC_OK) break;
+            assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
+            assert_null(timeline);
+            assert_int_equal(kit_now().blocks, blocks);
+        }
+        assert_true(step > 1);
+        assert_ok(gpusync_timeline_fail(timeline, NULL)); /* so that its event is not kept */
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+    assert_int_equal(kit_now().blocks, blocks);
+    assert_in_range(softmetal_live(NULL), live, live + 2); /* at most an event that waits for its next use */
+}
+
+static void test_S5_calls_without_a_timeline_are_refused(void **state)
+{
+    uint64_t value = 7;
+    uint64_t base = 7;
+    (void)state;
+    assert_null(gpusync_timeline_metal(NULL, &base));
+    assert_int_equal(base, 0);
     assert_result(gpusync_timeline_query(NULL, &value), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(value, 0);
+    assert_int_equal(value, 7);
     assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_fail(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_wait(NULL, 0, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_null(gpusync_timeline_metal(NULL, &base));
-    assert_int_equal(base, 0);
     assert_ok(gpusync_timeline_destroy(NULL));
-    timeline = timeline_at(r.device, 0);
-    assert_result(gpusync_timeline_query(timeline, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
+    assert_null(gpusync_timeline_metal(NULL, NULL));
 }
 
-/* -- raising it from the host ---------------------------------------------------------------------------- */
+/* -- R3: what the host may signal --------------------------------------------------------------------------------- */
 
-static void test_a_signal_that_does_not_raise_the_timeline_is_refused_and_changes_nothing(void **state)
-{
-    static const uint64_t refused[] = {0, 1, 4, 5, GPUSYNC_MAX_VALUE + 1, ~(uint64_t)0};
-    gpusync_timeline *timeline;
-    size_t i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 1);
-    assert_ok(gpusync_timeline_signal(timeline, 5));
-    for (i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        assert_result(gpusync_timeline_signal(timeline, refused[i]), GPUSYNC_ERROR_NOT_RISING);
-        assert_int_equal(value_of(timeline), 5);
-        assert_int_equal(event_value_of(timeline), 5);
-    }
-    assert_ok(gpusync_timeline_signal(timeline, 6));
-    assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE));
-    assert_true(event_value_of(timeline) == GPUSYNC_MAX_VALUE);
-    assert_result(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE), GPUSYNC_ERROR_NOT_RISING);
-    assert_ok(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE, GPUSYNC_FOREVER, NULL));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static void test_asking_for_the_value_sends_no_message_where_no_other_code_signals(void **state)
-{
-    gpusync_timeline *timeline;
-    uint64_t messages;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 3);
-    messages = softmetal_thread_messages();
-    assert_int_equal(value_of(timeline), 3);
-    assert_int_equal(softmetal_thread_messages(), messages);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    timeline = shared_timeline_at(r.device, 3);
-    messages = softmetal_thread_messages();
-    assert_int_equal(value_of(timeline), 3);
-    assert_int_equal(softmetal_thread_messages(), messages + 1);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-/* The host signals 5 while 3 is pending, and then 4: the timeline rises to 5 with that work, or when it was discarded. */
-static void signal_below_what_is_signalled(rig *r, bool cancelled)
-{
-    gpusync_timeline *timeline = timeline_at(r->device, 1), *go = timeline_at(r->device, 0);
-    value_job job;
-    (void)SUBMIT(r->queue, NO_WORK(r->queue), WAITS(at(go, 1)), SIGNALS(at(timeline, 3))); /* held */
-    assert_ok(gpusync_timeline_signal(timeline, 5));
-    value_job_start(&job, timeline, 5, GPUSYNC_FOREVER);
-    await_sleepers(r->device, 1);
-    assert_int_equal(value_of(timeline), 2);
-    assert_result(gpusync_timeline_signal(timeline, 2), GPUSYNC_ERROR_NOT_RISING); /* reached */
-    assert_result(gpusync_timeline_signal(timeline, 3), GPUSYNC_ERROR_NOT_RISING); /* pending */
-    assert_result(gpusync_timeline_signal(timeline, 5), GPUSYNC_ERROR_NOT_RISING); /* the highest that was signalled */
-    assert_ok(gpusync_timeline_signal(timeline, 4));
-    assert_result(gpusync_timeline_signal(timeline, 5), GPUSYNC_ERROR_NOT_RISING); /* still the highest */
-    assert_int_equal(value_of(timeline), 2);
-    assert_int_equal(raw_of(timeline), 2);
-    if (cancelled) {
-        assert_ok(gpusync_cancel_held(r->queue));
-        assert_result(value_job_join(&job), GPUSYNC_ERROR_CANCELLED);
-    } else {
-        assert_ok(gpusync_timeline_signal(go, 1));
-        finish_queue(r->queue);
-        assert_ok(value_job_join(&job));
-        assert_int_equal(value_of(timeline), 5);
-        assert_int_equal(raw_of(timeline), 5);
-        assert_result(gpusync_timeline_signal(timeline, 4), GPUSYNC_ERROR_NOT_RISING);
-        assert_ok(gpusync_timeline_signal(timeline, 6));
-    }
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_ok(gpusync_timeline_destroy(go));
-}
-
-static void test_the_host_may_signal_a_value_below_one_that_a_pending_signal_keeps_back(void **state)
-{
-    int cancelled;
-    rig r;
-    (void)state;
-    for (cancelled = 0; cancelled < 2; cancelled++) {
-        open_rig(&r, SOFTMETAL_MANUAL, NULL);
-        signal_below_what_is_signalled(&r, cancelled);
-        close_rig(&r);
-    }
-}
-
-/* Of a discarded signal nothing stays: the timeline rises to the highest value that was signalled. */
-static void test_a_discarded_signal_lets_the_host_s_values_be_reached(void **state)
-{
-    gpusync_timeline *timeline;
-    void *buffer;
-    rig r;
-    (void)state;
-    NOT_ON_METAL4("no gpusync_encode_signal");
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 1);
-    buffer = open_buffer(&r);
-    assert_ok(gpusync_encode_signal(r.queue, buffer, at(timeline, 3)));
-    assert_ok(gpusync_timeline_signal(timeline, 5));
-    assert_ok(gpusync_timeline_signal(timeline, 4));
-    assert_int_equal(value_of(timeline), 2);
-    assert_ok(gpusync_command_buffer_discard(r.queue, buffer));
-    assert_int_equal(value_of(timeline), 5);
-    assert_int_equal(raw_of(timeline), 5);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-typedef struct signal_job {
-    gpusync_timeline *timeline;
-    gate *together;
-    uint64_t first, step, last;
-    long accepted, refused;
-    bool largest_accepted;
-} signal_job;
-
-static void *signal_body(void *argument)
-{
-    signal_job *job = (signal_job *)argument;
+typedef struct host_signal {
     uint64_t value;
-    gate_wait(job->together);
-    for (value = job->first; value <= job->last; value += job->step) {
-        gpusync_result result = gpusync_timeline_signal(job->timeline, value);
-        if (result == GPUSYNC_OK) job->accepted++;
-        else if (result == GPUSYNC_ERROR_NOT_RISING) job->refused++;
-        if (value == job->last) job->largest_accepted = result == GPUSYNC_OK;
-    }
-    return NULL;
-}
-
-static void test_of_signals_at_a_time_the_larger_value_counts(void **state)
-{
-    enum { THREADS = 4, VALUES = 400 };
-    gpusync_timeline *timeline;
-    signal_job jobs[THREADS];
-    pthread_t threads[THREADS];
-    gate together;
-    value_job waiter;
-    int round, i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    gate_init(&together, THREADS);
-    for (round = 0; round < 20; round++) {
-        timeline = timeline_at(r.device, 0);
-        value_job_start(&waiter, timeline, VALUES, GPUSYNC_FOREVER);
-        memset(jobs, 0, sizeof jobs);
-        for (i = 0; i < THREADS; i++) {
-            jobs[i].timeline = timeline;
-            jobs[i].together = &together;
-            jobs[i].first = (uint64_t)i + 1;
-            jobs[i].step = THREADS;
-            jobs[i].last = (uint64_t)(VALUES - THREADS + i + 1);
-            threads[i] = start(signal_body, &jobs[i]);
-        }
-        for (i = 0; i < THREADS; i++) {
-            join(threads[i]);
-            assert_int_equal(jobs[i].accepted + jobs[i].refused, VALUES / THREADS);
-        }
-        assert_true(jobs[THREADS - 1].largest_accepted);
-        assert_ok(value_job_join(&waiter));
-        assert_int_equal(value_of(timeline), VALUES);
-        assert_int_equal(event_value_of(timeline), base_of(timeline) + VALUES);
-        assert_ok(gpusync_timeline_destroy(timeline));
-    }
-    gate_destroy(&together);
-    close_rig(&r);
-}
-
-typedef struct duel {
-    gpusync_timeline *timeline;
-    uint64_t turn; /* a thread that has signalled adds DUELS + 1 */
-    uint64_t accepted;
-    bool over;
-} duel;
-
-enum { DUELS = 20000 };
-
-/* So that one comes a little later, now the one, now the other. */
-static void dawdle(uint64_t rounds)
-{
-    uint64_t i;
-    for (i = 0; i < 20 * rounds; i++) __asm__ __volatile__("");
-}
-
-/* Spin, so that both go at the same time, but leave the other a processor. */
-static void yield_sometimes(void)
-{
-    static __thread unsigned rounds;
-    if (++rounds % 200 == 0) sched_yield();
-}
-
-static void *duel_body(void *argument)
-{
-    duel *d = (duel *)argument;
-    uint64_t turn;
-    for (turn = 1; turn <= DUELS; turn++) {
-        while (__atomic_load_n(&d->turn, __ATOMIC_SEQ_CST) < turn) {
-            if (__atomic_load_n(&d->over, __ATOMIC_SEQ_CST)) return NULL;
-            yield_sometimes();
-        }
-        dawdle(turn % 7);
-        if (gpusync_timeline_signal(d->timeline, 2 * turn - 1) == GPUSYNC_OK) d->accepted++; /* the smaller, but first */
-        __atomic_fetch_add(&d->turn, DUELS + 1, __ATOMIC_SEQ_CST);
-        while (__atomic_load_n(&d->turn, __ATOMIC_SEQ_CST) > DUELS) yield_sometimes();
-    }
-    return NULL;
-}
-
-static void test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_larger(void **state)
-{
-    gpusync_timeline *timeline;
-    pthread_t thread;
-    uint64_t turn, limit = gpusync_now_ns() + SECONDS(5); /* where both have one processor, fewer */
-    duel d;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 0);
-    memset(&d, 0, sizeof d);
-    d.timeline = timeline;
-    thread = start(duel_body, &d);
-    for (turn = 1; turn <= DUELS && gpusync_now_ns() < limit; turn++) {
-        __atomic_store_n(&d.turn, turn, __ATOMIC_SEQ_CST);
-        dawdle(turn % 13);
-        assert_ok(gpusync_timeline_signal(timeline, 2 * turn));
-        while (__atomic_load_n(&d.turn, __ATOMIC_SEQ_CST) <= DUELS) yield_sometimes();
-        assert_int_equal(value_of(timeline), 2 * turn);
-        __atomic_store_n(&d.turn, turn, __ATOMIC_SEQ_CST);
-    }
-    __atomic_store_n(&d.over, true, __ATOMIC_SEQ_CST);
-    join(thread);
-    assert_true(turn > 1);
-    assert_int_equal(event_value_of(timeline), base_of(timeline) + 2 * (turn - 1));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-/* The program itself has the work wait for a value of the event, and has it signalled behind the work. 0: neither. */
-static gpusync_ticket commit_between(rig *r, void *buffer, void *event, uint64_t wait, uint64_t signal)
-{
-    gpusync_ticket ticket;
-    if (wait && metal4_run()) metal4_wait(r->metal_queue, event, wait);
-    else if (wait) metal_encode_wait(buffer, event, wait);
-    if (signal && !metal4_run()) metal_encode_signal(buffer, event, signal);
-    ticket = commit_to(r->queue, buffer);
-    if (signal && metal4_run()) metal4_signal(r->metal_queue, event, signal);
-    return ticket;
-}
-
-static void test_a_signal_reaches_work_that_waits_on_the_device(void **state)
-{
-    gpusync_timeline *timeline;
-    gpusync_ticket ticket;
-    void *buffer, *event;
-    uint64_t base;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_REAL, NULL);
-    timeline = timeline_at(r.device, 0);
-    assert_ok(gpusync_timeline_signal(timeline, 9));
-    assert_ok(gpusync_timeline_destroy(timeline)); /* the next one begins at a base */
-    timeline = timeline_at(r.device, 2);
-    buffer = open_buffer(&r);
-    event = gpusync_timeline_metal(timeline, &base);
-    assert_int_equal(base, 7);
-    ticket = commit_between(&r, buffer, event, base + 3, 0);
-    assert_result(gpusync_wait(r.queue, ticket, MS(2)), GPUSYNC_TIMEOUT);
-    assert_ok(gpusync_timeline_signal(timeline, 3));
-    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(4)));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-/* -- waiting --------------------------------------------------------------------------------------------- */
-
-static void test_a_value_that_is_reached_costs_no_message_and_no_memory_and_no_count(void **state)
-{
-    gpusync_wait_options options;
-    gpusync_timeline *timeline;
-    uint64_t messages, before;
-    long calls;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    memset(&options, 0, sizeof options);
-    options.blocking = true;
-    timeline = shared_timeline_at(r.device, 5); /* even where others signal */
-    messages = softmetal_thread_messages();
-    calls = r.memory.calls;
-    before = device_stats(&r).waits_inline;
-    assert_ok(gpusync_timeline_wait(timeline, 0, 0, NULL));
-    assert_ok(gpusync_timeline_wait(timeline, 5, MS(1), NULL));
-    assert_ok(gpusync_timeline_wait(timeline, 4, GPUSYNC_FOREVER, &options));
-    assert_int_equal(softmetal_thread_messages(), messages);
-    assert_int_equal(r.memory.calls, calls);
-    assert_int_equal(device_stats(&r).waits_inline, before);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static void test_a_wait_that_makes_no_sense_is_refused(void **state)
-{
-    gpusync_timeline *timeline;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 5);
-    assert_result(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE + 1, 0, NULL), GPUSYNC_ERROR_NOT_RISING);
-    assert_result(gpusync_timeline_wait(timeline, ~(uint64_t)0, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_NOT_RISING);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static const gpusync_spin time_limited = {UINT32_MAX, UINT32_MAX, 50000, false};
-static const gpusync_spin *const budgets[] = {NULL, &no_spin, &time_limited, &endless};
-
-/* The value is not reached: every limit is kept, and nothing stays behind. `blocking` has no effect on a wait for a
-   value. */
-static void wait_in_vain(rig *r, gpusync_timeline *timeline)
-{
-    static const uint64_t limits[] = {0, 1, MS(1), MS(3)};
-    size_t b, m, l;
-    for (b = 0; b < 4; b++)
-        for (m = 0; m < 2; m++)
-            for (l = 0; l < 4; l++) {
-                uint64_t begun = gpusync_now_ns(), unmet = device_stats(r).waits_unmet;
-                gpusync_wait_options options;
-                memset(&options, 0, sizeof options);
-                options.spin = budgets[b];
-                options.blocking = m == 1;
-                assert_result(gpusync_timeline_wait(timeline, 6, limits[l], &options), GPUSYNC_TIMEOUT);
-                assert_true(gpusync_now_ns() - begun >= limits[l]);
-                assert_int_equal(device_stats(r).waits_unmet, unmet + 1);
-                assert_false(reports(r->device, "a wait for "));
-            }
-}
-
-static void test_every_budget_keeps_its_time_limit_and_leaves_nothing(void **state)
-{
-    gpusync_timeline *made, *imported;
-    sleep_log log;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    made = timeline_at(r.device, 5);
-    imported = timeline_over(r.device, &event);
-    wait_in_vain(&r, made);
-    wait_in_vain(&r, imported);
-    assert_ok(gpusync_timeline_signal(made, 6)); /* no waiter is there to be woken */
-    metal_event_signal(event, 6);
-    assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(log.unparks, 0);
-    assert_int_equal(softmetal_live("block"), 0);
-    assert_int_equal(value_of(imported), 6);
-    assert_ok(gpusync_timeline_wait(made, 6, 0, NULL));
-    assert_ok(gpusync_timeline_wait(imported, 6, 0, NULL));
-    assert_ok(gpusync_timeline_destroy(made));
-    assert_ok(gpusync_timeline_destroy(imported));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_every_budget_waits_for_a_signal(void **state)
-{
-    size_t b, m;
-    (void)state;
-    for (b = 0; b < 4; b++)
-        for (m = 0; m < 2; m++) {
-            gpusync_timeline *timeline;
-            value_job job;
-            rig r;
-            open_rig(&r, SOFTMETAL_MANUAL, NULL);
-            timeline = timeline_at(r.device, 0);
-            memset(&job, 0, sizeof job);
-            job.timeline = timeline;
-            job.value = 2;
-            job.timeout_ns = b % 2 ? GPUSYNC_FOREVER : SECONDS(30);
-            job.options.spin = budgets[b];
-            job.options.blocking = m == 1;
-            job.thread = start(value_job_body, &job);
-            assert_ok(gpusync_timeline_signal(timeline, 1));
-            assert_ok(gpusync_timeline_signal(timeline, 2));
-            assert_ok(value_job_join(&job));
-            assert_ok(gpusync_timeline_destroy(timeline));
-            close_rig(&r);
-        }
-}
-
-static void test_a_value_reached_at_the_deadline_is_reached(void **state)
-{
-    softmetal_timing timing;
-    gpusync_timeline *timeline;
     gpusync_result result;
-    sleep_log log;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(r.device, 0);
-    log.signal_at_limit = timeline;
-    do result = gpusync_timeline_wait(timeline, 5, MS(5), NULL);
-    while (log.signal_at_limit); /* it did not even come to park: again */
-    assert_ok(result);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    softmetal_get_timing(&timing);
-    timing.event_listener.min_ns = timing.event_listener.max_ns = MS(100); /* too late to tell */
-    softmetal_set_timing(&timing);
-    timeline = timeline_over(r.device, &event);
-    log.event_at_limit = event;
-    do result = gpusync_timeline_wait(timeline, 5, MS(5), NULL);
-    while (log.event_at_limit);
-    assert_ok(result);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
-}
+} host_signal;
 
-static void test_a_signal_seen_while_spinning_parks_no_thread(void **state)
+static void signal_rows(gpusync_timeline *timeline, const host_signal *rows, size_t count)
 {
-    gpusync_wait_options options;
-    gpusync_timeline *timeline;
-    sleep_log log;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(r.device, 0);
-    memset(&options, 0, sizeof options);
-    options.spin = &endless;
-    log.signal_at_yield = timeline;
-    assert_ok(gpusync_timeline_wait(timeline, 5, GPUSYNC_FOREVER, &options));
-    assert_int_equal(log.yields, 3);
-    assert_int_equal(log.parks + log.unparks, 0);
-    assert_int_equal(device_stats(&r).waits_spin, 1);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-/* More than are woken at a time. */
-#define MANY_WAITERS 40
-
-static void test_a_signal_wakes_every_sleeper_itself_and_once(void **state)
-{
-    value_job jobs[MANY_WAITERS];
-    gpusync_timeline *timeline;
-    sleep_log log;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_at(r.device, 0);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timeline, 1 + (uint64_t)i % 3, GPUSYNC_FOREVER);
-    await_sleepers(r.device, MANY_WAITERS);
-    assert_ok(gpusync_timeline_signal(timeline, 3));
-    assert_int_equal(counted(&log.unparks), MANY_WAITERS);
-    for (i = 0; i < MANY_WAITERS; i++) assert_ok(value_job_join(&jobs[i]));
-    assert_true(log.parks <= MANY_WAITERS);
-    assert_int_equal(device_stats(&r).waits_sleep, MANY_WAITERS);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static void test_a_sleeper_is_woken_for_its_own_value_only(void **state)
-{
-    enum { WAITERS = 12 };
-    value_job jobs[WAITERS];
-    gpusync_timeline *timeline;
-    sleep_log log;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_at(r.device, 0);
-    for (i = WAITERS - 1; i >= 0; i--) value_job_start(&jobs[i], timeline, 10 * ((uint64_t)i + 1), GPUSYNC_FOREVER);
-    await_sleepers(r.device, WAITERS);
-    for (i = 0; i < WAITERS; i++) {
-        assert_ok(gpusync_timeline_signal(timeline, 10 * (uint64_t)i + 9));
-        assert_int_equal(counted(&log.unparks), i);
-        assert_ok(gpusync_timeline_signal(timeline, 10 * (uint64_t)i + 10));
-        assert_int_equal(counted(&log.unparks), i + 1);
-        assert_ok(value_job_join(&jobs[i]));
-    }
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static __attribute__((noinline)) void wait_a_little(gpusync_timeline *timeline, uint64_t value)
-{
-    assert_result(gpusync_timeline_wait(timeline, value, 1, NULL), GPUSYNC_TIMEOUT);
-}
-
-static void test_a_signal_after_a_timeout_finds_no_waiter(void **state)
-{
-    gpusync_timeline *timelines[2];
-    sleep_log log;
-    void *event;
-    uint64_t i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timelines[0] = timeline_at(r.device, 0);
-    timelines[1] = timeline_over(r.device, &event);
-    for (i = 1; i <= 50; i++) {
-        wait_a_little(timelines[0], i);
-        wait_a_little(timelines[1], i);
-        assert_int_equal(sleepers_of(r.device), 0);
-        assert_ok(gpusync_timeline_signal(timelines[0], i));
-        metal_event_signal(event, i);
-    }
-    assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(log.unparks, 0);
-    assert_ok(gpusync_timeline_destroy(timelines[0]));
-    assert_ok(gpusync_timeline_destroy(timelines[1]));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_a_wait_without_memory_to_sleep_with_says_so_and_leaves_nothing(void **state)
-{
-    gpusync_timeline *timeline;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_at(r.device, 0);
-    r.memory.fail_at = 1;
-    assert_result(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(sleepers_of(r.device), 0);
-    assert_result(gpusync_timeline_wait(timeline, 1, MS(1), NULL), GPUSYNC_TIMEOUT);
-    must_return_within(20); /* else something is still inside of it */
-    assert_ok(gpusync_timeline_destroy(timeline));
-    has_returned();
-    close_rig(&r);
-}
-
-/* -- failing --------------------------------------------------------------------------------------------- */
-
-static gpusync_error reason_of(gpusync_result result, int64_t code, const char *text)
-{
-    gpusync_error reason;
-    memset(&reason, 0, sizeof reason);
-    reason.result = result;
-    reason.failure = GPUSYNC_FAILURE_PAGE_FAULT;
-    reason.code = code;
-    snprintf(reason.message, sizeof reason.message, "%s", text);
-    return reason;
-}
-
-static void expect_failure(gpusync_timeline *timeline, const gpusync_error *reason, uint64_t reached)
-{
-    gpusync_wait_options options;
-    gpusync_error error;
-    uint64_t value = 99;
-    memset(&options, 0, sizeof options);
-    memset(&error, 0, sizeof error);
-    options.error = &error;
-    assert_result(gpusync_timeline_wait(timeline, 0, 0, &options), reason->result); /* reached ones too */
-    assert_int_equal(error.code, reason->code);
-    assert_string_equal(error.message, reason->message);
-    assert_int_equal(error.failure, reason->failure);
-    assert_int_equal(error.result, reason->result);
-    assert_result(gpusync_timeline_wait(timeline, GPUSYNC_MAX_VALUE, GPUSYNC_FOREVER, NULL), reason->result);
-    assert_result(gpusync_timeline_query(timeline, &value), reason->result);
-    assert_int_equal(value, reached);
-    assert_result(gpusync_timeline_signal(timeline, 1000), reason->result);
-    assert_result(gpusync_timeline_signal(timeline, 0), reason->result);
-}
-
-static void test_the_first_failure_stays_and_answers_every_call(void **state)
-{
-    gpusync_error reason = reason_of(GPUSYNC_ERROR_EXECUTION, 42, "first");
-    gpusync_error later = reason_of(GPUSYNC_ERROR_CANCELLED, 43, "second");
-    gpusync_timeline *timelines[2];
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timelines[0] = timeline_at(r.device, 7);
-    timelines[1] = timeline_over(r.device, &event);
-    metal_event_signal(event, 7);
-    assert_int_equal(value_of(timelines[1]), 7);
-    for (i = 0; i < 2; i++) {
-        assert_ok(gpusync_timeline_fail(timelines[i], &reason));
-        expect_failure(timelines[i], &reason, 7);
-        assert_result(gpusync_timeline_fail(timelines[i], &later), GPUSYNC_ERROR_EXECUTION);
-        assert_result(gpusync_timeline_fail(timelines[i], NULL), GPUSYNC_ERROR_EXECUTION);
-        expect_failure(timelines[i], &reason, 7);
-    }
-    metal_event_signal(event, 9); /* raises nothing any more */
-    expect_failure(timelines[1], &reason, 7);
-    assert_true(reports(r.device, "failed"));
-    for (i = 0; i < 2; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_a_failure_without_an_error_is_a_failed_execution(void **state)
-{
-    static const gpusync_result results[] = {GPUSYNC_OK, GPUSYNC_TIMEOUT, GPUSYNC_NOT_READY, GPUSYNC_ERROR_CANCELLED,
-                                             GPUSYNC_ERROR_DEVICE_LOST};
     size_t i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (i = 0; i <= sizeof results / sizeof results[0]; i++) {
-        gpusync_timeline *timeline = timeline_at(r.device, 0);
-        gpusync_wait_options options;
-        gpusync_error reason, error;
-        gpusync_result expected = GPUSYNC_ERROR_EXECUTION;
-        memset(&reason, 0, sizeof reason);
-        memset(&options, 0, sizeof options);
-        options.error = &error;
-        if (i < sizeof results / sizeof results[0]) reason.result = results[i];
-        if (reason.result < 0) expected = reason.result;
-        assert_ok(gpusync_timeline_fail(timeline, i < sizeof results / sizeof results[0] ? &reason : NULL));
-        assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), expected);
-        assert_int_equal(error.result, expected);
-        assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
-        assert_string_equal(error.message, i < LENGTH(results) ? "" : "the program failed the timeline");
-        assert_ok(gpusync_timeline_destroy(timeline));
-    }
-    close_rig(&r);
-}
-
-static void test_a_failure_wakes_every_sleeper_with_its_reason(void **state)
-{
-    gpusync_error reason = reason_of(GPUSYNC_ERROR_CANCELLED, -7, "no more frames");
-    value_job jobs[MANY_WAITERS];
-    gpusync_timeline *timelines[2];
-    sleep_log log;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timelines[0] = timeline_at(r.device, 0);
-    timelines[1] = timeline_over(r.device, &event);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], (uint64_t)i + 1, GPUSYNC_FOREVER);
-    await_sleepers(r.device, MANY_WAITERS);
-    assert_ok(gpusync_timeline_fail(timelines[0], &reason));
-    assert_int_equal(counted(&log.unparks), MANY_WAITERS / 2);
-    assert_ok(gpusync_timeline_fail(timelines[1], &reason));
-    assert_int_equal(counted(&log.unparks), MANY_WAITERS);
-    for (i = 0; i < MANY_WAITERS; i++) {
-        assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_CANCELLED);
-        assert_int_equal(jobs[i].error.code, -7);
-        assert_string_equal(jobs[i].error.message, "no more frames");
-    }
-    assert_ok(gpusync_timeline_destroy(timelines[0]));
-    assert_ok(gpusync_timeline_destroy(timelines[1]));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_a_failure_lets_waits_on_the_device_go_on(void **state)
-{
-    gpusync_timeline *timeline;
-    gpusync_ticket ticket;
-    void *buffer, *event;
-    uint64_t base;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_REAL, NULL);
-    timeline = timeline_at(r.device, 0);
-    buffer = open_buffer(&r);
-    event = gpusync_timeline_metal(timeline, &base);
-    ticket = commit_between(&r, buffer, event, base + 1000, 0);
-    assert_result(gpusync_wait(r.queue, ticket, MS(2)), GPUSYNC_TIMEOUT);
-    assert_ok(gpusync_timeline_fail(timeline, NULL));
-    assert_ok(gpusync_wait(r.queue, ticket, SECONDS(4)));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static void test_a_failure_writes_the_event_that_gpusync_made_and_no_imported_one(void **state)
-{
-    gpusync_timeline_desc desc = {0};
-    gpusync_timeline *timeline;
-    void *event;
-    int shared;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (shared = 0; shared < 2; shared++) {
-        timeline = shared ? shared_timeline_at(r.device, 3) : timeline_at(r.device, 3);
-        event = metal_retain(gpusync_timeline_metal(timeline, NULL));
-        assert_ok(gpusync_timeline_fail(timeline, NULL));
-        assert_true(metal_event_value(event) == ~(uint64_t)0);
-        assert_ok(gpusync_timeline_destroy(timeline));
-        metal_release(event);
-
-        event = metal_shared_event_new(r.metal_device);
-        desc.signalled_by_others = shared; /* which an event from elsewhere says of itself */
-        metal_event_signal(event, 3);
-        assert_ok(timeline_import(r.device, event, &desc, &timeline));
-        assert_ok(gpusync_timeline_fail(timeline, NULL));
-        assert_int_equal(metal_event_value(event), 3);
-        assert_ok(gpusync_timeline_destroy(timeline));
-        assert_int_equal(metal_event_value(event), 3);
-        metal_release(event);
-    }
-    close_rig(&r);
-}
-
-typedef struct fail_job {
-    gpusync_timeline *timeline;
-    gate *together;
-    gpusync_error reason;
-    gpusync_result result;
-} fail_job;
-
-static void *fail_body(void *argument)
-{
-    fail_job *job = (fail_job *)argument;
-    gate_wait(job->together);
-    job->result = gpusync_timeline_fail(job->timeline, &job->reason);
-    return NULL;
-}
-
-static void test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_all(void **state)
-{
-    enum { THREADS = 3 };
-    gate together;
-    int round, i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    gate_init(&together, THREADS + 1);
-    for (round = 0; round < 60; round++) {
-        gpusync_timeline *timeline = timeline_at(r.device, 0);
-        fail_job jobs[THREADS];
-        signal_job signals;
-        pthread_t threads[THREADS + 1];
-        value_job waiter;
-        uint64_t value = 99;
-        int first = -1;
-        value_job_start(&waiter, timeline, 1000, GPUSYNC_FOREVER);
-        memset(&signals, 0, sizeof signals);
-        signals.timeline = timeline;
-        signals.together = &together;
-        signals.first = signals.step = 1;
-        signals.last = 30;
-        threads[THREADS] = start(signal_body, &signals);
-        for (i = 0; i < THREADS; i++) {
-            jobs[i].timeline = timeline;
-            jobs[i].together = &together;
-            jobs[i].reason = reason_of((gpusync_result)(GPUSYNC_ERROR_EXECUTION - i), i, "one of three");
-            threads[i] = start(fail_body, &jobs[i]);
-        }
-        for (i = 0; i <= THREADS; i++) join(threads[i]);
-        for (i = 0; i < THREADS; i++)
-            if (jobs[i].result == GPUSYNC_OK) {
-                assert_int_equal(first, -1);
-                first = i;
-            }
-        assert_in_range(first, 0, THREADS - 1);
-        for (i = 0; i < THREADS; i++)
-            if (i != first) assert_result(jobs[i].result, jobs[first].reason.result);
-        assert_result(value_job_join(&waiter), jobs[first].reason.result);
-        assert_int_equal(waiter.error.code, first);
-        assert_result(gpusync_timeline_query(timeline, &value), jobs[first].reason.result);
-        assert_int_equal(value, signals.accepted); /* 1, 2, 3, ... up to where it failed */
-        assert_int_equal(signals.refused, 0);
-        assert_true(event_value_of(timeline) == ~(uint64_t)0);
-        assert_ok(gpusync_timeline_destroy(timeline));
-    }
-    gate_destroy(&together);
-    close_rig(&r);
-}
-
-/* -- signals from outside -------------------------------------------------------------------------------- */
-
-static void encode_and_finish(rig *r, void *event, uint64_t raw)
-{
-    void *buffer = open_buffer(r);
-    (void)commit_between(r, buffer, event, 0, raw);
-    softmetal_finish(buffer);
-}
-
-static void test_a_value_of_other_code_is_seen_on_the_event_whatever_its_base(void **state)
-{
-    uint64_t used;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (used = 0; used < 20; used += 9) {
-        uint64_t base = 99;
-        gpusync_timeline *timeline = timeline_at(r.device, 0);
-        void *event;
-        value_job job;
-        if (used) assert_ok(gpusync_timeline_signal(timeline, used));
-        assert_ok(gpusync_timeline_destroy(timeline));
-        timeline = shared_timeline_at(r.device, 1);
-        event = gpusync_timeline_metal(timeline, &base);
-        assert_int_equal(base, used ? used - 1 : 0);
-        value_job_start(&job, timeline, 4, GPUSYNC_FOREVER);
-        await_sleepers(r.device, 1);
-        encode_and_finish(&r, event, base + 3);
-        assert_int_equal(value_of(timeline), 3);
-        assert_result(gpusync_timeline_wait(timeline, 4, 0, NULL), GPUSYNC_TIMEOUT);
-        encode_and_finish(&r, event, base + 4);
-        assert_ok(value_job_join(&job));
-        assert_result(gpusync_timeline_signal(timeline, 4), GPUSYNC_ERROR_NOT_RISING);
-        assert_ok(gpusync_timeline_signal(timeline, 5)); /* the host may go on */
-        assert_int_equal(event_value_of(timeline), base + 5);
-        assert_ok(gpusync_timeline_destroy(timeline));
-    }
-    close_rig(&r);
-}
-
-static void test_what_other_code_signals_counts_only_where_the_timeline_says_that_it_does(void **state)
-{
-    gpusync_timeline *alone, *shared;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    alone = timeline_at(r.device, 1);
-    shared = shared_timeline_at(r.device, 1);
-    raise_behind_its_back(alone, 5);
-    raise_behind_its_back(shared, 5);
-    assert_int_equal(value_of(alone), 1);
-    assert_result(gpusync_timeline_wait(alone, 5, MS(1), NULL), GPUSYNC_TIMEOUT);
-    assert_int_equal(softmetal_message_count("notifyListener:atValue:block:"), 0);
-    assert_false(reports(r.device, "timeline 1 '': value 1, signalled by others too"));
-    assert_ok(gpusync_timeline_wait(shared, 5, 0, NULL)); /* by asking the event */
-    assert_int_equal(value_of(shared), 5);
-    assert_true(reports(r.device, "timeline 2 '': value 5, signalled by others too"));
-    raise_behind_its_back(shared, 9);
-    assert_result(gpusync_timeline_signal(shared, 8), GPUSYNC_ERROR_NOT_RISING); /* the event knows better */
-    assert_int_equal(value_of(shared), 9);
-    assert_ok(gpusync_timeline_signal(shared, 10));
-    assert_int_equal(raw_of(shared), 10);
-    assert_ok(gpusync_timeline_destroy(alone));
-    assert_ok(gpusync_timeline_destroy(shared));
-    close_rig(&r);
-}
-
-static void test_a_sleeper_is_told_by_an_event_that_had_an_earlier_use(void **state)
-{
-    gpusync_timeline *timeline;
-    sleep_log log;
-    value_job job;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_at(r.device, 9);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    timeline = shared_timeline_at(r.device, 0); /* at a base */
-    value_job_start(&job, timeline, 3, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    while (softmetal_live("block") == 0) sched_yield();
-    assert_true(softmetal_settle(SECONDS(10))); /* a registration for a value of long ago would be gone now */
-    encode_and_finish(&r, gpusync_timeline_metal(timeline, NULL), 9 + 3);
-    assert_ok(value_job_join(&job));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static void test_an_imported_timeline_shows_the_event_as_it_is(void **state)
-{
-    gpusync_timeline *timeline;
-    uint64_t base = 99;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    event = metal_shared_event_new(r.metal_device);
-    metal_event_signal(event, 41);
-    assert_ok(timeline_import(r.device, event, NULL, &timeline));
-    assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
-    assert_int_equal(base, 0);
-    assert_true(reports(r.device, "value 41")); /* without being asked first */
-    assert_int_equal(value_of(timeline), 41);
-    metal_event_signal(event, 43);
-    assert_ok(gpusync_timeline_wait(timeline, 42, 0, NULL)); /* by asking the event */
-    assert_int_equal(value_of(timeline), 43);
-    assert_result(gpusync_timeline_signal(timeline, 43), GPUSYNC_ERROR_NOT_RISING);
-    metal_event_signal(event, 50);
-    assert_result(gpusync_timeline_signal(timeline, 44), GPUSYNC_ERROR_NOT_RISING); /* the event knows better */
-    assert_ok(gpusync_timeline_signal(timeline, 51));
-    assert_int_equal(metal_event_value(event), 51);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_int_equal(softmetal_retain_count(event), 1);
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_only_shared_events_can_be_imported(void **state)
-{
-    gpusync_timeline *timeline = (gpusync_timeline *)(void *)&timeline;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    event = metal_get(r.metal_device, "newEvent");
-    assert_non_null(event);
-    assert_result(timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_null(timeline);
-    assert_result(timeline_import(r.device, r.metal_queue, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_int_equal(softmetal_retain_count(event), 1);
-    metal_release(event);
-    event = metal_shared_event_new(r.metal_device);
-    softmetal_hide_selector("notifyListener:atValue:block:");
-    assert_result(timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_the_failure_that_another_wrote_to_an_event_is_a_failure(void **state)
-{
-    gpusync_timeline *timelines[2];
-    uint64_t value;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timelines[0] = timeline_over(r.device, &event);
-    timelines[1] = shared_timeline_at(r.device, 0);
-    for (i = 0; i < 2; i++) {
-        raise_behind_its_back(timelines[i], 7);
-        assert_int_equal(value_of(timelines[i]), 7);
-        metal_event_signal(gpusync_timeline_metal(timelines[i], NULL), ~(uint64_t)0);
-        assert_result(gpusync_timeline_wait(timelines[i], 8, SECONDS(30), NULL), GPUSYNC_ERROR_EXECUTION);
-        assert_result(gpusync_timeline_query(timelines[i], &value), GPUSYNC_ERROR_EXECUTION);
-        assert_int_equal(value, 7);
-        assert_ok(gpusync_timeline_destroy(timelines[i]));
-    }
-    assert_ok(timeline_import(r.device, event, NULL, &timelines[0])); /* from the start */
-    assert_result(gpusync_timeline_wait(timelines[0], 0, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_timeline_destroy(timelines[0]));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void *signal_event(void *event)
-{
-    metal_event_signal(event, 12); /* above what is asked for */
-    return NULL;
-}
-
-static void test_the_listener_wakes_waiters_for_an_event_that_another_thread_signals(void **state)
-{
-    gpusync_timeline *timeline;
-    sleep_log log;
-    value_job jobs[3];
-    pthread_t thread;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_over(r.device, &event);
-    for (i = 0; i < 3; i++) value_job_start(&jobs[i], timeline, 10 + (uint64_t)i, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 3);
-    metal_event_signal(event, 9);
-    assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(counted(&log.unparks), 0);
-    thread = start(signal_event, event);
-    for (i = 0; i < 3; i++) assert_ok(value_job_join(&jobs[i]));
-    join(thread);
-    assert_int_equal(counted(&log.unparks), 3);
-    assert_int_equal(value_of(timeline), 12);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_encoded_signals_of_other_queues_wake_a_waiter(void **state)
-{
-    void *queue, *event, *buffer;
-    gpusync_timeline *timeline;
-    sleep_log log;
-    value_job job;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_REAL, &log);
-    log.stubborn = true;
-    queue = metal_queue_new(r.metal_device, 8);
-    timeline = timeline_over(r.device, &event);
-    value_job_start(&job, timeline, 2, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    buffer = metal_queue_command_buffer(queue);
-    softmetal_set_duration(buffer, MS(1));
-    metal_encode_signal(buffer, event, 2);
-    metal_commit(buffer);
-    assert_ok(value_job_join(&job));
-    metal_wait_until_completed(buffer);
-    metal_release(buffer);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    metal_release(queue);
-    close_rig(&r);
-}
-
-static uint64_t notifications(void) { return softmetal_message_count("notifyListener:atValue:block:"); }
-
-/* Sleepers for these values, one after another: each has come to rest, behind what it asks Metal for, before the next
-   one. */
-static void sleep_for(rig *r, const sleep_log *log, gpusync_timeline *timeline, value_job *jobs, const uint64_t *values,
-                      unsigned count)
-{
-    long parks = counted(&log->parks);
-    unsigned i;
     for (i = 0; i < count; i++) {
-        value_job_start(&jobs[i], timeline, values[i], GPUSYNC_FOREVER);
-        while (counted(&log->parks) <= parks + (long)i) sched_yield();
+        uint64_t before = value_of(timeline);
+        gpusync_result result = gpusync_timeline_signal(timeline, rows[i].value);
+        if (result != rows[i].result) print_error("the host signals %llu\n", (unsigned long long)rows[i].value);
+        assert_result(result, rows[i].result);
+        assert_int_equal(value_of(timeline), result == GPUSYNC_OK ? rows[i].value : before);
     }
-    await_sleepers(r->device, count);
 }
 
-/* The lowest value is registered for. The block that is called for it registers for the next one, above what the event
-   shows. */
-static void test_one_registration_at_a_time_serves_all_waiters(void **state)
+static void test_R3_the_host_signals_between_what_is_reached_and_what_is_sent(void **state)
 {
-    static const uint64_t values[] = {1, 1, 1, 2, 2, 2, 3, 3, 3}, more[] = {4, 5, 6, 8};
-    value_job jobs[9];
-    gpusync_timeline *timeline;
-    sleep_log log;
-    void *event;
-    unsigned i, k;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_over(r.device, &event);
-    sleep_for(&r, &log, timeline, jobs, values, 9);
-    for (i = 0; i < 9; i++) assert_result(gpusync_timeline_wait(timeline, values[i], 1, NULL), GPUSYNC_TIMEOUT);
-    assert_int_equal(notifications(), 1);
-    assert_int_equal(softmetal_live("block"), 1);
-    for (i = 1; i <= 3; i++) {
-        metal_event_signal(event, i);
-        for (k = 0; k < 3; k++) assert_ok(value_job_join(&jobs[3 * i - 3 + k]));
-        assert_true(softmetal_settle(SECONDS(10)));
-        assert_int_equal(counted(&log.unparks), 3 * i);
-        assert_int_equal(notifications(), i < 3 ? i + 1 : 3);
-        assert_int_equal(softmetal_live("block"), i < 3);
+    static const host_signal below[] = {{0, GPUSYNC_ERROR_NOT_RISING},
+                                        {9, GPUSYNC_ERROR_NOT_RISING},
+                                        {10, GPUSYNC_ERROR_NOT_RISING},
+                                        {20, GPUSYNC_ERROR_NOT_RISING},
+                                        {21, GPUSYNC_ERROR_NOT_RISING},
+                                        {25, GPUSYNC_ERROR_NOT_RISING},
+                                        {GPUSYNC_MAX_VALUE, GPUSYNC_ERROR_NOT_RISING},
+                                        {UINT64_MAX, GPUSYNC_ERROR_NOT_RISING},
+                                        {11, GPUSYNC_OK},
+                                        {11, GPUSYNC_ERROR_NOT_RISING},
+                                        {19, GPUSYNC_OK}};
+    static const host_signal above[] = {{20, GPUSYNC_ERROR_NOT_RISING},
+                                        {21, GPUSYNC_OK},
+                                        {GPUSYNC_MAX_VALUE + 1, GPUSYNC_ERROR_NOT_RISING},
+                                        {UINT64_MAX, GPUSYNC_ERROR_NOT_RISING},
+                                        {GPUSYNC_MAX_VALUE, GPUSYNC_OK},
+                                        {GPUSYNC_MAX_VALUE, GPUSYNC_ERROR_NOT_RISING}};
+    stage *s = stage_of(state);
+    unsigned host_sync;
+    for (host_sync = 0; host_sync < 2; host_sync++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_timeline *gate_of_held = new_timeline(s->device);
+        gpusync_ticket held;
+        signal_value(timeline, 10);
+        SUBMIT(s->q[0], SIGNALS(at(timeline, 20)), BUFFERS(new_buffer(s->q[0])), .flags = host_sync ? HOST_SYNC : 0);
+        held = SUBMIT(s->q[1], WAITS(at(gate_of_held, 1)), SIGNALS(at(timeline, 25)));
+        signal_rows(timeline, below, LENGTH(below)); /* the held 25 does not count */
+        finish_all(s);
+        assert_int_equal(value_of(timeline), 20);
+        signal_rows(timeline, above, LENGTH(above));
+        assert_ok(gpusync_timeline_fail(gate_of_held, NULL));
+        assert_result(gpusync_poll(s->q[1], held, NULL) == GPUSYNC_OK ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION,
+                      GPUSYNC_ERROR_EXECUTION);
+        finish_all(s);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_timeline_destroy(gate_of_held));
     }
-    sleep_for(&r, &log, timeline, jobs, more, 4);
-    metal_event_signal(event, 7); /* past three of them: one block tells of all, and registers for the fourth */
-    for (i = 0; i < 3; i++) assert_ok(value_job_join(&jobs[i]));
-    assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(counted(&log.unparks), 12);
-    assert_int_equal(notifications(), 5);
-    assert_int_equal(softmetal_live("block"), 1);
-    metal_event_signal(event, 8);
-    assert_ok(value_job_join(&jobs[3]));
-    assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(notifications(), 5);
-    assert_int_equal(softmetal_live("block"), 0);
-    assert_int_equal(softmetal_live("listener"), 1);
-    assert_int_equal(probe_registrations(), 1); /* which is the timeline's */
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_int_equal(probe_registrations(), 0);
-    metal_release(event);
-    close_rig(&r);
 }
 
-/* Waits, callbacks and held work: what is next is the lowest value of any of them. */
-static void test_the_next_registration_is_for_whatever_waits_next(void **state)
+/* Vulkan's ping-pong with the host: the GPU waits for 1 and signals 2, the host signals the 1. Where other code signals
+   the event, the work is on the GPU by then, and its 2 is sent. */
+static void test_R3_the_host_lets_work_go_that_signals_the_same_timeline(void **state)
 {
-    static const uint64_t values[] = {2, 6};
-    gpusync_timeline *timeline;
-    value_job jobs[2];
-    sleep_log log;
-    outcome o = {0};
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_over(r.device, &event);
-    sleep_for(&r, &log, timeline, jobs, values, 2);
-    on_value(timeline, 4, &o);
-    /* STRICT: the host waits. And what goes to the device, which waits itself, is not listened for. */
-    (void)SUBMIT(r.queue, NO_WORK(r.queue), WAITS(at(timeline, 3)), .flags = GPUSYNC_UNORDERED);
-    (void)SUBMIT(r.queue, NO_WORK(r.queue), WAITS(at(timeline, 5)), .flags = GPUSYNC_STRICT | GPUSYNC_UNORDERED);
-    assert_int_equal(notifications(), 1); /* 2 */
-    metal_event_signal(event, 2);
-    assert_ok(value_job_join(&jobs[0]));
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_int_equal(notifications(), 2); /* 4 */
-    metal_event_signal(event, 3);
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_int_equal(notifications(), 2);
-    assert_int_equal(calls_of(&o), 0);
-    metal_event_signal(event, 4);
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_int_equal(calls_of(&o), 1);
-    assert_int_equal(notifications(), 3); /* 5 */
-    assert_true(reports(r.device, "held for"));
-    metal_event_signal(event, 5);
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_false(reports(r.device, "held for"));
-    assert_int_equal(notifications(), 4); /* 6 */
-    metal_event_signal(event, 6);
-    assert_ok(value_job_join(&jobs[1]));
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_int_equal(notifications(), 4);
-    softmetal_finish_queue(r.metal_queue);
-    assert_ok(gpusync_queue_wait(r.queue, SECONDS(20)));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
+    stage *s = stage_of(state);
+    unsigned others;
+    for (others = 0; others < 2; others++) {
+        gpusync_timeline_desc desc = {.signalled_by_others = others};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *buffer = waiting(s->q[0], at(timeline, 1));
+        gpusync_ticket ticket;
+        encode_signal(s->q[0], buffer, at(timeline, 2));
+        ticket = commit(s->q[0], buffer);
+        assert_int_equal(is_sent(buffer), others);
+        assert_false(finish_next(s->q[0]));
+        signal_value(timeline, 1);
+        assert_int_equal(value_of(timeline), 1);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_int_equal(value_of(timeline), 2);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
 }
 
-/* A value below those that are registered for comes before them, so that it is registered for, too. */
-static void test_a_lower_value_is_registered_for_besides(void **state)
+/* K22: other code signals, too. What a wait or a query has called reached, the host may go on from. */
+static void test_R3_the_host_goes_on_from_a_value_that_it_was_told_of(void **state)
 {
-    static const uint64_t values[] = {3, 2, 1};
-    gpusync_timeline *timeline;
-    value_job jobs[3];
-    sleep_log log;
-    int at_once;
+    stage *s = stage_of(state);
+    uint64_t i;
+    for (i = 0; i < 4; i++) {
+        uint64_t now;
+        void *buffer = signalling(s->q[0], at(s->t[0], 2 * i + 1));
+        commit(s->q[0], buffer);
+        complete(buffer);
+        if (i & 1) while (value_of(s->t[0]) < 2 * i + 1) (void)!gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL);
+        else assert_ok(gpusync_timeline_wait(s->t[0], 2 * i + 1, SECONDS(60), NULL));
+        now = value_of(s->t[0]);
+        assert_int_equal(now, 2 * i + 1);
+        signal_value(s->t[0], now + 1);
+        finish_and_release(buffer);
+        assert_int_equal(value_of(s->t[0]), 2 * i + 2);
+    }
+}
+
+/* Metal's event may just store what is written: the host has to reckon with an event that falls. */
+static void let_events_fall(void)
+{
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.falling_events = true;
+    softmetal_set_quirks(&quirks);
+}
+
+/* The GPU signals 5 while the host is about to write 3, which it has found to be higher than what the event shows. */
+static void signal_before_the_host_writes(void *producer, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    softmetal_schedule(producer);
+    softmetal_execute(producer);
+}
+
+static void test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back(void **state)
+{
+    stage *s = stage_of(state);
+    void *producer = signalling(s->q[0], at(s->t[0], 5));
+    void *consumer = waiting(s->q[1], at(s->t[0], 5));
+    gpusync_ticket ticket;
+    commit(s->q[0], producer);
+    ticket = commit(s->q[1], consumer);
+    let_events_fall();
+    softmetal_set_message_hook(signal_before_the_host_writes, producer);
+    signal_value(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 3);
+    assert_int_equal(shown(s->t[0]), 3); /* it has fallen */
+    finish_next(s->q[0]);
+    assert_int_equal(value_of(s->t[0]), 5);
+    assert_int_equal(shown(s->t[0]), 5);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+}
+
+/* The host is about to write 3, and another thread's signal of 5 comes first. */
+static void signal_five_before_three_is_written(void *timeline, softmetal_phase phase, void *object,
+                                                const char *selector)
+{
+    gpusync_timeline *t = (gpusync_timeline *)timeline;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    signal_value(t, 5);
+    assert_int_equal(value_of(t), 5);
+    assert_int_equal(shown(t), 0); /* else the event would fall, to the 3 that is on its way */
+}
+
+static void test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way(void **state)
+{
+    stage *s = stage_of(state);
+    softmetal_set_message_hook(signal_five_before_three_is_written, s->t[0]);
+    signal_value(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 5);
+    assert_int_equal(shown(s->t[0]), 5);
+}
+
+/* -- S7: what is reached ------------------------------------------------------------------------------------------ */
+
+/* The event shows it as soon as the GPU has signalled; the rest of the buffer may still fail. */
+/* A message to Metal may take its time: who waits on the host is woken first. */
+static void note_unparks(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object;
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "setSignaledValue:") == 0)
+        *(unsigned long *)user = kit_now().unparks;
+}
+
+static void test_S5_a_thread_is_woken_before_metal_is_told_of_the_value(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned long unparks = 0;
+    job j = {0};
+    job_value(&j, s->t[0], 1, GPUSYNC_FOREVER);
+    await_parked(1);
+    softmetal_set_message_hook(note_unparks, &unparks);
+    signal_value(s->t[0], 1);
+    softmetal_set_message_hook(NULL, NULL);
+    assert_int_equal(unparks, 1);
+    assert_ok(job_end(&j));
+}
+
+static void test_S7_a_value_is_reached_when_its_work_has_succeeded(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = signalling(s->q[0], at(s->t[0], 1));
+    void *failing = signalling(s->q[0], at(s->t[0], 2));
+    commit(s->q[0], buffer);
+    commit(s->q[0], failing);
+    softmetal_schedule(buffer);
+    softmetal_execute(buffer);
+    assert_int_equal(shown(s->t[0]), 1);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffer);
+    assert_int_equal(value_of(s->t[0]), 1);
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    softmetal_fail_after_signals(failing, 1);
+    softmetal_finish(failing);
+    assert_int_equal(softmetal_outstanding(s->metal[0]), 0);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 1);
+}
+
+static void test_S7_a_value_that_is_reached_costs_a_wait_no_message(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t messages;
+    signal_value(s->t[0], 5);
+    messages = softmetal_thread_messages();
+    assert_ok(gpusync_timeline_wait(s->t[0], 5, GPUSYNC_FOREVER, NULL));
+    assert_ok(gpusync_timeline_wait(s->t[0], 0, 0, NULL));
+    assert_int_equal(softmetal_thread_messages(), messages);
+}
+
+/* -- waits -------------------------------------------------------------------------------------------------------- */
+
+static void test_S7_a_sleeping_wait_ends_with_its_own_value(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[4] = {{.which = 0}};
     unsigned i;
-    void *event;
-    rig r;
-    (void)state;
-    for (at_once = 0; at_once < 2; at_once++) {
-        open_rig(&r, SOFTMETAL_MANUAL, &log);
-        log.stubborn = true;
-        timeline = timeline_over(r.device, &event);
-        for (i = 0; i < 3; i++) {
-            sleep_for(&r, &log, timeline, &jobs[i], &values[i], 1);
-            assert_result(gpusync_timeline_wait(timeline, values[i], 1, NULL), GPUSYNC_TIMEOUT);
-            assert_int_equal(notifications(), i + 1);
-            assert_int_equal(softmetal_live("block"), i + 1);
-            assert_int_equal(probe_registrations(), 1);
+    for (i = 0; i < 4; i++) job_value(&jobs[i], s->t[0], 2 * i + 1, GPUSYNC_FOREVER);
+    await_parked(4);
+    signal_value(s->t[0], 2);
+    assert_ok(job_end(&jobs[0]));
+    signal_value(s->t[0], 4);
+    assert_ok(job_end(&jobs[1]));
+    assert_false(job_is_over(&jobs[2]));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 9)));
+    finish_all(s);
+    assert_ok(job_end(&jobs[2]));
+    assert_ok(job_end(&jobs[3]));
+}
+
+static void test_S4_a_wait_that_cannot_have_an_answer_says_so(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_wait_options options = {.error = &error};
+    memset(&error, 0x5A, sizeof error);
+    assert_result(gpusync_timeline_wait(s->t[0], GPUSYNC_MAX_VALUE, 1, &options), GPUSYNC_TIMEOUT);
+    assert_int_equal(error.ticket, INT64_C(0x5A5A5A5A5A5A5A5A)); /* not an error: unchanged */
+    assert_result(gpusync_timeline_wait(s->t[0], GPUSYNC_MAX_VALUE + 1, 0, NULL), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_timeline_wait(s->t[0], UINT64_MAX, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_NOT_RISING);
+    signal_value(s->t[0], 1); /* a wait that timed out has left nothing behind */
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
+}
+
+/* -- R13, T5: failure --------------------------------------------------------------------------------------------- */
+
+static void test_R13_T5_the_first_failure_answers_every_later_call(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .code = 77, .message = "no shader"};
+    gpusync_error other = {.result = GPUSYNC_ERROR_METAL_NIL};
+    gpusync_error error;
+    gpusync_wait_options options = {.error = &error};
+    void *open = signalling(s->q[0], at(s->t[0], 6));
+    void *waits = new_buffer(s->q[0]);
+    gpusync_ticket ticket = 77;
+    note notes[2] = {0};
+    signal_value(s->t[0], 5);
+    on_done(at(s->t[0], 6), &notes[0]);
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    memset(&reason, 0, sizeof reason); /* it was copied */
+    assert_result(gpusync_timeline_fail(s->t[0], &other), GPUSYNC_ERROR_COMPILE);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_COMPILE, 5);
+    assert_result(gpusync_timeline_wait(s->t[0], 6, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(error.result, GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(error.code, 77);
+    assert_string_equal(error.message, "no shader");
+    assert_int_equal(error.ticket, 0);
+    assert_ok(gpusync_timeline_wait(s->t[0], 5, 0, NULL)); /* T5: what was reached stays reached, later too */
+    on_done(at(s->t[0], 5), &notes[1]);
+    assert_noted(&notes[0], GPUSYNC_ERROR_COMPILE);
+    assert_noted(&notes[1], GPUSYNC_OK);
+    assert_result(gpusync_timeline_signal(s->t[0], 7), GPUSYNC_ERROR_COMPILE);
+    assert_result(gpusync_commit(s->q[0], open, &ticket), GPUSYNC_ERROR_COMPILE);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    assert_result(gpusync_encode_signal(s->q[0], waits, at(s->t[0], 7)), GPUSYNC_ERROR_COMPILE);
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, SIGNALS(at(s->t[0], 7))), GPUSYNC_ERROR_COMPILE);
+    assert_int_equal(ticket, 77);
+    encode_wait(s->q[0], waits, at(s->t[0], 6)); /* accepted, and the ticket tells */
+    ticket = commit(s->q[0], waits);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_COMPILE);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+static void test_R13_the_result_of_a_failure(void **state)
+{
+    static const struct {
+        int given;
+        gpusync_result result;
+    } rows[] = {{GPUSYNC_OK, GPUSYNC_ERROR_EXECUTION},
+                {GPUSYNC_TIMEOUT, GPUSYNC_ERROR_EXECUTION},
+                {GPUSYNC_NOT_READY, GPUSYNC_ERROR_EXECUTION},
+                {-1, GPUSYNC_ERROR_INVALID_ARGUMENT},
+                {-9, (gpusync_result)-9}, /* a number without a name */
+                {GPUSYNC_ERROR_CANCELLED, GPUSYNC_ERROR_CANCELLED},
+                {GPUSYNC_ERROR_COMPILE, GPUSYNC_ERROR_COMPILE},
+                {GPUSYNC_ERROR_COMPILE - 1, GPUSYNC_ERROR_EXECUTION},
+                {INT32_MIN, GPUSYNC_ERROR_EXECUTION}};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i <= LENGTH(rows); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_error reason = {0};
+        gpusync_result result = GPUSYNC_ERROR_EXECUTION;
+        if (i < LENGTH(rows)) {
+            reason.result = (gpusync_result)rows[i].given;
+            result = rows[i].result;
         }
-        for (i = 0; i < 3; i++) assert_result(gpusync_timeline_wait(timeline, values[i], 1, NULL), GPUSYNC_TIMEOUT);
-        assert_int_equal(notifications(), 3);
-        for (i = at_once ? 3 : 1; i <= 3; i++) {
-            metal_event_signal(event, i);
-            assert_ok(value_job_join(&jobs[3 - i]));
-            assert_int_equal(value_of(timeline), i);
+        assert_ok(gpusync_timeline_fail(timeline, i < LENGTH(rows) ? &reason : NULL));
+        assert_failed_at(timeline, result, 0);
+        assert_result(gpusync_timeline_wait(timeline, 1, 0, NULL), result);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+static void test_R13_a_failure_wakes_sleepers_and_ends_held_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error reason = {.result = GPUSYNC_ERROR_NO_DEVICE};
+    gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    job jobs[2] = {{.which = 0}};
+    job_value(&jobs[0], s->t[0], 1, GPUSYNC_FOREVER);
+    job_wait(&jobs[1], s->q[0], held, GPUSYNC_FOREVER);
+    await_parked(2);
+    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    assert_result(job_end(&jobs[0]), GPUSYNC_ERROR_NO_DEVICE);
+    assert_result(job_end(&jobs[1]), GPUSYNC_ERROR_NO_DEVICE);
+    assert_int_equal(jobs[1].error.ticket, held);
+    assert_true(jobs[1].error.inherited);
+    assert_int_equal(jobs[1].error.origin, 0); /* no work failed */
+    assert_false(jobs[1].error.ran);
+}
+
+/* No GPU wait hangs on an own event; an imported one is not written. */
+static void test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned imported;
+    for (imported = 0; imported < 2; imported++) {
+        void *event = imported ? metal_shared_event_new(s->metal_device) : NULL;
+        gpusync_timeline_desc desc = {.shared_event = event};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *runs = signalling(s->q[0], at(timeline, 1));
+        void *waits = waiting(s->q[1], at(timeline, 1));
+        gpusync_ticket producer = commit(s->q[0], runs);
+        gpusync_ticket consumer = commit(s->q[1], waits);
+        assert_true(is_sent(waits));
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        assert_int_equal(finish_next(s->q[1]), !imported);
+        if (imported) {
+            assert_int_equal(metal_event_value(event), 0);
+            assert_result(gpusync_poll(s->q[1], consumer, NULL), GPUSYNC_NOT_READY); /* the GPU uses its memory */
+        } else {
+            assert_result(gpusync_poll(s->q[1], consumer, NULL), GPUSYNC_ERROR_EXECUTION);
+            assert_true(metal_event_value(gpusync_timeline_metal(timeline, NULL)) == UINT64_MAX);
         }
-        for (i = 0; i < 2 && at_once; i++) assert_ok(value_job_join(&jobs[2 - i]));
-        assert_int_equal(counted(&log.unparks), 3);
-        assert_true(softmetal_settle(SECONDS(10)));
-        assert_int_equal(softmetal_live("block"), 0);
-        if (at_once) assert_int_equal(notifications(), 3);
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[1], consumer, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_poll(s->q[0], producer, NULL)); /* it was only to signal it */
+        assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
         assert_ok(gpusync_timeline_destroy(timeline));
         metal_release(event);
-        close_rig(&r);
     }
 }
 
-static void test_registrations_that_have_served_do_not_pile_up(void **state)
+/* The GPU's signal of work that was sent before comes behind the value that means failure: after the call that failed the
+   timeline, or while that still writes. */
+static void end_behind_the_write(void *queue, softmetal_phase phase, void *object, const char *selector)
 {
-    gpusync_timeline *timeline;
-    uint64_t i;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(r.device, &event);
-    for (i = 1; i <= 1000; i++) {
-        assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
-        assert_in_range(notifications(), 1, i);
-        metal_event_signal(event, i);
-        if (i % 10) continue;
-        assert_true(softmetal_settle(SECONDS(10)));
-        assert_int_equal(softmetal_live("block"), 0);
-        assert_int_equal(probe_registrations(), 1);
+    (void)object;
+    if (phase != SOFTMETAL_AFTER || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    finish_next((gpusync_queue *)queue);
+}
+
+static void test_R13_the_event_of_a_failed_timeline_is_failed_again_behind_a_late_signal(void **state)
+{
+    stage *s = stage_of(state);
+    int writes;
+    let_events_fall();
+    for (writes = 0; writes < 2; writes++) {
+        gpusync_timeline *timeline = timeline_from(s->device, NULL);
+        commit(s->q[0], signalling(s->q[0], at(timeline, 3)));
+        if (writes) softmetal_set_message_hook(end_behind_the_write, s->q[0]);
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        finish_all(s);
+        assert_true(shown(timeline) == UINT64_MAX); /* else other code that waits for more would wait for ever */
+        assert_ok(gpusync_timeline_destroy(timeline));
     }
+}
+
+/* The host is about to write a value of its own to the event. */
+static void fail_before_the_host_writes(void *timeline, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    assert_ok(gpusync_timeline_fail((gpusync_timeline *)timeline, NULL));
+}
+
+static void test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_shared_event_new(s->metal_device);
+    gpusync_timeline_desc desc = {.shared_event = event};
+    gpusync_timeline *timeline = timeline_from(s->device, &desc);
+    softmetal_set_message_hook(fail_before_the_host_writes, timeline);
+    signal_value(timeline, 3);
+    assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 3);
+    assert_int_equal(shown(timeline), 3);
     assert_ok(gpusync_timeline_destroy(timeline));
     metal_release(event);
-    close_rig(&r);
 }
 
-/* Metal ends the process, on some systems, when too many blocks wait for one event. A value that does not come is
-   registered for once, whatever is told of meanwhile: for a sleeper, for waits that give up and come again, and for
-   those that were there before lower ones. */
-static void test_registrations_for_a_value_that_does_not_come_do_not_pile_up(void **state)
+static void test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds(void **state)
 {
-    enum { FAR = 1000, FALLING = 20 };
-    static const uint64_t far[] = {FAR};
-    gpusync_timeline *timeline;
-    softmetal_quirks quirks;
-    gpusync_point points[2];
-    outcome told = {0};
-    value_job job;
-    sleep_log log;
-    uint64_t i, value = 0;
-    size_t which;
-    void *event;
-    rig r;
+    static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC};
+    stage *s = stage_of(state);
+    unsigned i;
+    for (i = 0; i < LENGTH(kinds); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_ticket sent = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)),
+                                     .flags = kinds[i]);
+        gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(s->q[0])),
+                                     SIGNALS(at(timeline, 2), at(s->t[1], i + 1)), .flags = kinds[i]);
+        assert_ok(gpusync_timeline_fail(timeline, NULL));
+        signal_value(s->t[0], i + 1);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], sent, NULL));
+        assert_ok(gpusync_poll(s->q[0], held, NULL));
+        assert_int_equal(value_of(s->t[1]), i + 1);
+        assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+/* -- R12: order_only ---------------------------------------------------------------------------------------------- */
+
+static void test_R12_failure_does_not_pass_along_an_order_only_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    void *upload = signalling(s->q[0], at(s->t[0], 1));
+    gpusync_ticket failed, frames[3];
+    unsigned i;
+    softmetal_fail_as(upload, SOFTMETAL_OUT_OF_MEMORY, NULL);
+    failed = commit(s->q[0], upload);
+    frames[0] = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1))); /* on the GPU already */
+    frames[1] = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])), .flags = HOST_SYNC);
+    assert_false(finish_next(s->q[1]));
+    finish_all(s);
+    frames[2] = commit(s->q[2], waiting(s->q[2], at(s->t[0], 1))); /* later */
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
+    for (i = 0; i < 3; i++) assert_ok(gpusync_poll(s->q[i ? 2 : 1], frames[i], NULL));
+    assert_int_equal(value_of(s->t[0]), 1);
+    assert_int_equal(shown(s->t[0]), 1);
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 2)));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 2); /* the next upload */
+}
+
+typedef enum never_ran {
+    CANCELLED,
+    WAIT_FAILED,
+    OVERTAKEN, /* another of its signals is */
+    A_FAILURE_STICKS,
+    DEVICE_LOST, /* that held work has not run is known then, too */
+    QUEUE_DESTROYED,
+    WAYS
+} never_ran;
+
+/* Has the held work of the queue end so. It waits for `go`, and signals 1 of `other`. */
+static void end_unsent(stage *s, never_ran way, gpusync_queue *queue, gpusync_timeline *go, gpusync_timeline *other)
+{
+    if (way == CANCELLED) assert_ok(gpusync_queue_cancel_held(queue));
+    if (way == WAIT_FAILED) assert_ok(gpusync_timeline_fail(go, NULL));
+    if (way == OVERTAKEN) signal_value(other, 1);
+    if (way == A_FAILURE_STICKS || way == DEVICE_LOST) {
+        void *culprit = new_buffer(way == DEVICE_LOST ? s->q[1] : queue);
+        softmetal_fail_as(culprit, way == DEVICE_LOST ? SOFTMETAL_SUBMISSIONS_IGNORED : SOFTMETAL_PAGE_FAULT, NULL);
+        SUBMIT(way == DEVICE_LOST ? s->q[1] : queue, BUFFERS(culprit), .flags = UNORDERED);
+        softmetal_finish(culprit);
+    }
+    if (way == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
+}
+
+static void test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work(void **state)
+{
+    static const gpusync_timeline_desc order = {.order_only = true};
+    static const gpusync_queue_desc sticky = {.sticky_failure = true};
+    static const gpusync_result results[] = {GPUSYNC_ERROR_CANCELLED,   GPUSYNC_ERROR_EXECUTION,
+                                             GPUSYNC_ERROR_NOT_RISING,  GPUSYNC_ERROR_EXECUTION,
+                                             GPUSYNC_ERROR_DEVICE_LOST, GPUSYNC_OK};
+    unsigned way;
     (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
+    for (way = 0; way < WAYS; way++) {
+        stage s;
+        gpusync_timeline *timeline, *go, *other;
+        gpusync_queue *queue = NULL;
+        gpusync_ticket ticket;
+        gpusync_ticket consumer;
+        bool lives = way != QUEUE_DESTROYED;
+        stage_open(&s, &(stage_desc){.queues = 2});
+        timeline = timeline_from(s.device, &order);
+        go = new_timeline(s.device);
+        other = new_timeline(s.device);
+        assert_ok(gpusync_queue_create(s.device, &sticky, &queue));
+        commit(s.q[0], signalling(s.q[0], at(timeline, 5)));
+        ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7), at(other, 1)));
+        consumer = SUBMIT(s.q[1], WAITS(at(timeline, 7)));
+        end_unsent(&s, (never_ran)way, queue, go, other);
+        if (lives) assert_result(gpusync_poll(queue, ticket, NULL), results[way]); /* at once */
+        assert_int_equal(value_of(timeline), 0); /* not before 5: what waits for 5 may not go */
+        signal_value(timeline, 4);
+        assert_result(gpusync_timeline_signal(timeline, 6), GPUSYNC_ERROR_NOT_RISING);
+        finish_all(&s);
+        assert_int_equal(value_of(timeline), 7);
+        assert_int_equal(shown(timeline), 7);
+        finish_all(&s);
+        assert_result(gpusync_poll(s.q[1], consumer, NULL),
+                      way == DEVICE_LOST ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK); /* it was held, too */
+        if (lives) assert_ok(gpusync_queue_destroy(queue));
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_timeline_destroy(go));
+        assert_ok(gpusync_timeline_destroy(other));
+        stage_close(&s);
+    }
+}
+
+/* Until raised, the value of work that never ran counts as held: lower ones go, and a higher one takes it along. */
+static void test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held(void **state)
+{
+    stage *s = stage_of(state);
+    void *six = waiting(s->q[2], at(s->t[0], 5));
+    void *eight = waiting(s->q[2], at(s->t[0], 6));
+    gpusync_ticket ticket;
+    encode_signal(s->q[2], six, at(s->t[0], 6));
+    encode_signal(s->q[2], eight, at(s->t[0], 8));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    ticket = SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 7)));
+    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    commit(s->q[2], six); /* below the 7 that nothing has sent */
+    assert_true(is_sent(six));
+    commit(s->q[2], eight); /* ping-pong: it goes at once, and overtakes the 7 */
+    assert_true(is_sent(eight));
+    finish_next(s->q[0]);
+    assert_int_equal(value_of(s->t[0]), 5);
+    finish_next(s->q[2]);
+    assert_int_equal(value_of(s->t[0]), 6);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 8);
+    assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_CANCELLED);
+}
+
+/* Where Metal had the work, it counts as sent. */
+static void test_R12_until_raised_the_value_of_failed_work_counts_as_sent(void **state)
+{
+    stage *s = stage_of(state);
+    void *seven = waiting(s->q[1], at(s->t[0], 5));
+    void *six = waiting(s->q[2], at(s->t[0], 5));
+    gpusync_ticket ticket;
+    encode_signal(s->q[1], seven, at(s->t[0], 7));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    ticket = commit(s->q[1], seven);
+    assert_true(is_sent(seven));
+    metal_retain(seven);
+    softmetal_time_out(seven);
+    finish_and_release(seven);
+    assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_EXECUTION); /* the ticket does not wait */
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_result(gpusync_encode_signal(s->q[2], six, at(s->t[0], 6)), GPUSYNC_ERROR_NOT_RISING);
+    assert_ok(gpusync_command_buffer_discard(s->q[2], six));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 7);
+    assert_int_equal(shown(s->t[0]), 7);
+}
+
+/* What has settled and waits for a lower value then has nothing to raise any more: nothing of it is left at the end. */
+static void test_R12_a_failure_drops_a_value_that_was_to_be_raised(void **state)
+{
+    stage *s = stage_of(state);
+    void *seven = waiting(s->q[1], at(s->t[0], 5));
+    encode_signal(s->q[1], seven, at(s->t[0], 7));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    commit(s->q[1], seven);
+    metal_retain(seven);
+    softmetal_time_out(seven);
+    finish_and_release(seven);
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    finish_all(s); /* the stage asks that nothing is left */
+}
+
+static void test_R12_an_imported_event_is_raised_too(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_shared_event_new(s->metal_device);
+    gpusync_timeline_desc desc = {.shared_event = event, .order_only = true};
+    gpusync_timeline *timeline = timeline_from(s->device, &desc);
+    void *buffer = signalling(s->q[0], at(timeline, 3));
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_int_equal(value_of(timeline), 3);
+    assert_int_equal(metal_event_value(event), 3);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+}
+
+static void test_R12_fail_fails_an_order_only_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 0);
+}
+
+/* S8: nothing tells whether abandoned work has ended. */
+static void test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has(void **state)
+{
+    stage *s = stage_of(state);
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), SIGNALS(at(s->t[1], 1)));
+    assert_ok(gpusync_queue_abandon(s->q[0]));
+    s->q[0] = NULL;
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_DESTROYED, 0);
+    assert_int_equal(value_of(s->t[1]), 1); /* held work never ran: that is known */
+}
+
+/* R11: as if held work had never run. */
+static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = signalling(s->q[0], at(s->t[0], 4));
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    assert_int_equal(value_of(s->t[0]), 4);
+    assert_int_equal(shown(s->t[0]), 4);
+}
+
+/* R4: the discard lets the higher value go, though the lower one is still to be raised. */
+static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go(void **state)
+{
+    stage *s = stage_of(state);
+    void *open = signalling(s->q[0], at(s->t[0], 5));
+    void *higher = waiting(s->q[1], at(s->t[0], 3));
+    gpusync_ticket ticket;
+    encode_signal(s->q[1], higher, at(s->t[0], 6));
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    commit(s->q[2], signalling(s->q[2], at(s->t[0], 3)));
+    ticket = commit(s->q[1], higher);
+    assert_false(is_sent(higher));
+    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+    assert_true(is_sent(higher));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 6);
+}
+
+/* -- R18: values of other code ------------------------------------------------------------------------------------ */
+
+static void test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent(void **state)
+{
+    static const struct {
+        uint64_t shows, value;
+    } rows[] = {{1, 1}, {3, 3}, {4, 4}, {5, 4}, {6, 4}, {9, 4}};
+    stage *s = stage_of(state);
+    size_t i;
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    for (i = 0; i < LENGTH(rows); i++) {
+        other_code_signals(s->t[0], rows[i].shows);
+        assert_int_equal(value_of(s->t[0]), rows[i].value);
+        assert_ok(gpusync_timeline_wait(s->t[0], rows[i].value, 0, NULL));
+        assert_result(gpusync_timeline_wait(s->t[0], rows[i].value + 1, 0, NULL), GPUSYNC_TIMEOUT);
+    }
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 9);
+}
+
+/* Nobody looks, and no listener is to tell of a value that the event shows already: the end of the own work does. */
+static void test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work(void **state)
+{
+    stage *s = stage_of(state);
+    note seven = {0};
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    other_code_signals(s->t[0], 7);
+    on_done(at(s->t[0], 7), &seven);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(calls_of(&seven), 0);
+    assert_true(finish_next(s->q[0]));
+    assert_noted(&seven, GPUSYNC_OK);
+}
+
+/* What the GPU has passed by such a value has not ended for the host. */
+static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(void **state)
+{
+    stage *s = stage_of(state);
+    void *failing = signalling(s->q[1], at(s->t[1], 1));
+    void *buffer = waiting(s->q[0], at(s->t[1], 1));
+    gpusync_ticket ticket;
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[2], signalling(s->q[2], at(s->t[0], 5)));
+    commit(s->q[1], failing);
+    encode_wait(s->q[0], buffer, at(s->t[0], 7));
+    ticket = commit(s->q[0], buffer);
+    assert_true(is_sent(buffer));
+    other_code_signals(s->t[0], 7);
+    assert_true(finish_next(s->q[1]));
+    assert_true(finish_next(s->q[0])); /* one of the two has failed, the other one is not over */
+    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_true(finish_next(s->q[2]));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_true(gpusync_is_done(s->q[0], ticket));
+}
+
+typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
+
+/* Unordered work holds up no work behind it, so that has to end before the value is believed. */
+static void test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = UNORDERED);
+    encode_signal(s->q[0], buffer, at(s->t[0], 5));
+    commit(s->q[0], buffer);
+    other_code_signals(s->t[0], 7);
+    assert_true(finish_next(s->q[0]));
+    assert_true(finish_next(s->q[0])); /* the wait's buffer, and the program's */
+    assert_int_equal(value_of(s->t[0]), 4);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_true(finish_next(s->q[0]));
+    assert_int_equal(value_of(s->t[0]), 7);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+}
+
+/* Other code has passed a signal of our own, of work that is to end behind what waits for other code. The GPU is done
+   with both. */
+static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed(void **state)
+{
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    stage *s = stage_of(state);
+    unsigned by, later;
+    for (by = 0; by <= LOOKERS; by++) { /* the last one: none but destroy */
+        for (later = 0; later < 2; later++) {
+            gpusync_timeline *timeline = timeline_from(s->device, &others);
+            gpusync_queue *queue = NULL;
+            note notes[2] = {0};
+            void *buffers[2];
+            assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+            buffers[0] = waiting(queue, at(timeline, 10));
+            buffers[1] = signalling(queue, at(timeline, 5));
+            commit(queue, buffers[0]);
+            commit(queue, buffers[1]);
+            other_code_signals(timeline, 10);
+            on_done(ticket_at(queue, 1), &notes[0]);
+            on_done(ticket_at(queue, 2), &notes[1]);
+            complete(buffers[0]);
+            complete(buffers[1]);
+            finish_and_release(buffers[later]);
+            assert_false(gpusync_is_done(queue, 2));
+            finish_and_release(buffers[1 - later]);
+            if (by == A_WAIT) assert_ok(gpusync_wait(queue, 1, SECONDS(10), NULL));
+            while (by == A_POLL && gpusync_poll(queue, 1, NULL) == GPUSYNC_NOT_READY) {} /* a slice at most */
+            if (by == RUN_CALLBACKS) assert_ok(gpusync_device_run_callbacks(s->device, 0, NULL));
+            assert_true(by == LOOKERS || gpusync_in_flight(queue) == 0);
+            if (by == LOOKERS && later == 0) assert_int_equal(gpusync_in_flight(queue), 0); /* nor is a look needed */
+            assert_ok(gpusync_queue_destroy(queue));
+            assert_noted(&notes[0], GPUSYNC_OK);
+            assert_noted(&notes[1], GPUSYNC_OK);
+            assert_in_order(notes, 2);
+            assert_int_equal(value_of(timeline), 10);
+            assert_ok(gpusync_timeline_destroy(timeline));
+        }
+    }
+}
+
+/* What other code has brought is there for what waits for it, though work behind it in the queue is to signal the same
+   value, or a lower one, and fails. The timeline fails in the turn of that work. */
+static void test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none(void **state)
+{
+    static const struct {
+        uint64_t waits, signals;
+        bool fails, order_only;
+    } rows[] = {{1, 1, false, false}, {1, 1, true, false}, {2, 1, true, false}, {2, 1, true, true}, {1, 2, true, false}};
+    stage *s = stage_of(state);
+    size_t i;
+    for (i = 0; i < LENGTH(rows); i++) {
+        gpusync_timeline_desc desc = {.signalled_by_others = true, .order_only = rows[i].order_only};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *behind = signalling(s->q[0], at(timeline, rows[i].signals));
+        gpusync_ticket waits = commit(s->q[0], waiting(s->q[0], at(timeline, rows[i].waits)));
+        gpusync_ticket signals;
+        if (rows[i].fails) softmetal_fail_as(behind, SOFTMETAL_PAGE_FAULT, NULL);
+        signals = commit(s->q[0], behind);
+        other_code_signals(timeline, rows[i].waits);
+        finish_all(s);
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        while (gpusync_in_flight(s->q[0])) (void)!gpusync_poll(s->q[0], signals, NULL); /* a slice at most */
+        assert_ok(gpusync_poll(s->q[0], waits, NULL));
+        assert_result(gpusync_poll(s->q[0], signals, NULL), rows[i].fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_result(gpusync_timeline_wait(timeline, 9, 0, NULL),
+                      rows[i].fails && !rows[i].order_only ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_TIMEOUT);
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
+}
+
+/* A signal of work that the GPU has ended, and that fails by what it waits for: its turn is behind work that is not over.
+   What the event shows then is its value, and not reached. */
+static void test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_that_signals_it(void **state)
+{
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = timeline_from(s->device, &others);
+    void *first = signalling(s->q[3], at(s->t[0], 1)), *last = new_buffer(s->q[3]);
+    void *fails = signalling(s->q[2], at(s->t[1], 1));
+    void *signals = waiting(s->q[0], at(s->t[1], 1)), *reads = waiting(s->q[1], at(timeline, 1));
+    gpusync_ticket tickets[2];
+    SUBMIT(s->q[3], BUFFERS(first, last));
+    softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[2], fails);
+    commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    encode_signal(s->q[0], signals, at(timeline, 1));
+    tickets[0] = commit(s->q[0], signals);
+    tickets[1] = commit(s->q[1], reads);
+    softmetal_finish(first);
+    finish_next(s->q[0]);
+    softmetal_finish(fails);
+    finish_next(s->q[0]);
+    finish_next(s->q[1]);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(metal_event_value(gpusync_timeline_metal(timeline, NULL)), 1);
+    assert_int_equal(value_of(timeline), 0);
+    assert_result(gpusync_poll(s->q[0], tickets[0], NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(s->q[1], tickets[1], NULL), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], tickets[0], NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_poll(s->q[1], tickets[1], NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_timeline_destroy(timeline));
+}
+
+/* It has failed, and its turn to say so is yet to come. */
+static void test_R18_the_event_is_not_believed_past_own_work_that_has_failed(void **state)
+{
+    stage *s = stage_of(state);
+    void *failing = metal_retain(signalling(s->q[0], at(s->t[0], 5)));
+    uint64_t value = 0;
+    softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
+    commit_new(s->q[0]);
+    commit(s->q[0], failing);
+    softmetal_finish(failing);
+    other_code_signals(s->t[0], 7);
+    assert_int_equal(value_of(s->t[0]), 4);
+    assert_result(gpusync_timeline_wait(s->t[0], 5, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_true(finish_next(s->q[0]));
+    assert_result(gpusync_timeline_query(s->t[0], &value), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(value, 4);
+    metal_release(failing);
+}
+
+/* A's signal is believed while A waits for its turn; what was to be raised behind it is raised then. */
+static void test_R12_R18_a_value_behind_one_that_is_believed_is_raised(void **state)
+{
+    stage *s = stage_of(state);
+    void *waits = waiting(s->q[0], at(s->t[1], 1));
+    void *brings = signalling(s->q[2], at(s->t[1], 1));
+    gpusync_ticket ticket;
+    encode_signal(s->q[0], waits, at(s->t[0], 3));
+    commit(s->q[2], brings);
+    ticket = commit(s->q[0], waits);
+    commit(s->q[1], signalling(s->q[1], at(s->t[0], 4))); /* held: 3 is sent, and not reached */
+    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    complete(brings);
+    complete(waits);
+    finish_and_release(waits); /* its handler comes before that of what it waited for */
+    finish_and_release(brings);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 4);
+    assert_int_equal(shown(s->t[0]), 4);
+}
+
+/* Another process has signalled 7, and nothing of gpusync's has looked since: work that is encoded now neither signals
+   below it, nor has the GPU wait for it. */
+static void test_R18_work_that_is_encoded_knows_what_the_event_shows(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
+    other_code_signals(s->t[0], 7);
+    assert_result(gpusync_encode_signal(s->q[0], buffer, at(s->t[0], 7)), GPUSYNC_ERROR_NOT_RISING);
+    other_code_signals(s->t[0], 9);
+    encode_wait(s->q[0], buffer, at(s->t[0], 9));
+    assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
+    encode_signal(s->q[0], buffer, at(s->t[0], 10));
+    commit(s->q[0], buffer);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 10);
+}
+
+static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
+{
+    stage *s = stage_of(state);
+    uint64_t value;
+    other_code_signals(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
+    value = softmetal_message_count("signaledValue");
+    assert_int_equal(value_of(s->t[0]), 0);
+    assert_int_equal(softmetal_message_count("signaledValue"), value);
+}
+
+static void test_R18_an_imported_event_starts_where_it_stands(void **state)
+{
+    static const uint64_t stands[] = {0, 7, GPUSYNC_MAX_VALUE, GPUSYNC_MAX_VALUE + 1, UINT64_MAX - 1};
+    stage *s = stage_of(state);
+    void *event;
+    gpusync_timeline *timeline;
+    gpusync_timeline_desc desc = {.initial_value = 99};
+    uint64_t base = 5;
+    size_t i;
+    for (i = 0; i < LENGTH(stands); i++) {
+        event = metal_shared_event_new(s->metal_device);
+        if (stands[i]) metal_event_signal(event, stands[i]);
+        desc.shared_event = event;
+        timeline = timeline_from(s->device, &desc);
+        assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
+        assert_int_equal(base, 0);
+        assert_int_equal(value_of(timeline), stands[i] < GPUSYNC_MAX_VALUE ? stands[i] : GPUSYNC_MAX_VALUE);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(softmetal_retain_count(event), 1);
+        metal_release(event);
+    }
+    event = metal_shared_event_new(s->metal_device);
+    metal_event_signal(event, UINT64_MAX);
+    desc.shared_event = event;
+    timeline = timeline_from(s->device, &desc);
+    assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+}
+
+static void test_R18_the_value_of_failure_on_the_event_fails_the_timeline(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(new_buffer(s->q[0])));
+    void *event = gpusync_timeline_metal(s->t[0], NULL);
+    other_code_signals(s->t[0], 3);
+    assert_int_equal(value_of(s->t[0]), 3);
+    metal_event_signal(event, UINT64_MAX);
+    assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 3);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R18_a_failed_timeline_does_not_read_its_event_any_more(void **state)
+{
+    stage *s = stage_of(state);
+    void *event = metal_shared_event_new(s->metal_device);
+    gpusync_timeline_desc desc = {.shared_event = event};
+    gpusync_timeline *timeline = timeline_from(s->device, &desc);
+    uint64_t reads;
+    metal_event_signal(event, 2);
+    assert_int_equal(value_of(timeline), 2);
+    assert_ok(gpusync_timeline_fail(timeline, NULL));
+    metal_event_signal(event, 9);
+    reads = softmetal_message_count("signaledValue");
+    assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 2);
+    assert_ok(gpusync_timeline_wait(timeline, 2, 0, NULL));
+    assert_result(gpusync_timeline_wait(timeline, 3, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(softmetal_message_count("signaledValue"), reads);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    metal_release(event);
+}
+
+static void test_R18_the_listener_ends_waits_callbacks_and_held_work(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), .flags = HOST_SYNC);
+    note notes[3] = {0};
+    job j = {0};
+    on_done(at(s->t[0], 1), &notes[0]);
+    on_done(at(s->t[0], 3), &notes[1]);
+    on_done(ticket_at(s->q[0], held), &notes[2]);
+    job_value(&j, s->t[0], 3, GPUSYNC_FOREVER);
+    await_parked(1);
+    other_code_signals(s->t[0], 1);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_noted(&notes[0], GPUSYNC_OK);
+    assert_int_equal(calls_of(&notes[2]), 0);
+    other_code_signals(s->t[0], 2);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_noted(&notes[2], GPUSYNC_OK);
+    assert_true(gpusync_is_done(s->q[0], held));
+    assert_int_equal(calls_of(&notes[1]), 0);
+    other_code_signals(s->t[0], 3);
+    assert_ok(job_end(&j));
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_noted(&notes[1], GPUSYNC_OK);
+}
+
+/* Metal ends the process, on some systems, when too many blocks wait for one event. */
+static void test_R18_blocks_of_listeners_do_not_pile_up(void **state)
+{
+    stage *s = stage_of(state);
+    softmetal_quirks quirks;
+    note n = {0};
+    uint64_t i;
     softmetal_get_quirks(&quirks);
     quirks.refused_listeners = true;
     softmetal_set_quirks(&quirks);
-    timeline = timeline_over(r.device, &event);
-    for (i = 0; i < FALLING; i++) on_value(timeline, FALLING - i, &told);
-    assert_int_equal(softmetal_live("block"), FALLING);
-    while (value < FALLING) {
-        metal_event_signal(event, ++value);
-        assert_true(softmetal_settle(SECONDS(10)));
-        assert_int_equal(softmetal_live("block"), FALLING - value);
-        assert_int_equal(notifications(), FALLING);
+    on_done(at(s->t[0], 100000), &n); /* never comes */
+    for (i = 1; i <= 300; i++) {
+        assert_result(gpusync_timeline_wait(s->t[0], i, 1, NULL), GPUSYNC_TIMEOUT);
+        assert_result(gpusync_timeline_wait(s->t[0], 50000, 1, NULL), GPUSYNC_TIMEOUT);
+        other_code_signals(s->t[0], i);
     }
-    for (i = 0; i < 150; i++) {
-        points[0] = at(timeline, FAR);
-        points[1] = at(timeline, value + 1);
-        assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, 1, NULL, &which), GPUSYNC_TIMEOUT);
-        assert_in_range(softmetal_live("block"), 1, 2);
-        metal_event_signal(event, ++value);
-        assert_true(softmetal_settle(SECONDS(10)));
-        assert_in_range(softmetal_live("block"), 0, 1);
-    }
-    log.stubborn = true;
-    sleep_for(&r, &log, timeline, &job, far, 1);
-    for (i = 0; i < 150; i++) {
-        assert_result(gpusync_timeline_wait(timeline, value + 1, 1, NULL), GPUSYNC_TIMEOUT);
-        assert_in_range(softmetal_live("block"), 1, 2);
-        metal_event_signal(event, ++value);
-        assert_true(softmetal_settle(SECONDS(10)));
-        assert_int_equal(softmetal_live("block"), 1);
-    }
-    metal_event_signal(event, FAR);
-    assert_ok(value_job_join(&job));
-    assert_true(softmetal_settle(SECONDS(10)));
-    assert_int_equal(softmetal_live("block"), 0);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_in_range(softmetal_live("block"), 0, 3);
+    assert_int_equal(calls_of(&n), 0);
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
+    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
 }
 
-static void test_a_listener_that_comes_after_the_timeline_touches_nothing(void **state)
+/* Each lower value needs a block of its own; beyond some gpusync asks for none, and looks find the values. */
+static void test_R18_blocks_for_falling_values_do_not_pile_up(void **state)
 {
-    softmetal_timing timing;
-    gpusync_timeline *timeline;
-    sleep_log log;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    softmetal_get_timing(&timing);
-    timing.event_listener.min_ns = timing.event_listener.max_ns = MS(5);
-    softmetal_set_timing(&timing);
-    for (i = 0; i < 6; i++) {
-        timeline = timeline_over(r.device, &event);
-        assert_result(gpusync_timeline_wait(timeline, 4, 1, NULL), GPUSYNC_TIMEOUT);
-        assert_result(gpusync_timeline_wait(timeline, 3, 1, NULL), GPUSYNC_TIMEOUT); /* lower: a second block */
-        assert_int_equal(softmetal_live("block"), 2);
-        if (i % 2) metal_event_signal(event, 4); /* due, but not yet */
-        assert_ok(gpusync_timeline_destroy(timeline));
-        if (i % 2 == 0) assert_int_equal(probe_registrations(), 1); /* what the blocks lead to */
-        if (i % 3) metal_event_signal(event, 5);
-        if (i == 5) { /* not even a device */
-            assert_ok(gpusync_queue_destroy(r.queue));
-            r.queue = NULL;
-            rig_close(&r);
+    stage *s = stage_of(state);
+    static note notes[300];
+    softmetal_quirks quirks;
+    unsigned i;
+    softmetal_get_quirks(&quirks);
+    quirks.refused_listeners = true; /* the 101st ends the process */
+    softmetal_set_quirks(&quirks);
+    memset(notes, 0, sizeof notes);
+    for (i = 0; i < LENGTH(notes); i++) on_done(at(s->t[0], 1000 - i), &notes[i]);
+    assert_true(softmetal_live("block") < 100);
+    other_code_signals(s->t[0], 1000);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    for (i = 0; i < LENGTH(notes); i++) assert_noted(&notes[i], GPUSYNC_OK);
+}
+
+/* A listener that is asked for a value which the event shows already tells at once. While the value is not believed,
+   for work of our own is to signal a lower one, that would never end. */
+static void test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows(void **state)
+{
+    stage *s = stage_of(state);
+    note n = {0};
+    uint64_t asked;
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
+    other_code_signals(s->t[0], 5);
+    asked = softmetal_message_count("notifyListener:atValue:block:");
+    on_done(at(s->t[0], 5), &n);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_in_range(softmetal_message_count("notifyListener:atValue:block:") - asked, 0, 1);
+    assert_int_equal(calls_of(&n), 0);
+    finish_all(s);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
+typedef enum deafness { TO_THE_HOST, TO_EVERYTHING, TO_THE_PAST, DEAFNESSES } deafness;
+
+static void set_deaf(deafness kind)
+{
+    softmetal_quirks quirks;
+    softmetal_get_quirks(&quirks);
+    quirks.deaf_listeners = kind == TO_THE_HOST;
+    quirks.deaf_to_everything = kind == TO_EVERYTHING;
+    quirks.deaf_to_the_past = kind == TO_THE_PAST;
+    softmetal_set_quirks(&quirks);
+}
+
+/* K9: no listener tells of what other code has set; whichever call looks finds it. */
+static void test_R18_a_deaf_listener_costs_a_look(void **state)
+{
+    stage *s = stage_of(state);
+    unsigned deaf, by;
+    uint64_t value = 0;
+    for (deaf = 0; deaf < DEAFNESSES; deaf++) {
+        set_deaf((deafness)deaf);
+        for (by = 0; by < LOOKERS; by++) {
+            gpusync_ticket held;
+            note n = {0};
+            value++;
+            held = SUBMIT(s->q[0], WAITS(at(s->t[0], value)), .flags = HOST_SYNC);
+            on_done(at(s->t[0], value), &n);
+            other_code_signals(s->t[0], value);
+            if (by == A_WAIT) assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
+            while (by == A_POLL && gpusync_poll(s->q[0], held, NULL) == GPUSYNC_NOT_READY) {} /* a slice at most */
+            if (by == RUN_CALLBACKS) assert_ok(gpusync_device_run_callbacks(s->device, 0, NULL));
+            assert_true(gpusync_is_done(s->q[0], held));
+            run_callbacks(s);
+            assert_noted(&n, GPUSYNC_OK);
         }
-        assert_true(softmetal_settle(SECONDS(10)));
-        metal_release(event);
-        assert_true(softmetal_settle(SECONDS(10)));
-        assert_int_equal(softmetal_live("block"), 0);
-        assert_int_equal(probe_registrations(), 0);
-        assert_int_equal(notifications(), 2 * (i + 1));
     }
-    assert_int_equal(log.unparks, 0);
-    assert_int_equal(softmetal_live("shared_event"), 0);
-    assert_int_equal(softmetal_live("listener"), 0);
+    softmetal_tell_listeners(gpusync_timeline_metal(s->t[0], NULL));
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
-/* One memory for all of them, which the last of the timeline and the blocks gives back. */
-static void test_registrations_for_values_that_never_come_go_with_the_event(void **state)
+/* A system without listeners: values of other code are found by looks, and by nothing else. */
+static void test_R18_without_a_listener_looks_find_the_values(void **state)
 {
-    gpusync_timeline *timeline;
-    uint64_t i;
-    long taken;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    probe_forget_spare_memory(NULL);
-    taken = probe_memory.taken;
-    timeline = timeline_over(r.device, &event);
-    for (i = 40; i >= 1; i--) assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
-    assert_int_equal(softmetal_live("block"), 40);
-    for (i = 1; i <= 40; i++) assert_result(gpusync_timeline_wait(timeline, i, 1, NULL), GPUSYNC_TIMEOUT);
-    assert_int_equal(softmetal_live("block"), 40);
-    assert_int_equal(probe_registrations(), 1);
-    assert_int_equal(probe_memory.taken - taken, 1);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_int_equal(softmetal_live("block"), 40); /* no call can take them back from the event */
-    assert_int_equal(probe_registrations(), 1);
-    metal_release(event);
-    assert_int_equal(softmetal_live("block"), 0);
-    assert_int_equal(probe_registrations(), 0);
-    timeline = shared_timeline_at(r.device, 0); /* the same for an event of our own, */
-    assert_non_null(gpusync_timeline_metal(timeline, NULL)); /* which is not used again */
-    assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
-    assert_int_equal(softmetal_live("block"), 1);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_int_equal(softmetal_live("block"), 0);
-    assert_int_equal(probe_registrations(), 0);
-    close_rig(&r);
-}
-
-static struct {
-    void *event;
-    pthread_t test;
-    int listening, destroying, destroyed, destroyed_early;
-} meeting;
-
-static void meet_in_the_listener(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    int i;
-    (void)user;
-    if (phase != SOFTMETAL_BEFORE || object != meeting.event || strcmp(selector, "signaledValue") != 0) return;
-    if (pthread_equal(pthread_self(), meeting.test)) return;
-    if (__atomic_exchange_n(&meeting.listening, 1, __ATOMIC_SEQ_CST)) return;
-    while (!__atomic_load_n(&meeting.destroying, __ATOMIC_SEQ_CST)) sched_yield();
-    for (i = 0; i < 2000; i++) sched_yield();
-    meeting.destroyed_early = __atomic_load_n(&meeting.destroyed, __ATOMIC_SEQ_CST);
-}
-
-static void test_destroy_lets_a_listener_that_is_at_it_finish(void **state)
-{
-    gpusync_timeline *timeline;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    memset(&meeting, 0, sizeof meeting);
-    timeline = timeline_over(r.device, &meeting.event);
-    meeting.test = pthread_self();
-    assert_result(gpusync_timeline_wait(timeline, 3, 1, NULL), GPUSYNC_TIMEOUT);
-    softmetal_set_message_hook(meet_in_the_listener, NULL);
-    metal_event_signal(meeting.event, 3);
-    while (!__atomic_load_n(&meeting.listening, __ATOMIC_SEQ_CST)) sched_yield();
-    __atomic_store_n(&meeting.destroying, 1, __ATOMIC_SEQ_CST);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    __atomic_store_n(&meeting.destroyed, 1, __ATOMIC_SEQ_CST);
-    assert_true(softmetal_settle(SECONDS(10)));
-    softmetal_set_message_hook(NULL, NULL);
-    assert_false(meeting.destroyed_early);
-    metal_release(meeting.event);
-    close_rig(&r);
-}
-
-/* What wakes a sleeper where no listener can: the sweeper looks at the event. */
-static void test_without_a_class_of_listeners_the_sweeper_looks(void **state)
-{
-    gpusync_timeline *timeline;
-    sleep_log log;
-    value_job job;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_over(r.device, &event);
+    static const gpusync_timeline_desc others = {.signalled_by_others = true};
+    stage *s = stage_of(state);
+    gpusync_ticket held;
+    note n = {0};
     softmetal_hide_class("MTLSharedEventListener");
-    value_job_start(&job, timeline, 5, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 1);
-    metal_event_signal(event, 5);
-    while (softmetal_timers() == 0) sched_yield(); /* it is listed first, then it asks for a sweep */
-    softmetal_fire_timer();
-    assert_ok(value_job_join(&job));
+    s->t[0] = timeline_from(s->device, &others);
+    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
+    on_done(at(s->t[0], 1), &n);
+    other_code_signals(s->t[0], 1);
     assert_int_equal(softmetal_live("block"), 0);
-    assert_result(gpusync_timeline_wait(timeline, 6, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, SECONDS(60), NULL));
+    assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
+    run_callbacks(s);
+    assert_noted(&n, GPUSYNC_OK);
     softmetal_hide_class(NULL);
-    value_job_start(&job, timeline, 6, GPUSYNC_FOREVER); /* and from here on it is told again */
-    while (softmetal_live("block") == 0) sched_yield();
-    metal_event_signal(event, 6);
-    assert_ok(value_job_join(&job));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
 }
 
-/* It was taken with the timeline. No timer fires. */
-static void test_a_registration_takes_no_memory(void **state)
+static void test_S5_without_shared_events_there_is_no_timeline(void **state)
 {
-    static const uint64_t values[] = {6, 5, 7};
-    gpusync_timeline *timeline;
-    value_job jobs[3];
-    sleep_log log;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timeline = timeline_over(r.device, &event);
-    probe_forget_spare_memory(NULL);
-    probe_memory.fail_after = true;
-    PUT(&probe_memory.fail_at, 1);
-    sleep_for(&r, &log, timeline, jobs, values, 3);
-    metal_event_signal(event, 5);
-    assert_ok(value_job_join(&jobs[1]));
-    metal_event_signal(event, 6);
-    assert_ok(value_job_join(&jobs[0]));
-    metal_event_signal(event, 7);
-    assert_ok(value_job_join(&jobs[2]));
-    PUT(&probe_memory.fail_at, 0);
-    assert_true(softmetal_settle(SECONDS(10)));
-    for (i = 0; i < 2; i++) assert_result(gpusync_timeline_wait(timeline, 8, 1, NULL), GPUSYNC_TIMEOUT);
-    assert_int_equal(softmetal_live("block"), 1);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = (gpusync_timeline *)s;
+    long blocks = kit_now().blocks;
+    softmetal_hide_selector("newSharedEvent");
+    assert_result(gpusync_timeline_create(s->device, NULL, &timeline), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_null(timeline);
+    assert_int_equal(kit_now().blocks, blocks);
 }
 
-/* -- events that are used again -------------------------------------------------------------------------- */
+/* A wait of another queue sleeps: at the end of its slice it looks at the whole device. */
+static void test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
+    gpusync_ticket behind = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], held)), .flags = HOST_SYNC);
+    job j = {0};
+    set_deaf(TO_EVERYTHING);
+    job_wait(&j, s->q[1], behind, GPUSYNC_FOREVER);
+    await_parked(1);
+    other_code_signals(s->t[0], 1);
+    assert_ok(job_end(&j));
+}
 
-static void test_an_event_is_used_again_and_goes_on_from_where_it_is(void **state)
+/* -- the pool of events ------------------------------------------------------------------------------------------- */
+
+static void test_S7_an_event_is_used_again_and_no_value_of_its_past_counts(void **state)
 {
     static const uint64_t initial[] = {0, 3, 0, 500, 2, 0};
-    uint64_t raw = 0;
-    void *event = NULL;
+    stage *s = stage_of(state);
     size_t i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (i = 0; i < sizeof initial / sizeof initial[0]; i++) {
-        gpusync_timeline *timeline = timeline_at(r.device, initial[i]);
-        if (event) assert_ptr_equal(probe_event_of(timeline, NULL), event);
-        event = probe_event_of(timeline, NULL);
-        if (raw < initial[i]) raw = initial[i];
-        assert_int_equal(event_value_of(timeline), raw);
-        assert_int_equal(value_of(timeline), initial[i]);
-        assert_int_equal(base_of(timeline), raw - initial[i]);
-        assert_result(gpusync_timeline_wait(timeline, initial[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
-        assert_result(gpusync_timeline_signal(timeline, initial[i]), GPUSYNC_ERROR_NOT_RISING);
-        assert_ok(gpusync_timeline_signal(timeline, initial[i] + 2));
-        raw += 2;
-        assert_int_equal(event_value_of(timeline), raw);
-        assert_ok(gpusync_timeline_destroy(timeline));
+    for (i = 0; i < LENGTH(initial); i++) {
+        gpusync_timeline_desc desc = {.initial_value = initial[i]};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *consumer = waiting(s->q[1], at(timeline, initial[i] + 2));
+        gpusync_ticket ticket;
         assert_int_equal(softmetal_live("shared_event"), 1);
-        assert_int_equal(softmetal_message_count("newSharedEvent"), 1);
+        assert_int_equal(value_of(timeline), initial[i]);
+        assert_result(gpusync_timeline_wait(timeline, initial[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
+        signal_value(timeline, initial[i] + 1);
+        commit(s->q[0], signalling(s->q[0], at(timeline, initial[i] + 2)));
+        ticket = commit(s->q[1], consumer);
+        assert_true(is_sent(consumer));
+        assert_false(finish_next(s->q[1])); /* the GPU sees no value of the event's past as the one that it waits for */
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+        assert_int_equal(value_of(timeline), initial[i] + 2);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_int_equal(softmetal_live("shared_event"), 1); /* kept */
     }
-    close_rig(&r);
+    assert_in_range(softmetal_message_count("newSharedEvent"), 1, 2); /* 500 is above what the first one shows */
 }
 
-typedef struct taker {
-    gpusync_device *device;
-    gpusync_timeline *timeline;
-} taker;
-
-static void take_an_event(void *user)
+static void test_S7_a_base_is_told_and_two_timelines_never_share_an_event(void **state)
 {
-    taker *other = (taker *)user;
-    other->timeline = timeline_new(other->device);
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = new_timeline(s->device);
+    gpusync_timeline *other;
+    uint64_t base = 99;
+    signal_value(timeline, 4);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = new_timeline(s->device);
+    other = new_timeline(s->device);
+    assert_int_equal(softmetal_live("shared_event"), 2);
+    signal_value(other, 1);
+    assert_int_equal(value_of(timeline), 0);
+    signal_value(timeline, 3);
+    assert_non_null(gpusync_timeline_metal(timeline, &base));
+    assert_int_equal(metal_event_value(gpusync_timeline_metal(timeline, NULL)), base + 3);
+    assert_ptr_not_equal(gpusync_timeline_metal(timeline, NULL), gpusync_timeline_metal(other, NULL));
+    assert_ok(gpusync_timeline_destroy(timeline));
+    assert_ok(gpusync_timeline_destroy(other));
 }
 
-static void test_two_timelines_that_are_made_at_once_do_not_get_one_event(void **state)
-{
-    bool acted = true;
-    int n;
-    (void)state;
-    for (n = 1; acted; n++) {
-        gpusync_timeline *timeline;
-        taker other;
-        rig r;
-        open_rig(&r, SOFTMETAL_MANUAL, NULL);
-        assert_ok(gpusync_timeline_destroy(timeline_new(r.device))); /* its event is kept: for one of the two */
-        other.device = r.device;
-        other.timeline = NULL;
-        probe_at_each(n, take_an_event, &other);
-        timeline = timeline_new(r.device);
-        acted = probe_has_acted();
-        assert_int_equal(acted, other.timeline != NULL);
-        if (acted) assert_ptr_not_equal(probe_event_of(timeline, NULL), probe_event_of(other.timeline, NULL));
-        assert_int_equal(softmetal_live("shared_event"), 1 + acted);
-        assert_ok(gpusync_timeline_destroy(timeline));
-        assert_ok(gpusync_timeline_destroy(other.timeline));
-        close_rig(&r);
-    }
-    assert_true(n > 2);
-}
+typedef enum reason_to_drop { HANDED_OUT, FAILED, USED_UP, OTHERS_SIGNAL, IMPORTED, REASONS } reason_to_drop;
 
-enum { HAND_OUT, FAIL, USE_UP, REASONS_TO_DROP };
-
-static void test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again(void **state)
+static void test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_used_again(void **state)
 {
-    int reason;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (reason = 0; reason < REASONS_TO_DROP; reason++) {
-        gpusync_timeline *timeline = timeline_at(r.device, 5);
+    stage *s = stage_of(state);
+    unsigned reason;
+    for (reason = 0; reason < REASONS; reason++) {
+        void *event = reason == IMPORTED ? metal_shared_event_new(s->metal_device) : NULL;
+        gpusync_timeline_desc desc = {.shared_event = event, .signalled_by_others = reason == OTHERS_SIGNAL};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        if (reason == HANDED_OUT) assert_non_null(gpusync_timeline_metal(timeline, NULL));
+        if (reason == FAILED) assert_ok(gpusync_timeline_fail(timeline, NULL));
+        if (reason == USED_UP) signal_value(timeline, GPUSYNC_MAX_VALUE);
         assert_ok(gpusync_timeline_destroy(timeline));
-        timeline = timeline_at(r.device, 1); /* over the same event, with a base */
-        assert_int_equal(base_of(timeline), 4);
-        if (reason == HAND_OUT) assert_non_null(gpusync_timeline_metal(timeline, NULL));
-        if (reason == FAIL) assert_ok(gpusync_timeline_fail(timeline, NULL));
-        if (reason == USE_UP) assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE));
-        assert_ok(gpusync_timeline_destroy(timeline));
+        if (event) assert_int_equal(softmetal_retain_count(event), 1);
+        metal_release(event);
         assert_int_equal(softmetal_live("shared_event"), 0);
     }
-    close_rig(&r);
 }
 
-/* However high an event of the pool stands: GPUSYNC_MAX_VALUE of the timeline over it is a value of the event, and not the
-   one that means failure. The GPU, which compares the event's values, keeps to the order. */
-static void test_no_value_of_a_timeline_wraps_around_on_an_event_that_stands_high(void **state)
+/* A signal that is still to come would count for the next timeline over the event. */
+static void test_S7_an_event_with_a_signal_on_its_way_is_not_used_again(void **state)
 {
-    static const uint64_t stands[] = {GPUSYNC_MAX_VALUE / 2, GPUSYNC_MAX_VALUE - 2, GPUSYNC_MAX_VALUE - 1,
-                                      GPUSYNC_MAX_VALUE};
-    size_t i, round;
-    rig r;
-    (void)state;
-    for (i = 0; i < LENGTH(stands); i++) {
-        open_rig(&r, SOFTMETAL_MANUAL, NULL);
-        assert_ok(gpusync_timeline_destroy(timeline_at(r.device, stands[i])));
-        for (round = 0; round < 5; round++) { /* each begins where the one before has left the event */
-            gpusync_timeline *timeline = timeline_at(r.device, round % 2);
-            uint64_t base = base_of(timeline);
-            assert_true(base < ~(uint64_t)0 - GPUSYNC_MAX_VALUE);
-            assert_int_equal(event_value_of(timeline), base + round % 2);
-            assert_ok(gpusync_timeline_signal(timeline, 2));
-            if (round % 2) assert_ok(gpusync_timeline_signal(timeline, GPUSYNC_MAX_VALUE / 3));
-            assert_ok(gpusync_timeline_destroy(timeline));
-        }
-        close_rig(&r);
-    }
+    stage *s = stage_of(state);
+    gpusync_timeline *timeline = new_timeline(s->device);
+    void *buffer = signalling(s->q[0], at(timeline, 5));
+    void *held;
+    gpusync_ticket ticket;
+    commit(s->q[0], buffer);
+    assert_ok(gpusync_timeline_destroy(timeline));
+    timeline = new_timeline(s->device);
+    held = waiting(s->q[1], at(timeline, 1));
+    commit(s->q[1], held);
+    finish_all(s);
+    assert_int_equal(value_of(timeline), 0);
+    assert_false(is_sent(held));
+    signal_value(timeline, 1);
+    finish_all(s);
+    ticket = commit_new(s->q[1]);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+    assert_ok(gpusync_timeline_destroy(timeline));
 }
 
-static void test_work_waits_for_the_highest_value_on_an_event_that_stands_high(void **state)
-{
-    gpusync_timeline *timeline;
-    gpusync_ticket_info infos[2];
-    gpusync_ticket first, second;
-    gpusync_queue *other;
-    void *buffer;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_REAL, NULL);
-    other = queue_new(r.device);
-    assert_ok(gpusync_timeline_destroy(timeline_at(r.device, GPUSYNC_MAX_VALUE - 1)));
-    timeline = timeline_at(r.device, 0);
-    buffer = buffer_of(r.queue);
-    softmetal_set_duration(buffer, MS(5));
-    first = SUBMIT(r.queue, BUFFERS(buffer), SIGNALS(at(timeline, GPUSYNC_MAX_VALUE)));
-    second = SUBMIT(other, NO_WORK(other), WAITS(at(timeline, GPUSYNC_MAX_VALUE)));
-    assert_ok(gpusync_wait(r.queue, first, SECONDS(20)));
-    assert_ok(gpusync_wait(other, second, SECONDS(20)));
-    assert_ok(gpusync_get_info(r.queue, first, &infos[0]));
-    assert_ok(gpusync_get_info(other, second, &infos[1]));
-    assert_true(infos[1].gpu_end_s >= infos[0].gpu_start_s + 0.004); /* the work in front of the signal takes 5 ms */
-    assert_ok(gpusync_queue_destroy(other));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static void test_an_imported_event_is_not_used_for_other_timelines(void **state)
-{
-    gpusync_timeline *timeline;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(r.device, &event);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_int_equal(softmetal_retain_count(event), 1);
-    timeline = timeline_at(r.device, 0);
-    assert_ptr_not_equal(probe_event_of(timeline, NULL), event);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_a_bounded_number_of_events_is_kept(void **state)
+static void test_S7_a_bounded_number_of_events_is_kept(void **state)
 {
     enum { TIMELINES = 100 };
+    stage *s = stage_of(state);
     gpusync_timeline *timelines[TIMELINES];
     int round, i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
     for (round = 0; round < 2; round++) {
-        for (i = 0; i < TIMELINES; i++) timelines[i] = timeline_at(r.device, (uint64_t)i);
+        for (i = 0; i < TIMELINES; i++) {
+            gpusync_timeline_desc desc = {.initial_value = (uint64_t)i};
+            timelines[i] = timeline_from(s->device, &desc);
+        }
         for (i = 0; i < TIMELINES; i++) assert_int_equal(value_of(timelines[i]), i);
         for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
         assert_in_range(softmetal_live("shared_event"), 1, 32);
     }
-    close_rig(&r); /* and none of them outlives the device */
 }
 
-static void test_a_timeline_that_could_not_be_made_costs_no_event(void **state)
+/* However high an event of the pool stands, GPUSYNC_MAX_VALUE of the next timeline is below UINT64_MAX on it. */
+static void test_S7_no_value_wraps_around_on_an_event_that_stands_high(void **state)
 {
-    static const gpusync_timeline_desc shared = {.signalled_by_others = true};
-    gpusync_timeline *timeline;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    r.memory.fail_at = 1;
-    assert_result(gpusync_timeline_create(r.device, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_null(timeline);
-    assert_in_range(softmetal_live("shared_event"), 0, 1);
-    softmetal_fail_creation(1, false);
-    if (softmetal_live("shared_event") == 0)
-        assert_result(gpusync_timeline_create(r.device, NULL, &timeline), GPUSYNC_ERROR_METAL_NIL);
-    assert_null(timeline);
-    softmetal_fail_creation(0, false);
-    event = metal_shared_event_new(r.metal_device);
-    r.memory.fail_at = 1;
-    assert_result(timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_null(timeline);
-    assert_int_equal(softmetal_retain_count(event), 1);
-    PUT(&probe_memory.fail_at, 1); /* of what Metal's blocks lead to */
-    assert_result(timeline_import(r.device, event, NULL, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_null(timeline);
-    assert_int_equal(softmetal_retain_count(event), 1);
-    metal_release(event);
-    PUT(&probe_memory.fail_at, 1);
-    assert_result(gpusync_timeline_create(r.device, &shared, &timeline), GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_null(timeline);
-    PUT(&probe_memory.fail_at, 0);
-    assert_in_range(softmetal_live("shared_event"), 0, 1);
-    assert_int_equal(probe_registrations(), 0);
-    assert_ok(gpusync_timeline_destroy(timeline_at(r.device, 0)));
-    close_rig(&r);
-}
-
-/* -- the end --------------------------------------------------------------------------------------------- */
-
-static void test_destroy_ends_the_waits_that_sleep(void **state)
-{
-    value_job jobs[MANY_WAITERS];
-    gpusync_timeline *timelines[2];
-    sleep_log log;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timelines[0] = timeline_at(r.device, 0);
-    timelines[1] = timeline_over(r.device, &event);
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 2], 1 + (uint64_t)i / 2,
-                                                       GPUSYNC_FOREVER);
-    await_sleepers(r.device, MANY_WAITERS);
-    assert_ok(gpusync_timeline_destroy(timelines[0]));
-    assert_ok(gpusync_timeline_destroy(timelines[1]));
-    for (i = 0; i < MANY_WAITERS; i++) assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_DESTROYED);
-    assert_true(counted(&log.unparks) >= MANY_WAITERS); /* a destroy that waits for long asks them again */
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_destroy_ends_a_wait_that_spins(void **state)
-{
-    gpusync_timeline *timeline;
-    sleep_log log;
-    value_job job;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    timeline = timeline_at(r.device, 0);
-    value_job_start_spinning(&job, timeline, 1, GPUSYNC_FOREVER, &endless);
-    while (counted(&log.yields) < 10) sched_yield();
-    assert_ok(gpusync_timeline_destroy(timeline));
-    assert_result(value_job_join(&job), GPUSYNC_ERROR_DESTROYED);
-    close_rig(&r);
-}
-
-static struct {
-    gpusync_timeline *timeline;
-    pthread_t thread;
-    gpusync_result result;
-    unsigned yields; /* of the thread that destroys */
-    bool begun, slept, done;
-} amid;
-
-static void *destroy_amid_body(void *unused)
-{
-    amid.result = gpusync_timeline_destroy(amid.timeline);
-    PUT(&amid.done, true);
-    return unused;
-}
-
-/* Until it has returned, or waits. */
-static void destroy_amid(void *unused)
-{
-    PUT(&amid.begun, true);
-    amid.thread = start(destroy_amid_body, unused);
-    while (!GET(&amid.done) && GET(&amid.yields) < 50) sched_yield();
-}
-
-static void yield_amid(void *user)
-{
-    (void)user;
-    COUNT(&amid.yields);
-    sched_yield();
-}
-
-/* The waiting thread has come to its sleep, and was at no such point before. */
-static void park_amid(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    (void)user;
-    if (!GET(&amid.begun)) {
-        (void)probe_has_acted();
-        amid.slept = true;
-        destroy_amid(NULL);
-    }
-    thread_park(waiter, deadline_ns);
-}
-
-static void unpark_amid(void *user, gpusync_waiter *waiter)
-{
-    (void)user;
-    thread_unpark(waiter);
-}
-
-/* No wait sleeps on in a timeline that goes, wherever it is when that begins. */
-static void test_destroy_may_come_at_every_point_of_a_wait(void **state)
-{
-    gpusync_hooks hooks = {yield_amid, park_amid, unpark_amid, NULL};
-    int way, place;
-    (void)state;
-    for (way = 0; way < 3; way++) {
-        place = 0;
-        do {
-            gpusync_timeline *other;
-            gpusync_point points[2];
-            gpusync_result result;
-            void *event = NULL;
-            rig r;
-            rig_open_sleepy(&r, SOFTMETAL_MANUAL, &hooks, queue_desc_of(0, 0));
-            memset(&amid, 0, sizeof amid);
-            other = timeline_new(r.device);
-            amid.timeline = way == 2 ? timeline_over(r.device, &event) : timeline_new(r.device);
-            points[0] = at(other, 1);
-            points[1] = at(amid.timeline, 1);
-            probe_at_each(++place, destroy_amid, NULL);
-            must_return_within(60);
-            result = way == 1 ? gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL)
-                              : gpusync_timeline_wait(amid.timeline, 1, GPUSYNC_FOREVER, NULL);
-            has_returned();
-            (void)probe_has_acted();
-            assert_true(amid.begun);
-            join(amid.thread);
-            assert_ok(amid.result);
-            assert_result(result, GPUSYNC_ERROR_DESTROYED);
-            assert_ok(gpusync_timeline_destroy(other));
-            if (event) metal_release(event);
-            rig_close(&r);
-        } while (!amid.slept);
-        assert_true(place > 2);
-    }
-}
-
-static void test_a_device_stays_while_it_has_timelines(void **state)
-{
-    gpusync_timeline *timelines[2];
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timelines[0] = timeline_at(r.device, 0);
-    timelines[1] = timeline_over(r.device, &event);
-    assert_ok(gpusync_queue_destroy(r.queue));
-    r.queue = NULL;
-    assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
-    assert_ok(gpusync_timeline_destroy(timelines[0]));
-    assert_result(gpusync_device_destroy(r.device), GPUSYNC_ERROR_IN_USE);
-    assert_ok(gpusync_timeline_signal(timelines[1], 1));
-    assert_ok(gpusync_timeline_destroy(timelines[1]));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void lose_device(rig *r)
-{
-    void *buffer;
-    commit_empty(r, &buffer);
-    softmetal_fail(buffer, NULL, 4, NULL);
-    softmetal_finish(buffer);
-    assert_true(gpusync_device_is_lost(r->device));
-}
-
-/* The loss ends no wait: the host, and what others do, still raise a timeline. But there is no new one. */
-static void test_a_timeline_of_a_lost_device_can_be_signalled(void **state)
-{
-    value_job jobs[3];
-    gpusync_timeline *timelines[3], *none = NULL;
-    sleep_log log;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    timelines[0] = timeline_at(r.device, 5);
-    timelines[1] = timeline_at(r.device, 5);
-    timelines[2] = timeline_over(r.device, &event);
-    for (i = 0; i < 3; i++) value_job_start(&jobs[i], timelines[i], 6, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 3);
-    lose_device(&r);
-    assert_int_equal(counted(&log.unparks), 0);
-    assert_result(gpusync_timeline_create(r.device, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_null(none);
-    assert_result(timeline_import(r.device, event, NULL, &none), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_null(none);
-    assert_result(gpusync_timeline_wait(timelines[0], 6, 0, NULL), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_timeline_wait(timelines[0], 6, MS(1), NULL), GPUSYNC_TIMEOUT);
-    assert_ok(gpusync_timeline_wait(timelines[0], 5, 0, NULL));
-    assert_ok(gpusync_timeline_signal(timelines[0], 6));
-    assert_ok(value_job_join(&jobs[0]));
-    assert_int_equal(event_value_of(timelines[0]), 6);
-    assert_result(gpusync_timeline_signal(timelines[0], 6), GPUSYNC_ERROR_NOT_RISING);
-    assert_int_equal(value_of(timelines[0]), 6);
-    metal_event_signal(event, 7);
-    assert_ok(value_job_join(&jobs[2]));
-    assert_int_equal(value_of(timelines[2]), 7);
-    assert_ok(gpusync_timeline_fail(timelines[1], NULL));
-    assert_result(value_job_join(&jobs[1]), GPUSYNC_ERROR_EXECUTION);
-    for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_int_equal(owners_of(event), 1);
-    metal_release(event);
-    close_rig(&r);
-}
-
-/* A second after the loss every timeline fails; one that has failed keeps its reason. */
-static void test_giving_up_fails_every_timeline_of_a_lost_device(void **state)
-{
-    gpusync_error broken = reason_of(GPUSYNC_ERROR_CANCELLED, -7, "no more frames"), error;
-    gpusync_wait_options options = {.error = &error};
-    value_job jobs[MANY_WAITERS];
-    gpusync_timeline *timelines[5];
-    uint64_t value;
-    sleep_log log;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, &log);
-    log.stubborn = true;
-    for (i = 0; i < 2; i++) timelines[i] = timeline_at(r.device, 5);
-    timelines[2] = shared_timeline_at(r.device, 5);
-    timelines[3] = timeline_over(r.device, &event);
-    timelines[4] = timeline_at(r.device, 7);
-    assert_ok(gpusync_timeline_fail(timelines[4], &broken));
-    for (i = 0; i < MANY_WAITERS; i++) value_job_start(&jobs[i], timelines[i % 4], 6 + (uint64_t)i, GPUSYNC_FOREVER);
-    await_sleepers(r.device, MANY_WAITERS);
-    lose_device(&r);
-    assert_int_equal(sleepers_of(r.device), MANY_WAITERS);
-    probe_give_up_lost(r.device);
-    for (i = 0; i < MANY_WAITERS; i++) {
-        assert_result(value_job_join(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_int_equal(jobs[i].error.result, GPUSYNC_ERROR_DEVICE_LOST);
-        assert_int_not_equal(jobs[i].error.message[0], 0);
-    }
-    metal_event_signal(event, 100); /* too late */
-    for (i = 0; i < 4; i++) {
-        memset(&error, 0, sizeof error);
-        assert_result(gpusync_timeline_wait(timelines[i], 0, 0, &options), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
-        assert_result(gpusync_timeline_wait(timelines[i], 99, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_result(gpusync_timeline_signal(timelines[i], 99), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_result(gpusync_timeline_fail(timelines[i], &broken), GPUSYNC_ERROR_DEVICE_LOST);
-        value = 99;
-        assert_result(gpusync_timeline_query(timelines[i], &value), GPUSYNC_ERROR_DEVICE_LOST);
-        assert_int_equal(value, i == 3 ? 0 : 5);
-        if (i < 3) assert_true(event_value_of(timelines[i]) == UINT64_MAX); /* what the GPU waits for there ends */
-    }
-    assert_int_equal(metal_event_value(event), 100);
-    expect_failure(timelines[4], &broken, 7);
-    for (i = 0; i < 5; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_int_equal(owners_of(event), 1);
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void note_result(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)error;
-    PUT((int *)user, (int)result);
-}
-
-/* What others have signalled by then has been reached, though Metal told nobody: gpusync looks before it gives up. */
-static void test_a_value_that_came_unseen_is_reached_before_its_timeline_is_given_up(void **state)
-{
-    softmetal_quirks quirks;
-    gpusync_timeline *timeline;
-    int reached = 77, missed = 77;
-    uint64_t value;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(r.device, &event);
-    assert_ok(gpusync_on_done(at(timeline, 6), note_result, &reached));
-    assert_ok(gpusync_on_done(at(timeline, 7), note_result, &missed));
-    lose_device(&r);
-    softmetal_get_quirks(&quirks);
-    quirks.deaf_listeners = true;
-    softmetal_set_quirks(&quirks);
-    metal_event_signal(event, 6);
-    probe_give_up_lost(r.device);
-    assert_true(softmetal_settle_listeners(SECONDS(10)));
-    assert_result((gpusync_result)GET(&reached), GPUSYNC_OK);
-    assert_result((gpusync_result)GET(&missed), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_timeline_query(timeline, &value), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(value, 6);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    metal_release(event);
-    close_rig(&r);
-}
-
-/* -- insight --------------------------------------------------------------------------------------------- */
-
-static void test_the_report_tells_of_timelines_and_their_waiters(void **state)
-{
-    gpusync_timeline_desc desc;
-    gpusync_timeline *made, *imported;
-    value_job jobs[2];
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    memset(&desc, 0, sizeof desc);
-    desc.label = "frames";
-    desc.initial_value = 16;
-    assert_ok(gpusync_timeline_create(r.device, &desc, &made));
-    desc.label = "decoder";
-    event = metal_shared_event_new(r.metal_device);
-    metal_event_signal(event, 70);
-    assert_ok(timeline_import(r.device, event, &desc, &imported));
-    value_job_start(&jobs[0], made, 17, GPUSYNC_FOREVER);
-    value_job_start(&jobs[1], imported, 71, GPUSYNC_FOREVER);
-    await_sleepers(r.device, 2);
-    assert_true(reports(r.device, "timeline 1 'frames': value 16"));
-    assert_true(reports(r.device, "a wait for value 17, asleep for"));
-    assert_true(reports(r.device, " ms: no other work is to signal it\n"));
-    assert_true(reports(r.device, "timeline 2 'decoder': value 70, signalled by others too"));
-    assert_true(reports(r.device, "a wait for value 71, asleep for"));
-    assert_true(reports(r.device, " ms: others signal it\n"));
-    assert_ok(gpusync_timeline_signal(made, 17));
-    assert_ok(gpusync_timeline_fail(imported, NULL));
-    assert_ok(value_job_join(&jobs[0]));
-    assert_result(value_job_join(&jobs[1]), GPUSYNC_ERROR_EXECUTION);
-    assert_true(reports(r.device, "timeline 1 'frames': value 17"));
-    assert_true(reports(r.device, "timeline 2 'decoder': failed"));
-    assert_false(reports(r.device, "a wait for "));
-    assert_ok(gpusync_timeline_destroy(made));
-    assert_false(reports(r.device, "frames"));
-    assert_ok(gpusync_timeline_destroy(imported));
-    metal_release(event);
-    close_rig(&r);
-}
-
-static void test_every_wait_is_counted_once_with_the_device(void **state)
-{
-    gpusync_timeline *timeline;
-    gpusync_stats stats;
-    value_job job;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    timeline = timeline_over(r.device, &event);
-    metal_event_signal(event, 1);
-    assert_ok(gpusync_timeline_wait(timeline, 1, 0, NULL)); /* status */
-    assert_ok(gpusync_timeline_wait(timeline, 1, 0, NULL)); /* inline, and not counted */
-    assert_result(gpusync_timeline_wait(timeline, 2, 0, NULL), GPUSYNC_TIMEOUT); /* unmet */
-    assert_result(gpusync_timeline_wait(timeline, 2, MS(1), NULL), GPUSYNC_TIMEOUT); /* unmet */
-    value_job_start(&job, timeline, 2, GPUSYNC_FOREVER); /* sleep */
-    await_sleepers(r.device, 1);
-    metal_event_signal(event, 2);
-    assert_ok(value_job_join(&job));
-    stats = device_stats(&r);
-    assert_int_equal(stats.waits_inline, 0);
-    assert_int_equal(stats.waits_status, 1);
-    assert_int_equal(stats.waits_spin, 0);
-    assert_int_equal(stats.waits_sleep, 1);
-    assert_int_equal(stats.waits_unmet, 2);
-    stats = stats_of(r.queue);
-    assert_int_equal(stats.waits_inline + stats.waits_status + stats.waits_sleep + stats.waits_unmet, 0);
-    assert_ok(gpusync_timeline_destroy(timeline));
-    stats = device_stats(&r);
-    assert_int_equal(stats.waits_sleep, 1); /* they outlive the timeline */
-    metal_release(event);
-    close_rig(&r);
-}
-
-static struct {
-    gpusync_timeline *timeline;
-    gpusync_result reached, waited, polled, destroyed, signalled;
-    int lines;
-} in_log;
-
-static void use_timelines_in_log(void *user, gpusync_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-    in_log.lines++;
-    in_log.reached = gpusync_timeline_wait(in_log.timeline, 1, GPUSYNC_FOREVER, NULL);
-    in_log.waited = gpusync_timeline_wait(in_log.timeline, 2, GPUSYNC_FOREVER, NULL);
-    in_log.polled = gpusync_timeline_wait(in_log.timeline, 2, 0, NULL);
-    in_log.destroyed = gpusync_timeline_destroy(in_log.timeline);
-    in_log.signalled = gpusync_timeline_signal(in_log.timeline, 2);
-}
-
-static void test_inside_the_log_hook_a_wait_that_would_have_to_wait_says_so(void **state)
-{
-    gpusync_device_desc device_desc;
-    gpusync_queue_desc queue_desc;
-    void *buffer;
-    rig r;
-    (void)state;
-    memset(&device_desc, 0, sizeof device_desc);
-    memset(&queue_desc, 0, sizeof queue_desc);
-    memset(&in_log, 0, sizeof in_log);
-    device_desc.log = use_timelines_in_log;
-    rig_open_with(&r, SOFTMETAL_MANUAL, device_desc, queue_desc);
-    in_log.timeline = timeline_at(r.device, 1);
-    commit_empty(&r, &buffer);
-    softmetal_fail(buffer, NULL, 1, NULL);
-    softmetal_finish(buffer);
-    assert_int_equal(in_log.lines, 1);
-    assert_ok(in_log.reached);
-    assert_result(in_log.waited, GPUSYNC_ERROR_WOULD_DEADLOCK);
-    assert_result(in_log.polled, GPUSYNC_ERROR_WOULD_DEADLOCK);
-    assert_result(in_log.destroyed, GPUSYNC_ERROR_WOULD_DEADLOCK);
-    assert_ok(in_log.signalled);
-    assert_int_equal(value_of(in_log.timeline), 2);
-    assert_ok(gpusync_timeline_destroy(in_log.timeline));
-    close_rig(&r);
-}
-
-typedef struct reporter {
-    rig *r;
-    int stop;
-    bool seen_half_made;
-} reporter;
-
-static void *report_all_the_time(void *argument)
-{
-    reporter *reporting = (reporter *)argument;
-    while (!__atomic_load_n(&reporting->stop, __ATOMIC_SEQ_CST))
-        if (reports(reporting->r->device, "'made': value 0")) reporting->seen_half_made = true;
-    return NULL;
-}
-
-static void test_a_report_sees_a_timeline_as_it_was_made_or_not_at_all(void **state)
-{
-    reporter reporting = {NULL, 0, false};
-    gpusync_timeline_desc desc;
-    pthread_t thread;
-    void *event;
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    event = metal_shared_event_new(r.metal_device);
-    metal_event_signal(event, 5);
-    memset(&desc, 0, sizeof desc);
-    desc.label = "made";
-    desc.initial_value = 5;
-    reporting.r = &r;
-    thread = start(report_all_the_time, &reporting);
-    for (i = 0; i < 300; i++) {
-        gpusync_timeline *made, *imported;
-        assert_ok(gpusync_timeline_create(r.device, &desc, &made));
-        assert_ok(timeline_import(r.device, event, NULL, &imported));
-        assert_ok(gpusync_timeline_destroy(made));
-        assert_ok(gpusync_timeline_destroy(imported));
-    }
-    __atomic_store_n(&reporting.stop, 1, __ATOMIC_SEQ_CST);
-    join(thread);
-    assert_false(reporting.seen_half_made);
-    metal_release(event);
-    close_rig(&r);
-}
-
-/* -- together -------------------------------------------------------------------------------------------- */
-
-static void test_host_and_device_take_turns(void **state)
-{
-    gpusync_timeline *timeline;
-    uint64_t base, turn;
-    void *event;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_REAL, NULL);
-    timeline = shared_timeline_at(r.device, 0);
-    event = gpusync_timeline_metal(timeline, &base);
-    for (turn = 1; turn < 200; turn += 2) {
-        void *buffer = open_buffer(&r);
-        (void)commit_between(&r, buffer, event, base + turn, base + turn + 1);
-        assert_ok(gpusync_timeline_signal(timeline, turn));
-        assert_ok(gpusync_timeline_wait(timeline, turn + 1, SECONDS(4), NULL));
-        assert_int_equal(value_of(timeline), turn + 1);
-    }
-    assert_ok(gpusync_queue_wait(r.queue, SECONDS(10)));
-    assert_ok(gpusync_timeline_destroy(timeline));
-    close_rig(&r);
-}
-
-static int handed_over;
-
-static void *hand_over(void *argument)
-{
-    handed_over = 42; /* plain: the signal orders it */
-    assert_ok(gpusync_timeline_signal((gpusync_timeline *)argument, 1));
-    return NULL;
-}
-
-static void test_what_was_done_before_a_signal_is_seen_after_the_wait(void **state)
-{
-    int i;
-    rig r;
-    (void)state;
-    open_rig(&r, SOFTMETAL_MANUAL, NULL);
-    for (i = 0; i < 50; i++) {
-        gpusync_timeline *timeline = timeline_at(r.device, 0);
-        pthread_t thread;
-        handed_over = 0;
-        thread = start(hand_over, timeline);
-        if (i % 2) assert_ok(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
-        else
-            while (gpusync_timeline_wait(timeline, 1, 0, NULL) != GPUSYNC_OK) sched_yield();
-        assert_int_equal(handed_over, 42);
-        join(thread);
-        assert_ok(gpusync_timeline_destroy(timeline));
-    }
-    close_rig(&r);
-}
-
-typedef struct crowd {
-    gpusync_timeline *timelines[3];
-    void *event; /* of the last */
-    int *through; /* so many have done their part */
-    uint64_t seed;
-} crowd;
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
-}
-
-#define CROWD_END 1000000
-
-static void *crowd_body(void *argument)
-{
-    crowd *c = (crowd *)argument;
-    uint64_t last[3] = {0, 0, 0};
-    int i;
-    for (i = 0; i < 400; i++) {
-        size_t which = next_random(&c->seed) % 3;
-        gpusync_timeline *timeline = c->timelines[which];
-        uint64_t value = last[which] + next_random(&c->seed) % 3, now = 0;
-        gpusync_result result;
-        switch (next_random(&c->seed) % 4) {
-        case 0:
-            result = gpusync_timeline_signal(timeline, value);
-            assert_true(result == GPUSYNC_OK || result == GPUSYNC_ERROR_NOT_RISING);
-            break;
-        case 1:
-            if (which == 2) metal_event_signal(c->event, value);
-            break;
-        default:
-            result = gpusync_timeline_wait(timeline, value, next_random(&c->seed) % 200000, NULL);
-            assert_true(result == GPUSYNC_OK || result == GPUSYNC_TIMEOUT);
-            now = value_of(timeline);
-            if (result == GPUSYNC_OK) assert_true(now >= value);
-        }
-        now = value_of(timeline);
-        assert_true(now >= last[which]); /* it never sinks */
-        last[which] = now;
-    }
-    __atomic_fetch_add(c->through, 1, __ATOMIC_SEQ_CST);
-    for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_wait(c->timelines[i], CROWD_END, GPUSYNC_FOREVER, NULL));
-    return NULL;
-}
-
-static void test_a_crowd_that_signals_and_waits_at_random_loses_no_wake_up(void **state)
-{
-    enum { THREADS = 6 };
-    int round, i;
-    (void)state;
-    for (round = 0; round < 4; round++) {
-        crowd crowds[THREADS];
-        pthread_t threads[THREADS];
-        int through = 0;
-        sleep_log log;
-        rig r;
-        open_rig(&r, SOFTMETAL_MANUAL, &log);
-        memset(crowds, 0, sizeof crowds);
-        crowds[0].timelines[0] = timeline_at(r.device, 0);
-        crowds[0].timelines[1] = timeline_at(r.device, 0);
-        crowds[0].timelines[2] = timeline_over(r.device, &crowds[0].event);
-        log.stubborn = true; /* a lost one would hang */
-        crowds[0].through = &through;
-        for (i = 1; i < THREADS; i++) crowds[i] = crowds[0];
-        for (i = 0; i < THREADS; i++) {
-            crowds[i].seed = (uint64_t)(round * THREADS + i);
-            threads[i] = start(crowd_body, &crowds[i]);
-        }
-        while (__atomic_load_n(&through, __ATOMIC_SEQ_CST) < THREADS) sched_yield();
-        await_sleepers(r.device, THREADS);
-        assert_ok(gpusync_timeline_signal(crowds[0].timelines[0], CROWD_END));
-        assert_ok(gpusync_timeline_signal(crowds[0].timelines[1], CROWD_END));
-        metal_event_signal(crowds[0].event, CROWD_END);
-        for (i = 0; i < THREADS; i++) join(threads[i]);
-        for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(crowds[0].timelines[i]));
-        metal_release(crowds[0].event);
-        close_rig(&r);
-    }
-}
-
-/* -- every step fails in turn ---------------------------------------------------------------------------- */
-
-static bool one_of(gpusync_result got, gpusync_result a, gpusync_result b, gpusync_result c)
-{
-    return got == a || got == b || got == c;
-}
-
-static void use_every_call(rig *r)
-{
-    const gpusync_result ok = GPUSYNC_OK, no_memory = GPUSYNC_ERROR_OUT_OF_MEMORY, nil = GPUSYNC_ERROR_METAL_NIL;
-    gpusync_timeline *made = NULL, *imported = NULL;
-    gpusync_timeline_desc desc;
-    uint64_t value;
-    void *event;
-    memset(&desc, 0, sizeof desc);
-    desc.label = "made";
-    desc.initial_value = 1;
-    assert_true(one_of(gpusync_timeline_create(r->device, &desc, &made), ok, no_memory, nil));
-    if (made) {
-        assert_true(one_of(gpusync_timeline_wait(made, 2, 1, NULL), GPUSYNC_TIMEOUT, no_memory, no_memory));
-        assert_ok(gpusync_timeline_signal(made, 2));
-        assert_ok(gpusync_timeline_wait(made, 2, GPUSYNC_FOREVER, NULL));
-        assert_ok(gpusync_timeline_query(made, &value));
-        assert_ok(gpusync_timeline_destroy(made));
-    }
-    assert_true(one_of(gpusync_timeline_create(r->device, NULL, &made), ok, no_memory, nil)); /* a used event */
-    event = metal_shared_event_new(r->metal_device);
-    if (event) {
-        assert_true(one_of(timeline_import(r->device, event, &desc, &imported), ok, no_memory, no_memory));
-        if (imported) {
-            assert_true(one_of(gpusync_timeline_wait(imported, 5, 1, NULL), GPUSYNC_TIMEOUT, no_memory, no_memory));
-            metal_event_signal(event, 5);
-            assert_ok(gpusync_timeline_wait(imported, 5, GPUSYNC_FOREVER, NULL));
-            assert_ok(gpusync_timeline_fail(imported, NULL));
-            assert_ok(gpusync_timeline_destroy(imported));
-        }
-        metal_release(event);
-    }
-    if (made) {
-        assert_ok(gpusync_timeline_fail(made, NULL));
-        assert_result(gpusync_timeline_wait(made, 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
-        assert_ok(gpusync_timeline_destroy(made));
-    }
-}
-
-static void test_whatever_fails_nothing_is_lost(void **state)
-{
-    int after, step;
-    (void)state;
-    for (after = 0; after < 2; after++)
-        for (step = 1; step < 12; step++) {
-            rig r;
-            open_rig(&r, SOFTMETAL_MANUAL, NULL);
-            r.memory.fail_after = after;
-            r.memory.fail_at = step;
-            use_every_call(&r);
-            r.memory.fail_at = 0;
-            close_rig(&r);
-            open_rig(&r, SOFTMETAL_MANUAL, NULL);
-            softmetal_fail_creation((unsigned)step, after);
-            use_every_call(&r);
-            softmetal_fail_creation(0, false);
-            close_rig(&r);
-        }
-}
-
-/* -- a reason whose texts have no end ---------------------------------------------------------------- */
-
-static void test_a_reason_for_failure_is_cut_to_fit(void **state)
-{
-    static const int others[] = {-9999, -23, 1}; /* no errors of ours */
-    gpusync_timeline *timeline;
-    gpusync_wait_options options;
-    gpusync_error reason, told;
+    static const uint64_t stands[] = {GPUSYNC_MAX_VALUE / 2, GPUSYNC_MAX_VALUE / 2 + 1, GPUSYNC_MAX_VALUE - 2};
+    stage *s = stage_of(state);
     size_t i;
-    rig r;
-    (void)state;
-    rig_open(&r, SOFTMETAL_MANUAL);
-    for (i = 0; i < sizeof others / sizeof others[0]; i++) {
-        assert_ok(gpusync_timeline_create(r.device, NULL, &timeline));
-        memset(&reason, 'x', sizeof reason);
-        reason.result = (gpusync_result)others[i];
-        reason.failure = GPUSYNC_FAILURE_OTHER;
-        assert_ok(gpusync_timeline_fail(timeline, &reason));
-        memset(&options, 0, sizeof options);
-        options.error = &told;
-        assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
-        assert_int_equal(strlen(told.domain), sizeof told.domain - 1);
-        assert_int_equal(strlen(told.message), sizeof told.message - 1);
-        assert_int_equal(strlen(told.label), sizeof told.label - 1);
-        assert_int_equal(strlen(told.queue_label), sizeof told.queue_label - 1);
-        assert_int_equal(told.dropped, 0); /* that is for a reader of records */
+    for (i = 0; i < LENGTH(stands); i++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        uint64_t base = 0;
+        signal_value(timeline, stands[i]);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        timeline = new_timeline(s->device);
+        commit(s->q[0], signalling(s->q[0], at(timeline, GPUSYNC_MAX_VALUE)));
+        finish_all(s);
+        assert_int_equal(value_of(timeline), GPUSYNC_MAX_VALUE);
+        assert_non_null(gpusync_timeline_metal(timeline, &base));
+        assert_true(base <= UINT64_MAX - 1 - GPUSYNC_MAX_VALUE);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
-    rig_close(&r);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_timeline_starts_at_its_initial_value),
-        cmocka_unit_test(test_an_initial_value_out_of_range_makes_no_timeline),
-        cmocka_unit_test(test_a_label_shows_in_the_report_and_on_the_event_of_its_own_timeline_only),
-        cmocka_unit_test(test_calls_without_a_timeline_are_refused),
-        cmocka_unit_test(test_a_signal_that_does_not_raise_the_timeline_is_refused_and_changes_nothing),
-        cmocka_unit_test(test_asking_for_the_value_sends_no_message_where_no_other_code_signals),
-        cmocka_unit_test(test_the_host_may_signal_a_value_below_one_that_a_pending_signal_keeps_back),
-        cmocka_unit_test(test_a_discarded_signal_lets_the_host_s_values_be_reached),
-        cmocka_unit_test(test_of_signals_at_a_time_the_larger_value_counts),
-        cmocka_unit_test(test_the_smaller_of_two_signals_at_the_same_time_never_undoes_the_larger),
-        cmocka_unit_test(test_a_signal_reaches_work_that_waits_on_the_device),
-        cmocka_unit_test(test_a_value_that_is_reached_costs_no_message_and_no_memory_and_no_count),
-        cmocka_unit_test(test_a_wait_that_makes_no_sense_is_refused),
-        cmocka_unit_test(test_every_budget_keeps_its_time_limit_and_leaves_nothing),
-        cmocka_unit_test(test_every_budget_waits_for_a_signal),
-        cmocka_unit_test(test_a_value_reached_at_the_deadline_is_reached),
-        cmocka_unit_test(test_a_signal_seen_while_spinning_parks_no_thread),
-        cmocka_unit_test(test_a_signal_wakes_every_sleeper_itself_and_once),
-        cmocka_unit_test(test_a_sleeper_is_woken_for_its_own_value_only),
-        cmocka_unit_test(test_a_signal_after_a_timeout_finds_no_waiter),
-        cmocka_unit_test(test_a_wait_without_memory_to_sleep_with_says_so_and_leaves_nothing),
-        cmocka_unit_test(test_the_first_failure_stays_and_answers_every_call),
-        cmocka_unit_test(test_a_failure_without_an_error_is_a_failed_execution),
-        cmocka_unit_test(test_a_failure_wakes_every_sleeper_with_its_reason),
-        cmocka_unit_test(test_a_failure_lets_waits_on_the_device_go_on),
-        cmocka_unit_test(test_a_failure_writes_the_event_that_gpusync_made_and_no_imported_one),
-        cmocka_unit_test(test_of_failures_and_signals_at_a_time_one_failure_is_the_first_for_all),
-        cmocka_unit_test(test_a_value_of_other_code_is_seen_on_the_event_whatever_its_base),
-        cmocka_unit_test(test_what_other_code_signals_counts_only_where_the_timeline_says_that_it_does),
-        cmocka_unit_test(test_a_sleeper_is_told_by_an_event_that_had_an_earlier_use),
-        cmocka_unit_test(test_an_imported_timeline_shows_the_event_as_it_is),
-        cmocka_unit_test(test_only_shared_events_can_be_imported),
-        cmocka_unit_test(test_the_failure_that_another_wrote_to_an_event_is_a_failure),
-        cmocka_unit_test(test_the_listener_wakes_waiters_for_an_event_that_another_thread_signals),
-        cmocka_unit_test(test_encoded_signals_of_other_queues_wake_a_waiter),
-        cmocka_unit_test(test_one_registration_at_a_time_serves_all_waiters),
-        cmocka_unit_test(test_the_next_registration_is_for_whatever_waits_next),
-        cmocka_unit_test(test_a_lower_value_is_registered_for_besides),
-        cmocka_unit_test(test_registrations_that_have_served_do_not_pile_up),
-        cmocka_unit_test(test_registrations_for_a_value_that_does_not_come_do_not_pile_up),
-        cmocka_unit_test(test_a_listener_that_comes_after_the_timeline_touches_nothing),
-        cmocka_unit_test(test_registrations_for_values_that_never_come_go_with_the_event),
-        cmocka_unit_test(test_destroy_lets_a_listener_that_is_at_it_finish),
-        cmocka_unit_test(test_without_a_class_of_listeners_the_sweeper_looks),
-        cmocka_unit_test(test_a_registration_takes_no_memory),
-        cmocka_unit_test(test_an_event_is_used_again_and_goes_on_from_where_it_is),
-        cmocka_unit_test(test_two_timelines_that_are_made_at_once_do_not_get_one_event),
-        cmocka_unit_test(test_an_event_that_others_may_know_or_that_is_used_up_is_not_used_again),
-        cmocka_unit_test(test_no_value_of_a_timeline_wraps_around_on_an_event_that_stands_high),
-        cmocka_unit_test(test_work_waits_for_the_highest_value_on_an_event_that_stands_high),
-        cmocka_unit_test(test_an_imported_event_is_not_used_for_other_timelines),
-        cmocka_unit_test(test_a_bounded_number_of_events_is_kept),
-        cmocka_unit_test(test_a_timeline_that_could_not_be_made_costs_no_event),
-        cmocka_unit_test(test_destroy_ends_the_waits_that_sleep),
-        cmocka_unit_test(test_destroy_ends_a_wait_that_spins),
-        cmocka_unit_test(test_destroy_may_come_at_every_point_of_a_wait),
-        cmocka_unit_test(test_a_device_stays_while_it_has_timelines),
-        cmocka_unit_test(test_a_timeline_of_a_lost_device_can_be_signalled),
-        cmocka_unit_test(test_giving_up_fails_every_timeline_of_a_lost_device),
-        cmocka_unit_test(test_a_value_that_came_unseen_is_reached_before_its_timeline_is_given_up),
-        cmocka_unit_test(test_the_report_tells_of_timelines_and_their_waiters),
-        cmocka_unit_test(test_every_wait_is_counted_once_with_the_device),
-        cmocka_unit_test(test_inside_the_log_hook_a_wait_that_would_have_to_wait_says_so),
-        cmocka_unit_test(test_a_report_sees_a_timeline_as_it_was_made_or_not_at_all),
-        cmocka_unit_test(test_host_and_device_take_turns),
-        cmocka_unit_test(test_what_was_done_before_a_signal_is_seen_after_the_wait),
-        cmocka_unit_test(test_a_crowd_that_signals_and_waits_at_random_loses_no_wake_up),
-        cmocka_unit_test(test_whatever_fails_nothing_is_lost),
-        cmocka_unit_test(test_a_reason_for_failure_is_cut_to_fit),
+        on_stage(test_S7_a_timeline_starts_at_its_initial_value),
+        on_stage(test_S5_a_timeline_that_cannot_be_made_leaves_nothing),
+        cmocka_unit_test(test_S5_calls_without_a_timeline_are_refused),
+        on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent, .queues = 2),
+        on_stage(test_R3_the_host_lets_work_go_that_signals_the_same_timeline),
+        on_stage_with(test_R3_the_host_goes_on_from_a_value_that_it_was_told_of,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back,
+                      .queues = 2, .timelines = 1),
+        on_stage_with(test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way, .timelines = 1),
+        on_stage_with(test_S5_a_thread_is_woken_before_metal_is_told_of_the_value, .timelines = 1),
+        on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1),
+        on_stage_with(test_S7_a_value_that_is_reached_costs_a_wait_no_message, .timelines = 1),
+        on_stage_with(test_S7_a_sleeping_wait_ends_with_its_own_value, .timelines = 1),
+        on_stage_with(test_S4_a_wait_that_cannot_have_an_answer_says_so, .timelines = 1),
+        on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines = 1),
+        on_stage(test_R13_the_result_of_a_failure),
+        on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1),
+        on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2),
+        on_stage(test_R13_the_event_of_a_failed_timeline_is_failed_again_behind_a_late_signal),
+        on_stage(test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way),
+        on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2),
+        on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline,
+                      .queues = 3, .timelines = 1, .timeline = {.order_only = true}),
+        cmocka_unit_test(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work),
+        on_stage_with(test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held,
+                      .queues = 3, .timelines = 2, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_until_raised_the_value_of_failed_work_counts_as_sent,
+                      .queues = 3, .timelines = 1, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_a_failure_drops_a_value_that_was_to_be_raised,
+                      .queues = 2, .timelines = 1, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_an_imported_event_is_raised_too, .timeline = {.order_only = true}),
+        on_stage_with(test_R12_fail_fails_an_order_only_timeline, .timelines = 1, .timeline = {.order_only = true}),
+        on_stage_with(test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has,
+                      .timelines = 3, .timeline = {.order_only = true}),
+        on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline,
+                      .timelines = 1, .timeline = {.order_only = true}, .queue = {.sticky_failure = true}),
+        on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go, .queues = 3,
+                      .timelines = 1, .timeline = {.order_only = true}, .queue = {.sticky_failure = true}),
+        on_stage_with(test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed,
+                      .queues = 3, .timelines = 2, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed,
+                      .no_queue = true, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage(test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none),
+        on_stage_with(test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_that_signals_it,
+                      .queues = 4, .timelines = 2),
+        on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queues = 3, .timelines = 2,
+                      .timeline = {.signalled_by_others = true, .order_only = true}),
+        on_stage_with(test_R18_work_that_is_encoded_knows_what_the_event_shows,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
+        on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_failed_timeline_does_not_read_its_event_any_more,
+                      .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_the_listener_ends_waits_callbacks_and_held_work,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_blocks_of_listeners_do_not_pile_up,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_blocks_for_falling_values_do_not_pile_up, .no_queue = true, .timelines = 1,
+                      .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_R18_a_deaf_listener_costs_a_look,
+                      .timelines = 1, .timeline = {.signalled_by_others = true},
+                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_stage(test_R18_without_a_listener_looks_find_the_values),
+        on_stage(test_S5_without_shared_events_there_is_no_timeline),
+        on_stage_with(test_R24_a_sleeping_wait_finds_what_a_deaf_listener_missed_elsewhere,
+                      .queues = 2, .timelines = 1, .timeline = {.signalled_by_others = true}),
+        on_stage_with(test_S7_an_event_is_used_again_and_no_value_of_its_past_counts, .queues = 2),
+        on_stage(test_S7_a_base_is_told_and_two_timelines_never_share_an_event),
+        on_stage(test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_used_again),
+        on_stage_with(test_S7_an_event_with_a_signal_on_its_way_is_not_used_again, .queues = 2),
+        on_stage(test_S7_a_bounded_number_of_events_is_kept),
+        on_stage(test_S7_no_value_wraps_around_on_an_event_that_stands_high),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

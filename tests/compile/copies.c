@@ -1,5 +1,5 @@
 /* A program and a library in it that has a gpusync of its own, maybe of another version. Each has work done, and asks
-   which version does it. tests/compile.sh compiles this twice:
+   which version does it. tests/next/compile.sh compiles this twice:
      LIBRARY 1  the library's side; it has the implementation where IMPLEMENTS is 1
      LIBRARY 0  the program's, which calls the library's */
 #if IMPLEMENTS
@@ -8,7 +8,6 @@
 #include "gpusync.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,28 +23,36 @@ static int round_of(const char *part)
     gpusync_queue *queue = NULL;
     gpusync_ticket ticket = 0;
     void *buffer = NULL;
-    char want[64], text[4096];
 
-    if (gpusync_device_create(NULL, &device) || gpusync_queue_create(device, NULL, &queue)) return 1;
-    if (gpusync_command_buffer(queue, NULL, &buffer) || gpusync_commit(queue, buffer, &ticket)) return 2;
-    if (gpusync_wait(queue, ticket, 10000000000) || gpusync_queue_wait(queue, GPUSYNC_FOREVER)) return 3;
-    while (!gpusync_is_idle(queue) || !gpusync_is_done(queue, ticket)) {} /* inline, in files of two versions */
-    gpusync_report(device, text, sizeof text);
-    snprintf(want, sizeof want, "gpusync %d.%d.%d ", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
-             GPUSYNC_VERSION_PATCH);
-    printf("%s: compiled with %s: runs on %.16s\n", part, want, text);
-    if (strncmp(text, want, strlen(want)) != 0) return 4;
-    if (gpusync_queue_destroy(queue) || gpusync_device_destroy(device)) return 5;
+    if (gpusync_device_create(NULL, &device) || gpusync_queue_create(device, NULL, &queue))
+        return 1;
+    if (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer) || gpusync_commit(queue, buffer, &ticket))
+        return 2;
+    if (gpusync_wait(queue, ticket, 10000000000, NULL))
+        return 3;
+    while (gpusync_in_flight(queue) > 0 || !gpusync_is_done(queue, ticket)) { /* inline, in files of two versions */
+    }
+    printf("%s: compiled with %d: runs on %u\n", part, GPUSYNC_VERSION, (unsigned)gpusync_version());
+    if (gpusync_version() != GPUSYNC_VERSION)
+        return 4;
+    if (gpusync_queue_destroy(queue) || gpusync_device_destroy(device))
+        return 5;
     return 0;
 }
 
 #if LIBRARY
-int library_round(void) { return round_of("library"); }
+int library_round(void)
+{
+    return round_of("library");
+}
 #else
 int main(void)
 {
-    int ours = round_of("program"), theirs = library_round(), again = round_of("program");
-    if (ours || theirs || again) printf("not so: %d, %d, %d\n", ours, theirs, again);
+    int ours = round_of("program");
+    int theirs = library_round();
+    int again = round_of("program");
+    if (ours || theirs || again)
+        printf("not so: %d, %d, %d\n", ours, theirs, again);
     return ours || theirs || again;
 }
 #endif

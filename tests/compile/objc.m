@@ -16,7 +16,8 @@ gpusync_result objc_device(id device, gpusync_device **out);
 id objc_begin(gpusync_queue *queue)
 {
     void *buffer;
-    if (gpusync_command_buffer(queue, NULL, &buffer)) return (id)0;
+    if (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer))
+        return (id)0;
     return (__bridge id)buffer;
 }
 
@@ -24,9 +25,11 @@ gpusync_result objc_commit(gpusync_queue *queue, id buffer)
 {
     gpusync_ticket ticket;
     gpusync_result result = gpusync_commit(queue, (__bridge void *)buffer, &ticket);
-    if (result) return result;
-    if (gpusync_is_done(queue, ticket) || gpusync_is_idle(queue)) return GPUSYNC_OK;
-    return gpusync_wait(queue, ticket, 1000000000);
+    if (result)
+        return result;
+    if (gpusync_is_done(queue, ticket) || gpusync_in_flight(queue) == 0)
+        return GPUSYNC_OK;
+    return gpusync_wait(queue, ticket, 1000000000, NULL);
 }
 
 id objc_queue(const gpusync_queue *queue)

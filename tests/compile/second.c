@@ -1,11 +1,6 @@
-/* A second file that uses gpusync and leaves the implementation to another: its inline calls have to link, also
-   where the compiler does not inline. */
+/* A second file that uses gpusync and leaves the implementation to another: its inline calls have to link, also where
+   the compiler does not inline. */
 #include "second.h"
-
-bool second_is_idle(const gpusync_queue *queue)
-{
-    return gpusync_is_idle(queue);
-}
 
 bool second_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
 {
@@ -13,7 +8,13 @@ bool second_is_done(const gpusync_queue *queue, gpusync_ticket ticket)
     return done(queue, ticket) && gpusync_is_done(queue, ticket);
 }
 
+uint64_t second_in_flight(const gpusync_queue *queue)
+{
+    return gpusync_in_flight(queue);
+}
+
 gpusync_result second_poll(gpusync_queue *queue, gpusync_ticket ticket)
 {
-    return gpusync_poll(queue, ticket);
+    gpusync_point point = gpusync_at_ticket(queue, ticket);
+    return gpusync_poll(point.queue, point.ticket, NULL);
 }

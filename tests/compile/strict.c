@@ -1,5 +1,5 @@
 /* A user's file under every warning that there is: all that the public part of the header brings into it, macros and
-   inline calls, and no cast and no private name of its own. tests/compile.sh compiles it as C and as C++. */
+   inline calls, and no cast and no private name of its own. tests/next/compile.sh compiles it as C and as C++. */
 #include "gpusync.h"
 
 #ifdef __cplusplus
@@ -15,7 +15,8 @@ const char *strict_name(gpusync_result result);
 
 bool strict_is_over(gpusync_queue *queue, gpusync_ticket ticket)
 {
-    if (ticket == GPUSYNC_NO_TICKET || gpusync_is_idle(queue)) return true;
+    if (ticket == GPUSYNC_NO_TICKET || gpusync_in_flight(queue) == 0)
+        return true;
     return gpusync_is_done(queue, ticket) || gpusync_is_done(queue, GPUSYNC_EVERYTHING);
 }
 
@@ -30,13 +31,14 @@ gpusync_result strict_wait(gpusync_queue *queue, gpusync_timeline *timeline, gpu
 gpusync_result strict_skip(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
     *cursor = GPUSYNC_FROM_NOW;
-    return gpusync_next_error(queue, cursor, error);
+    return gpusync_queue_next_error(queue, cursor, error);
 }
 
 const char *strict_name(gpusync_result result)
 {
-#define NAME(name, value, text)                                                                      \
-    if (result == GPUSYNC_##name) return text;
+#define NAME(name, value, text)     \
+    if (result == GPUSYNC_##name) \
+        return text;
     GPUSYNC_RESULTS(NAME)
 #undef NAME
     return "";
