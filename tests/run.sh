@@ -1,15 +1,12 @@
 #!/usr/bin/env bash
 # run.sh - runs test programs and examples, and counts
 #
-#   tests/run.sh PROGRAM... [--metal4 PROGRAM...] [--examples PROGRAM...]
+#   tests/run.sh PROGRAM... [--examples PROGRAM...]
 #
 # A test program is a cmocka program: its tests are counted one by one. It is given TIME_LIMIT seconds (120). A test that
 # fails, crashes or hangs ends it, and those behind run in a new process (see from.h). Besides a failed test these count as
 # failures: a test that did not get to run, as behind a second that hangs, a program that ran no test, an exit status that
 # is not zero, and a line that tells of a sanitizer's finding or of an object autoreleased without a pool.
-#
-# Programs after --metal4 run with QUEUES=metal4: their queues are those of Metal 4 (see stage.h). What says "not on
-# Metal 4" there is counted, and not shown.
 #
 # An example is one test: its output has to be as tests/expect/NAME.txt says. expect.pl has the rules.
 #
@@ -36,7 +33,7 @@ form=${FORM:-$form}
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}
 [ -n "${JOBS:-}" ] || jobs=$((jobs < 2 ? 2 * jobs : 4))
 longest=400 # lines of a failed program's output that are shown
-passed=0 failed=0 skipped=0 left_out=0 failures=
+passed=0 failed=0 skipped=0 failures=
 bad='autorelease called without pool'
 bad="$bad|(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|^[^ ]+:[0-9]+:[0-9]+: runtime error: "
 bad="$bad|==[0-9]+== (Invalid (read|write|free)|Conditional jump|Use of uninit|Process terminating)"
@@ -126,14 +123,9 @@ EOF
 }
 
 run_test() {
-    local name log start status planned=0 ok=0 no=0 skip=0 rest open not_there hung=0 reason=
+    local name log start status planned=0 ok=0 no=0 skip=0 rest open hung=0 reason=
     name=$(basename "$1")
     log=$(log_of "$1")
-    if [ "$kind" = metal4 ]; then
-        name="$name, Metal 4"
-        log=${log%.log}.metal4.log
-        export QUEUES=metal4
-    fi
     start=$SECONDS
     : >"$log"
     execute_from 0 "$1" "$log"
@@ -151,7 +143,6 @@ run_test() {
         execute_from $((ok + no + skip)) "$1" "$log"
         status=$?
     done
-    unset QUEUES
     rest=$((planned - ok - no - skip))
     if [ "$status" -ne 0 ] && [ "$hung" -lt 2 ] && { [ "$no" -eq 0 ] || [ "$rest" -ne 0 ]; }; then
         reason="${reason:+$reason, }$(why_of "$status")"
@@ -172,17 +163,10 @@ run_test() {
         if [ "$no" -eq 0 ]; then no=1; fi
     fi
     report "$name" "$ok" "$no" $((SECONDS - start)) "$reason" "$log"
-    if [ "$kind" = metal4 ]; then
-        not_there=$(LC_ALL=C grep -c '^not on Metal 4: ' "$log")
-        left_out=$((left_out + not_there))
-        skip=$((skip - not_there))
-    fi
     if [ "$skip" -gt 0 ]; then
         skipped=$((skipped + skip))
         LC_ALL=C awk '/skipped, listed below/ || /SKIPPED.*test\(s\)/ { exit }
-                      /^not on Metal 4: / { told = 1; next }
-                      /^skip: / { print "    " $0 }
-                      /\[  SKIPPED \] / { if (!told) print "    " $0; told = 0 }' "$log"
+                      /^skip: / || /\[  SKIPPED \] / { print "    " $0 }' "$log"
     fi
 }
 
@@ -241,23 +225,23 @@ start_program() { # PROGRAM
     started=$((started + 1))
     # shellcheck disable=SC2030,SC2031 # they are counted from 0 in each shell, and added up by show_ended
     (
-        passed=0 failed=0 skipped=0 left_out=0 failures='' child=''
+        passed=0 failed=0 skipped=0 failures='' child=''
         trap 'kill $child 2>/dev/null; exit 130' HUP INT TERM
         trap 'mv "$each.says" "$each" 2>/dev/null; echo >&9' EXIT
         run_program "$1" >"$each.says"
         printf '%s' "$failures" >"$each.failures"
-        echo "$passed $failed $skipped $left_out" >"$each.counts"
+        echo "$passed $failed $skipped" >"$each.counts"
     ) &
 }
 
 # shellcheck disable=SC2031
 show_ended() {
-    local each ok no skip not_there
+    local each ok no skip
     while each=$work/$shown && [ -e "$each" ]; do
         shown=$((shown + 1))
         cat "$each"
-        read -r ok no skip not_there 2>/dev/null <"$each.counts" || ok=0 no=1 skip=0 not_there=0
-        passed=$((passed + ok)) failed=$((failed + no)) skipped=$((skipped + skip)) left_out=$((left_out + not_there))
+        read -r ok no skip 2>/dev/null <"$each.counts" || ok=0 no=1 skip=0
+        passed=$((passed + ok)) failed=$((failed + no)) skipped=$((skipped + skip))
         if [ -s "$each.failures" ]; then failures+=$(cat "$each.failures")$'\n'; fi
         rm -f "$each" "$each".*
     done
@@ -270,7 +254,6 @@ for program in "$@"; do
         kind=example
         while [ "$form" = mac ] && [ "$jobs" -gt 1 ]; do read -r _ <&9 && jobs=$((jobs - 1)); done
         ;;
-    --metal4) kind=metal4 ;;
     *)
         start_program "$program"
         show_ended
@@ -279,7 +262,6 @@ for program in "$@"; do
 done
 wait
 show_ended
-if [ "$left_out" -gt 0 ]; then echo "$left_out tests have no meaning on queues of Metal 4, and say why in their logs"; fi
 if [ "$skipped" -gt 0 ]; then echo "$skipped skipped, see above"; fi
 if [ $((passed + failed)) -eq 0 ] && [ "$skipped" -eq 0 ]; then
     echo "nothing was run"
