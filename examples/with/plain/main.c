@@ -19,14 +19,15 @@ int main(void)
     uint64_t cursor = 0;
     void *buffer; /* an id<MTLCommandBuffer> */
     int bad = FAILED(gpusync_device_create(NULL, &device)) || FAILED(gpusync_queue_create(device, NULL, &queue)) ||
-              FAILED(gpusync_command_buffer(queue, NULL, &buffer)) ||
+              FAILED(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) ||
               /* ... encode work into the buffer here ... */
-              FAILED(gpusync_commit(queue, buffer, &ticket)) || FAILED(gpusync_wait(queue, ticket, 1000000000));
+              FAILED(gpusync_commit(queue, buffer, &ticket)) || FAILED(gpusync_wait(queue, ticket, 1000000000, NULL));
 
-    while (queue && gpusync_next_error(queue, &cursor, &error) == GPUSYNC_OK)
+    while (queue && gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK)
         fprintf(stderr, "ticket %d: %s\n", (int)error.ticket, error.message);
-    if (queue) bad |= FAILED(gpusync_queue_destroy(queue)); /* waits for what is in flight */
-    if (device) bad |= FAILED(gpusync_device_destroy(device));
+    if (gpusync_is_done(queue, ticket)) bad |= FAILED(gpusync_queue_destroy(queue));
+    else bad |= FAILED(gpusync_queue_abandon(queue)); /* the GPU hangs: destroy would wait for it */
+    bad |= FAILED(gpusync_device_destroy(device));
     if (!bad) printf("ticket %d: done\n", (int)ticket);
     return bad;
 }

@@ -6,25 +6,31 @@
 #include "renderer.h"
 #include <stdio.h>
 
+#define OK(name, arguments) (call = #name, (result = name arguments) == GPUSYNC_OK)
+
 int renderer_draw(unsigned limit_ms, char *text, size_t size)
 {
     gpusync_device *device = NULL;
     gpusync_queue *queue = NULL;
     gpusync_ticket ticket = GPUSYNC_NO_TICKET;
-    gpusync_error error = {GPUSYNC_OK, GPUSYNC_FAILURE_NONE, 0, 0, 0, "", "", "", ""};
-    uint64_t cursor = 0;
+    gpusync_error error = {0};
+    gpusync_wait_options options = {0};
     void *buffer; /* an id<MTLCommandBuffer> */
-    const char *call = "gpusync_device_create";
-    gpusync_result result = gpusync_device_create(NULL, &device);
+    const char *call;
+    gpusync_result result;
 
-    if (!result) call = "gpusync_queue_create", result = gpusync_queue_create(device, NULL, &queue);
-    if (!result) call = "gpusync_command_buffer", result = gpusync_command_buffer(queue, NULL, &buffer);
-    if (!result) call = "gpusync_commit", result = gpusync_commit(queue, buffer, &ticket);
-    if (!result) call = "gpusync_wait", result = gpusync_wait(queue, ticket, limit_ms * UINT64_C(1000000));
-    if (result == GPUSYNC_ERROR_EXECUTION) (void)!gpusync_next_error(queue, &cursor, &error);
-    if (result) snprintf(text, size, "%s: %s\n%s", call, gpusync_result_string(result), error.message);
-    else snprintf(text, size, "ticket %d: done", (int)ticket);
-    gpusync_queue_destroy(queue);
+    options.error = &error;
+    if (OK(gpusync_device_create, (NULL, &device)) && OK(gpusync_queue_create, (device, NULL, &queue)) &&
+        OK(gpusync_command_buffer_create, (queue, NULL, GPUSYNC_FOREVER, &buffer)) &&
+        OK(gpusync_commit, (queue, buffer, &ticket)) &&
+        OK(gpusync_wait, (queue, ticket, limit_ms * UINT64_C(1000000), &options)))
+        snprintf(text, size, "ticket %d: done", (int)ticket);
+    else
+        snprintf(text, size, "%s: %s\n%s", call, gpusync_result_string(result), error.message);
+    if (result == GPUSYNC_TIMEOUT)
+        gpusync_queue_abandon(queue); /* the GPU hangs: destroy would wait for it */
+    else
+        gpusync_queue_destroy(queue);
     gpusync_device_destroy(device);
     return result != GPUSYNC_OK;
 }
