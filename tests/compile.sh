@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# compile.sh - every way in which people include tests/next/gpusync.h
+# compile.sh - every way in which people include gpusync.h
 #
-#   tests/next/compile.sh [PART...]     parts: matrix ways symbols stubs strict objc copies marks; default: all
+#   tests/compile.sh [PART...]     parts: matrix ways symbols stubs strict objc copies marks; default: all
 #
-# The programs of tests/next/compile are compiled with warnings as errors, linked and, where this machine can, run.
-# `make next-compile` calls this; what is needed to link with softmetal comes in the environment:
-#   SOFTMETAL_LINK   libraries and options
-# Others: HEADER_DIR (where gpusync.h is), BUILD, OUT (where the results go), GCC GXX CLANG CLANGXX, JOBS, V=1.
+# The programs of tests/compile are compiled with warnings as errors, linked and, where this machine can, run. LDLIBS, as
+# `make softmetal` prints it, is what links them with softmetal:
+#   eval "$(make -s softmetal)" && tests/compile.sh
+# Others: BUILD, OUT (where the results go), GCC GXX CLANG CLANGXX, JOBS, V=1.
 # Ends with one line "N passed, N failed".
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 here=$(cd "$(dirname "$0")" && pwd)
 src=$here/compile
-root=$(cd "${HEADER_DIR:-$here}" && pwd)
-build=${BUILD:-$here/../../build}
-out=${OUT:-$build/next-compile}
+root=$(cd "$here/.." && pwd)
+build=${BUILD:-$root/build}
+out=${OUT:-$build/compile}
 gcc=${GCC:-gcc} gxx=${GXX:-g++} clang=${CLANG:-clang} clangxx=${CLANGXX:-clang++}
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 metal=(-DGPUSYNC_OBJC=1 -D_GNU_SOURCE)
-read -r -a link <<<"${SOFTMETAL_LINK:-}"
+read -r -a link <<<"${LDLIBS:?run: eval \"\$(make -s softmetal)\"}"
 warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wno-nonnull -Werror)
 c_warnings=("${warnings[@]}" -Wstrict-prototypes)
 

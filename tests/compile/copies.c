@@ -1,5 +1,5 @@
 /* A program and a library in it that has a gpusync of its own, maybe of another version. Each has work done, and asks
-   which version does it. tests/next/compile.sh compiles this twice:
+   which version does it. tests/compile.sh compiles this twice:
      LIBRARY 1  the library's side; it has the implementation where IMPLEMENTS is 1
      LIBRARY 0  the program's, which calls the library's */
 #if IMPLEMENTS

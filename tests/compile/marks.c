@@ -1,4 +1,4 @@
-/* What the marks of the declarations make a compiler say. tests/next/compile.sh compiles this with each CASE: 0 is
+/* What the marks of the declarations make a compiler say. tests/compile.sh compiles this with each CASE: 0 is
    right, every other one has one mistake, of which the compiler has to tell. It is never run. */
 #include "gpusync.h"
 

@@ -1,5 +1,5 @@
 /* A program that calls gpusync: on Metal it has work done and waits for it, without Metal it is told so.
-   tests/next/compile.sh compiles it in many ways; HOW says where the implementation is.
+   tests/compile.sh compiles it in many ways; HOW says where the implementation is.
      0  in another file
      1  here, after the declarations were included
      2  here, private to this file

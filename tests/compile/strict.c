@@ -1,5 +1,5 @@
 /* A user's file under every warning that there is: all that the public part of the header brings into it, macros and
-   inline calls, and no cast and no private name of its own. tests/next/compile.sh compiles it as C and as C++. */
+   inline calls, and no cast and no private name of its own. tests/compile.sh compiles it as C and as C++. */
 #include "gpusync.h"
 
 #ifdef __cplusplus

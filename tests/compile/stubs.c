@@ -1,4 +1,4 @@
-/* Where there is no Metal every call says so. All of the public functions are called here: tests/next/compile.sh
+/* Where there is no Metal every call says so. All of the public functions are called here: tests/compile.sh
    compares this file with the header. */
 #include "gpusync.h"
 
