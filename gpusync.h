@@ -1844,6 +1844,23 @@ struct gpusync_timeline {
     gpusync_error error; /* of the failure */
 };
 
+enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
+
+/* A pipeline of a warm-up. */
+typedef struct gpusync__item {
+    void *source, *function, *library; /* NSStrings and an MTLLibrary, +1; source or library is NULL */
+    void *pipeline;                    /* +1, or NULL. Read without the lock once it is DONE, as `error` */
+    gpusync_error error;               /* of a failure */
+    uint8_t state;
+} gpusync__item;
+
+struct gpusync_warmup {
+    gpusync__target target; /* first. committed: how many are to be compiled */
+    gpusync__item *items;
+    size_t count;
+    void *runner; /* the dispatch queue, or NULL */
+};
+
 /* The event of a timeline that is gone, for the next one. */
 typedef struct gpusync__spare {
     void *event;
@@ -2325,7 +2342,6 @@ GPUSYNC__APART void gpusync__trace(const gpusync_device *dev, gpusync_trace_kind
    one of each block that Metal holds and of each look. The last reference frees, on whatever thread, without a lock. */
 
 static void gpusync__return_room(const gpusync__work *w);
-static void gpusync__warmup_free(gpusync__target *t);
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 
 /* The last reference of the device is gone. */
@@ -2396,6 +2412,23 @@ static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
     gpusync__release_pooled(t->listener);
     if (!spared)
         gpusync__release_pooled(t->event);
+}
+
+/* Frees what a warm-up has but its own memory, however far its creation came. */
+static void gpusync__warmup_free(gpusync__target *t)
+{
+    gpusync_warmup *w = (gpusync_warmup *)(void *)t;
+    void *pool = gpusync__pool_push();
+    for (size_t i = 0; i < w->count; i++) {
+        gpusync__release(w->items[i].source);
+        gpusync__release(w->items[i].function);
+        gpusync__release(w->items[i].library);
+        gpusync__release(w->items[i].pipeline);
+    }
+    gpusync__pool_pop(pool);
+    if (w->runner)
+        gpusync__dispatch_release(w->runner);
+    GPUSYNC_FREE(w->items);
 }
 
 /* Adds the counts of a queue. gpusync_stats has nothing but counts. */
@@ -4066,7 +4099,30 @@ static bool gpusync__lost_long(const gpusync_device *dev)
     return GPUSYNC__LOAD(&dev->lost) && gpusync_now_ns() - dev->lost_ns >= GPUSYNC__LOST_NS;
 }
 
-static void gpusync__abandon(gpusync_queue *q);
+/* Gives up what a closed queue has not ended. The order lock is taken once: a thread that had set work out has
+   committed it then, and no other can. */
+static void gpusync__abandon(gpusync_queue *q)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_device *dev = q->target.device;
+    gpusync__mutex_lock(&q->order);
+    gpusync__mutex_unlock(&q->order);
+    gpusync__look(q, UINT64_MAX);
+    gpusync__lock(dev);
+    q->abandoned = true;
+    q->frozen = q->sent != 0;
+    for (gpusync__work *w = q->front; w; w = w->next) { /* none is held: see gpusync__shut */
+        gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+        if (w->state >= GPUSYNC__SETTLED || w->unsent)
+            continue;
+        gpusync__refuse(w, result, "its queue was given up");
+        if (w->state == GPUSYNC__ENDED)
+            gpusync__stir(w);
+        else
+            gpusync__give_up(w, &after);
+    }
+    gpusync__finish(dev, &after);
+}
 
 #define GPUSYNC__SLICE_NS 50000000u /* from one look at the whole device to the next, at first */
 
@@ -5478,40 +5534,6 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool open
     return NULL;
 }
 
-/* The commit to a queue of Metal 4: a submission without waits and signals. */
-GPUSYNC__APART gpusync_result gpusync__commit4(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    gpusync_submission s;
-    memset(&s, 0, sizeof s);
-    s.command_buffers = &command_buffer;
-    s.command_buffer_count = 1;
-    return gpusync_submit(queue, &s, ticket);
-}
-
-GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    if (!queue || !command_buffer)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue->metal4)
-        return gpusync__commit4(queue, command_buffer, ticket);
-    if (!gpusync__fits(queue, command_buffer))
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    unsigned long status = gpusync__status(command_buffer);
-    bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
-    if (status >= GPUSYNC__STATUS_COMMITTED)
-        return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    gpusync_result result = gpusync__enter(queue, NULL, command_buffer, enqueued, NULL, ticket);
-    if (result != GPUSYNC_NOT_READY)
-        return result;
-    gpusync__work *w = gpusync__foreign(queue, command_buffer, false, &result);
-    if (!w)
-        return result;
-    result = gpusync__enter(queue, w, command_buffer, enqueued, NULL, ticket);
-    if (result != GPUSYNC_OK)
-        gpusync__drop(w);
-    return result;
-}
-
 /* Takes room for work of gpusync's own command buffers, and a place for work that has no other. */
 static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
 {
@@ -5820,6 +5842,40 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     return result;
 }
 
+/* The commit to a queue of Metal 4: a submission without waits and signals. */
+GPUSYNC__APART gpusync_result gpusync__commit4(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    gpusync_submission s;
+    memset(&s, 0, sizeof s);
+    s.command_buffers = &command_buffer;
+    s.command_buffer_count = 1;
+    return gpusync_submit(queue, &s, ticket);
+}
+
+GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    if (!queue || !command_buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue->metal4)
+        return gpusync__commit4(queue, command_buffer, ticket);
+    if (!gpusync__fits(queue, command_buffer))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    unsigned long status = gpusync__status(command_buffer);
+    bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
+    if (status >= GPUSYNC__STATUS_COMMITTED)
+        return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    gpusync_result result = gpusync__enter(queue, NULL, command_buffer, enqueued, NULL, ticket);
+    if (result != GPUSYNC_NOT_READY)
+        return result;
+    gpusync__work *w = gpusync__foreign(queue, command_buffer, false, &result);
+    if (!w)
+        return result;
+    result = gpusync__enter(queue, w, command_buffer, enqueued, NULL, ticket);
+    if (result != GPUSYNC_OK)
+        gpusync__drop(w);
+    return result;
+}
+
 /* ----------------------------------------------------------------------------- >>timelines -- */
 
 /* Gives a new timeline its event: the program's, one of a timeline that is gone, or a new one. */
@@ -6029,31 +6085,6 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
     }
     gpusync__finish(t->device, &after);
     return first;
-}
-
-/* Gives up what a closed queue has not ended. The order lock is taken once: a thread that had set work out has
-   committed it then, and no other can. */
-static void gpusync__abandon(gpusync_queue *q)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_device *dev = q->target.device;
-    gpusync__mutex_lock(&q->order);
-    gpusync__mutex_unlock(&q->order);
-    gpusync__look(q, UINT64_MAX);
-    gpusync__lock(dev);
-    q->abandoned = true;
-    q->frozen = q->sent != 0;
-    for (gpusync__work *w = q->front; w; w = w->next) { /* none is held: see gpusync__shut */
-        gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
-        if (w->state >= GPUSYNC__SETTLED || w->unsent)
-            continue;
-        gpusync__refuse(w, result, "its queue was given up");
-        if (w->state == GPUSYNC__ENDED)
-            gpusync__stir(w);
-        else
-            gpusync__give_up(w, &after);
-    }
-    gpusync__finish(dev, &after);
 }
 
 /* Destroys an object, and waits. waits: for the GPU, too, but not for a lost device that has not ended the work. */
@@ -6759,39 +6790,6 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size
 /* -------------------------------------------------------------------------------- >>warmup -- Pipelines, compiled in
    their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a target whose
    number is how many are compiled. A thread that compiles counts as one that runs a callback. */
-
-enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
-
-typedef struct gpusync__item {
-    void *source, *function, *library; /* NSStrings and an MTLLibrary, +1; source or library is NULL */
-    void *pipeline;                    /* +1, or NULL. Read without the lock once it is DONE, as `error` */
-    gpusync_error error;               /* of a failure */
-    uint8_t state;
-} gpusync__item;
-
-struct gpusync_warmup {
-    gpusync__target target; /* first. committed: how many are to be compiled */
-    gpusync__item *items;
-    size_t count;
-    void *runner; /* the dispatch queue, or NULL */
-};
-
-/* Frees what a warm-up has but its own memory, however far its creation came. */
-static void gpusync__warmup_free(gpusync__target *t)
-{
-    gpusync_warmup *w = (gpusync_warmup *)(void *)t;
-    void *pool = gpusync__pool_push();
-    for (size_t i = 0; i < w->count; i++) {
-        gpusync__release(w->items[i].source);
-        gpusync__release(w->items[i].function);
-        gpusync__release(w->items[i].library);
-        gpusync__release(w->items[i].pipeline);
-    }
-    gpusync__pool_pop(pool);
-    if (w->runner)
-        gpusync__dispatch_release(w->runner);
-    GPUSYNC_FREE(w->items);
-}
 
 /* Compiles a pipeline. No lock is held. */
 static void gpusync__compile(void *metal, gpusync__item *item)
