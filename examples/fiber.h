@@ -12,36 +12,35 @@
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #endif
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <ucontext.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define FIBER_ASAN 1
-#elif defined(__SANITIZE_THREAD__)
-#define FIBER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define FIBER_ASAN 1
-#elif __has_feature(thread_sanitizer)
-#define FIBER_TSAN 1
+#ifndef __has_feature
+#define __has_feature(feature) 0
 #endif
-#endif
-#ifdef FIBER_ASAN
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef FIBER_TSAN
+#define FIBER_LEAVE(from, to) __sanitizer_start_switch_fiber(&(from)->fake_stack, (to)->stack, (to)->size)
+#define FIBER_ENTER(to, from) __sanitizer_finish_switch_fiber((to)->fake_stack, &(from)->stack, &(from)->size)
+#elif defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
 #include <sanitizer/tsan_interface.h>
+#define FIBER_LEAVE(from, to) ((from)->tsan = __tsan_get_current_fiber(), __tsan_switch_to_fiber((to)->tsan, 0))
+#define FIBER_ENTER(to, from) ((void)0)
+#define FIBER_TSAN 1
+#else
+#define FIBER_LEAVE(from, to) ((void)0)
+#define FIBER_ENTER(to, from) ((void)0)
 #endif
 
-/* Where something goes on: a fiber, or a thread while it runs a fiber. */
+/* Where something goes on: a fiber, or, of all zeros at first, a thread while it runs a fiber. */
 typedef struct fiber_context {
     ucontext_t registers;
     void (*body)(void *);
     void *argument;
     struct fiber_context *from; /* the context that switched to it last */
-    void *stack, *fake_stack, *tsan;
+    void *fake_stack, *tsan;
+    const void *stack;
     size_t size;
 } fiber_context;
 
@@ -49,45 +48,28 @@ typedef struct fiber_context {
 __attribute__((noinline)) static void fiber_switch(fiber_context *from, fiber_context *to)
 {
     to->from = from;
-#ifdef FIBER_ASAN
-    __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->size);
-#endif
-#ifdef FIBER_TSAN
-    __tsan_switch_to_fiber(to->tsan, 0);
-#endif
+    FIBER_LEAVE(from, to);
     swapcontext(&from->registers, &to->registers);
-#ifdef FIBER_ASAN
-    __sanitizer_finish_switch_fiber(from->fake_stack, (const void **)&from->from->stack, &from->from->size);
-#endif
+    FIBER_ENTER(from, from->from);
 }
 
 static void fiber_main(unsigned high, unsigned low)
 {
     fiber_context *fiber = (fiber_context *)(((uintptr_t)high << 16 << 16) | low);
-#ifdef FIBER_ASAN
-    __sanitizer_finish_switch_fiber(NULL, (const void **)&fiber->from->stack, &fiber->from->size);
-#endif
+    FIBER_ENTER(fiber, fiber->from);
     fiber->body(fiber->argument); /* never returns: it switches away for good */
 }
 
-/* The calling thread, so that its fibers can switch back to it. */
-static void fiber_of_thread(fiber_context *thread)
+static bool fiber_make(fiber_context *fiber, size_t size, void (*body)(void *), void *argument)
 {
-    (void)thread;
-#ifdef FIBER_TSAN
-    thread->tsan = __tsan_get_current_fiber();
-#endif
-}
-
-static bool fiber_make(fiber_context *fiber, size_t stack_size, void (*body)(void *), void *argument)
-{
+    void *stack = malloc(size);
     fiber->body = body;
     fiber->argument = argument;
-    fiber->size = stack_size;
-    fiber->stack = malloc(stack_size);
-    if (!fiber->stack || getcontext(&fiber->registers)) return false;
-    fiber->registers.uc_stack.ss_sp = fiber->stack;
-    fiber->registers.uc_stack.ss_size = stack_size;
+    fiber->stack = stack;
+    fiber->size = size;
+    if (!stack || getcontext(&fiber->registers)) return false;
+    fiber->registers.uc_stack.ss_sp = stack;
+    fiber->registers.uc_stack.ss_size = size;
     fiber->registers.uc_link = NULL;
     makecontext(&fiber->registers, (void (*)(void))fiber_main, 2, (unsigned)((uintptr_t)fiber >> 16 >> 16),
                 (unsigned)(uintptr_t)fiber);
@@ -97,13 +79,12 @@ static bool fiber_make(fiber_context *fiber, size_t stack_size, void (*body)(voi
     return true;
 }
 
-/* One that has switched away for good. */
-static void fiber_free(fiber_context *fiber)
+static void fiber_free(fiber_context *fiber) /* one that has switched away for good */
 {
 #ifdef FIBER_TSAN
     __tsan_destroy_fiber(fiber->tsan);
 #endif
-    free(fiber->stack);
+    free((void *)fiber->registers.uc_stack.ss_sp);
 }
 
 #endif

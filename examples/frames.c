@@ -1,162 +1,95 @@
-// cc -std=c99 frames.c -framework Metal -framework QuartzCore -framework CoreGraphics -framework Foundation -lobjc
+// cc -std=c99 frames.c -framework Metal -framework QuartzCore -framework CoreGraphics -framework Foundation -lobjc -o frames
 //
-// A frame loop with drawables. Before each frame the loop waits for the ticket two back, so at most two frames are in
-// flight while the CPU writes a third, and no memory is written while the GPU reads it. A frame that fails has ended,
-// too. A frame without memory or without a drawable is left out. The layer is in no window, so nothing is to be seen.
+// A frame loop with drawables: the CPU writes a frame while the GPU works on the two before it. Tickets are numbers, so
+// the loop keeps the newest one alone: the memory of a frame was that of the third ticket back. A frame that fails has
+// ended, too, and a frame without a drawable is discarded. The layer is in no window, so nothing is to be seen.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
 #include "metal.h"
 #include <stdio.h>
+#include <stdlib.h>
 
-enum { FRAMES = 60, SLOTS = 3, PATIENCE = 5, WIDTH = 64, HEIGHT = 32, SIZE = 4 * WIDTH * HEIGHT };
-#define LIMIT UINT64_C(1000000000) /* nanoseconds, for one wait */
+enum { FRAMES = 60, SLOTS = 3, WIDTH = 64, HEIGHT = 32, SIZE = 4 * WIDTH * HEIGHT };
+static const uint64_t limit = 1000000000; /* nanoseconds, for one wait */
 
-typedef struct loop {
-    gpusync_device *device;
-    gpusync_queue *queue;
-    void *layer;           /* a CAMetalLayer */
-    void *slots[SLOTS];    /* id<MTLBuffer>: what the CPU writes for a frame */
-    void *scene;           /* an id<MTLBuffer> of the GPU alone */
-    gpusync_ticket ticket; /* of the last frame */
-    uint64_t cursor;       /* of the failures */
-    unsigned failures, no_drawable, no_memory, in_a_row; /* in_a_row: times without memory */
-} loop;
+static gpusync_device *device;
+static gpusync_queue *queue;
+static gpusync_ticket newest;       /* 0 at first: no work, done */
+static void *layer;                 /* a CAMetalLayer */
+static void *slots[SLOTS], *record; /* MTLBuffers; the GPU copies the last pixel of each frame to the record */
+static unsigned not_drawn;
 
-static gpusync_result failed(const char *call, gpusync_result result)
+static void check(const char *call, gpusync_result result)
 {
-    if (result != GPUSYNC_OK) fprintf(stderr, "%s: %s\n", call, gpusync_result_string(result));
-    return result;
+    if (result == GPUSYNC_OK) return;
+    fprintf(stderr, "%s: %s\n", call, gpusync_result_string(result));
+    exit(result == GPUSYNC_ERROR_NO_DEVICE ? 77 : 1); /* 77: skipped */
 }
-#define FAILED(call) failed(#call, call)
+#define CHECK(call) check(#call, call)
 
-/* A failed frame is no reason to stop: the next one replaces it. The log has each failure once. */
-static void read_failures(loop *l)
+static void *memory(size_t size)
 {
-    gpusync_error error;
-    while (gpusync_next_error(l->queue, &l->cursor, &error) == GPUSYNC_OK) {
-        l->failures++;
-        fprintf(stderr, "ticket %llu, %s: %s\n", (unsigned long long)error.ticket, error.label, error.message);
-    }
+    void *buffer = metal_buffer_new(gpusync_device_metal(device), size);
+    if (!buffer) check("newBufferWithLength:options:", GPUSYNC_ERROR_METAL_NIL);
+    return buffer;
 }
 
-/* Waits until at most two frames are in flight. Tickets are numbers, so the loop keeps the last one alone. The `if` is
-   for the second frame: 1 - 2 would be GPUSYNC_EVERYTHING. */
-static gpusync_result wait_two_back(loop *l)
+static void draw(unsigned frame)
 {
-    gpusync_result result = GPUSYNC_OK;
-    if (l->ticket > 2) result = gpusync_wait(l->queue, l->ticket - 2, LIMIT);
-    if (result == GPUSYNC_ERROR_EXECUTION || result == GPUSYNC_ERROR_RESULT_UNKNOWN) result = GPUSYNC_OK; /* ended */
-    l->in_a_row = result == GPUSYNC_TIMEOUT ? l->in_a_row + 1 : 0;
-    return result;
-}
+    gpusync_ticket before = newest + 1 - SLOTS; /* had this slot; below 1 there was none, which is done */
+    void *slot = slots[(newest + 1) % SLOTS], *buffer, *drawable, *blit;
+    uint32_t *pixels = (uint32_t *)metal_contents(slot);
+    gpusync_result result = gpusync_wait(queue, before, limit, NULL);
+    if (!gpusync_is_done(queue, before)) check("gpusync_wait", result); /* the GPU hangs, or the device is lost */
+    for (unsigned i = 0; i < WIDTH * HEIGHT; i++) pixels[i] = frame;
 
-static void copy_to_scene(loop *l, void *buffer, void *slot)
-{
-    void *blit = metal_blit_begin(buffer);
-    metal_copy(blit, slot, 0, l->scene, 0, SIZE);
-    metal_end(blit);
-}
-
-static void copy_to_screen(loop *l, void *buffer, void *drawable)
-{
-    void *blit = metal_blit_begin(buffer);
-    metal_copy_to_drawable(blit, l->scene, WIDTH, HEIGHT, drawable);
-    metal_end(blit);
-}
-
-/* OK: the frame was committed or left out, and the loop goes on. */
-static gpusync_result draw(loop *l, unsigned frame)
-{
-    static const uint64_t limit = LIMIT;
-    void *slot = l->slots[(l->ticket + 1) % SLOTS]; /* of the ticket to come; ticket - 2 had it last */
-    gpusync_command_buffer_desc desc = {0};
-    gpusync_result result = wait_two_back(l);
-    gpusync_ticket ticket;
-    char label[32];
-    void *buffer, *drawable;
-    if (result == GPUSYNC_TIMEOUT && l->in_a_row < PATIENCE) {
-        l->no_memory++; /* the GPU still reads the slot */
-        return GPUSYNC_OK;
-    }
-    if (result != GPUSYNC_OK) return failed("gpusync_wait", result);
-    for (unsigned i = 0; i < WIDTH * HEIGHT; i++) ((uint32_t *)metal_contents(slot))[i] = frame;
-
-    snprintf(label, sizeof label, "frame %u", frame);
-    desc.label = label;
-    desc.timeout_ns = &limit; /* for room in the queue */
-    result = FAILED(gpusync_command_buffer(l->queue, &desc, &buffer));
-    if (result != GPUSYNC_OK) return result;
-    copy_to_scene(l, buffer, slot); /* all that needs no drawable comes first */
-
-    drawable = metal_next_drawable(l->layer); /* may wait a second for the display */
+    CHECK(gpusync_command_buffer_create(queue, NULL, limit, &buffer)); /* may wait for room in the queue */
+    drawable = metal_next_drawable(layer);                             /* late, as it may wait for the display */
     if (!drawable) {
-        l->no_drawable++;
-        return FAILED(gpusync_command_buffer_discard(l->queue, buffer)); /* no ticket: the next frame has this slot */
+        not_drawn++;
+        CHECK(gpusync_command_buffer_discard(queue, buffer)); /* takes no ticket: the next frame has this slot */
+        return;
     }
-    copy_to_screen(l, buffer, drawable);
+    blit = metal_blit_begin(buffer);
+    if (!blit) check("blitCommandEncoder", GPUSYNC_ERROR_METAL_NIL);
+    metal_copy_to_drawable(blit, slot, WIDTH, HEIGHT, drawable);
+    metal_copy(blit, slot, SIZE - 4, record, 4 * frame, 4);
+    metal_end(blit);
     metal_present(buffer, drawable); /* before the commit */
-    result = FAILED(gpusync_commit(l->queue, buffer, &ticket));
-    if (result != GPUSYNC_OK) gpusync_command_buffer_discard(l->queue, buffer);
-    else l->ticket = ticket;
-    return result;
-}
-
-static gpusync_result run(loop *l)
-{
-    gpusync_result result = GPUSYNC_OK;
-    for (unsigned frame = 1; result == GPUSYNC_OK && frame <= FRAMES; frame++) {
-        void *pool = metal_pool_push(); /* a drawable in a pool that lives longer is one that a later frame lacks */
-        result = draw(l, frame);
-        metal_pool_pop(pool);
-        read_failures(l);
-        if (!l->ticket && l->no_drawable == PATIENCE) break; /* there is no display */
-    }
-    return result;
-}
-
-static bool make_memory(loop *l)
-{
-    void *metal = gpusync_device_metal(l->device);
-    bool good = (l->scene = metal_buffer_new(metal, SIZE)) != NULL;
-    for (unsigned i = 0; i < SLOTS; i++) good &= (l->slots[i] = metal_buffer_new(metal, SIZE)) != NULL;
-    l->layer = metal_layer_new(metal, WIDTH, HEIGHT);
-    return (good && l->layer) || !failed("no memory, or no CAMetalLayer", GPUSYNC_ERROR_METAL_NIL);
-}
-
-/* Tells whether the work has ended. If not, the GPU hangs: Metal keeps the memory that it uses. */
-static bool finish(loop *l)
-{
-    gpusync_result result = gpusync_queue_wait(l->queue, l->in_a_row ? 0 : LIMIT);
-    read_failures(l);
-    if (result != GPUSYNC_TIMEOUT) return !FAILED(gpusync_queue_destroy(l->queue));
-    gpusync_queue_destroy_now(l->queue);
-    return failed("gpusync_queue_wait", result) == GPUSYNC_OK;
+    CHECK(gpusync_commit(queue, buffer, &newest));
 }
 
 int main(void)
 {
-    static const loop nothing;
-    loop l = nothing;
-    gpusync_result result = gpusync_device_create(NULL, &l.device);
-    bool good;
-    if (result == GPUSYNC_ERROR_NO_DEVICE) {
-        fprintf(stderr, "skipped: %s\n", gpusync_result_string(result));
-        return 77;
+    gpusync_error error;
+    uint64_t cursor = 0;
+    unsigned failures = 0, good = 0;
+    CHECK(gpusync_device_create(NULL, &device));
+    CHECK(gpusync_queue_create(device, NULL, &queue));
+    layer = metal_layer_new(gpusync_device_metal(device), WIDTH, HEIGHT);
+    if (!layer) check("CAMetalLayer", GPUSYNC_ERROR_METAL_NIL);
+    for (int i = 0; i < SLOTS; i++) slots[i] = memory(SIZE);
+    record = memory(4 * (FRAMES + 1));
+
+    for (unsigned frame = 1; frame <= FRAMES; frame++) {
+        void *pool = metal_pool_push(); /* a drawable in a pool that lives longer is one that a later frame lacks */
+        draw(frame);
+        metal_pool_pop(pool);
+        if (!newest && not_drawn == 3) return fprintf(stderr, "the layer has no drawable\n"), 77; /* no display */
     }
-    if (failed("gpusync_device_create", result)) return 1;
-    good = !FAILED(gpusync_queue_create(l.device, NULL, &l.queue)) && make_memory(&l) && run(&l) == GPUSYNC_OK;
-    if (!finish(&l)) good = false;
-    if (FAILED(gpusync_device_destroy(l.device))) good = false;
-    metal_release(l.layer);
-    metal_release(l.scene);
-    for (unsigned i = 0; i < SLOTS; i++) metal_release(l.slots[i]);
-    printf("frames: %llu committed, %u without a drawable, %u without memory\n", (unsigned long long)l.ticket,
-           l.no_drawable, l.no_memory);
-    printf("failures: %u\n", l.failures);
-    if (good && l.ticket == GPUSYNC_NO_TICKET) { /* no display, or an app in the background */
-        fprintf(stderr, "skipped: the layer has no drawable\n");
-        return 77;
+
+    if (gpusync_wait(queue, GPUSYNC_EVERYTHING, limit, NULL) == GPUSYNC_TIMEOUT) check("the GPU hangs", GPUSYNC_TIMEOUT);
+    while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK) {
+        fprintf(stderr, "ticket %d: %s\n", (int)error.ticket, error.message);
+        failures++; /* no reason to stop: the next frame replaces it */
     }
-    return !good || l.failures > 0;
+    CHECK(gpusync_queue_destroy(queue));
+    CHECK(gpusync_device_destroy(device));
+    for (unsigned frame = 1; frame <= FRAMES; frame++) good += ((uint32_t *)metal_contents(record))[frame] == frame;
+    metal_release(layer);
+    metal_release(record);
+    for (int i = 0; i < SLOTS; i++) metal_release(slots[i]);
+    printf("frames: %u as written, %u failed, %u without a drawable\n", good, failures, not_drawn);
+    return good + failures + not_drawn != FRAMES;
 }

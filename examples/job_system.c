@@ -1,240 +1,203 @@
-// cc -std=c99 job_system.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o jobs
+// cc -std=c99 job_system.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o job_system
 //
 // A job system as game engines have them: a few threads run thousands of jobs on fibers, and a job that has to wait
-// makes room for another one. The three hooks of gpusync let it do so while it waits for the GPU: 10,000 jobs launch
-// work and wait for it, and no thread is ever blocked.
+// makes room for another one. With the hooks of gpusync a job waits for the GPU like that:
 //
-//     yield                let the others run, and go on after them
-//     park                 leave the thread to the others, until ...
-//     unpark               ... gpusync makes the fiber ready; any thread may go on with it
+//     park      leave the thread to the others, until the deadline, or ...
+//     unpark    ... gpusync makes the fiber ready; any thread may go on with it
 
 #include "fiber.h" /* ucontext */
 #include <pthread.h>
+#include <stdio.h>
 #include <time.h>
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
-#include "counted.h" /* gpusync.h, with a count of the threads that it blocks */
-#include "example.h" /* check, name_of; softmetal_... where a software device stands in for the GPU */
+#include "../gpusync.h"
 #include "metal.h"
 
-enum { JOBS = 10000, THREADS = 4, FIBERS = 120, QUEUES = 2, SIZE = 16, STACK = 64 * 1024 };
+enum { JOBS = 10000, THREADS = 4, FIBERS = 120, SIZE = 16, STACK = 64 * 1024, SCAN_NS = 2000000 };
 
-/* -- the scheduler ---------------------------------------------------------------------------------------------- */
+/* -- the scheduler ------------------------------------------------------------------------------------------------ */
 
-typedef struct worker worker;
 typedef struct fiber {
-    fiber_context context;
-    enum { YIELDS, PARKS, ENDS } leaves; /* why it went back to its worker */
-    gpusync_waiter *waiter;              /* parked with it, until the deadline */
+    fiber_context context, *thread; /* thread: the one that runs it */
+    gpusync_waiter *waiter;         /* the fiber is parked with it; its scheduler_data[0] is the fiber, or &permit */
     uint64_t deadline;
-    worker *on, *was_on; /* the thread that runs it, and that did before */
+    bool ended;
     struct fiber *next;
 } fiber;
 
-struct worker {
-    pthread_t thread;
-    fiber_context context;
-    fiber *running;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows, and of what is in the fibers */
 static pthread_cond_t something_ready = PTHREAD_COND_INITIALIZER;
 static fiber fibers[FIBERS], *first_ready, **last_ready = &first_ready;
-static worker workers[THREADS];
 static unsigned living = FIBERS, parks, moves;
-static uint64_t next_deadline = GPUSYNC_FOREVER;
-static char unparked; /* its address in a waiter: unpark came first */
+static uint64_t next_scan;
+static char permit;                 /* its address in a waiter: unpark came first */
+static __thread fiber *running_now; /* NULL on threads that are not ours: Metal's, main */
 
-static __thread worker *this_worker; /* NULL on threads that are not ours: Metal's */
-
-/* Not inlined: a fiber must not remember the thread that it was on. */
-__attribute__((noinline)) static fiber *this_fiber(void)
+/* Not inlined: a fiber must not remember the address of a variable of the thread that it was on. */
+__attribute__((noinline)) static fiber **running(void)
 {
     __asm__ volatile("");
-    return this_worker ? this_worker->running : NULL;
+    return &running_now;
 }
 
-/* Under the lock, as are the next two. */
+/* Under the lock. */
 static void make_ready(fiber *f)
 {
+    f->waiter = NULL;
     f->next = NULL;
     *last_ready = f;
     last_ready = &f->next;
     pthread_cond_signal(&something_ready);
 }
 
-/* The fiber has left its stack: only now may others have it. */
-static void park_fiber(fiber *f)
+/* Under the lock. Deadlines are met within two scans. */
+static void end_parks_that_are_due(void)
 {
-    if (f->waiter->scheduler_data[0] == &unparked) { /* meanwhile */
+    uint64_t now = gpusync_now_ns();
+    if (now < next_scan) return;
+    next_scan = now + SCAN_NS;
+    for (fiber *f = fibers; f < fibers + FIBERS; f++) {
+        if (!f->waiter || f->waiter->scheduler_data[0] != f || f->deadline > now) continue;
         f->waiter->scheduler_data[0] = NULL;
         make_ready(f);
-        return;
-    }
-    f->waiter->scheduler_data[0] = f;
-    if (next_deadline > f->deadline) next_deadline = f->deadline;
-}
-
-static void end_parks_that_are_due(uint64_t now)
-{
-    next_deadline = GPUSYNC_FOREVER;
-    for (fiber *f = fibers; f < fibers + FIBERS; f++) {
-        if (!f->waiter || f->waiter->scheduler_data[0] != f) continue;
-        if (f->deadline <= now) {
-            f->waiter->scheduler_data[0] = NULL;
-            make_ready(f);
-        } else if (next_deadline > f->deadline) {
-            next_deadline = f->deadline;
-        }
     }
 }
 
-/* The next fiber to run; NULL when all have ended. A thread that has nothing to run sleeps here: that is no wait for
-   the GPU, any fiber wakes it. */
+/* The next fiber to run; NULL when all have ended. Under the lock. */
 static fiber *next_fiber(void)
 {
-    pthread_mutex_lock(&lock);
-    for (;;) {
-        if (gpusync_now_ns() >= next_deadline) end_parks_that_are_due(gpusync_now_ns());
-        if (first_ready || !living) break;
+    fiber *f;
+    for (end_parks_that_are_due(); !first_ready && living; end_parks_that_are_due()) {
         struct timespec at;
         clock_gettime(CLOCK_REALTIME, &at);
-        at.tv_nsec += 2000000; /* so that no deadline is missed by more than that */
+        at.tv_nsec += SCAN_NS;
         at.tv_sec += at.tv_nsec / 1000000000;
         at.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&something_ready, &lock, &at);
     }
-    fiber *f = first_ready;
+    f = first_ready;
     if (f && !(first_ready = f->next)) last_ready = &first_ready;
-    pthread_mutex_unlock(&lock);
     return f;
 }
 
-static void *work(void *argument)
+static void *work(void *nothing)
 {
-    worker *w = this_worker = (worker *)argument;
-    fiber_of_thread(&w->context);
+    fiber_context thread = {.size = 0};
+    pthread_mutex_lock(&lock);
     for (fiber *f; (f = next_fiber()) != NULL;) {
-        w->running = f;
-        f->on = w;
-        fiber_switch(&w->context, &f->context);
-        w->running = NULL;
-        pthread_mutex_lock(&lock);
-        moves += f->was_on && f->was_on != w;
-        f->was_on = w;
-        if (f->leaves == PARKS) park_fiber(f);
-        else if (f->leaves == YIELDS) make_ready(f);
-        else if (--living == 0) pthread_cond_broadcast(&something_ready);
+        moves += f->thread && f->thread != &thread;
+        f->thread = &thread;
         pthread_mutex_unlock(&lock);
+        *running() = f;
+        fiber_switch(&thread, &f->context);
+        *running() = NULL;
+        pthread_mutex_lock(&lock); /* the fiber has left its stack: only now may another thread have it */
+        if (f->ended) living--;
+        else if (f->waiter->scheduler_data[0] == &permit) f->waiter->scheduler_data[0] = NULL, make_ready(f);
+        else f->waiter->scheduler_data[0] = f;
     }
-    return NULL;
+    pthread_cond_broadcast(&something_ready);
+    pthread_mutex_unlock(&lock);
+    return nothing;
 }
 
-/* -- the hooks -------------------------------------------------------------------------------------------------- */
+/* -- the hooks ---------------------------------------------------------------------------------------------------- */
 
-static void yield(void *user)
-{
-    fiber *f = this_fiber();
-    (void)user;
-    if (!f) return;
-    f->leaves = YIELDS;
-    fiber_switch(&f->context, &f->on->context);
-}
-
-/* On a thread that runs no fiber (main, at the end) this is no park at all: returning early is allowed. */
 static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    fiber *f = this_fiber();
+    const struct timespec a_moment = {0, SCAN_NS};
+    fiber *f = *running();
     (void)user;
-    if (!f) return;
-    __atomic_fetch_add(&parks, 1, __ATOMIC_RELAXED);
+    if (!f) { /* main, in a destroy: to return early is allowed */
+        nanosleep(&a_moment, NULL);
+        return;
+    }
     pthread_mutex_lock(&lock);
+    parks++;
     f->waiter = waiter;
     f->deadline = deadline_ns;
     pthread_mutex_unlock(&lock);
-    f->leaves = PARKS;
-    fiber_switch(&f->context, &f->on->context);
-    pthread_mutex_lock(&lock);
-    f->waiter = NULL;
-    pthread_mutex_unlock(&lock);
+    fiber_switch(&f->context, f->thread);
 }
 
 static void unpark(void *user, gpusync_waiter *waiter)
 {
+    fiber *f;
     (void)user;
     pthread_mutex_lock(&lock);
-    fiber *f = (fiber *)waiter->scheduler_data[0];
-    if (f && (void *)f != &unparked) {
-        waiter->scheduler_data[0] = NULL;
-        make_ready(f);
-    } else {
-        waiter->scheduler_data[0] = &unparked;
-    }
+    f = (fiber *)waiter->scheduler_data[0];
+    waiter->scheduler_data[0] = f && (void *)f != &permit ? NULL : &permit;
+    if (!waiter->scheduler_data[0]) make_ready(f);
     pthread_mutex_unlock(&lock);
 }
 
-/* -- the jobs --------------------------------------------------------------------------------------------------- */
+/* -- the jobs ----------------------------------------------------------------------------------------------------- */
 
 static gpusync_device *device;
-static gpusync_queue *queues[QUEUES];
-static void *memory; /* SIZE bytes for each job */
-static unsigned next_job, jobs_done;
+static gpusync_queue *queue;
+static unsigned char *bytes; /* SIZE for each job */
+static void *memory;         /* the MTLBuffer that they are in */
+static unsigned next_job, good;
 
-/* Have the GPU write something, wait until it has, and look. This code is the same without fibers. */
+static void check(const char *call, gpusync_result result)
+{
+    if (result == GPUSYNC_OK) return;
+    fprintf(stderr, "%s: %s\n", call, gpusync_result_string(result));
+    exit(result == GPUSYNC_ERROR_NO_DEVICE ? 77 : 1); /* 77: skipped */
+}
+#define CHECK(call) check(#call, call)
+
+/* This code is the same without fibers. */
 static void job(unsigned n)
 {
-    gpusync_queue *queue = queues[n % QUEUES];
+    unsigned char byte = (unsigned char)(n % 255 + 1);
     gpusync_ticket ticket;
-    void *command_buffer;
-    check(!gpusync_command_buffer(queue, NULL, &command_buffer), "gpusync_command_buffer"); /* may wait for room */
-    if (n % 100 == 0) softmetal_set_duration(command_buffer, MS / 5);
-    void *pool = metal_pool_push(); /* pools are the thread's: none is open over a wait */
-    void *blit = metal_blit_begin(command_buffer);
-    metal_fill(blit, memory, (size_t)n * SIZE, SIZE, (unsigned char)(n % 255 + 1));
+    void *buffer, *blit;
+    CHECK(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)); /* may wait for room */
+    blit = metal_blit_begin(buffer); /* an autorelease pool is the thread's: none may be open over a wait */
+    if (!blit) check("blitCommandEncoder", GPUSYNC_ERROR_METAL_NIL);
+    metal_fill(blit, memory, (size_t)n * SIZE, SIZE, byte);
     metal_end(blit);
-    metal_pool_pop(pool);
-    check(!gpusync_commit(queue, command_buffer, &ticket), "gpusync_commit");
-    gpusync_result result = gpusync_wait(queue, ticket, GPUSYNC_FOREVER); /* meanwhile others run */
-    check(result == GPUSYNC_OK, name_of(result));
-    const unsigned char *bytes = (const unsigned char *)metal_contents(memory) + (size_t)n * SIZE;
-    for (int i = 0; i < SIZE; i++) check(bytes[i] == n % 255 + 1, "what the GPU wrote is there after the wait");
-    __atomic_fetch_add(&jobs_done, 1, __ATOMIC_RELAXED);
+    CHECK(gpusync_commit(queue, buffer, &ticket));
+    CHECK(gpusync_wait(queue, ticket, GPUSYNC_FOREVER, NULL)); /* meanwhile others run */
+    if (bytes[n * SIZE] == byte && bytes[n * SIZE + SIZE - 1] == byte) __atomic_fetch_add(&good, 1, __ATOMIC_RELAXED);
 }
 
 static void run_jobs(void *argument)
 {
     fiber *f = (fiber *)argument;
     for (unsigned n; (n = __atomic_fetch_add(&next_job, 1, __ATOMIC_RELAXED)) < JOBS;) job(n);
-    f->leaves = ENDS;
-    fiber_switch(&f->context, &f->on->context);
+    f->ended = true;
+    fiber_switch(&f->context, f->thread);
 }
 
 int main(void)
 {
-    static const gpusync_spin none; /* why spin, where there is other work? */
-    gpusync_hooks hooks = {.yield = yield, .park = park, .unpark = unpark};
+    static const gpusync_spin none; /* why spin, where there is other work? So there is no yield hook either */
+    gpusync_hooks hooks = {.park = park, .unpark = unpark};
     gpusync_device_desc desc = {.hooks = &hooks, .spin = &none};
-    check_device(gpusync_device_create(&desc, &device));
-    for (int i = 0; i < QUEUES; i++) check(!gpusync_queue_create(device, NULL, &queues[i]), "gpusync_queue_create");
-    memory = metal_buffer_new(gpusync_device_metal(device), (size_t)JOBS * SIZE);
-    check(memory != NULL, "memory");
+    pthread_t threads[THREADS];
+    CHECK(gpusync_device_create(&desc, &device));
+    CHECK(gpusync_queue_create(device, NULL, &queue));
+    memory = metal_buffer_new(gpusync_device_metal(device), JOBS * SIZE);
+    if (!memory) check("newBufferWithLength:options:", GPUSYNC_ERROR_METAL_NIL);
+    bytes = (unsigned char *)metal_contents(memory);
 
     for (fiber *f = fibers; f < fibers + FIBERS; f++) {
-        check(fiber_make(&f->context, STACK, run_jobs, f), "a fiber");
-        make_ready(f);
+        if (!fiber_make(&f->context, STACK, run_jobs, f)) check("fiber_make", GPUSYNC_ERROR_OUT_OF_MEMORY);
+        make_ready(f); /* no thread runs yet */
     }
-    for (int i = 0; i < THREADS; i++) check(!pthread_create(&workers[i].thread, NULL, work, &workers[i]), "a thread");
-    for (int i = 0; i < THREADS; i++) check(!pthread_join(workers[i].thread, NULL), "pthread_join");
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, work, NULL)) return 1;
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 
-    printf("jobs: %u of %d done, by %d fibers on %d threads\n", jobs_done, JOBS, FIBERS, THREADS);
-    printf("waits: parked %u times; went on on another thread %u times\n", parks, moves);
-    printf("OS threads ever blocked in a wait: %u\n", threads_blocked);
-    check(jobs_done == JOBS && threads_blocked == 0, "every job done, and no thread blocked");
-
-    for (int i = 0; i < QUEUES; i++) check(!gpusync_queue_destroy(queues[i]), "gpusync_queue_destroy");
-    check(!gpusync_device_destroy(device), "gpusync_device_destroy");
+    CHECK(gpusync_queue_destroy(queue));
+    CHECK(gpusync_device_destroy(device));
     for (fiber *f = fibers; f < fibers + FIBERS; f++) fiber_free(&f->context);
     metal_release(memory);
-    printf("job_system: all checks passed\n");
-    return 0;
+    printf("jobs: %u of %d as they should be, by %d fibers on %d threads\n", good, JOBS, FIBERS, THREADS);
+    printf("waits: parked %u times; went on on another thread %u times\n", parks, moves);
+    return good != JOBS;
 }

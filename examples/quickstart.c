@@ -3,7 +3,7 @@
 // Every way to ask and to wait, a failure, and a limit that passes. Each line is one call, its answer and its time.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
-#include "gpusync.h"
+#include "../gpusync.h"
 #include "metal.h"
 #ifndef __APPLE__
 #include "softmetal.h" /* the software device of Linux: work fails there on demand */

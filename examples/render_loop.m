@@ -1,6 +1,6 @@
 // clang -fobjc-arc render_loop.m -framework Cocoa -framework Metal -framework QuartzCore -o render_loop
 //
-// Unverified: not yet compiled with Apple's headers, nor run on a Mac. (tests/compile.sh checks it against stand-ins.)
+// Unverified: not yet compiled with Apple's headers, nor run on a Mac.
 //
 // A window with a turning triangle: a render loop with drawables, three frames in flight. It shows what frames.c
 // cannot: a display link whose callback waits for nothing, what a resize needs, and a device that is lost and replaced.
@@ -35,12 +35,12 @@ static NSString *const source =
 @implementation FrameView {
     gpusync_device *_device;
     gpusync_queue *_queue;
-    gpusync_ticket _tickets[DEPTH]; /* of the frame that reads the slot; 0 at first: no frame */
-    id<MTLBuffer> _slots[DEPTH];    /* what the CPU writes and the GPU reads */
+    gpusync_ticket _newest;      /* 0 at first: no frame */
+    id<MTLBuffer> _slots[DEPTH]; /* what the CPU writes and the GPU reads; ticket n uses n % DEPTH */
     id<MTLRenderPipelineState> _pipeline;
     CADisplayLink *_link;
-    uint64_t _errorsSeen; /* cursor of this reader of the failure log */
-    unsigned long _frame, _leftOut, _failures;
+    uint64_t _cursor; /* of the failures on record */
+    unsigned long _drawn, _leftOut, _failures;
     unsigned _losses;
 }
 
@@ -112,18 +112,19 @@ static NSString *const source =
     for (unsigned i = 0; i < DEPTH; i++) {
         _slots[i] = [metal newBufferWithLength:sizeof(float) options:MTLResourceStorageModeShared];
         if (!_slots[i]) return false;
-        _tickets[i] = GPUSYNC_NO_TICKET; /* those of a queue that is gone mean nothing to the next */
     }
     ((CAMetalLayer *)self.layer).device = metal;
-    _errorsSeen = 0;
+    _newest = GPUSYNC_NO_TICKET; /* tickets of a queue that is gone mean nothing to the next */
+    _cursor = 0;
     return true;
 }
 
-/* Waits for the frames in flight; not for those of a device that is lost. */
+/* Waits for the frames in flight; a second at most for those of a device that is lost. */
 - (void)closeDevice
 {
-    (void)gpusync_queue_destroy(_queue);
-    (void)gpusync_device_destroy(_device);
+    if (_queue) [self countFailures];
+    gpusync_queue_destroy(_queue);
+    gpusync_device_destroy(_device);
     _queue = NULL;
     _device = NULL;
     _pipeline = nil;
@@ -134,7 +135,7 @@ static NSString *const source =
    so this is tried a few times, and no more. */
 - (void)deviceIsLost
 {
-    fprintf(stderr, "frame %lu: the device is lost\n", _frame);
+    fprintf(stderr, "frame %lu: the device is lost\n", _drawn);
     [self closeDevice];
     if (++_losses < TRIES && [self openDevice]) return;
     fprintf(stderr, "there is no device to go on with\n");
@@ -151,19 +152,19 @@ static NSString *const source =
 
 /* -- a frame ------------------------------------------------------------------------------------------------------ */
 
-/* How the frame ended that had this slot. A failed one is no reason to stop. Its drawable is presented all the same,
-   with whatever is in it: presentDrawable: presents when the command buffer is scheduled (Apple's documentation). */
-- (void)settle:(unsigned long)slot
+/* A failed frame is no reason to stop. Its drawable is presented all the same, with whatever is in it: presentDrawable:
+   presents when the command buffer is scheduled (Apple's documentation). */
+- (void)countFailures
 {
     gpusync_error error;
-    if (gpusync_poll(_queue, _tickets[slot]) == GPUSYNC_ERROR_EXECUTION) _failures++;
-    _tickets[slot] = GPUSYNC_NO_TICKET; /* counted once, also where this frame is not drawn */
-    while (gpusync_next_error(_queue, &_errorsSeen, &error) == GPUSYNC_OK)
-        fprintf(stderr, "a frame failed: %s (%s)\n", error.message, gpusync_failure_string(error.failure));
+    while (gpusync_queue_next_error(_queue, &_cursor, &error) == GPUSYNC_OK) {
+        fprintf(stderr, "ticket %lld failed: %s (%s)\n", (long long)error.ticket, error.message,
+                gpusync_failure_string(error.failure));
+        _failures++;
+    }
 }
 
-/* The main thread does not wait for the GPU: where that is three frames behind, this one is left out. nextDrawable may
-   wait, so it comes as late as can be. It gives nil after a second, and where the layer has no size. */
+/* The main thread does not wait for the GPU: where that is three frames behind, this one is left out. */
 - (void)frame:(CADisplayLink *)link
 {
     (void)link;
@@ -172,33 +173,30 @@ static NSString *const source =
         [self deviceIsLost];
         return;
     }
-    unsigned long slot = _frame % DEPTH;
-    if (gpusync_poll(_queue, _tickets[slot]) == GPUSYNC_NOT_READY) { /* the GPU still reads the slot */
+    [self countFailures];
+    if (gpusync_poll(_queue, _newest + 1 - DEPTH, NULL) == GPUSYNC_NOT_READY) { /* the GPU still reads the slot */
         _leftOut++;
         return;
     }
-    [self settle:slot];
     @autoreleasepool { /* a drawable that waits for the run loop's pool is one that the next frame lacks */
-        [self draw:slot];
+        [self draw];
     }
-    if (_framesToDraw && _frame >= _framesToDraw) [self stop];
+    if (_framesToDraw && _drawn >= _framesToDraw) [self stop];
 }
 
-- (void)draw:(unsigned long)slot
+/* nextDrawable may wait. It gives nil after a second, and where the layer has no size. */
+- (void)draw
 {
     gpusync_command_buffer_desc desc = {.label = "frame"};
-    uint64_t no_time = 0; /* three frames leave room in the queue */
-    void *raw;
-    desc.timeout_ns = &no_time;
-    /* The slot is the CPU's now. */
-    *(float *)_slots[slot].contents = (float)fmod((double)_frame * 0.02, 6.2831853);
-
+    unsigned long slot = (unsigned long)(_newest + 1) % DEPTH; /* of the ticket to come; three tickets back had it last */
     id<CAMetalDrawable> drawable = [(CAMetalLayer *)self.layer nextDrawable];
+    void *raw;
     if (!drawable) {
         _leftOut++;
         return;
     }
-    if (gpusync_command_buffer(_queue, &desc, &raw) != GPUSYNC_OK) return; /* the next frame finds out why */
+    *(float *)_slots[slot].contents = (float)fmod((double)_drawn * 0.02, 6.2831853); /* the slot is the CPU's now */
+    if (gpusync_command_buffer_create(_queue, &desc, 0, &raw) != GPUSYNC_OK) return; /* the next frame finds out why */
     id<MTLCommandBuffer> buffer = (__bridge id<MTLCommandBuffer>)raw;
     MTLRenderPassDescriptor *pass = [MTLRenderPassDescriptor renderPassDescriptor];
     pass.colorAttachments[0].texture = drawable.texture;
@@ -211,25 +209,23 @@ static NSString *const source =
     [encoder drawPrimitives:MTLPrimitiveTypeTriangle vertexStart:0 vertexCount:3];
     [encoder endEncoding];
     [buffer presentDrawable:drawable]; /* before the commit */
-    if (gpusync_commit(_queue, raw, &_tickets[slot]) == GPUSYNC_OK) _frame++;
-    else (void)gpusync_command_buffer_discard(_queue, raw); /* the frame was never drawn */
+    if (gpusync_commit(_queue, raw, &_newest) == GPUSYNC_OK) _drawn++;
+    else gpusync_command_buffer_discard(_queue, raw); /* the frame was never drawn */
 }
 
-/* The last frames, when the program ends. */
+/* When the program ends. A GPU that hangs: say what it has, and wait no longer. */
 - (unsigned long)finish
 {
-    gpusync_result result = _queue ? gpusync_queue_wait(_queue, 1000000000) : GPUSYNC_OK;
-    for (unsigned i = 0; _queue && i < DEPTH; i++) [self settle:i];
-    if (result == GPUSYNC_TIMEOUT || result == GPUSYNC_ERROR_DEVICE_LOST) _failures++;
-    if (result == GPUSYNC_TIMEOUT) { /* a GPU that hangs: say what it has, and wait no longer */
+    if (_queue && gpusync_wait(_queue, GPUSYNC_EVERYTHING, 1000000000, NULL) == GPUSYNC_TIMEOUT) {
         char text[2048];
-        (void)gpusync_report(_device, text, sizeof text);
+        gpusync_device_report(_device, text, sizeof text);
         fprintf(stderr, "%s\n", text);
-        (void)gpusync_queue_destroy_now(_queue);
+        gpusync_queue_abandon(_queue);
         _queue = NULL;
+        _failures++;
     }
     [self closeDevice];
-    fprintf(stderr, "%lu frames, %lu left out, %lu failures\n", _frame, _leftOut, _failures);
+    fprintf(stderr, "%lu frames, %lu left out, %lu failures\n", _drawn, _leftOut, _failures);
     return _failures;
 }
 
