@@ -232,8 +232,10 @@ $(softmetal_for_users): $(SOFTMETAL_OBJS) tests/softmetal/softmetal.h Makefile
 		$(SANITIZE) -Wl$(comma)-soname$(comma)$(@F).0 -o $@.0 $(SOFTMETAL_OBJS) $(SOFTMETAL_LDLIBS))
 	$(if $(darwin),,echo "INPUT(libsoftmetal.so.0 -lBlocksRuntime $$(realpath $$(gcc -print-file-name=libobjc.so)))" >$@)
 
-# Without optimisation a test or an example is compiled in half the time. What has the implementation in it has all of it.
-quickly = $(if $(filter $(complete) implementation,$*),,$(if $(filter file,$(origin CFLAGS)),-O0))
+# Without optimisation a program is compiled in a fraction of the time. The implementation that most tests are linked with
+# has all of it, and so has each that a sanitizer would make too slow. CFLAGS='-O2 -g' optimises everything.
+optimised := implementation $(if $(sanitizers),$(complete))
+quickly = $(if $(filter $(optimised),$*),,$(if $(filter file,$(origin CFLAGS)),-O0))
 compile = $(CC) $(CFLAGS) $(SANITIZE) $(quickly) $(warnings) $(includes) -MMD -MP -c -o $@ $<
 compile_atomics = gcc -O1 -g -gdwarf-4 -fsanitize=thread -Wno-tsan $(warnings) $(includes) -MMD -MP -c -o $@ $<
 
