@@ -1,306 +1,199 @@
 #!/usr/bin/env bash
 # readme.sh - compiles, and where it can runs, the code blocks of README.md and of the pages in examples/ and tests/
 #
-#   tests/readme.sh [FILE...]
+#   eval "$(make -s softmetal)"; tests/readme.sh [FILE...]
 #
-# A line "<!-- compile: HOW -->" right above a block says how, where the block does not say so itself:
-#   file          declarations and functions          body   statements, compiled inside a function
-#   run           statements, which run with softmetal in a program that has a device, a queue and a command buffer; a
-#                 block that returns anything but 0 has failed
-#   skip REASON   not compiled
-# ```c with `int main` is compiled as C99 with the implementation, linked with softmetal and run. Other ```c, ```cpp and
-# The program of README.md also runs where there is no Metal: there it has to fail, and to say why.
-# ```objc blocks need HOW; ```sh blocks: every `make TARGET` has to be a target of the Makefile, and no line has a comment:
-# they are pasted into zsh, which takes # for a word. Blocks of other languages are not looked at, blocks without a
-# language are text.
-# A link to a file of ours has to lead to one, and a link to a chapter to a heading.
-# Environment as compile.sh. Ends with one line "N passed, N failed".
+# A line "<!-- compile: HOW -->" right above a block says how:
+#   file          declarations and functions: compiled       body   statements, compiled inside a function
+#   run           statements, which run with softmetal in a program that has what `wrap` declares, and fail by returning
+#                 anything but 0; of sh: commands, which run in a directory that looks like the project's own
+#   skip REASON   neither compiled nor run
+# Blocks of c, cpp and objc need such a line, except c with `int main`: that is compiled as C99, linked with softmetal,
+# and run; the one of README.md also without Metal, where it has to fail and say why. In sh each `make TARGET` is in the
+# Makefile, and no line has a comment: a pasted one is none to zsh. Links lead to files and headings of ours.
+#
+# Environment: CPPFLAGS, LDLIBS as `make softmetal` prints them; CC (cc); BUILD: results go to BUILD/readme (build).
+# Needs gcc, clang, make. Ends with one line "N passed, N failed".
 
 set -u
-[ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
+die() { echo "readme.sh: $*" >&2; echo "0 passed, 1 failed"; exit 1; }
+[ "$(uname -s)" = Linux ] || die "Linux only"
+[ -n "${CPPFLAGS:-}" ] && [ -n "${LDLIBS:-}" ] ||
+    die 'CPPFLAGS and LDLIBS name no softmetal. First: eval "$(make -s softmetal)"'
 root=$(cd "$(dirname "$0")/.." && pwd)
-files=("$@")
-[ $# -gt 0 ] || files=("$root"/README.md "$root"/examples/*.md "$root"/examples/with/README.md "$root"/tests/README.md
-    "$root"/tests/macho/README.md)
-build=${BUILD:-$root/build}
-out=${OUT:-$build/readme}
-read -r -a flags <<<"-I$root -I$root/examples -I$root/tests/softmetal -DGPUSYNC_OBJC=1 ${SOFTMETAL_FLAGS:-}"
-read -r -a link <<<"${SOFTMETAL_LINK:-}"
+[ $# -gt 0 ] || set -- "$root"/{README.md,examples/*.md,examples/with/README.md,tests/README.md,tests/*/README.md}
+build=${BUILD:-$root/build} cc=${CC:-cc}
+top=$build/readme passed=0 failed=0
+unset CC CXX CFLAGS MAKEFLAGS MAKELEVEL MFLAGS V
 # a result that a block ignores counts, a name that it leaves for the reader does not
-warnings=(-Wall -Wextra -Wno-unused -Wunused-result -Werror)
-passed=0 failed=0
+flags="-Wall -Wextra -Wno-unused -Wunused-result -Werror -D_POSIX_C_SOURCE=200809L -I$root -I$root/examples"
+
+fail() { # WHAT [LOG]
+    failed=$((failed + 1))
+    echo "FAILED: $1"
+    [ $# -eq 1 ] || head -n 40 "$2" | sed 's/^/    | /'
+}
 
 # One file per block, N.LANGUAGE in the directory $out, with its line and its hint in N.about
-split() { # FILE
+split() { # PAGE
     awk -v out="$out" '
-        !inside && /^[ ]*```/ {
+        !inside && /^ *```/ {
             inside = 1; n++
-            language = $0; sub(/^[ ]*```/, "", language); sub(/[^A-Za-z0-9+-].*/, "", language)
-            if (language == "") language = "text"
-            file = out "/" n "." language
+            language = $0; sub(/^ *```/, "", language); if (language == "") language = "text"
+            if (language !~ /^[A-Za-z0-9+-]+$/) language = "unknown"
             print NR, language, (hint == "" ? "none" : hint) > (out "/" n ".about")
-            printf "" > file
+            printf "" > (file = out "/" n "." language)
             next }
-        inside && /^[ ]*```[ ]*$/ { inside = 0; hint = ""; close(file); next }
+        inside && /^ *``` *$/ { inside = 0; hint = ""; close(file); next }
         inside { print > file; next }
         /^<!-- compile: .*-->/ { hint = $0; sub(/^<!-- compile: */, "", hint); sub(/ *-->.*/, "", hint); next }
         !/^[ \t]*$/ { hint = "" }
         END { print n + 0 > (out "/count"); if (inside) print "open" > (out "/open") }' "$1"
 }
 
-# The text outside of blocks and `code`
-prose() { awk '/^[ ]*```/ { inside = !inside; next } !inside' "$1" | sed 's/`[^`]*`//g'; } # FILE
+prose() { awk '/^ *```/ { inside = !inside; next } !inside' "$1"; } # PAGE: without blocks
 # What links call the headings: in small letters, a hyphen for each blank, no other signs
-anchors() { # FILE
-    awk '/^[ ]*```/ { inside = !inside; next } !inside && /^#+ /' "$1" | sed 's/^#* *//' | tr 'A-Z ' 'a-z-' |
-        tr -cd 'a-z0-9_\n-'
-}
+anchors() { prose "$1" | sed -n 's/^##* *//p' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-'; } # PAGE
 
-links() { # FILE: those that lead nowhere
+links() { # PAGE: those that lead nowhere
     local link target file status=0
     while read -r link; do
         case $link in *://* | mailto:*) continue ;; esac
-        file=$1
-        target=${link%%#*}
-        if [ -n "$target" ]; then file=$(dirname "$1")/$target; fi
+        file=$1 target=${link%%#*}
+        [ -z "$target" ] || file=$(dirname "$1")/$target
         if [ ! -e "$file" ]; then
-            echo "($link): there is no $target"
-            status=1
+            echo "($link): there is no $target" && status=1
         elif [ "$link" != "$target" ] && ! anchors "$file" | grep -qxF -e "${link#*#}"; then
-            echo "($link): ${file#"$root/"} has no such heading"
-            status=1
+            echo "($link): ${file#"$root/"} has no such heading" && status=1
         fi
-    done < <(prose "$1" | grep -oE '\]\([^)]*\)' | sed 's/^](//; s/)$//')
+    done < <(prose "$1" | sed 's/`[^`]*`//g' | grep -oE '\]\([^)]*\)' | sed 's/^](//; s/)$//')
     return $status
 }
 
-# What the blocks take from Apple's Metal and QuartzCore headers and from metal-cpp: the names, with the types that they have there.
-names_of() { # LANGUAGE
-    case $1 in
-    cpp | c++)
-        cat <<'END'
-namespace MTL { struct CommandBuffer; struct CommandQueue { CommandBuffer *commandBuffer(); }; }
-extern MTL::CommandQueue *mtlQueue;
-END
-        ;;
-    objc)
-        cat <<'END'
-#include <pthread.h>
-@protocol MTLBlitCommandEncoder
-- (void)endEncoding;
-@end
-@class NSError;
-@protocol MTLSharedEvent
-- (void)notifyListener:(id)listener atValue:(uint64_t)value block:(void (^)(id<MTLSharedEvent>, uint64_t))block;
-@end
+# What blocks of objc and cpp take from headers that Linux lacks: the names, with the types that they have there
+apple='#include <pthread.h>
+#define YES true
+#define DISPATCH_TIME_FOREVER UINT64_MAX
+enum { DISPATCH_TIME_NOW = 0 }; typedef bool BOOL; @class NSError; @protocol MTLTexture @end
 typedef enum { MTLCommandBufferStatusError = 5 } MTLCommandBufferStatus;
+@protocol MTLBlitCommandEncoder - (void)endEncoding; @end
+@protocol MTLSharedEvent
+- (void)notifyListener:(id)listener atValue:(uint64_t)value block:(void (^)(id<MTLSharedEvent>, uint64_t))block; @end
 @protocol MTLCommandBuffer
-@property(readonly) MTLCommandBufferStatus status;
-@property(readonly) NSError *error;
-- (id<MTLBlitCommandEncoder>)blitCommandEncoder;
-- (void)enqueue;
-- (void)commit;
-- (void)waitUntilCompleted;
+@property(readonly) MTLCommandBufferStatus status; @property(readonly) NSError *error;
+- (id<MTLBlitCommandEncoder>)blitCommandEncoder; - (void)presentDrawable:(id)drawable;
+- (void)enqueue; - (void)commit; - (void)waitUntilCompleted;
 - (void)addCompletedHandler:(void (^)(id<MTLCommandBuffer>))block;
 - (void)encodeSignalEvent:(id<MTLSharedEvent>)event value:(uint64_t)value;
-- (void)encodeWaitForEvent:(id<MTLSharedEvent>)event value:(uint64_t)value;
-- (void)presentDrawable:(id)drawable;
-@end
-@protocol MTLCommandQueue
-- (id<MTLCommandBuffer>)commandBuffer;
-@end
-typedef bool BOOL;
-#define YES true
-extern void report(NSError *error);
-typedef struct dispatch_semaphore_s *dispatch_semaphore_t;
-enum { DISPATCH_TIME_NOW = 0 };
-#define DISPATCH_TIME_FOREVER UINT64_MAX
-extern uint64_t dispatch_time(uint64_t when, int64_t ns);
+- (void)encodeWaitForEvent:(id<MTLSharedEvent>)event value:(uint64_t)value; @end
+@protocol MTLCommandQueue - (id<MTLCommandBuffer>)commandBuffer; @end
+@protocol CAMetalDrawable @property(readonly) id<MTLTexture> texture; @end
+@interface CAMetalLayer - (id<CAMetalDrawable>)nextDrawable; @end
+typedef struct dispatch_semaphore_s *dispatch_semaphore_t; extern uint64_t dispatch_time(uint64_t when, int64_t ns);
 extern long dispatch_semaphore_wait(dispatch_semaphore_t, uint64_t), dispatch_semaphore_signal(dispatch_semaphore_t);
-extern dispatch_semaphore_t frames, reached;
-extern id<MTLCommandQueue> metalQueue;
-extern id<MTLCommandBuffer> buffer, produced, consumed, buffers[4];
-extern id<MTLSharedEvent> event;
-extern id listener;
-extern pthread_mutex_t lock;
-extern pthread_cond_t changed;
-extern BOOL finished;
-extern int n, mine;
-@protocol MTLTexture
-@end
-@protocol CAMetalDrawable
-@property(readonly) id<MTLTexture> texture;
-@end
-@interface CAMetalLayer
-- (id<CAMetalDrawable>)nextDrawable;
-@end
-extern CAMetalLayer *layer;
-END
-        ;;
-    esac
-}
+extern void report(NSError *error); extern int n, mine; extern id listener; extern BOOL finished;
+extern id<MTLCommandQueue> metalQueue; extern id<MTLCommandBuffer> buffer, produced, consumed, buffers[4];
+extern id<MTLSharedEvent> event; extern CAMetalLayer *layer; extern dispatch_semaphore_t frames, reached;
+extern pthread_mutex_t lock; extern pthread_cond_t changed;'
+metal_cpp='static void *buffer;
+namespace MTL { struct CommandBuffer; struct CommandQueue { CommandBuffer *commandBuffer(); }; }
+extern MTL::CommandQueue *mtlQueue;'
 
-# compile FILE LANGUAGE HOW -> FILE with a suffix, wrapped where needed
-wrap() {
-    local file=$1 language=$2 how=$3 source
-    case $language in c) source=$file.block.c ;; cpp | c++) source=$file.block.cc ;; objc) source=$file.block.m ;; esac
-    {
-        if [ "$how" = body ]; then
-            grep -E '^[ ]*#[ ]*(include|define|import)' "$file"
-            printf '#include "gpusync.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'
-            printf 'extern gpusync_device *device;\nextern gpusync_queue *queue;\nextern gpusync_ticket ticket;\n'
-            printf 'extern void *metal_device, *metal_queue;\nextern gpusync_result result;\n'
-            [ "$language" = objc ] || echo 'extern void *buffer;'
-            names_of "$language"
-            printf 'int block(void);\nint block(void)\n{\n'
-            grep -vE '^[ ]*#[ ]*(include|define|import)' "$file"
-            printf 'return 0;\n}\n'
-        else
-            grep -q '#[ ]*include "gpusync.h"' "$file" || echo '#include "gpusync.h"'
-            cat "$file"
-        fi
-    } >"$source"
-    echo "$source"
-}
-
-# The statements of FILE in a program of their own
-running() { # FILE
-    local includes='^[ ]*#[ ]*(include|define|import)'
-    {
-        grep -E "$includes" "$1"
-        printf '#define GPUSYNC_IMPLEMENTATION\n#include "gpusync.h"\n#include <stdio.h>\n'
-        printf 'static gpusync_device *device;\nstatic gpusync_queue *queue;\nstatic gpusync_ticket ticket;\n'
-        printf 'static void *buffer;\nstatic int block(void)\n{\n(void)ticket;\n'
-        grep -vE "$includes" "$1"
-        printf 'return 0;\n}\nint main(void)\n{\n'
-        printf 'if (gpusync_device_create(NULL, &device)) return 1;\n'
-        printf 'if (gpusync_queue_create(device, NULL, &queue)) return 1;\n'
-        printf 'if (gpusync_command_buffer(queue, NULL, &buffer)) return 1;\nreturn block();\n}\n'
-    } >"$1.run"
-    program "$1.run"
+wrap() { # FILE LANGUAGE: its statements in a program
+    local includes='^ *# *(include|define|import)'
+    grep -E "$includes" "$1"
+    printf '%s\n' '#include "gpusync.h"' '#include <stdio.h>' '#include <stdlib.h>' '#include <string.h>' \
+        'static gpusync_device *device; static gpusync_queue *queue; static gpusync_timeline *timeline;' \
+        'static gpusync_ticket ticket; static gpusync_result result; static void *metal_device, *metal_queue;'
+    case $2 in objc) echo "$apple" ;; cpp) echo "$metal_cpp" ;; c) echo 'static void *buffer;' ;; esac
+    echo 'static int block(void) {'
+    grep -vE "$includes" "$1"
+    echo 'return 0; }'
+    [ "$2" != c ] || printf '%s\n' 'int main(void) {' 'if (gpusync_device_create(NULL, &device) ||' \
+        'gpusync_queue_create(device, NULL, &queue) || gpusync_timeline_create(device, NULL, &timeline) ||' \
+        'gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) return 100;' 'return block(); }'
 }
 
 program() { # FILE
-    cp "$1" "$1.c"
-    grep -q '^[ ]*#[ ]*define GPUSYNC_IMPLEMENTATION' "$1" || set -- "$1" "$root/tests/compile/implementation.c"
-    local file=$1
-    shift
-    "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror "${flags[@]}" "$file.c" "$@" "${link[@]}" \
-        -o "$file.program" && timeout -k 5 60 "$file.program" </dev/null || return 1
-    if [ "$readme" = "$root/README.md" ]; then without_metal "$file"; fi
+    local implementation=$top/implementation.o
+    ! grep -q '^ *# *define GPUSYNC_IMPLEMENTATION' "$1" || implementation=
+    "$cc" -std=c99 $flags $CPPFLAGS -xc "$1" -xnone $implementation $LDLIBS -o "$1.program" || return
+    timeout -k 5 60 "$1.program" </dev/null || { echo "it ended with status $?" && return 1; }
 }
 
-# What a stranger on Linux sees first: status 1, and one line that names the call and has a reason
+# What a stranger on Linux sees first: a status of 1, and a text that names the call and has the reason
 without_metal() { # FILE
-    local text
-    "$file.program" | grep -q '^ticket 1: ' || { echo "with softmetal it does not print: ticket 1" && return 1; }
-    "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -I"$root" -DGPUSYNC_OBJC=0 "$1.c" \
-        -o "$1.without" || return 1
+    local text reason='Metal is unavailable'
+    "$cc" -std=c99 $flags -DGPUSYNC_OBJC=0 -xc "$1" -o "$1.without" || return
     text=$(timeout -k 5 60 "$1.without" 2>&1 </dev/null)
-    if [ $? -ne 1 ] || ! grep -qE '^gpusync_device_create\(.*\): .{20,}$' <<<"$text"; then
-        echo "without Metal it has to end with 1 and say which call failed and why. It printed: $text"
-        return 1
-    fi
+    [ $? -eq 1 ] && grep "gpusync_device_create.*$reason" <<<"$text" && return
+    echo "without Metal it has to end with 1 and say: gpusync_device_create ... $reason. It says: $text" && return 1
 }
 
-targets() { # FILE: the targets that the Makefile does not have
-    local word words status=0
-    words=$(grep -E '^[ ]*(\$ )?make( |$)|&& make( |$)' "$1" | sed 's/#.*//; s/.*make//; s/&&.*//')
-    for word in $words; do
-        case $word in
-        *=* | -*) continue ;;
-        esac
-        if ! grep -qE "^([A-Za-z-]+ )*$word( [A-Za-z-]+)*:([^=]|\$)" "$root/Makefile"; then
-            echo "the Makefile has no target $word"
-            status=1
-        fi
+commands() { # FILE HOW
+    local word status=0
+    for word in $(grep -oE '(^|[^a-z-])make( [^;&|)]*|$)' "$1" | sed 's/^[^a-z]*make//; s/-C [^ ]*//'); do
+        case $word in *=* | -*) continue ;; esac
+        grep -qE "^$word:([^=]|\$)" "$root/Makefile" || { echo "the Makefile has no target $word" && status=1; }
     done
-    return $status
-}
-
-block() { # FILE LANGUAGE HOW
-    local source
+    if grep -nE '(^|[[:space:]])#' "$1"; then echo "a comment" && status=1; fi
     case $2 in
-    c)
-        if grep -q 'int main' "$1"; then
-            program "$1"
-            return
-        fi
-        ;;
-    sh)
-        targets "$1" && ! grep -nE '(^|[[:space:]])#' "$1"
-        return
-        ;;
-    esac
-    case $3 in
-    body | file) ;;
-    run)
-        running "$1"
-        return
-        ;;
-    *)
-        echo "say how to compile it: <!-- compile: body -->, file, run or skip REASON in the line above"
-        return 1
-        ;;
-    esac
-    source=$(wrap "$1" "$2" "$3")
-    case $2 in
-    c) "${CC:-gcc}" -std=c99 -D_POSIX_C_SOURCE=200809L "${warnings[@]}" "${flags[@]}" -fsyntax-only "$source" ;;
-    cpp | c++) "${CLANGXX:-clang++}" -std=c++17 "${warnings[@]}" "${flags[@]}" -fsyntax-only "$source" ;;
-    objc) "${CLANG:-clang}" -fobjc-runtime=gnustep-2.0 -fobjc-arc -fblocks "${warnings[@]}" -Wno-unused-parameter \
-        "${flags[@]}" -fsyntax-only "$source" ;;
+    none) return $status ;;
+    run) [ $status -eq 0 ] && cd "$top/tree" && unset SOFTMETAL CPPFLAGS LDLIBS && BUILD=$build \
+        timeout -k 5 300 bash -e "$1" </dev/null ;;
+    *) echo "of sh there is run and skip, not $2" && return 1 ;;
     esac
 }
 
-rm -rf "$out"
-top=$out
-for ((f = 0; f < ${#files[@]}; f++)); do
-    readme=${files[f]}
-    shown=${readme#"$root/"}
-    out=$top/$f
+block() { # FILE LANGUAGE HOW PAGE
+    local source=$1.source mode how=$3
+    if [ "$2" = sh ]; then commands "$1" "$3"; return; fi
+    [ "$2" != c ] || ! grep -q 'int main' "$1" || how=program
+    case $how in
+    program) program "$1" && { [ "$4" != "$root/README.md" ] || without_metal "$1"; }; return ;;
+    file) { echo '#include "gpusync.h"' && cat "$1"; } >"$source" ;;
+    body | run) wrap "$1" "$2" >"$source" ;;
+    *) echo "say how to compile it: <!-- compile: body -->, file, run or skip REASON in the line above" && return 1 ;;
+    esac
+    case $2-$3 in
+    c-run) program "$source"; return ;;
+    *-run) echo "what is run is c or sh" && return 1 ;;
+    c-*) mode='-xc -std=c99' ;;
+    cpp-*) mode='-xc++ -std=c++17' ;;
+    objc-*) mode='-xobjective-c -fobjc-runtime=gnustep-2.0 -fobjc-arc -fblocks' ;;
+    esac
+    clang $mode $flags -Wno-unused-parameter $CPPFLAGS -fsyntax-only "$source" # gcc sees no ignored result in that
+}
+
+rm -rf "$top" && mkdir -p "$top/tree/build"
+ln -s "$root"/{gpusync.h,Makefile,examples,tests} "$top/tree/"
+echo '#include "gpusync.h"' | "$cc" -std=c99 $flags $CPPFLAGS -DGPUSYNC_IMPLEMENTATION -xc -c - \
+    -o "$top/implementation.o" || die "gpusync.h does not compile"
+for page; do
+    shown=${page#"$root/"}
+    out=$top/${shown//\//_}
     mkdir -p "$out"
-    if [ ! -s "$readme" ]; then
-        echo "FAILED: there is no $shown"
-        failed=$((failed + 1))
-        continue
-    fi
-    split "$readme"
-    if [ -e "$out/open" ]; then
-        echo "FAILED: the last code block of $shown has no end"
-        failed=$((failed + 1))
-    fi
-    if links "$readme" >"$out/links.log"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAILED: links of $shown"
-        sed 's/^/    | /' "$out/links.log"
-    fi
-    count=$(cat "$out/count")
-    for ((i = 1; i <= count; i++)); do
+    [ -s "$page" ] || { fail "there is no $shown" && continue; }
+    split "$page"
+    [ ! -e "$out/open" ] || fail "the last code block of $shown has no end"
+    if links "$page" >"$out/links.log"; then passed=$((passed + 1)); else fail "links of $shown" "$out/links.log"; fi
+    for ((i = 1; i <= $(cat "$out/count"); i++)); do
         read -r line language how reason <"$out/$i.about"
-        file=$out/$i.$language
-        name="$shown line $line, $language"
-        case $language in c | cpp | c++ | objc | sh) ;; *) continue ;; esac
+        file=$out/$i.$language name="$shown line $line, $language"
+        case $language in
+        c | cpp | objc | sh) ;;
+        text | cmake | swift | metal | diff) continue ;;
+        *) fail "$name: not a language that this script knows" && continue ;;
+        esac
         if [ "$how" = skip ]; then
-            if [ -n "$reason" ]; then
-                echo "skipped: $name: $reason"
-            else
-                echo "FAILED: $name: skip without a reason"
-                failed=$((failed + 1))
-            fi
-        elif block "$file" "$language" "$how" >"$file.log" 2>&1; then
+            if [ -n "$reason" ]; then echo "skipped: $name: $reason"; else fail "$name: skip without a reason"; fi
+        elif (block "$file" "$language" "$how" "$page") >"$file.log" 2>&1; then
             passed=$((passed + 1))
         else
-            failed=$((failed + 1))
-            echo "FAILED: $name"
-            head -n 40 "$file.log" | sed 's/^/    | /'
+            fail "$name" "$file.log"
         fi
     done
 done
-if [ $((passed + failed)) -eq 0 ]; then
-    echo "no code block was compiled"
-    failed=1
-fi
+[ "$passed" -gt 0 ] || fail "nothing was judged"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
