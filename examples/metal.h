@@ -1,13 +1,13 @@
 /* metal.h - the little of Metal that the examples and tests need, in plain C (C99, C++11)
 
-   Every call is objc_msgSend cast to the exact type of the method: arguments travel in other
-   registers when the type is wrong. Metal objects are `void *`, NSUInteger is unsigned long.
+   Every call is objc_msgSend cast to the exact type of the method: arguments travel in other registers when the type is
+   wrong. Metal objects are `void *`, NSUInteger is unsigned long.
 
    Ownership. Functions named metal_..._new or metal4_..._new, metal_blit_begin, metal_compute_begin and
-   metal_queue_command_buffer return an object that is yours (+1), or NULL where Metal had none:
-   give it back with metal_release (encoders: with metal_end). Nothing else hands over ownership.
-   Pools. Helpers marked [pool] make an autorelease pool of their own. The others get no autoreleased
-   object from Metal; what Metal autoreleases inside is the matter of the thread's own pool. */
+   metal_queue_command_buffer return an object that is yours (+1), or NULL where Metal had none: give it back with
+   metal_release (encoders: with metal_end). Nothing else hands over ownership.
+   Pools. Helpers marked [pool] make an autorelease pool of their own. The others get no autoreleased object from Metal;
+   what Metal autoreleases inside is the matter of the thread's own pool. */
 #ifndef METAL_H
 #define METAL_H
 
@@ -16,14 +16,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__GNUC__)
 #define METAL__FN static inline __attribute__((unused))
-#else
-#error "metal.h needs asm labels: GCC or Clang"
-#endif
 
-/* The runtime's functions under names of our own, so that Apple's headers may be included too.
-   Mach-O puts an underscore before C names, ELF nothing. */
+/* The runtime's functions under names of our own, so that Apple's headers may be included too. Mach-O puts an
+   underscore before C names, ELF nothing. */
 #define METAL__TEXT2(x) #x
 #define METAL__TEXT(x) METAL__TEXT2(x)
 #define METAL__ASM(name) __asm__(METAL__TEXT(__USER_LABEL_PREFIX__) name)
@@ -74,13 +70,29 @@ METAL__FN unsigned long metal_number(void *object, const char *selector)
 {
     return METAL__AS0(unsigned long)(object, metal__sel(selector));
 }
+METAL__FN void metal_set(void *object, const char *selector, void *value)
+{
+    METAL__AS(void, void *)(object, metal__sel(selector), value);
+}
+METAL__FN void metal__at(void *object, const char *selector, void *event, uint64_t value)
+{
+    METAL__AS(void, void *, uint64_t)(object, metal__sel(selector), event, value);
+}
 /* A borrowed object, kept (+1). [pool] */
 METAL__FN void *metal_get_retained(void *object, const char *selector)
 {
-    void *pool = metal_pool_push();
-    void *result = metal_retain(metal_get(object, selector));
+    void *pool = metal_pool_push(), *result = metal_retain(metal_get(object, selector));
     metal_pool_pop(pool);
     return result;
+}
+/* [device newXWithDescriptor:descriptor error:...], which releases the descriptor; +1. [pool] */
+METAL__FN void *metal__new_from(void *device, const char *selector, void *descriptor)
+{
+    void *pool = metal_pool_push(), *error = NULL;
+    void *object = METAL__AS(void *, void *, void **)(device, metal__sel(selector), descriptor, &error);
+    metal_release(descriptor);
+    metal_pool_pop(pool);
+    return object;
 }
 
 /* -- text ------------------------------------------------------------------------------------ */
@@ -115,7 +127,7 @@ METAL__FN void metal_error_copy(void *error, char *out, size_t size)
 METAL__FN void metal_set_label(void *object, const char *utf8)
 {
     void *pool = metal_pool_push(), *string = metal_string_new(utf8);
-    METAL__AS(void, void *)(object, metal__sel("setLabel:"), string);
+    metal_set(object, "setLabel:", string);
     metal_release(string);
     metal_pool_pop(pool);
 }
@@ -136,7 +148,7 @@ METAL__FN void metal_commit(void *command_buffer) { metal_do(command_buffer, "co
 /* block: an Objective-C block, or a struct that is laid out as one. */
 METAL__FN void metal_add_completed_handler(void *command_buffer, void *block)
 {
-    METAL__AS(void, void *)(command_buffer, metal__sel("addCompletedHandler:"), block);
+    metal_set(command_buffer, "addCompletedHandler:", block);
 }
 METAL__FN void metal_wait_until_completed(void *command_buffer) { metal_do(command_buffer, "waitUntilCompleted"); }
 /* 0 not enqueued, 1 enqueued, 2 committed, 3 scheduled, 4 completed, 5 error: finished is >= 4. */
@@ -152,7 +164,6 @@ METAL__FN void *metal_buffer_new(void *device, size_t length)
 }
 /* The CPU's address of it, valid as long as the buffer. */
 METAL__FN void *metal_contents(void *buffer) { return metal_get(buffer, "contents"); }
-METAL__FN size_t metal_length(void *buffer) { return metal_number(buffer, "length"); }
 
 /* Open an encoder for fills and copies; +1, close it with metal_end. One at a time. [pool] */
 METAL__FN void *metal_blit_begin(void *command_buffer)
@@ -165,14 +176,12 @@ METAL__FN void metal_end(void *encoder)
     metal_do(encoder, "endEncoding");
     metal_release(encoder);
 }
-typedef struct metal_range { unsigned long location, length; } metal_range; /* NSRange */
+typedef struct metal_range { unsigned long location, length; } metal_range;   /* NSRange */
 typedef struct metal_size { unsigned long width, height, depth; } metal_size; /* MTLSize */
 /* Set length bytes of the buffer to value, when the GPU gets there. */
 METAL__FN void metal_fill(void *blit, void *buffer, size_t offset, size_t length, unsigned char value)
 {
-    metal_range range;
-    range.location = (unsigned long)offset;
-    range.length = (unsigned long)length;
+    const metal_range range = {(unsigned long)offset, (unsigned long)length};
     METAL__AS(void, void *, metal_range, unsigned char)(
         blit, metal__sel("fillBuffer:range:value:"), buffer, range, value);
 }
@@ -191,10 +200,8 @@ typedef struct metal_extent { double width, height; } metal_extent; /* CGSize */
 METAL__FN void *metal_layer_new(void *device, unsigned long width, unsigned long height)
 {
     void *layer = metal_get(metal_get(metal__class("CAMetalLayer"), "alloc"), "init");
-    metal_extent size;
-    size.width = (double)width;
-    size.height = (double)height;
-    METAL__AS(void, void *)(layer, metal__sel("setDevice:"), device);
+    const metal_extent size = {(double)width, (double)height};
+    metal_set(layer, "setDevice:", device);
     METAL__AS(void, unsigned long)(layer, metal__sel("setPixelFormat:"), 80ul); /* MTLPixelFormatBGRA8Unorm */
     METAL__AS(void, signed char)(layer, metal__sel("setFramebufferOnly:"), (signed char)0);
     METAL__AS(void, metal_extent)(layer, metal__sel("setDrawableSize:"), size);
@@ -217,7 +224,7 @@ METAL__FN void metal_copy_to_drawable(void *blit, void *buffer, unsigned long wi
 /* Show it when the command buffer's work is done. Before the commit. */
 METAL__FN void metal_present(void *command_buffer, void *drawable)
 {
-    METAL__AS(void, void *)(command_buffer, metal__sel("presentDrawable:"), drawable);
+    metal_set(command_buffer, "presentDrawable:", drawable);
 }
 
 /* -- compute ---------------------------------------------------------------------------------- */
@@ -248,7 +255,7 @@ METAL__FN void *metal_compute_begin(void *command_buffer)
 }
 METAL__FN void metal_set_pipeline(void *compute, void *pipeline)
 {
-    METAL__AS(void, void *)(compute, metal__sel("setComputePipelineState:"), pipeline);
+    metal_set(compute, "setComputePipelineState:", pipeline);
 }
 METAL__FN void metal_set_buffer(void *compute, void *buffer, size_t offset, unsigned long index)
 {
@@ -272,10 +279,7 @@ METAL__FN void metal_dispatch(void *compute, metal_size groups, metal_size threa
 
 /* A 64-bit number that both sides can raise and wait for, 0 at first; +1, NULL happens (sandboxes). */
 METAL__FN void *metal_shared_event_new(void *device) { return metal_get(device, "newSharedEvent"); }
-METAL__FN uint64_t metal_event_value(void *event)
-{
-    return METAL__AS0(uint64_t)(event, metal__sel("signaledValue"));
-}
+METAL__FN uint64_t metal_event_value(void *event) { return METAL__AS0(uint64_t)(event, metal__sel("signaledValue")); }
 /* Raise it from the CPU; a smaller value changes nothing. */
 METAL__FN void metal_event_signal(void *event, uint64_t value)
 {
@@ -284,12 +288,12 @@ METAL__FN void metal_event_signal(void *event, uint64_t value)
 /* What is encoded after this starts when the event has reached value. No encoder may be open. */
 METAL__FN void metal_encode_wait(void *command_buffer, void *event, uint64_t value)
 {
-    METAL__AS(void, void *, uint64_t)(command_buffer, metal__sel("encodeWaitForEvent:value:"), event, value);
+    metal__at(command_buffer, "encodeWaitForEvent:value:", event, value);
 }
 /* The GPU raises the event when what was encoded so far is finished. No encoder may be open. */
 METAL__FN void metal_encode_signal(void *command_buffer, void *event, uint64_t value)
 {
-    METAL__AS(void, void *, uint64_t)(command_buffer, metal__sel("encodeSignalEvent:value:"), event, value);
+    metal__at(command_buffer, "encodeSignalEvent:value:", event, value);
 }
 
 /* -- Metal 4 ---------------------------------------------------------------------------------- */
@@ -303,14 +307,9 @@ METAL__FN void *metal4_queue_new(void *device) { return metal_get(device, "newMT
 /* ... whose feedback comes on a serial dispatch queue, which is not retained. [pool] */
 METAL__FN void *metal4_queue_new_on(void *device, void *dispatch_queue)
 {
-    void *pool = metal_pool_push(), *error = NULL, *queue;
     void *descriptor = metal_get(metal__class("MTL4CommandQueueDescriptor"), "new");
-    METAL__AS(void, void *)(descriptor, metal__sel("setFeedbackQueue:"), dispatch_queue);
-    queue = METAL__AS(void *, void *, void **)(
-        device, metal__sel("newMTL4CommandQueueWithDescriptor:error:"), descriptor, &error);
-    metal_release(descriptor);
-    metal_pool_pop(pool);
-    return queue;
+    metal_set(descriptor, "setFeedbackQueue:", dispatch_queue);
+    return metal__new_from(device, "newMTL4CommandQueueWithDescriptor:error:", descriptor);
 }
 /* A command buffer, and what it records into; +1. */
 METAL__FN void *metal4_buffer_new(void *device) { return metal_get(device, "newCommandBuffer"); }
@@ -319,7 +318,7 @@ METAL__FN void metal4_allocator_reset(void *allocator) { metal_do(allocator, "re
 /* What is encoded goes in between. */
 METAL__FN void metal4_begin(void *buffer, void *allocator)
 {
-    METAL__AS(void, void *)(buffer, metal__sel("beginCommandBufferWithAllocator:"), allocator);
+    metal_set(buffer, "beginCommandBufferWithAllocator:", allocator);
 }
 METAL__FN void metal4_end(void *buffer) { metal_do(buffer, "endCommandBuffer"); }
 /* What this encoder does from here on starts when the copies and kernels are finished that the queue got earlier. */
@@ -335,55 +334,35 @@ METAL__FN void metal4_barrier(void *compute)
    command buffer has. NULL, which is fine below, where there are none: the software device. [pool] */
 METAL__FN void *metal_residency_new(void *device, void *const *buffers, unsigned long count)
 {
-    void *pool = metal_pool_push(), *error = NULL, *set = NULL;
     void *descriptor = metal_get(metal__class("MTLResidencySetDescriptor"), "new");
-    if (descriptor)
-        set = METAL__AS(void *, void *, void **)(
-            device, metal__sel("newResidencySetWithDescriptor:error:"), descriptor, &error);
-    for (unsigned long i = 0; i < count; i++)
-        METAL__AS(void, void *)(set, metal__sel("addAllocation:"), buffers[i]);
+    void *set = descriptor ? metal__new_from(device, "newResidencySetWithDescriptor:error:", descriptor) : NULL;
+    for (unsigned long i = 0; i < count; i++) metal_set(set, "addAllocation:", buffers[i]);
     metal_do(set, "commit");
-    metal_release(descriptor);
-    metal_pool_pop(pool);
     return set;
 }
 /* For all work of the queue; for what is in the command buffer. */
-METAL__FN void metal4_queue_use(void *queue, void *set)
-{
-    if (set) METAL__AS(void, void *)(queue, metal__sel("addResidencySet:"), set);
-}
-METAL__FN void metal4_use(void *buffer, void *set)
-{
-    if (set) METAL__AS(void, void *)(buffer, metal__sel("useResidencySet:"), set);
-}
+METAL__FN void metal4_queue_use(void *queue, void *set) { if (set) metal_set(queue, "addResidencySet:", set); }
+METAL__FN void metal4_use(void *buffer, void *set) { if (set) metal_set(buffer, "useResidencySet:", set); }
 
 /* What a kernel finds as its buffers: room for `count` of them; +1. [pool] */
 METAL__FN void *metal4_table_new(void *device, unsigned long count)
 {
-    void *pool = metal_pool_push(), *error = NULL, *table;
     void *descriptor = metal_get(metal__class("MTL4ArgumentTableDescriptor"), "new");
     METAL__AS(void, unsigned long)(descriptor, metal__sel("setMaxBufferBindCount:"), count);
-    table = METAL__AS(void *, void *, void **)(
-        device, metal__sel("newArgumentTableWithDescriptor:error:"), descriptor, &error);
-    metal_release(descriptor);
-    metal_pool_pop(pool);
-    return table;
+    return metal__new_from(device, "newArgumentTableWithDescriptor:error:", descriptor);
 }
 METAL__FN uint64_t metal4_address(void *buffer) { return METAL__AS0(uint64_t)(buffer, metal__sel("gpuAddress")); }
 METAL__FN void metal4_table_set(void *table, uint64_t address, unsigned long index)
 {
     METAL__AS(void, uint64_t, unsigned long)(table, metal__sel("setAddress:atIndex:"), address, index);
 }
-METAL__FN void metal4_set_table(void *compute, void *table)
-{
-    METAL__AS(void, void *)(compute, metal__sel("setArgumentTable:"), table);
-}
+METAL__FN void metal4_set_table(void *compute, void *table) { metal_set(compute, "setArgumentTable:", table); }
 
 /* Options of a commit; +1. A commit takes their handlers out. */
 METAL__FN void *metal4_options_new(void) { return metal_get(metal__class("MTL4CommitOptions"), "new"); }
 METAL__FN void metal4_add_feedback_handler(void *options, void *block)
 {
-    METAL__AS(void, void *)(options, metal__sel("addFeedbackHandler:"), block);
+    metal_set(options, "addFeedbackHandler:", block);
 }
 /* options NULL: none. */
 METAL__FN void metal4_commit(void *queue, void *const *buffers, unsigned long count, void *options)
@@ -398,11 +377,11 @@ METAL__FN void metal4_commit(void *queue, void *const *buffers, unsigned long co
    the value. */
 METAL__FN void metal4_signal(void *queue, void *event, uint64_t value)
 {
-    METAL__AS(void, void *, uint64_t)(queue, metal__sel("signalEvent:value:"), event, value);
+    metal__at(queue, "signalEvent:value:", event, value);
 }
 METAL__FN void metal4_wait(void *queue, void *event, uint64_t value)
 {
-    METAL__AS(void, void *, uint64_t)(queue, metal__sel("waitForEvent:value:"), event, value);
+    metal__at(queue, "waitForEvent:value:", event, value);
 }
 /* Seconds, of a feedback or a finished command buffer. */
 METAL__FN double metal_gpu_start(void *object) { return METAL__AS0(double)(object, metal__sel("GPUStartTime")); }

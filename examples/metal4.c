@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { DEPTH = 3, FRAMES = 90, SIZE = 1 << 14 };
+enum { DEPTH = 3, FRAMES = 90, SIZE = 1 << 14, ALL = FRAMES * 2 * SIZE };
 static const uint64_t limit = 10000000000; /* nanoseconds */
 
 /* What one frame in flight needs for itself. The CPU may touch it when the ticket is done. */
@@ -23,9 +23,9 @@ typedef struct place {
 static gpusync_device *device;
 static gpusync_queue *queue, *older;
 static gpusync_timeline *steps;
-static void *metal;                                    /* the MTLDevice */
-static void *command_buffer;                           /* an MTL4CommandBuffer, of every frame */
-static void *history, *first, *second, *third;         /* MTLBuffers; the GPU copies every frame to the history */
+static void *metal;                    /* the MTLDevice */
+static void *command_buffer;           /* an MTL4CommandBuffer, of every frame */
+static void *history, *second, *third; /* MTLBuffers; the GPU copies every frame to the history */
 static place places[DEPTH];
 static int begun_early;
 
@@ -86,7 +86,7 @@ static int count_wrong(void)
 {
     const unsigned char *bytes = (const unsigned char *)metal_contents(history);
     int wrong = 0;
-    for (int i = 0; i < FRAMES * 2 * SIZE; i++) wrong += bytes[i] != i / SIZE / 2 + (i / SIZE % 2 ? 101 : 1);
+    for (int i = 0; i < ALL; i++) wrong += bytes[i] != i / SIZE / 2 + (i / SIZE % 2 ? 101 : 1);
     return wrong;
 }
 
@@ -99,12 +99,13 @@ static void both_kinds(void)
     gpusync_ticket ticket;
     void *buffer, *encoder;
     CHECK(gpusync_command_buffer_create(older, NULL, limit, &buffer));
-    metal_fill(encoder = made(metal_blit_begin(buffer)), first, 0, SIZE, 44);
+    encoder = made(metal_blit_begin(buffer));
+    for (int i = 0; i < 8; i++) metal_fill(encoder, history, 0, ALL, (unsigned char)(37 + i)); /* takes a while */
     metal_end(encoder);
     CHECK(gpusync_encode_signal(older, buffer, filled));
     CHECK(gpusync_commit(older, buffer, NULL));
 
-    metal_copy(encoder = begin(&places[0]), first, 0, second, 0, SIZE);
+    metal_copy(encoder = begin(&places[0]), history, ALL - SIZE, second, 0, SIZE);
     end(encoder);
     CHECK(gpusync_submit(queue, &copy, &places[0].ticket)); /* in Metal 4 waits and signals are the queue's */
 
@@ -120,7 +121,7 @@ int main(void)
 {
     gpusync_queue_desc desc = {.label = "frames", .metal4 = true};
     gpusync_result result;
-    void *all[4 + DEPTH], *resident;
+    void *all[3 + DEPTH], *resident;
     int wrong, arrived = 0;
     CHECK(gpusync_device_create(NULL, &device));
     result = gpusync_queue_create(device, &desc, &queue);
@@ -130,15 +131,14 @@ int main(void)
     CHECK(gpusync_timeline_create(device, NULL, &steps));
     metal = gpusync_device_metal(device);
     command_buffer = made(metal4_buffer_new(metal));
-    all[0] = history = made(metal_buffer_new(metal, FRAMES * 2 * SIZE));
-    all[1] = first = made(metal_buffer_new(metal, SIZE));
-    all[2] = second = made(metal_buffer_new(metal, SIZE));
-    all[3] = third = made(metal_buffer_new(metal, SIZE));
+    all[0] = history = made(metal_buffer_new(metal, ALL));
+    all[1] = second = made(metal_buffer_new(metal, SIZE));
+    all[2] = third = made(metal_buffer_new(metal, SIZE));
     for (int i = 0; i < DEPTH; i++) {
         places[i].allocator = made(metal4_allocator_new(metal));
-        all[4 + i] = places[i].pixels = made(metal_buffer_new(metal, SIZE));
+        all[3 + i] = places[i].pixels = made(metal_buffer_new(metal, SIZE));
     }
-    resident = metal_residency_new(metal, all, 4 + DEPTH);
+    resident = metal_residency_new(metal, all, 3 + DEPTH);
     metal4_queue_use(gpusync_queue_metal(queue), resident);
 
     for (int frame = 0; frame < FRAMES; frame++) {
@@ -156,7 +156,7 @@ int main(void)
     CHECK(gpusync_timeline_destroy(steps));
     CHECK(gpusync_device_destroy(device));
     for (int i = 0; i < DEPTH; i++) metal_release(places[i].allocator);
-    for (int i = 0; i < 4 + DEPTH; i++) metal_release(all[i]);
+    for (int i = 0; i < 3 + DEPTH; i++) metal_release(all[i]);
     metal_release(command_buffer);
     metal_release(resident);
     printf("frames: %d drawn, %d bytes wrong; begun %d times while the GPU worked\n", FRAMES, wrong, begun_early);

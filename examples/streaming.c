@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { FRAMES = 24, ASSETS = 6, PER_ASSET = FRAMES / ASSETS, AHEAD = 3, RING = 2, SIZE = 1 << 16, CANCELLED = 3 };
+enum { FRAMES = 24, ASSETS = 6, PER_ASSET = FRAMES / ASSETS, AHEAD = 3, RING = 2, SIZE = 1 << 22, CANCELLED = 3 };
 static const uint64_t limit = 10000000000; /* nanoseconds */
 
 typedef struct asset {
@@ -56,11 +56,11 @@ static void *begin(gpusync_queue *queue)
     return buffer;
 }
 
-static void copy(void *buffer, void *from, void *to, size_t size)
+static void copy(void *buffer, void *from, size_t offset, void *to, size_t size)
 {
     void *blit = metal_blit_begin(buffer);
     if (!blit) check("blitCommandEncoder", GPUSYNC_ERROR_METAL_NIL);
-    metal_copy(blit, from, 0, to, 0, size);
+    metal_copy(blit, from, offset, to, 0, size);
     metal_end(blit);
 }
 
@@ -71,7 +71,7 @@ static void upload(int i)
     if (a->ticket) again++;
     memset(metal_contents(staging), i + 1, SIZE); /* a real program reads a file */
     if (i == CANCELLED && !a->ticket) CHECK(gpusync_encode_wait(uploads, buffer, gpusync_at_value(never, 1)));
-    copy(buffer, staging, a->memory, SIZE);
+    copy(buffer, staging, 0, a->memory, SIZE);
     a->value = ++last_value;
     CHECK(gpusync_encode_signal(uploads, buffer, gpusync_at_value(uploaded, a->value)));
     CHECK(gpusync_commit(uploads, buffer, &a->ticket));
@@ -100,7 +100,7 @@ static gpusync_ticket draw(int frame)
     readback *r = ring;
     while (r < ring + RING && r->ticket) r++;
     CHECK(gpusync_encode_wait(frames, buffer, gpusync_at_value(uploaded, assets[i].value))); /* nothing, if reached */
-    if (r < ring + RING) copy(buffer, assets[i].memory, r->memory, 1); /* a real frame draws, too */
+    if (r < ring + RING) copy(buffer, assets[i].memory, SIZE - 1, r->memory, 1); /* a frame draws */
     CHECK(gpusync_commit(frames, buffer, &ticket));
     if (r == ring + RING) left_out++;
     else r->ticket = ticket, r->asset = i;

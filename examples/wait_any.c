@@ -46,7 +46,7 @@ static gpusync_point start(gpusync_device *device, job *j)
 
 int main(void)
 {
-    job jobs[JOBS] = {{.name = "large", .fills = 48}, {.name = "medium", .fills = 16}, {.name = "small", .fills = 2}};
+    job jobs[JOBS] = {{.name = "small", .fills = 2}, {.name = "medium", .fills = 60}, {.name = "large", .fills = 240}};
     const job *of[JOBS]; /* fences[i] is the fence of *of[i] */
     gpusync_point fences[JOBS];
     gpusync_device *device;
