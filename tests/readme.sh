@@ -102,9 +102,10 @@ extern MTL::CommandQueue *mtlQueue;'
 wrap() { # FILE LANGUAGE: its statements in a program
     local includes='^ *# *(include|define|import)'
     grep -E "$includes" "$1"
-    printf '%s\n' '#include "gpusync.h"' '#include <stdio.h>' '#include <stdlib.h>' '#include <string.h>' \
-        'static gpusync_device *device; static gpusync_queue *queue; static gpusync_timeline *timeline;' \
-        'static gpusync_ticket ticket; static gpusync_result result; static void *metal_device, *metal_queue;'
+    printf '%s\n' '#include "gpusync.h"' '#include "softmetal.h"' '#include <stdio.h>' '#include <stdlib.h>' \
+        '#include <string.h>' 'static gpusync_device *device; static gpusync_queue *queue;' \
+        'static gpusync_timeline *timeline; static gpusync_ticket ticket;' \
+        'static gpusync_result result; static void *metal_device, *metal_queue;'
     case $2 in objc) echo "$apple" ;; cpp) echo "$metal_cpp" ;; c) echo 'static void *buffer;' ;; esac
     echo 'static int block(void) {'
     grep -vE "$includes" "$1"
