@@ -11,18 +11,16 @@ endif
 
 BUILD ?= build
 PREFIX ?= /usr/local
-DESTDIR ?=
 TIME ?= 60
-SYSTEM := $(shell uname -s)
-darwin := $(filter Darwin,$(SYSTEM))
+darwin := $(filter Darwin,$(shell uname -s))
 comma := ,
 VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.define GPUSYNC_VERSION_PATCH *//p' \
 	gpusync.h | paste -s -d. -)
 
 # What runs on Linux alone says so elsewhere, before anything is installed or built.
-linux_only := check bench-spin test-counts test-growth test-mutants test-vulkan test-macho fuzz
-ifneq ($(and $(darwin),$(filter $(linux_only),$(MAKECMDGOALS))),)
-$(error $(firstword $(filter $(linux_only),$(MAKECMDGOALS))): Linux only)
+linux_only := $(filter check bench-spin test-counts test-growth test-mutants test-vulkan test-macho fuzz,$(MAKECMDGOALS))
+ifneq ($(and $(darwin),$(linux_only)),)
+$(error $(firstword $(linux_only)): Linux only)
 endif
 
 # Without a -j a target that compiles many files uses all cores. The make of macOS, 3.81, is left as it is: it would take
@@ -37,14 +35,9 @@ endif
 
 # tests/deps.sh installs what a target needs and this machine lacks. It runs before all else: the rules below ask the
 # installed programs for their options.
-needs_nothing := help install dist check
-needy := $(filter-out $(needs_nothing),$(MAKECMDGOALS))
-ifneq ($(needy),)
-ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
-ifneq ($(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(needy) >&2 || echo failed),)
+needy := $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(filter-out help install dist check,$(MAKECMDGOALS)))
+ifneq ($(if $(needy),$(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(needy) >&2 || echo failed)),)
 $(error something is missing, see above)
-endif
-endif
 endif
 
 # --------------------------------------------------------------------------------------- compilers and options
@@ -60,7 +53,6 @@ ifeq ($(origin CC),default)
 CC := $(if $(SANITIZE),clang,$(if $(darwin),cc,$(if $(shell command -v gcc),gcc,clang)))
 endif
 CFLAGS ?= -O2 -g
-WERROR ?=
 
 # A directory for each compiler and sanitizer, so that their objects do not mix
 top := $(patsubst $(CURDIR)/%,%,$(BUILD))
@@ -148,17 +140,8 @@ examples: $(example_programs) ## build the examples
 
 # -------------------------------------------------------------------------------------- for work on gpusync itself
 
-bench: $(SOFTMETAL_LIB)
-	$(tools) tests/bench/bench.sh
-
-bench-spin: $(SOFTMETAL_LIB)
-	$(tools) tests/bench/spin.sh
-
-test-counts: $(SOFTMETAL_LIB)
-	$(tools) tests/bench/counts.sh
-
-test-growth: $(SOFTMETAL_LIB)
-	$(tools) ROWS='$(ROWS)' tests/bench/growth.sh
+bench bench-spin test-counts test-growth: $(SOFTMETAL_LIB)
+	$(tools) ROWS='$(ROWS)' tests/bench/$(patsubst bench-%,%,$(patsubst test-%,%,$@)).sh
 
 test-mutants: $(test_programs)
 	$(tools) TESTS='$(TESTS)' JOBS='$(JOBS)' tests/mutants/mutants.sh $(ONLY)
@@ -218,10 +201,10 @@ $(top)/.gitignore:
 	echo '*' > $@
 
 # Changes when the compiler or its options do, and then everything is compiled again.
+flags := $(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)
 $(BUILD)/flags: force | $(top)/.gitignore
-	mkdir -p $(addprefix $(BUILD)/,tests examples beliefs)
-	echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' | cmp -s - $@ || \
-		echo '$(CC) $(CFLAGS) $(SANITIZE) $(warnings) $(test_flags)' > $@
+	mkdir -p $(addprefix $(BUILD)/,tests/beliefs examples beliefs)
+	echo '$(flags)' | cmp -s - $@ || echo '$(flags)' > $@
 
 $(SOFTMETAL_OBJS): $(BUILD)/flags
 
@@ -247,10 +230,6 @@ $(BUILD)/examples/%.o: examples/%.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(example_flags)
 
-$(BUILD)/beliefs/%.o: tests/beliefs/%.c $(BUILD)/flags
-	echo '  cc $<'
-	$(compile) $(test_flags)
-
 # Out of the archive a program gets what it lacks: the kit, and the implementation, unless it has one of its own.
 $(BUILD)/tests/libkit.a: $(BUILD)/tests/kit.o $(BUILD)/tests/implementation.o
 	rm -f $@
@@ -263,12 +242,12 @@ $(BUILD)/tests/$(1): $(BUILD)/tests/$(1).o $(if $(filter $(1),$(atomics)),$(BUIL
 endef
 $(foreach name,$(all_tests),$(eval $(call test_rule,$(name))))
 
-$(BUILD)/examples/event_loop $(BUILD)/examples/trace: example_libs = $(if $(filter %event_loop,$@),-luv)
+$(BUILD)/examples/event_loop: example_libs := -luv
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $< $(if $(shell grep -l '^# *include "softmetal.h"' examples/$*.c),$(SOFTMETAL_LIB) \
 		$(SOFTMETAL_LDLIBS),$(example_lib) $(example_link)) $(libraries) $(example_libs) -lpthread -lm
 
-$(BUILD)/beliefs/beliefs: $(BUILD)/beliefs/beliefs.o $(example_lib)
+$(BUILD)/beliefs/beliefs: $(BUILD)/tests/beliefs/beliefs.o $(example_lib)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(example_link) -lpthread -lm
 
--include $(wildcard $(addprefix $(BUILD)/,tests/*.d examples/*.d beliefs/*.d))
+-include $(wildcard $(addprefix $(BUILD)/,tests/*.d tests/beliefs/*.d examples/*.d))
