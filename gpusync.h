@@ -993,12 +993,12 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
-/** Write a text that tells why nothing moves, to print when a program hangs: a line for every open command buffer and
-    what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to bring
-    that), every timeline, every call that waits, every callback that runs. Ages are those of the present state.
-    buffer  Gets the text, cut to size - 1 bytes at a character, terminated. NULL: nothing is written. Of labels,
-            control characters become blanks.
-    The program goes on meanwhile: each line was true when it was written, and no two are of one moment.
+/** Write a text that tells why nothing moves: a line for every open command buffer (its number counts those of its
+    queue) and what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to
+    bring that), every timeline, every call that waits, every callback that runs; none for a thread in a call of Metal.
+    Ages are those of the present state. Each line was true when it was written, and no two are of one moment.
+    buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
+            breaks in labels become blanks.
     Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
     Threads any   Blocks no; acquires locks, and asks Metal for labels and states   Owns nothing */
 GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
@@ -1078,7 +1078,7 @@ typedef struct gpusync_stats {
 } gpusync_stats;
 
 /** Read the counts of a queue. NULL: the sum over the device's queues, destroyed ones too, and the waits for timelines,
-    for several points and for warm-ups.
+    for several points, for warm-ups, and for room on a queue.
     Returns  OK. ERROR_INVALID_ARGUMENT also: a queue of another device.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *GPUSYNC_OPT queue,
                                                     gpusync_stats *stats);
@@ -1093,7 +1093,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; several points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: of gpusync_timeline_signal, or of work that has ended well. */
-    GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: a callback is about to run. */
+    GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: before a callback, but for `destroyed`. */
 } gpusync_trace_kind;
 
 /** How a wait ended, as gpusync_stats counts it. */
@@ -1720,7 +1720,6 @@ typedef struct gpusync__work {
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
     uint64_t ticket;
-    uint64_t opened;             /* the number of open work, for the report */
     gpusync__link *links;        /* in the order in which they were added */
     struct gpusync__work *parts; /* open work of its command buffers that a submission has taken over, by `next` */
     gpusync_error *error;        /* the text of Metal's failure, or NULL: there was no memory for it */
@@ -1775,8 +1774,8 @@ struct gpusync_queue {
     bool missed;
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
-    gpusync__entry open;         /* the ring of open work */
-    uint64_t opened;             /* how often work was opened */
+    gpusync__entry open;         /* the ring of open work, by the numbers in which it was opened */
+    uint64_t opened;             /* the last such number */
     gpusync__work *first, **end; /* work with a ticket, in its order, until it leaves: gpusync__leave */
     gpusync__work *front;        /* the first that is not PUBLISHED */
     gpusync__work *turn;         /* the first ordered one that is not SETTLED */
@@ -1874,8 +1873,8 @@ typedef struct gpusync__caller {
     struct gpusync__caller *next;
     pthread_t thread;
     const gpusync__target *target; /* of the callback */
-    uint64_t since_ns;
-    bool in_turn; /* one at a time for a device; a destroy runs those of its object beside it */
+    uint64_t number, since_ns;     /* of its point; 0: `destroyed`, or what compiles */
+    bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
 } gpusync__caller;
 
 struct gpusync_device {
@@ -1892,18 +1891,18 @@ struct gpusync_device {
     void *notify_user;
     gpusync_trace_fn trace; /* NULL: none */
     void *trace_user;
-    uint32_t refs;          /* the program, and each target, among others. Atomic */
-    uint32_t asked;         /* the dispatch queue was asked to run callbacks. Atomic */
-    uint32_t lost;          /* Read without the lock */
-    uint64_t lost_ns;       /* when; written before `lost` */
-    uint64_t looked_ns;     /* a poll's last look at the whole device. Atomic */
-    bool listens;           /* Metal had a listener's block as its timeline went. Atomic */
-    unsigned char pad[128]; /* what is read without the lock stands apart from it */
-    gpusync__mutex lock;    /* over all that follows, and over queues, timelines and work */
-    gpusync__entry stirred; /* the ring of work to judge: something that it waits for has changed */
-    gpusync__target *targets;
-    uint32_t objects; /* queues and timelines that are not destroyed */
-    uint32_t made;    /* targets, ever */
+    uint32_t refs;                           /* the program, and each target, among others. Atomic */
+    uint32_t asked;                          /* the dispatch queue was asked to run callbacks. Atomic */
+    uint32_t lost;                           /* by which failure; 0: not. Read without the lock */
+    uint64_t lost_ns;                        /* when; written before `lost` */
+    uint64_t looked_ns;                      /* a poll's last look at the whole device. Atomic */
+    bool listens;                            /* Metal had a listener's block as its timeline went. Atomic */
+    unsigned char pad[128];                  /* what is read without the lock stands apart from it */
+    gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
+    gpusync__entry stirred;                  /* the ring of work to judge: something that it waits for has changed */
+    gpusync__target *targets, **targets_end; /* the oldest first */
+    uint32_t objects;                        /* queues and timelines that are not destroyed */
+    uint32_t made;                           /* targets, ever */
     gpusync__work *free_work;
     uint32_t free_count, spare_count;
     gpusync__spare spares[GPUSYNC__SPARES];
@@ -2219,11 +2218,15 @@ static void gpusync__refuse(gpusync__work *w, gpusync_result result, const char 
 
 /* -- lines for the program's log. No lock is held. */
 
-/* Labels and Metal's texts may have more than one line. */
+/* Labels and Metal's texts may have more than one line. Blanks take the place of control characters, U+0080 to U+009F
+   among them, and of U+2028 and U+2029. */
 static void gpusync__make_plain(char *text)
 {
-    for (char *c = text; *c; c++)
-        *c = (unsigned char)*c < ' ' || *c == 127 ? ' ' : *c;
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        bool control = c[0] == 0xC2 && (c[1] & 0xE0) == 0x80;
+        bool line = c[0] == 0xE2 && c[1] == 0x80 && (c[2] | 1) == 0xA9;
+        memset(c, ' ', line ? 3 : control ? 2 : c[0] < ' ' || c[0] == 127);
+    }
 }
 
 static __attribute__((format(printf, 3, 4))) void gpusync__log(const gpusync_device *dev, gpusync_log_level level,
@@ -2451,7 +2454,8 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
     gpusync__lock(dev);
     while (*at != t)
         at = &(*at)->next;
-    *at = t->next;
+    if ((*at = t->next) == NULL)
+        dev->targets_end = at;
     bool spared = t->kind == GPUSYNC__TIMELINE && gpusync__spare_event(dev, gpusync__timeline_of(t));
     if (t->kind == GPUSYNC__QUEUE)
         gpusync__add_stats(&dev->stats, gpusync__queue_of(t));
@@ -2488,8 +2492,8 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
         return GPUSYNC_ERROR_DEVICE_LOST;
     GPUSYNC__ADD(&dev->refs, 1);
     gpusync__lock(dev);
-    t->next = dev->targets;
-    dev->targets = t;
+    *dev->targets_end = t;
+    dev->targets_end = &t->next;
     dev->objects++;
     t->number = ++dev->made;
     gpusync__unlock(dev);
@@ -2529,6 +2533,7 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
     }
     memset(&w->ticket, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, ticket));
     w->turn.next = w->place.next = w->stirring.next = NULL;
+    w->place.number = 0;
     w->turn.sleeper = NULL;
     w->turn.work = w->place.work = w->stirring.work = w;
     w->label[0] = '\0';
@@ -2539,6 +2544,8 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
     gpusync__keep(&q->target);
     return w;
 }
+
+static void gpusync__work_unref(gpusync__work *w); /* of parts */
 
 /* The last reference of work is gone. */
 static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
@@ -2558,7 +2565,7 @@ static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
     for (gpusync__work *part = w->parts, *next; part; part = next) {
         next = part->next;
         part->links = NULL; /* they were the submission's; those in the part's own memory go with it */
-        gpusync__work_free(part);
+        gpusync__work_unref(part);
     }
     if (w->buffers != w->few_buffers)
         GPUSYNC_FREE(w->buffers);
@@ -3398,12 +3405,12 @@ static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusyn
 }
 
 /* The device is lost: held work, everywhere, is judged, and ends; waits for room end. */
-static void gpusync__lose(gpusync_device *dev, uint64_t now, gpusync__after *after)
+static void gpusync__lose(gpusync_device *dev, gpusync_failure why, uint64_t now, gpusync__after *after)
 {
     if (dev->lost)
         return;
     dev->lost_ns = now;
-    GPUSYNC__STORE(&dev->lost, 1);
+    GPUSYNC__STORE(&dev->lost, (uint32_t)why);
     for (gpusync__target *t = dev->targets; t; t = t->next) {
         if (t->kind != GPUSYNC__QUEUE)
             continue;
@@ -3924,7 +3931,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
         after->failed = dev->log ? w : NULL;
     }
     if (gpusync__is_loss(told.failure))
-        gpusync__lose(dev, now, after);
+        gpusync__lose(dev, told.failure, now, after);
     gpusync__unlock(dev);
     if (!noted)
         GPUSYNC_FREE(error);
@@ -4596,6 +4603,8 @@ static __attribute__((noinline)) bool gpusync__in_callback(gpusync_device *dev)
 GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t timeout_ns)
 {
     const gpusync__goal *goal = wait->goals;
+    while (goal->over)
+        goal++;
     bool compiles = goal->target->kind == GPUSYNC__WARMUP;
     char name[96], what[48];
     const char *kind = goal->target->kind == GPUSYNC__QUEUE ? "ticket" : "value";
@@ -4882,10 +4891,11 @@ static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 }
 
 /* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
-static void gpusync__come(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self, bool in_turn,
-                          uint64_t now)
+static void gpusync__come(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
+                          bool in_turn, uint64_t now)
 {
     self->since_ns = now;
+    self->number = number;
     self->thread = pthread_self();
     self->target = t;
     self->in_turn = in_turn;
@@ -4925,7 +4935,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     if (c) {
         gpusync__unlist(e);
         dev->due_count--;
-        gpusync__come(dev, c->target, self, !t, now);
+        gpusync__come(dev, c->target, e->number, self, !t, now);
         if (c->ends && c->target)
             gpusync__object_gone(dev, &after);
     }
@@ -5100,8 +5110,8 @@ static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buf
 /* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    gpusync__put(q->open.prev, &w->place);
-    w->opened = w->opened ? w->opened : ++q->opened;
+    w->place.number = w->place.number ? w->place.number : ++q->opened;
+    gpusync__insert(&q->open, &w->place);
 }
 
 /* Takes a place for a command buffer, and waits for it. */
@@ -5324,7 +5334,7 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     q->front = q->front ? q->front : w;
     q->turn = q->turn || w->unordered ? q->turn : w;
     q->alone += w->unordered;
-    w->ticket = q->target.head.committed + 1;
+    w->place.number = w->ticket = q->target.head.committed + 1;
     GPUSYNC__STORE(&q->target.head.committed, w->ticket);
     if (c) {
         gpusync__keep(&q->target);
@@ -6245,6 +6255,7 @@ static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc 
     dev->refs = 1;
     gpusync__ring_init(&dev->stirred);
     gpusync__ring_init(&dev->due);
+    dev->targets_end = &dev->targets;
     if (desc->hooks)
         dev->hooks = *desc->hooks;
     if (!dev->hooks.yield)
@@ -6538,252 +6549,249 @@ typedef struct gpusync__report {
     char *text; /* the program's, or NULL */
     size_t size, length;
     uint64_t now;
+    char name[96]; /* of a target */
 } gpusync__report;
 
-/* Writes a piece, whose only end of a line is the format's last character. */
+/* Writes a piece. A format that begins with a newline begins a line. Newlines of labels become blanks. */
 static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__report *out, const char *format, ...)
 {
     char piece[512];
     va_list arguments;
     va_start(arguments, format);
-    size_t length = (size_t)vsnprintf(piece, sizeof piece, format, arguments);
+    vsnprintf(piece, sizeof piece, format, arguments);
     va_end(arguments);
-    length = length < sizeof piece ? length : sizeof piece - 1;
     gpusync__make_plain(piece);
-    if (format[strlen(format) - 1] == '\n')
-        piece[length - 1] = '\n';
+    if (format[0] == '\n')
+        piece[0] = '\n';
     if (out->length < out->size)
         gpusync__copy_text(out->text + out->length, out->size - out->length, piece);
-    out->length += length;
+    out->length += strlen(piece);
 }
 
-/* For how long. */
-static void gpusync__write_age(gpusync__report *out, uint64_t since_ns)
+static double gpusync__ms(uint64_t from, uint64_t to)
 {
-    gpusync__write(out, " for %.1f ms", since_ns < out->now ? (double)(out->now - since_ns) / 1e6 : 0.0);
+    return from < to ? (double)(to - from) / 1e6 : 0.0;
 }
 
-/* A ticket, a value, or a number of pipelines. */
-static void gpusync__write_point(gpusync__report *out, const gpusync__target *t, uint64_t number)
+/* A ticket, a value, or a number of pipelines. 0: the target alone. */
+static void gpusync__write_point(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number)
 {
     static const char *const kinds[] = {"ticket", "value", "pipeline"};
-    char name[96];
-    gpusync__write(out, "%s %" PRIu64 " of %s", kinds[t->kind], number, gpusync__name(t, name));
+    gpusync__name(t, out->name);
+    if (number)
+        gpusync__write(out, "%s %s %" PRIu64 " of %s", before, kinds[t->kind], number, out->name);
+    else
+        gpusync__write(out, "%s %s", before, out->name);
 }
 
-/* What is to bring a value for which this work waits. */
-static void gpusync__write_source(gpusync__report *out, const gpusync_timeline *t, uint64_t value,
-                                  const gpusync__work *w)
+/* What is to bring a value of the timeline: this work. NULL: none does. */
+static void gpusync__write_source(gpusync__report *out, const gpusync__target *t, const gpusync__work *w)
 {
-    const gpusync__entry *e = t->signals.next;
-    char name[96];
-    while (e != &t->signals && (e->number < value || e->work == w))
-        e = e->next;
-    if (e == &t->signals) {
-        gpusync__write(out, t->outside ? ", which other code is to signal" : ", which nothing is to signal");
-        return;
-    }
-    gpusync__name(&e->work->queue->target, name);
-    if (e->work->state == GPUSYNC__OPEN)
-        gpusync__write(out, ", which an open command buffer '%s' of %s is to signal", e->work->label, name);
+    if (w)
+        gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal",
+                       w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number,
+                       gpusync__name(&w->queue->target, out->name));
     else
-        gpusync__write(out, ", which ticket %" PRIu64 " of %s is to signal", e->work->ticket, name);
+        gpusync__write(out, ", which %s is to signal", gpusync__timeline_of(t)->outside ? "other code" : "nothing");
+}
+
+/* A wait of work that is not over. Signals of the work itself do not end it. */
+static void gpusync__write_need(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
+{
+    const gpusync__target *t = link->target;
+    gpusync__write_point(out, ", waits for", t, link->entry.number);
+    if (t->kind == GPUSYNC__QUEUE)
+        return;
+    const gpusync__entry *e = gpusync__timeline_of(t)->signals.next;
+    while (e->work && (e->number < link->entry.number || e->work == w))
+        e = e->next;
+    gpusync__write_source(out, t, e->work);
+}
+
+/* A signal that is listed, or of open work, and the lower one for which the work is held. */
+static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
+{
+    bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
+    const gpusync__link *lower = w->state == GPUSYNC__HELD ? gpusync__blocker(w, link) : NULL;
+    const char *verb = lower ? ", cannot signal" : late ? ", comes too late to signal" : ", is to signal";
+    gpusync__write_point(out, verb, link->target, link->entry.number);
+    if (!lower)
+        return;
+    gpusync__write(out, " before value %" PRIu64, lower->entry.number);
+    gpusync__write_source(out, link->target, lower->entry.work);
 }
 
 /* Why work does not end. */
 static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
 {
     const gpusync_queue *q = w->queue;
-    const gpusync__work *front = w->state == GPUSYNC__SETTLED                  ? q->front
-                                 : w->state == GPUSYNC__HELD && !w->unordered  ? q->held
-                                 : w->state == GPUSYNC__ENDED && !w->unordered ? q->turn
-                                                                               : NULL;
-    bool over = w->state >= GPUSYNC__ENDED && (w->unsent || w->result != GPUSYNC_OK);
+    const gpusync__work *fronts[] = {NULL, q->held, NULL, q->turn, q->front, NULL}; /* by state */
+    const gpusync__work *front = w->unordered && w->state != GPUSYNC__SETTLED ? NULL : fronts[w->state];
+    bool over = w->unsent || w->result != GPUSYNC_OK;
     if (front && front != w)
         gpusync__write(out, ", behind ticket %" PRIu64, front->ticket);
-    for (const gpusync__link *link = w->links; link; link = link->next) {
-        const gpusync__target *t = link->target;
-        gpusync__link *lower = link->signal && w->state == GPUSYNC__HELD ? gpusync__blocker(w, link) : NULL;
-        bool waits = !link->signal && !over && gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__NOT_YET;
-        if (link->signal && w->state >= GPUSYNC__SETTLED)
-            continue;
-        if (link->signal)
-            gpusync__write(out, ", is to signal ");
-        else if (waits)
-            gpusync__write(out, ", waits for ");
-        if (link->signal || waits)
-            gpusync__write_point(out, t, link->entry.number);
-        if (waits && t->kind == GPUSYNC__TIMELINE)
-            gpusync__write_source(out, gpusync__timeline_of(t), link->entry.number, w);
-        if (!lower)
-            continue;
-        gpusync__write(out, " after ");
-        gpusync__write_point(out, t, lower->entry.number);
-        gpusync__write_source(out, gpusync__timeline_of(t), lower->entry.number, w);
-    }
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
+            gpusync__write_signal(out, w, link);
+        else if (!link->signal && !over && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
+            gpusync__write_need(out, w, link);
 }
 
-/* A line for open work, if it is open still, or for work with a ticket. The names are those of MTLCommandBufferStatus.
-   Drops a reference. */
-static void gpusync__write_work(gpusync__report *out, gpusync__work *w, bool open)
+/* Where work is. status: what Metal says. */
+static const char *gpusync__state(const gpusync__work *w, unsigned long status)
 {
-    static const char *const states[] = {
-        "not enqueued",
-        "enqueued",
-        "committed",
-        "scheduled",
-        "completed by Metal, which gpusync has not seen,",
-        "ended by Metal with an error, which gpusync has not seen,",
-    };
-    gpusync_device *dev = w->queue->target.device;
-    void *buffer = w->count > w->first ? w->buffers[w->first] : NULL, *pool = gpusync__pool_push();
-    bool asks = buffer && !w->queue->metal4; /* of Metal 4 no more is known */
-    unsigned long status = asks ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_COMMITTED;
-    for (uint32_t i = w->first; asks && i < w->count && status >= GPUSYNC__STATUS_COMPLETED; i++)
-        status = gpusync__status(w->buffers[i]); /* of the first that is not over */
-    char label[64];
-    gpusync__copy_string(label, sizeof label, gpusync__send_id(buffer, gpusync__sel.label));
-    gpusync__pool_pop(pool);
-    gpusync__lock(dev);
-    const char *name = label[0] ? label : w->label, *state = status <= GPUSYNC__STATUS_ERROR ? states[status] : "?";
-    const char *ended = w->running ? "has ended, and its handler has not come" : "has ended";
-    if (w->state == GPUSYNC__SENT && status < GPUSYNC__STATUS_COMMITTED)
-        state = "committed"; /* meanwhile */
     if (w->state == GPUSYNC__OPEN)
-        gpusync__write(out, "    open command buffer '%s': %s", name,
-                       status >= GPUSYNC__STATUS_COMMITTED ? "committed, but not by gpusync_commit: open" : state);
-    else if (!open)
-        gpusync__write(out, "    ticket %" PRIu64 " '%s': %s", w->ticket, name,
-                       w->state == GPUSYNC__HELD      ? "held"
-                       : w->state == GPUSYNC__SENT    ? state
-                       : w->state >= GPUSYNC__SETTLED ? ended
-                                                      : "has ended");
-    if (!open || w->state == GPUSYNC__OPEN) {
-        gpusync__write_age(out, w->since_ns);
-        gpusync__write_reasons(out, w);
-        gpusync__write(out, "\n");
-    }
-    gpusync__unlock(dev);
-    gpusync__work_unref(w);
+        return status >= GPUSYNC__STATUS_COMMITTED ? "committed, but not by gpusync_commit: open"
+               : status                            ? "enqueued, which holds up what was committed behind it,"
+                                                   : "not committed";
+    if (w->state == GPUSYNC__SENT)
+        return status >= GPUSYNC__STATUS_COMPLETED   ? "ended by Metal, but its handler has not come"
+               : status <= GPUSYNC__STATUS_COMMITTED ? "committed"
+                                                     : "scheduled";
+    return w->state == GPUSYNC__HELD ? "held" : w->running ? "ended, but its handler has not come" : "ended";
 }
 
-/* The next open work, behind the one with this number, which becomes its own; with a reference. NULL: there is none. */
-static gpusync__work *gpusync__next_open(gpusync_queue *q, uint64_t *number)
+/* A line for work. */
+static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, const char *label, unsigned long status)
 {
-    gpusync__work *w = NULL;
-    gpusync__lock(q->target.device);
-    for (const gpusync__entry *e = q->open.next; e->work; e = e->next)
-        if (e->work->opened > *number && (!w || e->work->opened < w->opened))
-            w = e->work;
-    if (w) {
-        *number = w->opened;
-        GPUSYNC__ADD(&w->refs, 1);
-    }
-    gpusync__unlock(q->target.device);
-    return w;
+    gpusync__write(out, "\n    %s %" PRIu64 " '%s'%s: %s for %.1f ms",
+                   w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number,
+                   label[0] ? label : w->label,
+                   w->marker      ? ", a marker"
+                   : w->unordered ? ", UNORDERED"
+                                  : "",
+                   gpusync__state(w, status), gpusync__ms(w->since_ns, out->now));
+    gpusync__write_reasons(out, w);
 }
 
-/* The next work with a ticket, likewise: what has not ended, is not done, or has a handler to come. */
-static gpusync__work *gpusync__next_ticket(gpusync_queue *q, uint64_t *number)
+/* Asks Metal for the label, and for the status of the first command buffer that is not over. No lock is held. */
+static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
 {
-    gpusync__lock(q->target.device);
-    gpusync__work *w = q->first;
-    while (w && (w->ticket <= *number || (w->state == GPUSYNC__PUBLISHED && !w->running)))
-        w = w->next;
-    if (w) {
-        *number = w->ticket;
-        GPUSYNC__ADD(&w->refs, 1);
-    }
-    gpusync__unlock(q->target.device);
-    return w;
+    void *buffer = w->count > w->first ? w->buffers[w->first] : NULL, *pool = gpusync__pool_push();
+    /* of Metal 4 no more is known */
+    unsigned long status = buffer && !w->queue->metal4 ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_COMMITTED;
+    for (uint32_t i = w->first; i < w->count && status >= GPUSYNC__STATUS_COMPLETED; i++)
+        status = gpusync__status(w->buffers[i]);
+    gpusync__copy_string(label, 64, gpusync__send_id(buffer, gpusync__sel.label));
+    gpusync__pool_pop(pool);
+    return status;
 }
 
-/* A call that sleeps. */
-static void gpusync__write_wait(gpusync__report *out, const gpusync__entry *e)
+/* Lines for open work, or for all that has a ticket and is kept. What is no more open, when it is to be written, has
+   its line there. */
+static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool open)
 {
-    const gpusync__goal *goal = (const gpusync__goal *)(const void *)e;
-    uint64_t deadline = e->sleeper->deadline_ns;
-    if (goal->kind == GPUSYNC__ROOM || goal->kind == GPUSYNC__CALLS)
-        gpusync__write(out, "    a wait for %s", goal->kind == GPUSYNC__ROOM ? "room" : "callbacks to return");
+    gpusync_device *dev = q->target.device;
+    char label[64];
+    for (uint64_t number = 0;;) {
+        gpusync__lock(dev);
+        gpusync__work *w = open ? q->open.next->work : q->first;
+        while (w && w->place.number <= number)
+            w = open ? w->place.next->work : w->next;
+        if (w)
+            GPUSYNC__ADD(&w->refs, 1);
+        gpusync__unlock(dev);
+        if (!w)
+            return;
+        number = w->place.number;
+        unsigned long status = gpusync__ask_metal(w, label);
+        gpusync__lock(dev);
+        if (!open || w->place.next)
+            gpusync__write_work(out, w, label, status);
+        gpusync__unlock(dev);
+        gpusync__work_unref(w);
+    }
+}
+
+/* The calls that sleep. */
+static void gpusync__write_waits(gpusync__report *out, const gpusync__entry *ring)
+{
+    static const char *const kinds[] = {"", " everything up to", " room on", " the return of callbacks of"};
+    for (const gpusync__entry *e = ring->next; e != ring; e = e->next) {
+        const gpusync__goal *goal = (const gpusync__goal *)(const void *)e;
+        const gpusync__sleeper *s = e->sleeper;
+        if (!s)
+            continue;
+        gpusync__write(out, "\n    a wait for");
+        gpusync__write_point(out, goal->handlers ? " handlers up to" : kinds[goal->kind], goal->target, goal->number);
+        if (s->count > 1)
+            gpusync__write(out, ", one of %zu points,", s->count);
+        gpusync__write(out, " for %.1f ms", gpusync__ms(s->since_ns, out->now));
+        if (s->deadline_ns == GPUSYNC_FOREVER)
+            gpusync__write(out, ", without a limit");
+        else
+            gpusync__write(out, ", with %.1f ms left", gpusync__ms(out->now, s->deadline_ns));
+    }
+}
+
+/* shows: the value of the event. */
+static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline *t, uint64_t shows)
+{
+    uint64_t value = t->target.head.completed;
+    gpusync__write(out, ": value %" PRIu64, value);
+    if (t->target.alert & GPUSYNC__FAILED)
+        gpusync__write(out, ", has failed: %s", t->error.message);
+    else if (shows > value + t->base)
+        gpusync__write(out, ", its event shows %" PRIu64 ", but Metal has not told gpusync so", shows - t->base);
+}
+
+/* A queue, timeline or warm-up, the calls that wait for it, and its work. */
+static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
+{
+    gpusync_queue *q = t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
+    gpusync_timeline *timeline = t->kind == GPUSYNC__TIMELINE ? gpusync__timeline_of(t) : NULL;
+    if (timeline && timeline->hidden)
+        return;
+    uint64_t shows = timeline ? GPUSYNC__AS(uint64_t)(timeline->event, gpusync__sel.signaledValue) : 0;
+    gpusync__lock(t->device);
+    gpusync__write(out, "\n  %s%s", gpusync__name(t, out->name), t->alert & GPUSYNC__CLOSED ? ", being destroyed" : "");
+    if (timeline)
+        gpusync__write_timeline(out, timeline, shows);
     else
-        gpusync__write(out, "    a wait for %s%" PRIu64, goal->kind == GPUSYNC__ALL ? "everything up to " : "",
-                       goal->number);
-    gpusync__write_age(out, e->sleeper->since_ns);
-    if (deadline == GPUSYNC_FOREVER)
-        gpusync__write(out, ", without a limit\n");
-    else
-        gpusync__write(out, ", with %.1f ms left\n", deadline > out->now ? (double)(deadline - out->now) / 1e6 : 0.0);
-}
-
-/* A queue, timeline or warm-up, with the calls that wait for it. shows: the value of the event. */
-static void gpusync__write_target(gpusync__report *out, const gpusync__target *t, uint64_t shows)
-{
-    char name[96];
-    gpusync__name(t, name);
-    gpusync__write(out, "  %s%s: ", name, t->alert & GPUSYNC__CLOSED ? ", being destroyed" : "");
-    if (t->kind == GPUSYNC__QUEUE) {
-        const gpusync_queue *q = gpusync__queue_of(t);
-        gpusync__write(
-            out, "%" PRIu64 " of %" PRIu64 " tickets are done, a ticket takes %.3f ms, %u of %u places taken",
-            t->head.completed, t->head.committed, (double)q->took_ns / 1e6, (unsigned)q->room, (unsigned)q->limit);
-        if (q->sticks)
-            gpusync__write(out, ", the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket, q->stuck.message);
-    } else if (t->kind == GPUSYNC__TIMELINE) {
-        const gpusync_timeline *timeline = gpusync__timeline_of(t);
-        gpusync__write(out, "value %" PRIu64, t->head.completed);
-        if (t->alert & GPUSYNC__FAILED)
-            gpusync__write(out, ", has failed: %s", timeline->error.message);
-        else if (shows > t->head.completed + timeline->base)
-            gpusync__write(out, ", its event shows %" PRIu64, shows - timeline->base);
-    } else {
-        gpusync__write(out, "%" PRIu64 " of %" PRIu64 " pipelines are compiled", t->head.completed, t->head.committed);
-    }
+        gpusync__write(out, ": %" PRIu64 " of %" PRIu64 " %s", t->head.completed, t->head.committed,
+                       q ? "tickets are done" : "pipelines are compiled");
+    if (q && !gpusync__has_room(q))
+        gpusync__write(out, ", all of its %u places are taken", (unsigned)q->limit);
+    if (q && q->sticks)
+        gpusync__write(out, ", the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket, q->stuck.message);
     if (t->owed && t->kind != GPUSYNC__WARMUP)
-        gpusync__write(out, ", %u callbacks to come", (unsigned)t->owed);
-    gpusync__write(out, "\n");
-    for (const gpusync__entry *e = t->entries.next; e != &t->entries; e = e->next)
-        if (e->sleeper)
-            gpusync__write_wait(out, e);
+        gpusync__write(out, ", callbacks and releases that are not over: %u", (unsigned)t->owed);
+    gpusync__write_waits(out, &t->entries);
+    if (q)
+        gpusync__write_waits(out, &q->rooms);
+    gpusync__unlock(t->device);
+    if (!q)
+        return;
+    gpusync__write_works(out, q, true);
+    gpusync__write_works(out, q, false);
 }
 
 GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size_t size)
 {
-    gpusync__report out = {buffer, buffer ? size : 0, 0, gpusync_now_ns()};
-    char name[96];
+    gpusync__report out = {buffer, buffer ? size : 0, 0, gpusync_now_ns(), ""};
     if (out.size)
         buffer[0] = '\0';
     if (!dev)
         return 0;
     gpusync__lock(dev);
-    gpusync__write(&out, "gpusync %d.%d.%d device%s: %u callbacks are due\n", GPUSYNC_VERSION_MAJOR,
-                   GPUSYNC_VERSION_MINOR, GPUSYNC_VERSION_PATCH, dev->lost ? ", lost" : "", (unsigned)dev->due_count);
+    gpusync__write(&out, "gpusync %d.%d.%d device: %zu callbacks are due %s", GPUSYNC_VERSION_MAJOR,
+                   GPUSYNC_VERSION_MINOR, GPUSYNC_VERSION_PATCH, dev->due_count,
+                   dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL ? "in gpusync_device_run_callbacks"
+                                                                  : "on the dispatch queue");
+    if (dev->lost)
+        gpusync__write(&out, ", lost for %.1f ms: %s", gpusync__ms(dev->lost_ns, out.now),
+                       gpusync_failure_string((gpusync_failure)dev->lost));
     for (const gpusync__caller *c = dev->callers; c; c = c->next) {
         bool compiles = c->target && c->target->kind == GPUSYNC__WARMUP;
-        gpusync__write(&out, "  %s of %s runs", compiles ? "a compilation" : "a callback",
-                       c->target ? gpusync__name(c->target, name) : "the device");
-        gpusync__write_age(&out, c->since_ns);
-        gpusync__write(&out, "\n");
+        gpusync__write(&out, "\n  a %s", compiles ? "compilation" : "callback or release");
+        if (c->target)
+            gpusync__write_point(&out, " of", c->target, c->number);
+        gpusync__write(&out, " has run for %.1f ms", gpusync__ms(c->since_ns, out.now));
     }
     gpusync__unlock(dev);
-    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t)) {
-        bool timeline = t->kind == GPUSYNC__TIMELINE, queue = t->kind == GPUSYNC__QUEUE;
-        if (timeline && gpusync__timeline_of(t)->hidden)
-            continue;
-        void *event = timeline ? gpusync__timeline_of(t)->event : NULL;
-        uint64_t shows = event ? GPUSYNC__AS(uint64_t)(event, gpusync__sel.signaledValue) : 0;
-        gpusync__lock(dev);
-        gpusync__write_target(&out, t, shows);
-        gpusync__entry *rooms = queue ? &gpusync__queue_of(t)->rooms : NULL;
-        for (const gpusync__entry *e = rooms ? rooms->next : NULL; e != rooms; e = e->next)
-            gpusync__write_wait(&out, e);
-        gpusync__unlock(dev);
-        uint64_t number = 0;
-        for (gpusync__work *w; queue && (w = gpusync__next_open(gpusync__queue_of(t), &number)) != NULL;)
-            gpusync__write_work(&out, w, true);
-        number = 0;
-        for (gpusync__work *w; queue && (w = gpusync__next_ticket(gpusync__queue_of(t), &number)) != NULL;)
-            gpusync__write_work(&out, w, false);
-    }
+    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t))
+        gpusync__write_target(&out, t);
+    gpusync__write(&out, "\n");
     return out.length;
 }
 
@@ -6830,7 +6838,7 @@ static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
     if (begins) {
         GPUSYNC__STORE(&item->state, GPUSYNC__RUNNING);
         t->owed++;
-        gpusync__come(dev, t, &self, false, now);
+        gpusync__come(dev, t, 0, &self, false, now);
     }
     gpusync__unlock(dev);
     if (!begins)
