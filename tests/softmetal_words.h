@@ -1,7 +1,7 @@
-/* softmetal_words.h - what the tests of the software device itself share: few words for messages, blocks by hand, and
-   broken rules
+/* softmetal_words.h - what the two programs that judge the software device share: a stage, blocks by hand, rules to
+   break, and tables of quirks
 
-   Plain C, as every program that softmetal is made for, and without gpusync. */
+   Plain C with the messages of examples/metal.h, as every program that softmetal is made for, and without gpusync. */
 #ifndef SOFTMETAL_WORDS_H
 #define SOFTMETAL_WORDS_H
 
@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "from.h"
+#include "slow.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -22,32 +23,20 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "metal.h"
 #include "rules.h"
 #include "softmetal.h"
 
-#define MAYBE_UNUSED __attribute__((unused))
+#define FN static __attribute__((unused))
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define SECONDS(n) ((uint64_t)(n) * 1000000000u)
+#define MS(n) ((uint64_t)(n) * 1000000u)
+#define READ(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define PUT(p, value) __atomic_store_n(p, value, __ATOMIC_SEQ_CST)
 
-/* ------------------------------------------------------------- the runtime, seen from C -- */
-
-extern void os_unfair_lock_lock(uint32_t *lock);
-extern bool os_unfair_lock_trylock(uint32_t *lock);
-extern void os_unfair_lock_unlock(uint32_t *lock);
-extern void objc_msgSend(void);
-extern void *sel_registerName(const char *name);
-extern void *objc_getClass(const char *name);
-extern void *object_getClass(void *object);
-extern signed char class_respondsToSelector(void *cls, void *selector);
-extern void *objc_retain(void *object);
-extern void objc_release(void *object);
 extern void *objc_autorelease(void *object);
-extern void *objc_autoreleasePoolPush(void);
-extern void objc_autoreleasePoolPop(void *token);
-extern void *MTLCreateSystemDefaultDevice(void);
-extern void *MTLCopyAllDevices(void);
-extern void *const MTLCommandBufferErrorDomain;
 extern void *_NSConcreteGlobalBlock[32], *_NSConcreteStackBlock[32], *_NSConcreteMallocBlock[32];
 extern void *dispatch_queue_create(const char *label, void *attribute);
-extern void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
 extern void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
 extern uint64_t dispatch_time(uint64_t when, int64_t delta);
 extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
@@ -55,375 +44,305 @@ extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*f
 extern void dispatch_retain(void *object);
 extern void dispatch_release(void *object);
 
-/* Not const: a compiler that knows the callee rejects the call through another type. */
-static MAYBE_UNUSED void (*message_send)(void) = objc_msgSend;
-
-#define SEND(result, types, object, selector) (((result(*) types)message_send)((object), sel_registerName(selector)))
-#define SEND_WITH(result, types, object, selector, ...) \
-    (((result(*) types)message_send)((object), sel_registerName(selector), __VA_ARGS__))
-#define GET(object, selector) SEND(void *, (void *, void *), object, selector)
-#define DO(object, selector) SEND(void, (void *, void *), object, selector)
-#define DO1(object, selector, argument) SEND_WITH(void, (void *, void *, void *), object, selector, argument)
-#define GET1(object, selector, argument) SEND_WITH(void *, (void *, void *, void *), object, selector, argument)
-#define GET_DOUBLE(object, selector) SEND(double, (void *, void *), object, selector)
-#define GET_LONG(object, selector) SEND(unsigned long, (void *, void *), object, selector)
-
-typedef struct range {
-    unsigned long location, length;
-} range;
-typedef struct size {
-    unsigned long width, height, depth;
-} size;
+/* A message with arguments: the result, their types in parentheses. */
+#define SEND(result, types, object, selector, ...) \
+    (((result(*) types)metal__send)((object), metal__sel(selector), __VA_ARGS__))
+#define ID void *, void *
 
 enum { NOT_ENQUEUED, ENQUEUED, COMMITTED, SCHEDULED, COMPLETED, FAILED };
 
-#define SECOND UINT64_C(1000000000)
-#define MS UINT64_C(1000000)
-
-/* The clock of the device's times. */
-static MAYBE_UNUSED uint64_t now_ns(void)
-{
-#ifdef __APPLE__
-    return clock_gettime_nsec_np(CLOCK_UPTIME_RAW);
-#else
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
-#endif
-}
-
-static MAYBE_UNUSED void sleep_ms(long ms)
+FN void sleep_ms(long ms)
 {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000};
     nanosleep(&t, NULL);
 }
 
-/* ------------------------------------------------------------------- words for messages -- */
-
-static MAYBE_UNUSED void *device_new(void)
+FN uint64_t now_ns(void)
 {
-    return MTLCreateSystemDefaultDevice();
-}
-static MAYBE_UNUSED void *queue_new(void *device)
-{
-    return GET(device, "newCommandQueue");
-}
-static MAYBE_UNUSED void *queue_new_of(void *device, unsigned long count)
-{
-    return SEND_WITH(void *, (void *, void *, unsigned long), device,
-                     "newCommandQueueWithMaxCommandBufferCount:", count);
-}
-static MAYBE_UNUSED void *memory_new(void *device, unsigned long bytes)
-{
-    return SEND_WITH(void *, (void *, void *, unsigned long, unsigned long), device,
-                     "newBufferWithLength:options:", bytes, 0ul);
-}
-static MAYBE_UNUSED unsigned char *contents(void *memory)
-{
-    return GET(memory, "contents");
-}
-static MAYBE_UNUSED void *buffer_in(void *queue)
-{
-    return GET(queue, "commandBuffer");
-}
-static MAYBE_UNUSED unsigned long status(void *buffer)
-{
-    return GET_LONG(buffer, "status");
-}
-static MAYBE_UNUSED void commit(void *buffer)
-{
-    DO(buffer, "commit");
-}
-static MAYBE_UNUSED void wait_done(void *buffer)
-{
-    DO(buffer, "waitUntilCompleted");
-}
-static MAYBE_UNUSED void *string(const char *text)
-{
-    return SEND_WITH(void *, (void *, void *, const char *), objc_getClass("NSString"), "stringWithUTF8String:", text);
-}
-static MAYBE_UNUSED const char *text_of(void *nsstring)
-{
-    return GET(nsstring, "UTF8String");
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return SECONDS(t.tv_sec) + (uint64_t)t.tv_nsec;
 }
 
-/* NULL: there is none. */
-static MAYBE_UNUSED void *error_below(void *error)
+FN bool comes_to(const unsigned *value, unsigned wanted)
 {
-    return error ? GET1(GET(error, "userInfo"), "objectForKey:", string("NSUnderlyingError")) : NULL;
-}
-static MAYBE_UNUSED long code_of(void *error) /* -1: there is no error */
-{
-    return error ? (long)GET_LONG(error, "code") : -1;
+    for (int i = 0; i < 20000 && READ(value) < wanted; i++)
+        sleep_ms(1);
+    return READ(value) >= wanted;
 }
 
-/* What softmetal makes of the driver's numbers, for either kind of queue. */
-typedef struct made_of_number {
-    unsigned number;
-    long code, code4;
-    const char *words, *name; /* name NULL: the words once more */
-} made_of_number;
+/* Goes with the stage. */
+FN void *mine(void *object) { return objc_autorelease(object); }
+FN void *text(const char *utf8) { return mine(metal_string_new(utf8)); }
+FN void *event_new(void *device) { return mine(metal_shared_event_new(device)); }
+FN void *memory_new(void *device, size_t bytes) { return mine(metal_buffer_new(device, bytes)); }
+FN unsigned char *bytes_of(void *memory) { return metal_contents(memory); }
+FN void *buffer_in(void *queue) { return metal_get(queue, "commandBuffer"); }
 
-static MAYBE_UNUSED const made_of_number made_of_numbers[] = {
-    {SOFTMETAL_TIMEOUT, 2, 1, "Caused GPU Timeout Error", "Timeout"},
-    {SOFTMETAL_HANG, 2, 1, "Caused GPU Hang Error", "Hang"},
-    {SOFTMETAL_SUBMISSIONS_IGNORED, 4, 5, "Ignored (for causing prior/excessive GPU errors)", "SubmissionsIgnored"},
-    {SOFTMETAL_INNOCENT_VICTIM, 1, 6, "Discarded (victim of GPU error/recovery)", "InnocentVictim"},
-    {SOFTMETAL_BACKGROUND, 7, 2, "Insufficient Permission (to submit GPU work from background)",
-     "BackgroundExecutionNotPermitted"},
-    {SOFTMETAL_OUT_OF_MEMORY, 8, 3, "Insufficient Memory", "OutOfMemory"},
-    {SOFTMETAL_INVALID_RESOURCE, 9, 6, "Invalid Resource", "InvalidResource"},
-    {SOFTMETAL_PAGE_FAULT, 3, 6, "Caused GPU Address Fault Error", "PageFault"},
-    {SOFTMETAL_IMPACTING_INTERACTIVITY, 1, 6, "Impacting Interactivity", "ImpactingInteractivity"},
-    {SOFTMETAL_FIRST_INTERNAL, 1, 6, "Internal Error", NULL},
-    {SOFTMETAL_INTERNAL, 1, 6, "Internal Error", NULL},
-    {0xE00002BD, 1, 6, "Internal Error", NULL},
-};
-#define MADE_OF_NUMBERS (sizeof made_of_numbers / sizeof *made_of_numbers)
-
-#define LONGEST_TEXT 160
-
-/* `driver` is GPU or Accel. */
-static MAYBE_UNUSED void text_of_number(char text[LONGEST_TEXT], const made_of_number *made, const char *driver)
+/* An encoder of the buffer writes the value into the whole memory. */
+FN void fill(void *buffer, void *memory, unsigned char value)
 {
-    if (made->name)
-        snprintf(text, LONGEST_TEXT, "%s (%08x:kIO%sCommandBufferCallbackError%s)", made->words, made->number, driver,
-                 made->name);
-    else
-        snprintf(text, LONGEST_TEXT, "%s (%08x:%s)", made->words, made->number, made->words);
+    /* Metal 4 fills with a compute encoder */
+    bool four = !SEND(signed char, (ID, void *), buffer, "respondsToSelector:", metal__sel("blitCommandEncoder"));
+    void *encoder = metal_get(buffer, four ? "computeCommandEncoder" : "blitCommandEncoder");
+    metal_fill(encoder, memory, 0, metal_length(memory), value);
+    metal_do(encoder, "endEncoding");
 }
-
-static MAYBE_UNUSED void fill_in(void *encoder, void *memory, unsigned long at, unsigned long bytes, unsigned char value)
+FN bool event_reaches(void *event, uint64_t value, uint64_t ms)
 {
-    SEND_WITH(void, (void *, void *, void *, range, unsigned char), encoder, "fillBuffer:range:value:", memory,
-              (range){at, bytes}, value);
+    return SEND(signed char, (ID, uint64_t, uint64_t), event, "waitUntilSignaledValue:timeoutMS:", value, ms) != 0;
 }
-static MAYBE_UNUSED void copy_in(void *encoder, void *from, unsigned long from_at, void *to, unsigned long to_at,
-                    unsigned long bytes)
+FN bool responds(void *object, const char *selector)
 {
-    SEND_WITH(void, (void *, void *, void *, unsigned long, void *, unsigned long, unsigned long), encoder,
-              "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:", from, from_at, to, to_at, bytes);
+    return SEND(signed char, (ID, void *), object, "respondsToSelector:", metal__sel(selector)) != 0;
 }
-static MAYBE_UNUSED void fill(void *buffer, void *memory, unsigned char value)
+FN void *user_info(void *error, const char *key)
 {
-    void *encoder = GET(buffer, "blitCommandEncoder");
-    fill_in(encoder, memory, 0, GET_LONG(memory, "length"), value);
-    DO(encoder, "endEncoding");
+    return SEND(void *, (ID, void *), metal_get(error, "userInfo"), "objectForKey:", text(key));
 }
-static MAYBE_UNUSED void copy(void *buffer, void *from, void *to)
+FN long code_of(void *error) { return error ? (long)metal_number(error, "code") : -1; }
+FN void assert_text(void *string, const char *expected)
 {
-    void *encoder = GET(buffer, "blitCommandEncoder");
-    copy_in(encoder, from, 0, to, 0, GET_LONG(from, "length"));
-    DO(encoder, "endEncoding");
-}
-static MAYBE_UNUSED void encode_signal(void *buffer, void *event, uint64_t value)
-{
-    SEND_WITH(void, (void *, void *, void *, uint64_t), buffer, "encodeSignalEvent:value:", event, value);
-}
-static MAYBE_UNUSED void encode_wait(void *buffer, void *event, uint64_t value)
-{
-    SEND_WITH(void, (void *, void *, void *, uint64_t), buffer, "encodeWaitForEvent:value:", event, value);
-}
-static MAYBE_UNUSED uint64_t event_value(void *event)
-{
-    return SEND(uint64_t, (void *, void *), event, "signaledValue");
-}
-static MAYBE_UNUSED void set_event(void *event, uint64_t value)
-{
-    SEND_WITH(void, (void *, void *, uint64_t), event, "setSignaledValue:", value);
-}
-static MAYBE_UNUSED bool event_wait(void *event, uint64_t value, uint64_t ms)
-{
-    return SEND_WITH(signed char, (void *, void *, uint64_t, uint64_t), event,
-                     "waitUntilSignaledValue:timeoutMS:", value, ms) != 0;
-}
-static MAYBE_UNUSED bool responds(void *object, const char *selector)
-{
-    return SEND_WITH(signed char, (void *, void *, void *), object,
-                     "respondsToSelector:", sel_registerName(selector)) != 0;
+    char found[200];
+    metal_string_copy(string, found, sizeof found);
+    assert_string_equal(found, expected);
 }
 
-/* ------------------------------------------------------------------------ blocks by hand -- */
+/* -- blocks by hand, and what they did, in order ------------------------------------------------------------------ */
 
-typedef struct descriptor {
-    uintptr_t reserved, size;
-    void (*copy)(void *to, const void *from);
-    void (*dispose)(const void *block);
-    const char *signature, *layout;
-} descriptor;
-
-typedef struct global_descriptor {
-    uintptr_t reserved, size;
-    const char *signature, *layout;
-} global_descriptor;
-
-typedef void (*any_function)(void);
-
-typedef struct block {
+typedef struct block block;
+typedef struct notes {
+    int order[64];
+    unsigned count, disposed, inside; /* atomic */
+    unsigned open;                    /* a handler stays inside until then, where `gated` */
+    bool gated;
+    unsigned long status; /* of the last handler's buffer */
+    uint64_t value;       /* of the last listener's event */
+    void *given, *self;   /* what the last handler got, and its block */
+    pthread_t thread;
+    void *queue, *object; /* for what a test's own function looks at */
+    unsigned found[4];
+} notes;
+struct block {
     void *isa;
     int32_t flags, reserved;
-    any_function invoke;
+    void (*invoke)(void *self, void *object, uint64_t value);
     const void *descriptor;
-    struct log *log;
+    notes *notes;
     int number;
-} block;
+    void (*does)(block *self, void *object);
+};
 
-/* What the blocks of a test did, in order. */
-typedef struct log {
-    pthread_mutex_t lock;
-    int order[64];
-    unsigned count, disposed;
-    unsigned long status;
-    uint64_t value;
-    pthread_t thread;
-    void *library, *error; /* of a compilation; retained */
-    volatile int gate;     /* a handler waits until it is not 1 */
-    int inside;            /* handlers that are in the gate now */
-    void *queue, *given;   /* given: what the handler got */
-    unsigned places_at_dispose;
-} log_;
-
-static MAYBE_UNUSED void log_add(log_ *log, int number)
-{
-    pthread_mutex_lock(&log->lock);
-    log->order[log->count++ % 64] = number;
-    log->thread = pthread_self();
-    pthread_mutex_unlock(&log->lock);
-}
-static MAYBE_UNUSED unsigned log_count(log_ *log)
-{
-    pthread_mutex_lock(&log->lock);
-    unsigned count = log->count;
-    pthread_mutex_unlock(&log->lock);
-    return count;
-}
-static MAYBE_UNUSED bool log_reaches(log_ *log, unsigned count)
-{
-    for (int i = 0; i < 5000 && log_count(log) < count; i++) sleep_ms(1);
-    return log_count(log) >= count;
-}
-
-static MAYBE_UNUSED void handler_invoke(void *self, void *buffer)
+FN void block_invoke(void *self, void *object, uint64_t value)
 {
     block *b = self;
-    __atomic_store_n(&b->log->status, status(buffer), __ATOMIC_RELEASE);
-    __atomic_add_fetch(&b->log->inside, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&b->log->gate, __ATOMIC_ACQUIRE)) sleep_ms(1);
-    __atomic_sub_fetch(&b->log->inside, 1, __ATOMIC_SEQ_CST);
-    log_add(b->log, b->number);
+    notes *n = b->notes;
+    n->given = object;
+    n->self = self;
+    n->value = value;
+    n->thread = pthread_self();
+    if (b->does) b->does(b, object);
+    __atomic_add_fetch(&n->inside, 1, __ATOMIC_SEQ_CST);
+    while (n->gated && !READ(&n->open))
+        sleep_ms(1);
+    n->order[READ(&n->count) % 64] = b->number;
+    __atomic_add_fetch(&n->count, 1, __ATOMIC_SEQ_CST);
 }
-static MAYBE_UNUSED void event_invoke(void *self, void *event, uint64_t value)
+FN void note_status(block *self, void *object) { self->notes->status = metal_status(object); }
+FN void block_copy(void *to, const void *from) { (void)to, (void)from; }
+FN void block_dispose(const void *self)
 {
-    block *b = self;
-    (void)event;
-    __atomic_store_n(&b->log->value, value, __ATOMIC_RELEASE);
-    log_add(b->log, b->number);
-}
-static MAYBE_UNUSED void compile_invoke(void *self, void *result, void *error)
-{
-    block *b = self;
-    b->log->library = objc_retain(result);
-    b->log->error = objc_retain(error);
-    log_add(b->log, b->number);
+    __atomic_add_fetch(&((const block *)self)->notes->disposed, 1, __ATOMIC_SEQ_CST);
 }
 
-static MAYBE_UNUSED void block_copy(void *to, const void *from)
+static const struct {
+    uintptr_t reserved, size;
+    void (*copy)(void *, const void *);
+    void (*dispose)(const void *);
+    const char *signature, *layout;
+} stack_descriptor = {0, sizeof(block), block_copy, block_dispose, "v24@?0@8Q16", NULL};
+static const struct {
+    uintptr_t reserved, size;
+    const char *signature, *layout;
+} plain_descriptor __attribute__((unused)) = {0, sizeof(block), "v24@?0@8Q16", NULL};
+
+FN block stack_block(notes *n, int number, void (*does)(block *, void *))
 {
-    (void)to, (void)from;
+    return (block){_NSConcreteStackBlock, 1 << 25 | 1 << 30, 0, block_invoke, &stack_descriptor, n, number, does};
 }
-static MAYBE_UNUSED void block_dispose(const void *self)
+FN block global_block(notes *n, int number, void (*does)(block *, void *))
 {
-    log_ *log = ((const block *)self)->log;
-    unsigned places = log->queue ? softmetal_outstanding(log->queue) : 0;
-    pthread_mutex_lock(&log->lock);
-    log->disposed++;
-    log->places_at_dispose = places;
-    pthread_mutex_unlock(&log->lock);
+    return (block){_NSConcreteGlobalBlock, 1 << 28 | 1 << 30, 0, block_invoke, &plain_descriptor, n, number, does};
+}
+FN void on_completed_do(void *buffer, notes *n, int number, void (*does)(block *, void *))
+{
+    block b = stack_block(n, number, does);
+    metal_add_completed_handler(buffer, &b);
+}
+FN void on_completed(void *buffer, notes *n, int number) { on_completed_do(buffer, n, number, note_status); }
+FN void on_event(void *event, void *listener, uint64_t value, notes *n, int number)
+{
+    block b = stack_block(n, number, NULL);
+    SEND(void, (ID, void *, uint64_t, void *), event, "notifyListener:atValue:block:", listener, value, &b);
+}
+FN void *listener_new(void *dispatch_queue)
+{
+    void *listener = metal_get(metal__class("MTLSharedEventListener"), "alloc");
+    if (!dispatch_queue) return mine(metal_get(listener, "init"));
+    return mine(SEND(void *, (ID, void *), listener, "initWithDispatchQueue:", dispatch_queue));
 }
 
-static MAYBE_UNUSED const descriptor stack_descriptor = {0, sizeof(block), block_copy, block_dispose, "v16@?0@8", NULL};
-static MAYBE_UNUSED const global_descriptor plain_descriptor = {0, sizeof(block), "v16@?0@8", NULL};
+/* -- a stage ------------------------------------------------------------------------------------------------------ */
 
-static MAYBE_UNUSED block stack_block(any_function invoke, log_ *log, int number)
+typedef struct stage {
+    void *device, *queue, *pool;
+    softmetal_clock clock;
+    notes n;
+    void *buffer, *allocator, *memory, *options, *queue4; /* of test_softmetal4.c */
+} stage;
+
+FN stage *stage_open(softmetal_clock clock)
 {
-    return (block){_NSConcreteStackBlock, (int32_t)(1u << 25 | 1u << 30), 0, invoke, &stack_descriptor, log, number};
+    static stage s;
+    memset(&s, 0, sizeof s);
+    softmetal_reset();
+    softmetal_set_clock(clock);
+    s.clock = clock;
+    s.pool = metal_pool_push();
+    s.device = mine(metal_device_new());
+    s.queue = s.n.queue = mine(metal_queue_new(s.device, 64));
+    return &s;
 }
-static MAYBE_UNUSED block global_block(any_function invoke, log_ *log, int number)
+FN void stage_close(stage *s)
 {
-    return (block){_NSConcreteGlobalBlock, (int32_t)(1u << 28 | 1u << 30), 0, invoke, &plain_descriptor, log, number};
-}
-static MAYBE_UNUSED void on_completed(void *buffer, log_ *log, int number)
-{
-    block b = stack_block((any_function)handler_invoke, log, number);
-    DO1(buffer, "addCompletedHandler:", &b);
-}
-static MAYBE_UNUSED void on_scheduled(void *buffer, log_ *log, int number)
-{
-    block b = stack_block((any_function)handler_invoke, log, number);
-    DO1(buffer, "addScheduledHandler:", &b);
-}
-static MAYBE_UNUSED void on_event(void *event, void *listener, uint64_t value, log_ *log, int number)
-{
-    block b = stack_block((any_function)event_invoke, log, number);
-    SEND_WITH(void, (void *, void *, void *, uint64_t, void *), event, "notifyListener:atValue:block:", listener, value,
-              &b);
+    PUT(&s->n.open, 1);
+    if (s->clock == SOFTMETAL_MANUAL) softmetal_finish_queue(s->queue);
+    assert_true(softmetal_settle(SECONDS(20)));
+    metal_pool_pop(s->pool);
+    softmetal_reset();
+    assert_int_equal(softmetal_live(NULL), 0);
 }
 
-/* ------------------------------------------------------------------------- broken rules -- */
+/* In a table of tests: the stage with its clock. The test gets it as its state. */
+static const softmetal_clock real_clock __attribute__((unused)) = SOFTMETAL_REAL;
+static const softmetal_clock manual_clock __attribute__((unused)) = SOFTMETAL_MANUAL;
+FN int set_up(void **state) { return !(*state = stage_open(*(const softmetal_clock *)*state)); }
+FN int tear_down(void **state) { return stage_close(*state), 0; }
+#define on_real(test) {#test, test, set_up, tear_down, (void *)(uintptr_t)&real_clock}
+#define on_manual(test) {#test, test, set_up, tear_down, (void *)(uintptr_t)&manual_clock}
 
-/* A test runs itself again with --break and the number of a case. */
-static MAYBE_UNUSED const char *own_path;
-
-/* Runs the case in a process of its own; its stderr goes to `text`. */
-static MAYBE_UNUSED int run_case(const char *mode, unsigned number, char *text, size_t capacity)
+FN void assert_order(const notes *n, const int *expected, unsigned count)
 {
-    int ends[2];
+    assert_int_equal(READ(&n->count), count);
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(n->order[i], expected[i]);
+}
+#define ORDER(n, ...) assert_order(n, (const int[]){__VA_ARGS__}, LENGTH(((const int[]){__VA_ARGS__})))
+
+/* -- what ends the process: a program runs itself again with a word and a number ------------------------------------ */
+
+static const char *own_path __attribute__((unused));
+
+FN int run_again(const char *word, size_t number, char *said, size_t capacity)
+{
+    int ends[2], result = 0;
     char argument[16];
-    snprintf(argument, sizeof argument, "%u", number);
+    size_t length = 0;
+    ssize_t got;
+    snprintf(argument, sizeof argument, "%zu", number);
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);
-        execl(own_path, own_path, mode, argument, (char *)NULL);
+        execl(own_path, own_path, word, argument, (char *)NULL);
         _exit(127);
     }
     close(ends[1]);
-    size_t length = 0;
-    ssize_t got;
-    while ((got = read(ends[0], text + length, capacity - 1 - length)) > 0) length += (size_t)got;
-    text[length] = 0;
+    while ((got = read(ends[0], said + length, capacity - 1 - length)) > 0)
+        length += (size_t)got;
+    said[length] = 0;
     close(ends[0]);
-    int result = 0;
     waitpid(child, &result, 0);
     return result;
 }
 
-static MAYBE_UNUSED bool names_rule(const char *text, const char *rule)
+/* A table of rules is a macro of X(rule, statements that break it). These cases end in SIGABRT, with the rule's name on
+   stderr. Under a sanitizer each takes a second: every fourth has to do. */
+#define NAME_OF_CASE(rule, ...) rule,
+#define COUNT_CASE(rule, ...) +1
+#define BREAK_IN_TURN(rule, ...) \
+    if (wanted-- == 0) {         \
+        __VA_ARGS__;             \
+    }
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#define SANITIZED (SLOW > 1 || __has_feature(address_sanitizer))
+FN void assert_they_abort(const char *const *rules, size_t from, size_t to)
 {
-    char start[100];
-    snprintf(start, sizeof start, "softmetal: %s: ", rule);
-    return strstr(text, start) != NULL;
+    unsigned wrong = 0;
+    for (size_t i = from; i < to; i += SANITIZED ? 4 : 1) {
+        char said[4096], start[100];
+        int result = run_again("--break", i, said, sizeof said);
+        snprintf(start, sizeof start, "softmetal: %s: ", rules[i]);
+        if (WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT && (!*rules[i] || strstr(said, start))) continue;
+        print_error("case %zu, %s: status %d, it said: %s\n", i, rules[i], result, said);
+        wrong++;
+    }
+    assert_int_equal(wrong, 0);
+}
+
+#define NAME_OF_RULE(identifier, name, text) name,
+FN void assert_each_has_a_case(const char *const *rules, size_t count, const char *const *broken, size_t cases)
+{
+    for (size_t r = 0, c; r < count; r++) {
+        for (c = 0; c < cases && strcmp(rules[r], broken[c]) != 0; c++)
+            ;
+        if (c == cases && strcmp(rules[r], "internal")) fail_msg("the rule %s has no case", rules[r]);
+    }
 }
 
 #ifdef __APPLE__
-#define NOT_ON_A_MAC(why)                              \
-    do {                                               \
-        print_message("skip: on a Mac " why "\n"); \
-        skip();                                        \
-    } while (0)
+#define NOT_ON_A_MAC(why) (print_message("skip: on a Mac " why "\n"), skip())
 #else
 #define NOT_ON_A_MAC(why) ((void)0)
 #endif
 
-/* Whether the case ends in SIGABRT, with the rule's name on stderr; says so where it does not. */
-static MAYBE_UNUSED bool case_breaks(unsigned number, const char *rule)
+/* -- quirks -------------------------------------------------------------------------------------------------------
+
+   A table of quirks is a macro of X(quirk, clock, what a program does, what it sees). It sees this with the quirk, and
+   not without. */
+typedef struct quirk_row {
+    const char *name;
+    size_t offset;
+    softmetal_clock clock;
+} quirk_row;
+#define ROW_OF_QUIRK(quirk, clock, ...) {#quirk, offsetof(softmetal_quirks, quirk), SOFTMETAL_##clock},
+#define SEE_IN_TURN(quirk, clock, does, sees) \
+    if (row-- == 0) {                         \
+        does;                                 \
+        return sees;                          \
+    }
+
+FN void assert_quirks(const quirk_row *rows, size_t count, size_t from, bool (*seen)(stage *, size_t), stage *(*open)(softmetal_clock))
 {
-    char text[4096];
-    int result = run_case("--break", number, text, sizeof text);
-    if (WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT && names_rule(text, rule)) return true;
-    fprintf(stderr, "case %u of %s: status %d, it said: %s\n", number, rule, result, text);
-    return false;
+    unsigned wrong = 0;
+    for (size_t i = 0; i < 2 * count; i++) {
+        const quirk_row *row = &rows[i / 2];
+        softmetal_quirks quirks = {0};
+        stage *s = open(row->clock);
+        assert_int_equal(row->offset, from + i / 2); /* each has a row */
+        ((bool *)&quirks)[row->offset] = i % 2;
+        softmetal_set_quirks(&quirks);
+        if (seen(s, i / 2) != (i % 2)) {
+            print_error("%s: seen %s it\n", row->name, i % 2 ? "not even with" : "without");
+            wrong++;
+        }
+        softmetal_set_quirks(&(softmetal_quirks){0});
+        stage_close(s);
+    }
+    assert_int_equal(wrong, 0);
 }
 
 #endif

@@ -10,7 +10,4 @@ id objc_autorelease(id object)
 
 /* The GNU header has this one as an inline function only; programs want the symbol. */
 Class sm_linux_class_of(id object) SM_SYMBOL("object_getClass");
-Class sm_linux_class_of(id object)
-{
-    return object ? object->class_pointer : Nil;
-}
+Class sm_linux_class_of(id object) { return object ? object->class_pointer : Nil; }

@@ -8,8 +8,6 @@
 #define SM_RULES(X)                                                                               \
     /* command buffers */                                                                         \
     X(HANDLER_AFTER_COMMIT, "handler-after-commit", "handlers are added before commit")           \
-    X(HANDLER_IN_HANDLER, "handler-in-own-handler",                                               \
-      "a handler of a command buffer cannot add one to it: validation holds the lock of both")    \
     X(DOUBLE_COMMIT, "double-commit", "a command buffer is committed once")                       \
     X(COMMIT_WITH_ENCODER, "commit-with-active-encoder", "endEncoding comes before commit")       \
     X(ENCODE_AFTER_COMMIT, "encode-after-commit", "nothing is encoded after commit")              \

@@ -42,8 +42,8 @@ extern "C" {
      4. releases what the buffer refers to
      5. gives the queue's place back and lets waitUntilCompleted return.
 
-   So a slow handler delays all of this for the later buffers of its queue. It delays no other queue. Scheduled
-   handlers run on the thread as well. Events go past it: they rise while the GPU works.
+   So a slow handler delays all of this for the later buffers of its queue. It delays no other queue. Events go past
+   it: they rise while the GPU works.
 
    A thread that reads a terminal status sees what the GPU wrote. No other order is promised: not with handlers of
    earlier buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
@@ -60,7 +60,6 @@ typedef struct softmetal_quirks {
     bool wrapped_buffers;       /* a handler gets another object than the one that was committed, as under
                                    validation or capture. It passes every message on, and Metal releases it when
                                    the handler returns                                                             */
-    bool blocks_released_late;  /* real clock: blocks are released after waitUntilCompleted was let go             */
     bool deaf_listeners;        /* setSignaledValue: makes no listener's block run (reported of some systems). It
                                    runs when the GPU signals its value or a higher one. A block that is registered
                                    for a value already reached runs                                                */
@@ -79,12 +78,7 @@ typedef struct softmetal_quirks {
     bool signals_of_the_killed; /* a command buffer that a wait ends with an error fires its signals               */
     bool events_not_kept;       /* a command buffer has no reference to events that are encoded from now on, nor a
                                    claim on them                                                                   */
-    bool handlers_under_lock;   /* as a validation layer may: the handlers of a command buffer run with a lock of its held,
-                                   which adding one takes; not those of Metal 4. Always so where the environment has
-                                   MTL_DEBUG_LAYER=1, which switches Metal's own validation on                     */
     bool handlers_backwards;    /* completed handlers run in the opposite order (not those that are stepped)       */
-    bool handlers_twice;        /* real clock: each completed handler is called a second time before its block is
-                                   released. For the manual clock: softmetal_call_handler_again                    */
     bool silent_dealloc;        /* a buffer that was never committed drops its handlers                            */
     bool global_blocks_copied;  /* a handler that is a global block is copied to the heap                          */
     bool status_autoreleases;   /* status autoreleases the buffer                                                  */
@@ -100,8 +94,8 @@ typedef struct softmetal_quirks {
                                    asked for it: softmetal_set_encoder_states                                      */
     bool null_encoder_info;     /* an NSNull is under that key, in place of the array                              */
     bool empty_encoder_info;    /* the array is empty                                                              */
-    bool alien_encoder_info;    /* the array has an NSNull for each encoder: it answers none of the three messages */
-    bool bare_encoder_info;     /* label and debugSignposts of an encoder's object are nil                         */
+    bool alien_encoder_info;    /* the array has an NSNull for each encoder: it answers neither message         */
+    bool bare_encoder_info;     /* the label of an encoder's object is nil                                         */
     bool late_unlock;           /* Linux: an unlock reads the os_unfair_lock again, a millisecond later, when a thread
                                    may wait for it                                                                 */
     /* Of Metal 4; see there. */
@@ -135,7 +129,7 @@ void softmetal_reset(void);
 
 /* Applies to queues made, and timers armed, after the call. */
 void softmetal_set_clock(softmetal_clock clock);
-/* Where the GPU and kernel times of a command buffer come from: a function that returns seconds, 0 for a device that
+/* Where the GPU times of a command buffer come from: a function that returns seconds, 0 for a device that
    tells none. It must be quick; any thread of softmetal's calls it. NULL, as after softmetal_reset: the machine's clock. */
 void softmetal_set_gpu_clock(double (*seconds)(void));
 
@@ -152,8 +146,6 @@ typedef struct softmetal_timing {
     softmetal_range handler;        /* status -> first completed handler; the thread passes this
                                        time, so it delays the buffers behind            default 0  */
     softmetal_range event_listener; /* value reached -> listener block                  default 0  */
-    softmetal_range event_create;   /* cost of newSharedEvent                           default 0  */
-    softmetal_range wait_return;    /* waiters let go -> waitUntilCompleted returns     default 0  */
     uint64_t watchdog_ns;           /* a device wait longer than this ends its buffer with
                                        Timeout (code 2)                                 default 5 s */
 } softmetal_timing;
@@ -184,7 +176,7 @@ void softmetal_set_chaos(const softmetal_chaos *chaos);
    memory and no event may be stepped out of order, and so may their handlers: the manual clock has as many
    completion threads as it takes. */
 
-void softmetal_schedule(void *command_buffer);  /* Committed -> Scheduled; runs scheduled handlers */
+void softmetal_schedule(void *command_buffer);  /* Committed -> Scheduled                          */
 void softmetal_execute(void *command_buffer);   /* does the work; status does not change yet       */
 void softmetal_complete(void *command_buffer);  /* Scheduled -> Completed, or Error where a fault was
                                                    set; schedules and executes first where needed.
@@ -196,7 +188,6 @@ unsigned softmetal_handler_count(void *command_buffer);           /* completed h
 void softmetal_run_handler(void *command_buffer, unsigned k);     /* runs handler k, returns after it */
 void softmetal_begin_handler(void *command_buffer, unsigned k);   /* starts handler k on its thread   */
 void softmetal_join_handler(void *command_buffer, unsigned k);    /* ... and waits for its end        */
-void softmetal_release_block(void *command_buffer, unsigned k);   /* Metal drops its copy of block k  */
 /* All that is left of the buffer: complete, run every handler not yet run, release the blocks,
    let waitUntilCompleted return. */
 void softmetal_finish(void *command_buffer);
@@ -272,13 +263,13 @@ void softmetal_fail_next(unsigned n, long code);
 void softmetal_fail_after_signals(void *command_buffer, unsigned n);
 /* A command buffer whose descriptor had MTLCommandBufferErrorOptionEncoderExecutionStatus has, in the user info of an
    error of MTLCommandBufferErrorDomain, an array under MTLCommandBufferEncoderInfoErrorKey: one object for each
-   encoder, in the order in which they were made. It answers label, debugSignposts and errorState. Apple's
-   MTLCommandBuffer.h has the three and the numbers below. Without the option the key is not there.
+   encoder, in the order in which they were made. It answers label and errorState. Apple's MTLCommandBuffer.h has both,
+   and the numbers below. Without the option the key is not there.
 
    By itself softmetal says this. The encoders with which the GPU was through as the buffer failed are Completed, the
    next one is Faulted, and all behind it are Pending. Where the GPU was through with all of them, the last one is
    Faulted. Where a wait timed out, the next one is Pending, and where the device was removed, Affected. An encoder
-   without a label has an empty one. Signposts are those of insertDebugSignpost:. All of this is assumed.
+   without a label has an empty one. All of this is assumed.
 
    The call gives the first `count` encoders other states, which may be numbers that Metal does not have. Five quirks
    spoil the array. With softmetal_hide_selector("errorState") the objects do not answer errorState. */
@@ -298,10 +289,6 @@ void softmetal_set_duration(void *command_buffer, uint64_t ns);
    and waitUntilCompleted returns. */
 void softmetal_hold_handlers(void *command_buffer);
 void softmetal_deliver(void *command_buffer);
-/* The completed handlers of this buffer run `ns` after its status was set (real clock), in place of
-   softmetal_timing.handler: the thread goes on with the next buffers meanwhile. softmetal_settle waits for them, and
-   softmetal_reset loses them. */
-void softmetal_delay_handlers(void *command_buffer, uint64_t ns);
 void softmetal_lose_handlers(void *command_buffer);
 /* Handlers run while status still says Scheduled; it turns terminal after they returned. The error is there
    already. Metal promises the opposite order; a program must survive at least without a crash or a hang. */
@@ -326,8 +313,6 @@ void *softmetal_new_twin(void *device);
    shared event, event, listener, buffer, encoder, library, function, pipeline, those of >>metal4) are counted from 1
    after this call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
-/* A second number besides, of the same count: until the next softmetal_fail_creation. */
-void softmetal_fail_creation_too(unsigned n, bool persistent);
 unsigned softmetal_creations(void); /* how many were counted since softmetal_fail_creation */
 /* respondsToSelector: and class_respondsToSelector say no for this selector, and sending it aborts. Back with
    softmetal_reset. */
@@ -344,7 +329,7 @@ void softmetal_hide_class(const char *name);
    release; giving it more then is an error. softmetal_live counts a queue until that release.
 
    A timer of the real clock comes as late as libdispatch allows itself: by a tenth of the time to its moment, at least a
-   millisecond, at most a minute.
+   millisecond, at most a minute. One that was armed under the manual clock comes at softmetal_reset.
 
    ThreadSanitizer is told that dispatch_async_f comes before the function, and each function of a serial queue
    before the next one. It sees no other order, but for functions that one worker happens to run.
@@ -366,15 +351,6 @@ unsigned softmetal_timers(void);       /* armed and not fired                   
    the queue whose function runs on the calling thread. All classes run alike here. */
 unsigned softmetal_dispatch_qos(void *queue);
 
-/* A timer that was armed under the manual clock does not fire by itself. Its time stands still, and moves on to the
-   moment of each timer that the test fires. */
-uint64_t softmetal_next_timer(void); /* ns from its arming to its moment, of the next one; UINT64_MAX: there is none */
-/* Timers that are armed from now on fire by themselves, as under the real clock. Off after softmetal_reset. */
-void softmetal_let_timers_run(bool run);
-/* Fires the next one and returns when its function has run, or at once when softmetal_set_dispatch_threads lets no
-   worker begin with it. Not inside a dispatched function. */
-void softmetal_fire_timer(void);
-
 /* ------------------------------------------------------------------------- >>message --
    Messages that arrive through objc_msgSend, that is those of the program under test; softmetal's
    own are not seen, nor those of other libraries. */
@@ -382,7 +358,6 @@ void softmetal_fire_timer(void);
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
 uint64_t softmetal_thread_messages(void);                   /* by the calling thread, ever       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */
-uint64_t softmetal_retain_count_calls(void);                /* objc_retain + objc_release calls since reset */
 
 typedef enum softmetal_phase {
     SOFTMETAL_BEFORE, /* the message was sent, its method has not begun                             */

@@ -16,10 +16,7 @@
 
 static double (*gpu_clock)(void);
 
-void softmetal_set_gpu_clock(double (*seconds)(void))
-{
-    __atomic_store_n(&gpu_clock, seconds, __ATOMIC_RELEASE);
-}
+void softmetal_set_gpu_clock(double (*seconds)(void)) { __atomic_store_n(&gpu_clock, seconds, __ATOMIC_RELEASE); }
 
 static double seconds_now(void)
 {
@@ -36,10 +33,7 @@ static void *grow(void *array, unsigned count, unsigned *capacity, size_t size)
     return bigger;
 }
 
-static void store_time(double *time, double seconds)
-{
-    __atomic_store(time, &seconds, __ATOMIC_RELAXED);
-}
+static void store_time(double *time, double seconds) { __atomic_store(time, &seconds, __ATOMIC_RELAXED); }
 
 static double load_time(const double *time)
 {
@@ -157,16 +151,13 @@ static void begin_pass(SoftMetalCommandBuffer *buffer)
     if (!(buffer->error_options & SM_ENCODER_EXECUTION_STATUS)) return;
     buffer->passes = grow(buffer->passes, buffer->pass_count, &buffer->pass_capacity, sizeof *buffer->passes);
     buffer->passes[buffer->pass_count++] =
-        (sm_pass){.signposts = [[NSMutableArray alloc] init], .begins = buffer->recorded.command_count};
+        (sm_pass){.begins = buffer->recorded.command_count};
     buffer->encoder->pass = buffer->pass_count;
 }
 
 static void free_passes(SoftMetalCommandBuffer *buffer)
 {
-    for (unsigned k = 0; k < buffer->pass_count; k++) {
-        [buffer->passes[k].label release];
-        [buffer->passes[k].signposts release];
-    }
+    for (unsigned k = 0; k < buffer->pass_count; k++) [buffer->passes[k].label release];
     free(buffer->passes);
 }
 
@@ -298,7 +289,6 @@ static void begin_life_of_work(SoftMetalCommandBuffer *buffer)
     softmetal_timing timing;
     sm_timing(&timing);
     draw_chaos(buffer);
-    store_time(&buffer->kernel_start, seconds_now());
     buffer->schedule_due = sm_after(sm_now(), sm_draw(timing.schedule));
 }
 
@@ -343,11 +333,7 @@ void sm_mark_scheduled(SoftMetalCommandBuffer *buffer)
 {
     pthread_mutex_lock(&buffer->engine->lock);
     if (buffer->status == SM_COMMITTED) {
-        store_time(&buffer->kernel_end, seconds_now());
-        buffer->scheduled_done = buffer->scheduled_blocks.count == 0;
         set_status(buffer, SM_SCHEDULED);
-        pthread_cond_broadcast(&buffer->changed);
-        if (!buffer->scheduled_done) post(buffer, SM_JOB_SCHEDULED, 0);
     }
     pthread_mutex_unlock(&buffer->engine->lock);
 }
@@ -435,44 +421,11 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
 
 /* ------------------------------------------------------------------------------ handlers -- */
 
-/* Names of our own: Apple's header declares them with another type. */
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
-void sm_unfair_lock(uint32_t *lock) __asm__(TEXT(__USER_LABEL_PREFIX__) "os_unfair_lock_lock");
-void sm_unfair_unlock(uint32_t *lock) __asm__(TEXT(__USER_LABEL_PREFIX__) "os_unfair_lock_unlock");
-
-static bool validates;
-static pthread_once_t validation_once = PTHREAD_ONCE_INIT;
-static __thread SoftMetalCommandBuffer *validated; /* whose handlers run on this thread, with its lock held */
-
-/* Metal's own variable switches its validation layer on. */
-static void look_for_validation(void)
-{
-    const char *layer = getenv("MTL_DEBUG_LAYER");
-    validates = layer && strcmp(layer, "0") != 0;
-}
-
-/* A lock of the command buffer that the validation layer may hold while handlers run, and take to add one. Assumed, so that
-   gpusync's handlers add none; not for Metal 4. */
-static bool take_handler_lock(SoftMetalCommandBuffer *buffer, const char *what)
-{
-    pthread_once(&validation_once, look_for_validation);
-    if (buffer->entry != SM_ENTRY_BUFFER || !(validates || SM_QUIRK(handlers_under_lock))) return false;
-    SM_REQUIRE(validated != buffer, HANDLER_IN_HANDLER, "%s", what);
-    sm_unfair_lock(&buffer->handler_lock);
-    return true;
-}
-
-static void give_handler_lock(SoftMetalCommandBuffer *buffer, bool taken)
-{
-    if (taken) sm_unfair_unlock(&buffer->handler_lock);
-}
-
 typedef void (^handler_block)(id buffer_or_feedback);
 
 static void *wrapper_class; /* NULL as long as there was none */
 
-static void call_unlocked(const sm_block *held, SoftMetalCommandBuffer *buffer)
+static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
     if (buffer->entry == SM_ENTRY_RUN) {
@@ -491,28 +444,6 @@ static void call_unlocked(const sm_block *held, SoftMetalCommandBuffer *buffer)
     ((handler_block)held->block)(wrapper);
     if (!is_committed(buffer)) wrapper->target = nil;
     [wrapper release];
-}
-
-static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
-{
-    SoftMetalCommandBuffer *outer = validated;
-    bool taken = take_handler_lock(buffer, "a handler");
-    if (taken) validated = buffer;
-    call_unlocked(held, buffer);
-    validated = outer;
-    give_handler_lock(buffer, taken);
-}
-
-void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer)
-{
-    for (unsigned k = 0; k < buffer->scheduled_blocks.count; k++) {
-        call(&buffer->scheduled_blocks.items[k], buffer);
-        sm_block_drop(&buffer->scheduled_blocks.items[k]);
-    }
-    pthread_mutex_lock(&buffer->engine->lock);
-    buffer->scheduled_done = true;
-    pthread_cond_broadcast(&buffer->changed);
-    pthread_mutex_unlock(&buffer->engine->lock);
 }
 
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)
@@ -540,7 +471,6 @@ static void give_place_back(SoftMetalCommandBuffer *buffer)
 
 void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose)
 {
-    bool late_release = sm_quirks().blocks_released_late;
     store_gpu_times(buffer);
     bool backwards = SM_QUIRK(handlers_backwards);
     unsigned count = buffer->completed_blocks.count;
@@ -548,8 +478,7 @@ void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose)
     for (unsigned k = 0; k < count; k++) {
         sm_block *held = &buffer->completed_blocks.items[backwards ? count - 1 - k : k];
         if (!lose) call(held, buffer);
-        if (!lose && SM_QUIRK(handlers_twice)) call(held, buffer);
-        if (!late_release) sm_block_drop(held);
+        sm_block_drop(held);
     }
     sm_end_handlers(buffer);
     sm_release_handlers(buffer);
@@ -587,15 +516,11 @@ void sm_run_handler_again(SoftMetalCommandBuffer *buffer, unsigned k)
     set_block_state(buffer, k, SM_BLOCK_RAN);
 }
 
-static void drop_blocks(sm_blocks *blocks)
-{
-    for (unsigned k = 0; k < blocks->count; k++)
-        if (blocks->items[k].state != SM_BLOCK_RELEASED) sm_block_drop(&blocks->items[k]);
-}
-
 void sm_release_handlers(SoftMetalCommandBuffer *buffer)
 {
-    drop_blocks(&buffer->completed_blocks);
+    sm_blocks *blocks = &buffer->completed_blocks;
+    for (unsigned k = 0; k < blocks->count; k++)
+        if (blocks->items[k].state != SM_BLOCK_RELEASED) sm_block_drop(&blocks->items[k]);
 }
 
 /* Only once for each commit. The caller keeps the engine alive. */
@@ -649,60 +574,14 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
     return [buffer->encoder autorelease];
 }
 
-static void add_handler(SoftMetalCommandBuffer *buffer, sm_blocks *blocks, void *block, const char *what)
-{
-    SM_REQUIRE(block, NIL_ARGUMENT, "%s", what);
-    bool locked = take_handler_lock(buffer, what);
-    SM_REQUIRE(!is_committed(buffer), HANDLER_AFTER_COMMIT, "%s", what);
-    sm_block held = sm_block_take(block); /* may run the program's copy helper: no lock */
-    pthread_mutex_lock(&buffer->engine->lock);
-    sm_blocks_add(blocks, held);
-    pthread_mutex_unlock(&buffer->engine->lock);
-    give_handler_lock(buffer, locked);
-}
-
-/* Sleeps until `*flag`, which the engine's lock guards. */
-static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const char *what)
-{
-    sm_engine *engine = buffer->engine;
-    pthread_mutex_lock(&engine->lock);
-    SM_REQUIRE(buffer->committed, WAIT_BEFORE_COMMIT, "%s", what);
-    SM_REQUIRE(*flag || sm_engine_of_running_handler() != engine, WAIT_IN_HANDLER, "%s", what);
-    if (flag == &buffer->handlers_done && !*flag && sm_in_dispatched()) {
-        buffer->dispatched_waits++; /* until the thread that sets the flag takes them off */
-        sm_dispatch_rest(1);
-    }
-    while (!*flag) pthread_cond_wait(&buffer->changed, &engine->lock);
-    pthread_mutex_unlock(&engine->lock);
-}
-
 @implementation SoftMetalCommandBuffer
 
-+ (sm_kind)softmetalKind
-{
-    return SM_COMMAND_BUFFER;
-}
++ (sm_kind)softmetalKind { return SM_COMMAND_BUFFER; }
 
-- (id)commandQueue
-{
-    return queue;
-}
-- (id)device
-{
-    return queue->device;
-}
-- (BOOL)retainedReferences
-{
-    return recorded.retains;
-}
-- (unsigned long)errorOptions
-{
-    return error_options;
-}
-- (id)logs
-{
-    return nil;
-}
+- (id)commandQueue { return queue; }
+- (id)device { return queue->device; }
+- (BOOL)retainedReferences { return recorded.retains; }
+- (unsigned long)errorOptions { return error_options; }
 
 - (unsigned long)status
 {
@@ -745,47 +624,33 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     }
 }
 
-- (void)addScheduledHandler:(id)block
-{
-    add_handler(self, &scheduled_blocks, block, "addScheduledHandler:");
-}
-
 - (void)addCompletedHandler:(id)block
 {
     bool sent = sm_arrived(self, _cmd);
-    add_handler(self, &completed_blocks, block, "addCompletedHandler:");
+    SM_REQUIRE(block, NIL_ARGUMENT, "addCompletedHandler:");
+    SM_REQUIRE(!is_committed(self), HANDLER_AFTER_COMMIT, "addCompletedHandler:");
+    sm_block held = sm_block_take(block); /* may run the program's copy helper: no lock */
+    pthread_mutex_lock(&engine->lock);
+    sm_blocks_add(&completed_blocks, held);
+    pthread_mutex_unlock(&engine->lock);
     if (sent) sm_hook_after(self, "addCompletedHandler:");
-}
-
-- (void)waitUntilScheduled
-{
-    wait_for(self, &scheduled_done, "waitUntilScheduled");
 }
 
 - (void)waitUntilCompleted
 {
-    wait_for(self, &handlers_done, "waitUntilCompleted");
-    softmetal_timing timing;
-    sm_timing(&timing);
-    sm_sleep_precisely(sm_draw(timing.wait_return));
+    pthread_mutex_lock(&engine->lock);
+    SM_REQUIRE(committed, WAIT_BEFORE_COMMIT, "waitUntilCompleted");
+    SM_REQUIRE(handlers_done || sm_engine_of_running_handler() != engine, WAIT_IN_HANDLER, "waitUntilCompleted");
+    if (!handlers_done && sm_in_dispatched()) {
+        dispatched_waits++; /* until the thread that sets the flag takes them off */
+        sm_dispatch_rest(1);
+    }
+    while (!handlers_done) pthread_cond_wait(&changed, &engine->lock);
+    pthread_mutex_unlock(&engine->lock);
 }
 
-- (double)kernelStartTime
-{
-    return load_time(&kernel_start);
-}
-- (double)kernelEndTime
-{
-    return load_time(&kernel_end);
-}
-- (double)GPUStartTime
-{
-    return load_time(&gpu_start);
-}
-- (double)GPUEndTime
-{
-    return load_time(&gpu_end);
-}
+- (double)GPUStartTime { return load_time(&gpu_start); }
+- (double)GPUEndTime { return load_time(&gpu_end); }
 
 - (void)encodeSignalEvent:(id)event value:(uint64_t)value
 {
@@ -796,24 +661,15 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     encode_event(self, SM_WAIT, event, value, "encodeWaitForEvent:value:");
 }
 
-- (id)blitCommandEncoder
-{
-    return make_encoder(self, [SoftMetalBlitEncoder class], "blitCommandEncoder");
-}
-- (id)computeCommandEncoder
-{
-    return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoder");
-}
+- (id)blitCommandEncoder { return make_encoder(self, [SoftMetalBlitEncoder class], "blitCommandEncoder"); }
+- (id)computeCommandEncoder { return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoder"); }
 - (id)computeCommandEncoderWithDispatchType:(unsigned long)type
 {
     (void)type;
     return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoderWithDispatchType:");
 }
 
-- (void)presentDrawable:(id)drawable
-{
-    sm_present_later(self, drawable, 0, 0, "presentDrawable:");
-}
+- (void)presentDrawable:(id)drawable { sm_present_later(self, drawable, 0, 0, "presentDrawable:"); }
 - (void)presentDrawable:(id)drawable atTime:(double)seconds
 {
     sm_present_later(self, drawable, seconds, 0, "presentDrawable:atTime:");
@@ -823,33 +679,11 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     sm_present_later(self, drawable, 0, seconds, "presentDrawable:afterMinimumDuration:");
 }
 
-- (void)pushDebugGroup:(NSString *)name
-{
-    SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:");
-}
-- (void)popDebugGroup
-{
-}
+- (void)pushDebugGroup:(NSString *)name { SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:"); }
+- (void)popDebugGroup {}
 
-- (NSString *)label
-{
-    pthread_mutex_lock(&engine->lock);
-    NSString *text = [label retain];
-    pthread_mutex_unlock(&engine->lock);
-    id result = sm_handed_out(text);
-    [text release];
-    return result;
-}
-
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    pthread_mutex_lock(&engine->lock);
-    NSString *old = label;
-    label = copy;
-    pthread_mutex_unlock(&engine->lock);
-    [old release];
-}
+- (NSString *)label { return sm_label_under(&engine->lock, &label); }
+- (void)setLabel:(NSString *)text { sm_set_label_under(&engine->lock, &label, text); }
 
 /* The completed handlers of a buffer that was never committed run here, as in WebKit/WebKit#39597. */
 - (void)dealloc
@@ -862,14 +696,12 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
         if (!lose && !SM_QUIRK(silent_dealloc)) call(&completed_blocks.items[k], self);
         sm_block_drop(&completed_blocks.items[k]);
     }
-    drop_blocks(&scheduled_blocks);
-    drop_blocks(&completed_blocks);
+    sm_release_handlers(self);
     sm_recording_clear(&recorded);
     sm_end_presents(self, false);
     pthread_mutex_lock(&engine->lock);
     free_place(self);
     pthread_mutex_unlock(&engine->lock);
-    free(scheduled_blocks.items);
     free(completed_blocks.items);
     free_passes(self);
     free(encoder_states);
@@ -877,7 +709,6 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
     [fault.text release];
     [error release];
     [label release];
-    [log_state release];
     pthread_cond_destroy(&changed);
     [queue release];
     [super dealloc];
@@ -886,17 +717,11 @@ static void wait_for(SoftMetalCommandBuffer *buffer, const bool *flag, const cha
 @end
 
 @implementation SoftMetalRun
-+ (sm_kind)softmetalKind
-{
-    return SM_RUN;
-}
++ (sm_kind)softmetalKind { return SM_RUN; }
 @end
 
 @implementation SoftMetalQueueOperation
-+ (sm_kind)softmetalKind
-{
-    return SM_QUEUE_OPERATION;
-}
++ (sm_kind)softmetalKind { return SM_QUEUE_OPERATION; }
 @end
 
 bool sm_is_operation(SoftMetalCommandBuffer *buffer)
@@ -908,23 +733,11 @@ bool sm_is_operation(SoftMetalCommandBuffer *buffer)
 
 @implementation SoftMetalWrapper
 
-+ (sm_kind)softmetalKind
-{
-    return SM_WRAPPER;
-}
++ (sm_kind)softmetalKind { return SM_WRAPPER; }
 
-- (id)forwardingTargetForSelector:(SEL)selector
-{
-    return sm_answering(self, selector);
-}
-- (BOOL)respondsToSelector:(SEL)selector
-{
-    return [sm_answering(self, selector) respondsToSelector:selector];
-}
-- (BOOL)isKindOfClass:(Class)cls
-{
-    return [sm_answering(self, _cmd) isKindOfClass:cls];
-}
+- (id)forwardingTargetForSelector:(SEL)selector { return sm_answering(self, selector); }
+- (BOOL)respondsToSelector:(SEL)selector { return [sm_answering(self, selector) respondsToSelector:selector]; }
+- (BOOL)isKindOfClass:(Class)cls { return [sm_answering(self, _cmd) isKindOfClass:cls]; }
 
 - (void)dealloc
 {

@@ -10,10 +10,7 @@ static uint64_t devices_made;
 /* ------------------------------------------------------------------ finding a device -- */
 
 /* tests/vulkan has a class of its own, and the function that names it. */
-__attribute__((weak)) Class sm_device_class(void)
-{
-    return [SoftMetalDevice class];
-}
+__attribute__((weak)) Class sm_device_class(void) { return [SoftMetalDevice class]; }
 
 /* +1, or nil where there is no such device. */
 static SoftMetalDevice *new_device(void)
@@ -74,10 +71,7 @@ static SoftMetalDevice *retained_default_device(void)
 }
 
 void *MTLCreateSystemDefaultDevice(void);
-void *MTLCreateSystemDefaultDevice(void)
-{
-    return sm_creation_fails() ? NULL : (void *)retained_default_device();
-}
+void *MTLCreateSystemDefaultDevice(void) { return sm_creation_fails() ? NULL : (void *)retained_default_device(); }
 
 /* Looked up by its name: a linker that strips what nothing refers to leaves it. */
 __attribute__((used)) void *MTLCopyAllDevices(void);
@@ -90,10 +84,7 @@ void *MTLCopyAllDevices(void)
     return list;
 }
 
-void *softmetal_new_device(void)
-{
-    return new_device();
-}
+void *softmetal_new_device(void) { return new_device(); }
 
 void *softmetal_new_twin(void *device)
 {
@@ -138,10 +129,7 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
 
 @implementation SoftMetalDevice
 
-+ (sm_kind)softmetalKind
-{
-    return SM_DEVICE;
-}
++ (sm_kind)softmetalKind { return SM_DEVICE; }
 
 /* The last reference goes under the lock of MTLCreateSystemDefaultDevice, so that it never finds a
    dying device. The others need no lock. */
@@ -158,34 +146,9 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     if (before == 1) [self dealloc];
 }
 
-- (NSString *)name
-{
-    return @"softmetal";
-}
-- (uint64_t)registryID
-{
-    return registry_id;
-}
-- (BOOL)hasUnifiedMemory
-{
-    return YES;
-}
-- (BOOL)isLowPower
-{
-    return NO;
-}
-- (BOOL)isHeadless
-{
-    return YES;
-}
-- (BOOL)isRemovable
-{
-    return NO;
-}
-- (unsigned long)maxBufferLength
-{
-    return 1ul << 32;
-}
+- (NSString *)name { return @"softmetal"; }
+- (uint64_t)registryID { return registry_id; }
+- (BOOL)hasUnifiedMemory { return YES; }
 
 - (BOOL)supportsFamily:(long)family
 {
@@ -196,14 +159,8 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     return apple || common || family == mac2 || family == metal3;
 }
 
-- (id)newCommandQueue
-{
-    return [self newCommandQueueWithMaxCommandBufferCount:64];
-}
-- (id)newCommandQueueWithMaxCommandBufferCount:(unsigned long)count
-{
-    return new_queue(self, count);
-}
+- (id)newCommandQueue { return [self newCommandQueueWithMaxCommandBufferCount:64]; }
+- (id)newCommandQueueWithMaxCommandBufferCount:(unsigned long)count { return new_queue(self, count); }
 
 - (id)newBufferWithLength:(unsigned long)length options:(unsigned long)options
 {
@@ -226,16 +183,8 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
 - (id)newSharedEvent
 {
     if (sm_creation_fails()) return nil;
-    softmetal_timing timing;
-    sm_timing(&timing);
-    sm_sleep_precisely(sm_draw(timing.event_create));
     return [[SoftMetalSharedEvent alloc] init];
 }
-
-- (id)newDefaultLibrary
-{
-    return nil;
-} /* a program in plain C has no compiled library beside it */
 
 - (id)newLibraryWithSource:(NSString *)source options:(id)options error:(id *)error
 {
@@ -249,13 +198,6 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     return library;
 }
 
-- (void)newLibraryWithSource:(NSString *)source options:(id)options completionHandler:(id)block
-{
-    (void)options;
-    SM_REQUIRE(source, NIL_ARGUMENT, "newLibraryWithSource:options:completionHandler:");
-    sm_compile_library_later(self, source, block);
-}
-
 - (id)newComputePipelineStateWithFunction:(id)function error:(id *)error
 {
     if (error) *error = nil;
@@ -266,13 +208,6 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
     if (error) *error = sm_handed_out(failure);
     [failure release];
     return nil;
-}
-
-- (void)newComputePipelineStateWithFunction:(id)function completionHandler:(id)block
-{
-    sm_check_argument(function, [SoftMetalFunction class], "newComputePipelineStateWithFunction:completionHandler:");
-    SM_REQUIRE(((SoftMetalFunction *)function)->device == self, OTHER_DEVICE, "function");
-    sm_compile_pipeline_later(self, function, block);
 }
 
 @end

@@ -35,32 +35,23 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 #define COMES_AFTER(edge) ((void)(edge))
 #endif
 
-/* What softmetal_fire_timer waits for. */
-typedef struct watch {
-    bool begun, ended;
-} watch;
-
 typedef struct sm_work {
     struct sm_work *next;
     SoftMetalDispatchQueue *queue; /* not retained: `pending` keeps it */
     void *context;
     void (*function)(void *);
-    uint64_t due, delay; /* of a timer */
+    uint64_t due; /* of a timer */
     bool manual;
-    watch *watch;
 } sm_work;
 
 #define IDLE_TIME UINT64_C(1000000000) /* a thread with nothing to do ends after this */
-#define FIRE_LIMIT UINT64_C(20000000000)
 #define LONGEST_LEEWAY UINT64_C(60000000000)
-#define START_OF_TIME UINT64_C(1000000000) /* of timers under the manual clock */
 
 static struct {
     pthread_once_t once;
     pthread_mutex_t lock;
     pthread_cond_t work;   /* for workers: something is ready */
     pthread_cond_t timing; /* for the timer thread: there is a new first timer */
-    pthread_cond_t rest;   /* for softmetal_fire_timer: something began or ended, or the limit changed */
     sm_work *ready_first, *ready_last;
     unsigned ready, most, threads, idle, running;
     unsigned resting; /* of those: they wait for a command buffer, */
@@ -69,14 +60,11 @@ static struct {
     sm_work *timers[2];  /* of the real clock, of the manual one; the next one first */
     unsigned timer_count;
     bool timer_thread;
-    uint64_t manual_now;
-    bool timers_run; /* also those of the manual clock */
     uint64_t dispatches, armed; /* atomic */
-    char ended;                 /* the edge from every function to a wait for rest */
+    char ended;                 /* the edge from every function to a look that finds nothing left */
 } pool = {.once = PTHREAD_ONCE_INIT,
           .lock = PTHREAD_MUTEX_INITIALIZER,
-          .most = SOFTMETAL_DISPATCH_THREADS,
-          .manual_now = START_OF_TIME};
+          .most = SOFTMETAL_DISPATCH_THREADS};
 
 static SoftMetalDispatchQueue *global_queue; /* lives as long as the process, so it is not counted */
 static __thread SoftMetalDispatchQueue *current; /* its queue */
@@ -89,7 +77,6 @@ static void set_up(void)
     pthread_key_create(&function_key, ends_in_function);
     sm_cond_init(&pool.work);
     sm_cond_init(&pool.timing);
-    sm_cond_init(&pool.rest);
     global_queue = [[SoftMetalDispatchQueue alloc] init];
     global_queue->global = true;
     sm_count(SM_DISPATCH_QUEUE, -1);
@@ -164,10 +151,7 @@ static void enqueue(sm_work *work)
     if (queue->rests) pool.stuck++;
 }
 
-static void ends_in_function(void *work)
-{
-    SM_REQUIRE(!work, EXIT_IN_FUNCTION, "pthread_exit");
-}
+static void ends_in_function(void *work) { SM_REQUIRE(!work, EXIT_IN_FUNCTION, "pthread_exit"); }
 
 bool sm_in_dispatched(void)
 {
@@ -211,7 +195,6 @@ static SoftMetalDispatchQueue *end(sm_work *work)
     } else {
         queue->busy = false;
     }
-    if (work->watch) work->watch->ended = true;
     free(work);
     return --queue->pending == 0 && queue->released ? queue : nil;
 }
@@ -224,9 +207,7 @@ static void *worker_main(void *unused)
     for (;;) {
         if (pool.ready > 0 && pool.running < pool.most) {
             sm_work *work = take_ready();
-            if (work->watch) work->watch->begun = true;
             pool.running++;
-            pthread_cond_broadcast(&pool.rest);
             leave();
             call(work);
             enter();
@@ -238,8 +219,7 @@ static void *worker_main(void *unused)
                 [last dealloc];
                 enter();
             }
-            pool.unfinished--; /* a thread that waits for rest finds the queue gone */
-            pthread_cond_broadcast(&pool.rest);
+            pool.unfinished--; /* who finds nothing left finds the queue gone */
             idle_until = 0;
             continue;
         }
@@ -258,13 +238,12 @@ static void *worker_main(void *unused)
 /* ----------------------------------------------------------------------------- timers -- */
 
 /* With the lock. The first timer of the real (false) or the manual clock goes to its queue. */
-static sm_work *fire(bool manual)
+static void fire(bool manual)
 {
     sm_work *work = pool.timers[manual];
     pool.timers[manual] = work->next;
     pool.timer_count--;
     enqueue(work);
-    return work;
 }
 
 static void *timer_main(void *unused)
@@ -310,15 +289,9 @@ static void arm(sm_work *work)
 
 @implementation SoftMetalDispatchQueue
 
-+ (sm_kind)softmetalKind
-{
-    return SM_DISPATCH_QUEUE;
-}
++ (sm_kind)softmetalKind { return SM_DISPATCH_QUEUE; }
 
-- (id)retain
-{
-    return global ? self : [super retain];
-}
+- (id)retain { return global ? self : [super retain]; }
 
 /* The references are the program's; what has yet to run keeps the queue without one. */
 - (oneway void)release
@@ -454,25 +427,6 @@ id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags)
     return nil;
 }
 
-static bool is_stepped(void)
-{
-    return sm_clock() == SOFTMETAL_MANUAL && !__atomic_load_n(&pool.timers_run, __ATOMIC_RELAXED);
-}
-
-void softmetal_let_timers_run(bool run)
-{
-    __atomic_store_n(&pool.timers_run, run, __ATOMIC_RELAXED);
-}
-
-static uint64_t time_of(bool manual)
-{
-    if (!manual) return sm_now();
-    enter();
-    uint64_t now = pool.manual_now;
-    leave();
-    return now;
-}
-
 #define NOW UINT64_C(0)
 #define NEVER UINT64_MAX
 #define WALL_CLOCK (UINT64_C(1) << 63) /* this bit is set in times of the wall clock */
@@ -482,7 +436,7 @@ uint64_t sm_dispatch_time(uint64_t when, int64_t delta)
     if (when == NEVER) return NEVER;
     SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_time: %#llx is of the wall clock",
                (unsigned long long)when);
-    if (when == NOW) when = time_of(is_stepped());
+    if (when == NOW) when = sm_now();
     if (delta >= 0) return (uint64_t)delta >= WALL_CLOCK - when ? NEVER : when + (uint64_t)delta;
     uint64_t back = (uint64_t) - (delta + 1) + 1;
     return back >= when ? 1 : when - back;
@@ -501,8 +455,8 @@ void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(
     bool theirs = is_behind(queue, "dispatch_after_f");
     SM_REQUIRE(function, NIL_ARGUMENT, "dispatch_after_f");
     SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_after_f: %#llx", (unsigned long long)when);
-    bool manual = is_stepped();
-    uint64_t now = time_of(manual);
+    bool manual = sm_clock() == SOFTMETAL_MANUAL;
+    uint64_t now = sm_now();
     uint64_t delay = when > now ? when - now : 0;
     __atomic_fetch_add(&pool.armed, 1, __ATOMIC_RELAXED);
     if (theirs) { /* whose times are not softmetal's */
@@ -513,7 +467,6 @@ void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(
     enter();
     work->manual = manual;
     work->due = now + delay;
-    work->delay = delay;
     if (!manual && delay) work->due = sm_after(work->due, leeway_of(delay));
     work->queue->pending++;
     arm(work);
@@ -549,18 +502,11 @@ void softmetal_set_dispatch_threads(unsigned most)
     pool.most = most;
     pthread_cond_broadcast(&pool.work);
     start_workers();
-    pthread_cond_broadcast(&pool.rest);
     leave();
 }
 
-uint64_t softmetal_dispatches(void)
-{
-    return __atomic_load_n(&pool.dispatches, __ATOMIC_RELAXED);
-}
-uint64_t softmetal_timers_armed(void)
-{
-    return __atomic_load_n(&pool.armed, __ATOMIC_RELAXED);
-}
+uint64_t softmetal_dispatches(void) { return __atomic_load_n(&pool.dispatches, __ATOMIC_RELAXED); }
+uint64_t softmetal_timers_armed(void) { return __atomic_load_n(&pool.armed, __ATOMIC_RELAXED); }
 
 unsigned softmetal_dispatch_qos(void *queue)
 {
@@ -575,33 +521,6 @@ unsigned softmetal_timers(void)
     unsigned count = pool.timer_count;
     leave();
     return count;
-}
-
-uint64_t softmetal_next_timer(void)
-{
-    enter();
-    uint64_t delay = pool.timers[true] ? pool.timers[true]->delay : UINT64_MAX;
-    leave();
-    return delay;
-}
-
-void softmetal_fire_timer(void)
-{
-    watch watched = {false, false};
-    uint64_t deadline = sm_now() + FIRE_LIMIT;
-    SM_REQUIRE(!sm_in_dispatched(), PANEL_MISUSE, "softmetal_fire_timer inside a dispatched function");
-    enter();
-    SM_REQUIRE(pool.timers[true], STEP_NOT_DUE, "softmetal_fire_timer: no timer of the manual clock is armed");
-    pool.manual_now = pool.timers[true]->due;
-    sm_work *work = fire(true);
-    work->watch = &watched;
-    while (!watched.ended && (watched.begun || pool.running < pool.most)) {
-        SM_REQUIRE(sm_now() < deadline, PANEL_MISUSE, "softmetal_fire_timer: the function does not end");
-        sm_cond_wait_until(&pool.rest, &pool.lock, deadline);
-    }
-    if (!watched.begun) work->watch = NULL;
-    leave();
-    if (watched.ended) COMES_AFTER(&pool.ended);
 }
 
 bool sm_dispatch_settled(void)
@@ -629,10 +548,7 @@ bool sm_dispatch_fire_all(void)
 {
     enter();
     bool any = pool.timer_count > 0;
-    while (pool.timers[true]) {
-        pool.manual_now = pool.timers[true]->due;
-        fire(true);
-    }
+    while (pool.timers[true]) fire(true);
     while (pool.timers[false]) fire(false);
     leave();
     return any;
@@ -640,10 +556,6 @@ bool sm_dispatch_fire_all(void)
 
 void sm_dispatch_reset(void)
 {
-    enter();
-    pool.manual_now = START_OF_TIME;
-    leave();
-    softmetal_let_timers_run(false);
     __atomic_store_n(&pool.dispatches, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&pool.armed, 0, __ATOMIC_RELAXED);
 }

@@ -40,18 +40,9 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address)
 }
 
 @implementation SoftMetalBuffer
-+ (sm_kind)softmetalKind
-{
-    return SM_BUFFER;
-}
-- (id)device
-{
-    return device;
-}
-- (unsigned long)length
-{
-    return length;
-}
++ (sm_kind)softmetalKind { return SM_BUFFER; }
+- (id)device { return device; }
+- (unsigned long)length { return length; }
 - (void *)contents
 {
     const unsigned long storage_mask = 0xf0, storage_private = 32;
@@ -62,19 +53,7 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address)
     note_address(self);
     return (uint64_t)(uintptr_t)bytes;
 }
-- (unsigned long)resourceOptions
-{
-    return options;
-}
-- (unsigned long)storageMode
-{
-    return options >> 4 & 15;
-}
 SM_HAS_LABEL
-- (void)didModifyRange:(sm_range)range
-{
-    SM_REQUIRE(range.length <= length && range.location <= length - range.length, BLIT_RANGE, "didModifyRange:");
-}
 - (void)dealloc
 {
     SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "buffer %p", (void *)self);
@@ -107,10 +86,7 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
 }
 
 @implementation SoftMetalEncoder
-+ (sm_kind)softmetalKind
-{
-    return SM_ENCODER;
-}
++ (sm_kind)softmetalKind { return SM_ENCODER; }
 - (id)initWithBuffer:(SoftMetalCommandBuffer *)owner
 {
     if (!(self = [super init])) return nil;
@@ -120,26 +96,10 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
     active = &owner->encoder;
     return self;
 }
-- (id)device
-{
-    return device;
-}
+- (id)device { return device; }
 SM_HAS_LABEL
-- (void)pushDebugGroup:(NSString *)name
-{
-    SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:");
-}
-- (void)popDebugGroup
-{
-}
-- (void)insertDebugSignpost:(NSString *)name
-{
-    SM_REQUIRE(name, NIL_ARGUMENT, "insertDebugSignpost:");
-    if (!pass || ended) return;
-    NSString *copy = [name copy];
-    [buffer->passes[pass - 1].signposts addObject:copy];
-    [copy release];
-}
+- (void)pushDebugGroup:(NSString *)name { SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:"); }
+- (void)popDebugGroup {}
 - (void)endEncoding
 {
     SM_REQUIRE(!ended, DOUBLE_END, "%p", (void *)self);
@@ -221,13 +181,6 @@ void sm_encode_copy(SoftMetalEncoder *encoder, id source, unsigned long from, id
     static const char what[] = "copyFromBuffer:...toTexture:...";
     SM_REQUIRE(slice == 0 && level == 0 && (image == 0 || image >= pitch * size.height), BLIT_RANGE, "%s", what);
     sm_encode_copy_to_texture(self, source, from, pitch, size, target, to, what);
-}
-
-- (void)synchronizeResource:(id)memory
-{
-    sm_check_open(self, "synchronizeResource:");
-    require_memory(self, memory, "synchronizeResource:");
-    sm_refer(recording, memory);
 }
 
 @end
@@ -325,12 +278,6 @@ static void record_dispatch(SoftMetalComputeEncoder *encoder, sm_size threads, c
 {
     (void)each;
     record_dispatch(self, threads, "dispatchThreads:threadsPerThreadgroup:");
-}
-
-- (void)memoryBarrierWithScope:(unsigned long)scope
-{
-    (void)scope;
-    sm_check_open(self, "memoryBarrierWithScope:");
 }
 
 - (void)dealloc

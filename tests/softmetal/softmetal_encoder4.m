@@ -42,51 +42,25 @@ static id make_encoder(SoftMetalCommandBuffer4 *buffer)
 
 @implementation SoftMetalCommandBuffer4
 
-+ (sm_kind)softmetalKind
-{
-    return SM_COMMAND_BUFFER4;
-}
-- (id)device
-{
-    return device;
-}
++ (sm_kind)softmetalKind { return SM_COMMAND_BUFFER4; }
+- (id)device { return device; }
 SM_HAS_LABEL
 
-- (void)beginCommandBufferWithAllocator:(id)wanted
-{
-    begin(self, wanted, "beginCommandBufferWithAllocator:");
-}
-- (void)beginCommandBufferWithAllocator:(id)wanted options:(id)options
-{
-    (void)options;
-    begin(self, wanted, "beginCommandBufferWithAllocator:options:");
-}
+- (void)beginCommandBufferWithAllocator:(id)wanted { begin(self, wanted, "beginCommandBufferWithAllocator:"); }
 
 - (void)endCommandBuffer
 {
     SM_REQUIRE(state == SM_STATE4_RECORDING, END_WITHOUT_BEGIN, "%p", (void *)self);
     SM_REQUIRE(!encoder, END_WITH_ENCODER, "%p", (void *)self);
     allocator->recorder = nil;
-    allocator->size += recorded.command_count * sizeof *recorded.commands;
     state = SM_STATE4_ENDED;
 }
 
-- (id)computeCommandEncoder
-{
-    return make_encoder(self);
-}
+- (id)computeCommandEncoder { return make_encoder(self); }
 
-- (void)useResidencySet:(id)set
-{
-    SM_REQUIRE(set, NIL_ARGUMENT, "useResidencySet:");
-}
-- (void)pushDebugGroup:(NSString *)name
-{
-    SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:");
-}
-- (void)popDebugGroup
-{
-}
+- (void)useResidencySet:(id)set { SM_REQUIRE(set, NIL_ARGUMENT, "useResidencySet:"); }
+- (void)pushDebugGroup:(NSString *)name { SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:"); }
+- (void)popDebugGroup {}
 
 - (void)dealloc
 {
@@ -106,29 +80,15 @@ SM_HAS_LABEL
 
 @implementation SoftMetalAllocator
 
-+ (sm_kind)softmetalKind
-{
-    return SM_ALLOCATOR;
-}
-- (id)device
-{
-    return device;
-}
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
-- (uint64_t)allocatedSize
-{
-    return size;
-}
++ (sm_kind)softmetalKind { return SM_ALLOCATOR; }
+- (id)device { return device; }
+- (NSString *)label { return sm_handed_out(label); }
 
 - (void)reset
 {
     SM_REQUIRE(!recorder, RESET_WHILE_RECORDING, "%p", (void *)self);
     SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, RESET_IN_USE, "%p", (void *)self);
     generation++;
-    size = 0;
 }
 
 - (void)dealloc
@@ -143,10 +103,7 @@ SM_HAS_LABEL
 @end
 
 @implementation MTL4CommandAllocatorDescriptor
-+ (sm_kind)softmetalKind
-{
-    return SM_DESCRIPTOR;
-}
++ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
 SM_HAS_LABEL
 - (void)dealloc
 {
@@ -159,18 +116,9 @@ SM_HAS_LABEL
 
 @implementation SoftMetalArgumentTable
 
-+ (sm_kind)softmetalKind
-{
-    return SM_ARGUMENT_TABLE;
-}
-- (id)device
-{
-    return device;
-}
-- (NSString *)label
-{
-    return sm_handed_out(label);
-}
++ (sm_kind)softmetalKind { return SM_ARGUMENT_TABLE; }
+- (id)device { return device; }
+- (NSString *)label { return sm_handed_out(label); }
 - (void)setAddress:(uint64_t)address atIndex:(unsigned long)index
 {
     SM_REQUIRE(index < count, BAD_BINDING, "setAddress:atIndex: %lu of %lu", index, count);
@@ -186,15 +134,8 @@ SM_HAS_LABEL
 @end
 
 @implementation MTL4ArgumentTableDescriptor
-+ (sm_kind)softmetalKind
-{
-    return SM_DESCRIPTOR;
-}
++ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
 SM_HAS_LABEL
-- (unsigned long)maxBufferBindCount
-{
-    return count;
-}
 - (void)setMaxBufferBindCount:(unsigned long)wanted
 {
     SM_REQUIRE(wanted <= SM_BINDINGS, BAD_BINDING, "setMaxBufferBindCount: %lu", wanted);
@@ -239,10 +180,7 @@ static void record_dispatch(SoftMetalComputeEncoder4 *encoder, sm_size threads, 
 
 @implementation SoftMetalComputeEncoder4
 
-- (id)commandBuffer
-{
-    return owner;
-}
+- (id)commandBuffer { return owner; }
 
 - (void)fillBuffer:(id)memory range:(sm_range)range value:(unsigned char)value
 {
@@ -287,13 +225,6 @@ static void record_dispatch(SoftMetalComputeEncoder4 *encoder, sm_size threads, 
 }
 
 /* Commands run in order here: a barrier has nothing to add. */
-- (void)barrierAfterEncoderStages:(unsigned long)after
-              beforeEncoderStages:(unsigned long)before
-                visibilityOptions:(unsigned long)options
-{
-    (void)after, (void)before, (void)options;
-    sm_check_open(self, "barrierAfterEncoderStages:beforeEncoderStages:visibilityOptions:");
-}
 - (void)barrierAfterQueueStages:(unsigned long)after
                    beforeStages:(unsigned long)before
               visibilityOptions:(unsigned long)options
@@ -325,10 +256,7 @@ static id new_allocator(SoftMetalDevice *device, NSString *label)
     return buffer;
 }
 
-- (id)newCommandAllocator
-{
-    return new_allocator(self, nil);
-}
+- (id)newCommandAllocator { return new_allocator(self, nil); }
 
 - (id)newCommandAllocatorWithDescriptor:(id)descriptor error:(id *)error
 {

@@ -28,18 +28,9 @@ static id new_encoder_info(NSArray *encoders)
 }
 
 @implementation SoftMetalError
-+ (sm_kind)softmetalKind
-{
-    return SM_ERROR;
-}
-- (NSString *)domain
-{
-    return domain;
-}
-- (long)code
-{
-    return code;
-}
++ (sm_kind)softmetalKind { return SM_ERROR; }
+- (NSString *)domain { return domain; }
+- (long)code { return code; }
 - (NSString *)localizedDescription
 {
     if (text) return sm_handed_out(text);
@@ -48,10 +39,6 @@ static id new_encoder_info(NSArray *encoders)
     id result = sm_handed_out(own);
     [own release];
     return result;
-}
-- (NSString *)localizedFailureReason
-{
-    return nil;
 }
 /* NSUnderlyingErrorKey has another value in GNUstep than on a Mac: an error is found under either. */
 - (NSDictionary *)userInfo
@@ -74,10 +61,7 @@ static id new_encoder_info(NSArray *encoders)
     [info release];
     return result;
 }
-- (NSString *)description
-{
-    return [self localizedDescription];
-}
+- (NSString *)description { return [self localizedDescription]; }
 - (void)dealloc
 {
     [underlying release];
@@ -100,26 +84,12 @@ SoftMetalError *sm_new_error(NSString *domain, long code, NSString *text)
 /* ------------------------------------------------------------------- the buffer's encoders -- */
 
 @implementation SoftMetalEncoderInfo
-+ (sm_kind)softmetalKind
-{
-    return SM_ENCODER_INFO;
-}
-- (NSString *)label
-{
-    return SM_QUIRK(bare_encoder_info) ? nil : sm_handed_out(label);
-}
-- (NSArray *)debugSignposts
-{
-    return SM_QUIRK(bare_encoder_info) ? nil : sm_handed_out(signposts);
-}
-- (long)errorState
-{
-    return error_state;
-}
++ (sm_kind)softmetalKind { return SM_ENCODER_INFO; }
+- (NSString *)label { return SM_QUIRK(bare_encoder_info) ? nil : sm_handed_out(label); }
+- (long)errorState { return error_state; }
 - (void)dealloc
 {
     [label release];
-    [signposts release];
     [super dealloc];
 }
 @end
@@ -153,7 +123,6 @@ void sm_tell_encoders(SoftMetalError *error, SoftMetalCommandBuffer *buffer, sof
         const sm_pass *pass = &buffer->passes[k];
         SoftMetalEncoderInfo *info = [[SoftMetalEncoderInfo alloc] init];
         info->label = pass->label ? [pass->label retain] : @"";
-        info->signposts = [pass->signposts copy];
         info->error_state = state_of_encoder(buffer, k, at, here);
         [all addObject:info];
         [info release];
@@ -187,10 +156,7 @@ static const reason reasons[] = {
 };
 #define REASONS (sizeof reasons / sizeof *reasons)
 
-static long code_for(const reason *r, bool metal4)
-{
-    return metal4 ? r->code4 : r->code;
-}
+static long code_for(const reason *r, bool metal4) { return metal4 ? r->code4 : r->code; }
 
 static const reason *reason_of(unsigned number)
 {

@@ -24,10 +24,7 @@ struct sm_postbox {
 
 static long due_notifications;
 
-bool sm_notifications_settled(void)
-{
-    return __atomic_load_n(&due_notifications, __ATOMIC_ACQUIRE) == 0;
-}
+bool sm_notifications_settled(void) { return __atomic_load_n(&due_notifications, __ATOMIC_ACQUIRE) == 0; }
 
 /* -------------------------------------------------------------------------- listeners -- */
 
@@ -57,10 +54,7 @@ static void deliver(sm_notification *note)
     __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);
 }
 
-static void deliver_dispatched(void *note)
-{
-    deliver(note);
-}
+static void deliver_dispatched(void *note) { deliver(note); }
 
 /* Where the block runs: on the listener's dispatch queue if it has one. */
 static void hand_over(sm_notification *note)
@@ -123,10 +117,7 @@ static void post(sm_postbox *box, sm_notification *note)
 
 @implementation MTLSharedEventListener
 
-+ (sm_kind)softmetalKind
-{
-    return SM_LISTENER;
-}
++ (sm_kind)softmetalKind { return SM_LISTENER; }
 
 /* Lives as long as the process, so it is not counted. */
 static MTLSharedEventListener *shared_listener;
@@ -164,10 +155,7 @@ static void make_shared_listener(void)
     return self;
 }
 
-- (id)dispatchQueue
-{
-    return dispatch_queue;
-}
+- (id)dispatchQueue { return dispatch_queue; }
 
 - (void)dealloc
 {
@@ -184,10 +172,7 @@ static void make_shared_listener(void)
 
 /* ----------------------------------------------------------------------------- events -- */
 
-uint64_t sm_event_value(SoftMetalEvent *event)
-{
-    return __atomic_load_n(&event->value, __ATOMIC_ACQUIRE);
-}
+uint64_t sm_event_value(SoftMetalEvent *event) { return __atomic_load_n(&event->value, __ATOMIC_ACQUIRE); }
 
 /* Unlinks what `value` makes due. With the event's lock. */
 static sm_notification *take_due(SoftMetalEvent *event, uint64_t value)
@@ -243,10 +228,7 @@ static void raise_event(SoftMetalEvent *event, uint64_t value, bool by_device)
     sm_advance_operations();
 }
 
-void sm_event_raise(SoftMetalEvent *event, uint64_t value)
-{
-    raise_event(event, value, true);
-}
+void sm_event_raise(SoftMetalEvent *event, uint64_t value) { raise_event(event, value, true); }
 
 void softmetal_tell_listeners(void *shared_event)
 {
@@ -289,10 +271,7 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 
 @implementation SoftMetalEvent
 
-+ (sm_kind)softmetalKind
-{
-    return SM_EVENT;
-}
++ (sm_kind)softmetalKind { return SM_EVENT; }
 
 - (id)init
 {
@@ -302,30 +281,10 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
     return self;
 }
 
-- (id)device
-{
-    return device;
-}
+- (id)device { return device; }
 
-- (NSString *)label
-{
-    pthread_mutex_lock(&lock);
-    NSString *text = [label retain];
-    pthread_mutex_unlock(&lock);
-    id result = sm_handed_out(text);
-    [text release];
-    return result;
-}
-
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    pthread_mutex_lock(&lock);
-    NSString *old = label;
-    label = copy;
-    pthread_mutex_unlock(&lock);
-    [old release];
-}
+- (NSString *)label { return sm_label_under(&lock, &label); }
+- (void)setLabel:(NSString *)text { sm_set_label_under(&lock, &label, text); }
 
 /* Listeners of an event that goes away never run; their blocks are dropped. */
 - (void)dealloc
@@ -347,10 +306,7 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 
 @implementation SoftMetalSharedEvent
 
-+ (sm_kind)softmetalKind
-{
-    return SM_SHARED_EVENT;
-}
++ (sm_kind)softmetalKind { return SM_SHARED_EVENT; }
 
 - (uint64_t)signaledValue
 {

@@ -153,6 +153,9 @@ bool sm_has_pool(void);
 /* [[object retain] autorelease] for what a method hands to the program, NSString included. */
 id sm_handed_out(id object);
 NSString *sm_new_string(const char *text); /* +1 */
+/* The methods of a label that any thread may use. */
+NSString *sm_label_under(pthread_mutex_t *lock, NSString **label);
+void sm_set_label_under(pthread_mutex_t *lock, NSString **label, NSString *text);
 /* The methods of a label that one thread at a time uses. The class has `label`, and releases it in dealloc. */
 #define SM_HAS_LABEL                      \
     -(NSString *)label                    \
@@ -198,7 +201,6 @@ typedef struct sm_job sm_job;
 
 typedef enum sm_job_kind {
     SM_JOB_SCHEDULE,
-    SM_JOB_SCHEDULED,
     SM_JOB_COMPLETED,
     SM_JOB_HANDLER,
     SM_JOB_HANDLER_AGAIN
@@ -213,7 +215,6 @@ struct sm_job {
     uint64_t due;
     bool published; /* SM_JOB_COMPLETED: times and status are stored, the handlers have yet to run */
     bool late;      /* lets the next buffer's handlers pass */
-    bool delayed;   /* lets everything pass until it is due */
 };
 
 /* The part of a queue that its threads keep alive. */
@@ -233,7 +234,6 @@ struct sm_engine {
     unsigned stepped_handlers; /* running, on the manual clock */
     unsigned unsettled; /* committed buffers that Metal has not let go, less the parked ones */
     unsigned idle_workers, completers, idle_completers, waiting_jobs;
-    unsigned delayed_jobs; /* of the waiting ones */
     sm_job *first_job, *last_job;
     SoftMetalCommandBuffer *newest;                 /* living buffers, by age */
     SoftMetalCommandBuffer *line_first, *line_last; /* enqueued and not finished, in order */
@@ -316,7 +316,6 @@ typedef struct sm_recording {
 /* One encoder of a buffer with that option: what an error says about it. */
 typedef struct sm_pass {
     NSString *label;           /* +1; nil: it has none, or is open */
-    NSMutableArray *signposts; /* +1 */
     unsigned begins, ends;     /* how many commands of the buffer come before its first, and up to its last */
 } sm_pass;
 
@@ -329,7 +328,6 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     sm_engine *engine;
     sm_entry entry;
     unsigned long error_options;
-    id log_state;
     NSString *label;
 
     /* Until commit: the program's thread only. Then read by one worker. */
@@ -343,20 +341,18 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
        that of `worked`: the GPU's work comes before it. The times come with no order at all. */
     unsigned long status;
     unsigned worked;
-    double kernel_start, kernel_end, gpu_start, gpu_end;
+    double gpu_start, gpu_end;
 
     /* Guarded by the engine's lock. */
     unsigned long final_status;
     id error;
-    sm_blocks scheduled_blocks, completed_blocks;
-    uint32_t handler_lock; /* an os_unfair_lock: see the quirk handlers_under_lock */
+    sm_blocks completed_blocks;
     SoftMetalCommandBuffer *older, *newer; /* by age */
     SoftMetalCommandBuffer *line_next, *line_previous;
     pthread_cond_t changed;
     bool committed; /* also read without the lock */
     bool follows_failure; /* SM_ENTRY_SIGNAL: of the run before it */
     bool in_line, started, executed, finished; /* finished: the GPU's part is over */
-    bool scheduled_done; /* waitUntilScheduled may return */
     bool handlers_done;  /* waitUntilCompleted may return */
     int dispatched_waits; /* waitUntilCompleted in dispatched functions */
     bool counted;        /* among the outstanding */
@@ -374,7 +370,6 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     unsigned encoder_state_count;
     bool has_duration, hold, parked, lose, status_after, late, overlap, timing_out;
     uint64_t duration;
-    uint64_t handler_delay;
     unsigned hang; /* also a flag to interrupt waits */
 }
 - (double)GPUStartTime;
@@ -401,12 +396,11 @@ void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
 unsigned sm_commands_before_fault(SoftMetalCommandBuffer *buffer);
 
 /* Transitions. All take the engine's lock themselves unless they say otherwise. */
-void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once; posts the scheduled handlers */
+void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once */
 void sm_mark_started(SoftMetalCommandBuffer *buffer);   /* the GPU begins with it */
 id sm_execute(SoftMetalCommandBuffer *buffer);          /* does the work; the error (+1) or nil */
 void sm_finish(SoftMetalCommandBuffer *buffer);         /* the GPU's end; real clock: posts SM_JOB_COMPLETED */
 void sm_publish(SoftMetalCommandBuffer *buffer);        /* with the lock: times, then status */
-void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer);
 void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose);   /* real clock: all of them, then the end */
 void sm_run_handler(SoftMetalCommandBuffer *buffer, unsigned k);   /* manual clock */
 void sm_run_handler_again(SoftMetalCommandBuffer *buffer, unsigned k);
@@ -476,7 +470,6 @@ bool sm_notifications_settled(void);
     pthread_mutex_t lock; /* of what follows, and of the drawables' handlers */
     pthread_cond_t room;
     unsigned out;          /* drawables in use */
-    unsigned long numbers; /* drawables made */
     uint64_t last_shown;   /* the newest picture that showed a drawable of the layer */
 }
 @end
@@ -493,7 +486,6 @@ bool sm_notifications_settled(void);
 @public
     SoftMetalLayer *layer;     /* +1 */
     SoftMetalTexture *texture; /* +1 */
-    unsigned long number;
     double presented; /* atomic */
     sm_blocks handlers;
 }
@@ -539,7 +531,6 @@ Class sm_device_class(void); /* of the devices that programs find: SoftMetalDevi
 @public
     BOOL retains;
     unsigned long error_options;
-    id log_state;
 }
 @end
 
@@ -628,8 +619,7 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address);
 /* Apple's MTLCommandBufferEncoderInfo: an encoder of a buffer that failed. */
 @interface SoftMetalEncoderInfo : SoftMetalObject {
 @public
-    NSString *label;    /* +1 */
-    NSArray *signposts; /* +1 */
+    NSString *label; /* +1 */
     long error_state;
 }
 @end
@@ -644,8 +634,6 @@ SoftMetalError *sm_new_error_of_removal(bool metal4);                      /* +1
 void sm_check_reason(unsigned number, const char *what);                   /* aborts where Metal's code is not known */
 id sm_new_library(SoftMetalDevice *device, NSString *source, id *error);   /* +1; error +1 */
 id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function);  /* +1 */
-void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *block);
-void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block);
 
 extern NSString *const MTLCommandBufferErrorDomain, *const MTL4CommandQueueErrorDomain;
 extern NSString *const MTLCommandBufferEncoderInfoErrorKey;
@@ -667,7 +655,6 @@ extern NSString *const MTLCommandBufferEncoderInfoErrorKey;
     NSString *label;
     SoftMetalCommandBuffer4 *recorder; /* not retained; nil: no buffer records into it */
     unsigned long generation;          /* resets so far */
-    uint64_t size;
 }
 @end
 
@@ -796,7 +783,6 @@ softmetal_clock sm_clock(void);
 /* Whether this creation call must answer nil; counts it. */
 bool sm_creation_fails(void);
 bool sm_take_failure(sm_fault *fault); /* softmetal_fail_next, softmetal_fail_next_as */
-void sm_background_work(long change); /* compilations under way */
 
 void sm_registry_add(sm_engine *engine);
 void sm_registry_remove(sm_engine *engine);

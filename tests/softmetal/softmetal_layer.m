@@ -29,18 +29,9 @@ static void require_access(SoftMetalTexture *texture, const char *what)
 }
 
 @implementation SoftMetalTexture
-+ (sm_kind)softmetalKind
-{
-    return SM_TEXTURE;
-}
-- (unsigned long)width
-{
-    return width;
-}
-- (unsigned long)height
-{
-    return height;
-}
++ (sm_kind)softmetalKind { return SM_TEXTURE; }
+- (unsigned long)width { return width; }
+- (unsigned long)height { return height; }
 - (void)getBytes:(void *)bytes
      bytesPerRow:(unsigned long)pitch
       fromRegion:(sm_region)region
@@ -100,26 +91,10 @@ static double load_time(const double *time)
 }
 
 @implementation SoftMetalDrawable
-+ (sm_kind)softmetalKind
-{
-    return SM_DRAWABLE;
-}
-- (id)layer
-{
-    return layer;
-}
-- (id)texture
-{
-    return texture;
-}
-- (unsigned long)drawableID
-{
-    return number;
-}
-- (double)presentedTime
-{
-    return load_time(&presented);
-}
++ (sm_kind)softmetalKind { return SM_DRAWABLE; }
+- (id)layer { return layer; }
+- (id)texture { return texture; }
+- (double)presentedTime { return load_time(&presented); }
 - (void)addPresentedHandler:(id)block
 {
     SM_REQUIRE(block, NIL_ARGUMENT, "addPresentedHandler:");
@@ -208,14 +183,8 @@ void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown)
 /* ------------------------------------------------------------------------------ layer -- */
 
 @implementation SoftMetalLayer
-+ (sm_kind)softmetalKind
-{
-    return SM_LAYER;
-}
-+ (id)layer
-{
-    return [[[self alloc] init] autorelease];
-}
++ (sm_kind)softmetalKind { return SM_LAYER; }
++ (id)layer { return [[[self alloc] init] autorelease]; }
 - (id)init
 {
     if (!(self = [super init])) return nil;
@@ -225,10 +194,7 @@ void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown)
     most = 3;
     return self;
 }
-- (id)device
-{
-    return device;
-}
+- (id)device { return device; }
 - (void)setDevice:(id)one
 {
     if (one) sm_check_argument(one, [SoftMetalDevice class], "setDevice:");
@@ -240,18 +206,8 @@ void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown)
 {
     SM_REQUIRE(format == BGRA8, BAD_LAYER, "softmetal knows MTLPixelFormatBGRA8Unorm alone, not %lu", format);
 }
-- (void)setFramebufferOnly:(BOOL)only
-{
-    framebuffer_only = only;
-}
-- (void)setDrawableSize:(sm_extent)extent
-{
-    size = extent;
-}
-- (unsigned long)maximumDrawableCount
-{
-    return most;
-}
+- (void)setFramebufferOnly:(BOOL)only { framebuffer_only = only; }
+- (void)setDrawableSize:(sm_extent)extent { size = extent; }
 - (void)setMaximumDrawableCount:(unsigned long)count
 {
     SM_REQUIRE(count == 2 || count == 3, BAD_LAYER, "maximumDrawableCount %lu", count);
@@ -265,7 +221,7 @@ void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown)
     pthread_mutex_lock(&lock);
     while (out >= most && sm_now() < deadline) sm_cond_wait_until(&room, &lock, deadline);
     bool taken = out < most;
-    if (taken) out++, numbers++;
+    if (taken) out++;
     pthread_mutex_unlock(&lock);
     return taken;
 }
@@ -277,7 +233,6 @@ void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown)
     SoftMetalDrawable *drawable = [[SoftMetalDrawable alloc] init];
     drawable->layer = [self retain];
     drawable->texture = new_texture(self, (unsigned long)size.width, (unsigned long)size.height);
-    drawable->number = numbers;
     return [drawable autorelease];
 }
 

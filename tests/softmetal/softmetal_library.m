@@ -56,10 +56,7 @@ void softmetal_set_compile_time(uint64_t first_ns, uint64_t later_ns)
     __atomic_store_n(&later_compile_ns, later_ns, __ATOMIC_RELAXED);
 }
 
-uint64_t softmetal_compiles(void)
-{
-    return __atomic_load_n(&compiles, __ATOMIC_RELAXED);
-}
+uint64_t softmetal_compiles(void) { return __atomic_load_n(&compiles, __ATOMIC_RELAXED); }
 
 static void spend_compile_time(void)
 {
@@ -143,88 +140,11 @@ id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function)
     return pipeline;
 }
 
-/* --------------------------------------------------------------- compiling in the back -- */
-
-typedef struct compilation {
-    SoftMetalDevice *device; /* +1 */
-    id source;               /* text or function, +1 */
-    bool fails;
-    sm_block block;
-} compilation;
-
-typedef void (^compile_block)(id result, id error);
-
-static void answer(compilation *work, id result, id error)
-{
-    sm_block_check(&work->block);
-    ((compile_block)work->block.block)(result, error);
-    sm_block_drop(&work->block);
-    [result release];
-    [error release];
-    [work->source release];
-    [work->device release];
-    free(work);
-    sm_background_work(-1);
-}
-
-/* These threads give the program's handler no pool, as Metal promises none. */
-static void *library_main(void *argument)
-{
-    compilation *work = argument;
-    id error = nil;
-    id library = work->fails ? nil : sm_new_library(work->device, work->source, &error);
-    if (work->fails) error = sm_new_error(@"MTLLibraryErrorDomain", 2, @"Compiler encountered an internal error");
-    answer(work, library, error);
-    return NULL;
-}
-
-static void *pipeline_main(void *argument)
-{
-    compilation *work = argument;
-    id pipeline = work->fails ? nil : sm_new_pipeline(work->device, work->source);
-    id error = pipeline ? nil : sm_new_error(@"CompilerError", 2, @"Compiler encountered an internal error");
-    answer(work, pipeline, error);
-    return NULL;
-}
-
-static void start(void *(*body)(void *), SoftMetalDevice *device, id source, void *block)
-{
-    SM_REQUIRE(block, NIL_ARGUMENT, "completionHandler");
-    compilation *work = calloc(1, sizeof *work);
-    SM_REQUIRE(work, INTERNAL, "out of memory");
-    work->device = [device retain];
-    work->source = [source retain];
-    work->fails = sm_creation_fails();
-    work->block = sm_block_take(block);
-    sm_background_work(1);
-    sm_thread_start(body, work);
-}
-
-void sm_compile_library_later(SoftMetalDevice *device, NSString *source, void *block)
-{
-    start(library_main, device, source, block);
-}
-
-void sm_compile_pipeline_later(SoftMetalDevice *device, SoftMetalFunction *function, void *block)
-{
-    start(pipeline_main, device, function, block);
-}
-
 /* ---------------------------------------------------------------------------- classes -- */
 
 @implementation SoftMetalLibrary
-+ (sm_kind)softmetalKind
-{
-    return SM_LIBRARY;
-}
-- (id)device
-{
-    return device;
-}
-- (NSArray *)functionNames
-{
-    return sm_handed_out(names);
-}
++ (sm_kind)softmetalKind { return SM_LIBRARY; }
+- (id)device { return device; }
 SM_HAS_LABEL
 - (id)newFunctionWithName:(NSString *)name
 {
@@ -245,18 +165,9 @@ SM_HAS_LABEL
 @end
 
 @implementation SoftMetalFunction
-+ (sm_kind)softmetalKind
-{
-    return SM_FUNCTION;
-}
-- (id)device
-{
-    return device;
-}
-- (NSString *)name
-{
-    return sm_handed_out(name);
-}
++ (sm_kind)softmetalKind { return SM_FUNCTION; }
+- (id)device { return device; }
+- (NSString *)name { return sm_handed_out(name); }
 - (void)dealloc
 {
     [name release];
@@ -266,22 +177,10 @@ SM_HAS_LABEL
 @end
 
 @implementation SoftMetalPipeline
-+ (sm_kind)softmetalKind
-{
-    return SM_PIPELINE;
-}
-- (id)device
-{
-    return device;
-}
-- (unsigned long)maxTotalThreadsPerThreadgroup
-{
-    return 1024;
-}
-- (unsigned long)threadExecutionWidth
-{
-    return 32;
-}
++ (sm_kind)softmetalKind { return SM_PIPELINE; }
+- (id)device { return device; }
+- (unsigned long)maxTotalThreadsPerThreadgroup { return 1024; }
+- (unsigned long)threadExecutionWidth { return 32; }
 - (void)dealloc
 {
     SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "pipeline %p", (void *)self);

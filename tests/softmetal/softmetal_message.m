@@ -34,10 +34,7 @@ bool sm_hidden(SEL selector)
     return false;
 }
 
-static void show_all_selectors(void)
-{
-    __atomic_store_n(&hidden_count, 0, __ATOMIC_RELEASE);
-}
+static void show_all_selectors(void) { __atomic_store_n(&hidden_count, 0, __ATOMIC_RELEASE); }
 
 /* In front of the runtime's, with hidden selectors taken out. A wrapper's class says what it passes on. */
 BOOL sm_class_responds(Class cls, SEL selector) SM_SYMBOL("class_respondsToSelector");
@@ -52,10 +49,7 @@ BOOL sm_class_responds(Class cls, SEL selector)
 
 static const char *hidden_class;
 
-void softmetal_hide_class(const char *name)
-{
-    __atomic_store_n(&hidden_class, name, __ATOMIC_RELEASE);
-}
+void softmetal_hide_class(const char *name) { __atomic_store_n(&hidden_class, name, __ATOMIC_RELEASE); }
 
 /* In front of the runtime's, too. */
 id sm_class_named(const char *name) SM_SYMBOL("objc_getClass");
@@ -113,10 +107,7 @@ void sm_hook_before(id object, SEL selector)
     call_hook(SOFTMETAL_BEFORE, object, sel_getName(selector));
 }
 
-void sm_hook_after(id object, const char *selector)
-{
-    call_hook(SOFTMETAL_AFTER, object, selector);
-}
+void sm_hook_after(id object, const char *selector) { call_hook(SOFTMETAL_AFTER, object, selector); }
 
 void (*softmetal_before)(const char *name);
 
@@ -138,7 +129,7 @@ static struct {
     uint64_t count;
 } selectors[SELECTORS];
 
-static uint64_t messages, retain_calls;
+static uint64_t messages;
 static __thread uint64_t thread_messages;
 
 static uint64_t *counter_of(const void *id)
@@ -162,44 +153,27 @@ static void count_message(SEL selector)
     __atomic_fetch_add(counter_of(id_of(selector)), 1, __ATOMIC_RELAXED);
 }
 
-uint64_t softmetal_messages(void)
-{
-    return __atomic_load_n(&messages, __ATOMIC_RELAXED);
-}
-uint64_t softmetal_thread_messages(void)
-{
-    return thread_messages;
-}
+uint64_t softmetal_messages(void) { return __atomic_load_n(&messages, __ATOMIC_RELAXED); }
+uint64_t softmetal_thread_messages(void) { return thread_messages; }
 uint64_t softmetal_message_count(const char *selector)
 {
     return __atomic_load_n(counter_of(id_of(sel_registerName(selector))), __ATOMIC_RELAXED);
 }
 
-uint64_t softmetal_retain_count_calls(void)
-{
-    return __atomic_load_n(&retain_calls, __ATOMIC_RELAXED);
-}
-
 static void count_from_zero(void)
 {
     __atomic_store_n(&messages, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&retain_calls, 0, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < SELECTORS; i++) __atomic_store_n(&selectors[i].count, 0, __ATOMIC_RELAXED);
 }
 
 /* Each becomes a message: build.mk keeps clang from calling the function in its place. */
 id sm_retain(id object) SM_SYMBOL("objc_retain");
-id sm_retain(id object)
-{
-    __atomic_fetch_add(&retain_calls, 1, __ATOMIC_RELAXED);
-    return [object retain];
-}
+id sm_retain(id object) { return [object retain]; }
 
 void sm_release(id object) SM_SYMBOL("objc_release");
 void sm_release(id object)
 {
     SM_BEFORE("objc_release");
-    __atomic_fetch_add(&retain_calls, 1, __ATOMIC_RELAXED);
     [object release];
 }
 

@@ -54,10 +54,7 @@ static const char *const kind_names[SM_KINDS] = {
 
 static long live[SM_KINDS];
 
-void sm_count(sm_kind kind, long change)
-{
-    __atomic_fetch_add(&live[kind], change, __ATOMIC_RELAXED);
-}
+void sm_count(sm_kind kind, long change) { __atomic_fetch_add(&live[kind], change, __ATOMIC_RELAXED); }
 
 static long live_of_all_kinds(void)
 {
@@ -83,10 +80,7 @@ static void *quarantine[QUARANTINE];
 static unsigned long quarantine_next;
 static void *zombie_class;
 
-Class sm_zombie_class(void)
-{
-    return (Class)__atomic_load_n(&zombie_class, __ATOMIC_RELAXED);
-}
+Class sm_zombie_class(void) { return (Class)__atomic_load_n(&zombie_class, __ATOMIC_RELAXED); }
 
 static void become_zombie(id object)
 {
@@ -104,61 +98,28 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector)
 }
 
 @implementation SoftMetalZombie
-- (id)retain
-{
-    complain(self, _cmd);
-}
-- (oneway void)release
-{
-    sm_abort(SM_RULE_OVER_RELEASE, "release of the freed %p", (void *)self);
-}
-- (id)autorelease
-{
-    complain(self, _cmd);
-}
-- (NSUInteger)retainCount
-{
-    complain(self, _cmd);
-}
-- (BOOL)respondsToSelector:(SEL)selector
-{
-    complain(self, selector);
-}
+- (id)retain { complain(self, _cmd); }
+- (oneway void)release { sm_abort(SM_RULE_OVER_RELEASE, "release of the freed %p", (void *)self); }
+- (id)autorelease { complain(self, _cmd); }
+- (NSUInteger)retainCount { complain(self, _cmd); }
+- (BOOL)respondsToSelector:(SEL)selector { complain(self, selector); }
 - (BOOL)isKindOfClass:(Class)cls
 {
     (void)cls;
     complain(self, _cmd);
 }
-- (NSMethodSignature *)methodSignatureForSelector:(SEL)selector
-{
-    complain(self, selector);
-}
-- (void)forwardInvocation:(NSInvocation *)invocation
-{
-    complain(self, [invocation selector]);
-}
-- (void)doesNotRecognizeSelector:(SEL)selector
-{
-    complain(self, selector);
-}
-- (NSString *)description
-{
-    complain(self, _cmd);
-}
-- (NSUInteger)hash
-{
-    complain(self, _cmd);
-}
+- (NSMethodSignature *)methodSignatureForSelector:(SEL)selector { complain(self, selector); }
+- (void)forwardInvocation:(NSInvocation *)invocation { complain(self, [invocation selector]); }
+- (void)doesNotRecognizeSelector:(SEL)selector { complain(self, selector); }
+- (NSString *)description { complain(self, _cmd); }
+- (NSUInteger)hash { complain(self, _cmd); }
 @end
 
 /* ------------------------------------------------------------------------- the object -- */
 
 @implementation SoftMetalObject
 
-+ (sm_kind)softmetalKind
-{
-    sm_abort(SM_RULE_INTERNAL, "%s has no kind", class_getName(self));
-}
++ (sm_kind)softmetalKind { sm_abort(SM_RULE_INTERNAL, "%s has no kind", class_getName(self)); }
 
 + (id)allocWithZone:(NSZone *)zone
 {
@@ -170,10 +131,7 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector)
     return object;
 }
 
-+ (id)alloc
-{
-    return [self allocWithZone:NULL];
-}
++ (id)alloc { return [self allocWithZone:NULL]; }
 
 - (id)retain
 {
@@ -195,15 +153,9 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector)
     return [super autorelease];
 }
 
-- (NSUInteger)retainCount
-{
-    return (NSUInteger)__atomic_load_n(&refs, __ATOMIC_RELAXED);
-}
+- (NSUInteger)retainCount { return (NSUInteger)__atomic_load_n(&refs, __ATOMIC_RELAXED); }
 
-- (BOOL)respondsToSelector:(SEL)selector
-{
-    return sm_hidden(selector) ? NO : [super respondsToSelector:selector];
-}
+- (BOOL)respondsToSelector:(SEL)selector { return sm_hidden(selector) ? NO : [super respondsToSelector:selector]; }
 
 /* The subclasses release what they hold, then come here. NSObject's dealloc is left out: it would free
    the memory, which stays as a zombie. */
@@ -249,10 +201,27 @@ id sm_handed_out(id object)
     return [[object retain] autorelease];
 }
 
-NSString *sm_new_string(const char *text)
+NSString *sm_label_under(pthread_mutex_t *lock, NSString **label)
 {
-    return [[NSString alloc] initWithUTF8String:text];
+    pthread_mutex_lock(lock);
+    NSString *text = [*label retain];
+    pthread_mutex_unlock(lock);
+    id result = sm_handed_out(text);
+    [text release];
+    return result;
 }
+
+void sm_set_label_under(pthread_mutex_t *lock, NSString **label, NSString *text)
+{
+    NSString *copy = [text copy];
+    pthread_mutex_lock(lock);
+    NSString *old = *label;
+    *label = copy;
+    pthread_mutex_unlock(lock);
+    [old release];
+}
+
+NSString *sm_new_string(const char *text) { return [[NSString alloc] initWithUTF8String:text]; }
 
 /* ----------------------------------------------------------------------------- blocks -- */
 

@@ -22,18 +22,9 @@ static softmetal_timing timing_now = {.watchdog_ns = DEFAULT_WATCHDOG};
 static softmetal_chaos chaos_now;
 static softmetal_clock clock_now;
 
-void sm_timing(softmetal_timing *out)
-{
-    copy_words(out, &timing_now, sizeof *out);
-}
-void softmetal_get_timing(softmetal_timing *out)
-{
-    sm_timing(out);
-}
-void softmetal_set_timing(const softmetal_timing *timing)
-{
-    copy_words(&timing_now, timing, sizeof *timing);
-}
+void sm_timing(softmetal_timing *out) { copy_words(out, &timing_now, sizeof *out); }
+void softmetal_get_timing(softmetal_timing *out) { sm_timing(out); }
+void softmetal_set_timing(const softmetal_timing *timing) { copy_words(&timing_now, timing, sizeof *timing); }
 
 /* Words: read often, and without a lock. */
 typedef struct quirk_words {
@@ -49,14 +40,8 @@ softmetal_quirks sm_quirks(void)
     memcpy(&quirks, &read, sizeof quirks);
     return quirks;
 }
-bool sm_quirk_at(size_t offset)
-{
-    return __atomic_load_n((const bool *)&quirks_now + offset, __ATOMIC_RELAXED);
-}
-void softmetal_get_quirks(softmetal_quirks *out)
-{
-    *out = sm_quirks();
-}
+bool sm_quirk_at(size_t offset) { return __atomic_load_n((const bool *)&quirks_now + offset, __ATOMIC_RELAXED); }
+void softmetal_get_quirks(softmetal_quirks *out) { *out = sm_quirks(); }
 void softmetal_set_quirks(const softmetal_quirks *quirks)
 {
     quirk_words given = {{0}};
@@ -81,52 +66,30 @@ void softmetal_set_chaos(const softmetal_chaos *chaos)
     __atomic_store_n(&chaos_now.overlap_per_mille, chaos->overlap_per_mille, __ATOMIC_RELAXED);
 }
 
-softmetal_clock sm_clock(void)
-{
-    return __atomic_load_n(&clock_now, __ATOMIC_RELAXED);
-}
-void softmetal_set_clock(softmetal_clock clock)
-{
-    __atomic_store_n(&clock_now, clock, __ATOMIC_RELAXED);
-}
+softmetal_clock sm_clock(void) { return __atomic_load_n(&clock_now, __ATOMIC_RELAXED); }
+void softmetal_set_clock(softmetal_clock clock) { __atomic_store_n(&clock_now, clock, __ATOMIC_RELAXED); }
 
 /* -------------------------------------------------------------------- creations that fail -- */
 
-static unsigned creations, failing_creation, failing_too;
-static bool failing_persistent, failing_too_persistent;
+static unsigned creations, failing_creation;
+static bool failing_persistent;
 
 void softmetal_fail_creation(unsigned n, bool persistent)
 {
     __atomic_store_n(&failing_creation, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&failing_too, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&creations, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&failing_persistent, persistent, __ATOMIC_RELAXED);
     __atomic_store_n(&failing_creation, n, __ATOMIC_RELEASE);
 }
 
-void softmetal_fail_creation_too(unsigned n, bool persistent)
-{
-    __atomic_store_n(&failing_too_persistent, persistent, __ATOMIC_RELAXED);
-    __atomic_store_n(&failing_too, n, __ATOMIC_RELEASE);
-}
-
-unsigned softmetal_creations(void)
-{
-    return __atomic_load_n(&creations, __ATOMIC_RELAXED);
-}
-
-static bool is_the_one(unsigned number, unsigned chosen, const bool *persistent)
-{
-    if (chosen == 0) return false;
-    return number == chosen || (number > chosen && __atomic_load_n(persistent, __ATOMIC_RELAXED));
-}
+unsigned softmetal_creations(void) { return __atomic_load_n(&creations, __ATOMIC_RELAXED); }
 
 bool sm_creation_fails(void)
 {
     unsigned chosen = __atomic_load_n(&failing_creation, __ATOMIC_RELAXED);
-    unsigned too = __atomic_load_n(&failing_too, __ATOMIC_RELAXED);
     unsigned number = __atomic_add_fetch(&creations, 1, __ATOMIC_RELAXED);
-    return is_the_one(number, chosen, &failing_persistent) || is_the_one(number, too, &failing_too_persistent);
+    if (chosen == 0) return false;
+    return number == chosen || (number > chosen && __atomic_load_n(&failing_persistent, __ATOMIC_RELAXED));
 }
 
 static unsigned failures_left;
@@ -141,10 +104,7 @@ static void fail_next(unsigned n, long code, bool has_number)
     __atomic_store_n(&failures_left, n, __ATOMIC_RELEASE);
 }
 
-void softmetal_fail_next(unsigned n, long code)
-{
-    fail_next(n, code, false);
-}
+void softmetal_fail_next(unsigned n, long code) { fail_next(n, code, false); }
 
 void softmetal_fail_next_as(unsigned n, unsigned reason)
 {
@@ -218,10 +178,7 @@ static void unlock(SoftMetalCommandBuffer *buffer)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static NSString *new_string_or_nil(const char *text)
-{
-    return text ? sm_new_string(text) : nil;
-}
+static NSString *new_string_or_nil(const char *text) { return text ? sm_new_string(text) : nil; }
 
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text)
 {
@@ -281,26 +238,13 @@ static void set_hang(void *command_buffer, unsigned hang, const char *what)
     unlock(buffer);
 }
 
-void softmetal_hang(void *command_buffer)
-{
-    set_hang(command_buffer, 1, "softmetal_hang");
-}
-void softmetal_unhang(void *command_buffer)
-{
-    set_hang(command_buffer, 0, "softmetal_unhang");
-}
+void softmetal_hang(void *command_buffer) { set_hang(command_buffer, 1, "softmetal_hang"); }
+void softmetal_unhang(void *command_buffer) { set_hang(command_buffer, 0, "softmetal_unhang"); }
 
 void softmetal_hold_handlers(void *command_buffer)
 {
     SoftMetalCommandBuffer *buffer = lock_unhandled(command_buffer, "softmetal_hold_handlers");
     buffer->hold = true;
-    unlock(buffer);
-}
-
-void softmetal_delay_handlers(void *command_buffer, uint64_t ns)
-{
-    SoftMetalCommandBuffer *buffer = lock_unfinished(command_buffer, "softmetal_delay_handlers");
-    buffer->handler_delay = ns;
     unlock(buffer);
 }
 
@@ -338,12 +282,6 @@ void softmetal_deliver(void *command_buffer)
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static sm_engine *engines;
-static long background_work;
-
-void sm_background_work(long change)
-{
-    __atomic_fetch_add(&background_work, change, __ATOMIC_RELEASE);
-}
 
 void sm_registry_add(sm_engine *engine)
 {
@@ -420,16 +358,9 @@ static bool engine_is_settled(sm_engine *engine, void *unused)
 
 static uint64_t activity;
 
-void sm_note_activity(void)
-{
-    __atomic_fetch_add(&activity, 1, __ATOMIC_RELAXED);
-}
+void sm_note_activity(void) { __atomic_fetch_add(&activity, 1, __ATOMIC_RELAXED); }
 
-static bool listeners_settled(void)
-{
-    return sm_notifications_settled() && sm_dispatch_settled() &&
-           __atomic_load_n(&background_work, __ATOMIC_ACQUIRE) == 0;
-}
+static bool listeners_settled(void) { return sm_notifications_settled() && sm_dispatch_settled(); }
 
 /* Work goes round: a handler dispatches a function that commits. It must not slip past behind the look. */
 static bool settled(void)
@@ -439,15 +370,9 @@ static bool settled(void)
            __atomic_load_n(&activity, __ATOMIC_SEQ_CST) == before;
 }
 
-bool softmetal_settle(uint64_t timeout_ns)
-{
-    return poll_until(settled, timeout_ns);
-}
+bool softmetal_settle(uint64_t timeout_ns) { return poll_until(settled, timeout_ns); }
 
-bool softmetal_settle_listeners(uint64_t timeout_ns)
-{
-    return poll_until(listeners_settled, timeout_ns);
-}
+bool softmetal_settle_listeners(uint64_t timeout_ns) { return poll_until(listeners_settled, timeout_ns); }
 
 bool softmetal_dispatched(uint64_t timeout_ns)
 {
@@ -467,17 +392,13 @@ static bool require_no_work(sm_engine *engine, void *unused)
     return true;
 }
 
-/* Handlers that the test held and never delivered are lost, and those whose delay is not over. */
+/* Handlers that the test held and never delivered are lost. */
 static bool lose_parked(sm_engine *engine, void *unused)
 {
     (void)unused;
-    for (sm_job *job = engine->first_job; job; job = job->next)
-        if (job->delayed) job->due = 0;
-    pthread_cond_broadcast(&engine->jobs_changed);
     for (SoftMetalCommandBuffer *b = engine->newest; b; b = b->older) {
-        if (b->handlers_done || !(b->hold || b->handler_delay > 0)) continue;
+        if (b->handlers_done || !b->hold) continue;
         b->lose = true;
-        b->handler_delay = 0;
         unpark(b);
     }
     return true;
@@ -516,10 +437,7 @@ static bool engine_is_alive(sm_engine *engine, void *unused)
     return !engine->dying;
 }
 
-static bool at_rest(void)
-{
-    return settled() && sm_for_each_engine(engine_is_alive, NULL);
-}
+static bool at_rest(void) { return settled() && sm_for_each_engine(engine_is_alive, NULL); }
 
 static bool readmit_device(sm_engine *engine, void *unused)
 {

@@ -28,22 +28,13 @@ void sm_pool_pop(void *token)
     [pools[pool_count] release];
 }
 
-unsigned sm_pools(void)
-{
-    return pool_count;
-}
+unsigned sm_pools(void) { return pool_count; }
 
 #ifdef __APPLE__
 /* Frameworks, and threads of the system's libdispatch, have pools that do not come through here, and the runtime does
    not say whether there is one. */
-bool sm_has_pool(void)
-{
-    return true;
-}
+bool sm_has_pool(void) { return true; }
 #else
 /* Pools that the program makes by hand count too. */
-bool sm_has_pool(void)
-{
-    return pool_count > 0 || [NSAutoreleasePool currentPool] != nil;
-}
+bool sm_has_pool(void) { return pool_count > 0 || [NSAutoreleasePool currentPool] != nil; }
 #endif

@@ -83,35 +83,14 @@ void sm_engine_pump(sm_engine *engine)
 
 static __thread sm_engine *engine_of_running_handler;
 
-sm_engine *sm_engine_of_running_handler(void)
-{
-    return engine_of_running_handler;
-}
+sm_engine *sm_engine_of_running_handler(void) { return engine_of_running_handler; }
 
-/* The first job that is not late; when there is none, the first one. Not one that is delayed. */
-static sm_job *next_in_order(sm_engine *engine)
-{
-    sm_job *first = NULL;
-    for (sm_job *job = engine->first_job; job; job = job->next) {
-        if (job->delayed) continue;
-        if (!job->late) return job;
-        if (!first) first = job;
-    }
-    return first;
-}
-
-static sm_job *next_delayed(sm_engine *engine)
-{
-    sm_job *next = NULL;
-    for (sm_job *job = engine->first_job; job && engine->delayed_jobs > 0; job = job->next)
-        if (job->delayed && (!next || job->due < next->due)) next = job;
-    return next;
-}
-
+/* The first job that is not late; when there is none, the first one. */
 static sm_job *next_job(sm_engine *engine)
 {
-    sm_job *job = next_in_order(engine), *delayed = next_delayed(engine);
-    return delayed && (!job || delayed->due < job->due) ? delayed : job;
+    sm_job *job = engine->first_job;
+    while (job && job->late) job = job->next;
+    return job ? job : engine->first_job;
 }
 
 static void unlink_job(sm_engine *engine, sm_job *job)
@@ -124,7 +103,6 @@ static void unlink_job(sm_engine *engine, sm_job *job)
         engine->first_job = job->next;
     if (engine->last_job == job) engine->last_job = previous;
     engine->waiting_jobs--;
-    if (job->delayed) engine->delayed_jobs--;
 }
 
 /* The next buffer's handlers have run: the late ones have been overtaken and are due. */
@@ -146,10 +124,9 @@ static bool complete_buffer(sm_engine *engine, sm_job *job)
         sm_timing(&timing);
         job->published = true;
         sm_publish(buffer);
-        job->delayed = buffer->handler_delay > 0;
-        job->late = buffer->late && !job->delayed;
-        if (job->delayed || job->late) {
-            job->due = sm_after(sm_now(), job->delayed ? buffer->handler_delay : 2 * SM_MILLISECOND);
+        job->late = buffer->late;
+        if (job->late) {
+            job->due = sm_after(sm_now(), 2 * SM_MILLISECOND);
             sm_engine_post(engine, job);
             return false;
         }
@@ -182,7 +159,6 @@ static bool run_job(sm_engine *engine, sm_job *job)
     pthread_mutex_unlock(&engine->lock);
     switch (job->kind) {
     case SM_JOB_SCHEDULE: sm_mark_scheduled(job->buffer); break;
-    case SM_JOB_SCHEDULED: sm_run_scheduled_handlers(job->buffer); break;
     case SM_JOB_HANDLER: sm_run_handler(job->buffer, job->handler); break;
     case SM_JOB_HANDLER_AGAIN: sm_run_handler_again(job->buffer, job->handler); break;
     case SM_JOB_COMPLETED: break;
@@ -234,7 +210,6 @@ void sm_engine_post(sm_engine *engine, sm_job *job)
         engine->first_job = job;
     engine->last_job = job;
     engine->waiting_jobs++;
-    if (job->delayed) engine->delayed_jobs++;
     bool serial = engine->clock == SOFTMETAL_REAL;
     bool enough = serial ? engine->completers > 0 : engine->waiting_jobs <= engine->idle_completers;
     if (!enough) start_completer(engine);
@@ -261,10 +236,7 @@ sm_engine *sm_engine_new(SoftMetalDevice *device, unsigned limit)
     return engine;
 }
 
-void sm_engine_retain(sm_engine *engine)
-{
-    __atomic_fetch_add(&engine->refs, 1, __ATOMIC_RELAXED);
-}
+void sm_engine_retain(sm_engine *engine) { __atomic_fetch_add(&engine->refs, 1, __ATOMIC_RELAXED); }
 
 /* The registry counts too: an engine it lists must not go away under a reader. */
 void sm_engine_release(sm_engine *engine)
@@ -334,20 +306,9 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
 
 @implementation SoftMetalAnyQueue
 
-- (id)device
-{
-    return device;
-}
+- (id)device { return device; }
 
-- (NSString *)label
-{
-    pthread_mutex_lock(&engine->lock);
-    NSString *text = [label retain];
-    pthread_mutex_unlock(&engine->lock);
-    id result = sm_handed_out(text);
-    [text release];
-    return result;
-}
+- (NSString *)label { return sm_label_under(&engine->lock, &label); }
 
 - (void)dealloc
 {
@@ -361,10 +322,7 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
 
 @implementation SoftMetalQueue
 
-+ (sm_kind)softmetalKind
-{
-    return SM_QUEUE;
-}
++ (sm_kind)softmetalKind { return SM_QUEUE; }
 
 - (id)commandBuffer
 {
@@ -374,10 +332,7 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
     return buffer;
 }
 
-- (id)commandBufferWithUnretainedReferences
-{
-    return make_buffer(self, false);
-}
+- (id)commandBufferWithUnretainedReferences { return make_buffer(self, false); }
 
 - (id)commandBufferWithDescriptor:(id)descriptor
 {
@@ -385,67 +340,24 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
     MTLCommandBufferDescriptor *wanted = descriptor;
     SoftMetalCommandBuffer *buffer = make_buffer(self, wanted->retains);
     if (buffer) buffer->error_options = wanted->error_options;
-    if (buffer) buffer->log_state = [wanted->log_state retain];
     return buffer;
 }
 
-- (void)setLabel:(NSString *)text
-{
-    NSString *copy = [text copy];
-    pthread_mutex_lock(&engine->lock);
-    NSString *old = label;
-    label = copy;
-    pthread_mutex_unlock(&engine->lock);
-    [old release];
-}
-
-- (void)insertDebugCaptureBoundary
-{
-}
+- (void)setLabel:(NSString *)text { sm_set_label_under(&engine->lock, &label, text); }
 
 @end
 
 @implementation MTLCommandBufferDescriptor
-+ (sm_kind)softmetalKind
-{
-    return SM_DESCRIPTOR;
-}
++ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
 - (id)init
 {
     if ((self = [super init])) retains = YES;
     return self;
 }
-- (BOOL)retainedReferences
-{
-    return retains;
-}
-- (void)setRetainedReferences:(BOOL)wanted
-{
-    retains = wanted;
-}
-- (unsigned long)errorOptions
-{
-    return error_options;
-}
-- (void)setErrorOptions:(unsigned long)options
-{
-    error_options = options;
-}
-- (id)logState
-{
-    return log_state;
-}
-- (void)setLogState:(id)state
-{
-    [state retain];
-    [log_state release];
-    log_state = state;
-}
-- (void)dealloc
-{
-    [log_state release];
-    [super dealloc];
-}
+- (BOOL)retainedReferences { return retains; }
+- (void)setRetainedReferences:(BOOL)wanted { retains = wanted; }
+- (unsigned long)errorOptions { return error_options; }
+- (void)setErrorOptions:(unsigned long)options { error_options = options; }
 @end
 
 unsigned softmetal_outstanding(void *command_queue)
@@ -492,7 +404,4 @@ void *softmetal_buffer_at(void *command_queue, unsigned k)
     return buffer;
 }
 
-void *softmetal_last_buffer(void *command_queue)
-{
-    return softmetal_buffer_at(command_queue, 0);
-}
+void *softmetal_last_buffer(void *command_queue) { return softmetal_buffer_at(command_queue, 0); }

@@ -11,22 +11,10 @@
 /* --------------------------------------------------------------------------- feedback -- */
 
 @implementation SoftMetalFeedback
-+ (sm_kind)softmetalKind
-{
-    return SM_FEEDBACK;
-}
-- (id)error
-{
-    return sm_handed_out(error);
-}
-- (double)GPUStartTime
-{
-    return gpu_start;
-}
-- (double)GPUEndTime
-{
-    return gpu_end;
-}
++ (sm_kind)softmetalKind { return SM_FEEDBACK; }
+- (id)error { return sm_handed_out(error); }
+- (double)GPUStartTime { return gpu_start; }
+- (double)GPUEndTime { return gpu_end; }
 - (void)dealloc
 {
     [error release];
@@ -71,10 +59,7 @@ static void enter_options(MTL4CommitOptions *options, const char *what)
     SM_REQUIRE(!__atomic_exchange_n(&options->busy, true, __ATOMIC_RELAXED), OPTIONS_SHARED, "%s", what);
 }
 
-static void leave_options(MTL4CommitOptions *options)
-{
-    __atomic_store_n(&options->busy, false, __ATOMIC_RELAXED);
-}
+static void leave_options(MTL4CommitOptions *options) { __atomic_store_n(&options->busy, false, __ATOMIC_RELAXED); }
 
 void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run)
 {
@@ -90,10 +75,7 @@ void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run)
 }
 
 @implementation MTL4CommitOptions
-+ (sm_kind)softmetalKind
-{
-    return SM_COMMIT_OPTIONS;
-}
++ (sm_kind)softmetalKind { return SM_COMMIT_OPTIONS; }
 - (id)init
 {
     if (!(self = [super init]) || !sm_creation_fails()) return self;
@@ -287,10 +269,7 @@ void *softmetal_last_signalled(void *command_queue)
 
 @implementation SoftMetalQueue4
 
-+ (sm_kind)softmetalKind
-{
-    return SM_QUEUE4;
-}
++ (sm_kind)softmetalKind { return SM_QUEUE4; }
 
 - (void)commit:(const id *)buffers count:(unsigned long)count
 {
@@ -325,14 +304,8 @@ void *softmetal_last_signalled(void *command_queue)
     hook_after(self, sent, "waitForEvent:value:");
 }
 
-- (void)addResidencySet:(id)set
-{
-    SM_REQUIRE(set, NIL_ARGUMENT, "addResidencySet:");
-}
-- (void)removeResidencySet:(id)set
-{
-    SM_REQUIRE(set, NIL_ARGUMENT, "removeResidencySet:");
-}
+- (void)addResidencySet:(id)set { SM_REQUIRE(set, NIL_ARGUMENT, "addResidencySet:"); }
+- (void)removeResidencySet:(id)set { SM_REQUIRE(set, NIL_ARGUMENT, "removeResidencySet:"); }
 
 - (void)dealloc
 {
@@ -343,19 +316,10 @@ void *softmetal_last_signalled(void *command_queue)
 @end
 
 @implementation MTL4CommandQueueDescriptor
-+ (sm_kind)softmetalKind
-{
-    return SM_DESCRIPTOR;
-}
++ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
 SM_HAS_LABEL
-- (id)feedbackQueue
-{
-    return feedback_queue;
-}
-- (void)setFeedbackQueue:(id)queue
-{
-    feedback_queue = queue;
-}
+- (id)feedbackQueue { return feedback_queue; }
+- (void)setFeedbackQueue:(id)queue { feedback_queue = queue; }
 - (void)dealloc
 {
     [label release];
@@ -381,10 +345,7 @@ static id new_queue(SoftMetalDevice *device, NSString *label, id feedback_queue)
 
 @implementation SoftMetalDevice (Queue4)
 
-- (id)newMTL4CommandQueue
-{
-    return new_queue(self, nil, nil);
-}
+- (id)newMTL4CommandQueue { return new_queue(self, nil, nil); }
 
 - (id)newMTL4CommandQueueWithDescriptor:(id)descriptor error:(id *)error
 {

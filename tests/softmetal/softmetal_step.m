@@ -29,9 +29,6 @@ static void schedule(SoftMetalCommandBuffer *buffer, const char *what)
 {
     SM_REQUIRE(status_of(buffer) == SM_COMMITTED, STEP_NOT_DUE, "%s: the status is %lu", what, status_of(buffer));
     sm_mark_scheduled(buffer);
-    pthread_mutex_lock(&buffer->engine->lock);
-    while (!buffer->scheduled_done) pthread_cond_wait(&buffer->changed, &buffer->engine->lock);
-    pthread_mutex_unlock(&buffer->engine->lock);
 }
 
 static bool is_held_signal(SoftMetalCommandBuffer *entry)
@@ -109,7 +106,6 @@ void softmetal_complete(void *command_buffer)
     complete(buffer, "softmetal_complete");
     end_step(buffer);
 }
-
 
 /* ----------------------------------------------------------------------- the handlers -- */
 
@@ -193,35 +189,11 @@ void softmetal_call_handler_again(void *command_buffer, unsigned k)
     pthread_mutex_lock(&buffer->engine->lock);
     require_handler(buffer, k, what);
     SM_REQUIRE(buffer->completed_blocks.items[k].state == SM_BLOCK_RAN, STEP_NOT_DUE,
-               "%s: handler %u has not run, or is released", what, k);
+               "%s: handler %u has not run", what, k);
     buffer->completed_blocks.items[k].state = SM_BLOCK_RUNNING;
     post_handler(buffer, k, SM_JOB_HANDLER_AGAIN);
     wait_for_state(buffer, k, SM_BLOCK_RAN);
     pthread_mutex_unlock(&buffer->engine->lock);
-    end_step(buffer);
-}
-
-static bool every_block_is_released(SoftMetalCommandBuffer *buffer)
-{
-    for (unsigned k = 0; k < buffer->completed_blocks.count; k++)
-        if (buffer->completed_blocks.items[k].state != SM_BLOCK_RELEASED) return false;
-    return true;
-}
-
-void softmetal_release_block(void *command_buffer, unsigned k)
-{
-    static const char what[] = "softmetal_release_block";
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
-    pthread_mutex_lock(&buffer->engine->lock);
-    require_handler(buffer, k, what);
-    sm_block *held = &buffer->completed_blocks.items[k];
-    SM_REQUIRE(held->state == SM_BLOCK_RAN, STEP_NOT_DUE, "%s: handler %u has not run, or is released", what, k);
-    sm_block taken = *held;
-    held->state = SM_BLOCK_RELEASED;
-    bool last = every_block_is_released(buffer);
-    pthread_mutex_unlock(&buffer->engine->lock);
-    sm_block_drop(&taken); /* runs the program's dispose helper: no lock */
-    if (last) sm_let_go(buffer);
     end_step(buffer);
 }
 

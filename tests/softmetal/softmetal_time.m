@@ -14,10 +14,7 @@ uint64_t sm_now(void)
 #endif
 }
 
-uint64_t sm_after(uint64_t now, uint64_t delay)
-{
-    return delay > SM_FOREVER - now ? SM_FOREVER : now + delay;
-}
+uint64_t sm_after(uint64_t now, uint64_t delay) { return delay > SM_FOREVER - now ? SM_FOREVER : now + delay; }
 
 void sm_pause(void)
 {
@@ -133,10 +130,7 @@ void sm_sleep_precisely(uint64_t duration)
 /* A counter stepped atomically and then scrambled: threads share the sequence without a lock. */
 static uint64_t random_state = 1;
 
-void softmetal_set_seed(uint64_t seed)
-{
-    __atomic_store_n(&random_state, seed, __ATOMIC_RELAXED);
-}
+void softmetal_set_seed(uint64_t seed) { __atomic_store_n(&random_state, seed, __ATOMIC_RELAXED); }
 
 uint64_t sm_random(void)
 {
@@ -154,7 +148,4 @@ uint64_t sm_draw(softmetal_range range)
     return span == UINT64_MAX ? sm_random() : range.min_ns + sm_random() % (span + 1);
 }
 
-bool sm_chance(unsigned per_mille)
-{
-    return per_mille > 0 && sm_random() % 1000 < per_mille;
-}
+bool sm_chance(unsigned per_mille) { return per_mille > 0 && sm_random() % 1000 < per_mille; }
