@@ -1,5 +1,4 @@
-/* counts.c - what the calls of one version of gpusync.h cost, in instructions: compiled once with the header of
-   tests/next and once with the one at the top
+/* counts.c - what the calls of gpusync.h cost, in instructions
 
    Under valgrind --tool=callgrind, which is given the functions to collect (counts.sh does that):
      counts calls   one dump for each scenario, of the calls alone
@@ -38,34 +37,11 @@ static void must(bool condition, const char *what)
 }
 #define ok(call) must((call) == GPUSYNC_OK, #call)
 
-/* What the two versions call differently. */
 static void *open_buffer(gpusync_queue *queue)
 {
     void *buffer = NULL;
-#if GPUSYNC_VERSION >= 500
     ok(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer));
-#else
-    ok(gpusync_command_buffer(queue, NULL, &buffer));
-#endif
     return buffer;
-}
-
-static gpusync_result poll_of(gpusync_queue *queue, gpusync_ticket ticket)
-{
-#if GPUSYNC_VERSION >= 500
-    return gpusync_poll(queue, ticket, NULL);
-#else
-    return gpusync_poll(queue, ticket);
-#endif
-}
-
-static gpusync_result wait_for(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns)
-{
-#if GPUSYNC_VERSION >= 500
-    return gpusync_wait(queue, ticket, timeout_ns, NULL);
-#else
-    return gpusync_wait_ex(queue, ticket, timeout_ns, NULL);
-#endif
 }
 
 static void finish(gpusync_queue *queue)
@@ -105,7 +81,7 @@ static gpusync_queue *drained_queue(void)
     for (i = 0; i < REPEAT; i++)
         ok(gpusync_commit(queue, open_buffer(queue), NULL));
     finish(queue);
-    ok(wait_for(queue, GPUSYNC_EVERYTHING, 0));
+    ok(gpusync_wait(queue, GPUSYNC_EVERYTHING, 0, NULL));
     return queue;
 }
 
@@ -139,7 +115,7 @@ static void run_polls(void)
     for (i = 0; i <= REPEAT; i++) {
         if (i == 1) /* the first one binds symbols and caches */
             CALLGRIND_ZERO_STATS;
-        must(poll_of(queue, ticket) == GPUSYNC_NOT_READY, "the work runs");
+        must(gpusync_poll(queue, ticket, NULL) == GPUSYNC_NOT_READY, "the work runs");
     }
     CALLGRIND_DUMP_STATS_AT("poll");
     finish(queue);
@@ -190,7 +166,7 @@ static void run_submissions(void)
         finish(producer);
         finish(consumer);
     }
-    ok(wait_for(consumer, GPUSYNC_EVERYTHING, 0));
+    ok(gpusync_wait(consumer, GPUSYNC_EVERYTHING, 0, NULL));
     ok(gpusync_queue_destroy(producer));
     ok(gpusync_queue_destroy(consumer));
     ok(gpusync_timeline_destroy(before));
@@ -209,7 +185,7 @@ static void run_whole(void)
         if (i == REPEAT) /* the first ones make waiters */
             CALLGRIND_ZERO_STATS;
         ok(gpusync_commit(parked_on, open_buffer(parked_on), &ticket));
-        ok(wait_for(parked_on, ticket, GPUSYNC_FOREVER));
+        ok(gpusync_wait(parked_on, ticket, GPUSYNC_FOREVER, NULL));
     }
     CALLGRIND_DUMP_STATS_AT("whole");
     ok(gpusync_queue_destroy(parked_on));
