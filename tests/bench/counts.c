@@ -5,22 +5,11 @@
      counts whole   one dump of all that a command buffer's life costs
 
    The manual clock, so that nothing else runs and every run counts the same. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <gpusync.h>
-#include "metal.h"
-#include "softmetal.h"
-
-#if defined(__has_include)
-#if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
-#endif
-#endif
-#ifndef CALLGRIND_ZERO_STATS
-#error "counts.c needs valgrind's headers"
-#endif
+#include "common.h"
 
 #define REPEAT 50u
 #define SUBMITTED 30u /* in flight at a time */
@@ -28,59 +17,23 @@
 static gpusync_device *device;
 static gpusync_queue *parked_on; /* a wait of this thread sleeps for its work, which ends in the park hook */
 
-static void must(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    printf("counts: failed: %s\n", what);
-    exit(1);
-}
-#define ok(call) must((call) == GPUSYNC_OK, #call)
-
-static void *open_buffer(gpusync_queue *queue)
-{
-    void *buffer = NULL;
-    ok(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer));
-    return buffer;
-}
-
-static void finish(gpusync_queue *queue)
-{
-    softmetal_finish_queue(gpusync_queue_metal(queue));
-}
-
 static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    (void)user;
-    (void)waiter;
-    (void)deadline_ns;
-    finish(parked_on);
+    finish_queue(parked_on);
 }
 
 static void unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
-    (void)waiter;
-}
-
-static gpusync_queue *open_queue(void)
-{
-    gpusync_queue *queue;
-    gpusync_queue_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.max_command_buffer_count = 4 * REPEAT;
-    ok(gpusync_queue_create(device, &desc, &queue));
-    return queue;
 }
 
 /* A queue that has worked, and is drained: what is made at the first use is there. */
 static gpusync_queue *drained_queue(void)
 {
-    gpusync_queue *queue = open_queue();
+    gpusync_queue *queue = queue_of(device, 4 * REPEAT);
     unsigned i;
     for (i = 0; i < REPEAT; i++)
         ok(gpusync_commit(queue, open_buffer(queue), NULL));
-    finish(queue);
+    finish_queue(queue);
     ok(gpusync_wait(queue, GPUSYNC_EVERYTHING, 0, NULL));
     return queue;
 }
@@ -100,7 +53,7 @@ static void run_commits(bool foreign)
     }
     CALLGRIND_DUMP_STATS_AT(foreign ? "commit_foreign" : "commit");
     CALLGRIND_ZERO_STATS;
-    finish(queue);
+    finish_queue(queue);
     CALLGRIND_DUMP_STATS_AT(foreign ? "handler_foreign" : "handler");
     must(gpusync_in_flight(queue) == 0, "all handlers have run");
     ok(gpusync_queue_destroy(queue));
@@ -118,7 +71,7 @@ static void run_polls(void)
         must(gpusync_poll(queue, ticket, NULL) == GPUSYNC_NOT_READY, "the work runs");
     }
     CALLGRIND_DUMP_STATS_AT("poll");
-    finish(queue);
+    finish_queue(queue);
     ok(gpusync_queue_destroy(queue));
 }
 
@@ -132,8 +85,8 @@ void count_submit(gpusync_queue *queue, const gpusync_submission *submission)
 
 static void run_submissions(void)
 {
-    gpusync_queue *producer = open_queue();
-    gpusync_queue *consumer = open_queue();
+    gpusync_queue *producer = queue_of(device, 4 * REPEAT);
+    gpusync_queue *consumer = queue_of(device, 4 * REPEAT);
     gpusync_timeline *before;
     gpusync_timeline *after;
     uint64_t value = 0;
@@ -163,8 +116,8 @@ static void run_submissions(void)
             must(metal_status(work) >= 2, "the work is sent, not held");
         }
         CALLGRIND_DUMP_STATS_AT(round ? "submit" : "warm");
-        finish(producer);
-        finish(consumer);
+        finish_queue(producer);
+        finish_queue(consumer);
     }
     ok(gpusync_wait(consumer, GPUSYNC_EVERYTHING, 0, NULL));
     ok(gpusync_queue_destroy(producer));

@@ -25,18 +25,18 @@ cancel            1.5 100,400,1000 cancel_held with n works
 abandon           2.0 100,400,1000 abandon with n works, half of them held: each leaves a list from behind those sent
 poll              9.0 100,400,1000 one poll of a ticket behind n UNORDERED ones that run: looks for each from the front
 poll_held         1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones that are held
-wait              9.0 100,400,1000 one wait of no time, as poll
 END
 }
 
-measure() { # DIRECTORY ROW N...: the counts, or why there is none, to DIRECTORY/ROW
-    local at=$1/$2 dump program=$1/growth
-    shift
+. "$(dirname "$0")/common.sh"
+needs_valgrind
+
+measure() { # ROW N...: the counts, or why there is none, to $build/ROW
+    local at=$build/$1 dump
     # No symbol is bound on its first use: that would count more in a small row than in a large one.
     LD_BIND_NOW=1 timeout -k 5 100 valgrind --tool=callgrind --instr-atstart=no --compress-strings=no --compress-pos=no \
-        --max-threads=4000 --callgrind-out-file="$at.callgrind" "$program" "$@" >"$at.log" 2>&1 || {
-        local status=$?
-        grep -hE '^(growth|softmetal):|Assertion' "$at.log" >"$at" || echo "ended with $status, see $at.log" >"$at"
+        --max-threads=4000 --callgrind-out-file="$at.callgrind" "$build/growth" "$@" >"$at.log" 2>&1 || {
+        echo "ended with $?: $(grep -hE '^(bench|softmetal):|Assertion' "$at.log" || echo "see $at.log")" >"$at"
         return
     }
     for ((dump = 1; dump < $#; dump++)); do
@@ -48,26 +48,19 @@ measure() { # DIRECTORY ROW N...: the counts, or why there is none, to DIRECTORY
     done >"$at"
 }
 
-if [ "${1:-}" = --measure ]; then
-    shift
-    measure "$@"
-    exit
-fi
-
-. "$(dirname "$0")/common.sh"
-needs_valgrind
 compile "$top" "$build/growth" "$here/growth.c" "$build/implementation.c" -Wl,--strip-debug
 for row in ${ROWS:-}; do
     table | grep -q "^$row " || broken "there is no row $row"
 done
-chosen() {
-    table | while read -r row rest; do
-        case " ${ROWS:-$row} " in *" $row "*) echo "$row $rest" ;; esac
-    done
-}
-
-chosen | while read -r row _ sizes _; do echo "$build $row ${sizes//,/ }"; done |
-    xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" -L 1 "$0" --measure || broken "the rows do not run"
+while read -r row limit sizes what; do
+    case " ${ROWS:-$row} " in *" $row "*) printf '%s\n' "$row $limit $sizes $what" ;; esac
+done < <(table) >"$build/rows"
+while read -r row _ sizes _; do
+    while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" ]; do wait -n; done
+    # shellcheck disable=SC2086 # a list of numbers
+    measure "$row" ${sizes//,/ } </dev/null &
+done <"$build/rows"
+wait
 
 echo "instructions of gpusync for one of n, $($cc --version | head -n 1) -O2, $(uname -m)"
 printf '%-18s %15s %24s %7s %6s\n' "" "n" "instructions" growth limit
@@ -85,5 +78,5 @@ while read -r row limit sizes what; do
         printf "%-18s %15s %24s %7.2f %6.1f  %s: %s\n", row, sizes, each, growth, limit, verdict, what
         exit growth > limit
     }'; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
-done < <(chosen)
+done <"$build/rows"
 finish

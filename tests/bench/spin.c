@@ -15,7 +15,6 @@ static uint64_t now = 1000000000;
 
 static int look_at_the_clock(clockid_t id, struct timespec *time)
 {
-    (void)id;
     now += 20;
     time->tv_sec = (time_t)(now / 1000000000u);
     time->tv_nsec = (long)(now % 1000000000u);
@@ -25,7 +24,7 @@ static int look_at_the_clock(clockid_t id, struct timespec *time)
 #define GPUSYNC_IMPLEMENTATION
 #include <gpusync.h>
 #undef clock_gettime
-#include "softmetal.h"
+#include "common.h"
 
 #define US(n) ((uint64_t)(n) * 1000u)
 #define THINK US(10)   /* of the thread, between a wait and the next commit */
@@ -35,14 +34,6 @@ static int look_at_the_clock(clockid_t id, struct timespec *time)
 #define WAKE US(5)     /* from unpark to the return of park */
 #define SLEEP US(4)    /* of processor time for a park */
 #define WAITS 1000u    /* of a row */
-
-static void must(bool good, const char *what)
-{
-    if (good) return;
-    fprintf(stderr, "spin: failed: %s\n", what);
-    exit(1);
-}
-#define ok(call) must((call) == GPUSYNC_OK, #call)
 
 /* -- patterns ------------------------------------------------------------------------------------------------------ */
 
@@ -130,16 +121,12 @@ static void go_on(void)
 
 static void look_hook(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
-    (void)object;
     if (phase == SOFTMETAL_AFTER && began && strcmp(selector, "status") == 0) go_on();
 }
 
 static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     uint64_t from = now, until;
-    (void)user;
-    (void)waiter;
     if (end == GPUSYNC_FOREVER) /* just when a spin has given up, or so that a spin would have been right */
         end = now - began > US(3) ? now + US(2) : now + US(60);
     until = permit || shown == 2 ? now : end + STATUS + HANDLER;
@@ -155,8 +142,6 @@ static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 
 static void unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
-    (void)waiter;
     permit = true;
 }
 
