@@ -37,7 +37,8 @@ compile() {
     shift 2
     # shellcheck disable=SC2086 # lists of words
     $cc -std=c11 -D_GNU_SOURCE -DGPUSYNC_OBJC=1 -O2 -Wall -Wextra -Wno-unused-function -Wno-unused-parameter \
-        -I"$header" -I"$top/tests/softmetal" -I"$top/examples" -o "$output" "$@" $SOFTMETAL_LINK -lpthread -lm || broken "$output does not build"
+        -I"$header" -I"$top/tests/softmetal" -I"$top/examples" -o "$output" "$@" \
+        $SOFTMETAL_LINK -lpthread -lm || broken "$output does not build"
 }
 
 [ -n "${SOFTMETAL_LINK:-}" ] || broken "SOFTMETAL_LINK is empty: use the Makefile, which knows how to link softmetal"

@@ -1,7 +1,7 @@
-/* growth.c - one row of growth.sh: growth ROW N..., under valgrind --tool=callgrind --instr-atstart=no; a dump for each N
+/* growth.c - one row of growth.sh: growth ROW N..., under valgrind --tool=callgrind --instr-atstart=no; a dump for each
 
-   Between COUNT and counted() instructions are counted; then a row checks that they did what it says. Waits are fibers of
-   one thread and softmetal's clock is the manual one, so the counts are the same on every run. */
+   Between COUNT and counted() instructions are counted; then a row checks that they did what it says. Waits are fibers
+   of one thread and softmetal's clock is the manual one, so the counts are the same on every run. */
 #include "fiber.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static gpusync_queue *queues[MOST];
 static void *buffers[MOST];
 static gpusync_ticket tickets[MOST];
 
-/* One command buffer that waits for a value, unless that is 0, and signals 1 of another timeline, unless that is NULL. */
+/* One command buffer that waits for a value, if that is not 0, and signals 1 of another timeline, if there is one. */
 static gpusync_ticket submit(gpusync_queue *to, gpusync_timeline *from, uint64_t value, gpusync_timeline *at,
                              uint32_t flags)
 {

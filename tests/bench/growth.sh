@@ -34,8 +34,9 @@ needs_valgrind
 measure() { # ROW N...: the counts, or why there is none, to $build/ROW
     local at=$build/$1 dump
     # No symbol is bound on its first use: that would count more in a small row than in a large one.
-    LD_BIND_NOW=1 timeout -k 5 100 valgrind --tool=callgrind --instr-atstart=no --compress-strings=no --compress-pos=no \
-        --max-threads=4000 --callgrind-out-file="$at.callgrind" "$build/growth" "$@" >"$at.log" 2>&1 || {
+    LD_BIND_NOW=1 timeout -k 5 100 valgrind --tool=callgrind --instr-atstart=no --compress-strings=no \
+        --compress-pos=no --max-threads=4000 --callgrind-out-file="$at.callgrind" "$build/growth" "$@" \
+        >"$at.log" 2>&1 || {
         echo "ended with $?: $(grep -hE '^(bench|softmetal):|Assertion' "$at.log" || echo "see $at.log")" >"$at"
         return
     }

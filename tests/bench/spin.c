@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* It moves with each look at it. A handler runs while this thread stands in softmetal_finish: so no two threads meet. */
+/* It moves with each look at it. A handler runs while this thread stands in softmetal_finish: no two threads meet. */
 static uint64_t now = 1000000000;
 
 static int look_at_the_clock(clockid_t id, struct timespec *time)
@@ -193,9 +193,9 @@ static bool row(const struct pattern *p)
 {
     const figures own = run(p, NULL), parks = run(p, &none), spins = run(p, &spin_50);
     bool good = own.late <= p->late && own.cpu <= p->cpu;
-    printf("%-20s |%7.1f %7.1f |%7.1f %7.1f |%7.1f %7.1f |%7.1f %7.1f  %s%s%s\n", p->name, own.late, own.cpu, parks.late,
-           parks.cpu, spins.late, spins.cpu, p->late, p->cpu, good ? "ok" : "FAILED",
-           is_worse(own, parks) ? "; to park at once is better" : "", is_worse(own, spins) ? "; to spin is better" : "");
+    printf("%-20s |%7.1f %7.1f |%7.1f %7.1f |%7.1f %7.1f |%7.1f %7.1f  %s%s%s\n", p->name, own.late, own.cpu,
+           parks.late, parks.cpu, spins.late, spins.cpu, p->late, p->cpu, good ? "ok" : "FAILED",
+           is_worse(own, parks) ? "; to park is better" : "", is_worse(own, spins) ? "; to spin is better" : "");
     return good;
 }
 
@@ -209,7 +209,7 @@ int main(void)
     ok(gpusync_device_create(&desc, &device));
     softmetal_set_gpu_clock(gpu_seconds);
     softmetal_set_message_hook(look_hook, NULL);
-    printf("%-20s |%15s |%15s |%15s |%15s\n%-20s ", "", "default", "park at once", "spin 50 us", "default's limit", "us");
+    printf("%-20s |%15s |%15s |%15s |%15s\n%-20s ", "", "default", "park at once", "spin 50 us", "limit", "us");
     for (int k = 0; k < 4; k++) printf("|%7s %7s%s", "late", "cpu", k < 3 ? " " : "\n");
     for (size_t k = 0; k < count; k++) passed += row(&patterns[k]);
     softmetal_set_message_hook(NULL, NULL);

@@ -3,10 +3,10 @@
 #
 #   make bench-spin
 #
-# In virtual time, so each run gives the same figures. A row is a pattern of work; its figures are means of a wait in us:
-# late, from the GPU's end to the return of the wait, and processor time. Their size hangs on what spin.c lets a wake-up,
-# a status and a handler cost: they compare the rules, and do not say what a Mac does. The default's limits stand in
-# the table of spin.c. A rule that is better than the default in both figures is named.
+# In virtual time, so each run gives the same figures. A row is a pattern of work; its figures are means of a wait in
+# us: late, from the GPU's end to the return of the wait, and processor time. Their size hangs on what spin.c lets a
+# wake-up, a status and a handler cost: they compare the rules, and do not say what a Mac does. The default's limits
+# stand in the table of spin.c. A rule that is better than the default in both figures is named.
 # Ends with one line "N passed, N failed", and fails when the default breaks a limit.
 #
 # CC, BUILD, SOFTMETAL_LINK: see common.sh

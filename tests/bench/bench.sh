@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# bench.sh - what gpusync takes beside what one writes by hand, by the wall clock, on softmetal
+#
+#   make bench
+#
+# A row is an operation, such as a commit and a wait; a column is a way to do it:
+#   device              a bare command buffer, made and committed: no handler, no wait. What a way takes beyond this,
+#                       and beyond the GPU's time that the row names, is its own part
+#   gpusync             with the default spin: it needs a processor of its own beside those of softmetal's two threads
+#   by hand             a completed handler counts under a mutex, and signals a condition variable
+#   waitUntilCompleted  Metal's own wait
+#   gpusync, no spin    a spin of zeros: sleeps at once
+# In each round every way has its turn, with a new queue, and the order changes. Prints medians with quartiles, for one
+# operation of one thread. The figures are of this machine and its load: compare columns of one run. A row fails when a
+# result is wrong, never by a time. Ends with one line "N passed, N failed".
+#
+# ROUNDS  default 31, which take some ten seconds
+# RUN     what to run the program with; default nothing
+# CC, BUILD, SOFTMETAL_LINK: see common.sh
+
+. "$(dirname "$0")/common.sh"
+compile "$top" "$build/bench" "$here/bench.c" "$build/implementation.c"
+echo "$($cc --version | head -n 1) -O2, $(uname -sm), $(getconf _NPROCESSORS_ONLN) processors"
+exec ${RUN:-} "$build/bench" ${ROUNDS:+"$ROUNDS"}
