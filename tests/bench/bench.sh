@@ -18,6 +18,7 @@
 # RUN     what to run the program with; default nothing
 # CC, BUILD, SOFTMETAL_LINK: see common.sh
 
+# shellcheck source=tests/bench/common.sh
 . "$(dirname "$0")/common.sh"
 compile "$top" "$build/bench" "$here/bench.c" "$build/implementation.c"
 echo "$($cc --version | head -n 1) -O2, $(uname -sm), $(getconf _NPROCESSORS_ONLN) processors"

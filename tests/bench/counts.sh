@@ -12,6 +12,7 @@
 # DETAILS=1  which functions the instructions of each row are in
 # CC, BUILD, SOFTMETAL_LINK: see common.sh
 
+# shellcheck source=tests/bench/common.sh
 . "$(dirname "$0")/common.sh"
 needs_valgrind
 handler=gpusync__completed # the function of the completed handler

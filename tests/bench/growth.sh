@@ -28,6 +28,7 @@ poll_held         1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones 
 END
 }
 
+# shellcheck source=tests/bench/common.sh
 . "$(dirname "$0")/common.sh"
 needs_valgrind
 

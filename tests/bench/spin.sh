@@ -11,6 +11,7 @@
 #
 # CC, BUILD, SOFTMETAL_LINK: see common.sh
 
+# shellcheck source=tests/bench/common.sh
 . "$(dirname "$0")/common.sh"
 compile "$top" "$build/spin" "$here/spin.c"
 exec "$build/spin"
