@@ -1,6 +1,6 @@
 /* graphs.h - random programs of queues and timelines beside a model of the contract (test_graphs.c)
 
-   A graph is a number of steps, all of them drawn from one seed: commits, submissions, markers, signals of the host,
+   A graph is a number of steps, all of them drawn from one seed, or from the bytes of a fuzzer: commits, submissions, markers, signals of the host,
    discards, cancelled work, and ends on the GPU, one at a time, on the manual clock. After each step the model below
    says what the contract allows: which work Metal has got by now and in which order, which tickets have ended and
    how, what each timeline shows, what is on record, and which callbacks have become due. gpusync has to agree with
@@ -34,6 +34,132 @@ typedef struct graph_rules {
     bool unordered, host_sync, tickets, encoded, markers, fails, cancels, discards, host_signals, order_only, sticky;
     bool others, empties, looks, timeline_fails;
 } graph_rules;
+
+/* From the simplest kind on. */
+static const graph_rules graph_kinds[] = {
+    {.name = "ordered", .queues = 2, .timelines = 1, .steps = 50},
+    {.name = "tickets", .queues = 3, .timelines = 1, .steps = 60, .tickets = true, .host_signals = true},
+    {.name = "unordered",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 60,
+     .tickets = true,
+     .unordered = true,
+     .host_signals = true,
+     .looks = true},
+    {.name = "host_sync",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 60,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .empties = true,
+     .host_signals = true,
+     .looks = true},
+    {.name = "encoded",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 70,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .host_signals = true,
+     .looks = true},
+    {.name = "failures",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 70,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .empties = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .fails = true,
+     .host_signals = true,
+     .looks = true},
+    {.name = "cancelled",
+     .queues = 3,
+     .timelines = 3,
+     .steps = 70,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .empties = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .fails = true,
+     .host_signals = true,
+     .cancels = true,
+     .timeline_fails = true,
+     .looks = true},
+    {.name = "order_only",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 70,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .encoded = true,
+     .discards = true,
+     .fails = true,
+     .host_signals = true,
+     .cancels = true,
+     .order_only = true,
+     .looks = true},
+    {.name = "sticky",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 70,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .fails = true,
+     .host_signals = true,
+     .cancels = true,
+     .sticky = true,
+     .looks = true},
+    {.name = "others",
+     .queues = 2,
+     .timelines = 3,
+     .steps = 70,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .encoded = true,
+     .fails = true,
+     .host_signals = true,
+     .others = true,
+     .looks = true},
+    {.name = "everything",
+     .queues = 4,
+     .timelines = 4,
+     .steps = 110,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .empties = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .fails = true,
+     .host_signals = true,
+     .cancels = true,
+     .order_only = true,
+     .sticky = true,
+     .others = true,
+     .timeline_fails = true,
+     .looks = true},
+};
 
 enum { MOST_WORK = 96, MOST_WAITS = 4, MOST_SIGNALS = 2, MOST_BUFFERS = 2, MOST_CALLBACKS = 256, MOST_COMMITS = 2048 };
 
@@ -121,6 +247,9 @@ typedef struct graph {
     const graph_rules *rules;
     bool deaf; /* no listener hears: what other code signals is seen by looks alone, in the order of the steps */
     uint64_t seed, random;
+    const uint8_t *bytes; /* NULL: the seed draws the steps, too */
+    size_t left;
+    jmp_buf *aside; /* where a program goes on that the model does not agree with; NULL: the test fails */
     unsigned step;
     model_work work[MOST_WORK];
     int work_count;
@@ -144,7 +273,7 @@ typedef struct graph {
     unsigned callback_count;
     /* what Metal was sent: buffers in the order of [commit], by the message hook */
     pthread_mutex_t lock;
-    void *signalling[64];
+    void *signalling[2 * MOST_WORK];
     unsigned signalling_count;
     struct {
         void *buffer;
@@ -156,11 +285,19 @@ typedef struct graph {
     size_t length;
 } graph;
 
+/* Each step is printed as it is made. */
+static bool graph_tells;
+
 static void say(graph *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(graph *g, const char *format, ...)
 {
     va_list list;
     int n;
+    if (graph_tells) {
+        va_start(list, format);
+        vfprintf(stderr, format, list);
+        va_end(list);
+    }
     va_start(list, format);
     n = vsnprintf(g->text + g->length, sizeof g->text - g->length, format, list);
     va_end(list);
@@ -168,10 +305,18 @@ static void say(graph *g, const char *format, ...)
         g->length += (size_t)n;
 }
 
+static void set_aside(graph *g)
+{
+    if (!g->aside)
+        return;
+    say(g, "%u: the model does not agree: set aside\n", g->step);
+    longjmp(*g->aside, 1);
+}
+
 static const char *const state_names[] = {"open", "gone", "held", "sent", "over", "settled"};
 
 #define wrong(g, ...) \
-    (fprintf(stderr, "\n%s", (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
+    (set_aside(g), fprintf(stderr, "\n%s", graph_tells ? "" : (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
 static void end_wrong(graph *g, const char *file, int line)
 {
     int i;
@@ -186,11 +331,15 @@ static void end_wrong(graph *g, const char *file, int line)
         if (w->state == MODEL_SENT && w->ended)
             fprintf(stderr, " and over on the GPU");
     }
-    fprintf(stderr, "\n%s: step %u of GRAPHS_SEED=%llu\n", g->rules->name, g->step, (unsigned long long)g->seed);
+    fprintf(stderr, "\n%s: step %u", g->rules->name, g->step);
+    if (g->bytes)
+        fprintf(stderr, " of an input\n");
+    else
+        fprintf(stderr, " of GRAPHS_SEED=%llu\n", (unsigned long long)g->seed);
     _fail(file, line);
 }
 
-static uint64_t draw(graph *g, uint64_t n)
+static uint64_t draw_by_seed(graph *g, uint64_t n)
 {
     g->random ^= g->random << 13;
     g->random ^= g->random >> 7;
@@ -198,9 +347,27 @@ static uint64_t draw(graph *g, uint64_t n)
     return (g->random * UINT64_C(0x2545F4914F6CDD1D) >> 33) % n;
 }
 
+/* A choice of the program. Behind the last byte each is 0. */
+static uint64_t draw(graph *g, uint64_t n)
+{
+    uint64_t number = 0;
+    unsigned bytes = n > 256 ? 2 : 1;
+    if (!g->bytes)
+        return draw_by_seed(g, n);
+    for (; bytes && g->left; bytes--, g->left--)
+        number = number << 8 | *g->bytes++;
+    return number % n;
+}
+
 static bool chance(graph *g, unsigned percent)
 {
     return draw(g, 100) < percent;
+}
+
+/* A choice of the checks. They take no bytes, so a byte that is added or lost moves no other. */
+static bool chance_to_check(graph *g, unsigned percent)
+{
+    return draw_by_seed(g, 100) < percent;
 }
 
 /* Of the values that work is to signal (S7): each is a rank. */
@@ -1110,7 +1277,7 @@ static void check_tickets(graph *g)
             wrong(g, "work %d is NOT_RISING, and nothing has overtaken it", i);
         if (expected == GPUSYNC_NOT_READY)
             expected = GPUSYNC_TIMEOUT;
-        if (chance(g, 90))
+        if (chance_to_check(g, 90))
             continue;
         got = gpusync_wait(g->s.q[w->queue], w->ticket, 0, NULL);
         if (got != expected)
@@ -1220,7 +1387,7 @@ static void check_everything(graph *g)
             wrong(g, "poll for everything of queue %d says %d", i, got);
         if (all && (got > 0 || !(allowed & RESULT(got))))
             wrong(g, "poll for everything of queue %d says %d, allowed are %llx", i, got, (unsigned long long)allowed);
-        if (!all || chance(g, 60))
+        if (!all || chance_to_check(g, 60))
             continue;
         got = gpusync_wait(g->s.q[i], GPUSYNC_EVERYTHING, 0, NULL);
         if (got > 0 || !(allowed & RESULT(got)))
@@ -1335,7 +1502,7 @@ static void check(graph *g)
     check_values(g);
     check_failures(g);
     check_everything(g);
-    if (chance(g, 70))
+    if (chance_to_check(g, 70))
         check_callbacks(g);
 }
 
@@ -2009,29 +2176,12 @@ static void open_graph(graph *g)
     softmetal_set_message_hook(watch, g);
 }
 
-static void run_graph(const graph_rules *rules, uint64_t seed)
+/* Ends the program: nothing is left of it. */
+static void close_graph(graph *g)
 {
-    graph *g = (graph *)calloc(1, sizeof *g);
     softmetal_quirks quirks;
     unsigned k;
     int i;
-    must(g != NULL, "no memory");
-    pthread_mutex_init(&g->lock, NULL);
-    g->rules = rules;
-    g->seed = seed;
-    g->random = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15);
-    g->top = 1;
-    calling = g;
-    call_order = 0;
-    for (i = 0; i < 8; i++)
-        draw(g, 2);
-    open_graph(g);
-    for (g->step = 0; g->step < rules->steps; g->step++) {
-        one_step(g);
-        check(g);
-    }
-    end_graph(g);
-    check_marks(g);
     for (i = 0; i < g->work_count; i++)
         for (k = 0; k < g->work[i].buffer_count; k++)
             metal_release(g->work[i].buffers[k]);
@@ -2042,6 +2192,58 @@ static void run_graph(const graph_rules *rules, uint64_t seed)
     softmetal_set_quirks(&quirks);
     pthread_mutex_destroy(&g->lock);
     free(g);
+}
+
+static graph *new_graph(const graph_rules *rules, uint64_t seed)
+{
+    graph *g = (graph *)calloc(1, sizeof *g);
+    int i;
+    must(g != NULL, "no memory");
+    pthread_mutex_init(&g->lock, NULL);
+    g->rules = rules;
+    g->seed = seed;
+    g->random = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    g->top = 1;
+    calling = g;
+    call_order = 0;
+    for (i = 0; i < 8; i++)
+        draw_by_seed(g, 2);
+    return g;
+}
+
+static void play_graph(graph *g)
+{
+    open_graph(g);
+    for (g->step = 0; g->step < g->rules->steps && (!g->bytes || g->left); g->step++) {
+        one_step(g);
+        check(g);
+    }
+    end_graph(g);
+    check_marks(g);
+}
+
+static void run_graph(const graph_rules *rules, uint64_t seed)
+{
+    graph *g = new_graph(rules, seed);
+    play_graph(g);
+    close_graph(g);
+}
+
+/* A fuzzer's program. Returns whether the model agreed. may_differ: else the test fails. */
+static inline bool run_bytes(const graph_rules *rules, const uint8_t *bytes, size_t size, bool may_differ)
+{
+    graph *g = new_graph(rules, 0);
+    jmp_buf aside;
+    volatile bool agrees = true;
+    g->bytes = bytes;
+    g->left = size;
+    g->aside = may_differ ? &aside : NULL;
+    if (!setjmp(aside))
+        play_graph(g);
+    else
+        agrees = false;
+    close_graph(g);
+    return agrees;
 }
 
 #endif

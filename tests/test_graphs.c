@@ -4,131 +4,6 @@
    many run in all, GRAPHS_SEED is the seed of the only one. */
 #include "graphs.h"
 
-static const graph_rules kinds[] = {
-    {.name = "ordered", .queues = 2, .timelines = 1, .steps = 50},
-    {.name = "tickets", .queues = 3, .timelines = 1, .steps = 60, .tickets = true, .host_signals = true},
-    {.name = "unordered",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 60,
-     .tickets = true,
-     .unordered = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "host_sync",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 60,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "encoded",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "failures",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "cancelled",
-     .queues = 3,
-     .timelines = 3,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .host_signals = true,
-     .cancels = true,
-     .timeline_fails = true,
-     .looks = true},
-    {.name = "order_only",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .discards = true,
-     .fails = true,
-     .host_signals = true,
-     .cancels = true,
-     .order_only = true,
-     .looks = true},
-    {.name = "sticky",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .host_signals = true,
-     .cancels = true,
-     .sticky = true,
-     .looks = true},
-    {.name = "others",
-     .queues = 2,
-     .timelines = 3,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .fails = true,
-     .host_signals = true,
-     .others = true,
-     .looks = true},
-    {.name = "everything",
-     .queues = 4,
-     .timelines = 4,
-     .steps = 110,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .host_signals = true,
-     .cancels = true,
-     .order_only = true,
-     .sticky = true,
-     .others = true,
-     .timeline_fails = true,
-     .looks = true},
-};
-
 static unsigned long by_environment(const char *name, unsigned long otherwise)
 {
     const char *text = getenv(name);
@@ -138,17 +13,17 @@ static unsigned long by_environment(const char *name, unsigned long otherwise)
 static void run_kind(const char *name)
 {
     unsigned long all = by_environment("GRAPHS", 2200 / SLOW);
-    unsigned long count = (all + LENGTH(kinds) - 1) / LENGTH(kinds);
+    unsigned long count = (all + LENGTH(graph_kinds) - 1) / LENGTH(graph_kinds);
     unsigned long seed;
     size_t i = 0;
-    while (strcmp(kinds[i].name, name) != 0)
+    while (strcmp(graph_kinds[i].name, name) != 0)
         i++;
     if (getenv("GRAPHS_SEED")) {
-        run_graph(&kinds[i], by_environment("GRAPHS_SEED", 0));
+        run_graph(&graph_kinds[i], by_environment("GRAPHS_SEED", 0));
         return;
     }
     for (seed = 1; seed <= count; seed++)
-        run_graph(&kinds[i], seed);
+        run_graph(&graph_kinds[i], seed);
 }
 
 #define KIND(test, name)           \

@@ -1,0 +1,62 @@
+/* fuzz.c - bytes to a program of graphs.h, which the model judges: see fuzz.sh
+
+   The first byte is the kind of the program, the others are its choices, in the order in which they are drawn. What the
+   model does not agree with ends the process, as a sanitizer's finding does: libFuzzer keeps the input then. But the model
+   does not try each order of failures within one step (see graphs.h), and a fuzzer finds those that it does not try. So
+   programs of the kinds with failures are set aside there, and are judged by sanitizers, assertions, and the counts of
+   objects and memory at their end alone.
+   FUZZ_TELL=1 prints each step as it is made. */
+#include "graphs.h"
+
+#include "metal.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+
+static unsigned long aside;
+
+static void tell_aside(void)
+{
+    fprintf(stderr, "set aside: %lu\n", aside);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* there is no test that an assertion could leave */
+    graph_tells = getenv("FUZZ_TELL") != NULL;
+    atexit(tell_aside);
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const graph_rules *rules;
+    void *pool;
+    if (size < 2)
+        return 0;
+    rules = &graph_kinds[data[0] % LENGTH(graph_kinds)];
+    pool = metal_pool_push();
+    aside += !run_bytes(rules, data + 1, size - 1, rules->fails);
+    metal_pool_pop(pool);
+    return 0;
+}
+
+/* libFuzzer's own changes are small, and begin with nothing. Every fourth input goes on at random from some byte on: so
+   there are long programs at once, and those with an interesting beginning have many ends. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    unsigned draw = seed * 2654435761u | 1u;
+    size_t at;
+    if (seed % 4)
+        return LLVMFuzzerMutate(data, size, most);
+    for (at = size ? seed / 4 % size : 0, size = most; at < size; at++) {
+        draw ^= draw << 13;
+        draw ^= draw >> 17;
+        draw ^= draw << 5;
+        data[at] = (uint8_t)(draw >> 11);
+    }
+    return size;
+}
