@@ -44,15 +44,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* libFuzzer's own changes are small, and begin with nothing. Every fourth input goes on at random from some byte on: so
-   there are long programs at once, and those with an interesting beginning have many ends. */
+/* libFuzzer's own changes are small, and begin with nothing. Every fourth input goes on at random from some byte on, or is
+   new: so there are long programs of all kinds at once, and those with an interesting beginning have many ends. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
 {
     unsigned draw = seed * 2654435761u | 1u;
     size_t at;
     if (seed % 4)
         return LLVMFuzzerMutate(data, size, most);
-    for (at = size ? seed / 4 % size : 0, size = most; at < size; at++) {
+    for (at = size && seed % 16 ? seed / 16 % size : 0, size = most; at < size; at++) {
         draw ^= draw << 13;
         draw ^= draw >> 17;
         draw ^= draw << 5;
