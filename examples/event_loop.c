@@ -1,4 +1,5 @@
-// cc -std=c99 event_loop.c $(pkg-config --cflags --libs libuv) -framework Metal -framework CoreGraphics -framework Foundation -lobjc
+// cc -std=c99 event_loop.c $(pkg-config --cflags --libs libuv) -framework Metal
+//     -framework CoreGraphics -framework Foundation -lobjc -o event_loop
 //
 // A program that lives in an event loop, libuv's here, and must never block it. Callbacks are MANUAL: when one is due,
 // on whatever thread, gpusync calls notify, which wakes the loop, and the loop runs the callbacks:
@@ -6,8 +7,8 @@
 //     Metal's thread:  handler -> notify -> uv_async_send
 //     the loop:                                 '-> run_callbacks -> step_done -> launch the next step
 //
-// Three chains of steps go on like that, one of them is cancelled, and a timer goes on ticking meanwhile. A loop without
-// such a call waits for a descriptor: with/notify/gpusync_fd.h makes one.
+// Three chains of steps go on like that, one of them is cancelled, and a timer goes on ticking meanwhile. A loop
+// without such a call waits for a descriptor: with/notify/gpusync_fd.h makes one.
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -47,7 +47,7 @@ static gpusync_result fence_result(fence *f, uint64_t timeout_ns) /* of a fence 
     return gpusync_wait(f->queue, f->ticket, timeout_ns, NULL);
 }
 
-static gpusync_result fence_reset(fence *f) /* vkResetFences, of a fence that is signalled and that no thread waits for */
+static gpusync_result fence_reset(fence *f) /* vkResetFences, of a signalled fence that no thread waits for */
 {
     gpusync_result result = fence_wait(f, 0);
     if (result == GPUSYNC_OK) f->value++;

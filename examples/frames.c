@@ -1,4 +1,5 @@
-// cc -std=c99 frames.c -framework Metal -framework QuartzCore -framework CoreGraphics -framework Foundation -lobjc -o frames
+// cc -std=c99 frames.c -framework Metal -framework QuartzCore
+//     -framework CoreGraphics -framework Foundation -lobjc -o frames
 //
 // A frame loop with drawables: the CPU writes a frame while the GPU works on the two before it. Tickets are numbers, so
 // the loop keeps the newest one alone: the memory of a frame was that of the third ticket back. A frame that fails has
@@ -79,7 +80,7 @@ int main(void)
         if (!newest && not_drawn == 3) return fprintf(stderr, "the layer has no drawable\n"), 77; /* no display */
     }
 
-    if (gpusync_wait(queue, GPUSYNC_EVERYTHING, limit, NULL) == GPUSYNC_TIMEOUT) check("the GPU hangs", GPUSYNC_TIMEOUT);
+    if (gpusync_wait(queue, GPUSYNC_EVERYTHING, limit, NULL) == GPUSYNC_TIMEOUT) check("the GPU", GPUSYNC_TIMEOUT);
     while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK) {
         fprintf(stderr, "ticket %d: %s\n", (int)error.ticket, error.message);
         failures++; /* no reason to stop: the next frame replaces it */

@@ -1,8 +1,8 @@
 // cc -std=c99 lost_device.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o lost_device
 //
-// A device is lost while the GPU still works: what may the program free? A wait goes on until Metal has reported the end
-// of the work, and a second after the loss it returns ERROR_DEVICE_LOST for work that has not ended. gpusync_is_done
-// alone decides about memory: what the GPU may still write is kept.
+// A device is lost while the GPU still works: what may the program free? A wait goes on until Metal has reported the
+// end of the work, and a second after the loss it returns ERROR_DEVICE_LOST for work that has not ended. What the GPU
+// may still write is kept: gpusync_is_done alone decides about memory.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"

@@ -188,7 +188,7 @@ static NSString *const source =
 - (void)draw
 {
     gpusync_command_buffer_desc desc = {.label = "frame"};
-    unsigned long slot = (unsigned long)(_newest + 1) % DEPTH; /* of the ticket to come; three tickets back had it last */
+    unsigned long slot = (unsigned long)(_newest + 1) % DEPTH; /* of the ticket to come */
     id<CAMetalDrawable> drawable = [(CAMetalLayer *)self.layer nextDrawable];
     void *raw;
     if (!drawable) {

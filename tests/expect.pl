@@ -11,8 +11,8 @@
 #   no-metal4, no-device   what there is not; an example that needs it is skipped: its status is 77
 #   mac         any of device, no-times, no-metal4, no-device: the example finds out
 #
-# A line of EXPECTED is a form, blanks, and a regular expression, which has to match a line of the output, in order. `all`
-# is every form in which the example runs. A form that EXPECTED does not name has the lines of `device`.
+# A line of EXPECTED is a form, blanks, and a regular expression, which has to match a line of the output, in order.
+# `all` is every form in which the example runs. A form that EXPECTED does not name has the lines of `device`.
 #
 # Exit status: STATUS, if all is as expected. Else 1, and the reason is printed.
 use strict;

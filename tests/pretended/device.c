@@ -1,6 +1,7 @@
-/* device.c - a pretended GPU: softmetal in a library that hides its functions, in the form that FORM names: device,
-   no-times, no-metal4, no-device; fast: when commit returns, the work and its handlers are over, unless they wait for
-   what the program does later; slow: ten times as slow as device. forms.sh builds it. */
+/* device.c - makes of softmetal the GPU that FORM names; forms.sh links it with the examples
+
+   device, no-times, no-metal4, no-device; fast: when commit returns, the work and its handlers are over, unless they
+   wait for what the program does later; slow: ten times as slow as device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,31 +4,24 @@
 #   tests/pretended/forms.sh [NAME...]     default: all examples that do not include softmetal.h
 #
 # The output of each has to be as tests/expect/NAME.txt says, and an empty output must not do. Comes in the environment:
-# CC, BUILD (absolute), SOFTMETAL_OBJS (relative to the root of the repository), SOFTMETAL_LINK (the archive, and what
-# else a program links). Ends with one line "N passed, N failed".
+# SOFTMETAL_LINK, or LDLIBS as `make softmetal` prints it: what a program links; CC (gcc), BUILD (build).
+# Ends with one line "N passed, N failed".
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/../.." || exit 1
-out=${BUILD:?}/pretended
-read -r -a objects <<<"${SOFTMETAL_OBJS:?}"
-read -r -a link <<<"${SOFTMETAL_LINK:?}"
-link=("${link[@]:1}") # without the archive: its objects are in the library
-flags=(-g -gdwarf-4 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -DGPUSYNC_OBJC=1 -Itests/softmetal)
+mkdir -p "${BUILD:=build}/pretended" && out=$(cd "$BUILD/pretended" && pwd) || exit 1
+read -r -a link <<<"${SOFTMETAL_LINK:-${LDLIBS:?or SOFTMETAL_LINK is missing: see make softmetal}}"
+compile=("${CC:-gcc}" -g -gdwarf-4 -std=c99 -D_POSIX_C_SOURCE=200809L -DGPUSYNC_OBJC=1 -Wall -Wextra -Wpedantic -Werror)
 if [ $# -eq 0 ]; then
     for file in examples/*.c; do grep -q '"softmetal.h"' "$file" || set -- "$@" "$(basename "$file" .c)"; done
 fi
-mkdir -p "$out" || exit 1
-echo '{ local: softmetal_*; };' >"$out/map"
-"${CC:?}" "${flags[@]}" -std=gnu11 -fPIC -shared -Wl,--version-script="$out/map" -Wl,-soname,libpretended.so \
-    -o "$out/libpretended.so" tests/pretended/device.c "${objects[@]}" "${link[@]}" || exit 1
-
 passed=0 failed=0 programs=()
 for name in "$@"; do
     libraries=()
     [ "$name" != event_loop ] || libraries=(-luv)
     programs+=("$out/$name")
-    "$CC" "${flags[@]}" -std=c99 -D_POSIX_C_SOURCE=200809L -o "$out/$name" "examples/$name.c" \
-        "$out/libpretended.so" -Wl,-rpath,"$out" "${link[@]}" "${libraries[@]}" || exit 1
+    "${compile[@]}" -Itests/softmetal -o "$out/$name" "examples/$name.c" tests/pretended/device.c "${link[@]}" \
+        "${libraries[@]}" -lpthread || exit 1
     if tests/expect.pl "tests/expect/$name.txt" /dev/null 0 device >/dev/null; then
         echo "tests/expect/$name.txt asks for nothing"
         failed=$((failed + 1))
