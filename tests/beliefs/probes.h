@@ -356,6 +356,7 @@ static void probe_limit(void)
     five[0] = metal_queue_new(device, 4);
     if (pthread_create(&thread, NULL, make_five, NULL))
         return;
+    pthread_detach(thread); /* it may wait for ever */
     bool early = !COMES(made, 4) || comes_within(&made, 5, ABSENCE_MS("limit"));
     metal_release(five[1]); /* its last reference */
     bool late = !COMES(made, 5);
@@ -506,7 +507,6 @@ typedef struct work4 {
     void *queue, *buffer, *memory, *event;
 } work4;
 
-/* As gpusync asks. */
 static bool has_family4(void)
 {
     return responds(device, "supportsFamily:") &&
@@ -538,7 +538,7 @@ static void look_at_feedback(note *n, void *feedback)
 {
     void *pool = metal_pool_push();
     n->error = metal_get(feedback, "error") != NULL;
-    n->filled = last_byte(n->memory) != 0;
+    n->filled = n->memory && last_byte(n->memory) != 0; /* no later commit writes there meanwhile */
     metal_pool_pop(pool);
 }
 
@@ -557,14 +557,12 @@ static void commit4(const work4 *w, unsigned value, note *n)
     if (n) {
         note_block block = block_of(n, &of_handler);
         n->act = look_at_feedback;
-        n->memory = w->memory;
         metal4_add_feedback_handler(options, &block);
     }
     metal4_commit(w->queue, &w->buffer, 1, options);
     metal_release(options);
 }
 
-/* A device may answer to the method and not have it. */
 static void probe_family(void)
 {
     bool family = has_family4(), method = responds(device, "newMTL4CommandQueue");
@@ -579,8 +577,9 @@ static void probe_feedback(void)
 {
     static note n;
     work4 w = open4();
+    n.memory = w.memory;
     commit4(&w, 1, &n);
-    commit4(&w, 2, NULL);
+    commit4(&w, 0, NULL);
     metal4_signal(w.queue, w.event, 1);
     reaches(w.event, 1);
     COMES(n.count, 1);
@@ -652,6 +651,7 @@ static void probe_wait4(void)
     uint64_t begin = gpusync_now_ns();
     work4 w = open4();
     void *never = new_event();
+    n.memory = w.memory;
     metal4_wait(w.queue, never, 1);
     commit4(&w, 1, &n);
     bool came = comes_within(&n.count, 1, help.watchdog_ms);
