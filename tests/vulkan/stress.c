@@ -19,8 +19,8 @@
 #include "gpusync.h"
 #include "metal.h"
 
-/* Before its commit: the command buffer ends with this code of MTLCommandBufferErrorDomain. It waits for its events, and
-   does none of its commands and signals. */
+/* Before its commit: the command buffer ends with this code of MTLCommandBufferErrorDomain. It waits for its events,
+   and does none of its commands and signals. */
 extern void vulkan_fail(void *command_buffer, long code, const char *text);
 /* Objects of the device that live. What Vulkan still works on has up to 10 s to end. */
 extern long vulkan_live(void);

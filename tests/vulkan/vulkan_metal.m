@@ -9,23 +9,17 @@
    Invented here: that a command buffer fails (vulkan_fail). Nothing here says how Apple's Metal sets a status, fails,
    or calls a handler.
 
-   A queue
-     Its committed buffers go to Vulkan in Metal's order, part by part: a part ends where the buffer waits for an event,
-     and behind what it signals. Each part raises the timeline semaphore of its queue by one. So a place of that
-     semaphore stands for the end of a part. One thread for each queue waits for the next place (vkWaitSemaphores),
-     notes the times and the status, and gives the handlers to the queue's serial dispatch queue. There they run, in the
-     order of commits; then the references go, the place in the queue is free, and waitUntilCompleted returns.
+   A queue is a thread. It takes the committed buffers in their order, and gives each to Vulkan part by part: a part
+   ends where the buffer waits for an event, and behind what it signals. It waits for the end of a part before it takes
+   the next one, raises the events, notes times and status, and gives the handlers to the queue's serial dispatch queue.
+   There they run, in the order of commits; then the references go, the place in the queue is free, and
+   waitUntilCompleted returns. So queues run beside each other, and only events order what they do: lavapipe alone,
+   which has one VkQueue, would do all in the order of commits, and no wait that gpusync forgets would be seen.
 
-   An event
-     Its value is the host's: any number, in any order, UINT64_MAX as well. Vulkan's timeline semaphores forbid a value
-     that is not above those that are reached or pending. So the event itself has no semaphore: a signal is a value and
-     the place that reaches it, and a wait is for the place of a signal that covers it. As long as there is no such
-     signal, and the host has not raised the event, the part is kept back here, with all behind it in its queue. So what
-     Vulkan has waits only for what it had before: several queues of Metal may share one of Vulkan.
+   An event's value is softmetal's: the host's side and the threads of queues raise it, and a part that waits is kept
+   back here. Vulkan knows nothing of it.
 
-   Locks: `lock` of the device is over its queues, their parts, pools and VkQueues, and over the events' signals. No
-   message that runs the program's code is sent under it. An event's own lock, for its value, is softmetal's, and taken
-   alone. */
+   `lock` of the device is over its queues and the VkQueue. No message that runs the program's code is sent under it. */
 #include "../softmetal/softmetal_internal.h"
 
 #include <stdio.h>
@@ -42,7 +36,7 @@
         SM_REQUIRE(vk_result == VK_SUCCESS, INTERNAL, "%s: %d", #call, vk_result); \
     } while (0)
 
-@class VulkanCommandBuffer, VulkanEvent;
+@class VulkanCommandBuffer;
 
 @interface VulkanDevice : SoftMetalDevice {
 @public
@@ -51,7 +45,7 @@
     VkDevice device;
     VkQueue line;
     VkPipelineLayout layout;
-    struct vulkan_engine *engines;
+    pthread_cond_t changed; /* anything under the lock, or an event */
 }
 @end
 
@@ -78,33 +72,18 @@ typedef struct kernel_arguments {
     uint32_t threads;
 } kernel_arguments;
 
-/* What goes to Vulkan at once. */
-typedef struct vulkan_part {
-    struct vulkan_part *next;
-    VulkanCommandBuffer *buffer; /* which Metal's own reference keeps */
-    VkCommandBuffer commands;
-    VkQueryPool times; /* where it begins, where it ends */
-    uint64_t place;
-    unsigned begin, end; /* of the buffer's commands */
-    bool last;
-} vulkan_part;
-
-/* What a queue and its thread share. It goes with the device: other queues' work may wait for its semaphore. */
+/* What a queue and its thread share; the thread frees it. */
 typedef struct vulkan_engine {
-    struct vulkan_engine *next; /* of the device */
-    VulkanDevice *device;
+    VulkanDevice *device; /* +1 */
     VkCommandPool pool;
-    VkSemaphore semaphore;
-    uint64_t place;                       /* of the newest part */
-    vulkan_part *first, *last;            /* with Vulkan, by place */
-    VulkanCommandBuffer *head, *tail;     /* committed, and not wholly with Vulkan */
-    id handlers;                          /* a serial dispatch queue */
-    unsigned limit, used;                 /* command buffers that have not ended */
+    VkCommandBuffer commands; /* of the part that runs, like the rest of Vulkan's */
+    VkQueryPool times;
+    VkFence fence;
+    VulkanCommandBuffer *head, *tail; /* committed, and not over */
+    id handlers;                      /* a serial dispatch queue */
+    unsigned limit, used;             /* command buffers whose handlers have not run */
     bool dying;
-    pthread_cond_t changed; /* any of it */
 } vulkan_engine;
-
-static void pump(VulkanDevice *device);
 
 @interface VulkanQueue : SoftMetalObject {
 @public
@@ -127,98 +106,38 @@ static void pump(VulkanDevice *device);
     double gpu_start, gpu_end;
 
     /* Guarded by the device's lock. */
-    unsigned done; /* commands that are with Vulkan */
     bool handlers_done;
-    uint64_t start_ticks;
     sm_blocks blocks; /* handlers; until the commit the program's, then those of the queue's dispatch queue */
 }
 @end
 
-typedef struct vulkan_signal {
-    vulkan_engine *engine;
-    uint64_t place, value;
-} vulkan_signal;
-
 @interface VulkanEvent : SoftMetalSharedEvent {
 @public
     VulkanDevice *owner; /* +1 */
-    vulkan_signal *signals; /* pending, and the highest that is reached; guarded by the owner's lock */
-    unsigned signal_count;
 }
 @end
 
-/* ------------------------------------------------------------------------------------------------- events -- */
-
-static bool is_reached(const vulkan_signal *signal)
+static void tell_all(VulkanDevice *device)
 {
-    uint64_t now;
-    VK_DO(vkGetSemaphoreCounterValue(signal->engine->device->device, signal->engine->semaphore, &now));
-    return now >= signal->place;
-}
-
-static void event_add(VulkanEvent *event, vulkan_engine *engine, uint64_t place, uint64_t value)
-{
-    event->signals = realloc(event->signals, (event->signal_count + 1) * sizeof *event->signals);
-    SM_REQUIRE(event->signals, INTERNAL, "out of memory");
-    event->signals[event->signal_count++] = (vulkan_signal){engine, place, value};
-}
-
-/* One that is reached comes first: Vulkan makes what was written before it visible to the part that waits. One that is
-   pending is nothing to wait for where the host has raised the event already. */
-static const vulkan_signal *event_signal(VulkanEvent *event, uint64_t value)
-{
-    const vulkan_signal *pending = NULL;
-    for (unsigned i = 0; i < event->signal_count; i++) {
-        const vulkan_signal *signal = &event->signals[i];
-        if (signal->value < value) continue;
-        if (is_reached(signal)) return signal;
-        if (!pending || signal->value < pending->value) pending = signal;
-    }
-    return sm_event_value(event) < value ? pending : NULL;
-}
-
-/* Of the signals that are reached, the highest stays. */
-static void event_look(VulkanEvent *event)
-{
-    uint64_t value = 0;
-    unsigned kept = 0;
-    pthread_mutex_lock(&event->owner->lock);
-    for (unsigned i = 0; i < event->signal_count; i++)
-        if (event->signals[i].value > value && is_reached(&event->signals[i])) value = event->signals[i].value;
-    for (unsigned i = 0; i < event->signal_count; i++)
-        if (event->signals[i].value >= value || !is_reached(&event->signals[i]))
-            event->signals[kept++] = event->signals[i];
-    event->signal_count = kept;
-    pthread_mutex_unlock(&event->owner->lock);
-    if (value > sm_event_value(event)) sm_event_raise(event, value);
+    pthread_mutex_lock(&device->lock);
+    pthread_cond_broadcast(&device->changed);
+    pthread_mutex_unlock(&device->lock);
 }
 
 @implementation VulkanEvent
-
-- (uint64_t)signaledValue
-{
-    event_look(self);
-    return [super signaledValue];
-}
-
 - (void)setSignaledValue:(uint64_t)wanted
 {
     [super setSignaledValue:wanted];
-    pthread_mutex_lock(&owner->lock);
-    pump(owner);
-    pthread_mutex_unlock(&owner->lock);
+    tell_all(owner);
 }
-
 - (void)dealloc
 {
-    free(signals);
     [owner release];
     [super dealloc];
 }
-
 @end
 
-/* Parts that have not ended, buffers whose handlers have not run, threads whose queue has gone. */
+/* Committed buffers whose handlers have not run, threads whose queue has gone. */
 static long busy;
 
 static void count_busy(long change)
@@ -276,137 +195,59 @@ static void put_dispatch(VulkanDevice *device, VkCommandBuffer commands, const s
     vkCmdDispatch(commands, (arguments.threads + 31) / 32, 1, 1);
 }
 
-/* --------------------------------------------------------------------------------------------------- parts -- */
+/* ---------------------------------------------------------------------------------------------- the thread -- */
 
-static vulkan_part *new_part(vulkan_engine *engine, VulkanCommandBuffer *buffer)
+/* With the lock: records the part that begins there, and submits it. Returns where it ends. */
+static unsigned submit(vulkan_engine *engine, const VulkanCommandBuffer *buffer, unsigned i)
 {
-    VkDevice device = engine->device->device;
-    VkCommandBufferAllocateInfo one = {
-        .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = engine->pool, .commandBufferCount = 1,
-    };
-    VkQueryPoolCreateInfo two = {
-        .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2,
-    };
-    vulkan_part *part = calloc(1, sizeof *part);
-    SM_REQUIRE(part, INTERNAL, "out of memory");
-    VK_DO(vkAllocateCommandBuffers(device, &one, &part->commands));
-    VK_DO(vkCreateQueryPool(device, &two, NULL, &part->times));
-    part->buffer = buffer;
-    part->place = ++engine->place;
-    part->begin = buffer->done;
-    return part;
-}
-
-/* Whether all events that the next part waits for are covered. */
-static bool may_go(const VulkanCommandBuffer *buffer)
-{
-    for (unsigned i = buffer->done; i < buffer->recorded.command_count; i++) {
-        const sm_command *command = &buffer->recorded.commands[i];
-        if (command->kind != SM_WAIT) break;
-        if (!event_signal(command->object, command->value) && sm_event_value(command->object) < command->value)
-            return false;
-    }
-    return true;
-}
-
-/* Waits, commands, signals: of the part that begins where the last one ended. A place that is signalled is the end of a
-   part: what comes behind it is not waited for. */
-static void record(vulkan_part *part)
-{
-    VulkanCommandBuffer *buffer = part->buffer;
     VkCommandBufferBeginInfo once = {
         .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
     };
+    VkCommandBuffer to = engine->commands;
+    VkSubmitInfo work = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &to};
     const sm_command *commands = buffer->recorded.commands;
-    unsigned i = part->begin, count = buffer->recorded.command_count;
-    VK_DO(vkBeginCommandBuffer(part->commands, &once));
-    vkCmdResetQueryPool(part->commands, part->times, 0, 2);
-    put_barrier(part->commands); /* so the first time is that at which what came before has ended */
-    vkCmdWriteTimestamp(part->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, part->times, 0);
+    unsigned count = buffer->recorded.command_count;
+    VK_DO(vkBeginCommandBuffer(to, &once));
+    vkCmdResetQueryPool(to, engine->times, 0, 2);
+    put_barrier(to);
+    vkCmdWriteTimestamp(to, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, engine->times, 0);
     while (i < count && commands[i].kind == SM_WAIT) i++;
     for (; i < count && commands[i].kind != SM_WAIT && commands[i].kind != SM_SIGNAL; i++) {
         if (buffer->fault.set) continue;
-        put_barrier(part->commands);
-        if (commands[i].kind == SM_FILL) put_fill(part->commands, &commands[i]);
-        if (commands[i].kind == SM_COPY) put_copy(part->commands, &commands[i]);
-        if (commands[i].kind == SM_DISPATCH) put_dispatch(buffer->queue->device, part->commands, &commands[i]);
+        put_barrier(to);
+        if (commands[i].kind == SM_FILL) put_fill(to, &commands[i]);
+        if (commands[i].kind == SM_COPY) put_copy(to, &commands[i]);
+        if (commands[i].kind == SM_DISPATCH) put_dispatch(engine->device, to, &commands[i]);
     }
     while (i < count && commands[i].kind == SM_SIGNAL) i++;
-    put_barrier(part->commands);
-    vkCmdWriteTimestamp(part->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, part->times, 1);
-    VK_DO(vkEndCommandBuffer(part->commands));
-    buffer->done = part->end = i;
-    part->last = i == count;
+    put_barrier(to);
+    vkCmdWriteTimestamp(to, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, engine->times, 1);
+    VK_DO(vkEndCommandBuffer(to));
+    VK_DO(vkQueueSubmit(engine->device->line, 1, &work, engine->fence));
+    return i;
 }
 
-static void submit(vulkan_engine *engine, const vulkan_part *part)
+/* Without the lock: until the part has ended; raises its events. */
+static void finish(vulkan_engine *engine, VulkanCommandBuffer *buffer, unsigned begin, unsigned end)
 {
-    const sm_command *commands = part->buffer->recorded.commands;
-    unsigned most = part->end - part->begin + 1;
-    VkSemaphore semaphores[most];
-    VkPipelineStageFlags stages[most];
-    uint64_t places[most];
-    uint32_t count = 0;
-    for (unsigned i = part->begin; i < part->end && commands[i].kind == SM_WAIT; i++) {
-        const vulkan_signal *signal = event_signal(commands[i].object, commands[i].value);
-        if (!signal) continue;
-        semaphores[count] = signal->engine->semaphore;
-        places[count] = signal->place;
-        stages[count++] = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
-    }
-    VkTimelineSemaphoreSubmitInfo values = {
-        .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO, .waitSemaphoreValueCount = count,
-        .pWaitSemaphoreValues = places, .signalSemaphoreValueCount = 1, .pSignalSemaphoreValues = &part->place,
-    };
-    VkSubmitInfo work = {
-        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .pNext = &values, .waitSemaphoreCount = count,
-        .pWaitSemaphores = semaphores, .pWaitDstStageMask = stages, .commandBufferCount = 1,
-        .pCommandBuffers = &part->commands, .signalSemaphoreCount = 1, .pSignalSemaphores = &engine->semaphore,
-    };
-    VK_DO(vkQueueSubmit(engine->device->line, 1, &work, VK_NULL_HANDLE));
+    VkDevice device = engine->device->device;
+    const sm_command *commands = buffer->recorded.commands;
+    uint64_t ticks[2]; /* nanoseconds of CLOCK_MONOTONIC */
+    VK_DO(vkWaitForFences(device, 1, &engine->fence, VK_TRUE, UINT64_MAX));
+    VK_DO(vkResetFences(device, 1, &engine->fence));
+    VK_DO(vkGetQueryPoolResults(device, engine->times, 0, 2, sizeof ticks, ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT));
+    if (begin == 0) buffer->gpu_start = (double)ticks[0] / 1e9;
+    buffer->gpu_end = (double)ticks[1] / 1e9;
+    for (unsigned i = begin; i < end && !buffer->fault.set; i++)
+        if (commands[i].kind == SM_SIGNAL && commands[i].value > sm_event_value(commands[i].object))
+            sm_event_raise(commands[i].object, commands[i].value);
+    tell_all(engine->device);
 }
 
 static void set_status(VulkanCommandBuffer *buffer, unsigned long status)
 {
     __atomic_store_n(&buffer->status, status, __ATOMIC_RELEASE);
 }
-
-/* Gives the next part of the queue to Vulkan, if it may go. */
-static bool advance(vulkan_engine *engine)
-{
-    VulkanCommandBuffer *buffer = engine->head;
-    if (!buffer || !may_go(buffer)) return false;
-    vulkan_part *part = new_part(engine, buffer);
-    record(part);
-    count_busy(1);
-    submit(engine, part);
-    const sm_command *commands = buffer->recorded.commands;
-    for (unsigned i = part->begin; i < part->end && !buffer->fault.set; i++) /* now: they do not cover its own waits */
-        if (commands[i].kind == SM_SIGNAL) event_add(commands[i].object, engine, part->place, commands[i].value);
-    if (engine->last)
-        engine->last->next = part;
-    else
-        engine->first = part;
-    engine->last = part;
-    pthread_cond_broadcast(&engine->changed);
-    if (!part->last) return true;
-    engine->head = buffer->next;
-    set_status(buffer, SM_SCHEDULED);
-    return true;
-}
-
-/* A part that goes may be what another queue waits for. */
-static void pump(VulkanDevice *device)
-{
-    bool gone;
-    do {
-        gone = false;
-        for (vulkan_engine *engine = device->engines; engine; engine = engine->next)
-            while (advance(engine)) gone = true;
-    } while (gone);
-}
-
-/* ---------------------------------------------------------------------------------------- what has ended -- */
 
 static void call_handlers(VulkanCommandBuffer *buffer)
 {
@@ -424,119 +265,92 @@ static void call_handlers(VulkanCommandBuffer *buffer)
 static void run_handlers(void *context)
 {
     VulkanCommandBuffer *buffer = context;
-    vulkan_engine *engine = buffer->queue->engine;
-    VulkanDevice *device = engine->device;
+    VulkanDevice *device = buffer->queue->device;
     call_handlers(buffer);
     sm_recording_clear(&buffer->recorded);
     pthread_mutex_lock(&device->lock);
     buffer->handlers_done = true;
-    engine->used--;
-    pthread_cond_broadcast(&engine->changed);
+    buffer->queue->engine->used--;
+    pthread_cond_broadcast(&device->changed);
     pthread_mutex_unlock(&device->lock);
     [buffer release]; /* Metal's own reference */
     count_busy(-1);
 }
 
-/* With the lock: the buffer has ended. Its handlers come behind those of earlier ones. */
-static void publish(vulkan_engine *engine, VulkanCommandBuffer *buffer, uint64_t end_ticks)
+/* With the lock. */
+static bool is_held_up(const VulkanCommandBuffer *buffer, unsigned i)
 {
-    buffer->gpu_start = (double)buffer->start_ticks / 1e9;
-    buffer->gpu_end = (double)end_ticks / 1e9;
+    for (; i < buffer->recorded.command_count && buffer->recorded.commands[i].kind == SM_WAIT; i++)
+        if (sm_event_value(buffer->recorded.commands[i].object) < buffer->recorded.commands[i].value) return true;
+    return false;
+}
+
+/* With the lock, which it gives back while a part runs. */
+static void run_buffer(vulkan_engine *engine, VulkanCommandBuffer *buffer)
+{
+    VulkanDevice *device = engine->device;
+    unsigned end = 0;
+    do {
+        unsigned begin = end;
+        while (is_held_up(buffer, begin)) pthread_cond_wait(&device->changed, &device->lock);
+        set_status(buffer, SM_SCHEDULED);
+        end = submit(engine, buffer, begin);
+        pthread_mutex_unlock(&device->lock);
+        finish(engine, buffer, begin, end);
+        pthread_mutex_lock(&device->lock);
+    } while (end < buffer->recorded.command_count);
+    engine->head = buffer->next;
     if (buffer->fault.set) buffer->error = sm_new_failure(&buffer->fault, false);
     set_status(buffer, buffer->fault.set ? SM_ERRONEOUS : SM_COMPLETED);
-    count_busy(1);
     sm_dispatch(engine->handlers, buffer, run_handlers, "the handlers");
 }
 
-/* With the lock. */
-static void end_part(vulkan_engine *engine, vulkan_part *part)
-{
-    VkDevice device = engine->device->device;
-    uint64_t ticks[2];
-    VK_DO(vkGetQueryPoolResults(device, part->times, 0, 2, sizeof ticks, ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT));
-    if (part->begin == 0) part->buffer->start_ticks = ticks[0];
-    engine->first = part->next;
-    if (!engine->first) engine->last = NULL;
-    if (part->last) publish(engine, part->buffer, ticks[1]);
-    vkFreeCommandBuffers(device, engine->pool, 1, &part->commands);
-    vkDestroyQueryPool(device, part->times, NULL);
-    free(part);
-    count_busy(-1);
-}
-
-/* Without the lock: the part is this thread's, and the buffer keeps its events. */
-static void tell_events(const vulkan_part *part)
-{
-    const sm_command *commands = part->buffer->recorded.commands;
-    for (unsigned i = part->begin; i < part->end; i++)
-        if (commands[i].kind == SM_SIGNAL) event_look(commands[i].object);
-}
-
-static void *wait_for_work(void *argument)
+static void *run_queue(void *argument)
 {
     vulkan_engine *engine = argument;
     VulkanDevice *device = engine->device;
     pthread_mutex_lock(&device->lock);
-    while (engine->first || !engine->dying) {
-        vulkan_part *part = engine->first;
-        if (!part) {
-            pthread_cond_wait(&engine->changed, &device->lock);
-            continue;
-        }
-        VkSemaphoreWaitInfo end = {
-            .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, .semaphoreCount = 1, .pSemaphores = &engine->semaphore,
-            .pValues = &part->place,
-        };
-        pthread_mutex_unlock(&device->lock);
-        VK_DO(vkWaitSemaphores(device->device, &end, UINT64_MAX));
-        tell_events(part);
-        pthread_mutex_lock(&device->lock);
-        end_part(engine, part);
+    while (engine->head || !engine->dying) {
+        if (engine->head)
+            run_buffer(engine, engine->head);
+        else
+            pthread_cond_wait(&device->changed, &device->lock);
     }
     pthread_mutex_unlock(&device->lock);
-    [device release]; /* and the engine may go with it */
+    sm_dispatch_release(engine->handlers);
+    vkDestroyCommandPool(device->device, engine->pool, NULL);
+    vkDestroyQueryPool(device->device, engine->times, NULL);
+    vkDestroyFence(device->device, engine->fence, NULL);
+    free(engine);
+    [device release];
     count_busy(-1);
     return NULL;
 }
 
-/* --------------------------------------------------------------------------------------------- the engine -- */
-
 static vulkan_engine *new_engine(VulkanDevice *device, unsigned limit)
 {
-    VkSemaphoreTypeCreateInfo timeline = {
-        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
-    };
-    VkSemaphoreCreateInfo semaphore = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &timeline};
     VkCommandPoolCreateInfo pool = {
-        .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT,
-        .queueFamilyIndex = 0,
+        .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
     };
+    VkCommandBufferAllocateInfo one = {
+        .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandBufferCount = 1,
+    };
+    VkQueryPoolCreateInfo two = {
+        .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2,
+    };
+    VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
     vulkan_engine *engine = calloc(1, sizeof *engine);
     SM_REQUIRE(engine, INTERNAL, "out of memory");
-    engine->device = [device retain]; /* the thread's reference */
+    engine->device = [device retain];
     engine->limit = limit;
     engine->handlers = sm_dispatch_queue_new(NULL);
-    sm_cond_init(&engine->changed);
-    VK_DO(vkCreateSemaphore(device->device, &semaphore, NULL, &engine->semaphore));
     VK_DO(vkCreateCommandPool(device->device, &pool, NULL, &engine->pool));
-    pthread_mutex_lock(&device->lock);
-    engine->next = device->engines;
-    device->engines = engine;
-    pthread_mutex_unlock(&device->lock);
-    sm_thread_start(wait_for_work, engine);
+    one.commandPool = engine->pool;
+    VK_DO(vkAllocateCommandBuffers(device->device, &one, &engine->commands));
+    VK_DO(vkCreateQueryPool(device->device, &two, NULL, &engine->times));
+    VK_DO(vkCreateFence(device->device, &fence, NULL, &engine->fence));
+    sm_thread_start(run_queue, engine);
     return engine;
-}
-
-static void free_engines(VulkanDevice *device)
-{
-    while (device->engines) {
-        vulkan_engine *engine = device->engines;
-        device->engines = engine->next;
-        vkDestroyCommandPool(device->device, engine->pool, NULL);
-        vkDestroySemaphore(device->device, engine->semaphore, NULL);
-        pthread_cond_destroy(&engine->changed);
-        free(engine);
-    }
 }
 
 /* --------------------------------------------------------------------------------------------- the queue -- */
@@ -555,7 +369,7 @@ static id new_buffer(VulkanQueue *queue, bool retains)
     vulkan_engine *engine = queue->engine;
     SM_REQUIRE(sm_has_pool(), NO_POOL, "commandBuffer");
     pthread_mutex_lock(&engine->device->lock);
-    while (engine->used >= engine->limit) pthread_cond_wait(&engine->changed, &engine->device->lock);
+    while (engine->used >= engine->limit) pthread_cond_wait(&engine->device->changed, &engine->device->lock);
     engine->used++;
     pthread_mutex_unlock(&engine->device->lock);
     VulkanCommandBuffer *buffer = [[VulkanCommandBuffer alloc] init];
@@ -593,9 +407,8 @@ SM_HAS_LABEL
     pthread_mutex_lock(&device->lock);
     engine->dying = true;
     count_busy(1);
-    pthread_cond_broadcast(&engine->changed);
+    pthread_cond_broadcast(&device->changed);
     pthread_mutex_unlock(&device->lock);
-    sm_dispatch_release(engine->handlers);
     [label release];
     [device release];
     [super dealloc];
@@ -691,14 +504,15 @@ SM_HAS_LABEL
     *(queue->engine->head ? &queue->engine->tail->next : &queue->engine->head) = self;
     queue->engine->tail = self;
     set_status(self, SM_COMMITTED);
-    pump(queue->device);
+    count_busy(1);
+    pthread_cond_broadcast(&queue->device->changed);
     pthread_mutex_unlock(&queue->device->lock);
 }
 - (void)waitUntilCompleted
 {
     SM_REQUIRE([self status] >= SM_COMMITTED, WAIT_BEFORE_COMMIT, "%p", (void *)self);
     pthread_mutex_lock(&queue->device->lock);
-    while (!handlers_done) pthread_cond_wait(&queue->engine->changed, &queue->device->lock);
+    while (!handlers_done) pthread_cond_wait(&queue->device->changed, &queue->device->lock);
     pthread_mutex_unlock(&queue->device->lock);
 }
 /* Not committed: its place is free again, and its handlers never run. */
@@ -710,7 +524,7 @@ SM_HAS_LABEL
     if (status < SM_COMMITTED) {
         pthread_mutex_lock(&queue->device->lock);
         queue->engine->used--;
-        pthread_cond_broadcast(&queue->engine->changed);
+        pthread_cond_broadcast(&queue->device->changed);
         pthread_mutex_unlock(&queue->device->lock);
     }
     [fault.text release];
@@ -789,7 +603,6 @@ static VkResult make_device(VulkanDevice *self)
 {
     static const float priority = 0;
     VkPhysicalDeviceVulkan12Features features = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .timelineSemaphore = VK_TRUE,
         .bufferDeviceAddress = VK_TRUE,
     };
     VkDeviceQueueCreateInfo line = {
@@ -916,10 +729,11 @@ Class sm_device_class(void)
 {
     if (!(self = [super init])) return nil;
     pthread_mutex_init(&lock, NULL);
+    sm_cond_init(&changed);
     (void)[VulkanBuffer class], (void)[VulkanPipeline class], (void)[VulkanEvent class];
     (void)[VulkanQueue class], (void)[VulkanCommandBuffer class];
     const char *wrong = find_lavapipe(self);
-    if (!wrong && make_device(self)) wrong = "it lacks timeline semaphores or addresses of buffers";
+    if (!wrong && make_device(self)) wrong = "it lacks addresses of buffers";
     if (wrong) {
         fprintf(stderr, "Metal over Vulkan has no device: %s\n", wrong);
         [self dealloc]; /* a release takes the lock under which the default device is made */
@@ -966,11 +780,11 @@ Class sm_device_class(void)
 - (void)dealloc
 {
     if (device) {
-        free_engines(self);
         vkDestroyPipelineLayout(device, layout, NULL);
         vkDestroyDevice(device, NULL);
     }
     pthread_mutex_destroy(&lock);
+    pthread_cond_destroy(&changed);
     [super dealloc];
 }
 
