@@ -654,6 +654,10 @@ static int darwin_nanosleep(const struct timespec *time, struct timespec *left)
 {
     return (int)kept(nanosleep(time, left));
 }
+static int darwin_usleep(unsigned us)
+{
+    return (int)kept(usleep(us));
+}
 static int darwin_pipe(int ends[2])
 {
     return (int)kept(pipe(ends));
@@ -1017,7 +1021,7 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(dispatch_release, darwin_dispatch_release),
 
     OURS(clock_gettime, darwin_clock_gettime), OURS(clock_gettime_nsec_np, darwin_clock_gettime_nsec_np),
-    OURS(nanosleep, darwin_nanosleep), SAME(clock), /* in microseconds on both */
+    OURS(nanosleep, darwin_nanosleep), OURS(usleep, darwin_usleep), SAME(clock), /* in microseconds on both */
     SAME(time),
 
     SAME(malloc), SAME(calloc), SAME(realloc), SAME(free), SAME(posix_memalign),

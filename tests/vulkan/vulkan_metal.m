@@ -235,7 +235,8 @@ static void finish(vulkan_engine *engine, VulkanCommandBuffer *buffer, unsigned 
     uint64_t ticks[2]; /* nanoseconds of CLOCK_MONOTONIC */
     VK_DO(vkWaitForFences(device, 1, &engine->fence, VK_TRUE, UINT64_MAX));
     VK_DO(vkResetFences(device, 1, &engine->fence));
-    VK_DO(vkGetQueryPoolResults(device, engine->times, 0, 2, sizeof ticks, ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT));
+    VK_DO(vkGetQueryPoolResults(device, engine->times, 0, 2, sizeof ticks, ticks, sizeof *ticks,
+                                VK_QUERY_RESULT_64_BIT));
     if (begin == 0) buffer->gpu_start = (double)ticks[0] / 1e9;
     buffer->gpu_end = (double)ticks[1] / 1e9;
     for (unsigned i = begin; i < end && !buffer->fault.set; i++)

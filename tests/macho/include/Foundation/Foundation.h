@@ -21,15 +21,21 @@ extern NSString *const NSLocalizedDescriptionKey, *const NSUnderlyingErrorKey;
 - (instancetype)initWithFormat:(NSString *)format, ...;
 - (instancetype)initWithUTF8String:(const char *)text;
 - (const char *)UTF8String;
+- (BOOL)isEqualToString:(NSString *)other;
 @end
 
 @interface NSArray : NSObject
 - (instancetype)initWithObjects:(const id *)objects count:(NSUInteger)count;
+- (NSUInteger)count;
 - (BOOL)containsObject:(id)object;
 @end
 
 @interface NSMutableArray : NSArray
 - (void)addObject:(id)object;
+@end
+
+@interface NSNull : NSObject
++ (NSNull *)null;
 @end
 
 @interface NSDictionary : NSObject
