@@ -236,7 +236,6 @@ int main(int argc, char **argv)
     static const gpusync_hooks hooks = {NULL, park, unpark, NULL};
     gpusync_device_desc desc = {.hooks = &hooks, .spin = &none, .callback_mode = GPUSYNC_CALLBACKS_MANUAL};
     size_t row = 0;
-    fiber_of_thread(&main_context);
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     while (row < ROWS && strcmp(rows[row].name, argv[1])) row++;
