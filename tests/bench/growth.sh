@@ -12,13 +12,13 @@
 # JOBS  how many run at a time; default one for each processor
 # CC, BUILD, SOFTMETAL_LINK: see common.sh
 
-table() { # NAME LIMIT SIZES WHAT
+table() { # NAME LIMIT SIZES WHAT; the slowest first
     cat <<'END'
+queues            1.5 100,200,400  n queues with work held for n values of one timeline
+chain             1.5 100,200,400  a failure through a chain of n queues
 callbacks         1.5 100,400,1000 callbacks of n rising values, signalled one by one
 callbacks_falling 4.0 100,400,1000 the same of falling values: each is looked for from the end of a list
 waits             1.5 100,400,1000 n waits on one timeline, signalled one by one
-queues            1.5 100,200,400  n queues with work held for n values of one timeline
-chain             1.5 100,200,400  a failure through a chain of n queues
 commits           1.5 100,400,1000 commits of n open buffers, in the order of making
 held              1.5 100,400,1000 n works that are held, sent one by one, and ended
 cancel            1.5 100,400,1000 cancel_held with n works
