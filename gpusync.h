@@ -618,7 +618,7 @@ struct gpusync_error {
     int64_t code;            /**< NSError code: look at the domain first. */
     uint64_t dropped;        /**< Of gpusync_queue_next_error: records dropped since the cursor, before this failure. */
     bool inherited;          /**< The failure of what the work waited for, or one that stuck: its texts, too. */
-    bool ran;                /**< Metal had the work of this ticket: memory may have been written. */
+    bool ran;                /**< Metal had the work of this ticket: memory may have been written. Not of ticket 0. */
     bool transient;          /**< The same work, encoded again, may succeed. */
     char domain[64];         /**< NSError domain; empty: a failure of gpusync's own. */
     char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
@@ -729,9 +729,9 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *device, 
 typedef struct gpusync_timeline_desc {
     uint64_t initial_value;        /**< Of a timeline with its own event, else ignored. Up to GPUSYNC_MAX_VALUE. */
     const char *GPUSYNC_OPT label; /**< Shows in failures; NULL: none. */
-    /** An MTLSharedEvent that other code signals, too; retained; of one gpusync_timeline (not checked). Its value
-        UINT64_MAX, now or later, fails the timeline with ERROR_EXECUTION; others above GPUSYNC_MAX_VALUE count as that.
-        NULL: makes one. */
+    /** An MTLSharedEvent that other code signals, too; retained; of one timeline of this device (not checked), and
+        perhaps of one of another device. Its value UINT64_MAX, now or later, fails the timeline with ERROR_EXECUTION;
+        others above GPUSYNC_MAX_VALUE count as that. NULL: makes one. */
     void *GPUSYNC_OPT shared_event;
     /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
         A value may then come from there: work that waits for one goes to the GPU, whether or not its signal is known.
@@ -863,8 +863,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    open buffer with one is refused. Where several held ones could go, the lowest value goes first.
 
    Failure. The value is reached when the work has succeeded. If the work fails, the timeline fails with its error (not
-   order_only), and so does what waits for it. Work that is already on the GPU then stops waiting, and runs on whatever
-   its input contains; its ticket fails. Work that was accepted before a timeline failed, and was only to signal it,
+   order_only): its own event gets UINT64_MAX, and what waits for it fails. Work that is already on the GPU then stops
+   waiting, and runs on whatever its input contains; its ticket fails. Work that was accepted before a timeline failed, and was only to signal it,
    succeeds. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU. Call it between encoders, or
@@ -1089,7 +1089,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: of gpusync_submit, and of commits to queues of Metal 4. */
     GPUSYNC_TRACE_HOLD,       /**< queue, ticket: the work is held. */
     GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: held work was sent. */
-    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s: the ticket has ended. */
+    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s (0: a look found the end): the end. */
     GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; several points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: of gpusync_timeline_signal, or of work that has ended well. */
