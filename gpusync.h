@@ -864,8 +864,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 
    Failure. The value is reached when the work has succeeded. If the work fails, the timeline fails with its error (not
    order_only): its own event gets UINT64_MAX, and what waits for it fails. Work that is already on the GPU then stops
-   waiting, and runs on whatever its input contains; its ticket fails. Work that was accepted before a timeline failed, and was only to signal it,
-   succeeds. */
+   waiting, and runs on whatever its input contains; its ticket fails. Work that was accepted before a timeline failed,
+   and was only to signal it, succeeds. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU. Call it between encoders, or
     before the first one to make everything wait, and before any signal of this buffer. The buffer is open from here on.
