@@ -4018,11 +4018,12 @@ static void gpusync__handler_dispose(const void *block)
 /* --------------------------------------------------------------------------------- >>look --
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended. */
 
-/* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. alone: UNORDERED
-   work. Under the lock. */
-static gpusync__work *gpusync__next_sent(const gpusync_queue *q, uint64_t behind, uint64_t ticket, bool alone)
+/* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. last: work of the
+   first ticket, to go on from, or NULL. alone: UNORDERED work. Under the lock. */
+static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t behind,
+                                         uint64_t ticket, bool alone)
 {
-    gpusync__work *w = q->sent ? q->front : NULL;
+    gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent ? q->front : NULL;
     while (w && (w->ticket <= behind || w->state != GPUSYNC__SENT || (alone && !w->unordered)))
         w = w->next;
     if (!w || w->ticket > ticket)
@@ -4069,12 +4070,16 @@ static void gpusync__found_over(gpusync__work *w, void *failed)
 static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
 {
     bool runs = false, alone = false, others = true;
+    gpusync__work *last = NULL; /* with a reference */
     void *failed;
     for (uint64_t at = 0; others || !alone;) {
         gpusync__lock(q->target.device);
-        gpusync__work *w = gpusync__next_sent(q, at, ticket, alone);
+        gpusync__work *w = gpusync__next_sent(q, last, at, ticket, alone);
         others = q->alone != 0;
         gpusync__unlock(q->target.device);
+        if (last)
+            gpusync__work_unref(last);
+        last = NULL;
         if (!w)
             break;
         at = w->ticket;
@@ -4084,8 +4089,10 @@ static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
         }
         runs = true;
         alone |= !w->unordered;
-        gpusync__work_unref(w);
+        last = w;
     }
+    if (last)
+        gpusync__work_unref(last);
     return runs;
 }
 
@@ -4415,8 +4422,7 @@ static bool gpusync__look_now(gpusync__wait *wait)
 #define GPUSYNC__BLIND_NS 20000u
 #define GPUSYNC__MANY 16 /* more goals are not spun for */
 
-/* How long to spin, where the program has set nothing: to the expected end if that is near, else briefly. The figures
-   are those of bench-spin's best rows. */
+/* How long to spin, where the program has set nothing: to the expected end if that is near, else briefly. */
 static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync_queue *q, uint64_t now)
 {
     if (!q)

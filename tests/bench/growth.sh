@@ -23,7 +23,7 @@ commits           1.5 100,400,1000 commits of n open buffers, in the order of ma
 held              1.5 100,400,1000 n works that are held, sent one by one, and ended
 cancel            1.5 100,400,1000 cancel_held with n works
 abandon           2.0 100,400,1000 abandon with n works, half of them held: each leaves a list from behind those sent
-poll              9.0 100,400,1000 one poll of a ticket behind n UNORDERED ones that run: looks for each from the front
+poll              1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones that run
 poll_held         1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones that are held
 END
 }
