@@ -332,35 +332,48 @@ FN void assert_each_has_a_case(const char *const *rules, size_t count, const cha
 #define NOT_ON_A_MAC(why) ((void)0)
 #endif
 
-/* -- quirks -------------------------------------------------------------------------------------------------------
+/* -- facts and quirks -----------------------------------------------------------------------------------------------
 
-   A table is a macro of X(quirk, clock, what a program does, what it sees): with the quirk, and not without. It has each
-   quirk from offset `from` on, in the order of softmetal.h. */
-typedef struct quirk_row {
+   A table is a macro of X(what, clock, what a program does, what it sees). A fact is seen. A quirk is seen with it, and
+   not without; the table has each quirk from offset `from` on, in the order of softmetal.h. */
+typedef struct fact {
     const char *name;
-    size_t offset;
+    size_t offset; /* of a quirk */
     softmetal_clock clock;
-} quirk_row;
+} fact;
+#define ROW_OF_FACT(name, clock, ...) {name, 0, SOFTMETAL_##clock},
 #define ROW_OF_QUIRK(quirk, clock, ...) {#quirk, offsetof(softmetal_quirks, quirk), SOFTMETAL_##clock},
-#define SEE_IN_TURN(quirk, clock, does, sees) \
-    if (row-- == 0) {                         \
-        does;                                 \
-        return sees;                          \
+#define SEE_IN_TURN(name, clock, does, sees) \
+    if (row-- == 0) {                        \
+        does;                                \
+        return sees;                         \
     }
-FN void assert_quirks(const quirk_row *rows, size_t count, size_t from, bool (*seen)(stage *, size_t, bool),
-                      stage *(*open)(softmetal_clock))
+typedef bool see(stage *s, size_t row, bool with);
+FN unsigned wrong_at(const fact *rows, size_t row, bool with, see *seen, stage *(*open)(softmetal_clock), bool is_quirk)
+{
+    softmetal_quirks quirks = {0};
+    stage *s = open(rows[row].clock);
+    if (is_quirk) ((bool *)&quirks)[rows[row].offset] = with;
+    softmetal_set_quirks(&quirks);
+    bool right = seen(s, row, with) == with;
+    if (!right) print_error("%s: %s\n", rows[row].name, with ? "not seen" : "seen without it");
+    softmetal_set_quirks(&(softmetal_quirks){0});
+    stage_close(s);
+    return !right;
+}
+FN void assert_facts(const fact *rows, size_t count, see *seen, stage *(*open)(softmetal_clock))
 {
     unsigned wrong = 0;
-    for (size_t i = 0; i < 2 * count; i++) {
-        softmetal_quirks quirks = {0};
-        bool with = i % 2;
-        stage *s = open(rows[i / 2].clock);
-        assert_int_equal(rows[i / 2].offset, from + i / 2);
-        ((bool *)&quirks)[from + i / 2] = with;
-        softmetal_set_quirks(&quirks);
-        if (seen(s, i / 2, with) != with) wrong++, print_error("%s: %d\n", rows[i / 2].name, with);
-        softmetal_set_quirks(&(softmetal_quirks){0});
-        stage_close(s);
+    for (size_t i = 0; i < count; i++)
+        wrong += wrong_at(rows, i, true, seen, open, false);
+    assert_int_equal(wrong, 0);
+}
+FN void assert_quirks(const fact *rows, size_t count, size_t from, see *seen, stage *(*open)(softmetal_clock))
+{
+    unsigned wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(rows[i].offset, from + i);
+        wrong += wrong_at(rows, i, false, seen, open, true) + wrong_at(rows, i, true, seen, open, true);
     }
     assert_int_equal(wrong, 0);
 }

@@ -54,70 +54,25 @@ static void *run_of(stage *s, unsigned char value)
     return commit(s);
 }
 
-/* -- work --------------------------------------------------------------------------------------------------------- */
+/* -- facts -------------------------------------------------------------------------------------------------------- */
 
-static void a_commit_does_its_buffers_in_order_and_tells(void **state)
+/* Three buffers of one allocator: the memory is 1, is copied to `to`, and is 3. */
+static void commit_three(stage *s, void *to)
 {
-    stage *s = *state;
-    void *buffers[3] = {s->buffer, mine(metal4_buffer_new(s->device)), mine(metal4_buffer_new(s->device))};
-    void *other = memory_new(s->device, 64), *compute;
-    double before = (double)now_ns() / 1e9;
+    void *buffers[3] = {s->buffer, mine(metal4_buffer_new(s->device)), mine(metal4_buffer_new(s->device))}, *compute;
     record(s, buffers[0], s->allocator, 1);
-    metal4_begin(buffers[1], s->allocator); /* which serves one buffer after another */
+    metal4_begin(buffers[1], s->allocator);
     compute = metal_get(buffers[1], "computeCommandEncoder");
     assert_ptr_equal(metal_get(compute, "commandBuffer"), buffers[1]);
     metal4_barrier(compute);
-    metal_copy(compute, s->memory, 0, other, 0, 64);
+    metal_copy(compute, s->memory, 0, to, 0, 64);
     metal_do(compute, "endEncoding");
     metal4_end(buffers[1]);
     record(s, buffers[2], s->allocator, 3);
-    on_feedback(s, 1);
-    on_feedback(s, 2);
     metal4_commit(s->queue, buffers, 3, s->options);
     settle(s);
-    ORDER(&s->n, 1, 2);
-    assert_int_equal(bytes_of(other)[63], 1);
-    assert_int_equal(bytes_of(s->memory)[63], 3);
-    assert_int_equal(report.code, -1);
-    assert_true(before <= report.start && report.start <= report.end);
     metal4_allocator_reset(s->allocator);
-    record(s, s->buffer, s->allocator, 4);
-    record(s, s->buffer, s->allocator, 0); /* the former one is dropped */
-    metal4_commit(s->queue, &s->buffer, 1, s->options); /* has no handlers any more */
-    settle(s);
-    ORDER(&s->n, 1, 2);
-    assert_int_equal(bytes_of(s->memory)[0], 3);
-    assert_int_equal(softmetal_live("run") + softmetal_live("feedback") + softmetal_live("block"), 0);
-    on_feedback(s, 3); /* goes with the options */
 }
-
-static void one_buffer_is_in_several_runs(void **state)
-{
-    stage *s = *state;
-    void *runs[3], *allocators[3];
-    for (int i = 0; i < 3; i++) {
-        allocators[i] = mine(metal4_allocator_new(s->device));
-        on_feedback(s, i);
-        record(s, s->buffer, allocators[i], (unsigned char)(i + 1));
-        runs[i] = commit(s);
-    }
-    assert_int_equal(softmetal_outstanding(s->queue), 3);
-    assert_ptr_equal(softmetal_buffer_at(s->queue, 2), runs[0]);
-    assert_ptr_equal(softmetal_first_in_line(s->queue), runs[0]);
-    for (int i = 0; i < 3; i++) {
-        softmetal_schedule(runs[i]);
-        softmetal_execute(runs[i]);
-        assert_int_equal(bytes_of(s->memory)[0], i + 1);
-        softmetal_complete(runs[i]);
-        metal4_allocator_reset(allocators[i]); /* the other runs do not need it */
-        assert_int_equal(s->n.count, i);
-        softmetal_run_handler(runs[i], 0);
-        assert_int_equal(s->n.count, i + 1);
-        softmetal_finish(runs[i]);
-    }
-    assert_int_equal(softmetal_outstanding(s->queue), 0);
-}
-
 static void add_kernel(void *user, const softmetal_kernel_args *args)
 {
     (void)user;
@@ -125,180 +80,154 @@ static void add_kernel(void *user, const softmetal_kernel_args *args)
 }
 static const metal_size one = {1, 1, 1};
 static void *pipeline_of(stage *s) { return mine(metal_pipeline_new(s->device, "kernel void add(", "add", NULL, 0)); }
-
-static void kernels_find_memory_by_its_address(void **state)
+/* Adds one to the addend's bytes 1 and 2, by addresses that the table has at each dispatch. */
+static void dispatch_two(stage *s, void *addend)
 {
-    stage *s = *state;
-    void *table = metal4_table_new(s->device, 3), *addend = memory_new(s->device, 8), *compute;
+    void *table = metal4_table_new(s->device, 3), *compute;
     softmetal_set_kernel("add", add_kernel, NULL, 0);
-    bytes_of(addend)[1] = 5;
-    bytes_of(addend)[2] = 20;
     metal4_begin(s->buffer, s->allocator);
     compute = metal_get(s->buffer, "computeCommandEncoder");
     metal_set_pipeline(compute, pipeline_of(s));
-    metal4_table_set(table, metal4_address(s->memory) + 1, 0);
-    metal4_table_set(table, metal4_address(addend) + 1, 2);
     metal4_set_table(compute, table);
-    metal_dispatch(compute, one, one);
-    metal4_table_set(table, metal4_address(s->memory) + 2, 0); /* counts for the next dispatch */
-    metal4_table_set(table, metal4_address(addend) + 2, 2);
-    metal_dispatch(compute, one, one);
+    for (unsigned i = 1; i <= 2; i++) {
+        bytes_of(addend)[i] = (unsigned char)(5 * i);
+        metal4_table_set(table, metal4_address(s->memory) + i, 0);
+        metal4_table_set(table, metal4_address(addend) + i, 2);
+        metal_dispatch(compute, one, one);
+    }
     metal_do(compute, "endEncoding");
     metal4_end(s->buffer);
-    metal_release(table);
+    metal_release(table); /* is copied at the dispatch */
     commit(s);
     settle(s);
-    assert_memory_equal(bytes_of(s->memory), "\0\6\25", 3);
 }
-
-static void note_place(block *self, void *feedback)
+static void keep_it(block *self, void *feedback)
 {
     self->notes->found[0] = softmetal_dispatch_qos(NULL);
-    self->notes->object = metal_retain(feedback); /* may be kept */
+    self->notes->object = metal_retain(feedback);
 }
-
-static void feedback_comes_on_its_dispatch_queue_under_the_real_clock(void **state)
+/* The feedback of a queue that the program releases at once: the class of service of its dispatch queue, 0 for none. */
+static unsigned class_of_feedback(stage *s)
 {
-    stage *s = *state;
     void *serial = dispatch_queue_create("q", dispatch_queue_attr_make_with_qos_class(NULL, 0x19, 0));
     void *queue = metal4_queue_new_on(s->device, serial);
-    block b = stack_block(&s->n, 1, note_place);
+    block b = stack_block(&s->n, 1, keep_it);
     metal4_add_feedback_handler(s->options, &b);
     record(s, s->buffer, s->allocator, 7);
     metal4_commit(queue, &s->buffer, 1, s->options);
+    metal_release(queue);
     if (s->clock == SOFTMETAL_MANUAL) softmetal_finish_queue(queue);
-    metal_release(queue); /* lives until its work is over */
     settle(s);
-    ORDER(&s->n, 1);
-    assert_int_equal(s->n.found[0], s->clock == SOFTMETAL_MANUAL ? 0 : 0x19);
     assert_true(metal_gpu_end(s->n.object) > 0);
     metal_release(s->n.object);
-    assert_int_equal(softmetal_live("feedback"), 0);
     dispatch_release(serial);
+    return s->n.found[0];
 }
-
-/* -- failures ----------------------------------------------------------------------------------------------------- */
-
-static void a_failed_run_has_a_wrapped_error(void **state)
+static void *fail_run(stage *s, const char *domain, long code, unsigned number)
 {
-    stage *s = *state;
+    on_feedback(s, 1);
+    void *run = run_of(s, 1);
+    if (number) softmetal_fail_as(run, number, NULL);
+    if (!number) softmetal_fail(run, domain, code, NULL);
+    softmetal_finish(run);
+    return run;
+}
+static bool report_is(long code, long cause, long root)
+{
+    return report.code == code && report.cause == cause && report.root == root;
+}
+static bool numbers_have_codes(stage *s)
+{
     for (size_t i = 0; i < LENGTH(made_of_numbers); i++) {
-        on_feedback(s, 1);
-        softmetal_prepare_run(s->buffer, s->queue);
-        softmetal_fail_as(s->buffer, made_of_numbers[i].number, NULL); /* means its next run */
-        assert_ptr_equal(softmetal_run_of(s->buffer), run_of(s, 1));
-        softmetal_finish(s->buffer);
-        assert_int_equal(report.code, 1);
-        assert_int_equal(report.cause, made_of_numbers[i].code4);
-        assert_int_equal(report.root, made_of_numbers[i].number);
-        assert_int_equal(bytes_of(s->memory)[0], 0);
+        fail_run(s, NULL, 0, made_of_numbers[i].number);
+        if (!report_is(1, made_of_numbers[i].code4, made_of_numbers[i].number)) return false;
     }
-    for (int own = 0; own < 2; own++) { /* by code: the one with a star; of another domain there is no wrapper */
-        on_feedback(s, 1);
-        void *run = run_of(s, 1);
-        softmetal_fail(run, own ? "own" : NULL, 6, "text");
-        softmetal_finish(run);
-        assert_int_equal(report.code, own ? 6 : 1);
-        assert_int_equal(report.cause, own ? -1 : 6);
-        assert_int_equal(report.root, own ? -1 : SOFTMETAL_INTERNAL);
-    }
+    return true;
 }
-
-static void a_removed_device_fails_its_runs_and_ends_its_waits(void **state)
+/* A run behind a wait, and a signal behind the run. */
+static void *run_behind_wait(stage *s, void *event)
 {
-    stage *s = *state;
-    void *event = event_new(s->device);
     metal4_wait(s->queue, event, 1);
     on_feedback(s, 1);
-    run_of(s, 1);
+    void *run = run_of(s, 1);
     metal4_signal(s->queue, event, 5);
-    softmetal_remove_device(s->device);
-    settle(s);
-    ORDER(&s->n, 1);
-    assert_int_equal(report.cause, 4);
-    assert_int_equal(metal_event_value(event), 0); /* and nothing is signalled */
-    assert_int_equal(bytes_of(s->memory)[0], 0);
+    return run;
 }
-
-/* -- signals and waits of the queue ------------------------------------------------------------------------------- */
-
-static void a_wait_holds_all_later_work(void **state)
+static unsigned char first_byte(stage *s) { return bytes_of(s->memory)[0]; }
+static void *prepared(stage *s)
 {
-    stage *s = *state;
-    void *event = event_new(s->device), *other = event_new(s->device), *run;
-    metal4_signal(s->queue, event, 1);
-    assert_true(reaches(event, 1, 20000)); /* nothing is before it */
-    metal4_wait(s->queue, event, 2);
-    run = run_of(s, 1);
-    metal4_signal(s->queue, event, 3);
-    metal4_signal(s->queue, other, 1);
-    assert_ptr_equal(softmetal_last_signalled(s->queue), other);
-    if (s->clock == SOFTMETAL_MANUAL) assert_int_equal(softmetal_what_is_due(run), SOFTMETAL_WAIT_DUE);
-    assert_false(reaches(other, 1, 5));
-    metal_event_signal(event, 2);
-    if (s->clock == SOFTMETAL_MANUAL) assert_int_equal(softmetal_what_is_due(run), SOFTMETAL_COMPLETE_DUE);
-    settle(s);
-    assert_int_equal(metal_event_value(event), 3);
-    assert_int_equal(metal_event_value(other), 1);
-    assert_int_equal(bytes_of(s->memory)[0], 1);
-    assert_int_equal(softmetal_live("queue_operation"), 0);
+    softmetal_prepare_run(s->buffer, s->queue);
+    return s->buffer;
 }
+#define DUE(run, what) (softmetal_what_is_due(run) == SOFTMETAL_##what##_DUE)
 
-static void a_wait_that_times_out_lets_later_work_run(void **state)
+/* e an event, b a buffer of the `older` queue, x and y what a row makes */
+#define FACTS(X)                                                                                                         \
+    X("a commit does its buffers in order", REAL, commit_three(s, x = memory_new(s->device, 64)),                        \
+      bytes_of(x)[63] == 1 && bytes_of(s->memory)[63] == 3)                                                              \
+    X("... and tells, in order, with times", REAL, on_feedback(s, 1); on_feedback(s, 2); run_of(s, 1); settle(s),        \
+      n->count == 2 && n->order[0] == 1 && report.code == -1 && report.start > 0 && report.end >= report.start)          \
+    X("... by hand as well", MANUAL, on_feedback(s, 1); on_feedback(s, 2); run_of(s, 1); settle(s),                      \
+      n->count == 2 && n->order[0] == 1 && first_byte(s) == 1 && softmetal_live("run") + softmetal_live("feedback") == 0) \
+    X("it takes the handlers out", MANUAL, on_feedback(s, 1); run_of(s, 1); run_of(s, 2); settle(s), n->count == 1)      \
+    X("options drop what no commit took", MANUAL, on_feedback(s, 1), n->count == 0)                                      \
+    X("a buffer is in several runs", MANUAL, x = run_of(s, 1); y = run_of(s, 2), softmetal_outstanding(s->queue) == 2 && \
+      softmetal_buffer_at(s->queue, 1) == x && DUE(y, NOTHING) && (softmetal_finish(x), first_byte(s)) == 1 &&           \
+      DUE(y, COMPLETE) && (softmetal_finish(y), first_byte(s)) == 2)                                                     \
+    X("runs that share nothing come in any order", MANUAL, x = run_of(s, 0); s->buffer = mine(metal4_buffer_new(         \
+      s->device)); y = run_of(s, 1), (softmetal_complete(y), first_byte(s)) == 1 && DUE(x, COMPLETE))                    \
+    X("a recording may be dropped", MANUAL, record(s, s->buffer, s->allocator, 1); run_of(s, 0); settle(s),              \
+      first_byte(s) == 0)                                                                                                \
+    X("kernels find memory by its address", REAL, dispatch_two(s, memory_new(s->device, 8)),                             \
+      !memcmp(bytes_of(s->memory), "\0\6\13", 3))                                                                        \
+    X("feedback comes on its dispatch queue", REAL, , class_of_feedback(s) == 0x19 && n->count == 1)                     \
+    X("... not by hand, and goes unless it is kept", MANUAL, , class_of_feedback(s) == 0 && n->count == 1 &&             \
+      softmetal_live("feedback") == 0)                                                                                   \
+    X("an error is wrapped", MANUAL, , numbers_have_codes(s) && first_byte(s) == 0)                                      \
+    X("... by code as well", MANUAL, fail_run(s, NULL, 6, 0), report_is(1, 6, SOFTMETAL_INTERNAL))                       \
+    X("... but for one of another domain", MANUAL, fail_run(s, "own", 6, 0), report_is(6, -1, -1))                       \
+    X("a buffer means its prepared run", MANUAL, on_feedback(s, 1); softmetal_fail_as(prepared(s), SOFTMETAL_HANG, NULL); \
+      x = run_of(s, 1); softmetal_finish(s->buffer), x == softmetal_run_of(s->buffer) && report.root == SOFTMETAL_HANG)  \
+    X("removal fails runs, ends waits, signals nothing", REAL, run_behind_wait(s, e); softmetal_remove_device(s->device); \
+      settle(s), n->count == 1 && report.cause == 4 && metal_event_value(e) == 0 && first_byte(s) == 0)                  \
+    X("... by hand as well", MANUAL, run_behind_wait(s, e); softmetal_remove_device(s->device); settle(s),               \
+      n->count == 1 && report.cause == 4 && metal_event_value(e) == 0 && first_byte(s) == 0)                             \
+    X("a wait holds what is behind it", REAL, run_behind_wait(s, e), !reaches(e, 1, 5) && first_byte(s) == 0 &&          \
+      (metal_event_signal(e, 1), settle(s), first_byte(s)) == 1 && metal_event_value(e) == 5)                            \
+    X("... by hand as well", MANUAL, x = run_behind_wait(s, e), DUE(x, WAIT) && (metal_event_signal(e, 1), DUE(x, COMPLETE)) \
+      && (settle(s), metal_event_value(e)) == 5 && softmetal_live("queue_operation") == 0)                               \
+    X("... until it times out", REAL, set_watchdog(MS(20)); run_behind_wait(s, e); settle(s), report.code == -1 &&       \
+      n->count == 1 && metal_event_value(e) == 5)                                                                        \
+    X("... by hand, and that completes no run", MANUAL, x = run_behind_wait(s, e); softmetal_time_out(x),                \
+      DUE(x, COMPLETE) && first_byte(s) == 0 && (settle(s), report.code) == -1 && metal_event_value(e) == 5)             \
+    X("a signal with nothing before it fires", MANUAL, metal4_signal(s->queue, e, 1), metal_event_value(e) == 1)         \
+    X("... of the queue's last event", MANUAL, metal4_signal(s->queue, e, 1); metal4_signal(s->queue,                    \
+      x = event_new(s->device), 1), softmetal_last_signalled(s->queue) == x && !softmetal_last_signalled(older))         \
+    X("... behind a run that fails, too", MANUAL, x = run_of(s, 1); softmetal_fail_as(x, SOFTMETAL_HANG, NULL);          \
+      metal4_signal(s->queue, e, 1); settle(s), metal_event_value(e) == 1)                                               \
+    X("queues of both kinds meet", REAL, metal_encode_wait(b, e, 1); metal_encode_signal(fill(b, s->memory, 9), e, 2);   \
+      metal_commit(b); run_of(s, 1); metal4_signal(s->queue, e, 1); metal4_wait(s->queue, e, 2);                         \
+      metal4_signal(s->queue, e, 3); settle(s), metal_event_value(e) == 3 && first_byte(s) == 9)                         \
+    X("a creation may fail", REAL, softmetal_fail_creation(1, true), !metal4_queue_new(s->device) &&                     \
+      !metal4_buffer_new(s->device) && !metal4_allocator_new(s->device) && !metal4_options_new() &&                      \
+      !metal4_table_new(s->device, 1) && softmetal_creations() == 5)                                                     \
+    X("Metal 4 may be missing", REAL, softmetal_hide_selector("newMTL4CommandQueue"),                                    \
+      !responds(s->device, "newMTL4CommandQueue") && responds(s->device, "newCommandQueue"))                             \
+    X("a queue has messages of its kind", REAL, , responds(s->queue, "signalEvent:value:") &&                            \
+      !responds(s->queue, "commandBuffer") && !responds(older, "signalEvent:value:"))
+
+static bool holds(stage *s, size_t row, bool with)
 {
-    stage *s = *state;
-    void *event = event_new(s->device), *run;
-    set_watchdog(MS(20));
-    metal4_wait(s->queue, event, 1);
-    on_feedback(s, 1);
-    run = run_of(s, 1);
-    metal4_signal(s->queue, event, 9);
-    if (s->clock == SOFTMETAL_MANUAL) {
-        softmetal_time_out(run);
-        assert_int_equal(softmetal_what_is_due(run), SOFTMETAL_COMPLETE_DUE);
-        assert_int_equal(bytes_of(s->memory)[0], 0);
-    }
-    settle(s);
-    ORDER(&s->n, 1);
-    assert_int_equal(report.code, -1);
-    assert_int_equal(bytes_of(s->memory)[0], 1);
-    assert_int_equal(metal_event_value(event), 9);
+    notes *n = &s->n;
+    void *e = event_new(s->device), *older = mine(metal_queue_new(s->device, 4)), *b = buffer_in(older), *x, *y;
+    FACTS(SEE_IN_TURN)
+    return !with;
 }
-
-static void both_kinds_of_queue_meet_at_events(void **state)
+static void facts_hold(void **state)
 {
-    stage *s = *state;
-    void *older = mine(metal_queue_new(s->device, 4)), *buffer = buffer_in(older), *event = event_new(s->device);
-    metal_encode_wait(buffer, event, 1);
-    fill(buffer, s->memory, 9);
-    metal_encode_signal(buffer, event, 2);
-    metal_commit(buffer);
-    run_of(s, 1);
-    metal4_signal(s->queue, event, 1);
-    metal4_wait(s->queue, event, 2);
-    metal4_signal(s->queue, event, 3);
-    if (s->clock == SOFTMETAL_MANUAL) softmetal_finish_queue(s->queue), softmetal_finish(buffer);
-    assert_true(reaches(event, 3, 20000));
-    settle(s);
-    assert_int_equal(bytes_of(s->memory)[0], 9);
-}
-
-static void metal4_may_be_missing(void **state)
-{
-    static const char *const creations[] = {"newMTL4CommandQueue", "newCommandBuffer", "newCommandAllocator"};
-    stage *s = *state;
-    assert_true(SEND(signed char, (ID, long), s->device, "supportsFamily:", 5002l));
-    for (unsigned i = 0; i < 5; i++) {
-        softmetal_fail_creation(1, false);
-        assert_null(i < 3 ? metal_get(s->device, creations[i]) : i < 4 ? metal4_options_new() : metal4_table_new(s->device, 1));
-    }
-    softmetal_fail_creation(0, false);
-    for (unsigned i = 0; i < 3; i++) {
-        softmetal_hide_selector(creations[i]);
-        assert_false(responds(s->device, creations[i]));
-    }
-    assert_true(responds(s->device, "newCommandQueue"));
-    assert_false(responds(s->queue, "commandBuffer"));
+    static const fact rows[] = {FACTS(ROW_OF_FACT)};
+    (void)state;
+    assert_facts(rows, LENGTH(rows), holds, open4);
 }
 
 static char saw[200];
@@ -412,7 +341,7 @@ static bool sees(stage *s, size_t row, bool with)
 }
 static void each_quirk_is_seen_with_it_and_not_without(void **state)
 {
-    static const quirk_row rows[] = {QUIRKS(ROW_OF_QUIRK)};
+    static const fact rows[] = {QUIRKS(ROW_OF_QUIRK)};
     const size_t from = offsetof(softmetal_quirks, no_metal4_family);
     (void)state;
     assert_int_equal(LENGTH(rows), sizeof(softmetal_quirks) - from);
@@ -584,22 +513,7 @@ static void pools_are_watched(void **state)
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        on_real(a_commit_does_its_buffers_in_order_and_tells),
-        on_manual(a_commit_does_its_buffers_in_order_and_tells),
-        on_manual(one_buffer_is_in_several_runs),
-        on_real(kernels_find_memory_by_its_address),
-        on_real(feedback_comes_on_its_dispatch_queue_under_the_real_clock),
-        on_manual(feedback_comes_on_its_dispatch_queue_under_the_real_clock),
-        on_manual(a_failed_run_has_a_wrapped_error),
-        on_real(a_removed_device_fails_its_runs_and_ends_its_waits),
-        on_manual(a_removed_device_fails_its_runs_and_ends_its_waits),
-        on_real(a_wait_holds_all_later_work),
-        on_manual(a_wait_holds_all_later_work),
-        on_real(a_wait_that_times_out_lets_later_work_run),
-        on_manual(a_wait_that_times_out_lets_later_work_run),
-        on_real(both_kinds_of_queue_meet_at_events),
-        on_manual(both_kinds_of_queue_meet_at_events),
-        on_real(metal4_may_be_missing),
+        cmocka_unit_test(facts_hold),
         on_real(hooks_see_commits_and_operations),
         on_real(threads_commit_to_one_queue),
         cmocka_unit_test(each_quirk_is_seen_with_it_and_not_without),
