@@ -453,7 +453,7 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
       dispatch_release(l), !softmetal_settle_listeners(MS(2)) && (softmetal_set_dispatch_threads(1), heard(s) == 1))     \
     X("timers come by a tenth too late", REAL, start = now_ns(); timer_in(s->clock, 30, &came), came - start >= MS(33))            \
     X("... or by a millisecond", REAL, start = now_ns(); timer_in(s->clock, 1, &came), came - start >= MS(2))                      \
-    X("... and by hand at reset", MANUAL, timer_in(s->clock, 1, &came), came == 0 && softmetal_timers() == 1 &&                    \
+    X("... and by hand at reset", MANUAL, timer_in(s->clock, 1, &came), GET(&came) == 0 && softmetal_timers() == 1 &&                    \
       softmetal_timers_armed() == 1 && (softmetal_reset(), came > 0) && softmetal_timers() == 0)                         \
     X("a faulty encoder is told", MANUAL, failing(l = buffer_with_encoders(s, false), 3), states_are(s, l, 4, 3, 3))     \
     X("... the one behind a signal", MANUAL, softmetal_fail_after_signals(l = buffer_with_encoders(s, false), 1),        \
