@@ -134,7 +134,7 @@ install() { # exactly the files of the page's table
     export PKG_CONFIG_PATH=$there/lib/pkgconfig
     pkg-config --modversion gpusync | diff - <(echo "$version")
     [ "$(pkg-config --libs gpusync | tr -d ' ')" = "" ]
-    make install SYSTEM=Darwin DESTDIR="$out/a place" PREFIX=/opt/gpusync
+    make install darwin=1 DESTDIR="$out/a place" PREFIX=/opt/gpusync
     block sh Into | diff - <(echo "export CPPFLAGS= LDLIBS='$(pkg-config --libs gpusync | sed 's/ *$//')'")
 }
 app() { # FOLDER [OPTION...]: configures the project of CMake in it
