@@ -135,7 +135,7 @@ commands() { # FILE HOW
     local word status=0
     for word in $(grep -oE '(^|[^a-z-])make( [^;&|)]*|$)' "$1" | sed 's/^[^a-z]*make//; s/-C [^ ]*//'); do
         case $word in *=* | -*) continue ;; esac
-        grep -qE "^([a-z-]+ )*$word( [a-z-]+)*:([^=]|\$)" "$root/Makefile" || { echo "the Makefile has no target $word" && status=1; }
+        grep -qE "^([a-z-]+ )*$word( [a-z-]+)*:([^=]|\$)" "$root/Makefile" || { echo "no target $word" && status=1; }
     done
     if grep -nE '(^|[[:space:]])#' "$1"; then echo "a comment" && status=1; fi
     case $2 in

@@ -125,7 +125,7 @@ install() { # exactly the files of the page's table
     local there="$out/a place/opt/gpusync"
     clone install
     (umask 077 && make install DESTDIR="$out/a place" PREFIX=/opt/gpusync)
-    (cd "$out/a place" && find . -type d ! -perm 755 ! -name . -o ! -type d -printf '%m %P\n') | sort |
+    (cd "$out/a place" && find . \( ! -type d -o ! -perm 755 \) -printf '%m %P\n') | sort |
         diff - <(sed -n 's,^| `\([a-z]*/.*\)` | .*,644 opt/gpusync/\1,p' "$page" | sort)
     cmp gpusync.h "$there/include/gpusync.h"
     head -n 1 "$there/share/licenses/gpusync/LICENSE" | grep -x 'SPDX-License-Identifier: MIT'
