@@ -12,8 +12,6 @@ void *darwin_symbol(const char *name);
 
 /* Of the Objective-C runtime: a class; NULL: there is none of this name. */
 void *darwin_objc_symbol(const char *name);
-/* One of this name, made the first time. */
-void *darwin_objc_class(const char *name);
 /* Of every section, in two rounds: takes over what is Objective-C's. */
 void darwin_objc_section(const char *name, void *start, size_t size, int round);
 
@@ -22,7 +20,7 @@ bool darwin_in_program(const void *address);
 void *darwin_own_symbol(const char *name);
 
 /* To be called before anything of the program runs. tlv: the first values of a thread's variables; size may be 0. */
-void darwin_start(const char *program, const void *tlv, size_t size, size_t align);
+void darwin_start(const void *tlv, size_t size, size_t align);
 
 /* In machine.S; called by the program with a descriptor, and may change no register but the result's (arm64: and x16,
    x17), so it is no function for C. */

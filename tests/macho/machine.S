@@ -1,4 +1,4 @@
-/* machine.S - thread variables, contexts, messages to super, and Apple's way with variable arguments on arm64: none of it
+/* machine.S - thread variables, messages to super, and Apple's way with variable arguments on arm64: none of it
    can be C */
 
 #if defined(__x86_64__)
@@ -44,64 +44,6 @@ darwin_tlv_address:
     addq    16(%rdi), %rax
     leave
     ret
-
-/* --------------------------------------------------------------------------------------------- contexts */
-/* Apple's ucontext_t: uc_link at 32, uc_mcsize at 40, uc_mcontext at 48, __mcontext_data at 56. In that, after 16 bytes:
-   rax rbx rcx rdx rdi rsi rbp rsp r8 ... r15 rip. Only what a call preserves is kept. */
-#define AT(n) (56 + 16 + 8 * n)
-    .macro  SAVE context
-    movq    %rbx, AT(1)(\context)
-    movq    %rbp, AT(6)(\context)
-    leaq    8(%rsp), %rax
-    movq    %rax, AT(7)(\context)
-    movq    %r12, AT(12)(\context)
-    movq    %r13, AT(13)(\context)
-    movq    %r14, AT(14)(\context)
-    movq    %r15, AT(15)(\context)
-    movq    (%rsp), %rax
-    movq    %rax, AT(16)(\context)
-    .endm
-
-    .globl  darwin_context_save
-darwin_context_save:
-    leaq    56(%rdi), %rax
-    movq    %rax, 48(%rdi)
-    movq    $712, 40(%rdi)
-    movq    $0, 32(%rdi)
-    SAVE    %rdi
-    xorl    %eax, %eax
-    ret
-
-    .globl  darwin_context_swap
-darwin_context_swap:
-    SAVE    %rdi
-    movq    %rsi, %rdi
-    /* and on into darwin_context_load */
-    .globl  darwin_context_load
-darwin_context_load:
-    movq    AT(1)(%rdi), %rbx
-    movq    AT(6)(%rdi), %rbp
-    movq    AT(7)(%rdi), %rsp
-    movq    AT(12)(%rdi), %r12
-    movq    AT(13)(%rdi), %r13
-    movq    AT(14)(%rdi), %r14
-    movq    AT(15)(%rdi), %r15
-    xorl    %eax, %eax
-    jmp     *AT(16)(%rdi)
-
-    .globl  darwin_context_start /* rbx: the function, r12: its arguments, r13: the context */
-darwin_context_start:
-    movq    0(%r12), %rdi
-    movq    8(%r12), %rsi
-    movq    16(%r12), %rdx
-    movq    24(%r12), %rcx
-    movq    32(%r12), %r8
-    movq    40(%r12), %r9
-    xorl    %eax, %eax
-    call    *%rbx
-    movq    %r13, %rdi
-    call    darwin_context_done@PLT
-    ud2
 
 /* ----------------------------------------------------------------------------------------------- messages */
 /* %rdi is {receiver, class}: to the method of the superclass, with the receiver and all other arguments as they are. */
@@ -189,71 +131,6 @@ darwin_tlv_address:
     ldp     x29, x30, [sp], #16
     ret
 
-/* --------------------------------------------------------------------------------------------- contexts */
-/* The same fields, then in __mcontext_data: x0 ... x28, fp, lr, sp, pc after 16 bytes, the vector registers after 288. */
-#define AT(n) (56 + 16 + 8 * n)
-#define VECTOR(n) (56 + 288 + 16 * n)
-    .macro  SAVE context
-    stp     x19, x20, [\context, #AT(19)]
-    stp     x21, x22, [\context, #AT(21)]
-    stp     x23, x24, [\context, #AT(23)]
-    stp     x25, x26, [\context, #AT(25)]
-    stp     x27, x28, [\context, #AT(27)]
-    stp     x29, x30, [\context, #AT(29)]
-    mov     x9, sp
-    str     x9, [\context, #AT(31)]
-    .irp    n, 8, 9, 10, 11, 12, 13, 14, 15
-    str     d\n, [\context, #VECTOR(\n)]
-    .endr
-    .endm
-
-    .globl  darwin_context_save
-    .type   darwin_context_save, %function
-darwin_context_save:
-    add     x9, x0, #56
-    str     x9, [x0, #48]
-    mov     x9, #816
-    str     x9, [x0, #40]
-    str     xzr, [x0, #32]
-    SAVE    x0
-    mov     w0, #0
-    ret
-
-    .globl  darwin_context_swap
-    .type   darwin_context_swap, %function
-darwin_context_swap:
-    SAVE    x0
-    mov     x0, x1
-    /* and on into darwin_context_load */
-    .globl  darwin_context_load
-    .type   darwin_context_load, %function
-darwin_context_load:
-    ldp     x19, x20, [x0, #AT(19)]
-    ldp     x21, x22, [x0, #AT(21)]
-    ldp     x23, x24, [x0, #AT(23)]
-    ldp     x25, x26, [x0, #AT(25)]
-    ldp     x27, x28, [x0, #AT(27)]
-    ldp     x29, x30, [x0, #AT(29)]
-    ldr     x9, [x0, #AT(31)]
-    mov     sp, x9
-    .irp    n, 8, 9, 10, 11, 12, 13, 14, 15
-    ldr     d\n, [x0, #VECTOR(\n)]
-    .endr
-    mov     w0, #0
-    ret
-
-    .globl  darwin_context_start /* x20: the function, x21: its arguments, x19: the context */
-    .type   darwin_context_start, %function
-darwin_context_start:
-    ldp     x0, x1, [x21]
-    ldp     x2, x3, [x21, #16]
-    ldp     x4, x5, [x21, #32]
-    ldp     x6, x7, [x21, #48]
-    blr     x20
-    mov     x0, x19
-    bl      darwin_context_done
-    brk     #1
-
 /* ----------------------------------------------------------------------------------------------- messages */
 /* x0 is {receiver, class}: to the method of the superclass, with the receiver and all other arguments as they are. */
     .globl  objc_msgSendSuper2
@@ -316,19 +193,11 @@ darwin_\name:
     ret
     .endm
 
-    VARIADIC printf, vprintf, 1
     VARIADIC fprintf, vfprintf, 2
     VARIADIC snprintf, vsnprintf, 3
-    VARIADIC __snprintf_chk, __vsnprintf_chk, 5
-    VARIADIC sscanf, vsscanf, 2
-    VARIADIC fcntl, darwin_fcntl_list, 2
-    VARIADIC execl, darwin_execl_list, 2
-    VARIADIC makecontext, darwin_makecontext_list, 3
     VARIADIC print_message, vprint_message, 1
     VARIADIC print_error, vprint_error, 1
     LISTED  vsnprintf, vsnprintf, 3
-    LISTED  __vsnprintf_chk, __vsnprintf_chk, 5
-    LISTED  vfprintf, vfprintf, 2
 #endif
 
     .section .note.GNU-stack, "", %progbits

@@ -3,20 +3,22 @@
 #
 #   tests/macho/macho.sh [x86_64] [aarch64]      default: both
 #
-# gpusync.h has lines that only Apple's compilers see: os_unfair_lock, names with Apple's label prefix, the clock, the timed
-# wait, the handle of dlsym, the class of blocks, and on arm64 a calling convention that is not Linux's. softmetal has such
-# lines, too. Zig's clang compiles both, and six test programs, for macOS; no warning is allowed. macho-run (runner.c) loads
-# the programs. It gives them darwin.c for libSystem, and Linux's Foundation and Objective-C runtime for Apple's. An import
-# of libSystem that is not in the table of darwin.c stops a program before it begins: to add one, read Apple's header first,
-# and take glibc's function (SAME) only if sizes, constants and error numbers agree. darwin.c is stricter than Apple's: it
-# aborts at wrong use of a mutex, lock or condition variable. x86-64 runs natively, arm64 under qemu's user emulation, with
-# the arm64 packages that tests/deps.sh unpacks in BUILD/arm64.
+# gpusync.h has lines that only Apple's compilers see: os_unfair_lock, names with Apple's label prefix, the clock, the
+# timed wait, the handle of dlsym, the class of blocks, and on arm64 a calling convention that is not Linux's. softmetal
+# has such lines, too. Zig's clang compiles both, and six test programs, for macOS; no warning is allowed. macho-run
+# (runner.c) loads the programs. It gives them darwin.c for libSystem, and Linux's Foundation and Objective-C runtime
+# for Apple's. An import of libSystem that is not in the table of darwin.c stops a program before it begins: to add one,
+# read Apple's header first, and take glibc's function (SAME) only if sizes, constants and error numbers agree. darwin.c
+# is stricter than Apple's: it aborts at wrong use of a mutex, lock or condition variable. x86-64 runs natively, arm64
+# under qemu's user emulation, with the arm64 packages that tests/deps.sh unpacks in BUILD/arm64.
 #
-# Kernel, dyld, libSystem, Objective-C runtime, Foundation and Metal are not Apple's here, compiler and linker are Zig's.
-# qemu on x86-64 keeps the memory order of x86, so arm64's run says nothing about missing barriers; times mean nothing.
+# Kernel, dyld, libSystem, Objective-C runtime, Foundation and Metal are not Apple's here, compiler and linker are
+# Zig's. qemu on x86-64 keeps the memory order of x86, so arm64's run says nothing about missing barriers; times mean
+# nothing.
 #
 # `make test-macho` calls this, with BUILD and SOFTMETAL_LDLIBS. TESTS: programs to run. JOBS, TIME_LIMIT: of run.sh.
-# MACHO_SPURIOUS, MACHO_TRACE: of darwin.c and runner.c. Ends with one line "N passed, N failed".
+# MACHO_SPURIOUS=N: one in N waits for a condition variable ends for no reason (3). MACHO_TRACE: of runner.c. Ends with
+# one line "N passed, N failed".
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -28,6 +30,7 @@ zig=${ZIG:-$build/zig/node_modules/.bin/zig}
 arm64=$build/arm64/root
 native=$(uname -m)
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
+export MACHO_SPURIOUS=${MACHO_SPURIOUS:-3}
 ulimit -c 0 # cmocka's tests of aborts
 export ZIG_GLOBAL_CACHE_DIR=${ZIG_GLOBAL_CACHE_DIR:-$build/zig/cache}
 export ZIG_LOCAL_CACHE_DIR=${ZIG_LOCAL_CACHE_DIR:-$build/zig/cache-local}

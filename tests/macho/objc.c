@@ -164,15 +164,6 @@ void *darwin_objc_symbol(const char *name)
     return found ? meta_of(found) : Nil;
 }
 
-void *darwin_objc_class(const char *name)
-{
-    Class made = objc_lookUpClass(name);
-    if (made) return made;
-    made = objc_allocateClassPair(objc_lookUpClass("NSObject"), name, 0);
-    objc_registerClassPair(made);
-    return made;
-}
-
 struct super2 {
     id receiver;
     Class class;

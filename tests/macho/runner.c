@@ -561,7 +561,7 @@ int main(int argc, char **argv, char **environment)
     if (image.missing) refuse("%u imports are missing", image.missing);
     for (round = 0; round < 2; round++) each_section(take_objc, &round);
     each_section(find_tlv, NULL);
-    darwin_start(argv[1], image.tlv.start, image.tlv.size, image.tlv.align);
+    darwin_start(image.tlv.start, image.tlv.size, image.tlv.align);
     protect_segments();
     if (tracing) fprintf(stderr, "macho-run: mapped at %p\n", at(image.low));
 
