@@ -112,7 +112,7 @@ for arch in $archs; do
     *) die "a program of macOS for $arch cannot be run on this machine ($native)" ;;
     esac
     make_all "$arch"
-    # shellcheck disable=SC2046 # names
+    # shellcheck disable=SC2046,SC2086 # names
     RUN="$out/$arch/macho-run" LOGS=$out/$arch/logs TIME_LIMIT=${TIME_LIMIT:-1500} "$root/tests/run.sh" \
         $(printf "$out/$arch/%s " $tests) | tee "$out/$arch/run.log" | sed '$d'
     read -r ok _ no _ <<<"$(tail -n 1 "$out/$arch/run.log")"

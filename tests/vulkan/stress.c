@@ -600,8 +600,8 @@ static void run_chain(chain *c, uint64_t *random)
 static void test_chains(void **state)
 {
     uint64_t random = seed | 1;
-    open_device(QUEUES, 0, LINKS * length(120), NULL);
-    for (unsigned left = length(120); left; left--) {
+    open_device(QUEUES, 0, LINKS * length(40), NULL);
+    for (unsigned left = length(40); left; left--) {
         chain *c = (chain *)calloc(1, sizeof *c);
         c->form = *(const unsigned *)*state;
         run_chain(c, &random);
@@ -717,7 +717,7 @@ static void test_flights(void **state)
 {
     uint64_t random = seed | 1;
     (void)state;
-    for (unsigned left = length(250); left; left--) {
+    for (unsigned left = length(80); left; left--) {
         flight *f = (flight *)calloc(1, sizeof *f);
         fly(f, &random);
         free(f);
@@ -727,8 +727,8 @@ static void test_flights(void **state)
 #define TEST(name, function, form) {name, function, NULL, no_object_is_left, form}
 int main(void)
 {
-    static crowd one_queue = {1, 12, 900, false, false}, four_queues = {QUEUES, 0, 900, false, false};
-    static crowd failing = {QUEUES, 0, 600, true, false}, heirs = {QUEUES, 0, 800, true, true};
+    static crowd one_queue = {1, 12, 300, false, false}, four_queues = {QUEUES, 0, 300, false, false};
+    static crowd failing = {QUEUES, 0, 300, true, false}, heirs = {QUEUES, 0, 300, true, true};
     static unsigned in_order = IN_ORDER, by_queue = BY_QUEUE, shuffled = SHUFFLED;
     const struct CMUnitTest tests[] = {
         TEST("eight threads on one queue", test_threads_do_jobs, &one_queue),

@@ -15,6 +15,7 @@ cd "$(dirname "$0")/../.." || exit 1
 CC=${CC:-gcc} OBJC=${OBJC:-clang} SANITIZE=${SANITIZE:-} out=$BUILD/vulkan
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
 passed=0 failed=0
+export TIME_LIMIT=${TIME_LIMIT:-300}
 
 count() { # of a part: the lines, which end with "N passed, N failed"
     local ok no
@@ -58,6 +59,7 @@ for source in "$out/implementation.c" tests/vulkan/stress.c tests/test_portable.
     # shellcheck disable=SC2086
     begin $CC -O2 -std=c11 -D_GNU_SOURCE $c_flags -c "$source" -o "$out/$(basename "$source" .c).o"
 done
+# shellcheck disable=SC2046 # names
 examples=${EXAMPLES:-$(basename -s .c $(grep -LE '"softmetal.h"|metal_layer_new' examples/*.c))}
 for name in $examples; do # shellcheck disable=SC2086
     begin $CC -O1 -std=c99 -D_POSIX_C_SOURCE=200809L $c_flags -c "examples/$name.c" -o "$out/examples/$name.o"
@@ -92,7 +94,7 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-}:replace_intrin=0"
 
 run() { # LOGS: the examples find a real device, and one without Metal 4
     mkdir -p "$out/$1"
-    # shellcheck disable=SC2046
+    # shellcheck disable=SC2046,SC2086 # names
     FORM=no-metal4 LOGS=$out/$1 tests/run.sh "$out/stress" "$out/test_portable" --examples \
         $(printf "$out/examples/%s " $examples) >"$out/$1.txt" 2>&1
     count "$out/$1.txt"
