@@ -1715,7 +1715,9 @@ typedef struct gpusync__work {
     uint32_t refs;                          /* the queue's list; each block; each look at it. Atomic */
     struct gpusync__work *next_dead;        /* of a list `dead` */
     struct gpusync__work *next_told;        /* of a list `settled` */
-    gpusync__entry place;    /* of open work: in the queue's ring `open`; of HELD work that may go: in `ready` */
+    /* Of open work: in the queue's ring `open`, by its number there; of HELD work that may go: in `ready`. From the
+       ticket on the number is the ticket. */
+    gpusync__entry place;
     gpusync__entry stirring; /* in the device's ring `stirred` */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
@@ -5113,7 +5115,7 @@ static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buf
     return e->work;
 }
 
-/* Lists work as open. */
+/* Lists work as open. It keeps its number if its commit was refused. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
     w->place.number = w->place.number ? w->place.number : ++q->opened;
@@ -5142,6 +5144,7 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync__unlist(&w->place);
+    w->place.number = 0;
     w->unsent = true;
     gpusync__let_others_by(w, after);
     if (q->sticks)
@@ -5530,7 +5533,7 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool open
     }
     w->buffers[0] = gpusync__retain(buffer);
     w->count = w->room = 1;
-    if (opens) { /* for the report */
+    if (opens) { /* for the report, and the trace */
         void *pool = gpusync__pool_push();
         gpusync__copy_string(w->label, sizeof w->label, gpusync__send_id(buffer, gpusync__sel.label));
         gpusync__pool_pop(pool);
@@ -6601,25 +6604,28 @@ static void gpusync__write_source(gpusync__report *out, const gpusync__target *t
         gpusync__write(out, ", which %s is to signal", gpusync__timeline_of(t)->outside ? "other code" : "nothing");
 }
 
-/* A wait of work that is not over. Signals of the work itself do not end it. */
-static void gpusync__write_need(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
+/* What a call, or work, waits for. Signals of the work itself do not count. */
+static void gpusync__write_need(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number,
+                                const gpusync__work *w)
 {
-    const gpusync__target *t = link->target;
-    gpusync__write_point(out, ", waits for", t, link->entry.number);
-    if (t->kind == GPUSYNC__QUEUE)
+    gpusync__write_point(out, before, t, number);
+    if (t->kind != GPUSYNC__TIMELINE || !number)
         return;
     const gpusync__entry *e = gpusync__timeline_of(t)->signals.next;
-    while (e->work && (e->number < link->entry.number || e->work == w))
+    while (e->work && (e->number < number || e->work == w))
         e = e->next;
     gpusync__write_source(out, t, e->work);
 }
 
-/* A signal that is listed, or of open work, and the lower one for which the work is held. */
+/* A signal that is listed, or of open work, and the lower one that it has to come behind. */
 static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
 {
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
-    const gpusync__link *lower = w->state == GPUSYNC__HELD ? gpusync__blocker(w, link) : NULL;
-    const char *verb = lower ? ", cannot signal" : late ? ", comes too late to signal" : ", is to signal";
+    const gpusync__link *lower = w->state == GPUSYNC__HELD      ? gpusync__blocker(w, link)
+                                 : w->state >= GPUSYNC__SETTLED ? gpusync__link_of(gpusync__lowest_sent(t))
+                                                                : NULL;
+    const char *verb = lower ? "; cannot signal" : late ? "; comes too late to signal" : "; is to signal";
     gpusync__write_point(out, verb, link->target, link->entry.number);
     if (!lower)
         return;
@@ -6635,12 +6641,12 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
     const gpusync__work *front = w->unordered && w->state != GPUSYNC__SETTLED ? NULL : fronts[w->state];
     bool over = w->unsent || w->result != GPUSYNC_OK;
     if (front && front != w)
-        gpusync__write(out, ", behind ticket %" PRIu64, front->ticket);
+        gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
         else if (!link->signal && !over && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
-            gpusync__write_need(out, w, link);
+            gpusync__write_need(out, "; waits for", link->target, link->entry.number, w);
 }
 
 /* Where work is. status: what Metal says. */
@@ -6694,12 +6700,13 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
         gpusync__work *w = open ? q->open.next->work : q->first;
         while (w && w->place.number <= number)
             w = open ? w->place.next->work : w->next;
-        if (w)
+        if (w) {
+            number = w->place.number;
             GPUSYNC__ADD(&w->refs, 1);
+        }
         gpusync__unlock(dev);
         if (!w)
             return;
-        number = w->place.number;
         unsigned long status = gpusync__ask_metal(w, label);
         gpusync__lock(dev);
         if (!open || w->place.next)
@@ -6719,10 +6726,11 @@ static void gpusync__write_waits(gpusync__report *out, const gpusync__entry *rin
         if (!s)
             continue;
         gpusync__write(out, "\n    a wait for");
-        gpusync__write_point(out, goal->handlers ? " handlers up to" : kinds[goal->kind], goal->target, goal->number);
+        gpusync__write_need(out, goal->handlers ? " handlers up to" : kinds[goal->kind], goal->target, goal->number,
+                            NULL);
         if (s->count > 1)
-            gpusync__write(out, ", one of %zu points,", s->count);
-        gpusync__write(out, " for %.1f ms", gpusync__ms(s->since_ns, out->now));
+            gpusync__write(out, "; one of %zu points", s->count);
+        gpusync__write(out, "; begun %.1f ms ago", gpusync__ms(s->since_ns, out->now));
         if (s->deadline_ns == GPUSYNC_FOREVER)
             gpusync__write(out, ", without a limit");
         else

@@ -131,7 +131,7 @@ static void assert_text(const char *name, const char *const *details, const char
 
 /* -- what the hangs have in common --------------------------------------------------------------------------------- */
 
-/* Ends all that hangs: held work, waits for values, work that Metal has. Waits with a job end then. */
+/* Ends all that hangs: held work; waits for values, work that Metal has. Waits with a job end then. */
 static void end_hang(stage *s)
 {
     for (unsigned i = 0; i < STAGE_MOST; i++) {
@@ -193,8 +193,8 @@ static void test_S9_a_fence_that_was_not_submitted(void **state)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(named_buffer(s->q[1], "waits")));
     assert_hang(
         s, "a fence that was not submitted",
-        LINES("    open command buffer 1 'fence': not committed for 5.0 ms, is to signal value 3 of timeline 'a'",
-              "    ticket 1 'waits': held for 5.0 ms, waits for value 3 of timeline 'a', which open "
+        LINES("    open command buffer 1 'fence': not committed for 5.0 ms; is to signal value 3 of timeline 'a'",
+              "    ticket 1 'waits': held for 5.0 ms; waits for value 3 of timeline 'a', which open "
               "command buffer 1 of queue 'first' is to signal"),
         NONE);
     end_hang(s);
@@ -208,8 +208,8 @@ static void test_S9_a_value_that_nothing_is_to_signal(void **state)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 4)), BUFFERS(named_buffer(s->q[1], "waits")));
     assert_hang(
         s, "a value that nothing is to signal",
-        LINES("    open command buffer 1 'too low': not committed for 5.0 ms, is to signal value 3 of timeline 'a'",
-              "    ticket 1 'waits': held for 5.0 ms, waits for value 4 of timeline 'a', which nothing is to signal"),
+        LINES("    open command buffer 1 'too low': not committed for 5.0 ms; is to signal value 3 of timeline 'a'",
+              "    ticket 1 'waits': held for 5.0 ms; waits for value 4 of timeline 'a', which nothing is to signal"),
         NONE);
     end_hang(s);
 }
@@ -224,8 +224,8 @@ static void test_S9_an_open_buffer_holds_a_higher_value_of_another_queue(void **
     commit(s->q[1], higher);
     assert_hang(
         s, "an open buffer holds a higher value of another queue",
-        LINES("    open command buffer 1 'lower': not committed for 5.0 ms, is to signal value 1 of timeline 'a'",
-              "    ticket 1 'higher': held for 5.0 ms, cannot signal value 2 of timeline 'a' before value 1, "
+        LINES("    open command buffer 1 'lower': not committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+              "    ticket 1 'higher': held for 5.0 ms; cannot signal value 2 of timeline 'a' before value 1, "
               "which open command buffer 1 of queue 'first' is to signal"),
         NONE);
     end_hang(s);
@@ -241,9 +241,9 @@ static void test_S9_held_work_behind_held_work(void **state)
     commit(s->q[0], named_buffer(s->q[0], "another"));
     assert_hang(
         s, "held work behind held work",
-        LINES("    ticket 1 'culprit': held for 7.0 ms, waits for value 1 of timeline 'a', which nothing is to signal",
-              "    ticket 2 'innocent': held for 5.0 ms, behind ticket 1",
-              "    ticket 3 'another': held for 5.0 ms, behind ticket 1"),
+        LINES("    ticket 1 'culprit': held for 7.0 ms; waits for value 1 of timeline 'a', which nothing is to signal",
+              "    ticket 2 'innocent': held for 5.0 ms; behind ticket 1",
+              "    ticket 3 'another': held for 5.0 ms; behind ticket 1"),
         NONE);
     end_hang(s);
 }
@@ -255,9 +255,9 @@ static void test_S9_two_queues_that_wait_for_each_other(void **state)
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "physics")));
     SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(named_buffer(s->q[1], "render")), SIGNALS(at(s->t[0], 1)));
     assert_hang(s, "two queues that wait for each other",
-                LINES("    ticket 1 'physics': held for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of "
+                LINES("    ticket 1 'physics': held for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of "
                       "queue 'second' is to signal",
-                      "    ticket 1 'render': held for 5.0 ms, waits for ticket 1 of queue 'first', is to signal value "
+                      "    ticket 1 'render': held for 5.0 ms; waits for ticket 1 of queue 'first'; is to signal value "
                       "1 of timeline 'a'"),
                 NONE);
     end_hang(s);
@@ -270,9 +270,9 @@ static void test_S9_a_signal_behind_its_own_wait(void **state)
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "waits")));
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "signals")), SIGNALS(at(s->t[0], 1)));
     assert_hang(s, "a signal behind its own wait",
-                LINES("    ticket 1 'waits': held for 5.0 ms, waits for value 1 of timeline 'a', which ticket 2 of "
+                LINES("    ticket 1 'waits': held for 5.0 ms; waits for value 1 of timeline 'a', which ticket 2 of "
                       "queue 'first' is to signal",
-                      "    ticket 2 'signals': held for 5.0 ms, behind ticket 1, is to signal value 1 of timeline 'a'"),
+                      "    ticket 2 'signals': held for 5.0 ms; behind ticket 1; is to signal value 1 of timeline 'a'"),
                 NONE);
     end_hang(s);
 }
@@ -290,7 +290,7 @@ static void test_S9_a_handler_that_has_not_come(void **state)
     await_parked(1);
     assert_hang(s, "a handler that has not come",
                 LINES("    ticket 1 'lost': ended*handler has not come*5.0 ms",
-                      "    a wait for*handlers*ticket 1 of queue 'first' for 5.0 ms, with 59995.0 ms left"),
+                      "    a wait for*handlers*ticket 1 of queue 'first'; begun 5.0 ms ago, with 59995.0 ms left"),
                 LINES("1 of 1 tickets are done"));
     end_hang(s);
     assert_ok(job_end(&j));
@@ -318,15 +318,17 @@ static void test_S9_a_slow_callback(void **state)
     stage *s = stage_of(state);
     note notes[3] = {{0}};
     gate_init(&door, 2);
+    commit_new(s->q[0]);
+    finish_next(s->q[0]);
     assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), stay, NULL));
     finish_next(s->q[0]);
     gate_wait(&door);
     for (unsigned i = 0; i < 3; i++)
         on_done(ticket_at(s->q[1], commit_new(s->q[1])), &notes[i]);
     while (finish_next(s->q[1])) {}
-    assert_hang(s, "a slow callback", LINES("  a callback*of ticket 1 of queue 'first' has run for 5.0 ms"),
+    assert_hang(s, "a slow callback", LINES("  a callback*of ticket 2 of queue 'first' has run for 5.0 ms"),
                 LINES("device: 3 callbacks are due on the dispatch queue\n",
-                      "'first': 1 of 1 tickets are done, callbacks and releases that are not over: 1\n",
+                      "'first': 2 of 2 tickets are done, callbacks and releases that are not over: 1\n",
                       "'second': 3 of 3 tickets are done, callbacks and releases that are not over: 3\n"));
     gate_wait(&door);
     assert_in_order(notes, 3);
@@ -355,8 +357,8 @@ static void test_S9_a_queue_without_room(void **state)
         assert_hang(s, imported ? "the program's queue without room" : "a queue without room",
                     LINES("    open command buffer 1 'leaked': not committed for 8.0 ms",
                           "    open command buffer 2 '': not committed for 5.0 ms",
-                          "    a wait for room on queue 'small' for 5.0 ms, with 59995.0 ms left",
-                          "    a wait for room on queue 'small' for 5.0 ms, without a limit"),
+                          "    a wait for room on queue 'small'; begun 5.0 ms ago, with 59995.0 ms left",
+                          "    a wait for room on queue 'small'; begun 5.0 ms ago, without a limit"),
                     LINES("queue 'small': 0 of 0 tickets are done, all of its 2 places are taken"));
         assert_ok(gpusync_command_buffer_discard(s->q[1], first));
         assert_ok(job_end(&j));
@@ -378,11 +380,12 @@ static void test_S9_a_value_of_other_code(void **state)
     job_value(&j, s->t[1], 7, GPUSYNC_FOREVER);
     await_parked(1);
     assert_hang(s, "a value of other code",
-                LINES("    ticket 1 'shows': committed for 5.0 ms, waits for value 7 of timeline 'imported', which "
+                LINES("    ticket 1 'shows': committed for 5.0 ms; waits for value 7 of timeline 'imported', which "
                       "other code is to signal",
-                      "    ticket 1 'host': held for 5.0 ms, waits for value 8 of timeline 'imported', which other "
+                      "    ticket 1 'host': held for 5.0 ms; waits for value 8 of timeline 'imported', which other "
                       "code is to signal",
-                      "    a wait for value 7 of timeline 'imported' for 5.0 ms, without a limit"),
+                      "    a wait for value 7 of timeline 'imported', which other code is to signal; begun 5.0 ms ago, "
+                      "without a limit"),
                 LINES("timeline 'imported': value 0"));
     metal_event_signal(event, 8);
     finish_all(s);
@@ -401,7 +404,7 @@ static void test_S9_a_listener_that_does_not_hear(void **state)
     SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
     metal_event_signal(event, 7);
     assert_hang(s, "a listener that does not hear",
-                LINES("    ticket 1 'host': held for 5.0 ms, waits for value 7 of timeline 'imported', which other "
+                LINES("    ticket 1 'host': held for 5.0 ms; waits for value 7 of timeline 'imported', which other "
                       "code is to signal"),
                 LINES("timeline 'imported': value 0, its event shows 7, but Metal has not told gpusync so"));
     set_deaf(false);
@@ -422,7 +425,7 @@ static void test_S9_a_buffer_that_the_program_committed_itself(void **state)
         s, "a buffer that the program committed itself",
         LINES("    open command buffer 1 'mine': *committed*not by gpusync_commit*5.0 ms*is to signal value 1 of "
               "timeline 'a'",
-              "    ticket 1 'waits': held for 5.0 ms, waits for value 1 of timeline 'a', which open "
+              "    ticket 1 'waits': held for 5.0 ms; waits for value 1 of timeline 'a', which open "
               "command buffer 1 of queue 'first' is to signal"),
         NONE);
     end_hang(s);
@@ -489,7 +492,7 @@ static void test_S9_a_destroy_that_waits_for_a_callback(void **state)
     await_parked(1);
     assert_hang(s, "a destroy that waits for a callback",
                 LINES("  a callback*of ticket 1 of queue 'first' has run for 5.0 ms",
-                      "    a wait for*callbacks of queue 'first' for 5.0 ms, without a limit"),
+                      "    a wait for*callbacks of queue 'first'; begun 5.0 ms ago, without a limit"),
                 LINES("queue 'first', being destroyed: 1 of 1 tickets are done"));
     gate_wait(&door);
     assert_ok(job_end(&j));
@@ -507,7 +510,7 @@ static void test_S9_a_destroy_that_waits_for_the_GPU(void **state)
     await_parked(1);
     assert_hang(s, "a destroy that waits for the GPU",
                 LINES("    ticket 1 'hangs': committed for 5.0 ms",
-                      "    a wait for everything up to ticket 1 of queue 'first' for 5.0 ms, without a limit"),
+                      "    a wait for everything up to ticket 1 of queue 'first'; begun 5.0 ms ago, without a limit"),
                 LINES("queue 'first', being destroyed: 0 of 1 tickets are done"));
     end_hang(s);
     assert_ok(job_end(&j));
@@ -535,14 +538,15 @@ static void test_S9_waits_for_several_points(void **state)
     await_parked(4);
     assert_hang(
         s, "waits for several points",
-        LINES(
-            "    ticket 1 'one': committed for 5.0 ms", "    ticket 1 'two': committed for 5.0 ms",
-            "    a wait for ticket 1 of queue 'first', one of 3 points,*5.0 ms, with 995.0 ms left",
-            "    a wait for value 5 of timeline 'a', one of 3 points,*5.0 ms, with 995.0 ms left",
-            "    a wait for ticket 1 of queue 'second', one of 3 points,*5.0 ms, with 995.0 ms left",
-            "    a wait for ticket 1 of queue 'first', one of 3 points,*5.0 ms, with 1995.0 ms left",
-            "    a wait for everything up to ticket 1 of queue 'first' for 5.0 ms, with 2995.0 ms left",
-            "    a wait for everything up to ticket 1 of queue 'first', one of 2 points,*5.0 ms, with 3995.0 ms left"),
+        LINES("    ticket 1 'one': committed for 5.0 ms", "    ticket 1 'two': committed for 5.0 ms",
+              "    a wait for ticket 1 of queue 'first'; one of 3 points; begun 5.0 ms ago, with 995.0 ms left",
+              "    a wait for value 5 of timeline 'a', which nothing is to signal; one of 3 points; begun 5.0 ms ago, "
+              "with 995.0 ms left",
+              "    a wait for ticket 1 of queue 'second'; one of 3 points; begun 5.0 ms ago, with 995.0 ms left",
+              "    a wait for ticket 1 of queue 'first'; one of 3 points; begun 5.0 ms ago, with 1995.0 ms left",
+              "    a wait for everything up to ticket 1 of queue 'first'; begun 5.0 ms ago, with 2995.0 ms left",
+              "    a wait for everything up to ticket 1 of queue 'first'; one of 2 points; begun 5.0 ms ago, with "
+              "3995.0 ms left"),
         NONE);
     signal_value(s->t[0], 5);
     assert_ok(job_end(&any));
@@ -561,8 +565,8 @@ static void test_S9_work_for_which_the_host_waits(void **state)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
     assert_hang(
         s, "work for which the host waits",
-        LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
-              "    ticket 1 'host': held for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of queue "
+        LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+              "    ticket 1 'host': held for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of queue "
               "'first' is to signal"),
         NONE);
     end_hang(s);
@@ -576,8 +580,8 @@ static void test_S9_work_that_waits_on_the_GPU(void **state)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
     assert_hang(
         s, "work that waits on the GPU",
-        LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
-              "    ticket 1 'waits': committed for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of "
+        LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+              "    ticket 1 'waits': committed for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of "
               "queue 'first' is to signal"),
         NONE);
     end_hang(s);
@@ -590,8 +594,8 @@ static void test_S9_the_order_of_values_behind_sent_work(void **state)
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
     SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "higher")), SIGNALS(at(s->t[0], 2)));
     assert_hang(s, "the order of values behind sent work",
-                LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
-                      "    ticket 1 'higher': held for 5.0 ms, cannot signal value 2 of timeline 'a' before value 1, "
+                LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+                      "    ticket 1 'higher': held for 5.0 ms; cannot signal value 2 of timeline 'a' before value 1, "
                       "which ticket 1 of queue 'first' is to signal"),
                 NONE);
     end_hang(s);
@@ -607,11 +611,11 @@ static void test_S9_unordered_work(void **state)
     SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(named_buffer(s->q[0], "ordered")));
     assert_hang(
         s, "unordered work",
-        LINES("    ticket 1 'streams', UNORDERED: held for 5.0 ms, waits for value 1 of timeline 'a', which nothing is "
+        LINES("    ticket 1 'streams', UNORDERED: held for 5.0 ms; waits for value 1 of timeline 'a', which nothing is "
               "to "
               "signal",
               "    ticket 2 'next': committed for 5.0 ms",
-              "    ticket 3 'ordered': held for 5.0 ms, waits for value 2 of timeline 'a', which nothing is to signal"),
+              "    ticket 3 'ordered': held for 5.0 ms; waits for value 2 of timeline 'a', which nothing is to signal"),
         LINES("queue 'first': 0 of 3 tickets are done"));
     end_hang(s);
 }
@@ -628,7 +632,7 @@ static void test_S9_work_that_ended_out_of_turn(void **state)
     softmetal_finish(second);
     assert_hang(
         s, "work that ended out of turn",
-        LINES("    ticket 1 'slow': committed for 8.0 ms", "    ticket 2 'quick': ended for 5.0 ms, behind ticket 1"),
+        LINES("    ticket 1 'slow': committed for 8.0 ms", "    ticket 2 'quick': ended for 5.0 ms; behind ticket 1"),
         NONE);
     end_hang(s);
 }
@@ -647,7 +651,7 @@ static void test_S9_a_marker(void **state)
     await_parked(1);
     assert_hang(s, "a marker",
                 LINES("    ticket 1 'graph', a marker: committed for 5.0 ms",
-                      "    a wait for ticket 1 of queue 'first' for 5.0 ms, with 995.0 ms left"),
+                      "    a wait for ticket 1 of queue 'first'; begun 5.0 ms ago, with 995.0 ms left"),
                 NONE);
     end_hang(s);
     assert_ok(job_end(&j));
@@ -693,9 +697,9 @@ static void test_S9_work_of_Metal_4(void **state)
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "older")));
     assert_hang(
         s, "work of Metal 4",
-        LINES("    ticket 1 'runs': committed for 5.0 ms, is to signal value 1 of timeline 'a'",
-              "    ticket 2 'waits': held for 5.0 ms, waits for value 1 of timeline 'b', which nothing is to signal",
-              "    ticket 1 'older': committed for 5.0 ms, waits for value 1 of timeline 'a', which ticket 1 of queue "
+        LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+              "    ticket 2 'waits': held for 5.0 ms; waits for value 1 of timeline 'b', which nothing is to signal",
+              "    ticket 1 'older': committed for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of queue "
               "'four' is to signal"),
         LINES("queue 'four': 0 of 2 tickets are done\n")); /* and no room: there is no limit */
     end_hang(s);
@@ -736,7 +740,7 @@ static void test_S9_a_warm_up_that_compiles(void **state)
     job_call(&j, wait_for_pipelines, warmup);
     await_parked(1);
     assert_hang(s, "a warm-up that compiles",
-                LINES("    a wait for pipeline 2 of warm-up 5 for 5.0 ms, with 59995.0 ms left"),
+                LINES("    a wait for pipeline 2 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
                 LINES("  warm-up 5: 0 of 2 pipelines are compiled"));
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     assert_ok(job_end(&j));
@@ -769,7 +773,7 @@ static void test_S9_a_shader_that_compiles(void **state)
     await_parked(1);
     assert_hang(s, "a shader that compiles",
                 LINES("  a compilation of warm-up 5 has run for 5.0 ms",
-                      "    a wait for pipeline 1 of warm-up 5 for 5.0 ms, with 59995.0 ms left"),
+                      "    a wait for pipeline 1 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
                 LINES("  warm-up 5: 0 of 1 pipelines are compiled\n"));
     gate_wait(&door);
     softmetal_set_message_hook(NULL, NULL);
@@ -789,8 +793,8 @@ static void test_S9_a_submission_of_much(void **state)
     signal_value(s->t[1], 5); /* one wait less */
     assert_hang(s, "a submission of much",
                 LINES("    ticket 1 'runs': committed for 5.0 ms",
-                      "    ticket 1 'submitted': held for 5.0 ms, waits for ticket 1 of queue 'first', waits for value "
-                      "8 of timeline 'b', which nothing is to signal, is to signal value 6 of timeline 'a'"),
+                      "    ticket 1 'submitted': held for 5.0 ms; waits for ticket 1 of queue 'first'; waits for value "
+                      "8 of timeline 'b', which nothing is to signal; is to signal value 6 of timeline 'a'"),
                 LINES("timeline 'b': value 5"));
     end_hang(s);
 }
@@ -804,7 +808,7 @@ static void test_S9_objects_without_labels(void **state)
     assert_ok(gpusync_queue_create(s->device, NULL, &queue));
     SUBMIT(queue, WAITS(at(timeline, 1)), BUFFERS(new_buffer(queue)));
     assert_hang(s, "objects without labels",
-                LINES("    ticket 1 '': held for 5.0 ms, waits for value 1 of timeline 5, which nothing is to signal"),
+                LINES("    ticket 1 '': held for 5.0 ms; waits for value 1 of timeline 5, which nothing is to signal"),
                 LINES("  queue 6: 0 of 1 tickets are done", "  timeline 5: value 0"));
     assert_ok(gpusync_queue_destroy(queue));
     assert_ok(gpusync_timeline_destroy(timeline));
@@ -823,11 +827,11 @@ static void test_S9_an_open_buffer_that_comes_too_late(void **state)
     assert_hang(s, "an open buffer that comes too late",
                 LINES("    open command buffer 1 'fails': not committed*too late*value 2 of timeline 'b'",
                       "    open command buffer 2 'is below': not committed*too late*value 2 of timeline 'a'",
-                      "    open command buffer 3 'in time': not committed*, is to signal value 4 of timeline 'a'",
-                      "    ticket 1 'runs': committed*, is to signal value 3 of timeline 'a'"),
+                      "    open command buffer 3 'in time': not committed*; is to signal value 4 of timeline 'a'",
+                      "    ticket 1 'runs': committed*; is to signal value 3 of timeline 'a'"),
                 LINES("timeline 'b': value 0, has failed"));
     finish_all(s);
-    assert_non_null(strstr(read_report(s->device), "'is below': not committed for 5.0 ms, comes too late"));
+    assert_non_null(strstr(read_report(s->device), "'is below': not committed for 5.0 ms; comes too late"));
     end_hang(s);
 }
 
@@ -849,7 +853,7 @@ static void test_S9_held_work_does_not_signal_a_timeline_that_has_failed(void **
     }
     assert_hang(
         s, "held work that was to signal a timeline that has failed",
-        LINES("    ticket 1 'held': held for 5.0 ms, waits for value 1 of timeline 'b', which nothing is to signal"),
+        LINES("    ticket 1 'held': held for 5.0 ms; waits for value 1 of timeline 'b', which nothing is to signal"),
         LINES("timeline 'a': value 0, has failed"));
     end_hang(s);
 }
@@ -866,12 +870,36 @@ static void test_S9_a_value_that_stands_behind_a_lower_one(void **state)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "never ran")), SIGNALS(at(s->t[1], 2)));
     assert_ok(gpusync_queue_cancel_held(s->q[1]));
     SUBMIT(s->q[1], WAITS(at(s->t[1], 2)), BUFFERS(named_buffer(s->q[1], "frame")));
-    assert_hang(s, "a value that stands behind a lower one",
-                LINES("    ticket 1 'slow': committed for 5.0 ms, is to signal value 1 of timeline 'order'",
-                      "    ticket 1 'never ran': ended for 5.0 ms, is to signal value 2 of timeline 'order'",
-                      "    ticket 2 'frame': held*, waits for value 2 of timeline 'order', which ticket 1 of queue "
-                      "'second' is to signal"),
-                LINES("queue 'second': 1 of 2 tickets are done"));
+    assert_hang(
+        s, "a value that stands behind a lower one",
+        LINES("    ticket 1 'slow': committed for 5.0 ms; is to signal value 1 of timeline 'order'",
+              "    ticket 1 'never ran': ended for 5.0 ms; cannot signal value 2 of timeline 'order' before value 1, "
+              "which ticket 1 of queue 'first' is to signal",
+              "    ticket 2 'frame': held*; waits for value 2 of timeline 'order', which ticket 1 of queue "
+              "'second' is to signal"),
+        LINES("queue 'second': 1 of 2 tickets are done"));
+    end_hang(s);
+}
+
+/* A buffer was discarded while a failure sticks: its order_only value counts, and the buffer is no ticket. */
+static void test_S9_a_discarded_buffer_is_no_ticket(void **state)
+{
+    static const gpusync_timeline_desc order = {.order_only = true, .label = "order"};
+    const gpusync_queue_desc sticky = {.label = "sticky", .sticky_failure = true};
+    stage *s = stage_of(state);
+    void *buffer;
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    assert_ok(gpusync_timeline_create(s->device, &order, &s->t[1]));
+    replace_queue(s, &sticky);
+    buffer = named_buffer(s->q[1], "discarded");
+    encode_signal(s->q[1], buffer, at(s->t[1], 2));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)));
+    commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
+    finish_next(s->q[1]);
+    assert_ok(gpusync_command_buffer_discard(s->q[1], buffer));
+    assert_hang(s, "a discarded buffer is no ticket",
+                LINES("    ticket 1 'slow': committed*; is to signal value 1 of timeline 'order'"),
+                LINES("queue 'sticky': 1 of 1 tickets are done, the failure of ticket 1 sticks"));
     end_hang(s);
 }
 
@@ -901,7 +929,8 @@ static void test_S9_a_destroyed_that_does_not_return(void **state)
     assert_ok(gpusync_queue_destroy_later(s->q[1], stay_destroyed, NULL));
     s->q[1] = NULL;
     gate_wait(&door);
-    assert_hang(s, "a `destroyed` that does not return", LINES("  a callback*of queue 'second' has run for 5.0 ms"),
+    assert_hang(s, "a `destroyed` that does not return",
+                LINES("  a callback or release of queue 'second' has run for 5.0 ms"),
                 LINES("queue 'second', being destroyed"));
     gate_wait(&door);
     end_hang(s);
@@ -949,7 +978,7 @@ static void test_S9_a_ticket_that_has_ended_behind_unordered_work(void **state)
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "frame")), SIGNALS(at(s->t[1], 1)));
     finish_all(s);
     assert_int_equal(value_of(s->t[1]), 1);
-    assert_non_null(strstr(read_report(s->device), "    ticket 2 'frame': ended for 0.0 ms, behind ticket 1\n"));
+    assert_non_null(strstr(read_report(s->device), "    ticket 2 'frame': ended for 0.0 ms; behind ticket 1\n"));
     end_hang(s);
 }
 
@@ -973,7 +1002,7 @@ static void test_S9_ended_work_waits_for_nothing(void **state)
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_hang(s, "work that was cancelled behind slow work",
                 LINES("    ticket 1 'slow': committed for 5.0 ms",
-                      "    ticket 2 'cancelled': ended for 5.0 ms, behind ticket 1"),
+                      "    ticket 2 'cancelled': ended for 5.0 ms; behind ticket 1"),
                 NONE);
     end_hang(s);
 }
@@ -984,8 +1013,8 @@ static void test_S9_work_does_not_wait_for_its_own_signal(void **state)
     stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "ping")), SIGNALS(at(s->t[0], 7)));
     assert_hang(s, "work that waits below its own signal",
-                LINES("    ticket 1 'ping': held for 5.0 ms, waits for value 5 of timeline 'a', which nothing is to "
-                      "signal, is to signal value 7 of timeline 'a'"),
+                LINES("    ticket 1 'ping': held for 5.0 ms; waits for value 5 of timeline 'a', which nothing is to "
+                      "signal; is to signal value 7 of timeline 'a'"),
                 NONE);
     end_hang(s);
 }
@@ -1384,14 +1413,14 @@ static void test_S9_labels_of_all_kinds(void **state)
             assert_non_null(strstr(text, expected));
             snprintf(expected, sizeof expected, "waits for value 1 of timeline '%s', which nothing", shown);
             assert_non_null(strstr(text, expected));
-            snprintf(expected, sizeof expected, "'%s': held for 0.0 ms, waits for value 3", shown);
+            snprintf(expected, sizeof expected, "'%s': held for 0.0 ms; waits for value 3", shown);
             assert_non_null(strstr(text, expected));
             snprintf(expected, sizeof expected, "    open command buffer 1 '%s': not committed", shown);
             assert_non_null(strstr(text, expected));
             snprintf(expected, sizeof expected, "    ticket 1 '%s': held", shown);
             assert_non_null(strstr(text, expected));
         }
-        assert_non_null(strstr(text, "    ticket 2 'behind': held for 0.0 ms, behind ticket 1\n"));
+        assert_non_null(strstr(text, "    ticket 2 'behind': held for 0.0 ms; behind ticket 1\n"));
         assert_non_null(strstr(text, "    ticket 1 'runs': committed for 0.0 ms\n"));
         end_hang(&s);
         stage_close(&s);
@@ -1455,13 +1484,13 @@ static void test_S9_limits(void **state)
         uint64_t limit, passed;
         const char *shown;
     } rows[] = {
-        {MS(10), 0, " for 0.0 ms, with 10.0 ms left\n"},
-        {MS(10), MS(4), " for 4.0 ms, with 6.0 ms left\n"},
-        {MS(10), MS(10), " for 10.0 ms, with 0.0 ms left\n"},
-        {MS(10), MS(25), " for 25.0 ms, with 0.0 ms left\n"},
-        {SECONDS(3600), 60000, " for 0.1 ms, with 3599999.9 ms left\n"},
-        {GPUSYNC_FOREVER - 1, MS(1), " for 1.0 ms, without a limit\n"}, /* it ends behind all clocks */
-        {GPUSYNC_FOREVER, MS(1), " for 1.0 ms, without a limit\n"},
+        {MS(10), 0, " begun 0.0 ms ago, with 10.0 ms left\n"},
+        {MS(10), MS(4), " begun 4.0 ms ago, with 6.0 ms left\n"},
+        {MS(10), MS(10), " begun 10.0 ms ago, with 0.0 ms left\n"},
+        {MS(10), MS(25), " begun 25.0 ms ago, with 0.0 ms left\n"},
+        {SECONDS(3600), 60000, " begun 0.1 ms ago, with 3599999.9 ms left\n"},
+        {GPUSYNC_FOREVER - 1, MS(1), " begun 1.0 ms ago, without a limit\n"}, /* it ends behind all clocks */
+        {GPUSYNC_FOREVER, MS(1), " begun 1.0 ms ago, without a limit\n"},
     };
     stage *s = stage_of(state);
     commit_new(s->q[0]);
@@ -1539,7 +1568,7 @@ static void test_S9_many_objects(void **state)
         assert_non_null(found);
         assert_null(strstr(found + 1, part));
         snprintf(part, sizeof part,
-                 "    ticket 10 '': held for 0.0 ms, behind ticket 1, waits for value 10 of timeline "
+                 "    ticket 10 '': held for 0.0 ms; behind ticket 1; waits for value 10 of timeline "
                  "'number %u'",
                  i);
         assert_non_null(strstr(whole, part));
@@ -1785,6 +1814,7 @@ int main(void)
         HANG(test_S9_an_open_buffer_that_comes_too_late),
         HANG(test_S9_held_work_does_not_signal_a_timeline_that_has_failed),
         HANG(test_S9_a_value_that_stands_behind_a_lower_one),
+        HANG(test_S9_a_discarded_buffer_is_no_ticket),
         on_stage_with(test_S9_callbacks_that_nothing_runs, .queues = 2, .timelines = 2,
                       .device = {.hooks = &patient_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         HANG(test_S9_a_destroyed_that_does_not_return),
