@@ -6617,14 +6617,12 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
     gpusync__write_source(out, t, e->work);
 }
 
-/* A signal that is listed, or of open work, and the lower one that it has to come behind. */
+/* A signal that is listed, or of open work, and the lower one that the host waits for first. */
 static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
 {
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
-    const gpusync__link *lower = w->state == GPUSYNC__HELD      ? gpusync__blocker(w, link)
-                                 : w->state >= GPUSYNC__SETTLED ? gpusync__link_of(gpusync__lowest_sent(t))
-                                                                : NULL;
+    bool hosts = w->state != GPUSYNC__OPEN && w->state != GPUSYNC__SENT;
+    const gpusync__link *lower = hosts ? gpusync__blocker(w, link) : NULL;
     const char *verb = lower ? "; cannot signal" : late ? "; comes too late to signal" : "; is to signal";
     gpusync__write_point(out, verb, link->target, link->entry.number);
     if (!lower)
@@ -6639,13 +6637,13 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
     const gpusync_queue *q = w->queue;
     const gpusync__work *fronts[] = {NULL, q->held, NULL, q->turn, q->front, NULL}; /* by state */
     const gpusync__work *front = w->unordered && w->state != GPUSYNC__SETTLED ? NULL : fronts[w->state];
-    bool over = w->unsent || w->result != GPUSYNC_OK;
+    bool waits = !w->unsent && w->result == GPUSYNC_OK;
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
-        else if (!link->signal && !over && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
+        else if (waits && !link->signal && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
             gpusync__write_need(out, "; waits for", link->target, link->entry.number, w);
 }
 
@@ -6768,8 +6766,8 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
         gpusync__write(out, ", all of its %u places are taken", (unsigned)q->limit);
     if (q && q->sticks)
         gpusync__write(out, ", the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket, q->stuck.message);
-    if (t->owed && t->kind != GPUSYNC__WARMUP)
-        gpusync__write(out, ", callbacks and releases that are not over: %u", (unsigned)t->owed);
+    if (t->owed)
+        gpusync__write(out, ", callbacks, releases or compilations not over: %u", (unsigned)t->owed);
     gpusync__write_waits(out, &t->entries);
     if (q)
         gpusync__write_waits(out, &q->rooms);
