@@ -36,11 +36,6 @@ static gpusync_result wait_for_all(gpusync_queue *queue)
     return wait_for(queue, GPUSYNC_EVERYTHING, NULL);
 }
 
-static gpusync_result poll_all(gpusync_queue *queue)
-{
-    return gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL);
-}
-
 static void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
 {
     gpusync_error reason = {0};
@@ -93,14 +88,19 @@ static void assert_same_error(const gpusync_error *a, const gpusync_error *b)
 static void in_the_text_and_below(softmetal_quirks *quirks) { (void)quirks; }
 static void in_the_text_alone(softmetal_quirks *quirks) { quirks->ioaccel_errors = true; }
 static void of_older_systems(softmetal_quirks *quirks) { quirks->ioaf_errors = true; }
+static void in_no_number(softmetal_quirks *quirks) { quirks->bare_errors = true; }
 
-typedef struct class_row {
-    const char *domain; /* NULL: Metal's */
-    long code;
-    const char *text;
-    gpusync_failure failure;
-    bool transient, lost;
-} class_row;
+/* Opens a stage where Metal tells its errors in this way. */
+static void *buffer_where(stage *s, void (*tells)(softmetal_quirks *quirks))
+{
+    stage_desc desc = {0};
+    softmetal_quirks quirks;
+    stage_open(s, &desc);
+    softmetal_get_quirks(&quirks);
+    tells(&quirks);
+    softmetal_set_quirks(&quirks);
+    return new_buffer(s->q[0]);
+}
 
 /* One command buffer fails; its class, and whether it helps to encode it again, are as the row says. */
 static void check_class(stage *s, void *buffer, gpusync_failure failure, bool transient, bool lost, const char *row)
@@ -152,16 +152,9 @@ static void test_R14_the_drivers_number_gives_the_class(void **state)
     (void)state;
     for (k = 0; k < LENGTH(forms); k++)
         for (i = 0; i < LENGTH(rows); i++) {
-            stage_desc desc = {0};
-            softmetal_quirks quirks;
             char name[96];
-            void *buffer;
             stage s;
-            stage_open(&s, &desc);
-            softmetal_get_quirks(&quirks);
-            forms[k].where(&quirks);
-            softmetal_set_quirks(&quirks);
-            buffer = new_buffer(s.q[0]);
+            void *buffer = buffer_where(&s, forms[k].where);
             softmetal_fail_as(buffer, rows[i].reason, forms[k].text);
             snprintf(name, sizeof name, "number %#x, %s", rows[i].reason, forms[k].name);
             check_class(&s, buffer, rows[i].failure, rows[i].transient, rows[i].lost, name);
@@ -175,7 +168,13 @@ static void test_R14_the_drivers_number_gives_the_class(void **state)
 /* Without a number that is known Metal's code does, and an error of another domain is OTHER. */
 static void test_R14_without_a_number_the_code_gives_the_class(void **state)
 {
-    static const class_row rows[] = {
+    static const struct {
+        const char *domain; /* NULL: Metal's */
+        long code;
+        const char *text;
+        gpusync_failure failure;
+        bool transient, lost;
+    } rows[] = {
         {NULL, 1, NULL, GPUSYNC_FAILURE_OTHER, false, false},
         {NULL, 2, NULL, GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
         {NULL, 3, NULL, GPUSYNC_FAILURE_PAGE_FAULT, false, false},
@@ -202,71 +201,14 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
     size_t i;
     (void)state;
     for (i = 0; i < LENGTH(rows); i++) {
-        stage_desc desc = {0};
-        softmetal_quirks quirks;
         char name[32];
-        void *buffer;
         stage s;
-        stage_open(&s, &desc);
-        softmetal_get_quirks(&quirks);
-        quirks.bare_errors = true;
-        softmetal_set_quirks(&quirks);
-        buffer = new_buffer(s.q[0]);
+        void *buffer = buffer_where(&s, in_no_number);
         softmetal_fail(buffer, rows[i].domain, rows[i].code, rows[i].text);
         snprintf(name, sizeof name, "row %u", (unsigned)i);
         check_class(&s, buffer, rows[i].failure, rows[i].transient, rows[i].lost, name);
         stage_close(&s);
     }
-}
-
-/* In place of -[error userInfo]: below the error with the code 12 stands another one of Metal's, as in Metal 4. */
-extern void *class_getInstanceMethod(void *cls, void *selector);
-extern void (*method_setImplementation(void *method, void (*implementation)(void)))(void);
-static struct {
-    void *below; /* an error */
-    void (*own)(void);
-} wrapped;
-
-static void *info_with_one_more(void *self, void *selector)
-{
-    void *key;
-    void *info;
-    if (METAL__AS0(long)(self, metal__sel("code")) != 12)
-        return ((void *(*)(void *, void *))wrapped.own)(self, selector);
-    key = metal_string_new("NSUnderlyingError");
-    info = METAL__AS(void *, void *, void *)(metal__class("NSDictionary"), metal__sel("dictionaryWithObject:forKey:"),
-                                             wrapped.below, key);
-    metal_release(key);
-    return info;
-}
-
-/* The code and the text are those of the innermost of Metal's own errors, and the class is that of the driver's number
-   in the error below it. */
-static void test_R14_an_error_of_metals_may_have_another_one_around_it(void **state)
-{
-    stage *s = stage_of(state);
-    void *method = class_getInstanceMethod(metal__class("SoftMetalError"), metal__sel("userInfo"));
-    void *inside = metal_retain(new_buffer(s->q[0]));
-    void *around = new_buffer(s->q[0]);
-    gpusync_ticket ticket;
-    gpusync_error error;
-    assert_non_null(method);
-    softmetal_fail_as(inside, SOFTMETAL_IMPACTING_INTERACTIVITY, "the cause");
-    softmetal_fail(around, NULL, 12, "what is around it");
-    commit(s->q[0], inside);
-    assert_true(finish_next(s->q[0]));
-    ticket = commit(s->q[0], around);
-    wrapped.below = metal_get(inside, "error");
-    assert_non_null(wrapped.below);
-    wrapped.own = method_setImplementation(method, (void (*)(void))info_with_one_more);
-    finish_next(s->q[0]);
-    (void)method_setImplementation(method, wrapped.own);
-    error = record_of(s->q[0], ticket);
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
-    assert_int_equal(error.code, 1);
-    assert_string_equal(error.domain, "MTLCommandBufferErrorDomain");
-    assert_string_equal(error.message, "the cause");
-    metal_release(inside);
 }
 
 /* -- texts -------------------------------------------------------------------------------------------------------- */
@@ -299,18 +241,6 @@ static void test_T12_each_result_and_class_has_a_text_of_its_own(void **state)
 }
 
 /* -- one result for each ticket ----------------------------------------------------------------------------------- */
-
-static void test_S4_earlier_tickets_are_not_among_a_result(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_ticket bad = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket good = commit_new(s->q[0]);
-    finish_all(s);
-    assert_result(gpusync_wait(s->q[0], bad, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_wait(s->q[0], good, GPUSYNC_FOREVER, NULL));
-    assert_ok(gpusync_poll(s->q[0], good, NULL));
-    assert_int_equal(failures_of(s->q[0]), 1);
-}
 
 /* How a ticket of the first queue ends with each result. What it returns has ended, or ends with finish_all. */
 static gpusync_ticket end_with_execution(stage *s)
@@ -354,6 +284,13 @@ static gpusync_ticket end_with_that_of_another_queue(stage *s)
     return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], first)), BUFFERS(new_buffer(s->q[0])));
 }
 
+/* The GPU waits for it, and runs the work whatever its input contains. */
+static gpusync_ticket end_with_that_of_sent_work(stage *s)
+{
+    SUBMIT(s->q[1], BUFFERS(failing_buffer(s->q[1], SOFTMETAL_PAGE_FAULT)), SIGNALS(at(s->t[0], 1)));
+    return SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+}
+
 static gpusync_ticket end_with_an_unknown_result(stage *s)
 {
     int i;
@@ -365,21 +302,32 @@ static const struct ending {
     gpusync_ticket (*end)(stage *s);
     gpusync_result result;
     enum { OWN, INHERITED, EITHER } whose; /* EITHER: nothing is promised */
+    gpusync_ticket origin;
     bool ran;
 } endings[] = {
-    {end_with_execution, GPUSYNC_ERROR_EXECUTION, OWN, true},
-    {end_with_cancelled, GPUSYNC_ERROR_CANCELLED, OWN, false},
-    {end_with_not_rising, GPUSYNC_ERROR_NOT_RISING, OWN, false},
-    {end_with_destroyed, GPUSYNC_ERROR_DESTROYED, EITHER, false},
-    {end_with_the_programs_result, GPUSYNC_ERROR_COMPILE, INHERITED, false},
-    {end_with_that_of_another_queue, GPUSYNC_ERROR_EXECUTION, INHERITED, false},
-    {end_with_an_unknown_result, GPUSYNC_ERROR_RESULT_UNKNOWN, INHERITED, false},
+    {end_with_execution, GPUSYNC_ERROR_EXECUTION, OWN, 1, true},
+    {end_with_cancelled, GPUSYNC_ERROR_CANCELLED, OWN, 1, false},
+    {end_with_not_rising, GPUSYNC_ERROR_NOT_RISING, OWN, 1, false},
+    {end_with_destroyed, GPUSYNC_ERROR_DESTROYED, EITHER, 1, false},
+    {end_with_the_programs_result, GPUSYNC_ERROR_COMPILE, INHERITED, 0, false},
+    {end_with_that_of_another_queue, GPUSYNC_ERROR_EXECUTION, INHERITED, 1, false},
+    {end_with_that_of_sent_work, GPUSYNC_ERROR_EXECUTION, INHERITED, 1, true},
+    {end_with_an_unknown_result, GPUSYNC_ERROR_RESULT_UNKNOWN, INHERITED, 1, false},
 };
 
 static const stage_desc endings_desc = {.queues = 2, .timelines = 3, .queue = {.error_log_count = 4}};
 
+static void check_record(const gpusync_error *record, const struct ending *e)
+{
+    if (record->ran != e->ran || (e->whose != EITHER && record->inherited != (e->whose == INHERITED)) ||
+        (e->whose != EITHER && record->origin != e->origin))
+        fail_msg("%s: %sinherited, %s, origin %lld", gpusync_result_string(record->result),
+                 record->inherited ? "" : "not ", record->ran ? "ran" : "never ran", (long long)record->origin);
+    assert_string_equal(record->label, "");
+}
+
 /* Poll, wait, callback and record say the same, again and again. */
-static void test_S4_each_result_is_on_record_and_told_alike(void **state)
+static void test_S4_R14_each_result_is_on_record_and_told_alike(void **state)
 {
     size_t i;
     (void)state;
@@ -396,6 +344,7 @@ static void test_S4_each_result_is_on_record_and_told_alike(void **state)
         on_done(ticket_at(s.q[0], ticket), &early);
         finish_all(&s);
         record = record_of(s.q[0], ticket);
+        check_record(&record, &endings[i]);
         for (again = 0; again < 2; again++) {
             assert_result(gpusync_poll(s.q[0], ticket, NULL), endings[i].result);
             assert_result(wait_for(s.q[0], ticket, &error), endings[i].result);
@@ -412,86 +361,7 @@ static void test_S4_each_result_is_on_record_and_told_alike(void **state)
     }
 }
 
-static void test_R14_inherited_and_ran_are_told_of_each(void **state)
-{
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(endings); i++) {
-        gpusync_error record;
-        gpusync_ticket ticket;
-        stage s;
-        stage_open(&s, &endings_desc);
-        ticket = endings[i].end(&s);
-        finish_all(&s);
-        record = record_of(s.q[0], ticket);
-        if ((endings[i].whose != EITHER && record.inherited != (endings[i].whose == INHERITED)) ||
-            record.ran != endings[i].ran)
-            fail_msg("%s: %sinherited, %s", gpusync_result_string(record.result), record.inherited ? "" : "not ",
-                     record.ran ? "ran" : "never ran");
-        assert_int_equal(record.ticket, ticket);
-        if (!record.inherited) assert_int_equal(record.origin, ticket);
-        stage_close(&s);
-    }
-}
 
-static gpusync_result record_behind_a_wait(void *argument)
-{
-    gpusync_queue *queue = (gpusync_queue *)argument;
-    gpusync_result result = gpusync_wait(queue, 1, GPUSYNC_FOREVER, NULL);
-    gpusync_error error;
-    uint64_t cursor = 0;
-    must(result == GPUSYNC_ERROR_EXECUTION, "a wait does not return the failure");
-    return gpusync_queue_next_error(queue, &cursor, &error);
-}
-
-static struct {
-    gpusync_queue *queue;
-    unsigned on_record;
-} in_callback;
-
-static void count_records(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)user;
-    (void)result;
-    (void)error;
-    in_callback.on_record = failures_of(in_callback.queue);
-}
-
-static void test_S4_a_failure_is_on_record_before_it_is_told(void **state)
-{
-    stage *s = stage_of(state);
-    job sleeper = {0};
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    in_callback.queue = s->q[0];
-    in_callback.on_record = 0;
-    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), count_records, NULL));
-    job_call(&sleeper, record_behind_a_wait, s->q[0]);
-    await_parked(1);
-    finish_all(s);
-    assert_ok(job_end(&sleeper));
-    settle(s);
-    assert_int_equal(in_callback.on_record, 1);
-}
-
-/* The end is found by a look, then the handler comes, twice. */
-static void test_S4_a_ticket_ends_once(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket ticket = commit(s->q[0], buffer);
-    note n = {0};
-    on_done(ticket_at(s->q[0], ticket), &n);
-    softmetal_complete(buffer);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(failures_of(s->q[0]), 1);
-    softmetal_run_handler(buffer, 0);
-    softmetal_call_handler_again(buffer, 0);
-    softmetal_finish(buffer);
-    settle(s);
-    assert_int_equal(failures_of(s->q[0]), 1);
-    assert_noted(&n, GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
-}
 
 /* Metal drops the block of the buffer that failed, and does not call it: the other one's handler does not stand for
    both. */
@@ -518,28 +388,6 @@ static void test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_
             assert_ok(gpusync_timeline_destroy(timeline));
         }
     }
-}
-
-/* What describes the call alone is not on record, and is no end. */
-static void test_S4_a_result_of_the_call_is_no_end(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_error error;
-    gpusync_error untouched;
-    gpusync_ticket ticket = commit_new(s->q[0]);
-    memset(&error, 0x77, sizeof error);
-    memset(&untouched, 0x77, sizeof untouched);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
-    assert_result(wait_for(s->q[0], ticket, &error), GPUSYNC_TIMEOUT);
-    assert_memory_equal(&error, &untouched, sizeof error);
-    assert_result(wait_for(s->q[0], ticket + 1, &error), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(error.result, GPUSYNC_ERROR_INVALID_TICKET);
-    assert_int_equal(error.ticket, 0);
-    finish_all(s);
-    memset(&error, 0x77, sizeof error);
-    assert_ok(wait_for(s->q[0], ticket, &error));
-    assert_memory_equal(&error, &untouched, sizeof error);
-    assert_int_equal(failures_of(s->q[0]), 0);
 }
 
 /* The end of a queue is no fault of the work's: who sorts failures by class finds it beside what was cancelled. */
@@ -630,27 +478,6 @@ static void test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer(
     assert_string_equal(record_of(s->q[0], both).label, "copy");
 }
 
-/* A queue that the program made has its label from Metal, where the program gives gpusync no other: whoever reads the
-   log knows it by that name. */
-static void test_R14_a_given_queue_is_named_by_its_own_label(void **state)
-{
-    stage *s = stage_of(state);
-    void *metal = metal_queue_new(s->metal_device, 8);
-    gpusync_queue_desc desc = {.metal_queue = metal};
-    gpusync_queue *queue;
-    unsigned i;
-    metal_set_label(metal, "theirs");
-    for (i = 0; i < 2; i++) {
-        desc.label = i ? "ours" : NULL;
-        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
-        commit_failing(queue, SOFTMETAL_PAGE_FAULT);
-        finish_next_of(metal);
-        assert_string_equal(failure_at(queue, 0).queue_label, i ? "ours" : "theirs");
-        assert_ok(gpusync_queue_destroy(queue));
-    }
-    metal_release(metal);
-}
-
 /* Three queues in a row: the third names the first ticket of the first queue. */
 static void test_R14_origin_is_the_first_failure_on_the_queue_that_is_named(void **state)
 {
@@ -685,43 +512,6 @@ static void test_R14_origin_is_the_first_failure_on_the_queue_that_is_named(void
     assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
 }
 
-/* Work that the GPU waits for runs on, whatever its input contains. */
-static void test_R14_work_that_metal_has_ran_though_its_failure_is_inherited(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[1]);
-    gpusync_ticket ticket;
-    mark(s, buffer, 1);
-    SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)), SIGNALS(at(s->t[0], 1)));
-    ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffer));
-    assert_true(is_sent(buffer));
-    finish_all(s);
-    assert_marks(1);
-    assert_true(record_of(s->q[1], ticket).inherited);
-    assert_true(record_of(s->q[1], ticket).ran);
-}
-
-static void test_R14_a_failure_of_the_programs_own_has_no_origin(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    gpusync_error reason = {0};
-    gpusync_error error;
-    reason.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    reason.code = 42;
-    snprintf(reason.message, sizeof reason.message, "the disk is full");
-    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
-    finish_all(s);
-    error = record_of(s->q[0], ticket);
-    assert_result(error.result, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(error.ticket, ticket);
-    assert_int_equal(error.origin, 0);
-    assert_int_equal(error.code, 42);
-    assert_string_equal(error.message, "the disk is full");
-    assert_true(error.inherited);
-    assert_false(error.ran);
-}
-
 static void test_R14_cancelled_work_has_its_labels_and_no_domain(void **state)
 {
     stage *s = stage_of(state);
@@ -736,42 +526,30 @@ static void test_R14_cancelled_work_has_its_labels_and_no_domain(void **state)
     assert_string_equal(error.queue_label, "first");
 }
 
-/* One of several buffers fails: the record is that of this one. */
-static void test_R14_a_submission_tells_of_the_buffer_that_failed(void **state)
+/* As where a reset takes along what stands behind the culprit. A poll finds all where the handlers are lost. */
+static void test_R14_of_several_buffers_that_failed_the_first_is_told(void **state)
 {
+    static const char *const labels[4] = {"fine", "culprit", "victim", "victim, too"};
     stage *s = stage_of(state);
-    void *first = named_buffer(s->q[0], "fine");
-    void *second = named_buffer(s->q[0], "broken");
-    void *third = named_buffer(s->q[0], "fine, too");
-    gpusync_ticket ticket;
-    softmetal_fail_as(second, SOFTMETAL_INNOCENT_VICTIM, NULL);
-    ticket = SUBMIT(s->q[0], BUFFERS(first, second, third), SIGNALS(at(s->t[0], 1)));
-    finish_all(s);
-    assert_string_equal(record_of(s->q[0], ticket).label, "broken");
-    assert_true(record_of(s->q[0], ticket).transient);
-    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
-}
-
-/* Several fail, as where a reset takes along what stands behind the culprit: the record is that of the first, the
-   culprit's. The handlers are lost, so that a poll finds all of them at once. */
-static void test_R14_of_several_buffers_that_failed_a_look_tells_of_the_first(void **state)
-{
-    stage *s = stage_of(state);
-    static const unsigned reasons[3] = {SOFTMETAL_PAGE_FAULT, SOFTMETAL_INNOCENT_VICTIM, SOFTMETAL_INNOCENT_VICTIM};
-    static const char *const labels[3] = {"culprit", "victim", "victim, too"};
-    void *buffers[3];
-    gpusync_ticket ticket;
-    unsigned i;
-    for (i = 0; i < 3; i++) {
-        buffers[i] = named_buffer(s->q[0], labels[i]);
-        softmetal_fail_as(buffers[i], reasons[i], NULL);
-        softmetal_lose_handlers(buffers[i]);
+    unsigned lost;
+    for (lost = 0; lost < 2; lost++) {
+        gpusync_timeline *timeline = new_timeline(s->device);
+        gpusync_ticket ticket;
+        void *buffers[4];
+        unsigned i;
+        for (i = 0; i < 4; i++) {
+            buffers[i] = named_buffer(s->q[0], labels[i]);
+            if (i) softmetal_fail_as(buffers[i], i == 1 ? SOFTMETAL_PAGE_FAULT : SOFTMETAL_INNOCENT_VICTIM, NULL);
+            if (lost) softmetal_lose_handlers(buffers[i]);
+        }
+        ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2], buffers[3]), SIGNALS(at(timeline, 1)));
+        finish_all(s);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_string_equal(record_of(s->q[0], ticket).label, "culprit");
+        assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+        assert_result(state_of(timeline), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_timeline_destroy(timeline));
     }
-    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
-    finish_all(s);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_string_equal(record_of(s->q[0], ticket).label, "culprit");
-    assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
 }
 
 static bool is_utf8(const char *text, size_t size)
@@ -793,13 +571,30 @@ static struct {
     unsigned count, not_utf8, with_newlines;
     char text[4][512];
     gpusync_log_level level[4];
-    bool acts;
-    gpusync_ticket committed;
+    gpusync_ticket goes_on_behind, committed; /* 0: does not */
 } lines;
+
+/* What a callback or a log function may do: whatever neither waits nor destroys. */
+static void go_on_behind(stage *s, gpusync_ticket failed)
+{
+    gpusync_error error;
+    uint64_t cursor = 0;
+    void *buffer = NULL;
+    must(gpusync_poll(s->q[0], failed, NULL) == GPUSYNC_ERROR_EXECUTION, "a poll inside");
+    must(!gpusync_queue_next_error(s->q[0], &cursor, &error), "next_error inside");
+    must(!gpusync_queue_clear_failure(s->q[0]), "a clear inside");
+    must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer inside");
+    must(!gpusync_commit(s->q[0], buffer, &lines.committed), "a commit inside");
+}
+
+static void go_on_in_a_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    must(result == GPUSYNC_ERROR_EXECUTION, "the callback of failed work gets another result");
+    go_on_behind((stage *)user, error->ticket);
+}
 
 static void keep_line(void *user, gpusync_log_level level, const char *text)
 {
-    stage *s = lines.s;
     (void)user;
     if (!is_utf8(text, 2048)) lines.not_utf8++;
     if (strpbrk(text, "\n\r")) lines.with_newlines++;
@@ -808,16 +603,7 @@ static void keep_line(void *user, gpusync_log_level level, const char *text)
         snprintf(lines.text[lines.count], sizeof lines.text[0], "%s", text);
     }
     lines.count++;
-    if (lines.acts) { /* what a log function may do: whatever neither waits nor destroys */
-        gpusync_error error;
-        uint64_t cursor = 0;
-        void *buffer = NULL;
-        must(gpusync_poll(s->q[0], 1, NULL) == GPUSYNC_ERROR_EXECUTION, "a poll in the log function");
-        must(!gpusync_queue_next_error(s->q[0], &cursor, &error), "next_error in the log function");
-        must(!gpusync_queue_clear_failure(s->q[0]), "a clear in the log function");
-        must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer in the log function");
-        must(!gpusync_commit(s->q[0], buffer, &lines.committed), "a commit in the log function");
-    }
+    if (lines.goes_on_behind) go_on_behind(lines.s, lines.goes_on_behind);
 }
 
 static void repeat(char *text, size_t size, const char *head, const char *character)
@@ -826,38 +612,47 @@ static void repeat(char *text, size_t size, const char *head, const char *charac
     while (strlen(text) + strlen(character) < size) strcat(text, character);
 }
 
-/* As much of the text as fits in whole characters. */
-static void assert_cut(const char *cut, size_t size, const char *text)
+/* The text, or as much of it as fits in whole characters. */
+static void assert_cut(const char *cut, size_t size, const char *text, const char *character)
 {
     size_t length = strlen(cut);
     assert_true(is_utf8(cut, size));
     assert_memory_equal(cut, text, length);
-    assert_true(length + 4 >= size);
+    assert_true(strlen(text) < size ? length == strlen(text) : length + strlen(character) >= size);
 }
 
+/* Of Metal's, and of the program's, which are no NSString. A label has room for 63 bytes. */
 static void test_T12_texts_are_cut_between_characters(void **state)
 {
     static const char *const characters[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
     static const char *const heads[] = {"", "x", "xy", "xyz"};
+    static const size_t sizes[] = {63, 64, 65, 66, 600};
     stage *s = stage_of(state);
     size_t i;
-    size_t k;
-    for (i = 0; i < LENGTH(characters); i++)
-        for (k = 0; k < LENGTH(heads); k++) {
-            char text[600];
-            gpusync_ticket ticket;
-            gpusync_error error;
-            void *buffer;
-            repeat(text, sizeof text, heads[k], characters[i]);
-            buffer = named_buffer(s->q[0], text);
-            softmetal_fail(buffer, text, 1, text);
-            ticket = commit(s->q[0], buffer);
-            finish_all(s);
-            error = record_of(s->q[0], ticket);
-            assert_cut(error.message, sizeof error.message, text);
-            assert_cut(error.label, sizeof error.label, text);
-            assert_cut(error.domain, sizeof error.domain, text);
-        }
+    for (i = 0; i < LENGTH(characters) * LENGTH(heads) * LENGTH(sizes); i++) {
+        const char *character = characters[i % LENGTH(characters)];
+        char text[600];
+        gpusync_queue_desc desc = {.label = text};
+        gpusync_queue *queue = NULL;
+        gpusync_error error;
+        void *buffer;
+        repeat(text, sizes[i / LENGTH(characters) / LENGTH(heads)], heads[i / LENGTH(characters) % LENGTH(heads)],
+               character);
+        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        buffer = named_buffer(queue, text);
+        softmetal_fail(buffer, text, 1, text);
+        commit(queue, buffer);
+        SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = text);
+        while (finish_next(queue)) {}
+        error = failure_at(queue, 0);
+        assert_cut(error.message, sizeof error.message, text, character);
+        assert_cut(error.label, sizeof error.label, text, character);
+        assert_cut(error.domain, sizeof error.domain, text, character);
+        assert_cut(error.queue_label, sizeof error.queue_label, text, character);
+        error = failure_at(queue, 1);
+        assert_cut(error.label, sizeof error.label, text, character);
+        assert_ok(gpusync_queue_destroy(queue));
+    }
 }
 
 /* Latin-1, and what breaks off in the middle of a character. What it becomes is open; it is UTF-8, and not empty. */
@@ -894,75 +689,6 @@ static void test_T12_labels_that_are_no_utf8_are_told_as_utf8(void **state)
     }
     assert_int_equal(lines.count, 4 * LENGTH(texts));
     assert_int_equal(lines.not_utf8, 0);
-}
-
-/* Of the program's own, which are no NSString. */
-static void test_T12_labels_of_the_program_are_cut_between_characters(void **state)
-{
-    static const char *const characters[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
-    static const char *const heads[] = {"", "x", "xy", "xyz"};
-    stage *s = stage_of(state);
-    size_t i, k;
-    for (i = 0; i < LENGTH(characters); i++)
-        for (k = 0; k < LENGTH(heads); k++) {
-            gpusync_queue_desc desc = {0};
-            gpusync_queue *queue = NULL;
-            gpusync_error error;
-            char text[600];
-            repeat(text, sizeof text, heads[k], characters[i]);
-            desc.label = text;
-            assert_ok(gpusync_queue_create(s->device, &desc, &queue));
-            SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = text);
-            while (finish_next(queue)) {}
-            error = failure_at(queue, 0);
-            assert_cut(error.label, sizeof error.label, text);
-            assert_cut(error.queue_label, sizeof error.queue_label, text);
-            assert_ok(gpusync_queue_destroy(queue));
-        }
-}
-
-static void test_T12_without_a_label_the_text_is_empty(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_queue *queue = NULL;
-    gpusync_error error;
-    assert_ok(gpusync_queue_create(s->device, NULL, &queue));
-    commit_failing(queue, SOFTMETAL_PAGE_FAULT);
-    while (finish_next(queue)) {}
-    error = failure_at(queue, 0);
-    assert_string_equal(error.label, "");
-    assert_string_equal(error.queue_label, "");
-    assert_ok(gpusync_queue_destroy(queue));
-}
-
-/* One that fits goes as it is, and one that is a byte too long is cut by that byte; what stands behind it is untouched. */
-static void test_T12_texts_that_just_fit_are_whole(void **state)
-{
-    stage *s = stage_of(state);
-    size_t length;
-    for (length = 62; length <= 65; length++) {
-        char text[66] = "";
-        gpusync_queue_desc desc = {.label = text};
-        gpusync_queue *queue = NULL;
-        gpusync_ticket ticket;
-        gpusync_error error;
-        void *buffer;
-        memset(text, 'a', length);
-        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
-        buffer = named_buffer(queue, text);
-        softmetal_fail(buffer, text, 1, "a message");
-        ticket = commit(queue, buffer);
-        while (finish_next(queue)) {}
-        error = record_of(queue, ticket);
-        assert_cut(error.label, sizeof error.label, text);
-        assert_cut(error.queue_label, sizeof error.queue_label, text);
-        assert_cut(error.domain, sizeof error.domain, text);
-        assert_int_equal(strlen(error.label), length < 63 ? length : 63);
-        assert_string_equal(error.queue_label, error.label);
-        assert_string_equal(error.domain, error.label);
-        assert_string_equal(error.message, "a message");
-        assert_ok(gpusync_queue_destroy(queue));
-    }
 }
 
 /* What the program gives is a copy of a struct of its own, and its texts may be anything. */
@@ -1176,27 +902,7 @@ static void yield_late(void *user)
 
 static const gpusync_hooks late_hooks = {.yield = yield_late, .park = park_and_resume_late, .unpark = unpark_late};
 
-/* Later failures push the record out while the wait is about to return. They are not the wait's, the dropped one is. */
-static void test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop(void **state)
-{
-    stage *s = stage_of(state);
-    job all = {0};
-    unsigned i;
-    fail_one(s, s->q[0]);
-    commit_new(s->q[0]);
-    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
-    await_parked(1);
-    PUT(&resumes_late, true);
-    finish_all(s);
-    for (i = 0; i < 3; i++) fail_one(s, s->q[0]);
-    PUT(&resumes_late, false);
-    assert_result(job_end(&all), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    assert_result(all.error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_RESULT_UNKNOWN); /* tickets 3 to 5; one record is kept */
-    assert_ok(wait_for_all(s->q[0]));
-}
-
-/* ... and each of two waits that overlap tells so. */
+/* Later failures push the record out while the waits are about to return. They are not the waits', the first one is. */
 static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void **state)
 {
     stage *s = stage_of(state);
@@ -1204,13 +910,18 @@ static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void *
     unsigned i;
     fail_one(s, s->q[0]);
     commit_new(s->q[0]);
-    for (i = 0; i < 2; i++) job_wait(&all[i], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    for (i = 0; i < 2; i++) job_wait(&all[i], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
     await_parked(2);
     PUT(&resumes_late, true);
     finish_all(s);
     for (i = 0; i < 3; i++) fail_one(s, s->q[0]);
     PUT(&resumes_late, false);
-    for (i = 0; i < 2; i++) assert_result(job_end(&all[i]), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    for (i = 0; i < 2; i++) {
+        assert_result(job_end(&all[i]), GPUSYNC_ERROR_RESULT_UNKNOWN);
+        assert_result(all[i].error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
+    }
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_RESULT_UNKNOWN); /* tickets 3 to 5; one record is kept */
+    assert_ok(wait_for_all(s->q[0]));
 }
 
 /* ... though another wait, which began later, has told of the failure before its record is dropped: told to one thread
@@ -1246,130 +957,7 @@ static void test_R27_failures_that_were_told_may_be_dropped(void **state)
     assert_int_equal(failures_of(s->q[0]), 4);
 }
 
-static void test_R16_a_failure_is_on_record_without_memory(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = named_buffer(s->q[0], "large");
-    gpusync_ticket ticket;
-    gpusync_ticket held;
-    gpusync_error error;
-    note n = {0};
-    softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, NULL);
-    ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .on_complete = remember, .user = &n);
-    held = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], ticket)), BUFFERS(new_buffer(s->q[1])));
-    memory_fail(1, true);
-    settle(s);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_poll(s->q[1], held, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
-    memory_fail(0, false);
-    assert_noted(&n, GPUSYNC_ERROR_EXECUTION);
-    error = record_of(s->q[0], ticket);
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
-    assert_true(error.ran && error.transient);
-    assert_false(error.inherited);
-    error = record_of(s->q[1], held);
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
-    assert_int_equal(error.origin, ticket);
-    assert_true(error.inherited);
-}
-
 /* -- told once ---------------------------------------------------------------------------------------------------- */
-
-static void test_R27_everything_tells_the_first_failure_once(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_error error;
-    gpusync_ticket first = fail_one(s, s->q[0]);
-    fail_one(s, s->q[0]);
-    assert_result(gpusync_wait(s->q[0], first, 0, NULL), GPUSYNC_ERROR_EXECUTION); /* of a ticket: uses nothing up */
-    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-    assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.ticket, first);
-    assert_ok(wait_for_all(s->q[0])); /* one wait reports all up to its point */
-    assert_ok(poll_all(s->q[0]));
-    assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(failures_of(s->q[0]), 2);
-    fail_one(s, s->q[0]);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-}
-
-/* T16: it was no failure in 0.4. */
-static void test_R27_T16_cancelled_work_is_a_failure(void **state)
-{
-    stage *s = stage_of(state);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_CANCELLED);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_CANCELLED);
-    assert_ok(wait_for_all(s->q[0]));
-}
-
-static void test_R27_a_wait_that_timed_out_has_told_nothing(void **state)
-{
-    stage *s = stage_of(state);
-    fail_one(s, s->q[0]);
-    commit_new(s->q[0]);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_TIMEOUT);
-    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
-    assert_result(gpusync_device_wait(s->device, MS(1), NULL), GPUSYNC_TIMEOUT);
-    finish_all(s);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-}
-
-static void test_R27_waits_that_overlap_each_tell(void **state)
-{
-    stage *s = stage_of(state);
-    job jobs[4];
-    unsigned i;
-    memset(jobs, 0, sizeof jobs);
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    job_wait(&jobs[0], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    job_wait(&jobs[1], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    job_device(&jobs[2], s->device, GPUSYNC_FOREVER);
-    job_wait(&jobs[3], s->q[0], 1, GPUSYNC_FOREVER);
-    await_parked(4);
-    finish_all(s);
-    for (i = 0; i < 4; i++) {
-        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
-        assert_int_equal(jobs[i].error.ticket, 1);
-    }
-    assert_ok(wait_for_all(s->q[0]));
-}
-
-/* A wait that began before another one told a failure tells it, too, though it ends later. */
-static void test_R27_an_overlapping_wait_that_ends_later_tells_too(void **state)
-{
-    stage *s = stage_of(state);
-    job longer = {0};
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    commit_new(s->q[1]);
-    job_device(&longer, s->device, GPUSYNC_FOREVER); /* for both queues */
-    await_parked(1);
-    assert_true(finish_next(s->q[0]));
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(wait_for_all(s->q[0]));
-    finish_all(s);
-    assert_result(job_end(&longer), GPUSYNC_ERROR_EXECUTION);
-    assert_string_equal(longer.error.queue_label, "first");
-}
-
-static void test_R27_everything_is_what_was_committed_at_the_call(void **state)
-{
-    stage *s = stage_of(state);
-    job waits = {0};
-    commit_new(s->q[0]);
-    job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    await_parked(1);
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    commit_new(s->q[0]);
-    assert_true(finish_next(s->q[0]));
-    assert_ok(job_end(&waits));
-    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
-    finish_all(s);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-}
 
 /* Later work may even have ended, where it is UNORDERED: the wait leaves its failure to the next one. */
 static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **state)
@@ -1387,58 +975,6 @@ static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **stat
     softmetal_finish(first);
     assert_ok(job_end(&waits));
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-}
-
-/* UNORDERED work counts, though the tickets behind it may have ended before. */
-static void test_R27_everything_covers_unordered_work(void **state)
-{
-    stage *s = stage_of(state);
-    void *alone = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket ordered;
-    void *plain;
-    SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
-    plain = new_buffer(s->q[0]);
-    ordered = commit(s->q[0], plain);
-    softmetal_finish(plain);
-    assert_ok(gpusync_poll(s->q[0], ordered, NULL));
-    assert_result(poll_all(s->q[0]), GPUSYNC_NOT_READY);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_TIMEOUT);
-    finish_all(s);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-}
-
-static void test_R27_a_wait_for_the_device_counts_for_each_queue(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_wait_options options = {0};
-    gpusync_error error;
-    options.error = &error;
-    succeed_one(s, s->q[0]);
-    fail_one(s, s->q[1]);
-    fail_one(s, s->q[1]);
-    assert_result(gpusync_device_wait(s->device, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_string_equal(error.queue_label, "second");
-    assert_int_equal(error.ticket, 1);
-    assert_ok(gpusync_device_wait(s->device, 0, NULL));
-    assert_ok(wait_for_all(s->q[1]));
-}
-
-static void test_R27_wait_many_tells_as_its_points_say(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_point points[2] = {ticket_at(s->q[0], GPUSYNC_EVERYTHING), ticket_at(s->q[1], GPUSYNC_EVERYTHING)};
-    size_t which = 9;
-    fail_one(s, s->q[0]);
-    fail_one(s, s->q[1]);
-    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(which, 0);
-    assert_ok(poll_all(s->q[0]));
-    assert_result(poll_all(s->q[1]), GPUSYNC_ERROR_EXECUTION); /* ANY told of the other point alone */
-    fail_one(s, s->q[0]);
-    assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, 0, NULL, &which), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(which, 0);
-    assert_ok(poll_all(s->q[0]));
-    assert_ok(poll_all(s->q[1]));
 }
 
 /* -- a failure that sticks ---------------------------------------------------------------------------------------- */
@@ -1519,14 +1055,6 @@ static void test_R17_buffers_are_encoded_into_until_the_clear(void **state)
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_int_equal(value_of(s->t[0]), 3);
-}
-
-static void test_R17_without_the_option_nothing_sticks(void **state)
-{
-    stage *s = stage_of(state);
-    fail_one(s, s->q[0]);
-    assert_false(sticks(s->q[0]));
-    assert_ok(gpusync_poll(s->q[0], succeed_one(s, s->q[0]), NULL));
 }
 
 static void test_R17_a_marker_is_accepted_and_takes_nothing(void **state)
@@ -1686,25 +1214,6 @@ static void test_R17_what_sticks_and_what_does_not(void **state)
     }
 }
 
-static void test_R17_every_wait_and_poll_for_everything_tells_it_until_the_clear(void **state)
-{
-    stage *s = stage_of(state);
-    int i;
-    fail_one(s, s->q[0]);
-    for (i = 0; i < 3; i++) {
-        assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-        assert_result(poll_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-        assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    }
-    clear(s->q[0]);
-    assert_ok(wait_for_all(s->q[0])); /* it was told */
-    assert_ok(poll_all(s->q[0]));
-    fail_one(s, s->q[0]);
-    clear(s->q[0]);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION); /* no wait had told this one */
-    assert_ok(wait_for_all(s->q[0]));
-}
-
 static void test_R17_clear_looks_first(void **state)
 {
     stage *s = stage_of(state);
@@ -1718,6 +1227,8 @@ static void test_R17_clear_looks_first(void **state)
     assert_false(sticks(s->q[0]));
     assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
     clear(s->q[0]); /* OK, also when nothing sticks */
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION); /* no wait had told of it */
+    assert_ok(wait_for_all(s->q[0]));
 }
 
 static void test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still(void **state)
@@ -1767,19 +1278,6 @@ static void test_R17_of_two_failures_the_first_is_taken(void **state)
     assert_int_equal(record_of(s->q[0], third).failure, GPUSYNC_FAILURE_PAGE_FAULT);
 }
 
-static void test_R17_a_thread_that_waits_for_room_is_told(void **state)
-{
-    stage *s = stage_of(state);
-    job waits = {0};
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    (void)new_buffer(s->q[0]);
-    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
-    await_parked(1);
-    finish_all(s);
-    assert_result(job_end(&waits), GPUSYNC_ERROR_EXECUTION);
-    assert_null(waits.buffer);
-}
-
 /* No place comes with this failure: the work that inherits it has ended before, and others have its place. */
 static void test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone(void **state)
 {
@@ -1824,41 +1322,6 @@ static void test_R17_the_error_passes_to_another_sticky_queue(void **state)
     assert_false(sticks(s->q[1]));
 }
 
-static void test_R17_a_failure_sticks_without_memory(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket sent = commit_new(s->q[0]);
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    memory_fail(1, true);
-    finish_all(s);
-    assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_poll(s->q[0], sent, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_EXECUTION);
-    memory_fail(0, false);
-    assert_true(sticks(s->q[0]));
-}
-
-static void clear_and_commit(void *user, gpusync_result result, const gpusync_error *error)
-{
-    stage *s = (stage *)user;
-    void *buffer = NULL;
-    (void)error;
-    must(result == GPUSYNC_ERROR_EXECUTION, "the callback of failed work gets another result");
-    must(!gpusync_queue_clear_failure(s->q[0]), "a clear in a callback is refused");
-    must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "no command buffer behind a clear");
-    must(!gpusync_commit(s->q[0], buffer, NULL), "a commit behind a clear is refused");
-}
-
-static void test_R17_a_callback_may_clear_and_go_on(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    assert_ok(gpusync_on_done(ticket_at(s->q[0], failed), clear_and_commit, s));
-    settle(s);
-    assert_ok(gpusync_poll(s->q[0], failed + 1, NULL));
-}
-
 /* Inside another commit: the held work may go, but the order lock is taken; then the failure sticks, and is cleared. */
 static struct {
     stage *s;
@@ -1899,142 +1362,6 @@ static void test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared(
     finish_all(s);
 }
 
-/* -- random work on a sticky queue, beside a model of R17 --------------------------------------------------------- */
-
-enum { MODEL_MOST = 400 };
-
-typedef struct model {
-    struct {
-        bool ordered, bad, ended, settled;
-        bool failed;
-        int64_t origin; /* of a failure */
-        void *buffer;
-    } w[MODEL_MOST + 1];
-    int64_t committed, cleared_to;
-    bool sticks;
-    int64_t spreads_from, spreads_to; /* what ordered work takes; from 0: nothing */
-    uint64_t seed;
-} model;
-
-static unsigned draw(model *m, unsigned below)
-{
-    m->seed = m->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (unsigned)(m->seed >> 33) % below;
-}
-
-static void model_settle(model *m, int64_t t)
-{
-    bool takes = m->w[t].ordered && m->spreads_from && t > m->spreads_from && t <= m->spreads_to;
-    m->w[t].settled = true;
-    m->w[t].failed = m->w[t].bad || takes;
-    m->w[t].origin = m->w[t].bad ? t : takes ? m->spreads_from : 0;
-    if (!m->w[t].failed || t <= m->cleared_to) return;
-    m->sticks = true;
-    if (m->w[t].ordered && !takes) {
-        m->spreads_from = t;
-        m->spreads_to = INT64_MAX;
-    }
-}
-
-/* Ordered work settles in its turn, all other work at its end. */
-static void model_end(model *m, int64_t ended)
-{
-    int64_t t;
-    m->w[ended].ended = true;
-    if (!m->w[ended].ordered) model_settle(m, ended);
-    for (t = 1; t <= m->committed; t++) {
-        if (!m->w[t].ordered || m->w[t].settled) continue;
-        if (!m->w[t].ended) break;
-        model_settle(m, t);
-    }
-}
-
-static void model_clear(model *m)
-{
-    m->cleared_to = m->committed;
-    if (m->spreads_to == INT64_MAX) m->spreads_to = m->committed;
-    m->sticks = false;
-}
-
-static void commit_drawn(stage *s, model *m)
-{
-    gpusync_submission submission = {0};
-    gpusync_ticket ticket = 0;
-    bool bad = draw(m, 6) == 0;
-    bool ordered = draw(m, 4) != 0;
-    void *buffer = foreign_buffer(s->q[0]);
-    void *const buffers[1] = {buffer};
-    gpusync_result result;
-    if (bad) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-    submission.command_buffers = buffers;
-    submission.command_buffer_count = 1;
-    submission.flags = ordered ? 0 : GPUSYNC_SUBMIT_UNORDERED;
-    result = gpusync_submit(s->q[0], &submission, &ticket);
-    metal_release(buffer); /* gpusync keeps it, or it goes */
-    assert_result(result, m->sticks ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-    if (m->sticks) return;
-    assert_int_equal(ticket, ++m->committed);
-    m->w[ticket].ordered = ordered;
-    m->w[ticket].bad = bad;
-    m->w[ticket].buffer = buffer;
-}
-
-static void end_drawn(model *m)
-{
-    int64_t open[MODEL_MOST];
-    unsigned count = 0;
-    int64_t t;
-    for (t = 1; t <= m->committed; t++)
-        if (!m->w[t].ended) open[count++] = t;
-    if (!count) return;
-    t = open[draw(m, count < 4 ? count : 4)];
-    softmetal_finish(m->w[t].buffer);
-    model_end(m, t);
-}
-
-static void compare_with_model(stage *s, const model *m, gpusync_ticket t)
-{
-    gpusync_result ended = m->w[t].failed ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
-    gpusync_error error;
-    assert_result(gpusync_poll(s->q[0], t, NULL), m->w[t].settled ? ended : GPUSYNC_NOT_READY);
-    if (!m->w[t].settled || !m->w[t].failed) return;
-    error = record_of(s->q[0], t);
-    assert_result(error.result, ended);
-    assert_int_equal(error.origin, m->w[t].origin);
-    assert_int_equal(error.inherited, !m->w[t].bad);
-    assert_true(error.ran);
-}
-
-static void test_R17_random_work_ends_as_a_model_says(void **state)
-{
-    static model m;
-    uint64_t seed;
-    (void)state;
-    for (seed = 1; seed <= 200 / SLOW + 5; seed++) {
-        stage_desc desc = {.queue = {.sticky_failure = true, .error_log_count = MODEL_MOST}};
-        gpusync_ticket t;
-        unsigned step;
-        stage s;
-        stage_open(&s, &desc);
-        memset(&m, 0, sizeof m);
-        m.seed = seed;
-        for (step = 0; step < 150; step++) {
-            unsigned what = draw(&m, 16);
-            if (what < 7) commit_drawn(&s, &m);
-            else if (what < 15) end_drawn(&m);
-            else {
-                clear(s.q[0]);
-                model_clear(&m);
-            }
-            if (m.committed) compare_with_model(&s, &m, 1 + draw(&m, (unsigned)m.committed));
-        }
-        for (step = 0; step < MODEL_MOST; step++) end_drawn(&m);
-        for (t = 1; t <= m.committed; t++) compare_with_model(&s, &m, t);
-        assert_int_equal(sticks(s.q[0]), m.sticks);
-        stage_close(&s);
-    }
-}
-
 /* -- a discard while a failure sticks ----------------------------------------------------------------------------- */
 
 enum { NOTHING_STICKS, STICKS, STICKS_NO_MORE };
@@ -2071,17 +1398,6 @@ static void test_R11_a_discard_fails_timelines_only_while_a_failure_sticks(void 
             }
             stage_close(&s);
         }
-}
-
-static void test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[0]);
-    encode_signal(s->q[0], buffer, at(s->t[0], 3));
-    fail_one(s, s->q[0]);
-    assert_int_equal(value_of(s->t[0]), 0);
-    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
-    assert_int_equal(value_of(s->t[0]), 3);
 }
 
 /* -- times -------------------------------------------------------------------------------------------------------- */
@@ -2136,70 +1452,31 @@ static void test_R26_T11_F14_times_are_zero_until_the_handler_has_run(void **sta
     softmetal_set_gpu_clock(NULL);
 }
 
-static struct {
-    gpusync_queue *queue;
-    gpusync_times times;
-} timed;
-
-static void ask_for_times(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)user;
-    (void)error;
-    must(result == GPUSYNC_OK, "good work fails");
-    must(!gpusync_poll(timed.queue, 1, &timed.times), "good work fails");
-}
-
-/* A callback after a look comes before the handler, and before the times. */
-static void test_R26_a_callback_may_come_before_the_times(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = foreign_buffer(s->q[0]);
-    timed.queue = s->q[0];
-    timed.times = (gpusync_times){-1, -1};
-    assert_ok(gpusync_on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), ask_for_times, NULL));
-    softmetal_complete(buffer);
-    assert_ok(gpusync_poll(s->q[0], 1, NULL));
-    assert_int_equal(run_callbacks(s), 1);
-    assert_true(timed.times.gpu_start_s == 0 && timed.times.gpu_end_s == 0);
-    softmetal_finish(buffer);
-    assert_times(s->q[0], 1, start_of(buffer), end_of(buffer));
-    metal_release(buffer);
-}
-
-/* Three buffers of one submission, which end at these times of the GPU's clock. */
-static void check_times_of_three(stage *s, const double seconds[3])
-{
-    void *buffers[3];
-    double first = 0;
-    double last = 0;
-    gpusync_ticket ticket;
-    unsigned i;
-    softmetal_set_gpu_clock(gpu_clock);
-    for (i = 0; i < 3; i++) buffers[i] = foreign_buffer(s->q[0]);
-    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
-    for (i = 0; i < 3; i++) {
-        clock_s = seconds[i];
-        softmetal_finish(buffers[i]);
-    }
-    first = start_of(buffers[0]);
-    last = end_of(buffers[seconds[2] > 0 ? 2 : 1]);
-    assert_true(first > 0 && last > first);
-    assert_times(s->q[0], ticket, first, last);
-    for (i = 0; i < 3; i++) metal_release(buffers[i]);
-    softmetal_set_gpu_clock(NULL);
-}
-
+/* Three buffers of one submission, which end at these times of the GPU's clock. A 0 is no time: nothing is known of this
+   buffer. */
 static void test_R26_a_submission_has_its_first_start_and_last_end(void **state)
 {
-    static const double seconds[] = {10, 11, 12};
-    check_times_of_three(stage_of(state), seconds);
-}
-
-/* A 0 is no time: of this buffer nothing is known. */
-static void test_R26_a_buffer_without_times_leaves_those_of_the_others(void **state)
-{
-    static const double seconds[] = {10, 11, 0};
-    check_times_of_three(stage_of(state), seconds);
+    static const double seconds[][3] = {{10, 11, 12}, {10, 11, 0}};
+    stage *s = stage_of(state);
+    unsigned row;
+    softmetal_set_gpu_clock(gpu_clock);
+    for (row = 0; row < 2; row++) {
+        void *buffers[3] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
+        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+        double first;
+        double last;
+        unsigned i;
+        for (i = 0; i < 3; i++) {
+            clock_s = seconds[row][i];
+            softmetal_finish(buffers[i]);
+        }
+        first = start_of(buffers[0]);
+        last = end_of(buffers[row ? 1 : 2]);
+        assert_true(first > 0 && last > first);
+        assert_times(s->q[0], ticket, first, last);
+        for (i = 0; i < 3; i++) metal_release(buffers[i]);
+    }
+    softmetal_set_gpu_clock(NULL);
 }
 
 static void test_R26_times_are_kept_for_256_tickets(void **state)
@@ -2299,18 +1576,13 @@ static void test_F8_a_wait_for_several_writes_one_line(void **state)
 /* Two queues without a label: each line names its queue, so that the lines differ. */
 static void test_F8_queues_without_labels_are_told_apart(void **state)
 {
-    gpusync_device_desc device_desc = {.log = keep_line, .hooks = &kit_hooks, .spin = &no_spin};
-    gpusync_device *device;
+    stage *s = stage_of(state);
     gpusync_queue *queues[2];
     unsigned i;
-    (void)state;
     memset(&lines, 0, sizeof lines);
-    softmetal_reset();
-    softmetal_set_clock(SOFTMETAL_MANUAL);
-    assert_ok(gpusync_device_create(&device_desc, &device));
-    for (i = 0; i < 2; i++) assert_ok(gpusync_queue_create(device, NULL, &queues[i]));
     for (i = 0; i < 2; i++) {
-        commit_new(queues[i]);
+        assert_ok(gpusync_queue_create(s->device, NULL, &queues[i]));
+        commit_failing(queues[i], SOFTMETAL_PAGE_FAULT);
         assert_result(gpusync_wait(queues[i], 1, MS(5), NULL), GPUSYNC_TIMEOUT);
     }
     assert_int_equal(lines.count, 2);
@@ -2319,9 +1591,9 @@ static void test_F8_queues_without_labels_are_told_apart(void **state)
     assert_string_not_equal(lines.text[0], lines.text[1]);
     for (i = 0; i < 2; i++) {
         assert_true(finish_next(queues[i]));
+        assert_string_equal(failure_at(queues[i], 0).queue_label, ""); /* in a record no name is made up */
         assert_ok(gpusync_queue_destroy(queues[i]));
     }
-    assert_ok(gpusync_device_destroy(device));
 }
 
 static void test_F8_without_a_log_function_it_is_silent(void **state)
@@ -2342,17 +1614,24 @@ static void test_F8_without_a_log_function_it_is_silent(void **state)
     assert_ok(gpusync_device_destroy(device));
 }
 
-static void test_F8_waits_that_end_or_look_write_nothing(void **state)
+/* Nothing went wrong that the program did not ask for: looks, waits that end, work that was cancelled; F3: nothing says
+   that a handler has not come. */
+static void test_F8_F3_where_nothing_is_wrong_nothing_is_written(void **state)
 {
     stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
     job waits = {0};
-    commit_new(s->q[0]);
+    commit(s->q[0], buffer);
     assert_result(gpusync_wait(s->q[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
     assert_result(gpusync_wait(s->q[0], 9, MS(1), NULL), GPUSYNC_ERROR_INVALID_TICKET);
     job_wait(&waits, s->q[0], GPUSYNC_EVERYTHING, SECONDS(60));
     await_parked(1);
-    finish_all(s);
+    softmetal_complete(buffer); /* a look of the wait finds it */
     assert_ok(job_end(&waits));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    settle(s);
+    assert_int_equal(failures_of(s->q[0]), 1); /* on record all the same */
     assert_int_equal(kit_now().log_lines, 0);
 }
 
@@ -2372,32 +1651,6 @@ static void test_F8_a_failure_is_one_line_that_names_it(void **state)
     assert_true(log_has(GPUSYNC_LOG_ERROR, gpusync_failure_string(GPUSYNC_FAILURE_GPU_TIMEOUT)));
     assert_true(log_has(GPUSYNC_LOG_ERROR, "took too long"));
     assert_true(log_has(GPUSYNC_LOG_ERROR, "MTLCommandBufferErrorDomain 2"));
-}
-
-/* Nothing went wrong that the program did not ask for; it is on record all the same. */
-static void test_F8_cancelled_work_writes_no_line(void **state)
-{
-    stage *s = stage_of(state);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    settle(s);
-    assert_int_equal(failures_of(s->q[0]), 1);
-    assert_int_equal(kit_now().log_lines, 0);
-}
-
-/* F3: nothing says that the handler has not come. */
-static void test_F3_a_slow_handler_writes_nothing(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[0]);
-    job waits = {0};
-    commit(s->q[0], buffer);
-    job_wait(&waits, s->q[0], 1, GPUSYNC_FOREVER);
-    await_parked(1);
-    softmetal_complete(buffer); /* a look of the wait finds it */
-    assert_ok(job_end(&waits));
-    settle(s);
-    assert_int_equal(kit_now().log_lines, 0);
 }
 
 static void test_F2_a_revoked_device_says_what_helps(void **state)
@@ -2432,18 +1685,21 @@ static void test_F8_a_line_is_one_line_of_utf8(void **state)
     assert_int_equal(lines.level[1], GPUSYNC_LOG_ERROR);
 }
 
-static void test_S10_the_log_function_may_poll_clear_and_commit(void **state)
+static void test_S10_R17_a_log_function_and_a_callback_may_clear_and_go_on(void **state)
 {
     stage *s = stage_of(state);
-    gpusync_ticket failed;
-    memset(&lines, 0, sizeof lines);
-    lines.s = s;
-    lines.acts = true;
-    failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    finish_all(s);
-    assert_int_equal(lines.count, 1);
-    assert_int_equal(lines.committed, failed + 1);
-    assert_ok(gpusync_poll(s->q[0], lines.committed, NULL));
+    unsigned in_callback;
+    for (in_callback = 0; in_callback < 2; in_callback++) {
+        gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+        memset(&lines, 0, sizeof lines);
+        lines.s = s;
+        if (in_callback) assert_ok(gpusync_on_done(ticket_at(s->q[0], failed), go_on_in_a_callback, s));
+        else lines.goes_on_behind = failed;
+        settle(s);
+        assert_int_equal(lines.count, 1);
+        assert_int_equal(lines.committed, failed + 1);
+        assert_ok(gpusync_poll(s->q[0], lines.committed, NULL));
+    }
 }
 
 int main(void)
@@ -2451,33 +1707,19 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_on_both_kinds(test_R14_the_drivers_number_gives_the_class),
         cmocka_unit_test(test_R14_without_a_number_the_code_gives_the_class),
-        on_stage(test_R14_an_error_of_metals_may_have_another_one_around_it),
         cmocka_unit_test(test_T12_each_result_and_class_has_a_text_of_its_own),
-        on_both_kinds(test_S4_earlier_tickets_are_not_among_a_result),
-        unit_test_on_both_kinds(test_S4_each_result_is_on_record_and_told_alike),
-        unit_test_on_both_kinds(test_R14_inherited_and_ran_are_told_of_each),
-        on_both_kinds(test_S4_a_failure_is_on_record_before_it_is_told),
-        on_stage(test_S4_a_ticket_ends_once),
+        unit_test_on_both_kinds(test_S4_R14_each_result_is_on_record_and_told_alike),
         on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost),
-        on_both_kinds(test_S4_a_result_of_the_call_is_no_end),
         on_stage(test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED),
         on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1,
                       .queue = {.error_log_count = 1}),
         on_stage(test_R14_a_record_tells_what_failed_where_and_why),
         on_both_kinds(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer),
-        on_stage(test_R14_a_given_queue_is_named_by_its_own_label),
         on_all_kinds_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_named, .queues = 3, .timelines = 1),
-        on_all_kinds_with(test_R14_work_that_metal_has_ran_though_its_failure_is_inherited, .queues = 2,
-                          .timelines = 1),
-        on_stage_with(test_R14_a_failure_of_the_programs_own_has_no_origin, .timelines = 1),
         on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1),
-        on_stage_with(test_R14_a_submission_tells_of_the_buffer_that_failed, .timelines = 1),
-        on_stage(test_R14_of_several_buffers_that_failed_a_look_tells_of_the_first),
-        on_both_kinds(test_T12_texts_are_cut_between_characters),
+        on_stage(test_R14_of_several_buffers_that_failed_the_first_is_told),
+        on_stage(test_T12_texts_are_cut_between_characters),
         on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log = keep_line}),
-        on_stage(test_T12_labels_of_the_program_are_cut_between_characters),
-        on_stage(test_T12_without_a_label_the_text_is_empty),
-        on_stage(test_T12_texts_that_just_fit_are_whole),
         on_stage(test_R13_T12_a_reason_of_the_program_is_told_as_utf8),
         on_both_kinds(test_R16_a_cursor_passes_every_failure_once),
         on_both_kinds_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1),
@@ -2490,25 +1732,12 @@ int main(void)
                            .queue = {.error_log_count = 4}),
         on_both_kinds_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped, .device.hooks = &late_hooks,
                            .queue = {.error_log_count = 1}),
-        on_both_kinds_with(test_R27_R16_a_wait_for_everything_does_not_miss_what_later_failures_drop,
-                           .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
         on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
                            .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
         on_both_kinds_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
-        on_all_kinds_with(test_R16_a_failure_is_on_record_without_memory, .queues = 2, .timelines = 1),
-        on_both_kinds(test_R27_everything_tells_the_first_failure_once),
-        on_both_kinds_with(test_R27_T16_cancelled_work_is_a_failure, .timelines = 1),
-        on_both_kinds(test_R27_a_wait_that_timed_out_has_told_nothing),
-        on_both_kinds(test_R27_waits_that_overlap_each_tell),
-        on_all_kinds_with(test_R27_an_overlapping_wait_that_ends_later_tells_too, .queues = 2),
-        on_both_kinds(test_R27_everything_is_what_was_committed_at_the_call),
         on_both_kinds(test_R27_a_failure_of_later_work_is_left_to_a_later_wait),
-        on_both_kinds(test_R27_everything_covers_unordered_work),
-        on_all_kinds_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2),
-        on_all_kinds_with(test_R27_wait_many_tells_as_its_points_say, .queues = 2),
         on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY),
         on_stage_with(test_R17_buffers_are_encoded_into_until_the_clear, .timelines = 1, STICKY),
-        on_stage(test_R17_without_the_option_nothing_sticks),
         on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY),
         on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICKY),
         on_both_kinds_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error, .timelines = 1, STICKY),
@@ -2517,28 +1746,17 @@ int main(void)
         on_stage_with(test_R17_F17_the_order_of_looks_does_not_matter, STICKY),
         on_stage_with(test_R17_a_failure_sticks_when_it_is_settled, STICKY),
         unit_test_on_both_kinds(test_R17_what_sticks_and_what_does_not),
-        on_both_kinds_with(test_R17_every_wait_and_poll_for_everything_tells_it_until_the_clear, STICKY),
         on_stage_with(test_R17_clear_looks_first, STICKY),
         on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still, .timelines = 1, STICKY),
         on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY),
         on_both_kinds_with(test_R17_of_two_failures_the_first_is_taken, STICKY),
-        on_stage_with(test_R17_a_thread_that_waits_for_room_is_told,
-                      .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
         on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone, .queues = 2, .timelines = 1,
                       .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
         on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY),
         on_stage_with(test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared, .timelines = 1, STICKY),
-        on_stage_with(test_R17_a_failure_sticks_without_memory, .timelines = 1, STICKY),
-        on_stage_with(test_R17_a_callback_may_clear_and_go_on, STICKY),
-        cmocka_unit_test(test_R17_random_work_ends_as_a_model_says),
         cmocka_unit_test(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks),
-        on_stage_with(test_R11_a_discard_raises_an_order_only_timeline_while_a_failure_sticks, .timelines = 1,
-                      .timeline = {.order_only = true}, STICKY),
         on_stage(test_R26_T11_F14_times_are_zero_until_the_handler_has_run),
-        on_stage_with(test_R26_a_callback_may_come_before_the_times,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
         on_stage(test_R26_a_submission_has_its_first_start_and_last_end),
-        on_stage(test_R26_a_buffer_without_times_leaves_those_of_the_others),
         on_stage(test_R26_times_are_kept_for_256_tickets),
         on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other,
                       .queue = {.max_command_buffer_count = 300}),
@@ -2546,15 +1764,14 @@ int main(void)
         on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
                       .queue = {.max_command_buffer_count = 2}),
         on_all_kinds_with(test_F8_a_wait_for_several_writes_one_line, .queues = 2, .timelines = 2),
-        cmocka_unit_test(test_F8_queues_without_labels_are_told_apart),
+        on_stage_with(test_F8_queues_without_labels_are_told_apart, .device = {.log = keep_line}),
         cmocka_unit_test(test_F8_without_a_log_function_it_is_silent),
-        on_both_kinds(test_F8_waits_that_end_or_look_write_nothing),
+        on_stage_with(test_F8_F3_where_nothing_is_wrong_nothing_is_written, .timelines = 1),
         on_stage(test_F8_a_failure_is_one_line_that_names_it),
-        on_both_kinds_with(test_F8_cancelled_work_writes_no_line, .timelines = 1),
-        on_stage(test_F3_a_slow_handler_writes_nothing),
         on_both_kinds(test_F2_a_revoked_device_says_what_helps),
         on_both_kinds_with(test_F8_a_line_is_one_line_of_utf8, .device = {.log = keep_line}),
-        on_stage_with(test_S10_the_log_function_may_poll_clear_and_commit, .device = {.log = keep_line}, STICKY),
+        on_stage_with(test_S10_R17_a_log_function_and_a_callback_may_clear_and_go_on, .device = {.log = keep_line},
+                      STICKY),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
