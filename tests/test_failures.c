@@ -357,8 +357,31 @@ static void test_S4_R14_each_result_is_on_record_and_told_alike(void **state)
         assert_same_error(&early.error, &record);
         assert_same_error(&late.error, &record);
         assert_int_equal(failures_of(s.q[0]), 1);
+        assert_result(wait_for_all(s.q[0]), endings[i].result);
+        assert_ok(wait_for_all(s.q[0]));
         stage_close(&s);
     }
+}
+
+static gpusync_result record_behind_a_wait(void *argument)
+{
+    gpusync_queue *queue = (gpusync_queue *)argument;
+    gpusync_result result = gpusync_wait(queue, 1, GPUSYNC_FOREVER, NULL);
+    gpusync_error error;
+    uint64_t cursor = 0;
+    must(result == GPUSYNC_ERROR_EXECUTION, "a wait does not return the failure");
+    return gpusync_queue_next_error(queue, &cursor, &error);
+}
+
+static void test_S4_a_failure_is_on_record_before_a_wait_returns_it(void **state)
+{
+    stage *s = stage_of(state);
+    job sleeper = {0};
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    job_call(&sleeper, record_behind_a_wait, s->q[0]);
+    await_parked(1);
+    finish_all(s);
+    assert_ok(job_end(&sleeper));
 }
 
 
@@ -959,6 +982,44 @@ static void test_R27_failures_that_were_told_may_be_dropped(void **state)
 
 /* -- told once ---------------------------------------------------------------------------------------------------- */
 
+static void test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_ticket first = fail_one(s, s->q[0]);
+    commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_TIMEOUT); /* tells nothing */
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_result(gpusync_wait(s->q[0], first, 0, NULL), GPUSYNC_ERROR_EXECUTION); /* nor does a wait for a ticket */
+    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION); /* nor a poll */
+    assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(error.ticket, first);
+    assert_ok(wait_for_all(s->q[0]));
+    assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
+    assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 2);
+    fail_one(s, s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R27_waits_that_overlap_each_tell(void **state)
+{
+    stage *s = stage_of(state);
+    job jobs[3] = {0};
+    unsigned i;
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    for (i = 0; i < 2; i++) job_wait(&jobs[i], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    job_device(&jobs[2], s->device, GPUSYNC_FOREVER);
+    await_parked(3);
+    finish_all(s);
+    for (i = 0; i < 3; i++) {
+        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(jobs[i].error.ticket, 1);
+    }
+    assert_ok(wait_for_all(s->q[0]));
+}
+
 /* Later work may even have ended, where it is UNORDERED: the wait leaves its failure to the next one. */
 static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **state)
 {
@@ -971,10 +1032,25 @@ static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **stat
     await_parked(1);
     SUBMIT(s->q[0], BUFFERS(later), .flags = GPUSYNC_SUBMIT_UNORDERED);
     softmetal_finish(later);
+    commit_new(s->q[0]); /* nor is what has not ended waited for */
     assert_int_equal(failures_of(s->q[0]), 1);
     softmetal_finish(first);
     assert_ok(job_end(&waits));
+    finish_all(s);
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
+static void test_R27_a_wait_for_the_device_counts_for_each_queue(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_error error;
+    gpusync_wait_options options = {.error = &error};
+    commit_new(s->q[0]);
+    fail_one(s, s->q[1]);
+    assert_result(gpusync_device_wait(s->device, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_string_equal(error.queue_label, "second");
+    assert_ok(gpusync_device_wait(s->device, 0, NULL));
+    assert_ok(wait_for_all(s->q[1]));
 }
 
 /* -- a failure that sticks ---------------------------------------------------------------------------------------- */
@@ -1212,6 +1288,21 @@ static void test_R17_what_sticks_and_what_does_not(void **state)
         assert_false(sticks(s.q[0]));
         stage_close(&s);
     }
+}
+
+static void test_R17_R27_every_wait_and_poll_for_everything_tells_it_until_the_clear(void **state)
+{
+    stage *s = stage_of(state);
+    int i;
+    fail_one(s, s->q[0]);
+    for (i = 0; i < 2; i++) {
+        assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    }
+    clear(s->q[0]);
+    assert_ok(wait_for_all(s->q[0])); /* it was told */
+    assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
 }
 
 static void test_R17_clear_looks_first(void **state)
@@ -1452,7 +1543,7 @@ static void test_R26_T11_F14_times_are_zero_until_the_handler_has_run(void **sta
     softmetal_set_gpu_clock(NULL);
 }
 
-/* Three buffers of one submission, which end at these times of the GPU's clock. A 0 is no time: nothing is known of this
+/* Three buffers of one submission, which end at these times of the GPU's clock. A 0 is no time: nothing is known of the
    buffer. */
 static void test_R26_a_submission_has_its_first_start_and_last_end(void **state)
 {
@@ -1709,6 +1800,7 @@ int main(void)
         cmocka_unit_test(test_R14_without_a_number_the_code_gives_the_class),
         cmocka_unit_test(test_T12_each_result_and_class_has_a_text_of_its_own),
         unit_test_on_both_kinds(test_S4_R14_each_result_is_on_record_and_told_alike),
+        on_both_kinds(test_S4_a_failure_is_on_record_before_a_wait_returns_it),
         on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost),
         on_stage(test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED),
         on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1,
@@ -1735,7 +1827,10 @@ int main(void)
         on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
                            .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
         on_both_kinds_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
+        on_both_kinds(test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result),
+        on_both_kinds(test_R27_waits_that_overlap_each_tell),
         on_both_kinds(test_R27_a_failure_of_later_work_is_left_to_a_later_wait),
+        on_all_kinds_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2),
         on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY),
         on_stage_with(test_R17_buffers_are_encoded_into_until_the_clear, .timelines = 1, STICKY),
         on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY),
@@ -1746,6 +1841,7 @@ int main(void)
         on_stage_with(test_R17_F17_the_order_of_looks_does_not_matter, STICKY),
         on_stage_with(test_R17_a_failure_sticks_when_it_is_settled, STICKY),
         unit_test_on_both_kinds(test_R17_what_sticks_and_what_does_not),
+        on_both_kinds_with(test_R17_R27_every_wait_and_poll_for_everything_tells_it_until_the_clear, STICKY),
         on_stage_with(test_R17_clear_looks_first, STICKY),
         on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still, .timelines = 1, STICKY),
         on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY),
