@@ -1454,26 +1454,6 @@ static void test_R10_each_place_wakes_one_thread_in_the_order_of_arrival(void **
     }
 }
 
-/* A thread whose limit has passed takes no place with it. */
-static void test_R10_a_wait_that_timed_out_leaves_nothing_behind(void **state)
-{
-    stage *s = stage_of(state);
-    void *last = NULL;
-    job patient = {0};
-    job hasty = {0};
-    while (has_room(s->q[0])) last = new_buffer(s->q[0]);
-    job_buffer(&hasty, s->q[0], MS(60));
-    await_parked(1);
-    job_buffer(&patient, s->q[0], SECONDS(60));
-    assert_result(job_end(&hasty), GPUSYNC_TIMEOUT);
-    assert_null(hasty.buffer);
-    await_parked(1);
-    assert_ok(gpusync_command_buffer_discard(s->q[0], last));
-    assert_ok(job_end(&patient));
-    assert_ok(gpusync_command_buffer_discard(s->q[0], patient.buffer));
-    assert_true(has_room(s->q[0]));
-}
-
 /* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
 static void test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
 {
@@ -1563,7 +1543,6 @@ int main(void)
         on_stage_with(test_R10_gpusyncs_calls_never_block_in_metal, .real = true, .threads = true, .timelines = 4,
                       .queue = {.max_command_buffer_count = 8}),
         on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL),
-        on_stage_with(test_R10_a_wait_that_timed_out_leaves_nothing_behind, FULL),
         on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
                       FULL),
         on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL),

@@ -213,31 +213,29 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
 
 /* -- texts -------------------------------------------------------------------------------------------------------- */
 
-static void test_T12_each_result_and_class_has_a_text_of_its_own(void **state)
+static void assert_all_differ(const char *const *texts, size_t count)
 {
-#define RESULT(name, value, text) GPUSYNC_##name,
-    static const gpusync_result results[] = {GPUSYNC_RESULTS(RESULT)};
-#undef RESULT
-    const char *unknown = gpusync_result_string((gpusync_result)999);
     size_t i;
     size_t k;
+    for (i = 0; i < count; i++) {
+        assert_true(texts[i] && texts[i][0]);
+        for (k = 0; k < i; k++) assert_string_not_equal(texts[i], texts[k]);
+    }
+}
+
+static void test_T12_each_result_and_class_has_a_text_of_its_own(void **state)
+{
+#define TEXT(name, value, text) gpusync_result_string(GPUSYNC_##name),
+    const char *const results[] = {GPUSYNC_RESULTS(TEXT) gpusync_result_string((gpusync_result)999)};
+#undef TEXT
+    const char *classes[GPUSYNC_FAILURE_OTHER + 2];
     int failure;
     (void)state;
-    assert_true(unknown && unknown[0]);
-    for (i = 0; i < LENGTH(results); i++) {
-        assert_string_not_equal(gpusync_result_string(results[i]), unknown);
-        for (k = 0; k < i; k++)
-            assert_string_not_equal(gpusync_result_string(results[i]), gpusync_result_string(results[k]));
-    }
-    unknown = gpusync_failure_string((gpusync_failure)999);
-    assert_true(unknown && unknown[0]);
-    for (failure = GPUSYNC_FAILURE_NONE; failure <= GPUSYNC_FAILURE_OTHER; failure++) {
-        int other;
-        assert_string_not_equal(gpusync_failure_string((gpusync_failure)failure), unknown);
-        for (other = GPUSYNC_FAILURE_NONE; other < failure; other++)
-            assert_string_not_equal(gpusync_failure_string((gpusync_failure)failure),
-                                    gpusync_failure_string((gpusync_failure)other));
-    }
+    for (failure = GPUSYNC_FAILURE_NONE; failure <= GPUSYNC_FAILURE_OTHER; failure++)
+        classes[failure] = gpusync_failure_string((gpusync_failure)failure);
+    classes[failure] = gpusync_failure_string((gpusync_failure)999);
+    assert_all_differ(results, LENGTH(results));
+    assert_all_differ(classes, LENGTH(classes));
 }
 
 /* -- one result for each ticket ----------------------------------------------------------------------------------- */

@@ -136,22 +136,6 @@ static void test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submissi
     }
 }
 
-/* The wait need not be the highest: a higher signal that Metal has will do, and so will one that is reached. */
-static void test_S6_a_higher_value_ends_a_wait_as_well(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = waiting(s, 0, at(s->t[0], 3));
-    commit(s->q[0], buffer);
-    assert_false(is_sent(buffer));
-    commit(s->q[1], signalling(s, 1, at(s->t[0], 9)));
-    assert_true(is_sent(buffer));
-    assert_false(finish_next(s->q[0])); /* the GPU waits */
-    finish_all(s);
-    buffer = waiting(s, 0, at(s->t[0], 8));
-    commit(s->q[0], buffer);
-    assert_true(is_sent(buffer));
-}
-
 static void test_S6_nothing_is_encoded_for_what_has_come(void **state)
 {
     stage *s = stage_of(state);
@@ -292,33 +276,6 @@ static void test_R1_unordered_work_passes_held_work_and_is_told_alone(void **sta
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], plain, NULL));
     assert_true(gpusync_is_done(s->q[0], plain));
-}
-
-/* IREE's queue_execute and queue_host_call: the callback of the second makes what the first waits for. */
-static gpusync_timeline *signalled_in_a_callback;
-
-static void signal_one(void *user, gpusync_result result, const gpusync_error *error)
-{
-    (void)user;
-    (void)error;
-    must(result == GPUSYNC_OK, "the host call succeeds");
-    must(gpusync_timeline_signal(signalled_in_a_callback, 1) == GPUSYNC_OK, "a callback may signal");
-}
-
-static void test_R1_the_callback_of_an_unordered_ticket_may_let_an_earlier_one_go(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[0]);
-    gpusync_ticket first = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), .flags = UNORDERED);
-    gpusync_ticket second;
-    signalled_in_a_callback = s->t[0];
-    second = SUBMIT(s->q[0], .on_complete = signal_one, .flags = UNORDERED);
-    finish_all(s);
-    run_callbacks(s); /* on the dispatch queue */
-    finish_all(s);
-    assert_ok(gpusync_poll(s->q[0], first, NULL));
-    assert_ok(gpusync_poll(s->q[0], second, NULL));
-    assert_int_equal(value_of(s->t[0]), 1);
 }
 
 /* -- S7, T3: the order of values ------------------------------------------------------------------------------------ */
@@ -545,29 +502,6 @@ static void test_T3_ping_pong_has_its_wait_in_front_of_its_signal(void **state)
         assert_marks(4, 40);
         drop_timelines(s);
     }
-}
-
-/* Accepted backwards: C waits for 10 and signals 15, A waits for 5 and signals 10, B signals 5. */
-static void test_T3_what_is_accepted_backwards_goes_in_rising_order(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffers[3] = {waiting(s, 2, at(s->t[0], 10)), waiting(s, 0, at(s->t[0], 5)), new_buffer(s->q[1])};
-    mark(s, buffers[0], 15);
-    mark(s, buffers[1], 10);
-    mark(s, buffers[2], 5);
-    encode_signal(s->q[2], buffers[0], at(s->t[0], 15));
-    encode_signal(s->q[0], buffers[1], at(s->t[0], 10));
-    encode_signal(s->q[1], buffers[2], at(s->t[0], 5));
-    commit(s->q[2], buffers[0]);
-    commit(s->q[0], buffers[1]);
-    assert_false(is_sent(buffers[0]));
-    assert_false(is_sent(buffers[1]));
-    commit(s->q[1], buffers[2]);
-    assert_true(is_sent(buffers[0])); /* each waits for the one below it, on the GPU */
-    assert_true(is_sent(buffers[1]));
-    finish_all(s);
-    assert_marks(5, 10, 15);
-    assert_int_equal(value_of(s->t[0]), 15);
 }
 
 /* Another thread encodes a lower signal just as the work is about to go. */
@@ -1487,7 +1421,6 @@ int main(void)
                       .timelines = 2),
         on_all_kinds_with(test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal, .queues = 2),
         on_both_kinds_with(test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission, .timelines = 4),
-        on_all_kinds_with(test_S6_a_higher_value_ends_a_wait_as_well, .queues = 2, .timelines = 1),
         on_all_kinds_with(test_S6_nothing_is_encoded_for_what_has_come, .queues = 2, .timelines = 1),
         on_all_kinds_with(test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not,
                           .queues = 2, .timelines = 1, .timeline.signalled_by_others = true),
@@ -1497,12 +1430,10 @@ int main(void)
                            .timelines = 2),
         on_both_kinds_with(test_R1_held_unordered_work_holds_up_nothing_of_its_queue, .timelines = 2),
         on_both_kinds_with(test_R1_unordered_work_passes_held_work_and_is_told_alone, .timelines = 1),
-        on_both_kinds_with(test_R1_the_callback_of_an_unordered_ticket_may_let_an_earlier_one_go, .timelines = 1),
         on_stage_with(test_T3_a_signal_above_one_that_is_sent, .queues = 2),
         on_all_kinds_with(test_T3_a_signal_above_one_that_is_held, .queues = 2),
         on_all_kinds_with(test_T3_a_wait_for_a_higher_value_is_ping_pong_too, .queues = 3, .timelines = 1),
         on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3),
-        on_all_kinds_with(test_T3_what_is_accepted_backwards_goes_in_rising_order, .queues = 3, .timelines = 1),
         on_stage_with(test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none, .queues = 3, .timelines = 3),
         on_stage_with(test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first,
                       .queues = 3),
