@@ -358,8 +358,8 @@ static void test_ownership_references_are_retained_unless_asked_otherwise(void *
     metal_release(descriptor);
 }
 
-/* A queue of gpusync's has the label that it was given. One of the program's keeps its own, which records have where the
-   program gives gpusync no other. */
+/* A queue of gpusync's has the label that it was given. One of the program's keeps its own, and so do its records where
+   the program gives no other. */
 static void test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes(void **state)
 {
     stage *s = stage_of(state);

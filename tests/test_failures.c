@@ -191,8 +191,8 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
         {NULL, 1, "Internal Error (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false, false},
         {NULL, 1, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OTHER, false, false},
         {NULL, 8, "Internal Error (0000000d:Internal Error)", GPUSYNC_FAILURE_OUT_OF_MEMORY, true, false},
-        {NULL, 1, "Internal Error of (a copy of) a shader (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT, false,
-         false}, /* the number stands behind the second parenthesis, or a later one */
+        {NULL, 1, "Internal Error of (a copy of) a shader (0000000e:Internal Error)", GPUSYNC_FAILURE_GPU_TIMEOUT,
+         false, false}, /* the number stands behind the second parenthesis, or a later one */
         {NULL, 12, "A picture (4:3) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* no number: eight digits */
         {NULL, 12, "Slice (00000003 of 16) is the cause", GPUSYNC_FAILURE_OTHER, false, false}, /* ... and a colon */
         {NULL, 4, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
@@ -381,8 +381,6 @@ static void test_S4_a_failure_is_on_record_before_a_wait_returns_it(void **state
     finish_all(s);
     assert_ok(job_end(&sleeper));
 }
-
-
 
 /* Metal drops the block of the buffer that failed, and does not call it: the other one's handler does not stand for
    both. */

@@ -1,8 +1,8 @@
 /* test_held.c - work that has a ticket and that Metal does not have yet
 
-   Proved: what holds work and what lets it go (S3, S6), the order of values with each of its cells (S7, T3, R4), the ends
-   of held work (R8, R9), UNORDERED work (R1), tickets as points (R7), buffers that cannot be held (R5). Almost all of it
-   on the manual clock, where the test knows what Metal has. */
+   What holds work and what lets it go (S3, S6), the order of values with each of its cells (T3, R4), the ends of held
+   work (R8, R9), UNORDERED work (R1), tickets as points (R7), buffers that cannot be held (R5). Almost all of it on the
+   manual clock, where the test knows what Metal has. */
 #include "kit.h"
 
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
@@ -52,9 +52,16 @@ static void assert_failed(gpusync_timeline *timeline, gpusync_result result)
     assert_result(gpusync_timeline_query(timeline, &value), result);
 }
 
-/* -- S6: what holds work -------------------------------------------------------------------------------------------- */
+/* -- S6: what holds work ------------------------------------------------------------------------------------------ */
 
-typedef enum way_to_come { BY_THE_HOST, BY_SENT_WORK, BY_HOST_SYNC_WORK, BY_HELD_WORK, BY_AN_OPEN_BUFFER, WAYS } way_to_come;
+typedef enum way_to_come {
+    BY_THE_HOST,
+    BY_SENT_WORK,
+    BY_HOST_SYNC_WORK,
+    BY_HELD_WORK,
+    BY_AN_OPEN_BUFFER,
+    WAYS
+} way_to_come;
 
 /* How the value 1 of t[0] comes: in three steps, after each of which the test asks what Metal has. */
 static void *begin_to_signal(stage *s, way_to_come way)
@@ -171,7 +178,7 @@ static void test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_
     assert_ok(gpusync_poll(s->q[1], second, NULL));
 }
 
-/* -- S3: held behind held ------------------------------------------------------------------------------------------- */
+/* -- S3: held behind held ----------------------------------------------------------------------------------------- */
 
 static void test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order_of_tickets(void **state)
 {
@@ -219,7 +226,7 @@ static void test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_
     assert_ok(gpusync_poll(s->q[0], second, NULL));
 }
 
-/* -- R1: UNORDERED --------------------------------------------------------------------------------------------------- */
+/* -- R1: UNORDERED ------------------------------------------------------------------------------------------------ */
 
 static void test_R1_held_unordered_work_holds_up_nothing_of_its_queue(void **state)
 {
@@ -278,7 +285,7 @@ static void test_R1_unordered_work_passes_held_work_and_is_told_alone(void **sta
     assert_true(gpusync_is_done(s->q[0], plain));
 }
 
-/* -- S7, T3: the order of values ------------------------------------------------------------------------------------ */
+/* -- S7, T3: the order of values ---------------------------------------------------------------------------------- */
 
 static const uint32_t kinds_of_work[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
 
@@ -514,7 +521,7 @@ static void open_a_lower_signal(void *user, softmetal_phase phase, void *object,
     signalling(s, 2, at(s->t[1], 3));
 }
 
-/* The host's signal lets both go, the one with the lower value first. That one is held once more, by its other timeline:
+/* The host's signal lets both go, the one with the lower value first. That one is held once more by its other timeline:
    the other one does not wait for it any longer. */
 static void test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none(void **state)
 {
@@ -533,7 +540,7 @@ static void test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none(vo
     assert_ok(gpusync_poll(s->q[1], 1, NULL));
 }
 
-/* -- T3, K1: the lowest of those that could go ---------------------------------------------------------------------- */
+/* -- T3, K1: the lowest of those that could go -------------------------------------------------------------------- */
 
 typedef enum trigger { BY_THE_END_BELOW, BY_A_VALUE, BY_A_TICKET, BY_A_DISCARD, TRIGGERS } trigger;
 
@@ -606,9 +613,16 @@ static void test_T3_on_one_queue_the_ticket_in_front_goes_first(void **state)
     assert_int_equal(value_of(s->t[0]), 5);
 }
 
-/* -- R4: a lower signal in an open buffer ---------------------------------------------------------------------------- */
+/* -- R4: a lower signal in an open buffer ------------------------------------------------------------------------- */
 
-typedef enum open_end { COMMITTED, COMMITTED_AND_HELD, DISCARDED, QUEUE_DESTROYED, QUEUE_ABANDONED, OPEN_ENDS } open_end;
+typedef enum open_end {
+    COMMITTED,
+    COMMITTED_AND_HELD,
+    DISCARDED,
+    QUEUE_DESTROYED,
+    QUEUE_ABANDONED,
+    OPEN_ENDS
+} open_end;
 
 /* The ticket of the open buffer, if it gets one. */
 static gpusync_ticket end_open_buffer(stage *s, open_end end, void *open)
@@ -710,7 +724,7 @@ static void test_R4_a_refused_commit_leaves_the_signal_open(void **state)
     assert_true(is_sent(held));
 }
 
-/* -- R9: overtaken --------------------------------------------------------------------------------------------------- */
+/* -- R9: overtaken ------------------------------------------------------------------------------------------------ */
 
 /* What waits for the value itself goes with the higher one. */
 static void test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines(void **state)
@@ -772,7 +786,7 @@ static void test_R9_an_equal_value_overtakes_as_well(void **state)
     }
 }
 
-/* -- R8: how held work ends ------------------------------------------------------------------------------------------ */
+/* -- R8: how held work ends --------------------------------------------------------------------------------------- */
 
 typedef enum held_end { CANCELLED, WAIT_FAILED, OVERTAKEN, HELD_ENDS } held_end;
 
@@ -871,7 +885,7 @@ static void test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_co
     s->q[0] = NULL;
 }
 
-/* -- cancel ---------------------------------------------------------------------------------------------------------- */
+/* -- cancel ------------------------------------------------------------------------------------------------------- */
 
 static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
 {
@@ -932,7 +946,7 @@ static void test_R8_a_failure_from_before_the_cancel_stays(void **state)
     assert_int_equal(failures_of(s->q[0]), 1);
 }
 
-/* -- S10: what goes with a command buffer ------------------------------------------------------------------------------- */
+/* -- S10: what goes with a command buffer ------------------------------------------------------------------------- */
 
 /* A completed handler of the program's, with something captured whose end calls gpusync. */
 typedef struct farewell_block {
@@ -1007,7 +1021,7 @@ static void test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync(void *
     s->t[0] = s->t[1] = s->t[2] = NULL;
 }
 
-/* -- R7: tickets as points ------------------------------------------------------------------------------------------- */
+/* -- R7: tickets as points ---------------------------------------------------------------------------------------- */
 
 static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(void **state)
 {
@@ -1133,7 +1147,7 @@ static void test_R7_a_ticket_outlives_its_queue_in_an_open_buffer(void **state)
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }
 
-/* -- R5: buffers that cannot be held --------------------------------------------------------------------------------- */
+/* -- R5: buffers that cannot be held ------------------------------------------------------------------------------ */
 
 /* Refused both ways, and as before. */
 static void assert_enqueued(gpusync_queue *queue, void *buffer)
@@ -1314,7 +1328,7 @@ static void test_R5_a_held_buffer_is_committed_already(void **state)
     for (i = 0; i < 2; i++) metal_release(foreign[i]);
 }
 
-/* -- R1: a ticket whose place among the last ones a newer one has taken ------------------------------------------------ */
+/* -- R1: a ticket whose place among the last ones a newer one has taken ------------------------------------------- */
 
 /* The GPU is through with it; it ends for the host when other code's value is believed. Then 256 newer ones end. */
 static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended(void **state)
@@ -1340,7 +1354,7 @@ static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_end
     assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
 }
 
-/* -- long chains ----------------------------------------------------------------------------------------------------- */
+/* -- long chains -------------------------------------------------------------------------------------------------- */
 
 enum { CHAIN = 700 };
 
