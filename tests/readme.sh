@@ -21,7 +21,7 @@ die() { echo "readme.sh: $*" >&2; echo "0 passed, 1 failed"; exit 1; }
 [ -n "${CPPFLAGS:-}" ] && [ -n "${LDLIBS:-}" ] ||
     die 'CPPFLAGS and LDLIBS name no softmetal. First: eval "$(make -s softmetal)"'
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ $# -gt 0 ] || set -- "$root"/{README.md,examples/*.md,examples/with/README.md,tests/README.md,tests/*/README.md}
+[ $# -gt 0 ] || set -- "$root"/{README.md,examples/*.md,examples/with/README.md,tests/README.md}
 build=${BUILD:-$root/build} cc=${CC:-cc}
 top=$build/readme passed=0 failed=0
 unset CC CXX CFLAGS MAKEFLAGS MAKELEVEL MFLAGS V
