@@ -51,7 +51,6 @@
     X(DISPATCH_ATTRIBUTE, "dispatch-attribute",                                                   \
       "queues are serial: the attribute is NULL or one of a class of service")                    \
     X(EXIT_IN_FUNCTION, "exit-in-function", "a dispatched function returns: its thread is libdispatch's") \
-    X(DISPATCH_TIME, "dispatch-time", "times are dispatch_time's, not of the wall clock, and come") \
     /* locks */                                                                                   \
     X(LOCKED_TWICE, "locked-twice", "an os_unfair_lock cannot be taken again by its owner")       \
     X(UNLOCKED_BY_OTHER, "unlocked-by-other", "an os_unfair_lock is let go by its owner")         \
@@ -59,7 +58,6 @@
     X(STEP_NOT_DUE, "step-not-due", "this transition is not due")                                 \
     X(STEP_REAL_CLOCK, "step-on-real-clock", "only the manual clock is stepped")                  \
     X(RESET_WITH_WORK, "reset-with-work", "a command buffer is committed and not terminal")       \
-    X(TIMER_WITHOUT_END, "timer-without-end", "a timer that softmetal_reset fires arms another, for ever") \
     X(PANEL_MISUSE, "panel-misuse", "the control panel was used wrongly")                         \
     /* softmetal itself */                                                                        \
     X(CLASS_TAKEN, "class-taken", "the classes of Metal are softmetal's, so no other Metal may be loaded") \

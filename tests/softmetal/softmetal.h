@@ -14,13 +14,13 @@
      >>clock      real and manual time, latencies, seeds
      >>step       the manual clock: each transition of a command buffer by hand
      >>faults     errors, nil, lost and late handlers, hangs, device removal
-     >>dispatch   libdispatch: its workers and its timers
+     >>dispatch   libdispatch: its queues and workers
      >>message    what was sent, and code to run at a message
      >>layer      CAMetalLayer, its drawables, and when they are shown
      >>kernel     what a compute "kernel" does and how long it takes
      >>metal4     Metal 4: each commit is a run, and a run is stepped and failed as a command buffer is
      >>count      live objects, buffers in flight
-     >>threads    for benchmarks: what the threads that play the GPU cost, and where all threads run */
+ */
 #ifndef SOFTMETAL_H
 #define SOFTMETAL_H
 
@@ -122,12 +122,11 @@ typedef enum softmetal_clock {
 
 /* Back to a known start: real clock, default settings, no faults, quirks, hooks, kernels; counters zero.
    Aborts when a command buffer is committed and the GPU has not ended with it. Handlers that are due run
-   first, and dispatched functions; timers become due; handlers that the test holds, or did not step to, are
-   lost. Waits for softmetal's threads to come to rest. Call it between tests, and never inside a handler or a
+   first, and dispatched functions; handlers that the test holds, or did not step to, are lost. Waits for softmetal's threads to come to rest. Call it between tests, and never inside a handler or a
    dispatched function. */
 void softmetal_reset(void);
 
-/* Applies to queues made, and timers armed, after the call. */
+/* Applies to queues made after the call. */
 void softmetal_set_clock(softmetal_clock clock);
 /* Where the GPU times of a command buffer come from: a function that returns seconds, 0 for a device that
    tells none. It must be quick; any thread of softmetal's calls it. NULL, as after softmetal_reset: the machine's clock. */
@@ -323,13 +322,11 @@ void softmetal_hide_class(const char *name);
 
 /* ------------------------------------------------------------------------- >>dispatch --
    softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
-   dispatch_get_global_queue, dispatch_async_f, dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release.
+   dispatch_get_global_queue, dispatch_async_f, dispatch_retain and dispatch_release; and dispatch_after_f, which counts
+   the timer and dispatches at once: there is no clock for one.
    Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must
    leave none open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
    release; giving it more then is an error. softmetal_live counts a queue until that release.
-
-   A timer of the real clock comes as late as libdispatch allows itself: by a tenth of the time to its moment, at least a
-   millisecond, at most a minute. One that was armed under the manual clock comes at softmetal_reset.
 
    ThreadSanitizer is told that dispatch_async_f comes before the function, and each function of a serial queue
    before the next one. It sees no other order, but for functions that one worker happens to run.
@@ -346,7 +343,6 @@ void softmetal_hide_class(const char *name);
 void softmetal_set_dispatch_threads(unsigned most);
 uint64_t softmetal_dispatches(void);   /* dispatch_async_f calls of the program since reset */
 uint64_t softmetal_timers_armed(void); /* dispatch_after_f calls since reset                */
-unsigned softmetal_timers(void);       /* armed and not fired                               */
 /* The class of service that the queue was made with, as <sys/qos.h> numbers them; 0: with none, or a global queue. NULL:
    the queue whose function runs on the calling thread. All classes run alike here. */
 unsigned softmetal_dispatch_qos(void *queue);
@@ -405,7 +401,6 @@ typedef struct softmetal_kernel_args {
 } softmetal_kernel_args;
 typedef void (*softmetal_kernel)(void *user, const softmetal_kernel_args *args);
 void softmetal_set_kernel(const char *name, softmetal_kernel fn, void *user, uint64_t duration_ns);
-void softmetal_set_compile_time(uint64_t first_ns, uint64_t later_ns);
 uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
 
 /* -------------------------------------------------------------------------- >>metal4 --
@@ -466,8 +461,7 @@ unsigned softmetal_blocked(void *command_queue);
 bool softmetal_await_blocked(void *command_queue, unsigned count, uint64_t timeout_ns);
 unsigned long softmetal_retain_count(void *object);
 /* Waits (real clock) until no committed buffer is unfinished, every due handler has run and its block
-   was released, and what was dispatched has run, or waits for a command buffer (timers that are not due
-   do not count). false after timeout_ns. */
+   was released, and what was dispatched has run, or waits for a command buffer. false after timeout_ns. */
 bool softmetal_settle(uint64_t timeout_ns);
 /* The same without the committed buffers: every listener block that is due, and what was dispatched, has run. For the
    manual clock, which holds nothing of this back. */
@@ -475,18 +469,6 @@ bool softmetal_settle_listeners(uint64_t timeout_ns);
 /* ... until what was dispatched has run, or waits for a command buffer, whatever the clock. In a dispatched function:
    does not wait. */
 bool softmetal_dispatched(uint64_t timeout_ns);
-
-/* ------------------------------------------------------------------------- >>threads --
-   A GPU takes no processor time. The threads that play it do: they spin to be punctual. A benchmark takes their time
-   off that of the process. Completion threads are not among them: Metal runs those in the process too.
-
-   Linux only. Elsewhere the time is 0 and nothing is pinned. */
-
-/* Nanoseconds of processor time of all threads that play the GPU, those that have ended included. */
-uint64_t softmetal_engine_cpu_ns(void);
-/* Every thread of softmetal, those to come too, runs on this processor alone, until the next call; softmetal_reset does
-   not change that. Below 0: on any that the calling thread may run on. false: not possible; threads run where they did. */
-bool softmetal_pin(int processor);
 
 #ifdef __cplusplus
 }

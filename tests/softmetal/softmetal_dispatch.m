@@ -1,10 +1,10 @@
-/* softmetal_dispatch.m - dispatch queues, workers and timers: what libdispatch gives to a program in C
+/* softmetal_dispatch.m - dispatch queues and workers: what libdispatch gives to a program in C
 
    softmetal_libdispatch.m has libdispatch's own names for it. On a Mac these stand in front of the system's: what is
    given to a queue that the system made goes on to the system.
 
-   A sm_work is a function to run. It is in one place at a time: among the timers, in the line of its serial
-   queue, among the ready, or with a worker. Of a serial queue at most one is ready or running.
+   A sm_work is a function to run. It is in one place at a time: in the line of its serial queue, among the ready, or
+   with a worker. Of a serial queue at most one is ready or running.
 
    ThreadSanitizer must see the order that libdispatch promises, and none that our own lock adds. So it looks
    away while the lock is taken and held, and is told each edge by name. */
@@ -40,26 +40,19 @@ typedef struct sm_work {
     SoftMetalDispatchQueue *queue; /* not retained: `pending` keeps it */
     void *context;
     void (*function)(void *);
-    uint64_t due; /* of a timer */
-    bool manual;
 } sm_work;
 
 #define IDLE_TIME UINT64_C(1000000000) /* a thread with nothing to do ends after this */
-#define LONGEST_LEEWAY UINT64_C(60000000000)
 
 static struct {
     pthread_once_t once;
     pthread_mutex_t lock;
     pthread_cond_t work;   /* for workers: something is ready */
-    pthread_cond_t timing; /* for the timer thread: there is a new first timer */
     sm_work *ready_first, *ready_last;
     unsigned ready, most, threads, idle, running;
     unsigned resting; /* of those: they wait for a command buffer, */
     unsigned stuck;   /* ... or in a serial queue behind one that does or did, which has not returned */
     unsigned unfinished; /* dispatched, or fired, and not through with; its queue may go with it */
-    sm_work *timers[2];  /* of the real clock, of the manual one; the next one first */
-    unsigned timer_count;
-    bool timer_thread;
     uint64_t dispatches, armed; /* atomic */
     char ended;                 /* the edge from every function to a look that finds nothing left */
 } pool = {.once = PTHREAD_ONCE_INIT,
@@ -76,7 +69,6 @@ static void set_up(void)
 {
     pthread_key_create(&function_key, ends_in_function);
     sm_cond_init(&pool.work);
-    sm_cond_init(&pool.timing);
     global_queue = [[SoftMetalDispatchQueue alloc] init];
     global_queue->global = true;
     sm_count(SM_DISPATCH_QUEUE, -1);
@@ -235,56 +227,6 @@ static void *worker_main(void *unused)
     return NULL;
 }
 
-/* ----------------------------------------------------------------------------- timers -- */
-
-/* With the lock. The first timer of the real (false) or the manual clock goes to its queue. */
-static void fire(bool manual)
-{
-    sm_work *work = pool.timers[manual];
-    pool.timers[manual] = work->next;
-    pool.timer_count--;
-    enqueue(work);
-}
-
-static void *timer_main(void *unused)
-{
-    (void)unused;
-    uint64_t idle_until = 0;
-    enter();
-    for (;;) {
-        uint64_t now = sm_now();
-        if (pool.timers[false]) {
-            idle_until = 0;
-            if (pool.timers[false]->due <= now)
-                fire(false);
-            else
-                sm_cond_wait_until(&pool.timing, &pool.lock, pool.timers[false]->due);
-            continue;
-        }
-        if (idle_until == 0) idle_until = now + IDLE_TIME;
-        if (now >= idle_until) break;
-        sm_cond_wait_until(&pool.timing, &pool.lock, idle_until);
-    }
-    pool.timer_thread = false;
-    leave();
-    return NULL;
-}
-
-/* With the lock. Behind those that are due at the same moment. */
-static void arm(sm_work *work)
-{
-    sm_work **place = &pool.timers[work->manual];
-    while (*place && (*place)->due <= work->due) place = &(*place)->next;
-    work->next = *place;
-    *place = work;
-    pool.timer_count++;
-    if (work->manual) return;
-    pthread_cond_signal(&pool.timing);
-    if (pool.timer_thread) return;
-    pool.timer_thread = true;
-    sm_thread_start(timer_main, NULL);
-}
-
 /* ------------------------------------------------------------------------- the queues -- */
 
 @implementation SoftMetalDispatchQueue
@@ -317,7 +259,6 @@ static void arm(sm_work *work)
 static struct {
     void (*async)(void *queue, void *context, void (*function)(void *));
     void (*after)(uint64_t when, void *queue, void *context, void (*function)(void *));
-    uint64_t (*time)(uint64_t when, int64_t delta);
     void (*retain)(void *object);
     void (*release)(void *object);
 } behind;
@@ -326,7 +267,6 @@ static void look_behind(void)
 {
     *(void **)&behind.async = dlsym(RTLD_NEXT, "dispatch_async_f");
     *(void **)&behind.after = dlsym(RTLD_NEXT, "dispatch_after_f");
-    *(void **)&behind.time = dlsym(RTLD_NEXT, "dispatch_time");
     *(void **)&behind.retain = dlsym(RTLD_NEXT, "dispatch_retain");
     *(void **)&behind.release = dlsym(RTLD_NEXT, "dispatch_release");
 }
@@ -427,50 +367,14 @@ id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags)
     return nil;
 }
 
-#define NOW UINT64_C(0)
-#define NEVER UINT64_MAX
-#define WALL_CLOCK (UINT64_C(1) << 63) /* this bit is set in times of the wall clock */
-
-uint64_t sm_dispatch_time(uint64_t when, int64_t delta)
-{
-    if (when == NEVER) return NEVER;
-    SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_time: %#llx is of the wall clock",
-               (unsigned long long)when);
-    if (when == NOW) when = sm_now();
-    if (delta >= 0) return (uint64_t)delta >= WALL_CLOCK - when ? NEVER : when + (uint64_t)delta;
-    uint64_t back = (uint64_t) - (delta + 1) + 1;
-    return back >= when ? 1 : when - back;
-}
-
-/* How much later than asked for a timer may come, as libdispatch has it. Here it does. */
-static uint64_t leeway_of(uint64_t delay)
-{
-    uint64_t leeway = delay / 10;
-    if (leeway < SM_MILLISECOND) return SM_MILLISECOND;
-    return leeway < LONGEST_LEEWAY ? leeway : LONGEST_LEEWAY;
-}
-
+/* softmetal has no timers, because gpusync arms none: one is counted, and comes at once. The system's are its own. */
 void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *))
 {
-    bool theirs = is_behind(queue, "dispatch_after_f");
-    SM_REQUIRE(function, NIL_ARGUMENT, "dispatch_after_f");
-    SM_REQUIRE(!(when & WALL_CLOCK), DISPATCH_TIME, "dispatch_after_f: %#llx", (unsigned long long)when);
-    bool manual = sm_clock() == SOFTMETAL_MANUAL;
-    uint64_t now = sm_now();
-    uint64_t delay = when > now ? when - now : 0;
     __atomic_fetch_add(&pool.armed, 1, __ATOMIC_RELAXED);
-    if (theirs) { /* whose times are not softmetal's */
-        behind.after(behind.time(NOW, (int64_t)delay), queue, context, function);
-        return;
-    }
-    sm_work *work = new_work(queue, context, function, "dispatch_after_f");
-    enter();
-    work->manual = manual;
-    work->due = now + delay;
-    if (!manual && delay) work->due = sm_after(work->due, leeway_of(delay));
-    work->queue->pending++;
-    arm(work);
-    leave();
+    if (is_behind(queue, "dispatch_after_f"))
+        behind.after(when, queue, context, function);
+    else
+        sm_dispatch(queue, context, function, "dispatch_after_f");
 }
 
 id sm_dispatch_retain(id object, const char *what)
@@ -515,18 +419,10 @@ unsigned softmetal_dispatch_qos(void *queue)
     return asked ? asked->qos_class : 0;
 }
 
-unsigned softmetal_timers(void)
-{
-    enter();
-    unsigned count = pool.timer_count;
-    leave();
-    return count;
-}
-
 bool sm_dispatch_settled(void)
 {
     enter();
-    bool settled = pool.unfinished == pool.resting + pool.stuck && !(pool.timers[false] && pool.timers[false]->due <= sm_now());
+    bool settled = pool.unfinished == pool.resting + pool.stuck;
     leave();
     if (settled) COMES_AFTER(&pool.ended);
     return settled;
@@ -542,16 +438,6 @@ void sm_dispatch_rest(int more)
         pool.stuck += waiting_in(current);
     }
     leave();
-}
-
-bool sm_dispatch_fire_all(void)
-{
-    enter();
-    bool any = pool.timer_count > 0;
-    while (pool.timers[true]) fire(true);
-    while (pool.timers[false]) fire(false);
-    leave();
-    return any;
 }
 
 void sm_dispatch_reset(void)

@@ -8,8 +8,7 @@
      SoftMetalLayer.lock    how many drawables are in use, and what was shown; a drawable's handlers
      sm_postbox.lock        the blocks a shared event listener has yet to run
      registry lock          the list of engines (softmetal_panel.m)
-     pool.lock              dispatch queues, their workers and timers (softmetal_dispatch.m)
-     threads.lock           the list of threads (softmetal_threads.m)
+     pool.lock              dispatch queues and their workers (softmetal_dispatch.m)
    No lock is held while a block, a hook, a kernel or a dealloc runs: all of them may come back.
    Counters, settings and reference counts are relaxed atomics wherever they can be, so that softmetal
    orders a program's threads no more than Metal would and ThreadSanitizer still sees its races.
@@ -81,15 +80,11 @@ bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t dea
 /* One step towards `due`: sleeps until signalled or shortly before it, or spins the rest unlocked. */
 void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due);
 void sm_sleep_precisely(uint64_t duration);
-void sm_pause(void);
 
 void sm_thread_start(void *(*body)(void *), void *argument); /* detached */
-/* The calling thread plays the GPU: softmetal_engine_cpu_ns counts it. */
-void sm_thread_is_engine(void);
 
 /* --------------------------------------------------------------------------- >>random -- */
 
-uint64_t sm_random(void);
 uint64_t sm_draw(softmetal_range range);
 bool sm_chance(unsigned per_mille);
 
@@ -734,7 +729,6 @@ void sm_advance_operations(void);
 bool sm_wait_is_over(SoftMetalCommandBuffer *operation);        /* with the lock */
 /* Real clock: hands the handlers to the feedback queue of the run. false: it has none. */
 bool sm_dispatch_handlers(SoftMetalCommandBuffer *buffer);
-void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run); /* as commit takes them */
 
 /* ------------------------------------------------------------------------- >>dispatch -- */
 
@@ -746,7 +740,7 @@ void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run); 
     bool busy;        /* one of its functions runs, or is about to */
     bool rests;       /* ... and has waited for a command buffer */
     bool released;    /* the last reference is gone */
-    unsigned pending; /* functions and timers that have yet to run: they keep the queue alive */
+    unsigned pending; /* functions that have yet to run: they keep the queue alive */
 }
 @end
 
@@ -760,14 +754,12 @@ bool sm_may_be_concurrent(id queue, const char *what);
 void *sm_dispatch_attribute_of(void *attribute, unsigned qos_class, int relative_priority);
 id sm_dispatch_queue_new(void *attribute);
 id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags);
-uint64_t sm_dispatch_time(uint64_t when, int64_t delta);
 void sm_dispatch_async(id queue, void *context, void (*function)(void *));
 void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *));
 
-bool sm_dispatch_settled(void);  /* nothing dispatched is left to run, no timer is due */
+bool sm_dispatch_settled(void);  /* nothing dispatched is left to run */
 bool sm_in_dispatched(void);     /* is the thread in a dispatched function? */
 void sm_dispatch_rest(int more); /* so many functions do nothing but wait for a command buffer, or no longer */
-bool sm_dispatch_fire_all(void); /* every timer is due now; false when there was none */
 void sm_dispatch_reset(void);
 
 /* ---------------------------------------------------------------------------- >>panel -- */
@@ -795,8 +787,6 @@ typedef struct sm_kernel_entry {
     uint64_t duration;
 } sm_kernel_entry;
 sm_kernel_entry sm_find_kernel(const char *name);
-uint64_t sm_compile_duration(void);
-void sm_count_compile(void);
 void sm_library_reset(void);
 
 /* -------------------------------------------------------------------------- >>message -- */
@@ -812,7 +802,6 @@ bool sm_arrived(id object, SEL selector);
         void (*before)(const char *) = __atomic_load_n(&softmetal_before, __ATOMIC_RELAXED);            \
         if (before) before(name);                                                                       \
     } while (0)
-void sm_hook_before(id object, SEL selector);
 void sm_hook_after(id object, const char *selector);
 void sm_message_reset(void);
 unsigned sm_pools(void); /* pools that are open on this thread */

@@ -24,9 +24,6 @@ void *sm_libdispatch_global_queue(intptr_t identifier, uintptr_t flags)
     return sm_dispatch_global_queue(identifier, flags);
 }
 
-uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) SM_SYMBOL("dispatch_time");
-uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) { return sm_dispatch_time(when, delta); }
-
 void sm_libdispatch_async(void *queue, void *context, void (*function)(void *)) SM_SYMBOL("dispatch_async_f");
 void sm_libdispatch_async(void *queue, void *context, void (*function)(void *))
 {

@@ -14,7 +14,7 @@ typedef struct kernel_node {
 
 static pthread_mutex_t kernel_lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel_node *kernels;
-static uint64_t first_compile_ns, later_compile_ns, compiles;
+static uint64_t compiles;
 
 static kernel_node *find(const char *name)
 {
@@ -50,19 +50,7 @@ sm_kernel_entry sm_find_kernel(const char *name)
 
 /* -------------------------------------------------------------------------- compiling -- */
 
-void softmetal_set_compile_time(uint64_t first_ns, uint64_t later_ns)
-{
-    __atomic_store_n(&first_compile_ns, first_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&later_compile_ns, later_ns, __ATOMIC_RELAXED);
-}
-
 uint64_t softmetal_compiles(void) { return __atomic_load_n(&compiles, __ATOMIC_RELAXED); }
-
-static void spend_compile_time(void)
-{
-    bool first = __atomic_fetch_add(&compiles, 1, __ATOMIC_RELAXED) == 0;
-    sm_sleep_precisely(__atomic_load_n(first ? &first_compile_ns : &later_compile_ns, __ATOMIC_RELAXED));
-}
 
 void sm_library_reset(void)
 {
@@ -73,7 +61,6 @@ void sm_library_reset(void)
         free(node);
     }
     pthread_mutex_unlock(&kernel_lock);
-    softmetal_set_compile_time(0, 0);
     __atomic_store_n(&compiles, 0, __ATOMIC_RELAXED);
 }
 
@@ -131,7 +118,7 @@ id sm_new_library(SoftMetalDevice *device, NSString *source, id *error)
 
 id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function)
 {
-    spend_compile_time();
+    __atomic_fetch_add(&compiles, 1, __ATOMIC_RELAXED);
     NSAutoreleasePool *pool = [[NSAutoreleasePool alloc] init]; /* for UTF8String */
     SoftMetalPipeline *pipeline = [[SoftMetalPipeline alloc] init];
     pipeline->device = [device retain];

@@ -101,7 +101,7 @@ static void call_hook(softmetal_phase phase, id object, const char *selector)
     in_hook = false;
 }
 
-void sm_hook_before(id object, SEL selector)
+static void sm_hook_before(id object, SEL selector)
 {
     if (!__atomic_load_n(&hook_function, __ATOMIC_RELAXED)) return;
     call_hook(SOFTMETAL_BEFORE, object, sel_getName(selector));

@@ -462,7 +462,6 @@ static void default_settings(void)
 }
 
 #define REST_LIMIT UINT64_C(10000000000)
-#define TIMER_ROUNDS 100
 
 static void come_to_rest(void)
 {
@@ -477,10 +476,6 @@ void softmetal_reset(void)
     abandon_manual_buffers();
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     come_to_rest();
-    for (unsigned round = 0; sm_dispatch_fire_all(); round++) {
-        SM_REQUIRE(round < TIMER_ROUNDS, TIMER_WITHOUT_END, "armed again %d times", TIMER_ROUNDS);
-        come_to_rest();
-    }
     sm_for_each_engine(readmit_device, NULL);
     default_settings();
     sm_dispatch_reset();

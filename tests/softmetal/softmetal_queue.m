@@ -46,7 +46,6 @@ static void run_buffer(sm_engine *engine, SoftMetalCommandBuffer *buffer)
 static void *worker_main(void *argument)
 {
     sm_engine *engine = argument;
-    sm_thread_is_engine();
     pthread_mutex_lock(&engine->lock);
     for (;;) {
         SoftMetalCommandBuffer *buffer = next_to_start(engine);

@@ -61,7 +61,7 @@ static void enter_options(MTL4CommitOptions *options, const char *what)
 
 static void leave_options(MTL4CommitOptions *options) { __atomic_store_n(&options->busy, false, __ATOMIC_RELAXED); }
 
-void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run)
+static void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer *run)
 {
     enter_options(options, "commit:count:options:");
     if (sm_quirks().options_keep_handlers) {

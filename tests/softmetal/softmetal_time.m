@@ -16,7 +16,7 @@ uint64_t sm_now(void)
 
 uint64_t sm_after(uint64_t now, uint64_t delay) { return delay > SM_FOREVER - now ? SM_FOREVER : now + delay; }
 
-void sm_pause(void)
+static void sm_pause(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -132,7 +132,7 @@ static uint64_t random_state = 1;
 
 void softmetal_set_seed(uint64_t seed) { __atomic_store_n(&random_state, seed, __ATOMIC_RELAXED); }
 
-uint64_t sm_random(void)
+static uint64_t sm_random(void)
 {
     const uint64_t step = UINT64_C(0xd1b54a32d192ed03); /* odd: visits every state */
     uint64_t x = __atomic_add_fetch(&random_state, step, __ATOMIC_RELAXED);
