@@ -1172,10 +1172,13 @@ static void test_R17_held_work_ends_and_never_runs(void **state)
     assert_int_equal(marks(), 0);
 }
 
-/* It runs, and takes the error all the same, the first of two; its signals fail with it. UNORDERED work takes none. */
+/* It runs, and takes the error all the same, that of the first ordered work that failed; its signals fail with it.
+   UNORDERED work takes none. */
 static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void **state)
 {
     stage *s = stage_of(state);
+    gpusync_ticket failed_alone = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_OUT_OF_MEMORY)),
+                                         .flags = GPUSYNC_SUBMIT_UNORDERED);
     gpusync_ticket before = commit_new(s->q[0]);
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     gpusync_ticket also_failed = commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
@@ -1192,13 +1195,14 @@ static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void *
     assert_marks(1, 2);
     assert_ok(gpusync_poll(s->q[0], before, NULL));
     assert_ok(gpusync_poll(s->q[0], alone, NULL));
+    assert_false(record_of(s->q[0], failed_alone).inherited);
     assert_false(record_of(s->q[0], also_failed).inherited);
     for (i = 0; i < 2; i++) {
         assert_inherits(s->q[0], tickets[i], failed, true);
         assert_int_equal(record_of(s->q[0], tickets[i]).failure, GPUSYNC_FAILURE_PAGE_FAULT);
     }
     assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(failures_of(s->q[0]), 4);
+    assert_int_equal(failures_of(s->q[0]), 5);
 }
 
 static void test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work(void **state)
@@ -1284,10 +1288,14 @@ static void test_R17_what_sticks_and_what_does_not(void **state)
 static void test_R17_R27_every_wait_and_poll_for_everything_tells_it_until_the_clear(void **state)
 {
     stage *s = stage_of(state);
+    gpusync_error error;
     int i;
-    fail_one(s, s->q[0]);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
+    finish_all(s);
     for (i = 0; i < 2; i++) {
-        assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+        assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(error.ticket, 1);
         assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION);
         assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     }
