@@ -214,6 +214,16 @@ void job_call(job *j, gpusync_result (*call)(void *), void *argument)
     job_start(j, JOB_CALL, 0);
 }
 
+static gpusync_result destroy_queue(void *queue)
+{
+    return gpusync_queue_destroy((gpusync_queue *)queue);
+}
+
+void job_destroy(job *j, gpusync_queue *queue)
+{
+    job_call(j, destroy_queue, queue);
+}
+
 bool job_is_over(const job *j)
 {
     return GET(&j->over);
@@ -334,6 +344,14 @@ static void kit_yield(void *user)
 }
 
 const gpusync_hooks kit_hooks = {kit_yield, kit_park, kit_unpark, NULL};
+
+/* Brief parks are for what another thread is about to do: no unpark follows. */
+static void park_without_slices(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    kit_park(user, waiter, deadline_ns > gpusync_now_ns() + MS(2) ? UINT64_MAX / 4 : deadline_ns);
+}
+
+const gpusync_hooks without_slices = {kit_yield, park_without_slices, kit_unpark, NULL};
 
 void await_parked(unsigned n)
 {

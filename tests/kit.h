@@ -121,6 +121,7 @@ void job_many(job *j, const gpusync_point *points, size_t count, gpusync_wait_fo
 void job_device(job *j, gpusync_device *device, uint64_t timeout_ns);
 void job_buffer(job *j, gpusync_queue *queue, uint64_t timeout_ns); /* gpusync_command_buffer_create */
 void job_call(job *j, gpusync_result (*call)(void *argument), void *argument);
+void job_destroy(job *j, gpusync_queue *queue); /* gpusync_queue_destroy */
 bool job_is_over(const job *j);
 gpusync_result job_end(job *j); /* waits until the call has returned */
 
@@ -130,6 +131,7 @@ gpusync_result job_end(job *j); /* waits until the call has returned */
    of gpusync's parks again every now and then, to look. */
 
 extern const gpusync_hooks kit_hooks;
+extern const gpusync_hooks without_slices; /* the same, where nothing but an unpark ends the sleep of a wait */
 void await_parked(unsigned n);     /* until n threads or more are parked: nothing is left to chance */
 void await_parks(unsigned long n); /* until park was called so often since the stage was opened */
 void end_parks(void);              /* every park that sleeps returns early, as hooks may */

@@ -47,20 +47,28 @@ static gpusync_result wait_by(stage *s, way by, uint64_t timeout_ns, const gpusy
     }
 }
 
-/* Runs a test's body once for each way, on a stage of its own. */
-static const stage_desc one_of_each = {.queues = 2, .timelines = 1};
-static void each_way(void (*body)(stage *s, way by))
+typedef struct each {
+    void (*test)(stage *s, way by);
+} each;
+
+/* Runs a test once for each way, on a stage of its own. */
+static void each_way(void **state)
 {
+    const each *e = (const each *)*state;
     way by;
     for (by = BY_TICKET; by < WAYS; by++) {
-        stage_desc desc = one_of_each;
-        void *state = &desc;
+        stage_desc desc = {.queues = 2, .timelines = 1};
+        void *own = &desc;
         print_message("  %s\n", way_names[by]);
-        assert_int_equal(world_set_up(&state), 0);
-        body((stage *)state, by);
-        assert_int_equal(world_tear_down(&state), 0);
+        assert_int_equal(world_set_up(&own), 0);
+        e->test((stage *)own, by);
+        assert_int_equal(world_tear_down(&own), 0);
     }
 }
+
+#define on_each_way(test) {#test, each_way, NULL, NULL, (void *)&(each){test}}
+#define on_each_way_of_both_kinds(test) \
+    on_each_way(test), {#test "_on_metal4", each_way, stages_are_metal4, stages_are_legacy, (void *)&(each){test}}
 
 static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
 {
@@ -69,128 +77,31 @@ static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
 
 /* -- tickets ------------------------------------------------------------------------------------------------------- */
 
-static void test_S1_tickets_count_from_1_and_what_is_below_is_done(void **state)
-{
-    static const gpusync_ticket none[] = {0, -1, -2, INT64_MIN};
-    stage *s = stage_of(state);
-    gpusync_ticket ticket;
-    size_t i;
-    for (i = 0; i < LENGTH(none); i++) {
-        assert_true(gpusync_is_done(s->q[0], none[i]));
-        assert_ok(gpusync_poll(s->q[0], none[i], NULL));
-        assert_ok(wait_now(s->q[0], none[i]));
-    }
-    for (ticket = 1; ticket <= 5; ticket++) assert_true(commit_new(s->q[0]) == ticket);
-    assert_true(commit_new(s->q[1]) == 1);
-    for (i = 0; i < LENGTH(none); i++) assert_ok(wait_now(s->q[0], none[i]));
-}
-
-/* A ring of three needs no `if` for its first turns. */
-static void test_T13_a_ticket_less_two_needs_no_if(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_ticket ticket;
-    for (ticket = 1; ticket <= 5; ticket++) {
-        assert_true(commit_new(s->q[0]) == ticket);
-        if (ticket > 2) assert_true(finish_next(s->q[0]));
-        assert_ok(gpusync_wait(s->q[0], ticket - 2, 0, NULL));
-    }
-}
-
-static void test_S2_a_poll_reads_metals_status_before_the_handler_has_run(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[0]);
-    gpusync_ticket ticket = commit(s->q[0], buffer);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
-    softmetal_schedule(buffer);
-    softmetal_execute(buffer);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
-    softmetal_complete(buffer);
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-    assert_true(gpusync_is_done(s->q[0], ticket));
-    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
-}
-
-static void test_S2_done_asks_metal_nothing_and_turns_true_at_a_look(void **state)
+static void test_S2_a_poll_reads_metals_status_and_done_asks_metal_nothing(void **state)
 {
     stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = commit(s->q[0], buffer);
     uint64_t messages;
-    softmetal_complete(buffer);
+    softmetal_schedule(buffer);
+    softmetal_execute(buffer);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    softmetal_complete(buffer); /* its handler has not run */
     messages = softmetal_messages();
     assert_false(gpusync_is_done(s->q[0], ticket));
     assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
     assert_int_equal(gpusync_in_flight(s->q[0]), 1);
-    assert_int_equal(softmetal_messages() - messages, 0);
-    assert_ok(wait_now(s->q[0], ticket));
+    assert_int_equal(softmetal_messages(), messages);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
     assert_int_equal(gpusync_in_flight(s->q[0]), 0);
-}
-
-static void test_S4_a_ticket_keeps_its_one_result(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_ticket bad = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket good = commit_new(s->q[0]);
-    unsigned i;
-    finish_all(s);
-    for (i = 0; i < 3; i++) {
-        assert_result(gpusync_poll(s->q[0], bad, NULL), GPUSYNC_ERROR_EXECUTION);
-        assert_result(wait_now(s->q[0], bad), GPUSYNC_ERROR_EXECUTION);
-        assert_ok(gpusync_poll(s->q[0], good, NULL)); /* earlier tickets are not among what OK means */
-        assert_ok(wait_now(s->q[0], good));
-    }
-    assert_int_equal(failures_of(s->q[0]), 1);
-}
-
-/* Whoever tells first: the record is there as the call returns. */
-static void failure_is_on_record(stage *s, way by)
-{
-    work w = {new_buffer(s->q[0]), 0};
-    gpusync_error error = {0};
-    const gpusync_wait_options options = {.error = &error};
-    encode_signal(s->q[0], w.buffer, at(s->t[0], 1));
-    softmetal_fail_as(w.buffer, SOFTMETAL_PAGE_FAULT, NULL);
-    w.ticket = commit(s->q[0], w.buffer);
-    plan(MS(3), complete_now, w.buffer); /* without its handler */
-    assert_result(wait_by(s, by, MS(20), &options), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(failures_of(s->q[0]), 1);
-    assert_int_equal(failure_at(s->q[0], 0).ticket, w.ticket);
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
-}
-
-static void test_S4_a_failure_is_on_record_before_a_wait_returns_it(void **state)
-{
-    (void)state;
-    each_way(failure_is_on_record);
-}
-
-static void test_T1_a_ticket_waits_for_the_ordered_work_before_it(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffers[3];
-    unsigned i;
-    for (i = 0; i < 3; i++) {
-        buffers[i] = new_buffer(s->q[0]);
-        assert_true(commit(s->q[0], buffers[i]) == i + 1);
-    }
-    softmetal_finish(buffers[2]);
-    softmetal_finish(buffers[1]);
-    for (i = 1; i <= 3; i++) {
-        assert_result(gpusync_poll(s->q[0], i, NULL), GPUSYNC_NOT_READY);
-        assert_result(wait_now(s->q[0], i), GPUSYNC_TIMEOUT);
-        assert_false(gpusync_is_done(s->q[0], i));
-    }
-    softmetal_finish(buffers[0]);
-    for (i = 1; i <= 3; i++) assert_ok(gpusync_poll(s->q[0], i, NULL));
 }
 
 /* -- UNORDERED work (R1) ------------------------------------------------------------------------------------------- */
 
 typedef struct trio {
-    void *before, *loose, *behind; /* ordered, UNORDERED, ordered: tickets 1, 2, 3 */
+    void *before, *loose, *behind; /* ordered, UNORDERED, ordered */
 } trio;
 
 static trio commit_trio(stage *s)
@@ -199,71 +110,41 @@ static trio commit_trio(stage *s)
     t.before = new_buffer(s->q[0]);
     t.loose = new_buffer(s->q[0]);
     t.behind = new_buffer(s->q[0]);
-    assert_true(commit(s->q[0], t.before) == 1);
-    assert_true(SUBMIT(s->q[0], BUFFERS(t.loose), .flags = GPUSYNC_SUBMIT_UNORDERED) == 2);
-    assert_true(commit(s->q[0], t.behind) == 3);
+    commit(s->q[0], t.before);
+    SUBMIT(s->q[0], BUFFERS(t.loose), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    commit(s->q[0], t.behind);
     return t;
 }
 
-static void test_R1_unordered_work_ends_without_the_work_before_it(void **state)
+static void test_R1_ordered_and_unordered_work_end_without_each_other(void **state)
 {
     stage *s = stage_of(state);
     trio t = commit_trio(s);
-    note notes[3] = {0};
-    unsigned i;
-    for (i = 0; i < 3; i++) on_done(ticket_at(s->q[0], i + 1), &notes[i]);
+    note loose = {0}, behind = {0};
+    on_done(ticket_at(s->q[0], 2), &loose);
     softmetal_finish(t.loose);
     assert_ok(gpusync_poll(s->q[0], 2, NULL));
     assert_ok(wait_now(s->q[0], 2));
-    assert_noted(&notes[1], GPUSYNC_OK);
+    assert_noted(&loose, GPUSYNC_OK);
     assert_false(gpusync_is_done(s->q[0], 2)); /* late: ticket 1 has not ended */
     assert_int_equal(gpusync_in_flight(s->q[0]), 3);
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
-    assert_result(gpusync_poll(s->q[0], 3, NULL), GPUSYNC_NOT_READY);
     softmetal_finish(t.before);
     assert_true(gpusync_is_done(s->q[0], 2));
     assert_result(gpusync_poll(s->q[0], 3, NULL), GPUSYNC_NOT_READY);
-    settle(s);
-    assert_noted(&notes[0], GPUSYNC_OK);
-    assert_noted(&notes[2], GPUSYNC_OK);
-}
-
-static void test_R1_ordered_work_ends_without_the_unordered_work_before_it(void **state)
-{
-    stage *s = stage_of(state);
-    trio t = commit_trio(s);
-    note notes[3] = {0};
-    unsigned i;
-    for (i = 0; i < 3; i++) on_done(ticket_at(s->q[0], i + 1), &notes[i]);
+    softmetal_finish(t.behind);
+    t = commit_trio(s);
+    on_done(ticket_at(s->q[0], 6), &behind);
     softmetal_finish(t.before);
     softmetal_finish(t.behind);
-    assert_ok(gpusync_poll(s->q[0], 3, NULL));
-    assert_ok(wait_now(s->q[0], 3));
-    assert_noted(&notes[2], GPUSYNC_OK);
-    assert_int_equal(calls_of(&notes[1]), 0);
-    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_NOT_READY);
-    assert_true(gpusync_is_done(s->q[0], 1));
-    assert_false(gpusync_is_done(s->q[0], 3));
+    assert_ok(gpusync_poll(s->q[0], 6, NULL));
+    assert_ok(wait_now(s->q[0], 6));
+    assert_noted(&behind, GPUSYNC_OK);
+    assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
+    assert_true(gpusync_is_done(s->q[0], 4));
+    assert_false(gpusync_is_done(s->q[0], 6));
     softmetal_finish(t.loose);
-    assert_true(gpusync_is_done(s->q[0], 3));
-    settle(s);
-    assert_noted(&notes[1], GPUSYNC_OK);
-}
-
-static void test_R1_everything_covers_unordered_work(void **state)
-{
-    stage *s = stage_of(state);
-    trio t = commit_trio(s);
-    softmetal_finish(t.before);
-    softmetal_finish(t.behind);
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
-    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
-    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 2);
-    softmetal_finish(t.loose);
-    assert_ok(wait_now(s->q[0], GPUSYNC_EVERYTHING));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_true(gpusync_is_done(s->q[0], 6));
 }
 
 /* Each sleeper is woken by the end of its own work, however the others stand. */
@@ -277,10 +158,7 @@ static void test_R1_sleepers_wake_for_unordered_work_by_itself(void **state)
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
     softmetal_finish(t.before);
     softmetal_finish(t.behind);
-    t = (trio){new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
-    commit(s->q[0], t.before);
-    SUBMIT(s->q[0], BUFFERS(t.loose), .flags = GPUSYNC_SUBMIT_UNORDERED);
-    commit(s->q[0], t.behind);
+    t = commit_trio(s);
     world_begin();
     plan(MS(2), finish_now, t.behind);
     plan(MS(3), finish_now, t.before);
@@ -289,17 +167,7 @@ static void test_R1_sleepers_wake_for_unordered_work_by_itself(void **state)
     assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
 }
 
-typedef enum loose_end { FAILS, IS_CANCELLED, IS_OVERTAKEN, INHERITS, IS_UNKNOWN } loose_end;
-
-/* A ticket of the second queue whose failure has left the log. */
-static gpusync_point forgotten(stage *s)
-{
-    unsigned i;
-    for (i = 0; i < 5; i++) commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
-    while (finish_next(s->q[1])) {}
-    assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    return ticket_at(s->q[1], 1);
-}
+typedef enum loose_end { FAILS, IS_CANCELLED, IS_OVERTAKEN, INHERITS } loose_end;
 
 /* A result of its own tells that the GPU is finished with it, whatever earlier work does. */
 static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **state)
@@ -312,10 +180,8 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
         {IS_CANCELLED, GPUSYNC_ERROR_CANCELLED},
         {IS_OVERTAKEN, GPUSYNC_ERROR_NOT_RISING},
         {INHERITS, GPUSYNC_ERROR_COMPILE},
-        {IS_UNKNOWN, GPUSYNC_ERROR_RESULT_UNKNOWN},
     };
     stage *s = stage_of(state);
-    gpusync_point old = forgotten(s);
     size_t i;
     commit_new(s->q[0]); /* does not end */
     for (i = 0; i < LENGTH(rows); i++) {
@@ -324,10 +190,9 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
         void *buffer = new_buffer(s->q[0]);
         gpusync_ticket ticket;
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1), rows[i].end == IS_UNKNOWN ? old : ticket_at(s->q[1], 0)),
-                        BUFFERS(buffer), SIGNALS(at(out, 1)),
+        ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
                         .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_HOST_SYNC);
-        if (rows[i].end != IS_UNKNOWN) assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
         assert_false(is_sent(buffer));
         switch (rows[i].end) {
         case FAILS:
@@ -340,7 +205,6 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
             signal_value(gate_of, 1);
             break;
         case INHERITS: assert_ok(gpusync_timeline_fail(gate_of, &reason)); break;
-        case IS_UNKNOWN: break;
         }
         assert_result(gpusync_poll(s->q[0], ticket, NULL), rows[i].result);
         assert_result(wait_now(s->q[0], ticket), rows[i].result);
@@ -353,7 +217,7 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
 
 /* -- limits -------------------------------------------------------------------------------------------------------- */
 
-static void no_time_looks_once(stage *s, way by)
+static void test_S5_without_time_a_wait_looks_once_and_sleeps_never(stage *s, way by)
 {
     work w = signalling_work(s);
     uint64_t statuses = softmetal_message_count("status");
@@ -367,13 +231,7 @@ static void no_time_looks_once(stage *s, way by)
     assert_int_equal(kit_now().log_lines, 0); /* a wait without time asks */
 }
 
-static void test_S5_without_time_a_wait_looks_once_and_sleeps_never(void **state)
-{
-    (void)state;
-    each_way(no_time_looks_once);
-}
-
-static void keeps_its_limit(stage *s, way by)
+static void test_S5_a_wait_keeps_its_limit_and_can_be_repeated(stage *s, way by)
 {
     static const uint64_t limits[] = {1, US(3), MS(10), MS(50), SECONDS(3)};
     gpusync_wait_options options = {0};
@@ -396,35 +254,17 @@ static void keeps_its_limit(stage *s, way by)
     assert_ok(wait_by(s, by, 0, NULL));
 }
 
-static void test_S5_a_wait_keeps_its_limit_and_can_be_repeated(void **state)
+static void test_S5_F10_huge_limits_do_not_overflow(stage *s, way by)
 {
-    (void)state;
-    each_way(keeps_its_limit);
-}
-
-static uint64_t huge; /* the limit of this turn */
-
-static void huge_limit(stage *s, way by)
-{
+    static const uint64_t limits[] = {UINT64_MAX - 1, UINT64_MAX / 2, (uint64_t)INT64_MAX + 1};
     work w = signalling_work(s);
     plan(MS(3), finish_now, w.buffer);
-    assert_ok(wait_by(s, by, huge, NULL));
+    assert_ok(wait_by(s, by, limits[(unsigned)by % LENGTH(limits)], NULL));
     assert_about(world_passed(), MS(3));
 }
 
-static void test_S5_F10_huge_limits_do_not_overflow(void **state)
-{
-    static const uint64_t limits[] = {GPUSYNC_FOREVER, UINT64_MAX - 1, UINT64_MAX / 2, (uint64_t)INT64_MAX + 1};
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(limits); i++) {
-        huge = limits[i];
-        each_way(huge_limit);
-    }
-}
-
 /* No handler wakes the wait: it looks at its limit. */
-static void ended_by_the_deadline(stage *s, way by)
+static void test_S5_what_has_ended_by_the_deadline_has_ended(stage *s, way by)
 {
     work w = signalling_work(s);
     plan(MS(5), complete_now, w.buffer);
@@ -434,18 +274,12 @@ static void ended_by_the_deadline(stage *s, way by)
     assert_int_equal(kit_now().log_lines, 0);
 }
 
-static void test_S5_what_has_ended_by_the_deadline_has_ended(void **state)
-{
-    (void)state;
-    each_way(ended_by_the_deadline);
-}
-
 /* From here on no listener hears of a value. */
-static void deafen(void)
+static void deafen(bool deaf)
 {
     softmetal_quirks quirks;
     softmetal_get_quirks(&quirks);
-    quirks.deaf_to_everything = true;
+    quirks.deaf_to_everything = deaf;
     softmetal_set_quirks(&quirks);
 }
 
@@ -464,7 +298,7 @@ static void others_signal_5(void *timeline)
 static void test_S5_a_value_of_others_counts_that_has_come_by_the_deadline(void **state)
 {
     stage *s = stage_of(state);
-    deafen();
+    deafen(true);
     plan(MS(2), others_signal_5, s->t[0]);
     assert_ok(gpusync_timeline_wait(s->t[0], 5, MS(2), NULL));
     assert_about(world_passed(), MS(2));
@@ -529,28 +363,14 @@ static void test_F4_R10_a_wait_for_room_keeps_its_limit(void **state)
     assert_ok(gpusync_command_buffer_discard(s->q[0], made));
 }
 
-static struct {
-    stage *s;
-    void *buffer;
-} latecomer;
-
-static void commit_latecomer(void *unused)
-{
-    (void)unused;
-    commit(latecomer.s->q[1], latecomer.buffer);
-}
-
 /* All that fills the queue is open, so that only the program can make room: for ever, but for the second. */
 static void test_R10_the_second_begins_again_when_metal_has_had_work(void **state)
 {
     stage *s = stage_of(state);
-    void *made = s;
-    latecomer.s = s;
-    latecomer.buffer = new_buffer(s->q[1]);
+    void *other = new_buffer(s->q[1]), *made = s;
     (void)new_buffer(s->q[0]);
-    world_begin();
-    plan(MS(500), commit_latecomer, NULL);
-    plan(MS(900), finish_now, latecomer.buffer);
+    commit(s->q[1], other);
+    plan(MS(900), finish_now, other);
     assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &made), GPUSYNC_ERROR_QUEUE_FULL);
     assert_in_range(world_passed(), MS(1900), MS(2300) + WORLD_SLACK); /* a slice at most behind the second */
     assert_null(made);
@@ -608,32 +428,55 @@ static void test_S5_calls_without_a_limit_call_no_hook_that_waits(void **state)
     assert_noted(&ends, GPUSYNC_OK);
 }
 
-static void test_S5_a_wait_that_refuses_has_changed_nothing(void **state)
+static gpusync_error unfilled(void)
+{
+    gpusync_error error;
+    memset(&error, 0x7B, sizeof error);
+    return error;
+}
+
+static void assert_refused(gpusync_result got, gpusync_result expected, gpusync_error *error)
+{
+    assert_result(got, expected);
+    assert_int_equal(error->result, expected);
+    assert_string_not_equal(error->message, "");
+    *error = unfilled();
+}
+
+static void test_S4_S5_a_wait_that_refuses_fills_the_error_and_has_changed_nothing(void **state)
 {
     stage *s = stage_of(state);
     gpusync_ticket ticket = commit_new(s->q[0]);
+    const gpusync_point beyond = ticket_at(s->q[0], ticket + 1);
+    gpusync_error error = unfilled();
+    const gpusync_wait_options options = {.error = &error};
     uint64_t messages = softmetal_messages();
-    kit_counts before = kit_now(), after;
-    assert_result(gpusync_poll(s->q[0], ticket + 1, NULL), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_wait(s->q[0], ticket + 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING - 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_result(gpusync_timeline_wait(s->t[0], GPUSYNC_MAX_VALUE + 1, GPUSYNC_FOREVER, NULL),
-                  GPUSYNC_ERROR_NOT_RISING);
-    assert_result(gpusync_poll(NULL, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    long blocks = kit_now().blocks;
+    assert_refused(gpusync_wait(s->q[0], ticket + 1, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_INVALID_TICKET, &error);
+    assert_refused(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING - 1, GPUSYNC_FOREVER, &options),
+                   GPUSYNC_ERROR_INVALID_TICKET, &error);
+    assert_refused(gpusync_wait_many(&beyond, 1, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_TICKET,
+                   &error);
+    assert_refused(gpusync_timeline_wait(s->t[0], GPUSYNC_MAX_VALUE + 1, GPUSYNC_FOREVER, &options),
+                   GPUSYNC_ERROR_NOT_RISING, &error);
+    assert_refused(gpusync_wait(NULL, 1, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT, &error);
+    assert_refused(gpusync_timeline_wait(NULL, 0, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT, &error);
+    assert_refused(gpusync_device_wait(NULL, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT, &error);
+    assert_refused(gpusync_wait_many(NULL, 1, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT,
+                   &error);
     assert_result(gpusync_wait(NULL, 0, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_timeline_wait(NULL, 0, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_result(gpusync_device_wait(NULL, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    after = kit_now();
+    assert_result(gpusync_poll(s->q[0], ticket + 1, NULL), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_result(gpusync_poll(NULL, 0, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(softmetal_messages(), messages);
-    assert_int_equal(after.blocks, before.blocks);
-    assert_int_equal(after.log_lines, 0);
+    assert_int_equal(kit_now().blocks, blocks);
+    assert_int_equal(kit_now().log_lines, 0);
     assert_int_equal(world.parks + world.yields, 0);
     assert_true(commit_new(s->q[0]) == ticket + 1);
 }
 
 /* -- costs --------------------------------------------------------------------------------------------------------- */
 
-static void nothing_for_what_is_done(stage *s, way by)
+static void test_S2_waits_for_what_is_done_send_no_message(stage *s, way by)
 {
     uint64_t messages;
     long allocations;
@@ -649,13 +492,7 @@ static void nothing_for_what_is_done(stage *s, way by)
     assert_int_equal(world.parks + world.yields, 0);
 }
 
-static void test_S2_waits_for_what_is_done_send_no_message(void **state)
-{
-    (void)state;
-    each_way(nothing_for_what_is_done);
-}
-
-static void sleeps_once(stage *s, way by)
+static void test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once(stage *s, way by)
 {
     work w = signalling_work(s);
     uint64_t statuses = softmetal_message_count("status");
@@ -669,36 +506,6 @@ static void sleeps_once(stage *s, way by)
     assert_true(softmetal_message_count("status") - statuses <= 3); /* not one for each turn of a loop */
     assert_int_equal(kit_now().allocations, allocations);
 }
-
-static void test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once(void **state)
-{
-    (void)state;
-    each_way(sleeps_once);
-}
-
-/* A park that no slice ends: nobody looks, and the handler alone tells of the end. After a look, which sees the end before
-   it, the handler wakes later sleepers, too: they may wait for handlers. */
-static void park_without_slices(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    bool slice = deadline_ns > gpusync_now_ns() + MS(2);
-    kit_hooks.park(user, waiter, slice ? UINT64_MAX / 4 : deadline_ns);
-}
-
-static void unpark_as_ever(void *user, gpusync_waiter *waiter)
-{
-    kit_hooks.unpark(user, waiter);
-}
-
-static void yield_as_ever(void *user)
-{
-    kit_hooks.yield(user);
-}
-
-static const gpusync_hooks without_slices = {
-    .yield = yield_as_ever,
-    .park = park_without_slices,
-    .unpark = unpark_as_ever,
-};
 
 /* Everyone who waits for one ticket is woken by its end; a later ticket's sleeper sleeps on. */
 static void test_S5_an_end_wakes_all_that_wait_for_it_and_no_other(void **state)
@@ -781,40 +588,21 @@ static void test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up(vo
 
 /* -- options.error ------------------------------------------------------------------------------------------------- */
 
-static gpusync_error unfilled(void)
+static void test_S4_without_an_error_options_error_is_left_alone(stage *s, way by)
 {
-    gpusync_error error;
-    memset(&error, 0x7B, sizeof error);
-    return error;
-}
-
-static void assert_unfilled(const gpusync_error *error)
-{
-    const gpusync_error expected = unfilled();
-    assert_memory_equal(error, &expected, sizeof expected);
-}
-
-static void error_stays(stage *s, way by)
-{
-    gpusync_error error = unfilled();
+    gpusync_error error = unfilled(), expected = unfilled();
     const gpusync_wait_options options = {.error = &error};
     work w = signalling_work(s);
     assert_result(wait_by(s, by, 0, &options), GPUSYNC_TIMEOUT);
     assert_result(wait_by(s, by, MS(60), &options), GPUSYNC_TIMEOUT);
-    assert_unfilled(&error);
     plan(MS(1), finish_now, w.buffer);
     assert_ok(wait_by(s, by, GPUSYNC_FOREVER, &options));
     assert_ok(wait_by(s, by, GPUSYNC_FOREVER, &options));
-    assert_unfilled(&error);
+    assert_memory_equal(&error, &expected, sizeof expected);
 }
 
-static void test_S4_without_an_error_options_error_is_left_alone(void **state)
-{
-    (void)state;
-    each_way(error_stays);
-}
-
-static void error_of_the_work(stage *s, way by)
+/* ... and the failure is on record as the wait returns. On a plain queue a look alone finds it. */
+static void test_S4_a_wait_fills_options_error_with_the_failure(stage *s, way by)
 {
     gpusync_error error = unfilled();
     const gpusync_wait_options options = {.error = &error};
@@ -822,95 +610,17 @@ static void error_of_the_work(stage *s, way by)
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, NULL);
     commit(s->q[0], buffer);
-    finish_all(s);
-    assert_result(wait_by(s, by, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    plan(MS(3), is_metal4(s->q[0]) ? finish_now : complete_now, buffer);
+    assert_result(wait_by(s, by, MS(20), &options), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failures_of(s->q[0]), 1);
+    assert_int_equal(failure_at(s->q[0], 0).ticket, 1);
     assert_int_equal(error.result, GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_OUT_OF_MEMORY);
     assert_string_equal(error.label, "blur");
     assert_string_equal(error.queue_label, "first");
-    if (by != BY_VALUE && by != BY_MANY && by != BY_ANY) assert_int_equal(error.ticket, 1);
-}
-
-static void test_S4_a_wait_fills_options_error_with_the_failure(void **state)
-{
-    (void)state;
-    each_way(error_of_the_work);
-}
-
-/* What describes the call alone is filled, too: "filled where the wait returns an error". */
-static void test_S4_refusals_fill_options_error(void **state)
-{
-    stage *s = stage_of(state);
-    const gpusync_point beyond = ticket_at(s->q[0], 9);
-    gpusync_error error;
-    const gpusync_wait_options options = {.error = &error};
-    error = unfilled();
-    assert_result(gpusync_wait(s->q[0], 9, 0, &options), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_int_equal(error.result, GPUSYNC_ERROR_INVALID_TICKET);
-    assert_string_not_equal(error.message, "");
-    error = unfilled();
-    assert_result(gpusync_timeline_wait(s->t[0], UINT64_MAX, 0, &options), GPUSYNC_ERROR_NOT_RISING);
-    assert_int_equal(error.result, GPUSYNC_ERROR_NOT_RISING);
-    error = unfilled();
-    assert_result(gpusync_wait_many(&beyond, 1, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_TICKET);
-    assert_int_equal(error.result, GPUSYNC_ERROR_INVALID_TICKET);
-}
-
-static void test_S4_senseless_calls_fill_options_error(void **state)
-{
-    gpusync_error error;
-    const gpusync_wait_options options = {.error = &error};
-    (void)state;
-    error = unfilled();
-    assert_result(gpusync_wait(NULL, 1, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(error.result, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    error = unfilled();
-    assert_result(gpusync_timeline_wait(NULL, 1, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(error.result, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    error = unfilled();
-    assert_result(gpusync_device_wait(NULL, 0, &options), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(error.result, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    error = unfilled();
-    assert_result(gpusync_wait_many(NULL, 1, GPUSYNC_WAIT_ALL, 0, &options, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(error.result, GPUSYNC_ERROR_INVALID_ARGUMENT);
-}
-
-static gpusync_result destroy_queue(void *queue)
-{
-    return gpusync_queue_destroy((gpusync_queue *)queue);
-}
-
-static gpusync_result destroy_timeline(void *timeline)
-{
-    return gpusync_timeline_destroy((gpusync_timeline *)timeline);
-}
-
-static void test_R20_a_destroy_ends_the_waits_of_other_threads(void **state)
-{
-    stage *s = stage_of(state);
-    job ticket = {0}, everything = {0}, value = {0}, room = {0}, destroy = {0};
-    while (gpusync_in_flight(s->q[0]) < 2) commit_new(s->q[0]); /* all the room that there is */
-    job_wait(&ticket, s->q[0], 2, GPUSYNC_FOREVER);
-    job_wait(&everything, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    job_value(&value, s->t[0], 1, GPUSYNC_FOREVER);
-    job_buffer(&room, s->q[0], GPUSYNC_FOREVER);
-    await_parked(4);
-    job_call(&destroy, destroy_queue, s->q[0]);
-    assert_result(job_end(&ticket), GPUSYNC_ERROR_DESTROYED);
-    assert_result(ticket.error.result, GPUSYNC_ERROR_DESTROYED);
-    assert_result(job_end(&everything), GPUSYNC_ERROR_DESTROYED);
-    assert_result(everything.error.result, GPUSYNC_ERROR_DESTROYED);
-    assert_result(job_end(&room), GPUSYNC_ERROR_DESTROYED);
-    assert_false(job_is_over(&destroy)); /* the GPU has not ended */
-    while (finish_next_of(s->metal[0])) {}
-    assert_ok(job_end(&destroy));
-    s->q[0] = NULL;
-    assert_false(job_is_over(&value));
-    job_call(&destroy, destroy_timeline, s->t[0]);
-    assert_result(job_end(&value), GPUSYNC_ERROR_DESTROYED);
-    assert_result(value.error.result, GPUSYNC_ERROR_DESTROYED);
-    assert_ok(job_end(&destroy));
-    s->t[0] = NULL;
+    if (by == BY_TICKET || by == BY_EVERYTHING || by == BY_DEVICE) assert_int_equal(error.ticket, 1);
+    assert_result(wait_now(s->q[0], 1), GPUSYNC_ERROR_EXECUTION); /* a ticket keeps its result */
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
 /* It is found between two turns of the spin; nothing unparks a thread that does not sleep. */
@@ -935,76 +645,18 @@ static void test_R20_a_wait_that_spins_ends_with_its_queue(void **state)
 
 /* -- everything (R27) ---------------------------------------------------------------------------------------------- */
 
-static void test_R27_everything_is_what_was_committed_at_the_call(void **state)
+static void test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures(void **state)
 {
     stage *s = stage_of(state);
-    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
-    job all = {0}, device = {0};
-    commit(s->q[0], buffers[0]);
-    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    job_device(&device, s->device, GPUSYNC_FOREVER);
-    await_parked(2);
-    softmetal_fail_as(buffers[1], SOFTMETAL_PAGE_FAULT, NULL);
-    commit(s->q[0], buffers[1]);
-    softmetal_finish(buffers[0]);
-    assert_ok(job_end(&all)); /* the later work has not ended */
-    assert_ok(job_end(&device));
-    softmetal_finish(buffers[1]);
-    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_ERROR_EXECUTION);
-}
-
-static void test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_error error = {0};
-    const gpusync_wait_options options = {.error = &error};
-    commit_new(s->q[0]);
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
-    commit_new(s->q[0]);
-    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
-    assert_true(finish_next(s->q[0]) && finish_next(s->q[0]));
-    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT); /* a TIMEOUT tells nothing */
-    finish_all(s);
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION); /* nor does a poll */
-    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(error.ticket, 2);
-    assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
-    assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
-    assert_ok(wait_now(s->q[0], GPUSYNC_EVERYTHING));
-    assert_int_equal(failures_of(s->q[0]), 2); /* and next_error tells of each */
-    assert_result(wait_now(s->q[0], 3), GPUSYNC_ERROR_EXECUTION);
-}
-
-static void test_R27_cancelled_work_counts_in_everything(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[0]);
-    encode_wait(s->q[0], buffer, at(s->t[0], 1));
-    commit(s->q[0], buffer);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_CANCELLED);
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_CANCELLED);
-    assert_ok(wait_now(s->q[0], GPUSYNC_EVERYTHING));
-}
-
-static void test_R27_waits_for_everything_that_overlap_each_tell(void **state)
-{
-    stage *s = stage_of(state);
-    job jobs[3] = {0};
     unsigned i;
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    job_wait(&jobs[0], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    job_wait(&jobs[1], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    job_device(&jobs[2], s->device, GPUSYNC_FOREVER);
-    await_parked(3);
+    for (i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
+    commit_new(s->q[1]);
+    assert_true(finish_next(s->q[0]) && finish_next(s->q[1]));
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT); /* tells nothing */
     finish_all(s);
-    for (i = 0; i < 3; i++) {
-        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
-        assert_int_equal(jobs[i].error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
-    }
-    assert_ok(wait_now(s->q[0], GPUSYNC_EVERYTHING));
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_device_wait(s->device, 0, NULL));
+    for (i = 0; i < 2; i++) assert_ok(wait_now(s->q[i], GPUSYNC_EVERYTHING));
 }
 
 /* The last work ends just as a wait for everything begins, and another thread is told of all failures first. The two
@@ -1031,41 +683,7 @@ static void test_R27_a_wait_for_everything_begins_with_its_call(void **state)
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
 }
 
-static void test_R27_while_a_failure_sticks_each_wait_and_poll_for_everything_tells_it(void **state)
-{
-    stage *s = stage_of(state);
-    unsigned i;
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    finish_all(s);
-    for (i = 0; i < 3; i++) {
-        assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION);
-        assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_ERROR_EXECUTION);
-        assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    }
-    assert_ok(gpusync_queue_clear_failure(s->q[0]));
-    assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
-    assert_ok(gpusync_device_wait(s->device, 0, NULL));
-}
-
 /* -- the device ---------------------------------------------------------------------------------------------------- */
-
-static void test_R27_a_wait_for_the_device_has_the_error_of_the_first_queue_and_tells_of_all(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_error error = {0};
-    const gpusync_wait_options options = {.error = &error};
-    commit_new(s->q[0]);
-    commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
-    commit_failing(s->q[2], SOFTMETAL_OUT_OF_MEMORY);
-    assert_true(finish_next(s->q[1]) && finish_next(s->q[2]));
-    assert_result(gpusync_device_wait(s->device, MS(1), &options), GPUSYNC_TIMEOUT); /* tells of nothing */
-    finish_all(s);
-    assert_result(gpusync_device_wait(s->device, MS(1), &options), GPUSYNC_ERROR_EXECUTION);
-    assert_true(strcmp(error.queue_label, "second") == 0 || strcmp(error.queue_label, "third") == 0);
-    assert_ok(gpusync_device_wait(s->device, 0, &options));
-    assert_ok(wait_now(s->q[1], GPUSYNC_EVERYTHING));
-    assert_ok(wait_now(s->q[2], GPUSYNC_EVERYTHING));
-}
 
 static void test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues(void **state)
 {
@@ -1086,23 +704,16 @@ static void test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues(void *
     assert_about(world_passed(), MS(2));
 }
 
-static void test_S5_a_wait_for_a_device_without_queues_is_over(void **state)
-{
-    stage *s = stage_of(state);
-    assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL));
-    assert_int_equal(world.parks, 0);
-}
-
 static void test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed(void **state)
 {
     stage *s = stage_of(state);
-    job before = {0}, during = {0}, destroy = {0};
+    job before = {0}, during = {0}, last = {0}, destroy = {0};
     note n = {0};
     unsigned i;
     for (i = 0; i < 3; i++) commit_new(s->q[i]);
     job_device(&before, s->device, GPUSYNC_FOREVER);
     await_parked(1);
-    job_call(&destroy, destroy_queue, s->q[1]);
+    job_destroy(&destroy, s->q[1]);
     assert_ok(gpusync_queue_destroy_later(s->q[2], remember_destroyed, &n));
     s->q[2] = NULL;
     await_parked(2); /* of the device, and of the destroy */
@@ -1116,78 +727,48 @@ static void test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed
     while (finish_next_of(s->metal[1])) {}
     assert_ok(job_end(&destroy));
     s->q[1] = NULL;
-    assert_ok(gpusync_device_wait(s->device, 0, NULL));
+    commit_new(s->q[0]);
+    job_device(&last, s->device, GPUSYNC_FOREVER);
+    await_parked(1);
+    job_destroy(&destroy, s->q[0]);
+    assert_ok(job_end(&last)); /* no queue is left */
+    while (finish_next_of(s->metal[0])) {}
+    assert_ok(job_end(&destroy));
+    s->q[0] = NULL;
     settle(s);
     assert_noted(&n, GPUSYNC_OK);
 }
 
-static void test_R20_a_wait_for_the_device_ends_when_all_its_queues_are_being_destroyed(void **state)
+static void test_S5_a_wait_for_the_device_covers_any_number_of_queues(void **state)
 {
-    stage *s = stage_of(state);
-    job all = {0}, destroy = {0};
-    commit_new(s->q[0]);
-    job_device(&all, s->device, GPUSYNC_FOREVER);
-    await_parked(1);
-    job_call(&destroy, destroy_queue, s->q[0]);
-    assert_ok(job_end(&all));
-    while (finish_next_of(s->metal[0])) {}
-    assert_ok(job_end(&destroy));
-    s->q[0] = NULL;
-}
-
-enum { CROWD = 20 };
-
-static void test_S5_a_wait_for_the_device_covers_more_than_16_queues(void **state)
-{
-    stage *s = stage_of(state);
-    gpusync_queue *queues[CROWD];
-    kit_counts before;
-    unsigned i;
-    for (i = 0; i < CROWD; i++) {
-        gpusync_queue_desc desc = {0};
-        char label[8];
-        snprintf(label, sizeof label, "q%u", i);
-        desc.label = label;
-        assert_ok(gpusync_queue_create(s->device, &desc, &queues[i]));
-        commit_new(queues[i]);
-    }
-    before = kit_now();
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
-    assert_true(kit_now().allocations > before.allocations);
-    assert_int_equal(kit_now().blocks, before.blocks);
-    for (i = 0; i < CROWD; i++) { /* whichever is missing: the wait is not over */
-        assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
-        assert_true(finish_next(queues[(i * 7 + 3) % CROWD]));
-    }
-    assert_ok(gpusync_device_wait(s->device, 0, NULL));
-    for (i = 0; i < CROWD; i++) assert_ok(gpusync_queue_destroy(queues[i]));
-}
-
-static void test_S5_without_memory_a_wait_for_more_than_16_queues_changes_nothing(void **state)
-{
+    enum { CROWD = 20 };
     stage *s = stage_of(state);
     gpusync_queue *queues[CROWD];
     gpusync_error error = {0};
     const gpusync_wait_options options = {.error = &error};
+    gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     long blocks, n;
     unsigned i;
+    assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL)); /* none */
     for (i = 0; i < CROWD; i++) assert_ok(gpusync_queue_create(s->device, NULL, &queues[i]));
     commit_failing(queues[CROWD - 1], SOFTMETAL_PAGE_FAULT);
     assert_true(finish_next(queues[CROWD - 1]));
     blocks = kit_now().blocks;
-    for (n = 1;; n++) {
-        gpusync_result result;
+    for (n = 1; result == GPUSYNC_ERROR_OUT_OF_MEMORY; n++) {
         memory_fail(n, false);
         result = gpusync_device_wait(s->device, 0, &options);
         memory_fail(0, false);
         assert_int_equal(kit_now().blocks, blocks);
         assert_int_equal(error.result, result);
-        if (result != GPUSYNC_ERROR_OUT_OF_MEMORY) {
-            assert_result(result, GPUSYNC_ERROR_EXECUTION); /* no refused wait has told of it */
-            break;
-        }
     }
-    assert_true(n > 1);
+    assert_result(result, GPUSYNC_ERROR_EXECUTION); /* no refused wait has told of it */
+    assert_true(n > 2);
+    for (i = 0; i < CROWD; i++) commit_new(queues[i]);
+    for (i = 0; i < CROWD; i++) { /* whichever is missing: the wait is not over */
+        assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
+        assert_true(finish_next(queues[(i * 7 + 3) % CROWD]));
+    }
+    assert_ok(gpusync_device_wait(s->device, 0, NULL));
     for (i = 0; i < CROWD; i++) assert_ok(gpusync_queue_destroy(queues[i]));
 }
 
@@ -1231,37 +812,46 @@ static gpusync_result handled(gpusync_queue *queue, gpusync_ticket ticket)
     return gpusync_wait(queue, ticket, 0, &with_handlers);
 }
 
-static void handlers_are_waited_for(stage *s, way by)
+/* The ways that wait for a ticket of the first queue. */
+static gpusync_result wait_for_ticket(stage *s, way by, gpusync_ticket ticket, uint64_t timeout_ns, bool handlers)
 {
-    const gpusync_point point = ticket_at(s->q[0], 1);
-    gpusync_wait_options options = {.handlers = true};
-    void *buffer = new_buffer(s->q[0]);
-    flag_block flag;
-    if (by == BY_VALUE) return; /* a value has no handler */
-    add_handler(buffer, &flag);
-    commit(s->q[0], buffer);
-    softmetal_complete(buffer);
-    if (by == BY_MANY || by == BY_ANY) {
-        gpusync_wait_for how = by == BY_ANY ? GPUSYNC_WAIT_ANY : GPUSYNC_WAIT_ALL;
-        assert_ok(gpusync_wait_many(&point, 1, how, GPUSYNC_FOREVER, NULL, NULL));
-        assert_result(gpusync_wait_many(&point, 1, how, 0, &options, NULL), GPUSYNC_TIMEOUT);
-        plan(MS(3), finish_now, buffer);
-        assert_ok(gpusync_wait_many(&point, 1, how, GPUSYNC_FOREVER, &options, NULL));
-    } else {
-        assert_ok(wait_by(s, by, GPUSYNC_FOREVER, NULL)); /* the work has ended */
-        assert_result(wait_by(s, by, 0, &options), GPUSYNC_TIMEOUT);
-        plan(MS(3), finish_now, buffer);
-        assert_ok(wait_by(s, by, GPUSYNC_FOREVER, &options));
+    const gpusync_wait_options options = {.handlers = handlers};
+    const gpusync_point point = ticket_at(s->q[0], ticket);
+    switch (by) {
+    case BY_TICKET: return gpusync_wait(s->q[0], ticket, timeout_ns, &options);
+    case BY_MANY: return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, timeout_ns, &options, NULL);
+    case BY_ANY: return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ANY, timeout_ns, &options, NULL);
+    default: return wait_by(s, by, timeout_ns, &options);
     }
-    assert_int_equal(flag.ran, 1);
-    assert_about(world_passed(), MS(3));
-    assert_int_equal(world.parks, 1);
 }
 
-static void test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run(void **state)
+/* The last handler that a wait counts wakes it: its own, or one of earlier work, where its own work has had its handler
+   or has none. */
+static void test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run(stage *s, way by)
 {
-    (void)state;
-    each_way(handlers_are_waited_for);
+    enum { OWN, EARLIER, NONE_OF_ITS_OWN, CASES };
+    unsigned which;
+    for (which = OWN; which < CASES; which++) {
+        void *last = new_buffer(s->q[0]), *own = which == EARLIER ? new_buffer(s->q[0]) : NULL;
+        gpusync_ticket ticket;
+        flag_block flag;
+        if (by == BY_VALUE) continue; /* a value has no handler */
+        add_handler(last, &flag);
+        ticket = commit(s->q[0], last);
+        if (which == EARLIER) ticket = commit(s->q[0], own);
+        if (which == NONE_OF_ITS_OWN) ticket = SUBMIT(s->q[0], .label = "empty");
+        softmetal_complete(last);
+        if (own) softmetal_finish(own);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_ok(wait_for_ticket(s, by, ticket, GPUSYNC_FOREVER, false));
+        assert_result(wait_for_ticket(s, by, ticket, 0, true), GPUSYNC_TIMEOUT);
+        world_begin();
+        plan(MS(3), finish_now, last);
+        assert_ok(wait_for_ticket(s, by, ticket, GPUSYNC_FOREVER, true));
+        assert_int_equal(flag.ran, 1);
+        assert_about(world_passed(), MS(3));
+        assert_int_equal(world.parks, 1);
+    }
 }
 
 /* The end comes first, and wakes no wait that wants the handlers, or wakes it for nothing. */
@@ -1298,47 +888,6 @@ static void test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others(
     assert_ok(handled(s->q[0], 2));
     assert_ok(handled(s->q[0], GPUSYNC_EVERYTHING));
     assert_ok(handled(s->q[0], GPUSYNC_NO_TICKET));
-}
-
-/* The last handler that a wait counts wakes it, also if it is one of an earlier ticket: its own has none, or had it
-   before. */
-static void earlier_handler_is_the_last(stage *s, way by)
-{
-    gpusync_wait_options options = {.handlers = true};
-    unsigned has_one;
-    for (has_one = 0; has_one < 2; has_one++) {
-        void *before = new_buffer(s->q[0]);
-        void *own = has_one ? new_buffer(s->q[0]) : NULL;
-        gpusync_ticket ticket;
-        gpusync_point point;
-        gpusync_result result;
-        flag_block flag;
-        if (by == BY_VALUE) continue; /* a value has no handler */
-        add_handler(before, &flag);
-        commit(s->q[0], before);
-        ticket = has_one ? commit(s->q[0], own) : SUBMIT(s->q[0], .label = "empty");
-        point = ticket_at(s->q[0], ticket);
-        softmetal_complete(before);
-        if (has_one) softmetal_finish(own);
-        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-        world_begin();
-        plan(MS(3), finish_now, before);
-        if (by == BY_TICKET) result = gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options);
-        else if (by == BY_MANY || by == BY_ANY)
-            result = gpusync_wait_many(&point, 1, by == BY_ANY ? GPUSYNC_WAIT_ANY : GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER,
-                                       &options, NULL);
-        else result = wait_by(s, by, GPUSYNC_FOREVER, &options);
-        assert_ok(result);
-        assert_int_equal(flag.ran, 1);
-        assert_about(world_passed(), MS(3));
-        assert_int_equal(world.parks, 1);
-    }
-}
-
-static void test_R28_the_last_handler_wakes_a_wait_though_it_is_one_of_earlier_work(void **state)
-{
-    (void)state;
-    each_way(earlier_handler_is_the_last);
 }
 
 static void test_R28_later_handlers_are_not_waited_for(void **state)
@@ -1477,7 +1026,7 @@ static void test_T7_a_sleeping_wait_looks_after_50_ms_and_then_more_seldom(void 
 }
 
 /* Metal loses the handler of the work itself. */
-static void own_handler_is_lost(stage *s, way by)
+static void test_T7_a_lost_handler_costs_one_slice(stage *s, way by)
 {
     work w = signalling_work(s);
     plan(MS(10), lose_handlers_now, w.buffer);
@@ -1485,13 +1034,7 @@ static void own_handler_is_lost(stage *s, way by)
     assert_about(world_passed(), MS(50));
 }
 
-static void test_T7_a_lost_handler_costs_one_slice(void **state)
-{
-    (void)state;
-    each_way(own_handler_is_lost);
-}
-
-static void own_handler_is_lost_and_parks_return_early(stage *s, way by)
+static void test_T7_parks_that_return_early_put_off_no_look(stage *s, way by)
 {
     work w = signalling_work(s);
     world.restless = true;
@@ -1499,12 +1042,6 @@ static void own_handler_is_lost_and_parks_return_early(stage *s, way by)
     assert_ok(wait_by(s, by, GPUSYNC_FOREVER, NULL));
     assert_about(world_passed(), MS(50));
     world.restless = false;
-}
-
-static void test_T7_parks_that_return_early_put_off_no_look(void **state)
-{
-    (void)state;
-    each_way(own_handler_is_lost_and_parks_return_early);
 }
 
 /* -- what holds up the work is elsewhere on the device */
@@ -1529,7 +1066,7 @@ static work held_elsewhere(stage *s, place where, elsewhere *e)
     e->s = s;
     if (where == AT_AN_EVENT) {
         gpusync_timeline_desc desc = {0};
-        deafen();
+        deafen(true);
         e->event = metal_shared_event_new(s->metal_device);
         assert_non_null(e->event);
         desc.shared_event = e->event;
@@ -1564,10 +1101,7 @@ static void finish_the_stage(void *what)
 
 static void end_elsewhere(elsewhere *e, place where)
 {
-    softmetal_quirks quirks;
-    softmetal_get_quirks(&quirks);
-    quirks.deaf_to_everything = false;
-    softmetal_set_quirks(&quirks);
+    deafen(false);
     settle(e->s);
     if (where == ON_A_QUEUE_OF_DESTROY_LATER) assert_noted(&e->destroyed, GPUSYNC_OK);
     if (e->other) assert_ok(gpusync_timeline_destroy(e->other));
@@ -1587,46 +1121,28 @@ static void wait_with_trouble_elsewhere(stage *s, way by, place where)
     end_elsewhere(&e, where);
 }
 
-static void trouble_on_a_queue(stage *s, way by)
+static void test_R24_a_wait_finds_the_lost_handler_of_another_queue(stage *s, way by)
 {
     wait_with_trouble_elsewhere(s, by, ON_A_QUEUE);
 }
 
-static void trouble_on_a_queue_of_destroy_later(stage *s, way by)
+static void test_R24_a_wait_finds_the_lost_handler_of_a_queue_that_is_destroyed_later(stage *s, way by)
 {
     wait_with_trouble_elsewhere(s, by, ON_A_QUEUE_OF_DESTROY_LATER);
 }
 
-static void trouble_at_an_event(stage *s, way by)
+static void test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed(stage *s, way by)
 {
     wait_with_trouble_elsewhere(s, by, AT_AN_EVENT);
 }
 
-static void test_R24_a_wait_finds_the_lost_handler_of_another_queue(void **state)
-{
-    (void)state;
-    each_way(trouble_on_a_queue);
-}
-
-static void test_R24_a_wait_finds_the_lost_handler_of_a_queue_that_is_destroyed_later(void **state)
-{
-    (void)state;
-    each_way(trouble_on_a_queue_of_destroy_later);
-}
-
-static void test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed(void **state)
-{
-    (void)state;
-    each_way(trouble_at_an_event);
-}
-
-/* On a stage of its own for each place. */
-static void each_place(stage_desc desc, void (*body)(stage *s, place where))
+/* A queue has room for one buffer, and is full with the held work. */
+static void each_place(void (*body)(stage *s, place where))
 {
     place where;
     for (where = ON_A_QUEUE; where < PLACES; where++) {
-        stage_desc one = desc;
-        void *state = &one;
+        stage_desc desc = {.queues = 2, .timelines = 1, .queue = {.max_command_buffer_count = 1}};
+        void *state = &desc;
         print_message("  %s\n", place_names[where]);
         assert_int_equal(world_set_up(&state), 0);
         body((stage *)state, where);
@@ -1638,7 +1154,7 @@ static void room_behind_trouble(stage *s, place where)
 {
     elsewhere e;
     void *buffer = NULL;
-    held_elsewhere(s, where, &e); /* the queue is full */
+    held_elsewhere(s, where, &e);
     assert_result(gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), GPUSYNC_TIMEOUT);
     world_begin();
     plan(MS(10), comes_untold, &e);
@@ -1652,8 +1168,7 @@ static void room_behind_trouble(stage *s, place where)
 static void test_R24_a_wait_for_room_finds_trouble_elsewhere(void **state)
 {
     (void)state;
-    each_place((stage_desc){.queues = 2, .timelines = 1, .queue = {.max_command_buffer_count = 1}},
-               room_behind_trouble);
+    each_place(room_behind_trouble);
 }
 
 static void test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue(void **state)
@@ -1665,17 +1180,6 @@ static void test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue(void **s
     assert_ok(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &buffer));
     assert_about(world_passed(), MS(50));
     assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
-}
-
-static void test_T7_destroy_finds_the_lost_handler(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[0]);
-    commit(s->q[0], buffer);
-    plan(MS(10), lose_handlers_now, buffer);
-    assert_ok(gpusync_queue_destroy(s->q[0]));
-    s->q[0] = NULL;
-    assert_about(world_passed(), MS(50));
 }
 
 /* Once in a millisecond; returns when the poll tells the end, at most after two seconds. */
@@ -1703,7 +1207,7 @@ static void polls_behind_trouble(stage *s, place where)
 static void test_R24_polls_find_trouble_elsewhere(void **state)
 {
     (void)state;
-    each_place(one_of_each, polls_behind_trouble);
+    each_place(polls_behind_trouble);
 }
 
 /* A loop that polls sends Metal few messages: a poll looks at the rest of the device once in 50 ms, however often it is
@@ -1727,233 +1231,77 @@ static void test_R24_polls_look_at_the_whole_device_once_in_50_ms(void **state)
     assert_ok(gpusync_poll(s->q[0], held, NULL));
 }
 
-static void test_T7_a_poll_finds_the_lost_handler_of_its_ticket_at_once(void **state)
+/* For the value a look at its sender finds it, whatever the number of the ticket. */
+static void test_T7_a_poll_and_a_wait_for_a_value_find_a_lost_handler_at_once(void **state)
 {
     stage *s = stage_of(state);
-    work w = signalling_work(s);
-    lose_handlers_now(w.buffer);
-    assert_ok(gpusync_poll(s->q[0], w.ticket, NULL));
-    assert_int_equal(value_of(s->t[0]), 1);
-}
-
-/* ... and so does a wait for the value that it signals, whatever the number of its ticket. */
-static void test_T7_a_wait_for_a_value_finds_the_lost_handler_of_its_sender_at_once(void **state)
-{
-    stage *s = stage_of(state);
-    unsigned i;
     work w;
-    for (i = 0; i < 3; i++) commit_new(s->q[0]);
-    finish_all(s);
+    unsigned i;
+    for (i = 0; i < 3; i++) {
+        void *buffer = new_buffer(s->q[0]);
+        gpusync_ticket ticket = commit(s->q[0], buffer);
+        lose_handlers_now(buffer);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    }
     w = signalling_work(s);
     assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
     lose_handlers_now(w.buffer);
     assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
 }
 
-/* By hand in each turn of a loop, and nothing else: one look sends the work, the next ones tell of its end. */
-static void callbacks_behind_trouble(stage *s, place where)
-{
-    elsewhere e;
-    work w = held_elsewhere(s, where, &e);
-    note n = {0};
-    unsigned turn;
-    on_done(ticket_at(s->q[0], w.ticket), &n);
-    comes_untold(&e);
-    for (turn = 0; turn < 4 && !calls_of(&n); turn++) {
-        size_t count;
-        assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, &count));
-        finish_all(s);
-    }
-    assert_noted(&n, GPUSYNC_OK);
-    end_elsewhere(&e, where);
-}
-
-static void test_R24_run_callbacks_finds_trouble_elsewhere(void **state)
-{
-    (void)state;
-    each_place((stage_desc){.queues = 2, .timelines = 1, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}},
-               callbacks_behind_trouble);
-}
-
-static void test_R24_a_callback_of_a_lost_handler_runs_where_another_thread_waits(void **state)
+static void test_R24_callbacks_that_nothing_tells_of_run_where_another_thread_waits(void **state)
 {
     stage *s = stage_of(state);
-    void *buffer = new_buffer(s->q[1]);
-    note n = {0};
-    on_done(ticket_at(s->q[1], commit(s->q[1], buffer)), &n);
+    void *lost = new_buffer(s->q[1]);
+    note handler = {0}, listener = {0};
+    deafen(true);
+    on_done(ticket_at(s->q[1], commit(s->q[1], lost)), &handler);
+    on_done(at(s->t[0], 5), &listener);
     commit_new(s->q[0]);
-    lose_handlers_now(buffer);
-    assert_int_equal(calls_of(&n), 0);
-    assert_result(gpusync_wait(s->q[0], 1, MS(60), NULL), GPUSYNC_TIMEOUT); /* looks at 50 ms */
-    assert_noted(&n, GPUSYNC_OK);
-}
-
-static void test_R24_a_callback_of_a_deaf_listener_runs_where_another_thread_waits(void **state)
-{
-    stage *s = stage_of(state);
-    note n = {0};
-    deafen();
-    on_done(at(s->t[0], 5), &n);
-    commit_new(s->q[0]);
+    lose_handlers_now(lost);
     signal_as_others(s->t[0], 5);
-    assert_int_equal(calls_of(&n), 0);
-    assert_result(gpusync_wait(s->q[0], 1, MS(60), NULL), GPUSYNC_TIMEOUT);
-    assert_noted(&n, GPUSYNC_OK);
+    assert_int_equal(calls_of(&handler) + calls_of(&listener), 0);
+    assert_result(gpusync_wait(s->q[0], 1, MS(60), NULL), GPUSYNC_TIMEOUT); /* looks at 50 ms */
+    assert_noted(&handler, GPUSYNC_OK);
+    assert_noted(&listener, GPUSYNC_OK);
 }
 
 /* -- in a callback ------------------------------------------------------------------------------------------------- */
 
-typedef struct inside {
-    stage *s;
-    unsigned calls;
-} inside;
-
-static void must_be(gpusync_result got, gpusync_result expected, const char *what)
+/* The callback comes by a look: Metal runs the handler later. */
+static void wait_for_handlers(void *queue, gpusync_result result, const gpusync_error *error)
 {
-    if (got != expected) fprintf(stderr, "%s: %s\n", what, gpusync_result_string(got));
-    must(got == expected, "in a callback");
-}
-
-/* Ticket 1 has ended, ticket 2 has not; the queue has no room; 1 is reached, 2 is not. */
-static void wait_inside(void *user, gpusync_result result, const gpusync_error *error)
-{
-    static const uint64_t limits[] = {0, MS(5), GPUSYNC_FOREVER};
-    inside *in = (inside *)user;
-    gpusync_queue *q = in->s->q[0];
-    gpusync_timeline *t = in->s->t[0];
-    gpusync_error e;
-    const gpusync_wait_options options = {.error = &e};
-    const gpusync_point over[] = {ticket_at(q, 1), at(t, 1)}, open[] = {ticket_at(q, 1), ticket_at(q, 2)};
-    void *buffer;
-    size_t i;
-    (void)result;
+    gpusync_error told = {0};
+    const gpusync_wait_options options = {.handlers = true, .error = &told};
     (void)error;
-    for (i = 0; i < LENGTH(limits); i++) {
-        memset(&e, 0, sizeof e);
-        must_be(gpusync_wait(q, 2, limits[i], &options), GPUSYNC_ERROR_WOULD_DEADLOCK, "a ticket");
-        must_be(e.result, GPUSYNC_ERROR_WOULD_DEADLOCK, "its error");
-        must_be(gpusync_wait(q, GPUSYNC_EVERYTHING, limits[i], NULL), GPUSYNC_ERROR_WOULD_DEADLOCK, "everything");
-        must_be(gpusync_device_wait(in->s->device, limits[i], NULL), GPUSYNC_ERROR_WOULD_DEADLOCK, "the device");
-        must_be(gpusync_timeline_wait(t, 2, limits[i], NULL), GPUSYNC_ERROR_WOULD_DEADLOCK, "a value");
-        must_be(gpusync_wait_many(open, 2, GPUSYNC_WAIT_ALL, limits[i], NULL, NULL), GPUSYNC_ERROR_WOULD_DEADLOCK,
-                "many");
-        must_be(gpusync_command_buffer_create(q, NULL, limits[i], &buffer), GPUSYNC_ERROR_WOULD_DEADLOCK, "room");
-        must_be(gpusync_wait(q, 1, limits[i], NULL), GPUSYNC_OK, "a ticket that has ended");
-        must_be(gpusync_timeline_wait(t, 1, limits[i], NULL), GPUSYNC_OK, "a value that is reached");
-        must_be(gpusync_wait_many(over, 2, GPUSYNC_WAIT_ALL, limits[i], NULL, NULL), GPUSYNC_OK, "points");
-        must_be(gpusync_wait_many(open, 2, GPUSYNC_WAIT_ANY, limits[i], NULL, NULL), GPUSYNC_OK, "any");
-    }
-    must_be(gpusync_poll(q, 2, NULL), GPUSYNC_NOT_READY, "a poll");
-    must_be(gpusync_poll(q, 1, NULL), GPUSYNC_OK, "a poll of the end");
-    in->calls++;
-}
-
-static void test_R20_a_wait_in_a_callback_that_cannot_return_at_once_would_deadlock(void **state)
-{
-    stage *s = stage_of(state);
-    inside in = {s, 0};
-    commit_new(s->q[0]);
-    commit_new(s->q[0]);
-    signal_value(s->t[0], 1);
-    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), wait_inside, &in));
-    finish_next(s->q[0]);
-    commit_new(s->q[0]); /* no room */
-    assert_int_equal(run_callbacks(s), 1);
-    assert_int_equal(in.calls, 1);
-    assert_int_equal(world.parks, 0);
-}
-
-/* Metal runs the handler after the callback that asks for it. */
-static void wait_for_handlers_inside(void *user, gpusync_result result, const gpusync_error *error)
-{
-    inside *in = (inside *)user;
-    (void)result;
-    (void)error;
-    must_be(gpusync_wait(in->s->q[0], 1, MS(5), NULL), GPUSYNC_OK, "the end");
-    must_be(gpusync_wait(in->s->q[0], 1, MS(5), &with_handlers), GPUSYNC_ERROR_WOULD_DEADLOCK, "the handlers");
-    in->calls++;
+    must(result == GPUSYNC_OK, "the work");
+    must(gpusync_wait((gpusync_queue *)queue, 1, MS(5), NULL) == GPUSYNC_OK, "a wait for the end");
+    result = gpusync_wait((gpusync_queue *)queue, 1, MS(5), &options);
+    must(result == GPUSYNC_ERROR_WOULD_DEADLOCK && told.result == result, "a wait for the handlers");
 }
 
 static void test_R28_a_wait_for_handlers_in_a_callback_would_deadlock(void **state)
 {
     stage *s = stage_of(state);
-    inside in = {s, 0};
     void *buffer = new_buffer(s->q[0]);
     commit(s->q[0], buffer);
-    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), wait_for_handlers_inside, &in));
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), wait_for_handlers, s->q[0]));
     softmetal_complete(buffer);
-    assert_int_equal(run_callbacks(s), 1); /* by its look */
-    assert_int_equal(in.calls, 1);
-}
-
-/* -- a lost device (T6) -------------------------------------------------------------------------------------------- */
-
-static void lost_for_a_second(stage *s, way by)
-{
-    gpusync_error error = {0};
-    const gpusync_wait_options options = {.error = &error};
-    work w = signalling_work(s);
-    commit_failing(s->q[1], SOFTMETAL_SUBMISSIONS_IGNORED);
-    assert_true(finish_next(s->q[1]));
-    assert_true(gpusync_device_is_lost(s->device));
-    if (by == BY_DEVICE) assert_result(wait_now(s->q[1], GPUSYNC_EVERYTHING), GPUSYNC_ERROR_EXECUTION);
-    assert_result(wait_by(s, by, 0, &options), GPUSYNC_TIMEOUT);
-    assert_result(wait_by(s, by, MS(900), &options), GPUSYNC_TIMEOUT); /* the work goes on */
-    assert_result(gpusync_poll(s->q[0], w.ticket, NULL), GPUSYNC_NOT_READY);
-    assert_result(wait_by(s, by, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_true(world_passed() >= MS(999) && world_passed() <= MS(1410));
-    assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_result(gpusync_poll(s->q[0], w.ticket, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_false(gpusync_is_done(s->q[0], w.ticket)); /* the truth */
-    softmetal_finish(w.buffer);
-    assert_true(gpusync_is_done(s->q[0], w.ticket));
-    assert_ok(wait_by(s, by, 0, &options));
-    assert_ok(gpusync_poll(s->q[0], w.ticket, NULL));
-}
-
-static void test_T6_a_second_after_the_loss_each_wait_ends(void **state)
-{
-    (void)state;
-    each_way(lost_for_a_second);
-}
-
-static void lost_and_ends(stage *s, way by)
-{
-    work w = signalling_work(s);
-    commit_failing(s->q[1], SOFTMETAL_SUBMISSIONS_IGNORED);
-    assert_true(finish_next(s->q[1]));
-    if (by == BY_DEVICE) assert_result(wait_now(s->q[1], GPUSYNC_EVERYTHING), GPUSYNC_ERROR_EXECUTION);
-    plan(MS(500), finish_now, w.buffer);
-    assert_ok(wait_by(s, by, GPUSYNC_FOREVER, NULL));
-    assert_about(world_passed(), MS(500));
-}
-
-static void test_T6_work_of_a_lost_device_that_ends_in_time_is_told(void **state)
-{
-    (void)state;
-    each_way(lost_and_ends);
+    assert_int_equal(run_callbacks(s), 1);
+    assert_int_equal(world.parks, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        on_all_worlds_with(test_S1_tickets_count_from_1_and_what_is_below_is_done, .queues = 2),
-        on_both_worlds(test_T13_a_ticket_less_two_needs_no_if),
-        on_world(test_S2_a_poll_reads_metals_status_before_the_handler_has_run),
-        on_world(test_S2_done_asks_metal_nothing_and_turns_true_at_a_look),
-        on_both_worlds(test_S4_a_ticket_keeps_its_one_result),
-        cmocka_unit_test(test_S4_a_failure_is_on_record_before_a_wait_returns_it),
-        on_both_worlds(test_T1_a_ticket_waits_for_the_ordered_work_before_it),
-        on_both_worlds(test_R1_unordered_work_ends_without_the_work_before_it),
-        on_both_worlds(test_R1_ordered_work_ends_without_the_unordered_work_before_it),
-        on_both_worlds(test_R1_everything_covers_unordered_work),
+        on_world(test_S2_a_poll_reads_metals_status_and_done_asks_metal_nothing),
+        on_both_worlds(test_R1_ordered_and_unordered_work_end_without_each_other),
         on_both_worlds(test_R1_sleepers_wake_for_unordered_work_by_itself),
-        on_all_worlds_with(test_R1_a_poll_tells_every_result_of_unordered_work_at_once, .queues = 2,
-                           .queue = {.error_log_count = 4}),
-        cmocka_unit_test(test_S5_without_time_a_wait_looks_once_and_sleeps_never),
-        unit_test_on_both_kinds(test_S5_a_wait_keeps_its_limit_and_can_be_repeated),
-        unit_test_on_both_kinds(test_S5_F10_huge_limits_do_not_overflow),
-        cmocka_unit_test(test_S5_what_has_ended_by_the_deadline_has_ended),
+        on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once),
+        on_each_way(test_S5_without_time_a_wait_looks_once_and_sleeps_never),
+        on_each_way_of_both_kinds(test_S5_a_wait_keeps_its_limit_and_can_be_repeated),
+        on_each_way_of_both_kinds(test_S5_F10_huge_limits_do_not_overflow),
+        on_each_way(test_S5_what_has_ended_by_the_deadline_has_ended),
         on_world_with(test_S5_a_value_of_others_counts_that_has_come_by_the_deadline, .timelines = 1,
                       .timeline = {.signalled_by_others = true}),
         on_both_worlds(test_S5_a_park_that_returns_early_costs_nothing_but_another),
@@ -1964,41 +1312,26 @@ int main(void)
         on_world_with(test_F16_an_open_buffer_holds_up_no_wait, .timelines = 1),
         on_world_with(test_S5_calls_without_a_limit_call_no_hook_that_waits, .queues = 2, .timelines = 1,
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        on_both_worlds_with(test_S5_a_wait_that_refuses_has_changed_nothing, .timelines = 1),
-        unit_test_on_both_kinds(test_S2_waits_for_what_is_done_send_no_message),
-        unit_test_on_both_kinds(test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once),
+        on_both_worlds_with(test_S4_S5_a_wait_that_refuses_fills_the_error_and_has_changed_nothing, .timelines = 1),
+        on_each_way_of_both_kinds(test_S2_waits_for_what_is_done_send_no_message),
+        on_each_way_of_both_kinds(test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once),
         on_both_kinds_with(test_S5_an_end_wakes_all_that_wait_for_it_and_no_other, .device.hooks = &without_slices),
         on_both_kinds_with(test_S5_the_sleep_of_gpusync_itself_wakes_every_thread, .threads = true),
         on_stage_with(test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone, .threads = true, .timelines = 1,
                       .timeline = {.signalled_by_others = true}),
         on_stage_with(test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up, .threads = true,
                       .timelines = 2, .timeline = {.signalled_by_others = true}),
-        unit_test_on_both_kinds(test_S4_without_an_error_options_error_is_left_alone),
-        unit_test_on_both_kinds(test_S4_a_wait_fills_options_error_with_the_failure),
-        on_world_with(test_S4_refusals_fill_options_error, .timelines = 1),
-        cmocka_unit_test(test_S4_senseless_calls_fill_options_error),
-        on_stage_with(test_R20_a_destroy_ends_the_waits_of_other_threads, .timelines = 1,
-                      .queue = {.max_command_buffer_count = 2}),
+        on_each_way_of_both_kinds(test_S4_without_an_error_options_error_is_left_alone),
+        on_each_way_of_both_kinds(test_S4_a_wait_fills_options_error_with_the_failure),
         on_both_kinds(test_R20_a_wait_that_spins_ends_with_its_queue),
-        on_both_kinds(test_R27_everything_is_what_was_committed_at_the_call),
-        on_both_worlds(test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result),
-        on_both_worlds_with(test_R27_cancelled_work_counts_in_everything, .timelines = 1),
-        on_both_kinds(test_R27_waits_for_everything_that_overlap_each_tell),
+        on_all_worlds_with(test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures, .queues = 2),
         on_world(test_R27_a_wait_for_everything_begins_with_its_call),
-        on_both_worlds_with(test_R27_while_a_failure_sticks_each_wait_and_poll_for_everything_tells_it,
-                            .queue = {.sticky_failure = true}),
-        on_all_worlds_with(test_R27_a_wait_for_the_device_has_the_error_of_the_first_queue_and_tells_of_all,
-                           .queues = 3),
         on_all_worlds_with(test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues, .queues = 3),
-        on_world_with(test_S5_a_wait_for_a_device_without_queues_is_over, .no_queue = true),
         on_all_kinds_with(test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed, .queues = 3),
-        on_both_kinds(test_R20_a_wait_for_the_device_ends_when_all_its_queues_are_being_destroyed),
-        on_world_with(test_S5_a_wait_for_the_device_covers_more_than_16_queues, .no_queue = true),
-        on_world_with(test_S5_without_memory_a_wait_for_more_than_16_queues_changes_nothing, .no_queue = true),
-        cmocka_unit_test(test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run),
+        on_world_with(test_S5_a_wait_for_the_device_covers_any_number_of_queues, .no_queue = true),
+        on_each_way(test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run),
         on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end),
         on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others),
-        cmocka_unit_test(test_R28_the_last_handler_wakes_a_wait_though_it_is_one_of_earlier_work),
         on_both_kinds(test_R28_later_handlers_are_not_waited_for),
         on_world(test_R28_a_submission_has_the_handlers_of_all_its_buffers),
         on_world(test_R28_a_failure_is_told_when_the_handler_has_run),
@@ -2007,30 +1340,21 @@ int main(void)
         on_stage_with(test_R28_what_handlers_wrote_is_seen_after_the_wait, .real = true, .threads = true,
                       .spins = true),
         on_both_worlds(test_T7_a_sleeping_wait_looks_after_50_ms_and_then_more_seldom),
-        cmocka_unit_test(test_T7_a_lost_handler_costs_one_slice),
-        cmocka_unit_test(test_T7_parks_that_return_early_put_off_no_look),
-        cmocka_unit_test(test_R24_a_wait_finds_the_lost_handler_of_another_queue),
-        cmocka_unit_test(test_R24_a_wait_finds_the_lost_handler_of_a_queue_that_is_destroyed_later),
-        unit_test_on_both_kinds(test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed),
+        on_each_way(test_T7_a_lost_handler_costs_one_slice),
+        on_each_way(test_T7_parks_that_return_early_put_off_no_look),
+        on_each_way(test_R24_a_wait_finds_the_lost_handler_of_another_queue),
+        on_each_way(test_R24_a_wait_finds_the_lost_handler_of_a_queue_that_is_destroyed_later),
+        on_each_way_of_both_kinds(test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed),
         cmocka_unit_test(test_R24_a_wait_for_room_finds_trouble_elsewhere),
         on_world_with(test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue,
                       .queue = {.max_command_buffer_count = 1}),
-        on_world(test_T7_destroy_finds_the_lost_handler),
         cmocka_unit_test(test_R24_polls_find_trouble_elsewhere),
-        on_world_with(test_T7_a_wait_for_a_value_finds_the_lost_handler_of_its_sender_at_once, .timelines = 1),
+        on_world_with(test_T7_a_poll_and_a_wait_for_a_value_find_a_lost_handler_at_once, .timelines = 1),
         on_world_with(test_R24_polls_look_at_the_whole_device_once_in_50_ms, .queues = 2, .timelines = 1),
-        on_world_with(test_T7_a_poll_finds_the_lost_handler_of_its_ticket_at_once, .timelines = 1),
-        cmocka_unit_test(test_R24_run_callbacks_finds_trouble_elsewhere),
-        on_world_with(test_R24_a_callback_of_a_lost_handler_runs_where_another_thread_waits, .queues = 2),
-        on_both_worlds_with(test_R24_a_callback_of_a_deaf_listener_runs_where_another_thread_waits, .timelines = 1,
-                            .timeline = {.signalled_by_others = true}),
-        on_world_with(test_R20_a_wait_in_a_callback_that_cannot_return_at_once_would_deadlock, .timelines = 1,
-                      .queue = {.max_command_buffer_count = 2},
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
+        on_world_with(test_R24_callbacks_that_nothing_tells_of_run_where_another_thread_waits, .queues = 2,
+                      .timelines = 1, .timeline = {.signalled_by_others = true}),
         on_world_with(test_R28_a_wait_for_handlers_in_a_callback_would_deadlock,
                       .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        unit_test_on_both_kinds(test_T6_a_second_after_the_loss_each_wait_ends),
-        unit_test_on_both_kinds(test_T6_work_of_a_lost_device_that_ends_in_time_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
