@@ -141,6 +141,8 @@ static void test_R1_ordered_and_unordered_work_end_without_each_other(void **sta
     assert_ok(wait_now(s->q[0], 6));
     assert_noted(&behind, GPUSYNC_OK);
     assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
+    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
     assert_true(gpusync_is_done(s->q[0], 4));
     assert_false(gpusync_is_done(s->q[0], 6));
     softmetal_finish(t.loose);
@@ -657,6 +659,11 @@ static void test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures(vo
     assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_device_wait(s->device, 0, NULL));
     for (i = 0; i < 2; i++) assert_ok(wait_now(s->q[i], GPUSYNC_EVERYTHING));
+    assert_ok(wait_now(s->q[1], 2)); /* earlier tickets are not among the result of one */
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_CANCELLED);
 }
 
 /* The last work ends just as a wait for everything begins, and another thread is told of all failures first. The two
@@ -1324,7 +1331,8 @@ int main(void)
         on_each_way_of_both_kinds(test_S4_without_an_error_options_error_is_left_alone),
         on_each_way_of_both_kinds(test_S4_a_wait_fills_options_error_with_the_failure),
         on_both_kinds(test_R20_a_wait_that_spins_ends_with_its_queue),
-        on_all_worlds_with(test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures, .queues = 2),
+        on_all_worlds_with(test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures, .queues = 2,
+                           .timelines = 1),
         on_world(test_R27_a_wait_for_everything_begins_with_its_call),
         on_all_worlds_with(test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues, .queues = 3),
         on_all_kinds_with(test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed, .queues = 3),
