@@ -36,7 +36,7 @@ endif
 # tests/deps.sh installs what a target needs and this machine lacks. It runs before all else: the rules below ask the
 # installed programs for their options.
 needy := $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(filter-out help install dist check,$(MAKECMDGOALS)))
-ifneq ($(if $(needy),$(shell BUILD='$(abspath $(BUILD))' tests/deps.sh $(needy) >&2 || echo failed)),)
+ifneq ($(if $(needy),$(shell BUILD='$(abspath $(BUILD))' SANITIZE='$(SANITIZE)' tests/deps.sh $(needy) >&2 || echo failed)),)
 $(error something is missing, see above)
 endif
 
@@ -127,10 +127,12 @@ check: ## all that CI checks: tests, sanitizers, compilers and standards, costs,
 # On Linux -lsoftmetal is enough, for a program in any language: it is a linker script that names the shared library, and
 # the runtimes whose symbols gpusync.h uses itself. On a Mac a program keeps the system's libdispatch.
 softmetal_for_users := $(top)/softmetal$(if $(sanitizers),-$(subst $(comma),-,$(sanitizers)))/libsoftmetal.$(if $(darwin),a,so)
+supp := suppressions=$(CURDIR)/tests/softmetal
+tell_sanitizer := 'export TSAN_OPTIONS=$(supp)/tsan.supp LSAN_OPTIONS=$(supp)/lsan.supp'
 user_flags = $(if $(sanitizers), -fsanitize=$(sanitizers) -fno-omit-frame-pointer -g)
 softmetal: $(softmetal_for_users) ## build the software device for programs of your own; prints what they compile and link with
 	printf '%s\n' "export SOFTMETAL='$(abspath $(<D))'" \
-		$(if $(sanitizers),'export CC=$(OBJC) CXX=$(subst clang,clang++,$(OBJC))') \
+		$(if $(sanitizers),'export CC=$(OBJC) CXX=$(subst clang,clang++,$(OBJC))' $(tell_sanitizer)) \
 		'export CPPFLAGS="-DGPUSYNC_OBJC=1 -I$$SOFTMETAL$(user_flags)"' \
 		'export LDLIBS="$(if $(darwin),$(abspath $<) $(SOFTMETAL_LDLIBS),-L$$SOFTMETAL -lsoftmetal -Wl$(comma)-rpath$(comma)$$SOFTMETAL -lpthread)$(user_flags)"'
 

@@ -4020,8 +4020,8 @@ static void gpusync__handler_dispose(const void *block)
 /* --------------------------------------------------------------------------------- >>look --
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended. */
 
-/* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. last: the work of
-   the first ticket, to go on from, or NULL. alone: UNORDERED work. Under the lock. */
+/* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. last: the work
+   of the first ticket, to go on from, or NULL. alone: UNORDERED work. Under the lock. */
 static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t behind,
                                          uint64_t ticket, bool alone)
 {

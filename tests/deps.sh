@@ -20,7 +20,7 @@ run="make gcc clang objc gnustep-config foundation blocks"
 test="$run cmocka libuv jansson"
 needs() { # TARGET
     case $1 in
-    run | softmetal | beliefs | bench | bench-spin) echo "$run" ;;
+    run | softmetal | beliefs | bench | bench-spin) echo "$run ${SANITIZE:+sanitizers}" ;;
     test-counts | test-growth) echo "$run valgrind" ;;
     examples) echo "$run libuv" ;;
     test-mutants) echo "$test" ;;
@@ -29,7 +29,7 @@ needs() { # TARGET
     test-macho) echo "$test zig qemu-user lld arm64" ;;
     ci) echo "$test sanitizers g++ binutils valgrind clang-format cmake pkg-config git" ;;
     coverage) echo "$test gcovr jq" ;;
-    *) echo "$test" ;; # test, and the files that it builds
+    *) echo "$test ${SANITIZE:+sanitizers}" ;; # test, and the files that it builds
     esac
 }
 
