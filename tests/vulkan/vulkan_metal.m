@@ -604,7 +604,7 @@ static VkResult make_device(VulkanDevice *self)
 {
     static const float priority = 0;
     VkPhysicalDeviceVulkan12Features features = {
-        .bufferDeviceAddress = VK_TRUE,
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .bufferDeviceAddress = VK_TRUE,
     };
     VkDeviceQueueCreateInfo line = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueCount = 1, .pQueuePriorities = &priority,
