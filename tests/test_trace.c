@@ -153,6 +153,7 @@ static void commits(stage *s)
 {
     commit(s->q[0], named_buffer(s->q[0], "frame"));
     commit(s->q[1], new_buffer(s->q[1])); /* no label: the queue's */
+    assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
     finish_all(s);
 }
 
@@ -160,19 +161,6 @@ static void a_submission(stage *s)
 {
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "one"), named_buffer(s->q[0], "two")), .label = "both");
     SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], 1)));
-    finish_all(s);
-}
-
-/* A submission without a label has that of its buffer. */
-static void the_label_of_a_submission(stage *s)
-{
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "its own")));
-    finish_all(s);
-}
-
-static void a_marker(stage *s)
-{
-    assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
     finish_all(s);
 }
 
@@ -187,12 +175,13 @@ static void refused(stage *s)
                   GPUSYNC_ERROR_NOT_RISING);
 }
 
+/* Each event of work has its label: a submission without one has that of its buffer. */
 static void held_work(stage *s)
 {
-    void *buffer = new_buffer(s->q[0]);
+    void *buffer = named_buffer(s->q[0], "frame");
     encode_wait(s->q[0], buffer, at(s->t[0], 1));
     commit(s->q[0], buffer);
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]))); /* behind it */
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "behind")));
     signal_value(s->t[0], 1);
     finish_all(s);
 }
@@ -201,61 +190,49 @@ static void signals_of_work(stage *s)
 {
     SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 3), at(s->t[1], 4)));
     finish_all(s);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 5)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    finish_all(s);
     signal_value(s->t[0], 9);
 }
 
+/* The second fails with the first, and never runs. */
 static void failing_work(stage *s)
 {
     void *buffer = new_buffer(s->q[0]);
     softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 3)));
+    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)));
     finish_all(s);
 }
 
-/* The second fails with the first, and never runs. */
-static void work_behind_a_failure(stage *s)
-{
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 3)));
-    finish_all(s);
-}
-
-static void cancelled_work(stage *s)
-{
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 3)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
-}
-
-/* What it waits for has failed before: it ends at its commit, and is not held. */
-static void work_that_ends_at_its_commit(stage *s)
-{
-    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-}
-
-/* Overtaken while it was held: a higher value was signalled. */
-static void overtaken_work(stage *s)
+/* Overtaken while it was held, by a higher value; cancelled; what the third waits for is destroyed; and the fourth ends
+   at its commit, and is not held: what it waits for has failed before. */
+static void work_that_never_runs(stage *s)
 {
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 3)));
     signal_value(s->t[1], 5);
     signal_value(s->t[0], 1);
-    finish_all(s);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 7)));
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])));
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
+    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(new_buffer(s->q[0])));
 }
 
-static void an_abandoned_queue(stage *s)
+/* The wait of a destroy is not the program's. */
+static void queues_that_go(stage *s)
 {
     commit_new(s->q[0]);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_queue_abandon(s->q[0]));
     s->q[0] = NULL;
     finish_all(s);
-}
-
-static void a_destroyed_queue(stage *s)
-{
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    assert_ok(gpusync_queue_destroy(s->q[0]));
-    s->q[0] = NULL;
+    commit_new(s->q[1]);
+    while_parked(finish_in_park, s->q[1]);
+    assert_ok(gpusync_queue_destroy(s->q[1]));
+    while_parked(NULL, NULL);
+    s->q[1] = NULL;
 }
 
 static void unordered_work(stage *s)
@@ -265,22 +242,6 @@ static void unordered_work(stage *s)
     finish_all(s);
     signal_value(s->t[0], 1);
     finish_all(s);
-}
-
-static void waits_that_end_at_once(stage *s)
-{
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    finish_all(s);
-    assert_result(gpusync_wait(s->q[0], 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-}
-
-static void a_wait_that_looks(stage *s)
-{
-    void *buffer = new_buffer(s->q[0]);
-    commit(s->q[0], buffer);
-    softmetal_complete(buffer);
-    assert_ok(gpusync_wait(s->q[0], 1, 0, NULL));
 }
 
 static unsigned yields;
@@ -294,21 +255,24 @@ static void yield_and_end(void *user)
         finish_next(spinning->q[0]);
 }
 
-static void a_wait_that_spins(stage *s)
+/* At once; by a look; in a spin; asleep. */
+static void waits_that_end(stage *s)
 {
+    void *buffer = new_buffer(s->q[0]);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    finish_all(s);
+    assert_result(gpusync_wait(s->q[0], 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    commit(s->q[0], buffer);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_wait(s->q[0], 2, 0, NULL));
+    softmetal_finish(buffer);
     commit_new(s->q[0]);
     yields = 0;
     spinning = s;
-    assert_ok(gpusync_wait(s->q[0], 1, SECONDS(1), MINE));
+    assert_ok(gpusync_wait(s->q[0], 3, SECONDS(1), MINE));
     spinning = NULL;
-}
-
-static void a_wait_that_sleeps(stage *s)
-{
     commit_new(s->q[0]);
-    commit_new(s->q[0]);
-    while_parked(finish_in_park, s->q[0]);
-    assert_ok(gpusync_wait(s->q[0], 1, SECONDS(1), NULL));
     while_parked(finish_in_park, s->q[0]);
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, SECONDS(1), NULL));
     while_parked(NULL, NULL);
@@ -331,6 +295,7 @@ static void waits_for_a_value(stage *s)
     assert_result(gpusync_timeline_wait(s->t[0], 2, SECONDS(1), NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
+/* Or for the device: of no object. */
 static void waits_for_several_points(stage *s)
 {
     const gpusync_point points[] = {at(s->t[0], 1), at(s->t[1], 1)};
@@ -339,10 +304,6 @@ static void waits_for_several_points(stage *s)
     while_parked(NULL, NULL);
     assert_result(gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, 0, NULL, NULL), GPUSYNC_TIMEOUT);
     assert_result(gpusync_wait_many(&points[1], 1, GPUSYNC_WAIT_ANY, 0, NULL, NULL), GPUSYNC_TIMEOUT); /* of one */
-}
-
-static void waits_for_the_device(stage *s)
-{
     commit_new(s->q[1]);
     assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
 }
@@ -371,9 +332,10 @@ static void ignore(void *user, gpusync_result result, const gpusync_error *error
     (void)error;
 }
 
+/* Those of a destroy run in it. A release is no callback. */
 static void callbacks(stage *s)
 {
-    void *buffer = new_buffer(s->q[0]);
+    void *buffer = new_buffer(s->q[0]), *object = metal_buffer_new(s->metal_device, 16);
     SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .on_complete = ignore);
     softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     commit(s->q[0], buffer);
@@ -383,32 +345,12 @@ static void callbacks(stage *s)
     finish_all(s);
     signal_value(s->t[0], 5);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
-    assert_int_equal(run_callbacks(s), 4);
-}
-
-/* Those of a destroy run in it. */
-static void callbacks_of_a_destroy(stage *s)
-{
-    assert_ok(gpusync_on_done(at(s->t[0], 4), ignore, NULL));
-    assert_ok(gpusync_timeline_destroy(s->t[0]));
-    s->t[0] = NULL;
-}
-
-/* A release is no callback. */
-static void releases(stage *s)
-{
-    void *object = metal_buffer_new(s->metal_device, 16);
-    commit_new(s->q[0]);
-    assert_ok(gpusync_release_after(s->q[0], 1, object));
+    assert_ok(gpusync_release_after(s->q[0], 2, object));
     metal_release(object);
-    finish_all(s);
-    assert_int_equal(run_callbacks(s), 1);
-}
-
-static void work_that_the_host_signals(stage *s)
-{
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 3)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
-    finish_all(s);
+    assert_int_equal(run_callbacks(s), 5);
+    assert_ok(gpusync_on_done(at(s->t[1], 4), ignore, NULL));
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    s->t[1] = NULL;
 }
 
 /* The failure ends what is held, on every queue. */
@@ -417,23 +359,6 @@ static void a_lost_device(stage *s)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])));
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
     finish_all(s);
-}
-
-static void a_destroyed_timeline(stage *s)
-{
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    assert_ok(gpusync_timeline_destroy(s->t[0]));
-    s->t[0] = NULL;
-}
-
-/* The wait of a destroy is not the program's. */
-static void a_destroy_that_waits(stage *s)
-{
-    commit_new(s->q[0]);
-    while_parked(finish_in_park, s->q[0]);
-    assert_ok(gpusync_queue_destroy(s->q[0]));
-    while_parked(NULL, NULL);
-    s->q[0] = NULL;
 }
 
 static void discard_in_park(void *argument, unsigned park)
@@ -455,18 +380,6 @@ static void waits_for_room(stage *s)
     while_parked(NULL, NULL);
 }
 
-static void a_wait_for_a_warm_up(stage *s)
-{
-    const gpusync_pipeline_desc pipeline = {"kernel void one() {}", NULL, "one"};
-    const gpusync_warmup_desc desc = {&pipeline, 1, false};
-    gpusync_warmup *warmup = NULL;
-    softmetal_set_dispatch_threads(0);
-    assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
-    assert_result(gpusync_warmup_wait(warmup, MS(1), NULL, NULL), GPUSYNC_TIMEOUT);
-    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
-    assert_ok(gpusync_warmup_destroy(warmup));
-}
-
 #define EVENTS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const struct {
@@ -475,52 +388,43 @@ static const struct {
     const char *const *events;
 } rows[] = {
     {"commits", commits,
-     EVENTS("commit q0 1 'frame'", "commit q1 1 'second'", "completed q0 1 'frame' 0", "completed q1 1 'second' 0")},
+     EVENTS("commit q0 1 'frame'", "commit q1 1 'second'", "commit q0 2 'first'", "completed q0 1 'frame' 0",
+            "completed q1 1 'second' 0", "completed q0 2 'first' 0")},
     {"a submission", a_submission,
      EVENTS("submit q0 1 'both'", "submit q0 2 'first'", "hold q0 2 'first'", "completed q0 1 'both' 0",
             "issue q0 2 'first'", "completed q0 2 'first' 0")},
-    {"the label of a submission", the_label_of_a_submission,
-     EVENTS("submit q0 1 'its own'", "completed q0 1 'its own' 0")},
-    {"a marker", a_marker, EVENTS("commit q0 1 'first'", "completed q0 1 'first' 0")},
     {"refused", refused, (const char *const[]){NULL}},
     {"held work", held_work,
-     EVENTS("commit q0 1 'first'", "hold q0 1 'first'", "submit q0 2 'first'", "hold q0 2 'first'", "signal t0 1 'a'",
-            "issue q0 1 'first'", "issue q0 2 'first'", "completed q0 1 'first' 0", "completed q0 2 'first' 0")},
+     EVENTS("commit q0 1 'frame'", "hold q0 1 'frame'", "submit q0 2 'behind'", "hold q0 2 'behind'",
+            "signal t0 1 'a'", "issue q0 1 'frame'", "issue q0 2 'behind'", "completed q0 1 'frame' 0",
+            "completed q0 2 'behind' 0")},
     {"signals of work", signals_of_work,
      EVENTS("submit q0 1 'first'", "completed q0 1 'first' 0", "signal t0 3 'a'", "signal t1 4 'b'",
-            "signal t0 9 'a'")},
-    {"failing work", failing_work, EVENTS("submit q0 1 'first'", "completed q0 1 'first' -12")},
-    {"work behind a failure", work_behind_a_failure,
-     EVENTS("commit q0 1 'first'", "submit q1 1 'second'", "hold q1 1 'second'", "completed q0 1 'first' -12",
+            "submit q0 2 'first'", "completed q0 2 'first' 0", "signal t0 5 'a'", "signal t0 9 'a'")},
+    {"failing work", failing_work,
+     EVENTS("submit q0 1 'first'", "submit q1 1 'second'", "hold q1 1 'second'", "completed q0 1 'first' -12",
             "completed q1 1 'second' -12")},
-    {"cancelled work", cancelled_work,
-     EVENTS("submit q0 1 'first'", "hold q0 1 'first'", "completed q0 1 'first' -14")},
-    {"work that ends at its commit", work_that_ends_at_its_commit,
-     EVENTS("submit q0 1 'first'", "completed q0 1 'first' -12")},
-    {"overtaken work", overtaken_work,
+    {"work that never runs", work_that_never_runs,
      EVENTS("submit q0 1 'first'", "hold q0 1 'first'", "signal t1 5 'b'", "signal t0 1 'a'",
-            "completed q0 1 'first' -19")},
-    {"an abandoned queue", an_abandoned_queue,
+            "completed q0 1 'first' -19", "submit q0 2 'first'", "hold q0 2 'first'", "completed q0 2 'first' -14",
+            "submit q0 3 'first'", "hold q0 3 'first'", "completed q0 3 'first' -16", "submit q0 4 'first'",
+            "completed q0 4 'first' -14")},
+    {"queues that go", queues_that_go,
      EVENTS("commit q0 1 'first'", "submit q0 2 'first'", "hold q0 2 'first'", "completed q0 1 'first' -16",
-            "completed q0 2 'first' -14")},
-    {"a destroyed queue", a_destroyed_queue,
-     EVENTS("submit q0 1 'first'", "hold q0 1 'first'", "completed q0 1 'first' -14")},
+            "completed q0 2 'first' -14", "commit q1 1 'second'", "completed q1 1 'second' 0")},
     {"unordered work", unordered_work,
      EVENTS("submit q0 1 'first'", "hold q0 1 'first'", "commit q0 2 'first'", "completed q0 2 'first' 0",
             "signal t0 1 'a'", "issue q0 1 'first'", "completed q0 1 'first' 0")},
-    {"waits that end at once", waits_that_end_at_once,
+    {"a lost device", a_lost_device,
+     EVENTS("submit q1 1 'second'", "hold q1 1 'second'", "commit q0 1 'first'", "completed q0 1 'first' -12",
+            "completed q1 1 'second' -15")},
+    {"waits that end", waits_that_end,
      EVENTS("commit q0 1 'first'", "completed q0 1 'first' -12", "wait_begin q0 1 'first'",
-            "wait_end q0 1 'first' -12 inline", "wait_begin q0 1 'first'", "wait_end q0 1 'first' -12 inline")},
-    {"a wait that looks", a_wait_that_looks,
-     EVENTS("commit q0 1 'first'", "wait_begin q0 1 'first'", "completed q0 1 'first' 0",
-            "wait_end q0 1 'first' 0 status")},
-    {"a wait that spins", a_wait_that_spins,
-     EVENTS("commit q0 1 'first'", "wait_begin q0 1 'first'", "completed q0 1 'first' 0",
-            "wait_end q0 1 'first' 0 spin")},
-    {"a wait that sleeps", a_wait_that_sleeps,
-     EVENTS("commit q0 1 'first'", "commit q0 2 'first'", "wait_begin q0 1 'first'", "completed q0 1 'first' 0",
-            "wait_end q0 1 'first' 0 sleep", "wait_begin q0 2 'first'", "completed q0 2 'first' 0",
-            "wait_end q0 2 'first' 0 sleep")},
+            "wait_end q0 1 'first' -12 inline", "wait_begin q0 1 'first'", "wait_end q0 1 'first' -12 inline",
+            "commit q0 2 'first'", "wait_begin q0 2 'first'", "completed q0 2 'first' 0",
+            "wait_end q0 2 'first' 0 status", "commit q0 3 'first'", "wait_begin q0 3 'first'",
+            "completed q0 3 'first' 0", "wait_end q0 3 'first' 0 spin", "commit q0 4 'first'",
+            "wait_begin q0 4 'first'", "completed q0 4 'first' 0", "wait_end q0 4 'first' 0 sleep")},
     {"waits unmet", waits_unmet,
      EVENTS("commit q0 1 'first'", "wait_begin q0 1 'first'", "wait_end q0 1 'first' 1 unmet",
             "wait_begin q0 1 'first'", "wait_end q0 1 'first' 1 unmet", "wait_begin t0 7 'a'",
@@ -530,30 +434,18 @@ static const struct {
             "wait_end t0 2 'a' -12 inline")},
     {"waits for several points", waits_for_several_points,
      EVENTS("wait_begin - 0 ''", "signal t0 1 'a'", "wait_end - 0 '' 0 sleep", "wait_begin - 0 ''",
-            "wait_end - 0 '' 1 unmet", "wait_begin t1 1 'b'", "wait_end t1 1 'b' 1 unmet")},
-    {"waits for the device", waits_for_the_device,
-     EVENTS("commit q1 1 'second'", "wait_begin - 0 ''", "wait_end - 0 '' 1 unmet")},
+            "wait_end - 0 '' 1 unmet", "wait_begin t1 1 'b'", "wait_end t1 1 'b' 1 unmet", "commit q1 1 'second'",
+            "wait_begin - 0 ''", "wait_end - 0 '' 1 unmet")},
+    {"waits for room", waits_for_room,
+     EVENTS("wait_begin q0 0 'first'", "wait_end q0 0 'first' 1 unmet", "wait_begin q0 0 'first'",
+            "wait_end q0 0 'first' 0 sleep")},
     {"a wait in a callback", a_wait_in_a_callback,
      EVENTS("commit q0 1 'first'", "commit q0 2 'first'", "completed q0 1 'first' 0", "callback q0 1 'first' 0",
             "wait_begin q0 2 'first'", "wait_end q0 2 'first' -17 unmet")},
     {"callbacks", callbacks,
      EVENTS("submit q0 1 'first'", "commit q0 2 'first'", "completed q0 1 'first' 0", "completed q0 2 'first' -12",
             "signal t0 5 'a'", "callback q0 1 'first' 0", "callback q0 2 'first' -12", "callback t0 4 'a' 0",
-            "callback t0 6 'a' -12")},
-    {"callbacks of a destroy", callbacks_of_a_destroy, EVENTS("callback t0 4 'a' -16")},
-    {"work that the host signals", work_that_the_host_signals,
-     EVENTS("submit q0 1 'first'", "completed q0 1 'first' 0", "signal t0 3 'a'")},
-    {"a lost device", a_lost_device,
-     EVENTS("submit q1 1 'second'", "hold q1 1 'second'", "commit q0 1 'first'", "completed q0 1 'first' -12",
-            "completed q1 1 'second' -15")},
-    {"a destroyed timeline", a_destroyed_timeline,
-     EVENTS("submit q0 1 'first'", "hold q0 1 'first'", "completed q0 1 'first' -16")},
-    {"a destroy that waits", a_destroy_that_waits, EVENTS("commit q0 1 'first'", "completed q0 1 'first' 0")},
-    {"waits for room", waits_for_room,
-     EVENTS("wait_begin q0 0 'first'", "wait_end q0 0 'first' 1 unmet", "wait_begin q0 0 'first'",
-            "wait_end q0 0 'first' 0 sleep")},
-    {"a wait for a warm-up", a_wait_for_a_warm_up, EVENTS("wait_begin - 0 ''", "wait_end - 0 '' 1 unmet")},
-    {"releases", releases, EVENTS("commit q0 1 'first'", "completed q0 1 'first' 0")},
+            "callback t0 6 'a' -12", "callback t1 4 'b' -16")},
 };
 
 static const gpusync_hooks trace_hooks = {
@@ -598,7 +490,6 @@ static void test_S10_events_of_Metal_4(void **state)
                                    "issue q0 2 'first'", "completed q0 1 'first' 0", "completed q0 2 'first' 0",
                                    "signal t0 2 'a'"),
                             s));
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
 /* -- times --------------------------------------------------------------------------------------------------------- */
@@ -634,75 +525,66 @@ static void test_S10_times_of_the_GPU(void **state)
     softmetal_set_gpu_clock(NULL);
 }
 
-/* Each event has its own time. */
+/* Each event has its own time. Values pass as their work ends; work that never ran ends when it is given up. */
 static void test_S10_times_are_of_the_clock(void **state)
 {
+    static const struct {
+        gpusync_trace_kind kind;
+        unsigned n;
+        uint64_t at;
+    } expected[] = {
+        {GPUSYNC_TRACE_SUBMIT, 0, 1000},     {GPUSYNC_TRACE_HOLD, 0, 1000},       {GPUSYNC_TRACE_SIGNAL, 0, 3000},
+        {GPUSYNC_TRACE_ISSUE, 0, 3000},      {GPUSYNC_TRACE_COMPLETED, 0, 7000},  {GPUSYNC_TRACE_SIGNAL, 1, 7000},
+        {GPUSYNC_TRACE_SIGNAL, 2, 7000},     {GPUSYNC_TRACE_COMPLETED, 1, 15000}, {GPUSYNC_TRACE_WAIT_BEGIN, 0, 15000},
+        {GPUSYNC_TRACE_WAIT_END, 0, 31000},  {GPUSYNC_TRACE_CALLBACK, 0, 63000},
+    };
     stage *s = stage_of(state);
     uint64_t begin;
     begin_trace(s);
     begin = gpusync_now_ns();
     pass(1000);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(new_buffer(s->q[1])));
     pass(2000);
     signal_value(s->t[0], 1);
     pass(4000);
     finish_all(s);
     pass(8000);
-    assert_result(gpusync_timeline_wait(s->t[0], 2, 16000, NULL), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    assert_result(gpusync_timeline_wait(s->t[0], 3, 16000, NULL), GPUSYNC_TIMEOUT);
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), ignore, NULL));
     pass(32000);
     assert_int_equal(run_callbacks(s), 1);
-    assert_int_equal(event_of(GPUSYNC_TRACE_SUBMIT, 0)->time_ns - begin, 1000);
-    assert_int_equal(event_of(GPUSYNC_TRACE_HOLD, 0)->time_ns - begin, 1000);
-    assert_int_equal(event_of(GPUSYNC_TRACE_SIGNAL, 0)->time_ns - begin, 3000);
-    assert_int_equal(event_of(GPUSYNC_TRACE_ISSUE, 0)->time_ns - begin, 3000);
-    assert_int_equal(event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns - begin, 7000);
-    assert_int_equal(event_of(GPUSYNC_TRACE_WAIT_BEGIN, 0)->time_ns - begin, 15000);
-    assert_int_equal(event_of(GPUSYNC_TRACE_WAIT_END, 0)->time_ns - begin, 31000);
-    assert_int_equal(event_of(GPUSYNC_TRACE_CALLBACK, 0)->time_ns - begin, 63000);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
+    for (size_t i = 0; i < LENGTH(expected); i++)
+        assert_int_equal(event_of(expected[i].kind, expected[i].n)->time_ns - begin, expected[i].at);
 }
 
-/* Values pass as their work ends; work that never ran ends when it is given up. */
-static void test_S10_times_of_ends(void **state)
-{
-    stage *s = stage_of(state);
-    uint64_t ended;
-    begin_trace(s);
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1), at(s->t[1], 1)));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[1])));
-    pass(1000);
-    ended = gpusync_now_ns();
-    finish_all(s);
-    pass(2000);
-    assert_ok(gpusync_queue_cancel_held(s->q[1]));
-    assert_int_equal(event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns, ended);
-    assert_int_equal(event_of(GPUSYNC_TRACE_SIGNAL, 0)->time_ns, ended);
-    assert_int_equal(event_of(GPUSYNC_TRACE_SIGNAL, 1)->time_ns, ended);
-    assert_int_equal(event_of(GPUSYNC_TRACE_COMPLETED, 1)->time_ns, ended + 2000);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
-}
-
-/* A queue's tickets, one after the other, on one thread: the times tell their order. */
+/* A queue's tickets, one after the other: the last command buffer is over first, and its ticket ends behind the others
+   (sentence 3), by the times, too; whether a look finds all of them, or the handlers come. */
 static void test_S10_ends_come_in_the_order_of_tickets(void **state)
 {
     stage *s = stage_of(state);
-    void *buffers[6];
-    begin_trace(s);
-    for (unsigned i = 0; i < 6; i++)
-        commit(s->q[0], buffers[i] = new_buffer(s->q[0]));
-    for (unsigned i = 6; i-- > 0;) { /* the last ends first: all settle at once, with ticket 1 */
-        softmetal_complete(buffers[i]);
-        pass(1000);
+    for (unsigned handlers = 0; handlers < 2; handlers++) {
+        void *buffers[6];
+        begin_trace(s);
+        for (unsigned i = 0; i < 6; i++)
+            commit(s->q[handlers], buffers[i] = new_buffer(s->q[handlers]));
+        for (unsigned i = 6; i-- > 0;) {
+            assert_int_equal(count_of(GPUSYNC_TRACE_COMPLETED), 0);
+            if (handlers)
+                softmetal_finish(buffers[i]);
+            else
+                softmetal_complete(buffers[i]);
+            pass(1000);
+        }
+        assert_ok(gpusync_poll(s->q[handlers], 6, NULL));
+        for (unsigned i = 0; i < 6; i++) {
+            const gpusync_trace_event *e = event_of(GPUSYNC_TRACE_COMPLETED, i);
+            assert_int_equal(e->ticket, i + 1);
+            assert_true(i == 0 || e->time_ns >= event_of(GPUSYNC_TRACE_COMPLETED, i - 1)->time_ns);
+        }
+        finish_all(s);
     }
-    assert_ok(gpusync_poll(s->q[0], 6, NULL));
-    for (unsigned i = 0; i < 6; i++) {
-        const gpusync_trace_event *e = event_of(GPUSYNC_TRACE_COMPLETED, i);
-        assert_int_equal(e->ticket, i + 1);
-        assert_true(i == 0 || e->time_ns >= event_of(GPUSYNC_TRACE_COMPLETED, i - 1)->time_ns);
-    }
-    finish_all(s);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
 static void expect_event(void *user, gpusync_result result, const gpusync_error *error)
@@ -733,7 +615,6 @@ static void test_S10_what_begins_is_told_before(void **state)
     while_parked(expect_begin, NULL);
     assert_result(gpusync_timeline_wait(s->t[0], 2, MS(1), NULL), GPUSYNC_TIMEOUT);
     while_parked(NULL, NULL);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
 /* -- set and unset ------------------------------------------------------------------------------------------------- */
@@ -789,7 +670,6 @@ static void test_S10_a_trace_is_not_set_in_a_callback(void **state)
     assert_int_equal(run_callbacks(s), 1);
     signal_value(s->t[0], 2);
     assert_int_equal(count_of(GPUSYNC_TRACE_SIGNAL), 2);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
 static gate door;
@@ -882,7 +762,6 @@ static void test_S10_a_trace_is_not_set_with_work_in_flight(void **state)
     commit_new(s->q[0]);
     finish_all(s);
     assert_int_equal(calls, 2);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
 /* -- no lock ------------------------------------------------------------------------------------------------------- */
@@ -947,7 +826,6 @@ static void test_S10_no_lock_is_held_in_a_trace(void **state)
         if (!look.calls[i])
             fail_msg("no event of kind %s", kinds[i]);
     PUT(&look.inside, true);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
 /* -- threads ------------------------------------------------------------------------------------------------------- */
@@ -974,11 +852,8 @@ static void *work_hard(void *argument)
     for (unsigned i = 0; i < 100; i++) {
         gpusync_timeline *timeline = NULL;
         gpusync_ticket ticket = 0;
-        void *buffer = NULL;
         must(gpusync_timeline_create(busy.s->device, NULL, &timeline) == GPUSYNC_OK, "timeline");
-        must(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer) == GPUSYNC_OK, "buffer");
-        must(gpusync_encode_wait(queue, buffer, gpusync_at_value(timeline, 1)) == GPUSYNC_OK, "encode");
-        must(gpusync_commit(queue, buffer, &ticket) == GPUSYNC_OK, "commit");
+        must(TRY_SUBMIT(queue, &ticket, WAITS(at(timeline, 1))) == GPUSYNC_OK, "submit");
         if (i % 4 == 0)
             must(gpusync_timeline_fail(timeline, NULL) == GPUSYNC_OK, "fail");
         else
@@ -986,6 +861,7 @@ static void *work_hard(void *argument)
         (void)!gpusync_wait(queue, ticket, GPUSYNC_FOREVER, NULL);
         must(gpusync_timeline_destroy(timeline) == GPUSYNC_OK, "destroy");
         for (unsigned k = 0; k < 4; k++) { /* some that are not held */
+            void *buffer = NULL;
             must(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer) == GPUSYNC_OK, "buffer");
             must(gpusync_commit(queue, buffer, &ticket) == GPUSYNC_OK, "commit");
         }
@@ -1010,7 +886,7 @@ static void test_S10_a_trace_of_threads_agrees_with_the_counts(void **state)
     settle(s);
     assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
     assert_ok(gpusync_device_get_stats(s->device, NULL, &stats));
-    assert_int_equal(busy.kind[GPUSYNC_TRACE_COMMIT], stats.commits);
+    assert_int_equal(busy.kind[GPUSYNC_TRACE_COMMIT] + busy.kind[GPUSYNC_TRACE_SUBMIT], stats.commits);
     assert_int_equal(busy.kind[GPUSYNC_TRACE_COMPLETED], stats.completions);
     assert_int_equal(busy.kind[GPUSYNC_TRACE_HOLD], stats.held);
     assert_int_equal(busy.kind[GPUSYNC_TRACE_SIGNAL], 4 * 75);
@@ -1027,21 +903,6 @@ static void test_S10_a_trace_of_threads_agrees_with_the_counts(void **state)
 
 /* -- events that would mislead ------------------------------------------------------------------------------------- */
 
-/* The label of an ISSUE is that of the work, as of its SUBMIT and HOLD. */
-static void test_S10_an_issue_has_the_label_of_its_work(void **state)
-{
-    stage *s = stage_of(state);
-    begin_trace(s);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "frame")));
-    signal_value(s->t[0], 1);
-    finish_all(s);
-    assert_true(same_events("an issue",
-                            EVENTS("submit q0 1 'frame'", "hold q0 1 'frame'", "issue q0 1 'frame'", "signal t0 1 'a'",
-                                   "completed q0 1 'frame' 0"),
-                            s));
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
-}
-
 static void end_in_commit(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     (void)user;
@@ -1052,32 +913,21 @@ static void end_in_commit(void *user, softmetal_phase phase, void *object, const
     pass(MS(1));
 }
 
-/* A quick GPU ends the work before gpusync_commit has returned. Events may arrive in another order, but by their times
-   a ticket is committed, then ended: COMMIT and ISSUE have the time at which the call traces, and not that of the
-   commit, so a viewer that sorts by time draws a span with a negative length. */
-static void test_S10_by_the_times_a_ticket_is_committed_before_it_ends(void **state)
+/* A quick GPU ends the work before the call that commits it has returned. Events may arrive in another order, but by
+   their times a ticket is committed, or issued, then ended: a viewer that sorts by time draws no span with a negative
+   length. */
+static void test_S10_by_the_times_a_ticket_is_sent_before_it_ends(void **state)
 {
     stage *s = stage_of(state);
     begin_trace(s);
     softmetal_set_message_hook(end_in_commit, NULL);
     commit_new(s->q[0]);
-    softmetal_set_message_hook(NULL, NULL);
-    assert_true(event_of(GPUSYNC_TRACE_COMMIT, 0)->time_ns <= event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
-}
-
-/* The same of held work. */
-static void test_S10_by_the_times_a_ticket_is_issued_before_it_ends(void **state)
-{
-    stage *s = stage_of(state);
-    begin_trace(s);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    softmetal_set_message_hook(end_in_commit, NULL);
     signal_value(s->t[0], 1);
     softmetal_set_message_hook(NULL, NULL);
-    assert_true(event_of(GPUSYNC_TRACE_ISSUE, 0)->time_ns <= event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns);
+    assert_true(event_of(GPUSYNC_TRACE_COMMIT, 0)->time_ns <= event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns);
     assert_true(event_of(GPUSYNC_TRACE_SIGNAL, 0)->time_ns <= event_of(GPUSYNC_TRACE_ISSUE, 0)->time_ns);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
+    assert_true(event_of(GPUSYNC_TRACE_ISSUE, 0)->time_ns <= event_of(GPUSYNC_TRACE_COMPLETED, 1)->time_ns);
 }
 
 static void unpark_slowly(void *user, gpusync_waiter *waiter)
@@ -1101,27 +951,6 @@ static void test_S10_the_time_of_an_end_is_before_its_waits_return(void **state)
     assert_ok(gpusync_wait(s->q[0], 1, SECONDS(1), NULL));
     while_parked(NULL, NULL);
     assert_int_equal(event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns, begun);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
-}
-
-/* The second command buffer is over a millisecond before the first: its ticket ends behind that of the first (sentence
-   3), and a poll says NOT_READY until then. By the times it ended before: not
-   in the array. */
-static void test_S10_by_the_times_tickets_end_in_their_order(void **state)
-{
-    stage *s = stage_of(state);
-    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
-    begin_trace(s);
-    commit(s->q[0], buffers[0]);
-    commit(s->q[0], buffers[1]);
-    softmetal_finish(buffers[1]);
-    assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_NOT_READY);
-    assert_int_equal(count_of(GPUSYNC_TRACE_COMPLETED), 0);
-    pass(MS(1));
-    softmetal_finish(buffers[0]);
-    assert_int_equal(event_of(GPUSYNC_TRACE_COMPLETED, 1)->ticket, 2);
-    assert_true(event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns <= event_of(GPUSYNC_TRACE_COMPLETED, 1)->time_ns);
-    assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
 }
 
 #define ON_TRACE(test) on_stage_with(test, .queues = 2, .timelines = 2, TRACED)
@@ -1129,13 +958,11 @@ static void test_S10_by_the_times_tickets_end_in_their_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_TRACE(test_S10_by_the_times_tickets_end_in_their_order),
         cmocka_unit_test(test_S10_events_of_each_situation),
         on_stage_with(test_S10_events_of_Metal_4, .timelines = 1, .metal4 = true, TRACED),
         ON_TRACE(test_S10_times_of_the_GPU),
         ON_TRACE(test_S10_times_are_of_the_clock),
         ON_TRACE(test_S10_ends_come_in_the_order_of_tickets),
-        ON_TRACE(test_S10_times_of_ends),
         ON_TRACE(test_S10_what_begins_is_told_before),
         ON_TRACE(test_S10_a_trace_is_set_and_unset),
         ON_TRACE(test_S10_a_trace_is_not_set_in_a_callback),
@@ -1143,9 +970,7 @@ int main(void)
         ON_TRACE(test_S10_a_trace_is_not_unset_under_a_call),
         ON_TRACE(test_S10_a_trace_is_not_set_with_work_in_flight),
         ON_TRACE(test_S10_no_lock_is_held_in_a_trace),
-        ON_TRACE(test_S10_an_issue_has_the_label_of_its_work),
-        ON_TRACE(test_S10_by_the_times_a_ticket_is_committed_before_it_ends),
-        ON_TRACE(test_S10_by_the_times_a_ticket_is_issued_before_it_ends),
+        ON_TRACE(test_S10_by_the_times_a_ticket_is_sent_before_it_ends),
         on_stage_with(test_S10_the_time_of_an_end_is_before_its_waits_return, .queues = 2,
                       .device = {.hooks = &slow_hooks}),
         on_stage_with(test_S10_a_trace_of_threads_agrees_with_the_counts, .queues = 4, .real = true,

@@ -25,6 +25,36 @@ static int run_posted(void *device, size_t most, size_t *count);
 #include <sys/wait.h>
 #include "../examples/metal.h"
 
+/* What the tasks of races share. */
+static int number;
+static int stage;
+static uint32_t locks[2];
+static bool wished, granted;
+static bool ready;
+static gpusync_waiter *sleeper;
+static char path[256]; /* the walkers' letters in the order of their steps */
+
+/* The tasks of a race: its user. */
+typedef struct part {
+    const char *name;
+    void (*body)(void *argument);
+    void *argument;
+} part;
+#define PARTS(...) ((part[]){__VA_ARGS__, {NULL, NULL, NULL}})
+#define RACE(called, at_end, ...) \
+    {.name = called, .setup = add_parts, .teardown = at_end, .user = PARTS(__VA_ARGS__)}
+
+static void add_parts(void *parts)
+{
+    number = stage = 0;
+    locks[0] = locks[1] = 0;
+    wished = granted = ready = false;
+    sleeper = NULL;
+    path[0] = 0;
+    for (const part *p = (const part *)parts; p->name; p++)
+        turns_add(p->name, p->body, p->argument);
+}
+
 /* ------------------------------------------------------------------------------------------------------ >>child -- */
 
 /* ThreadSanitizer lets no child start threads, unless it is told to. */
@@ -54,8 +84,25 @@ static void read_all(int from)
     child.text[length] = 0;
 }
 
-/* Runs a body in a child, in which one variable of the environment is set: "NAME=value", NULL for none. */
-static void run_child(void (*body)(void), const char *setting)
+/* A search of a race, or, where `seeds` is not 0, schedules by seed. */
+typedef struct run {
+    const turns_race *race;
+    unsigned switches, seeds;
+} run;
+
+static run search(const turns_race *race, unsigned switches)
+{
+    return (run){race, switches, 0};
+}
+
+static run by_seed(const turns_race *race, unsigned seeds)
+{
+    return (run){race, 0, seeds};
+}
+
+/* Runs it in a child, in which one variable of the environment is set: "NAME=value", NULL for none. A child that ends
+   well prints how many schedules it ran. */
+static void run_child(run r, const char *setting)
 {
     int ends[2];
     pid_t process;
@@ -65,11 +112,13 @@ static void run_child(void (*body)(void), const char *setting)
     assert_true(process >= 0);
     if (process == 0) {
         char *copy = setting ? strdup(setting) : NULL;
+        uint64_t schedules;
         dup2(ends[1], 2);
         close(ends[0]);
         if (copy)
             putenv(copy);
-        body();
+        schedules = r.seeds ? turns_run_seeds(r.race, r.seeds) : turns_run_all(r.race, r.switches);
+        fprintf(stderr, "%llu\n", (unsigned long long)schedules);
         _exit(0);
     }
     close(ends[1]);
@@ -86,9 +135,9 @@ static void assert_told(const char *what)
     fail();
 }
 
-static void assert_fails(void (*body)(void), const char *setting, const char *what)
+static void assert_fails(run r, const char *setting, const char *what)
 {
-    run_child(body, setting);
+    run_child(r, setting);
     if (!WIFSIGNALED(child.status))
         print_error("it ends well\n%s\n", child.text);
     assert_true(WIFSIGNALED(child.status));
@@ -96,38 +145,33 @@ static void assert_fails(void (*body)(void), const char *setting, const char *wh
     assert_told("again: TURNS_RACE='");
 }
 
-static void assert_passes(void (*body)(void), const char *setting)
+static void assert_passes(run r, const char *setting)
 {
-    run_child(body, setting);
+    run_child(r, setting);
     if (child.status != 0)
         print_error("%s\n", child.text);
     assert_int_equal(child.status, 0);
 }
 
-/* What the report says for one more run, without the quotes that are the shell's: "TURNS_CHOICES=3:1". */
-static void take_setting(const char *name, char again[AGAIN_MOST])
+/* It fails; and so does the schedule that its report names, alone and at the same point. name: "TURNS_CHOICES=" or
+   "TURNS_SEED="; what stands behind it in the report is set without the quotes, which are the shell's. */
+static void assert_fails_again(run r, const char *name, const char *what)
 {
-    const char *from = strstr(child.text, name);
+    char again[AGAIN_MOST];
+    char point[64];
     size_t length = 0;
+    const char *from;
+    assert_fails(r, NULL, what);
+    from = strstr(child.text, name);
     assert_non_null(from);
     for (; *from && *from != '\n' && length < AGAIN_MOST - 1; from++)
         if (*from != '"')
             again[length++] = *from;
     again[length] = 0;
-}
-
-/* The body fails; and so does the schedule that its report names, alone and at the same point. */
-static void assert_fails_again(void (*body)(void), const char *name, const char *what)
-{
-    char again[AGAIN_MOST];
-    char point[64];
-    const char *from;
-    assert_fails(body, NULL, what);
-    take_setting(name, again);
     from = strstr(child.text, ", point ");
     assert_non_null(from);
     snprintf(point, sizeof point, "%.*s", (int)strcspn(from, "\n"), from);
-    assert_fails(body, again, what);
+    assert_fails(r, again, what);
     assert_told("schedule 1, point");
     assert_told(point);
 }
@@ -135,8 +179,6 @@ static void assert_fails_again(void (*body)(void), const char *name, const char 
 /* ------------------------------------------------------------------------------------------------------ >>count -- */
 
 static int steps;           /* points of each walker */
-static int walkers;         /* tasks */
-static char path[256];      /* the walkers' letters in the order of their steps */
 static char paths[64][256]; /* of all schedules */
 static unsigned path_count;
 
@@ -156,15 +198,7 @@ static void walk(void *name)
     }
 }
 
-static void add_walkers(void *user)
-{
-    static char names[] = "a\0b\0c";
-    (void)user;
-    path[0] = 0;
-    for (int i = 0; i < walkers; i++)
-        turns_add(names + 2 * i, walk, names + 2 * i);
-}
-
+/* No schedule comes twice. */
 static void keep_path(void *user)
 {
     (void)user;
@@ -173,41 +207,31 @@ static void keep_path(void *user)
     strcpy(paths[path_count++], path);
 }
 
-static const turns_race walk_race = {.name = "walk", .setup = add_walkers, .teardown = keep_path};
+static const turns_race walk_race = RACE("walk", keep_path, {"a", walk, "a"}, {"b", walk, "b"});
+static const turns_race crowd_race = RACE("crowd", keep_path, {"a", walk, "a"}, {"b", walk, "b"}, {"c", walk, "c"});
 
-static void assert_schedules(int tasks, int points, unsigned switches, uint64_t expected)
+static void assert_schedules(const turns_race *race, int points, unsigned switches, uint64_t expected)
 {
-    walkers = tasks;
     steps = points;
     path_count = 0;
-    assert_int_equal(turns_run_all(&walk_race, switches), expected);
+    assert_int_equal(turns_run_all(race, switches), expected);
     assert_int_equal(path_count, expected);
 }
 
-/* Two tasks of k points: 2 orders without a switch; with one, at any of the first one's k points, 2k more; with a
-   second one, at any of the other one's k points, 2k^2 more. */
-static void two_tasks_have_the_schedules_counted_by_hand(void **state)
+static void the_schedules_are_those_counted_by_hand(void **state)
 {
     (void)state;
-    assert_schedules(2, 3, 0, 2);
-    assert_schedules(2, 3, 1, 2 + 6);
-    assert_schedules(2, 3, 2, 2 + 6 + 18);
-}
-
-/* Three tasks of k points: 6 orders. One switch while the first runs: 3 firsts, k points, 2 others, and at the other's
-   end 2 that may go on. One while the second runs: 6 beginnings, k points, one other. */
-static void three_tasks_have_the_schedules_counted_by_hand(void **state)
-{
-    (void)state;
-    assert_schedules(3, 2, 0, 6);
-    assert_schedules(3, 2, 1, 6 + 12 * 2 + 6 * 2);
-}
-
-/* Each interleaving of two times three steps is one schedule: 6 over 3. */
-static void without_a_bound_each_interleaving_is_one_schedule(void **state)
-{
-    (void)state;
-    assert_schedules(2, 2, 99, 20);
+    /* Two tasks of k points: 2 orders without a switch; with one, at any of the first one's k points, 2k more; with a
+       second one, at any of the other one's k points, 2k^2 more. */
+    assert_schedules(&walk_race, 3, 0, 2);
+    assert_schedules(&walk_race, 3, 1, 2 + 6);
+    assert_schedules(&walk_race, 3, 2, 2 + 6 + 18);
+    /* Three tasks of k points: 6 orders. One switch while the first runs: 3 firsts, k points, 2 others, and at the
+       other's end 2 that may go on. One while the second runs: 6 beginnings, k points, one other. */
+    assert_schedules(&crowd_race, 2, 0, 6);
+    assert_schedules(&crowd_race, 2, 1, 6 + 12 * 2 + 6 * 2);
+    /* Each interleaving of two times three steps is one schedule: 6 over 3. */
+    assert_schedules(&walk_race, 2, 99, 20);
 }
 
 static void walk_and_yield(void *name)
@@ -219,21 +243,12 @@ static void walk_and_yield(void *name)
     take_step((const char *)name);
 }
 
-static void add_yielders(void *user)
-{
-    add_walkers(user);
-    for (int i = 0; i < walkers; i++)
-        turns.task[i].body = walk_and_yield;
-}
-
 /* The other one goes on at a yield, and at the next point it does not. */
 static void a_yield_is_a_switch_that_does_not_count(void **state)
 {
-    const turns_race race = {.name = "yield", .setup = add_yielders, .teardown = keep_path};
+    const turns_race race = RACE("yield", keep_path, {"a", walk_and_yield, "a"}, {"b", walk_and_yield, "b"});
     (void)state;
-    walkers = 2;
-    path_count = 0;
-    assert_int_equal(turns_run_all(&race, 0), 2);
+    assert_schedules(&race, 0, 0, 2);
     assert_string_equal(paths[0], "abaabb");
     assert_string_equal(paths[1], "babbaa");
 }
@@ -243,58 +258,31 @@ static void a_search_with_a_limit_ends_there(void **state)
     turns_race race = walk_race;
     (void)state;
     race.limit = 5;
-    walkers = 2;
-    steps = 3;
-    path_count = 0;
-    assert_int_equal(turns_run_all(&race, 2), 5);
-}
-
-static void search_walk(void)
-{
-    walkers = 2;
-    steps = 3;
-    path_count = 0;
-    turns_run_all(&walk_race, 1);
-    fprintf(stderr, "%u\n", path_count);
-}
-
-static void forget_path(void *user)
-{
-    (void)user;
-    path_count++;
-}
-
-static void seed_walk(void)
-{
-    turns_race race = walk_race;
-    race.teardown = forget_path;
-    walkers = 2;
-    steps = 3;
-    path_count = 0;
-    turns_run_seeds(&race, 10);
-    fprintf(stderr, "%u\n", path_count);
+    assert_schedules(&race, 3, 2, 5);
 }
 
 static void the_environment_says_how_much_is_searched(void **state)
 {
+    turns_race strolls = walk_race;
     (void)state;
-    assert_passes(search_walk, "TURNS_SWITCHES=2");
+    strolls.teardown = NULL;
+    steps = 3;
+    path_count = 0;
+    assert_passes(search(&walk_race, 1), "TURNS_SWITCHES=2");
     assert_string_equal(child.text, "26\n");
-    assert_passes(search_walk, "TURNS_RACE=run");
+    assert_passes(search(&walk_race, 1), "TURNS_RACE=run");
     assert_string_equal(child.text, "0\n");
-    assert_passes(search_walk, "TURNS_RACE=walk");
+    assert_passes(search(&walk_race, 1), "TURNS_RACE=walk");
     assert_string_equal(child.text, "8\n");
-    assert_passes(seed_walk, NULL);
+    assert_passes(by_seed(&strolls, 10), NULL);
     assert_string_equal(child.text, "11\n"); /* the first one measures the reach */
-    assert_passes(seed_walk, "TURNS_SEEDS=3");
+    assert_passes(by_seed(&strolls, 10), "TURNS_SEEDS=3");
     assert_string_equal(child.text, "4\n");
-    assert_passes(search_walk, "TURNS_SUMMARY=1");
+    assert_passes(search(&walk_race, 1), "TURNS_SUMMARY=1");
     assert_told("walk: 8 schedules, ");
 }
 
 /* ------------------------------------------------------------------------------------------------------ >>finds -- */
-
-static int number;
 
 static void add_one(void *unused)
 {
@@ -304,90 +292,47 @@ static void add_one(void *unused)
     number = was + 1;
 }
 
-static void add_adders(void *user)
-{
-    (void)user;
-    number = 0;
-    turns_add("one", add_one, NULL);
-    turns_add("two", add_one, NULL);
-}
-
 static void check_sum(void *user)
 {
     (void)user;
     turns_check(number == 2);
 }
 
-static const turns_race sum_race = {.name = "sum", .setup = add_adders, .teardown = check_sum};
+static const turns_race sum_race = RACE("sum", check_sum, {"one", add_one, NULL}, {"two", add_one, NULL});
 
-static void search_sum(void)
-{
-    turns_run_all(&sum_race, 1);
-}
-
-static void search_sum_without_switches(void)
-{
-    turns_run_all(&sum_race, 0);
-}
-
-static void seed_sum(void)
-{
-    turns_run_seeds(&sum_race, 100);
-}
-
-static void a_lost_update_is_found_at_one_switch(void **state)
+static void a_lost_update_is_found(void **state)
 {
     (void)state;
-    assert_passes(search_sum_without_switches, NULL);
-    assert_fails_again(search_sum, "TURNS_CHOICES=", "not true: number == 2");
-    assert_passes(search_sum, "TURNS_CHOICES=");
+    assert_passes(search(&sum_race, 0), NULL);
+    assert_fails_again(search(&sum_race, 1), "TURNS_CHOICES=", "not true: number == 2");
+    assert_passes(search(&sum_race, 1), "TURNS_CHOICES=");
+    assert_fails_again(by_seed(&sum_race, 100), "TURNS_SEED=", "not true: number == 2");
 }
-
-static void a_lost_update_is_found_by_seed(void **state)
-{
-    (void)state;
-    assert_fails_again(seed_sum, "TURNS_SEED=", "not true: number == 2");
-}
-
-/* The same with a lock: no schedule loses an update. */
-static uint32_t lock_of_number;
 
 static void add_one_locked(void *unused)
 {
-    os_unfair_lock_lock(&lock_of_number);
+    os_unfair_lock_lock(&locks[0]);
     add_one(unused);
-    os_unfair_lock_unlock(&lock_of_number);
+    os_unfair_lock_unlock(&locks[0]);
 }
 
 static void add_one_when_it_can(void *unused)
 {
-    while (!os_unfair_lock_trylock(&lock_of_number))
+    while (!os_unfair_lock_trylock(&locks[0]))
         turns_yield(NULL);
     add_one(unused);
-    os_unfair_lock_unlock(&lock_of_number);
+    os_unfair_lock_unlock(&locks[0]);
 }
 
-static void add_lockers(void *user)
-{
-    (void)user;
-    number = 0;
-    turns_add("one", add_one_locked, NULL);
-    turns_add("two", add_one_when_it_can, NULL);
-}
-
-static const turns_race locked_race = {.name = "locked", .setup = add_lockers, .teardown = check_sum};
-
+/* No schedule loses an update. */
 static void a_lock_excludes(void **state)
 {
+    const turns_race race = RACE("locked", check_sum, {"one", add_one_locked, NULL},
+                                 {"two", add_one_when_it_can, NULL});
     (void)state;
-    assert_true(turns_run_all(&locked_race, 4) > 50);
-    assert_int_equal(turns_run_seeds(&locked_race, 500), 501);
+    assert_true(turns_run_all(&race, 4) > 50);
+    assert_int_equal(turns_run_seeds(&race, 500), 501);
 }
-
-static uint32_t locks[2];
-
-/* A try-lock may fail after all that the owner has looked at, if that has taken another lock within. */
-static bool wished, granted;
 
 static void look_before_the_unlock(void *unused)
 {
@@ -409,32 +354,19 @@ static void wish(void *unused)
     os_unfair_lock_unlock(&locks[0]);
 }
 
-static void add_wish(void *user)
-{
-    (void)user;
-    wished = granted = false;
-    locks[0] = locks[1] = 0;
-    turns_add("looks", look_before_the_unlock, NULL);
-    turns_add("wishes", wish, NULL);
-}
-
 static void check_granted(void *user)
 {
     (void)user;
     turns_check(granted);
 }
 
-static const turns_race wish_race = {.name = "wish", .setup = add_wish, .teardown = check_granted};
-
-static void search_wish(void)
-{
-    turns_run_all(&wish_race, 1);
-}
-
+/* A try-lock may fail after all that the owner has looked at, if that has taken another lock within. */
 static void a_try_lock_that_fails_behind_the_last_look_is_found(void **state)
 {
+    const turns_race race = RACE("wish", check_granted, {"looks", look_before_the_unlock, NULL},
+                                 {"wishes", wish, NULL});
     (void)state;
-    assert_fails_again(search_wish, "TURNS_CHOICES=", "not true: granted");
+    assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "not true: granted");
 }
 
 static void take_both(void *first)
@@ -447,128 +379,15 @@ static void take_both(void *first)
     os_unfair_lock_unlock(one);
 }
 
-static void add_takers(void *user)
-{
-    (void)user;
-    locks[0] = locks[1] = 0;
-    turns_add("forth", take_both, &locks[0]);
-    turns_add("back", take_both, &locks[1]);
-}
-
-static const turns_race deadlock_race = {.name = "two locks", .setup = add_takers};
-
-static void search_deadlock(void)
-{
-    turns_run_all(&deadlock_race, 1);
-}
-
-static void search_deadlock_without_switches(void)
-{
-    turns_run_all(&deadlock_race, 0);
-}
-
 static void a_deadlock_of_two_locks_is_found_and_reported(void **state)
 {
+    const turns_race race = RACE("two locks", NULL, {"forth", take_both, &locks[0]}, {"back", take_both, &locks[1]});
     (void)state;
-    assert_passes(search_deadlock_without_switches, NULL);
-    assert_fails_again(search_deadlock, "TURNS_CHOICES=", "no task can go on: a deadlock, or a wake-up is lost");
+    assert_passes(search(&race, 0), NULL);
+    assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "no task can go on: a deadlock, or a wake-up is lost");
     assert_told("forth        wants a lock of back, at: lock");
     assert_told("back         wants a lock of forth, at: lock");
 }
-
-static void take_twice(void *unused)
-{
-    (void)unused;
-    os_unfair_lock_lock(&locks[0]);
-    os_unfair_lock_lock(&locks[0]);
-}
-
-static void add_taker_twice(void *user)
-{
-    (void)user;
-    locks[0] = 0;
-    turns_add("twice", take_twice, NULL);
-}
-
-static const turns_race twice_race = {.name = "twice", .setup = add_taker_twice};
-
-static void search_twice(void)
-{
-    turns_run_all(&twice_race, 0);
-}
-
-static void a_lock_that_is_taken_twice_is_reported(void **state)
-{
-    (void)state;
-    assert_fails(search_twice, NULL, "twice        wants a lock of twice");
-}
-
-static void hold(void *unused)
-{
-    (void)unused;
-    os_unfair_lock_lock(&locks[0]);
-}
-
-static void let_go(void *unused)
-{
-    (void)unused;
-    os_unfair_lock_unlock(&locks[0]);
-}
-
-static void add_thief(void *user)
-{
-    (void)user;
-    locks[0] = 0;
-    turns_add("holds", hold, NULL);
-    turns_add("lets go", let_go, NULL);
-}
-
-static const turns_race thief_race = {.name = "thief", .setup = add_thief};
-
-static void search_thief(void)
-{
-    turns_run_all(&thief_race, 0);
-}
-
-static void an_unlock_by_another_task_is_reported(void **state)
-{
-    (void)state;
-    assert_fails(search_thief, NULL, "an unlock of a lock that the task does not own");
-}
-
-static void *object;
-
-static void release_under_a_lock(void *unused)
-{
-    (void)unused;
-    os_unfair_lock_lock(&locks[0]);
-    metal_release(metal_retain(object));
-    os_unfair_lock_unlock(&locks[0]);
-}
-
-static void add_releaser(void *user)
-{
-    (void)user;
-    locks[0] = 0;
-    object = metal_device_new();
-    turns_add("releases", release_under_a_lock, NULL);
-}
-
-static const turns_race release_race = {.name = "release", .setup = add_releaser};
-
-static void search_release(void)
-{
-    turns_run_all(&release_race, 0);
-}
-
-static void a_release_under_a_lock_is_reported(void **state)
-{
-    (void)state;
-    assert_fails(search_release, NULL, "a release under a lock");
-}
-
-/* A defect of depth 3: one, two, one, two, in this order, with points around. */
-static int stage;
 
 static void pass_points(void)
 {
@@ -576,34 +395,14 @@ static void pass_points(void)
         turns_point("on the way");
 }
 
-static void go_up(int from)
+static void climb_twice(void *from)
 {
-    pass_points();
-    if (stage == from)
-        stage = from + 1;
-    pass_points();
-}
-
-static void climb_even(void *unused)
-{
-    (void)unused;
-    go_up(0);
-    go_up(2);
-}
-
-static void climb_odd(void *unused)
-{
-    (void)unused;
-    go_up(1);
-    go_up(3);
-}
-
-static void add_climbers(void *user)
-{
-    (void)user;
-    stage = 0;
-    turns_add("even", climb_even, NULL);
-    turns_add("odd", climb_odd, NULL);
+    for (int k = *(const int *)from; k < 4; k += 2) {
+        pass_points();
+        if (stage == k)
+            stage = k + 1;
+        pass_points();
+    }
 }
 
 static void check_stage(void *user)
@@ -612,56 +411,42 @@ static void check_stage(void *user)
     turns_check(stage < 4);
 }
 
-static const turns_race stage_race = {.name = "stage", .setup = add_climbers, .teardown = check_stage};
-
-static void search_stage_at_one(void)
-{
-    turns_run_all(&stage_race, 1);
-}
-
-static void search_stage_at_two(void)
-{
-    turns_run_all(&stage_race, 2);
-}
-
-static void seed_stage(void)
-{
-    turns_run_seeds(&stage_race, 100);
-}
-
-/* PCT's bound for two tasks of k points in all is 1 in 2 k^2: with 42 points, 1 in 3,528 for exactly two changes. The
-   stages leave room around each change, and so it is found much earlier. */
+/* One, two, one, two, in this order, with points around. PCT's bound for two tasks of k points in all is 1 in 2 k^2:
+   with 42 points, 1 in 3,528 for exactly two changes. The stages leave room around each change, and so it is found much
+   earlier. */
 static void a_defect_of_depth_three_is_found(void **state)
 {
+    static int from[] = {0, 1};
+    const turns_race race = RACE("stage", check_stage, {"even", climb_twice, &from[0]}, {"odd", climb_twice, &from[1]});
     (void)state;
-    assert_passes(search_stage_at_one, NULL);
-    assert_fails_again(search_stage_at_two, "TURNS_CHOICES=", "not true: stage < 4");
-    assert_fails_again(seed_stage, "TURNS_SEED=", "not true: stage < 4");
+    assert_passes(search(&race, 1), NULL);
+    assert_fails_again(search(&race, 2), "TURNS_CHOICES=", "not true: stage < 4");
+    assert_fails_again(by_seed(&race, 100), "TURNS_SEED=", "not true: stage < 4");
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>time -- */
 
-static bool ready;
-static bool careful; /* the sleeper looks again when it is listed */
-static gpusync_waiter *sleeper;
-static uint64_t slice; /* of the sleeper's park; UINT64_MAX: none */
-static bool limited;
-static uint64_t woke_at;
+static struct {
+    bool careful;   /* the sleeper looks again when it is listed */
+    uint64_t slice; /* of its park; UINT64_MAX: none */
+    bool limited;
+    uint64_t woke_at;
+} nap;
 
 static void sleep_until_ready(void *unused)
 {
     gpusync_waiter waiter = {{NULL, NULL}};
-    uint64_t deadline = slice == UINT64_MAX ? slice : turns_now() + slice;
+    uint64_t deadline = nap.slice == UINT64_MAX ? UINT64_MAX : turns_now() + nap.slice;
     (void)unused;
-    turns_limit(limited);
+    turns_limit(nap.limited);
     if (!ready) {
         turns_point("not ready");
         sleeper = &waiter;
-        if (!careful || !ready)
+        if (!nap.careful || !ready)
             turns_hooks.park(turns_hooks.user, &waiter, deadline);
         sleeper = NULL;
     }
-    woke_at = turns_now();
+    nap.woke_at = turns_now();
 }
 
 static void make_ready(void *unused)
@@ -673,97 +458,51 @@ static void make_ready(void *unused)
         turns_hooks.unpark(turns_hooks.user, sleeper);
 }
 
-static void add_sleeper(void *user)
+static void set_nap(bool careful, uint64_t slice, bool limited)
 {
-    (void)user;
-    ready = false;
-    sleeper = NULL;
-    turns_add("sleeps", sleep_until_ready, NULL);
-    turns_add("wakes", make_ready, NULL);
-}
-
-static const turns_race wake_race = {.name = "wake", .setup = add_sleeper};
-
-static void search_wake(void)
-{
-    turns_run_all(&wake_race, 1);
-}
-
-static void set_wake(bool look_again, uint64_t slice_ns, bool has_limit)
-{
-    careful = look_again;
-    slice = slice_ns;
-    limited = has_limit;
+    nap.careful = careful;
+    nap.slice = slice;
+    nap.limited = limited;
 }
 
 static void a_wake_up_that_is_lost_is_found(void **state)
 {
+    const turns_race race = RACE("wake", NULL, {"sleeps", sleep_until_ready, NULL}, {"wakes", make_ready, NULL});
     (void)state;
-    set_wake(false, UINT64_MAX, false);
-    assert_fails_again(search_wake, "TURNS_CHOICES=", "no task can go on: a deadlock, or a wake-up is lost");
+    set_nap(false, UINT64_MAX, false);
+    assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "no task can go on: a deadlock, or a wake-up is lost");
     assert_told("sleeps       parked, at: park");
     assert_told("wakes        over");
-}
-
-static void a_wake_up_that_is_not_lost_is_not_reported(void **state)
-{
-    (void)state;
-    set_wake(true, UINT64_MAX, false);
-    assert_true(turns_run_all(&wake_race, 3) > 4);
-}
-
-static void slices_hide_no_lost_wake_up(void **state)
-{
-    (void)state;
-    set_wake(false, 50000000, false);
-    assert_fails(search_wake, NULL, "a wake-up is lost");
-}
-
-static void a_brief_park_ends_by_time(void **state)
-{
-    (void)state;
-    set_wake(false, 1000000, false);
-    assert_true(turns_run_all(&wake_race, 1) > 4);
-}
-
-/* Nothing wakes it, and time moves to its deadline and not beyond. */
-static void add_lone_sleeper(void *user)
-{
-    (void)user;
-    ready = false;
-    turns_add("sleeps", sleep_until_ready, NULL);
+    set_nap(false, 50000000, false); /* slices do not hide it */
+    assert_fails(search(&race, 1), NULL, "a wake-up is lost");
+    set_nap(true, UINT64_MAX, false); /* it is not lost */
+    assert_true(turns_run_all(&race, 3) > 4);
+    set_nap(false, 1000000, false); /* a brief park ends by time */
+    assert_true(turns_run_all(&race, 1) > 4);
 }
 
 static void check_moment(void *user)
 {
     (void)user;
-    turns_check(woke_at == UINT64_C(1000000000) + 100 + slice + 100);
+    turns_check(nap.woke_at == UINT64_C(1000000000) + 100 + nap.slice + 100);
 }
 
-static const turns_race lone_race = {.name = "lone", .setup = add_lone_sleeper, .teardown = check_moment};
-static const turns_race timed_race = {
-    .name = "timed", .setup = add_lone_sleeper, .teardown = check_moment, .timed = true};
-
-static void search_lone(void)
-{
-    turns_run_all(&lone_race, 0);
-}
-
+/* Nothing wakes it, and time moves to its deadline and not beyond. */
 static void time_moves_to_a_limit_of_the_program(void **state)
 {
+    turns_race race = RACE("lone", check_moment, {"sleeps", sleep_until_ready, NULL});
     (void)state;
-    set_wake(false, UINT64_C(3000000000), true);
-    assert_int_equal(turns_run_all(&lone_race, 0), 1);
-    set_wake(false, UINT64_C(3000000000), false);
-    assert_int_equal(turns_run_all(&timed_race, 0), 1);
-    assert_fails(search_lone, NULL, "a wake-up is lost");
+    set_nap(false, UINT64_C(3000000000), true);
+    assert_int_equal(turns_run_all(&race, 0), 1);
+    set_nap(false, UINT64_C(3000000000), false);
+    assert_fails(search(&race, 0), NULL, "a wake-up is lost");
+    race.timed = true;
+    assert_int_equal(turns_run_all(&race, 0), 1);
 }
 
 /* ----------------------------------------------------------------------------------------------------- >>waiter -- */
 
-/* The waker holds this lock while it unparks, and the sleeper takes it before it gives its waiter away. */
-static uint32_t lock_of_sleeper;
-
+/* The waker holds the lock while it unparks, and the sleeper takes it before it gives its waiter away. */
 static void park_until_ready(void *unused)
 {
     gpusync_waiter *waiter = (gpusync_waiter *)calloc(1, sizeof *waiter);
@@ -771,9 +510,9 @@ static void park_until_ready(void *unused)
     sleeper = waiter;
     while (!ready)
         turns_hooks.park(NULL, waiter, UINT64_MAX);
-    os_unfair_lock_lock(&lock_of_sleeper);
+    os_unfair_lock_lock(&locks[0]);
     sleeper = NULL;
-    os_unfair_lock_unlock(&lock_of_sleeper);
+    os_unfair_lock_unlock(&locks[0]);
     memset(waiter, 0xff, sizeof *waiter); /* a scheduler that reads it takes this for a permit */
     free(waiter);
     turns_point("the waiter is gone");
@@ -791,20 +530,11 @@ static void wake_twice(void *unused)
     (void)unused;
     turns_until(is_listed, NULL);
     turns_hooks.unpark(NULL, sleeper);
-    os_unfair_lock_lock(&lock_of_sleeper);
+    os_unfair_lock_lock(&locks[0]);
     ready = true;
     if (sleeper)
         turns_hooks.unpark(NULL, sleeper);
-    os_unfair_lock_unlock(&lock_of_sleeper);
-}
-
-static void add_parker(void *user)
-{
-    (void)user;
-    ready = false;
-    sleeper = NULL;
-    turns_add("sleeps", park_until_ready, NULL);
-    turns_add("wakes", wake_twice, NULL);
+    os_unfair_lock_unlock(&locks[0]);
 }
 
 static void check_none_listed(void *user)
@@ -813,13 +543,13 @@ static void check_none_listed(void *user)
     turns_check(!sleeper);
 }
 
-static const turns_race waiter_race = {.name = "waiter", .setup = add_parker, .teardown = check_none_listed};
-
 static void the_waiter_is_not_touched_after_its_last_park(void **state)
 {
+    const turns_race race = RACE("waiter", check_none_listed, {"sleeps", park_until_ready, NULL},
+                                 {"wakes", wake_twice, NULL});
     (void)state;
-    assert_true(turns_run_all(&waiter_race, 3) > 10);
-    assert_int_equal(turns_run_seeds(&waiter_race, 300), 301);
+    assert_true(turns_run_all(&race, 3) > 10);
+    assert_int_equal(turns_run_seeds(&race, 300), 301);
 }
 
 static void unpark_then_park(void *unused)
@@ -834,84 +564,71 @@ static void unpark_then_park(void *unused)
     turns_check(turns_now() >= UINT64_C(6000000000));
 }
 
-static void add_permit(void *user)
-{
-    (void)user;
-    turns_add("alone", unpark_then_park, NULL);
-}
-
-static const turns_race permit_race = {.name = "permit", .setup = add_permit};
-
 static void an_unpark_leaves_one_permit(void **state)
 {
+    const turns_race race = RACE("permit", NULL, {"alone", unpark_then_park, NULL});
     (void)state;
-    assert_int_equal(turns_run_all(&permit_race, 0), 1);
+    assert_int_equal(turns_run_all(&race, 0), 1);
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>reports -- */
 
-static void spin_with_yields(void *unused)
+static enum { WITH_YIELDS, WITH_LOOKS, WITH_POINTS } loop;
+
+static void spin(void *unused)
 {
     (void)unused;
-    while (!ready)
-        turns_yield(NULL);
+    while (!ready) {
+        if (loop == WITH_YIELDS)
+            turns_yield(NULL);
+        else if (loop == WITH_LOOKS)
+            (void)turns_now();
+        else
+            turns_point("not ready");
+    }
 }
-
-static void spin_with_looks(void *unused)
-{
-    (void)unused;
-    while (!ready)
-        (void)turns_now();
-}
-
-static void spin_with_points(void *unused)
-{
-    (void)unused;
-    while (!ready)
-        turns_point("not ready");
-}
-
-static void (*spinner)(void *unused);
-
-static void add_spinners(void *user)
-{
-    (void)user;
-    ready = false;
-    sleeper = NULL;
-    turns_add("spins", spinner, NULL);
-    turns_add("ready", make_ready, NULL);
-}
-
-static uint64_t points_most;
 
 static void check_points(void *user)
 {
     (void)user;
-    turns_check(turns.points < points_most);
+    turns_check(turns.points < (loop == WITH_POINTS ? 2000 : 100));
 }
 
-/* No change of priority is at a point that is reached. */
-static const turns_race spin_race = {
-    .name = "spin",
-    .setup = add_spinners,
-    .teardown = check_points,
-    .reach = UINT64_C(1) << 40,
-};
-
-/* A loop without a yield ends by seed only: in a search no task is made to switch. */
+/* A loop without a yield ends by seed only: in a search no task is made to switch. No change of priority is at a point
+   that is reached. */
 static void a_loop_that_waits_for_others_ends(void **state)
 {
+    turns_race race = RACE("spin", check_points, {"spins", spin, NULL}, {"ready", make_ready, NULL});
     (void)state;
-    points_most = 100;
-    spinner = spin_with_yields;
-    assert_true(turns_run_all(&spin_race, 2) > 3);
-    assert_int_equal(turns_run_seeds(&spin_race, 100), 100);
-    spinner = spin_with_looks;
-    assert_true(turns_run_all(&spin_race, 2) > 3);
-    assert_int_equal(turns_run_seeds(&spin_race, 100), 100);
-    points_most = 2000;
-    spinner = spin_with_points;
-    assert_int_equal(turns_run_seeds(&spin_race, 100), 100);
+    race.reach = UINT64_C(1) << 40;
+    for (loop = WITH_YIELDS; loop <= WITH_LOOKS; loop++) {
+        assert_true(turns_run_all(&race, 2) > 3);
+        assert_int_equal(turns_run_seeds(&race, 100), 100);
+    }
+    assert_int_equal(turns_run_seeds(&race, 100), 100); /* WITH_POINTS */
+}
+
+static void take(void *lock)
+{
+    os_unfair_lock_lock((uint32_t *)lock);
+}
+
+static void take_twice(void *lock)
+{
+    take(lock);
+    take(lock);
+}
+
+static void let_go(void *lock)
+{
+    os_unfair_lock_unlock((uint32_t *)lock);
+}
+
+static void release_under_a_lock(void *lock)
+{
+    void *object = metal_device_new();
+    take(lock);
+    metal_release(object);
 }
 
 static void walk_for_ever(void *unused)
@@ -921,40 +638,39 @@ static void walk_for_ever(void *unused)
         turns_point("on and on");
 }
 
-static void add_endless(void *user)
+static void assert_itself(void *unused)
 {
-    (void)user;
-    turns_add("endless", walk_for_ever, NULL);
-}
-
-static void search_endless(void)
-{
-    const turns_race race = {.name = "endless", .setup = add_endless};
-    turns_run_all(&race, 0);
+    (void)unused;
+    turns_expect(stage + 7, 8);
 }
 
 static void add_more_each_time(void *user)
 {
+    static part more[] = {{"same", walk, "s"}, {"same", walk, "s"}, {"same", walk, "s"}, {NULL, NULL, NULL}};
     static int times;
     (void)user;
-    times++;
     steps = 2;
-    for (int i = 0; i < 1 + times; i++)
-        turns_add("same", walk, "s");
-    path[0] = 0;
+    add_parts(times++ ? more : &more[1]);
 }
 
-static void search_changing(void)
+static void what_must_not_be_is_reported(void **state)
 {
-    const turns_race race = {.name = "changes", .setup = add_more_each_time};
-    turns_run_all(&race, 1);
-}
-
-static void a_schedule_without_an_end_and_a_program_that_changes_are_reported(void **state)
-{
+    const struct {
+        turns_race race;
+        unsigned switches;
+        const char *told;
+    } rows[] = {
+        {RACE("a", NULL, {"twice", take_twice, locks}), 0, "twice        wants a lock of twice"},
+        {RACE("b", NULL, {"holds", take, locks}, {"lets go", let_go, locks}), 0,
+         "an unlock of a lock that the task does not own"},
+        {RACE("c", NULL, {"releases", release_under_a_lock, locks}), 0, "a release under a lock"},
+        {RACE("d", NULL, {"endless", walk_for_ever, NULL}), 0, "a schedule does not end"},
+        {{.name = "e", .setup = add_more_each_time}, 1, "the program is not the same each time"},
+        {RACE("f", NULL, {"asserts", assert_itself, NULL}), 0, "stage + 7: 7, expected 8"},
+    };
     (void)state;
-    assert_fails(search_endless, NULL, "a schedule does not end");
-    assert_fails(search_changing, NULL, "the program is not the same each time");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        assert_fails(search(&rows[i].race, rows[i].switches), NULL, rows[i].told);
 }
 
 static void crash(void *unused)
@@ -964,73 +680,40 @@ static void crash(void *unused)
     abort();
 }
 
-static void assert_itself(void *unused)
+static void a_signal_is_reported(void **state)
 {
-    (void)unused;
-    turns_expect(steps + 1, 8);
-}
-
-static void add_crash(void *user)
-{
-    (void)user;
-    turns_add("crashes", crash, NULL);
-}
-
-static void add_assertion(void *user)
-{
-    (void)user;
-    steps = 6;
-    turns_add("asserts", assert_itself, NULL);
-}
-
-static void seed_crash(void)
-{
-    const turns_race race = {.name = "crash", .setup = add_crash, .reach = 10};
-    turns_run_seeds(&race, 1);
-}
-
-static void search_assertion(void)
-{
-    const turns_race race = {.name = "assertion", .setup = add_assertion};
-    turns_run_all(&race, 0);
-}
-
-static void a_signal_and_an_answer_that_is_not_expected_are_reported(void **state)
-{
+    turns_race race = RACE("crash", NULL, {"crashes", crash, NULL});
     (void)state;
-    assert_fails(seed_crash, NULL, "the program ends by signal 6");
+    race.reach = 10;
+    assert_fails(by_seed(&race, 1), NULL, "the program ends by signal 6");
     assert_told("again: TURNS_RACE='crash' TURNS_SEED=1:10");
     assert_told("* crashes      ready, at: soon");
     assert_int_equal(WTERMSIG(child.status), SIGABRT);
-    assert_fails(search_assertion, NULL, "steps + 1: 7, expected 8");
 }
 
 static void a_trace_has_each_point(void **state)
 {
     (void)state;
-    run_child(search_sum_without_switches, "TURNS_TRACE=1");
+    run_child(search(&sum_race, 0), "TURNS_TRACE=1");
     assert_string_equal(child.text, "1 one: between\n2 one: its end\n3 two: between\n4 two: its end\n"
-                                    "1 two: between\n2 two: its end\n3 one: between\n4 one: its end\n");
+                                    "1 two: between\n2 two: its end\n3 one: between\n4 one: its end\n2\n");
 }
-
-/* The same seed draws the same numbers. */
-static unsigned drawn[3];
 
 static void draw_numbers(void *user)
 {
     unsigned *kept = (unsigned *)user;
     *kept = turns_draw(1u << 30);
-    turns_add("alone", walk, "s");
-    path[0] = 0;
-    steps = 0;
+    add_parts(PARTS({"alone", walk, "s"}));
 }
 
+/* The same seed draws the same numbers. */
 static void each_seed_draws_its_own_numbers(void **state)
 {
-    turns_race race = {.name = "draw", .setup = draw_numbers, .reach = 10};
+    unsigned drawn[3];
     (void)state;
+    steps = 0;
     for (int i = 0; i < 3; i++) {
-        race.user = &drawn[i];
+        const turns_race race = {.name = "draw", .setup = draw_numbers, .user = &drawn[i], .reach = 10};
         turns_run_seeds(&race, i == 2 ? 2 : 1);
     }
     assert_int_equal(drawn[0], drawn[1]);
@@ -1079,32 +762,25 @@ static void post_callbacks(void *unused)
 static void add_poster(void *when_told)
 {
     posted = 0;
-    number = 0;
-    turns_add("posts", post_callbacks, NULL);
+    add_parts(PARTS({"posts", post_callbacks, NULL}));
     if (when_told)
         turns_callbacks_when_told(NULL);
     else
         turns_callbacks(NULL);
 }
 
-static void search_callbacks_when_told(void)
-{
-    static char yes;
-    const turns_race race = {.name = "told", .setup = add_poster, .teardown = check_sum, .user = &yes};
-    turns_run_all(&race, 3);
-    turns_run_seeds(&race, 100);
-}
-
 static void the_callbacks_are_a_task(void **state)
 {
     const turns_race polls = {.name = "polls", .setup = add_poster, .teardown = check_sum};
+    const turns_race told = {.name = "told", .setup = add_poster, .teardown = check_sum, .user = &tells};
     (void)state;
     tells = true;
-    assert_passes(search_callbacks_when_told, NULL);
+    assert_passes(search(&told, 3), NULL);
+    assert_passes(by_seed(&told, 100), NULL);
     tells = false;
     assert_true(turns_run_all(&polls, 3) > 4);
     assert_int_equal(turns_run_seeds(&polls, 100), 101);
-    assert_fails(search_callbacks_when_told, NULL, "no task can go on");
+    assert_fails(search(&told, 3), NULL, "no task can go on");
     assert_told("posts        waits for a condition");
 }
 
@@ -1139,9 +815,8 @@ static void make_queue(void *user)
     queue = metal_queue_new(device, 8);
     for (int i = 0; i < 2; i++)
         buffers[i] = metal_queue_command_buffer(queue);
-    turns_add("first", commit_buffer, &buffers[0]);
-    turns_add("second", commit_buffer, &buffers[1]);
-    turns_add("awaits", await_completion, NULL);
+    add_parts(PARTS({"first", commit_buffer, &buffers[0]}, {"second", commit_buffer, &buffers[1]},
+                    {"awaits", await_completion, NULL}));
     turns_gpu(queue);
 }
 
@@ -1158,15 +833,10 @@ static void release_queue(void *user)
 
 static const turns_race gpu_race = {.name = "gpu", .setup = make_queue, .teardown = release_queue};
 
-static void search_gpu(void)
-{
-    turns_run_all(&gpu_race, 0);
-}
-
 static void the_gpu_is_a_task_and_messages_are_points(void **state)
 {
     (void)state;
-    run_child(search_gpu, "TURNS_TRACE=1");
+    run_child(search(&gpu_race, 0), "TURNS_TRACE=1");
     assert_int_equal(child.status, 0);
     assert_told("first: objc_msgSend");
     assert_told("gpu 0: a step of the GPU");
@@ -1202,9 +872,8 @@ static void make_serial(void *user)
 {
     (void)user;
     serial = dispatch_queue_create("turns", NULL);
-    number = 0;
     ran = 0;
-    turns_add("dispatches", dispatch_one, NULL);
+    add_parts(PARTS({"dispatches", dispatch_one, NULL}));
     turns_workers();
 }
 
@@ -1249,32 +918,16 @@ static void exchange_until_it_holds(void *unused)
         continue;
 }
 
-static void (*adder)(void *unused);
-
-static void add_atomic_adders(void *user)
-{
-    (void)user;
-    number = 0;
-    turns_add("one", adder, NULL);
-    turns_add("two", adder, NULL);
-}
-
-static const turns_race atomic_race = {.name = "atomic", .setup = add_atomic_adders, .teardown = check_sum};
-
-static void search_atomics(void)
-{
-    turns_run_all(&atomic_race, 1);
-}
-
 static void each_atomic_operation_is_a_point(void **state)
 {
+    turns_race race = {.name = "atomic", .setup = add_parts, .teardown = check_sum};
     (void)state;
-    adder = add_one_in_two_atomics;
-    assert_fails_again(search_atomics, "TURNS_CHOICES=", "not true: number == 2");
-    adder = add_one_in_one_atomic;
-    assert_int_equal(turns_run_all(&atomic_race, 1), 2 + 2);
-    adder = exchange_until_it_holds;
-    assert_true(turns_run_all(&atomic_race, 3) > 4);
+    race.user = PARTS({"one", add_one_in_two_atomics, NULL}, {"two", add_one_in_two_atomics, NULL});
+    assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "not true: number == 2");
+    race.user = PARTS({"one", add_one_in_one_atomic, NULL}, {"two", add_one_in_one_atomic, NULL});
+    assert_int_equal(turns_run_all(&race, 1), 2 + 2);
+    race.user = PARTS({"one", exchange_until_it_holds, NULL}, {"two", exchange_until_it_holds, NULL});
+    assert_true(turns_run_all(&race, 3) > 4);
 }
 #endif
 
@@ -1283,31 +936,22 @@ int main(void)
     unsetenv("TURNS_SEEDS"); /* of a long run */
     unsetenv("TURNS_SWITCHES");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_tasks_have_the_schedules_counted_by_hand),
-        cmocka_unit_test(three_tasks_have_the_schedules_counted_by_hand),
-        cmocka_unit_test(without_a_bound_each_interleaving_is_one_schedule),
+        cmocka_unit_test(the_schedules_are_those_counted_by_hand),
         cmocka_unit_test(a_yield_is_a_switch_that_does_not_count),
         cmocka_unit_test(a_search_with_a_limit_ends_there),
         cmocka_unit_test(the_environment_says_how_much_is_searched),
-        cmocka_unit_test(a_lost_update_is_found_at_one_switch),
-        cmocka_unit_test(a_lost_update_is_found_by_seed),
+        cmocka_unit_test(a_lost_update_is_found),
         cmocka_unit_test(a_lock_excludes),
         cmocka_unit_test(a_try_lock_that_fails_behind_the_last_look_is_found),
         cmocka_unit_test(a_deadlock_of_two_locks_is_found_and_reported),
-        cmocka_unit_test(a_lock_that_is_taken_twice_is_reported),
-        cmocka_unit_test(an_unlock_by_another_task_is_reported),
-        cmocka_unit_test(a_release_under_a_lock_is_reported),
         cmocka_unit_test(a_defect_of_depth_three_is_found),
         cmocka_unit_test(a_wake_up_that_is_lost_is_found),
-        cmocka_unit_test(a_wake_up_that_is_not_lost_is_not_reported),
-        cmocka_unit_test(slices_hide_no_lost_wake_up),
-        cmocka_unit_test(a_brief_park_ends_by_time),
         cmocka_unit_test(time_moves_to_a_limit_of_the_program),
-        cmocka_unit_test(a_loop_that_waits_for_others_ends),
         cmocka_unit_test(the_waiter_is_not_touched_after_its_last_park),
         cmocka_unit_test(an_unpark_leaves_one_permit),
-        cmocka_unit_test(a_schedule_without_an_end_and_a_program_that_changes_are_reported),
-        cmocka_unit_test(a_signal_and_an_answer_that_is_not_expected_are_reported),
+        cmocka_unit_test(a_loop_that_waits_for_others_ends),
+        cmocka_unit_test(what_must_not_be_is_reported),
+        cmocka_unit_test(a_signal_is_reported),
         cmocka_unit_test(a_trace_has_each_point),
         cmocka_unit_test(each_seed_draws_its_own_numbers),
 #ifdef WITH_ATOMICS
