@@ -270,15 +270,20 @@ static void check_count(uint64_t count, unsigned expected)
     assert_int_equal(seen & expected, expected);
 }
 
-/* Searches with so many switches, and runs so many seeds, unless the environment asks for one of the two. With each
-   atomic operation a point, a search with one switch is a long one. */
-TURNS_UNUSED static void run_race(const turns_race *race, unsigned switches, unsigned seeds, unsigned expected)
+/* Searches with so many switches, and runs so many seeds, unless the environment asks for one of the two. A search ends
+   after 2,500 schedules, or TURNS_LIMIT, 0 for none: make test is not to take long. With each atomic operation a point,
+   a search with one switch is a long one. */
+TURNS_UNUSED static void run_race(const turns_race *one, unsigned switches, unsigned seeds, unsigned expected)
 {
     uint64_t count = 0;
+    const char *limit = getenv("TURNS_LIMIT");
+    turns_race copy = *one, *race = &copy;
+    if (!copy.limit)
+        copy.limit = limit ? strtoull(limit, NULL, 10) : 2500;
     seen = 0;
 #ifdef WITH_ATOMICS
     switches = 0;
-    seeds *= 5;
+    seeds *= 2;
 #endif
     if (!getenv("TURNS_SEEDS") || getenv("TURNS_SWITCHES"))
         count += turns_run_all(race, switches);
