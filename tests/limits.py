@@ -74,16 +74,16 @@ def totals(text, tokens):
     """What is measured, the figure, the limit."""
     structs, fields = structs_of(tokens)
     atomics = set(re.findall(r"^#define (\w+)\([^)]*\) +__atomic_", text, re.M))
-    yield "tokens of the implementation", len(tokens), 37500
-    yield "functions", sum(1 for _ in functions_of(tokens)), 315
+    yield "tokens of the implementation", len(tokens), 37700
+    yield "functions", sum(1 for _ in functions_of(tokens)), 318
     yield "structs", structs, 28
-    yield "fields", fields, 272
+    yield "fields", fields, 274
     yield "atomic operations", sum(t.startswith("__atomic_") or t in atomics for t in tokens), 91
     yield "kinds of locks", sum(t in LOCKS and tokens[at + 1].isidentifier() for at, t in enumerate(tokens)), 4
-    yield "lines of gpusync.h", lines_of("gpusync.h"), 7200
-    yield "lines of its front", text[:text.index("#endif /* GPUSYNC_H */")].count("\n"), 1225
-    yield "bytes of code, gcc -O2", code_bytes(text), 60000
-    yield "lines of tests/", lines_of("tests"), 55000
+    yield "lines of gpusync.h", lines_of("gpusync.h"), 7220
+    yield "lines of its front", text[:text.index("#endif /* GPUSYNC_H */")].count("\n"), 1220
+    yield "bytes of code, gcc -O2", code_bytes(text), 63500
+    yield "lines of tests/", lines_of("tests"), 50000
     yield "lines of examples/", lines_of("examples"), 5000
     yield "lines of Makefile", lines_of("Makefile"), 250
     yield "lines of .ci/run", lines_of(".ci/run"), 120
